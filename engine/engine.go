@@ -1,0 +1,200 @@
+// Package engine is the contract of sandbox providers.
+//
+// Engines hold no policy: quotas, time limits, names, retries and records live in package sandbox. What every engine must
+// do is proven by package enginetest; what only some can do is an optional interface, announced in Capabilities.
+package engine
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// Engine creates isolated sandboxes. All methods may be called concurrently.
+type Engine interface {
+	// Name is a word for records and error texts, such as "gvisor".
+	Name() string
+	// Capabilities says what this engine can do on this machine, now.
+	Capabilities() Capabilities
+	// Create returns a sandbox that is ready for commands. On failure, cancellation included, nothing is left behind.
+	// Kinds: Invalid for a spec that can never work, NotFound for an unknown image, Exhausted, Unavailable.
+	Create(ctx context.Context, spec Spec) (Sandbox, error)
+	// Open finds a sandbox made earlier, perhaps by an earlier process. NotFound if it is gone.
+	Open(ctx context.Context, h Handle) (Sandbox, error)
+	// List returns every sandbox that exists, also those that no record knows.
+	List(ctx context.Context) ([]Handle, error)
+	// Images builds and finds the images that Spec.Image names.
+	Images() image.Builder
+	// Volumes provides the volumes that Spec.Mounts names.
+	Volumes() volume.Provider
+	// Close releases the engine's own resources. Sandboxes keep running.
+	Close() error
+}
+
+// Capabilities is what an engine can do on this machine.
+type Capabilities struct {
+	Isolation string   `json:"isolation"` // what separates a sandbox from the host, e.g. "gvisor/systrap"; shown to users, never flattering
+	Limits    []string `json:"limits"`    // which of "cpu", "memory", "processes", "disk", "files" hold
+	Missing   []string `json:"missing"`   // what is weaker than it could be and why, one sentence each
+	Terminal  bool     `json:"terminal"`
+	Reopen    bool     `json:"reopen"`   // sandboxes implement ProcessOpener
+	Warm      bool     `json:"warm"`     // the engine implements Warmer
+	Volumes   bool     `json:"volumes"`  // Spec.Mounts works
+	Users     bool     `json:"users"`    // Command.User works
+	Isolated  bool     `json:"isolated"` // false only for the fake, which runs commands as plain child processes
+}
+
+// Handle names a sandbox across processes. It is stored in records.
+type Handle struct {
+	ID  string `json:"id"`  // Spec.ID; "" for a warm sandbox that nobody claimed
+	Ref string `json:"ref"` // the engine's own name for it
+}
+
+// Spec describes a sandbox. Package sandbox has validated it: paths are absolute and clean, limits are positive or zero.
+type Spec struct {
+	ID       string            // unique, [a-z0-9_-]{1,64}
+	Image    string            // id of an image that Images() holds
+	Hostname string            // "" means ID
+	Env      map[string]string // of every command, over the image's
+	Dir      string            // default working directory; "" means the image's, or "/"
+	User     string            // default user; "" means the image's, or root
+	Mounts   []Mount
+	Limits   Limits
+	Network  Network
+	// Stage, if set, is told each step of Create when it is done.
+	Stage func(name string, took time.Duration)
+}
+
+// Mount puts a volume at a path.
+type Mount struct {
+	Volume   string // name of a volume that exists
+	Path     string
+	ReadOnly bool
+}
+
+// Limits of a sandbox; zero means no limit of its own.
+type Limits struct {
+	CPU       float64 `json:"cpu"`          // cores
+	Memory    int64   `json:"memory_bytes"` // bytes; beyond it the sandbox ends with OutOfMemory
+	Disk      int64   `json:"disk_bytes"`   // bytes of the writable layer; beyond it writes fail with ENOSPC
+	Processes int     `json:"processes"`    // beyond it fork fails with EAGAIN
+	Files     int     `json:"files"`        // open files of one process
+}
+
+// Network is what a sandbox reaches.
+type Network struct {
+	Mode string `json:"mode"` // "none": nothing but its own loopback
+}
+
+// Sandbox is a running sandbox. All methods may be called concurrently. A sandbox that has ended answers with Conflict.
+type Sandbox interface {
+	Handle() Handle
+	// Start starts a command; ctx covers starting only. Invalid: no such program, directory or user, or a malformed
+	// argument or environment. The caller's Stdin is read and its Stdout and Stderr are written until Wait returns.
+	Start(ctx context.Context, cmd Command) (Process, error)
+	// CopyIn unpacks a tar stream below dir, which is created if missing. Entries that would leave dir are refused with
+	// Invalid, and what was unpacked before them stays. Modes, times and symlinks are kept; owners where the engine has users.
+	CopyIn(ctx context.Context, dir string, tar io.Reader) error
+	// CopyOut returns a tar stream of path: one entry if it is a file, a tree of entries relative to path if it is a
+	// directory. The caller closes it. NotFound if path does not exist.
+	CopyOut(ctx context.Context, path string) (io.ReadCloser, error)
+	// Wait returns when the sandbox has ended, by itself or by Destroy.
+	Wait(ctx context.Context) (End, error)
+	// Destroy ends the sandbox and releases all it holds. It is repeatable; when it fails, it has still released what it could.
+	Destroy(ctx context.Context) error
+}
+
+// End is how a sandbox ended.
+type End struct {
+	OutOfMemory bool   `json:"out_of_memory"`
+	Destroyed   bool   `json:"destroyed"` // by Destroy
+	Detail      string `json:"detail"`    // one sentence for users
+}
+
+// Process is a started command. All methods may be called concurrently.
+type Process interface {
+	// ID names the process within its sandbox, also for ProcessOpener. It is not the PID.
+	ID() string
+	// Wait returns after the last byte of output was written. A failing command is an Exit; an error means that we do not
+	// know how it ended: Unavailable when the connection to it broke, Canceled or Timeout when ctx ended (the command goes on).
+	// Output of background children that still hold the pipes when the command itself ends is not waited for.
+	Wait(ctx context.Context) (Exit, error)
+	// Signal sends a signal by its name, such as "TERM" or "INT"; to a terminal command, its foreground group gets it too.
+	// Sending one to a process that has ended is no error. Invalid for an unknown name.
+	Signal(ctx context.Context, sig string) error
+	// Kill ends the command and everything that it started, also what moved to a session of its own. It is repeatable.
+	Kill(ctx context.Context) error
+	// Resize sets the size of the terminal. Conflict if the command has none.
+	Resize(ctx context.Context, size Size) error
+}
+
+// Command is shaped after os/exec.Cmd.
+type Command struct {
+	Args     []string          // Args[0] is a path, or a name looked up in PATH
+	Dir      string            // absolute; "" means the sandbox's
+	Env      map[string]string // over the sandbox's
+	User     string            // name, uid, or either with ":group"; "" means the sandbox's
+	Terminal *Size             // nil: pipes. Otherwise a pseudo-terminal of that size; all output is Stdout
+	// Stdin is read to its end and then closed; on a terminal its end types end-of-file. nil is an empty input.
+	Stdin io.Reader
+	// Stdout and Stderr get the output as it comes; a slow writer slows the command down. nil: output is only kept, for
+	// ProcessOpener. A writer that fails stops delivery to it, not the command.
+	Stdout, Stderr io.Writer
+}
+
+// Size is a terminal's, in characters.
+type Size struct {
+	Rows int `json:"rows"`
+	Cols int `json:"cols"`
+}
+
+// Exit is how a command ended.
+type Exit struct {
+	Code        int    `json:"code"`             // 128+n when a signal ended it, as shells have it
+	Signal      string `json:"signal,omitempty"` // "KILL", …
+	OutOfMemory bool   `json:"out_of_memory,omitempty"`
+}
+
+// ProcessOpener finds commands again that an earlier connection, perhaps of an earlier server, has started.
+type ProcessOpener interface {
+	// Processes lists the commands that were started here, ended ones included as long as their output is kept.
+	Processes(ctx context.Context) ([]ProcessInfo, error)
+	// OpenProcess attaches to a command: all output that is kept is written from its beginning, then what follows.
+	// Output is bounded; what was dropped is told by Truncated. NotFound if there is no such process.
+	OpenProcess(ctx context.Context, id string, stdio Stdio) (Process, error)
+}
+
+// Stdio is what OpenProcess connects.
+type Stdio struct {
+	Stdin          io.Reader // nil leaves the command's input as it is
+	Stdout, Stderr io.Writer
+	// Truncated, if set, is told before the first byte how many bytes of the beginning are no longer kept.
+	Truncated func(bytes int64)
+}
+
+// ProcessInfo is a command as ProcessOpener lists it.
+type ProcessInfo struct {
+	ID       string    `json:"id"`
+	Args     []string  `json:"args"`
+	Terminal bool      `json:"terminal,omitempty"`
+	Started  time.Time `json:"started_at"`
+	Exit     *Exit     `json:"exit,omitempty"` // nil while it runs
+}
+
+// Warmer boots sandboxes ahead of need.
+type Warmer interface {
+	// Warm boots a sandbox that is not tied to an image, with the limits that it will have.
+	Warm(ctx context.Context, limits Limits, network Network) (Warm, error)
+}
+
+// Warm is a booted sandbox that waits for its spec.
+type Warm interface {
+	Handle() Handle
+	// Claim makes it the sandbox that spec describes; limits and network must be those of Warm. On failure it is destroyed.
+	Claim(ctx context.Context, spec Spec) (Sandbox, error)
+	// Destroy discards it. It is repeatable, and does nothing after a Claim that succeeded.
+	Destroy(ctx context.Context) error
+}

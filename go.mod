@@ -1,0 +1,3 @@
+module github.com/RelevanceAI/harvest
+
+go 1.26

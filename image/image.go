@@ -1,0 +1,67 @@
+// Package image describes, builds and keeps the root file systems of sandboxes.
+package image
+
+import (
+	"context"
+	"time"
+)
+
+// Spec says what an image consists of. Equal specs have equal digests, and a digest is built once.
+type Spec struct {
+	Base string `json:"base"` // "base" is Harvest's own (mission B1)
+}
+
+// Config is what an image says about how commands run in it.
+type Config struct {
+	Env  map[string]string `json:"env,omitempty"`
+	User string            `json:"user,omitempty"`
+	Dir  string            `json:"dir,omitempty"`
+}
+
+// Image is a built image.
+type Image struct {
+	ID        string        `json:"id"`     // "img_" and the first 16 hex digits of Digest
+	Digest    string        `json:"digest"` // "sha256:…" of the Spec and of what the build took from the host (its extra CAs)
+	Names     []string      `json:"names"`  // what users call it, such as "base"
+	Spec      Spec          `json:"spec"`
+	Config    Config        `json:"config"`
+	Size      int64         `json:"size_bytes"` // of the root file system
+	Built     time.Time     `json:"built_at"`
+	BuildTime time.Duration `json:"build_ns"`
+	Parts     []Part        `json:"parts"`   // what is in it, with versions
+	Missing   []Part        `json:"missing"` // what should be in it and is not, with the reason
+}
+
+// Part is a program or package that an image should contain.
+type Part struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	Reason  string `json:"reason,omitempty"` // why it is missing
+}
+
+// Builder builds and finds images. All methods may be called concurrently.
+type Builder interface {
+	// Build returns the image for spec, building it if it does not exist or if opts.Force. Equal builds at the same time are
+	// one build; each caller's cancellation ends only its own waiting, and the build when nobody waits any more.
+	// Nothing half-made is ever left or seen. Exhausted if the disk is full, Unavailable if a source cannot be reached.
+	Build(ctx context.Context, spec Spec, opts BuildOptions) (Image, error)
+	// Find returns the image with that id, a unique beginning of an id, a digest, or a name. NotFound otherwise.
+	Find(ctx context.Context, ref string) (Image, error)
+	// List returns all images, newest first.
+	List(ctx context.Context) ([]Image, error)
+	// Delete removes an image. Conflict while a sandbox uses it. NotFound if there is none.
+	Delete(ctx context.Context, id string) error
+}
+
+// BuildOptions of one Build.
+type BuildOptions struct {
+	Force    bool
+	Progress func(Progress) // may be nil; called from one goroutine at a time
+}
+
+// Progress of a build.
+type Progress struct {
+	Step    string  // "download", "install", "pack", …
+	Done    float64 // 0…1 within the whole build, or negative when unknown
+	Message string  // one line of detail
+}
