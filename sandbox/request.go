@@ -1,0 +1,68 @@
+package sandbox
+
+import (
+	"io"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/image"
+)
+
+// Request is what a client may ask of Create. Every field is optional.
+type Request struct {
+	Image    string            `json:"image,omitempty"`   // id, unique beginning of an id, digest or name; "" means "base", which is built if missing
+	Name     string            `json:"name,omitempty"`    // unique among the account's sandboxes that have not ended
+	Tags     map[string]string `json:"tags,omitempty"`    // for finding it
+	Env      map[string]string `json:"env,omitempty"`     // of every command
+	Workdir  string            `json:"workdir,omitempty"` // absolute
+	User     string            `json:"user,omitempty"`    // name or uid, either with ":group"
+	Hostname string            `json:"hostname,omitempty"`
+	Volumes  []Mount           `json:"volumes,omitempty"`
+	Engine   string            `json:"engine,omitempty"`
+	Network  Network           `json:"network,omitzero"`
+
+	// Limits; 0 means the default. A limit that the engine cannot hold on this machine is refused, never ignored.
+	CPU       float64 `json:"cpu,omitempty"` // cores
+	Memory    int64   `json:"memory_bytes,omitempty"`
+	Disk      int64   `json:"disk_bytes,omitempty"`
+	Processes int     `json:"processes,omitempty"`
+	Files     int     `json:"open_files,omitempty"`
+
+	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`      // of its life; 0 means the default
+	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"` // ends it when nothing ran and nothing was done for so long; 0 means the default
+
+	Cold     bool                 `json:"cold,omitempty"` // do not take a booted sandbox from the pool
+	Progress func(image.Progress) `json:"-"`              // is told how an image that has to be built comes along
+}
+
+// Mount puts a volume, made if missing, at a path.
+type Mount struct {
+	Name     string `json:"name"`
+	Path     string `json:"path"` // absolute
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Network is what a sandbox reaches. "none", which is also what "" means, is nothing but its own loopback.
+type Network struct {
+	Mode  string   `json:"mode,omitempty"`
+	Allow []string `json:"allow,omitempty"`
+}
+
+// ExecRequest is a command to run.
+type ExecRequest struct {
+	Args     []string // Args[0] is a path, or a name looked up in PATH
+	Env      map[string]string
+	Workdir  string        // "" means the sandbox's
+	User     string        // "" means the sandbox's
+	Terminal *engine.Size  // nil: pipes
+	Timeout  time.Duration // 0 means the default (30 minutes)
+	Stdin    io.Reader     // nil is an empty input
+	// Stdout and Stderr get the output as it comes. Where one is nil, Result has that stream, bounded as Capture says,
+	// except for detached commands, whose output only Attach tells.
+	Stdout, Stderr io.Writer
+	// Detach lets the command go on when ctx of Exec ends. Only the end of ctx before the start cancels it.
+	Detach bool
+}
+
+// DecodeRequest reads a Request from JSON. Every unknown field, or field for what Harvest cannot do yet, is named.
+func DecodeRequest(data []byte) (Request, error) { return decodeRequest(data) }

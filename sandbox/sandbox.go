@@ -1,0 +1,98 @@
+// Package sandbox runs sandboxes on an engine: it holds everything that is policy, such as names, quotas, time limits,
+// records, recovery and cost. Fleet is the entry; Executor runs one piece of code.
+//
+// A Fleet writes a record first and then acts, so that the next server always knows what the last one was doing.
+package sandbox
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+)
+
+// Sandbox is the record of a sandbox: a snapshot that does not change by itself.
+type Sandbox struct {
+	ID        string            `json:"id"` // "sbx_" and a ULID in lower case
+	Account   string            `json:"account"`
+	Name      string            `json:"name,omitempty"`
+	Tags      map[string]string `json:"tags,omitempty"`
+	Engine    string            `json:"engine"`
+	Isolation string            `json:"isolation"`
+	Image     string            `json:"image"`    // as the request names it
+	ImageID   string            `json:"image_id"` // "" until stage "image" is done
+	Workdir   string            `json:"workdir,omitempty"`
+	User      string            `json:"user,omitempty"`
+	Volumes   []Mount           `json:"volumes,omitempty"`
+	Network   Network           `json:"network"`
+	// Limits are those in force: a default that the engine cannot hold on this machine is zero here.
+	Limits engine.Limits `json:"limits"`
+
+	Status      Status  `json:"status"`
+	Reason      string  `json:"reason,omitempty"`        // one sentence: why it failed, was lost or ended
+	FailedStage string  `json:"failed_stage,omitempty"`  // the step of Create that failed
+	OutOfMemory bool    `json:"out_of_memory,omitempty"` // it ended because its memory limit was reached
+	Stages      []Stage `json:"stages"`
+	Warm        bool    `json:"warm,omitempty"` // it came from the pool of booted sandboxes
+
+	Created            time.Time `json:"created_at"`
+	Started            time.Time `json:"started_at,omitzero"` // when it was ready for commands
+	Ended              time.Time `json:"ended_at,omitzero"`
+	Expires            time.Time `json:"expires_at"`
+	LastUsed           time.Time `json:"last_used_at,omitzero"`
+	IdleTimeoutSeconds float64   `json:"idle_timeout_seconds,omitempty"` // 0: no idle limit
+	Cost               float64   `json:"cost_usd"`                       // so far, from Options.Prices
+
+	// Handle and Commands are for recovery and not for clients.
+	Handle   engine.Handle `json:"-"`
+	Commands []Command     `json:"-"`
+}
+
+// Command is what recovery has to know of a command that runs.
+type Command struct {
+	ID       string    `json:"id"` // of the process
+	Deadline time.Time `json:"deadline"`
+	Detached bool      `json:"detached,omitempty"`
+}
+
+// Stage is a step of Create that is done.
+type Stage struct {
+	Name string  `json:"name"` // "validate", "image", "volumes", "create" (what the engine did beside its own stages), …
+	MS   float64 `json:"ms"`
+}
+
+// Clone returns a copy that shares nothing with s.
+func (s Sandbox) Clone() Sandbox {
+	s.Tags = maps.Clone(s.Tags)
+	s.Volumes = slices.Clone(s.Volumes)
+	s.Stages = slices.Clone(s.Stages)
+	s.Commands = slices.Clone(s.Commands)
+	return s
+}
+
+// Filter of List. The zero value lists everything that has not ended.
+type Filter struct {
+	All      bool              // also those that have ended
+	Statuses []Status          // if set, only these, whatever All says
+	Name     string            // if set, only this name
+	Tags     map[string]string // all of these
+	Before   string            // an id: only older ones; the last id of a page gives the next page
+	Limit    int               // 0: no limit
+}
+
+// Store keeps records. Package store has one on SQLite and one in memory; package storetest proves them.
+type Store interface {
+	// Put inserts or replaces the record of s.ID. Conflict if another sandbox of the account that has not ended has its name.
+	Put(ctx context.Context, s Sandbox) error
+	// Get returns a record. NotFound if there is none.
+	Get(ctx context.Context, id string) (Sandbox, error)
+	// List returns records of the account ("" means every account), newest first.
+	List(ctx context.Context, account string, filter Filter) ([]Sandbox, error)
+	// Find returns those of the account whose id begins with ref, and the one that has not ended of that name: newest
+	// first, at most limit.
+	Find(ctx context.Context, account, ref string, limit int) ([]Sandbox, error)
+	// Delete removes records of sandboxes that ended before the time, and returns how many.
+	Delete(ctx context.Context, endedBefore time.Time) (int, error)
+}

@@ -1,0 +1,60 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Status is the state of a sandbox.
+type Status string
+
+// The states. ARCHITECTURE.md has them as a diagram.
+const (
+	Creating   Status = "creating"
+	Running    Status = "running"
+	Stopping   Status = "stopping"
+	Terminated Status = "terminated" // ended as asked
+	Failed     Status = "failed"     // could not be created, ended by itself, or could not be released
+	Lost       Status = "lost"       // should run, but the engine cannot reach it; it is looked for
+)
+
+// Statuses lists every state.
+var Statuses = []Status{Creating, Running, Stopping, Terminated, Failed, Lost}
+
+// transitions are the only changes of state that exist.
+var transitions = map[Status][]Status{
+	Creating:   {Running, Failed},
+	Running:    {Stopping, Failed, Lost},
+	Stopping:   {Terminated, Failed},
+	Lost:       {Running, Stopping, Terminated},
+	Terminated: {},
+	Failed:     {},
+}
+
+// Ended reports whether s is final.
+func (s Status) Ended() bool { return len(transitions[s]) == 0 }
+
+// can reports whether a sandbox may go from s to next.
+func (s Status) can(next Status) bool { return slices.Contains(transitions[s], next) }
+
+// requireStatus returns Conflict unless s is in one of the states.
+func (s Sandbox) requireStatus(allowed ...Status) error {
+	if slices.Contains(allowed, s.Status) {
+		return nil
+	}
+	words := make([]string, len(allowed))
+	for i, a := range allowed {
+		words[i] = string(a)
+	}
+	why := ""
+	if s.Reason != "" {
+		why = " (" + s.Reason + ")"
+	}
+	err := errors.Newf(errors.Conflict, "sandbox %s is %s%s", s.ID, s.Status, why)
+	if s.Status.Ended() {
+		return errors.Remedy(err, "create a new sandbox")
+	}
+	return errors.Remedy(err, "wait until it is %s", strings.Join(words, " or "))
+}
