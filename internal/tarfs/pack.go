@@ -1,0 +1,207 @@
+package tarfs
+
+import (
+	"archive/tar"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Pack writes a tar stream of name: one entry if it is a file or a symbolic link, a tree of entries relative to it if it is a
+// directory, without one for the directory itself. Modes, times, numeric owners, symbolic and hard links are kept; sockets
+// and devices are passed over. A file that changes meanwhile is padded or cut to the size it had when it was opened.
+//
+// NotFound: there is no such name. Invalid: it leads out of root. Denied: the process may not read some of it.
+func Pack(root *os.Root, name string, w io.Writer) error {
+	clean, err := Clean(name)
+	if err != nil {
+		return err
+	}
+	if clean, err = locate(root, clean, false); err != nil {
+		return err
+	}
+	info, err := root.Lstat(clean)
+	if err != nil {
+		return Explain(err, name)
+	}
+	p := &packer{tw: tar.NewWriter(w), seen: map[inode]string{}}
+	if info.IsDir() {
+		err = p.tree(root, clean)
+	} else {
+		var dir *os.Root
+		if dir, err = root.OpenRoot(path.Dir(clean)); err == nil {
+			err = p.add(dir, "", path.Base(clean))
+			dir.Close()
+		}
+	}
+	if err != nil {
+		return Explain(err, name)
+	}
+	return errors.Wrapf(p.tw.Close(), "end the archive")
+}
+
+type inode struct{ dev, ino uint64 }
+
+type packer struct {
+	tw   *tar.Writer
+	seen map[inode]string // first name of files with several
+}
+
+// tree writes everything below name, parents first. It holds one directory open at a time, however deep the tree is.
+func (p *packer) tree(root *os.Root, name string) error {
+	base, err := root.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	defer base.Close()
+	todo := []string{"."}
+	for len(todo) > 0 {
+		dir := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		subdirs, err := p.directory(base, dir)
+		if err != nil {
+			return err
+		}
+		slices.Reverse(subdirs)
+		todo = append(todo, subdirs...)
+	}
+	return nil
+}
+
+// directory writes a directory and what is directly in it, and returns its directories.
+func (p *packer) directory(base *os.Root, name string) ([]string, error) {
+	dir, err := base.OpenRoot(name)
+	if errors.IsNotExist(err) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil // it was removed or replaced meanwhile
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := dir.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if name != "." {
+		info, err := f.Stat()
+		if err != nil {
+			return nil, err
+		}
+		hdr := header(info, name+"/", "")
+		if err := p.tw.WriteHeader(hdr); err != nil {
+			return nil, errors.Wrapf(err, "write %.200q", name)
+		}
+	}
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	var subdirs []string
+	for _, e := range entries {
+		if e.IsDir() {
+			subdirs = append(subdirs, path.Join(name, e.Name()))
+			continue
+		}
+		if err := p.add(dir, name, e.Name()); err != nil {
+			return nil, err
+		}
+	}
+	return subdirs, nil
+}
+
+// add writes one entry that is not a directory. What vanished meanwhile is passed over.
+func (p *packer) add(dir *os.Root, parent, last string) error {
+	name := path.Join(parent, last)
+	info, err := dir.Lstat(last)
+	if errors.IsNotExist(err) {
+		if parent == "" {
+			return err
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch info.Mode().Type() {
+	case 0:
+		return p.file(dir, name, last)
+	case fs.ModeSymlink:
+		target, err := dir.Readlink(last)
+		if err != nil {
+			return err
+		}
+		return errors.Wrapf(p.tw.WriteHeader(header(info, name, target)), "write %.200q", name)
+	case fs.ModeNamedPipe:
+		return errors.Wrapf(p.tw.WriteHeader(header(info, name, "")), "write %.200q", name)
+	}
+	return nil
+}
+
+func (p *packer) file(dir *os.Root, name, last string) error {
+	// Not blocking: should a pipe take the file's place right now, nobody may be there to open its other end.
+	f, err := dir.OpenFile(last, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	hdr := header(info, name, "")
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink > 1 {
+		id := inode{uint64(st.Dev), st.Ino}
+		if first, ok := p.seen[id]; ok {
+			hdr.Typeflag, hdr.Linkname, hdr.Size = tar.TypeLink, first, 0
+			return errors.Wrapf(p.tw.WriteHeader(hdr), "write %.200q", name)
+		}
+		p.seen[id] = name
+	}
+	if err := p.tw.WriteHeader(hdr); err != nil {
+		return errors.Wrapf(err, "write %.200q", name)
+	}
+	n, err := io.Copy(p.tw, io.LimitReader(f, hdr.Size))
+	if err == nil && n < hdr.Size {
+		_, err = io.CopyN(p.tw, zeros{}, hdr.Size-n)
+	}
+	return errors.Wrapf(err, "write %.200q", name)
+}
+
+// zeros never ends.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// header describes a file. Owners are numbers only: names mean something else on every machine.
+func header(info fs.FileInfo, name, target string) *tar.Header {
+	hdr := &tar.Header{Name: name, Linkname: target, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	switch info.Mode().Type() {
+	case fs.ModeDir:
+		hdr.Typeflag = tar.TypeDir
+	case fs.ModeSymlink:
+		hdr.Typeflag = tar.TypeSymlink
+	case fs.ModeNamedPipe:
+		hdr.Typeflag = tar.TypeFifo
+	default:
+		hdr.Typeflag, hdr.Size = tar.TypeReg, info.Size()
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		hdr.Mode = int64(st.Mode & 0o7777)
+		hdr.Uid, hdr.Gid = int(st.Uid), int(st.Gid)
+	}
+	return hdr
+}

@@ -1,0 +1,388 @@
+package tarfs
+
+import (
+	"archive/tar"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// maxPadding is how much is read after the end of an archive, so that who writes it need not see a broken pipe.
+const maxPadding = 1 << 20
+
+// Unpack unpacks a tar stream below dir, which is created if missing. A file replaces a file, a directory joins a directory;
+// names may go through symbolic links that stay below dir. An entry for dir itself is passed over: dir is the caller's.
+// What was unpacked before an error stays.
+//
+// Invalid: an entry that would leave dir, a device, a name that cannot be, an archive that is damaged or has no end.
+// Exhausted: a limit of opts or no space left. Denied: the process may not write there.
+func Unpack(root *os.Root, dir string, r io.Reader, opts Options) error {
+	clean, err := Clean(dir)
+	if err != nil {
+		return err
+	}
+	if clean, err = locate(root, clean, true); err != nil {
+		return err
+	}
+	if clean != "." {
+		if err := root.MkdirAll(clean, 0o755); err != nil {
+			return Explain(err, dir)
+		}
+	}
+	base, err := openDir(root, clean)
+	if err != nil {
+		return Explain(err, dir)
+	}
+	defer base.Close()
+	u := &unpacker{base: base, opts: opts, in: &endReader{r: r}}
+	defer u.close()
+	if err := u.run(); err != nil {
+		return err
+	}
+	return u.finishDirs()
+}
+
+// endReader knows whether somebody asked for more than there was.
+type endReader struct {
+	r     io.Reader
+	ended bool
+}
+
+func (e *endReader) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	if err == io.EOF && n > 0 {
+		return n, nil
+	}
+	e.ended = e.ended || err == io.EOF
+	return n, err
+}
+
+type unpacker struct {
+	base    *os.Root
+	opts    Options
+	in      *endReader
+	entries int64
+	bytes   int64
+	dirs    []*tar.Header // their modes and times are set last: writing into them would change or need them
+	dirName string        // the directory that parent is open on, "" for none
+	parent  *os.Root      // kept open: neighbours come one after the other
+}
+
+func (u *unpacker) close() {
+	if u.parent != nil {
+		u.parent.Close()
+	}
+}
+
+func (u *unpacker) run() error {
+	tr := tar.NewReader(u.in)
+	for {
+		hdr, err := tr.Next()
+		if err == io.EOF {
+			if u.in.ended {
+				return errors.Newf(errors.Invalid, "the tar archive ends too early")
+			}
+			_, err = io.CopyN(io.Discard, u.in, maxPadding)
+			if err == io.EOF {
+				err = nil
+			}
+			return errors.Wrapf(err, "read the end of the archive")
+		}
+		if err != nil {
+			return archiveError(err)
+		}
+		if err := u.entry(hdr, tr); err != nil {
+			return err
+		}
+	}
+}
+
+// archiveError tells a damaged archive from a reader that failed.
+func archiveError(err error) error {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.Explainf(err, errors.Invalid, "the tar archive ends too early")
+	case errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, tar.ErrInsecurePath):
+		return errors.Explainf(err, errors.Invalid, "this is not a readable tar archive")
+	}
+	return errors.Wrapf(err, "read the archive")
+}
+
+// local returns an archive's name as a clean relative path.
+func local(name string) (string, error) {
+	if path.IsAbs(name) {
+		return "", errors.Newf(errors.Invalid, "the archive has the absolute name %.200q", name)
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return "", errors.Newf(errors.Invalid, "the archive has the name %.200q, which leads out of its directory", name)
+		}
+	}
+	if name == "" {
+		return "", errors.Newf(errors.Invalid, "the archive has an entry without a name")
+	}
+	return Clean(name)
+}
+
+func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
+	if hdr.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	name, err := local(hdr.Name)
+	if err != nil {
+		return err
+	}
+	if err := u.count(hdr); err != nil {
+		return err
+	}
+	if name == "." {
+		if hdr.Typeflag != tar.TypeDir {
+			return errors.Newf(errors.Invalid, "the archive has an entry for its own directory that is not a directory")
+		}
+		return nil
+	}
+	hdr.Name = name
+	switch hdr.Typeflag {
+	case tar.TypeDir:
+		err = u.dir(hdr)
+	case tar.TypeReg, tar.TypeGNUSparse:
+		err = u.file(hdr, content)
+	case tar.TypeSymlink:
+		err = u.symlink(hdr)
+	case tar.TypeLink:
+		err = u.link(hdr)
+	case tar.TypeFifo:
+		err = u.fifo(hdr)
+	case tar.TypeChar, tar.TypeBlock:
+		return errors.Newf(errors.Invalid, "the archive has the device %.200q; devices are refused", name)
+	default:
+		return errors.Newf(errors.Invalid, "the archive has %.200q of the unknown type %q", name, hdr.Typeflag)
+	}
+	return err
+}
+
+// count checks the limits before anything of the entry is written.
+func (u *unpacker) count(hdr *tar.Header) error {
+	u.entries++
+	if max := u.opts.MaxEntries; max > 0 && u.entries > max {
+		return errors.Newf(errors.Exhausted, "the archive has more than %d entries", max)
+	}
+	if max := u.opts.MaxBytes; max > 0 && hdr.Size > max-u.bytes {
+		return errors.Newf(errors.Exhausted, "the archive has more than %d bytes", max)
+	}
+	u.bytes += hdr.Size
+	return nil
+}
+
+// within returns the directory of name, made if missing, and name's last part.
+func (u *unpacker) within(name string) (*os.Root, string, error) {
+	dir, last := path.Dir(name), path.Base(name)
+	if u.parent != nil && u.dirName == dir {
+		return u.parent, last, nil
+	}
+	next, err := openDir(u.base, dir)
+	if errors.IsNotExist(err) {
+		if err := u.base.MkdirAll(dir, 0o755); err != nil {
+			return nil, "", Explain(err, name)
+		}
+		next, err = openDir(u.base, dir)
+	}
+	if err != nil {
+		return nil, "", Explain(err, name)
+	}
+	u.close()
+	u.parent, u.dirName = next, dir
+	return next, last, nil
+}
+
+// clear makes room for a new file. It removes the name, so that nothing is ever written through what stood there.
+func (u *unpacker) clear(dir *os.Root, last, name string) error {
+	info, err := dir.Lstat(last)
+	switch {
+	case errors.IsNotExist(err):
+		return nil
+	case err != nil:
+		return Explain(err, name)
+	case info.IsDir():
+		return Explain(syscall.EISDIR, name)
+	}
+	return Explain(dir.Remove(last), name)
+}
+
+func (u *unpacker) dir(hdr *tar.Header) error {
+	parent, last, err := u.within(hdr.Name)
+	if err != nil {
+		return err
+	}
+	err = parent.Mkdir(last, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		// A link to a directory below base will do: archives of "/" have "bin/" where systems have bin -> usr/bin.
+		info, statErr := u.base.Stat(hdr.Name)
+		if statErr != nil {
+			return Explain(statErr, hdr.Name)
+		}
+		if !info.IsDir() {
+			return Explain(syscall.ENOTDIR, hdr.Name)
+		}
+		err = nil
+	}
+	if err != nil {
+		return Explain(err, hdr.Name)
+	}
+	u.dirs = append(u.dirs, hdr)
+	return nil
+}
+
+func (u *unpacker) file(hdr *tar.Header, content io.Reader) (err error) {
+	dir, last, err := u.within(hdr.Name)
+	if err != nil {
+		return err
+	}
+	if err := u.clear(dir, last, hdr.Name); err != nil {
+		return err
+	}
+	f, err := dir.OpenFile(last, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return Explain(err, hdr.Name)
+	}
+	defer func() {
+		if closeErr := f.Close(); err == nil {
+			err = Explain(closeErr, hdr.Name)
+		}
+		if err == nil {
+			err = Explain(dir.Chtimes(last, hdr.ModTime, hdr.ModTime), hdr.Name)
+		}
+	}()
+	w := &fileWriter{f: f}
+	if _, err := io.Copy(w, content); err != nil {
+		if w.err != nil {
+			return Explain(w.err, hdr.Name)
+		}
+		return archiveError(err)
+	}
+	if u.opts.Owners {
+		if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
+			return Explain(err, hdr.Name)
+		}
+	}
+	return Explain(f.Chmod(u.mode(hdr)), hdr.Name)
+}
+
+// fileWriter remembers its error, so that it can be told from the archive's.
+type fileWriter struct {
+	f   *os.File
+	err error
+}
+
+func (w *fileWriter) Write(p []byte) (int, error) {
+	n, err := w.f.Write(p)
+	w.err = err
+	return n, err
+}
+
+func (u *unpacker) symlink(hdr *tar.Header) error {
+	if hdr.Linkname == "" || strings.ContainsRune(hdr.Linkname, 0) {
+		return errors.Newf(errors.Invalid, "the symbolic link %.200q has no usable target", hdr.Name)
+	}
+	dir, last, err := u.within(hdr.Name)
+	if err != nil {
+		return err
+	}
+	if err := u.clear(dir, last, hdr.Name); err != nil {
+		return err
+	}
+	return u.special(dir, last, hdr, func(fd int) error { return unix.Symlinkat(hdr.Linkname, fd, last) })
+}
+
+// special makes what cannot be opened: a symbolic link or a pipe. Its calls go to the open directory and never follow a link.
+func (u *unpacker) special(dir *os.Root, last string, hdr *tar.Header, create func(fd int) error) error {
+	f, err := dir.Open(".")
+	if err != nil {
+		return Explain(err, hdr.Name)
+	}
+	defer f.Close()
+	fd := int(f.Fd())
+	err = create(fd)
+	if err == nil && u.opts.Owners {
+		err = unix.Fchownat(fd, last, hdr.Uid, hdr.Gid, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err == nil {
+		ts := unix.NsecToTimespec(hdr.ModTime.UnixNano())
+		err = unix.UtimesNanoAt(fd, last, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	return Explain(err, hdr.Name)
+}
+
+func (u *unpacker) link(hdr *tar.Header) error {
+	target, err := local(hdr.Linkname)
+	if err != nil {
+		return err
+	}
+	info, err := u.base.Lstat(target)
+	if errors.IsNotExist(err) || err == nil && info.IsDir() || target == hdr.Name {
+		return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to", hdr.Name, target)
+	}
+	if err != nil {
+		return Explain(err, target)
+	}
+	dir, last, err := u.within(hdr.Name)
+	if err != nil {
+		return err
+	}
+	if err := u.clear(dir, last, hdr.Name); err != nil {
+		return err
+	}
+	return Explain(u.base.Link(target, hdr.Name), hdr.Name)
+}
+
+func (u *unpacker) fifo(hdr *tar.Header) error {
+	dir, last, err := u.within(hdr.Name)
+	if err != nil {
+		return err
+	}
+	if err := u.clear(dir, last, hdr.Name); err != nil {
+		return err
+	}
+	return u.special(dir, last, hdr, func(fd int) error { return unix.Mkfifoat(fd, last, uint32(hdr.Mode)&0o777) })
+}
+
+func (u *unpacker) mode(hdr *tar.Header) fs.FileMode {
+	mode := fs.FileMode(hdr.Mode & 0o777)
+	if !u.opts.SetID {
+		return mode
+	}
+	for bit, m := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+		if hdr.Mode&bit != 0 {
+			mode |= m
+		}
+	}
+	return mode
+}
+
+// finishDirs sets the modes and times of directories, the deepest first.
+func (u *unpacker) finishDirs() error {
+	for i := len(u.dirs) - 1; i >= 0; i-- {
+		hdr := u.dirs[i]
+		var err error
+		if u.opts.Owners {
+			err = u.base.Chown(hdr.Name, hdr.Uid, hdr.Gid)
+		}
+		if err == nil {
+			err = u.base.Chtimes(hdr.Name, hdr.ModTime, hdr.ModTime)
+		}
+		if err == nil {
+			err = u.base.Chmod(hdr.Name, u.mode(hdr))
+		}
+		if err != nil {
+			return Explain(err, hdr.Name)
+		}
+	}
+	return nil
+}
