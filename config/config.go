@@ -1,0 +1,212 @@
+// Package config is Harvest's configuration: one struct, filled from defaults, a file, the environment and flags.
+//
+// To add an option, add a field to Config and a row to options (options.go). Everything else follows from the row: the
+// key in the file, the environment variable, the check, and what `harvest config` and docs/configuration.md show.
+package config
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/goccy/go-yaml"
+)
+
+// Config is the whole configuration. Sizes are in bytes.
+type Config struct {
+	Data           string        // the data directory: records, images, volumes, what sandboxes need
+	Engine         string        // one of Engines
+	Platform       string        // how gVisor intercepts system calls: one of Platforms
+	Limits         Limits        // of a sandbox that asks for no others
+	Timeout        time.Duration // lifetime of a sandbox
+	IdleTimeout    time.Duration // a sandbox that runs no command for so long ends; 0 means never
+	ExecTimeout    time.Duration // of a command
+	Quotas         Quotas        // of all sandboxes together
+	Pool           int           // sandboxes booted ahead of need; 0 means none
+	OutputBytes    int64         // kept of each command's output
+	Prices         Prices        // what a sandbox costs
+	IdleExit       time.Duration // a server started in the background ends after so long without use; 0 means never
+	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
+	Log            Log
+
+	sources map[string]string // by key: what set it; "default" when missing
+}
+
+// Limits of one sandbox.
+type Limits struct {
+	CPU       float64 // cores
+	Memory    int64
+	Disk      int64 // of what it writes to its own file system
+	Processes int
+	Files     int // open files of one process
+}
+
+// Quotas over all sandboxes; zero means no limit.
+type Quotas struct {
+	Sandboxes int
+	CPU       float64 // cores
+	Memory    int64
+}
+
+// Prices of a sandbox's resources, per second of its life.
+type Prices struct {
+	CPUCoreSecond   float64
+	MemoryGiBSecond float64
+	Currency        string
+}
+
+// Log says what is logged and how.
+type Log struct {
+	Level  slog.Level
+	Format string // "text" or "json"
+}
+
+// Engines and Platforms are the values that Config's fields of these names may have.
+var (
+	Engines   = []string{"gvisor", "fake"}
+	Platforms = []string{"systrap", "kvm", "ptrace"}
+)
+
+// Default returns the configuration of a machine where nobody has configured anything.
+func Default(env func(string) string) Config {
+	return Config{
+		Data:     defaultData(env, os.Geteuid()),
+		Engine:   "gvisor",
+		Platform: "systrap",
+		Limits: Limits{
+			CPU:    min(2, float64(runtime.NumCPU())),
+			Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536,
+		},
+		Timeout:        24 * time.Hour,
+		ExecTimeout:    30 * time.Minute,
+		Quotas:         Quotas{Sandboxes: 100},
+		Pool:           1,
+		OutputBytes:    64 << 20,
+		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, Currency: "USD"},
+		IdleExit:       10 * time.Minute,
+		CertificateDir: "/usr/local/share/ca-certificates",
+		Log:            Log{Level: slog.LevelInfo, Format: "text"},
+	}
+}
+
+func defaultData(env func(string) string, uid int) string {
+	if uid == 0 {
+		return "/var/lib/harvest"
+	}
+	if dir := env("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "harvest")
+	}
+	return filepath.Join(env("HOME"), ".local", "share", "harvest")
+}
+
+// Setting is the value of one key, as a flag gives it.
+type Setting struct {
+	Key    string // such as "limits.memory"
+	Value  string
+	Source string // what the user wrote it in, such as "--memory"
+}
+
+// Load returns the configuration: defaults, over them the file, over it the environment (HARVEST_ and the key in upper
+// case, '_' for '.'), over it flags, the later ones over the earlier. The file is the one at path, else what
+// HARVEST_CONFIG names, else config.yaml in the data directory or in /etc/harvest if there is one. The error, of kind
+// Invalid, lists all problems at once.
+func Load(path string, env func(string) string, flags ...Setting) (Config, error) {
+	c := Default(env)
+	c.sources = map[string]string{}
+	over := fromEnv(env)
+	over = append(over, flags...)
+
+	fromFile, problems := readFile(path, env, dataDir(c.Data, over))
+	for _, s := range append(fromFile, over...) {
+		if problem := c.set(s); problem != "" {
+			problems = append(problems, problem)
+		}
+	}
+	problems = append(problems, c.problems()...)
+	return c, report(problems)
+}
+
+// Validate returns an error of kind Invalid that lists all problems with the values, or nil.
+func (c Config) Validate() error { return report(c.problems()) }
+
+// Source says what set the key: "default", a file and line, an environment variable or a flag.
+func (c Config) Source(key string) string {
+	if s := c.sources[key]; s != "" {
+		return s
+	}
+	return "default"
+}
+
+// set applies s. It returns a problem in one line, or "".
+func (c *Config) set(s Setting) string {
+	o, ok := find(s.Key)
+	if !ok {
+		return s.Source + ": there is no option " + s.Key + nearest(s.Key)
+	}
+	c.sources[s.Key] = s.Source
+	if err := o.field(c).Set(s.Value); err != nil {
+		return s.Source + ": " + s.Key + " cannot be " + quote(s.Value) + "; " + err.Error()
+	}
+	return ""
+}
+
+// problems checks every value on its own, then what must hold between them.
+func (c Config) problems() []string {
+	var all []string
+	for _, o := range options {
+		if want := o.check(c); want != "" {
+			all = append(all, c.Source(o.key)+": "+o.key+" cannot be "+quote(o.field(&c).String())+"; "+want)
+		}
+	}
+	if q := c.Quotas; q.CPU > 0 && c.Limits.CPU > q.CPU {
+		all = append(all, c.Source("limits.cpu")+": limits.cpu is more than quotas.cpu, so that no sandbox could start; lower the one or raise the other")
+	}
+	if q := c.Quotas; q.Memory > 0 && c.Limits.Memory > q.Memory {
+		all = append(all, c.Source("limits.memory")+": limits.memory is more than quotas.memory, so that no sandbox could start; lower the one or raise the other")
+	}
+	if q := c.Quotas; q.Sandboxes > 0 && c.Pool > q.Sandboxes {
+		all = append(all, c.Source("pool")+": pool is more than quotas.sandboxes; lower the one or raise the other")
+	}
+	return all
+}
+
+func report(problems []string) error {
+	switch len(problems) {
+	case 0:
+		return nil
+	case 1:
+		return errors.Newf(errors.Invalid, "the configuration has a problem: %s", problems[0])
+	}
+	return errors.Newf(errors.Invalid, "the configuration has %d problems:\n  %s", len(problems), strings.Join(problems, "\n  "))
+}
+
+// Effective returns the configuration as a YAML file that Load accepts, with what each option is for and what set it.
+func (c Config) Effective() string {
+	var b strings.Builder
+	section := ""
+	for _, o := range options {
+		name, indent := o.key, ""
+		if head, tail, nested := strings.Cut(o.key, "."); nested {
+			if head != section {
+				b.WriteString(head + ":\n")
+			}
+			section, name, indent = head, tail, "  "
+		}
+		line := indent + name + ": " + quote(o.field(&c).String())
+		b.WriteString(line + strings.Repeat(" ", max(1, 48-len(line))) + "# " + c.Source(o.key) + " · " + o.help + "\n")
+	}
+	return b.String()
+}
+
+// quote returns text as YAML writes it, which is bare where that means the same.
+func quote(text string) string {
+	out, err := yaml.Marshal(text)
+	if err != nil {
+		return text
+	}
+	return strings.TrimSuffix(string(out), "\n")
+}

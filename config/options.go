@@ -1,0 +1,180 @@
+package config
+
+import (
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// option is one key of the configuration.
+type option struct {
+	key   string // in the file; a dot stands for a nested mapping
+	help  string // what it is for, in a few words
+	field func(c *Config) value
+	check func(c Config) string // what to write instead of a value that cannot work, or ""
+}
+
+// env is the option's environment variable.
+func (o option) env() string {
+	return "HARVEST_" + strings.ToUpper(strings.ReplaceAll(o.key, ".", "_"))
+}
+
+// options lists every key, in the order in which people read them.
+var options = []option{
+	{"data", "the data directory",
+		func(c *Config) value { return (*textValue)(&c.Data) },
+		func(c Config) string { return absolute(c.Data) }},
+	{"engine", "what runs sandboxes",
+		func(c *Config) value { return (*textValue)(&c.Engine) },
+		func(c Config) string { return oneOf(c.Engine, Engines) }},
+	{"platform", "how gVisor intercepts system calls",
+		func(c *Config) value { return (*textValue)(&c.Platform) },
+		func(c Config) string { return oneOf(c.Platform, Platforms) }},
+	{"limits.cpu", "cores of a sandbox",
+		func(c *Config) value { return (*numberValue)(&c.Limits.CPU) },
+		func(c Config) string { return between(c.Limits.CPU, 0.05, 1024, "a number of cores from 0.05 to 1024") }},
+	{"limits.memory", "memory of a sandbox",
+		func(c *Config) value { return (*sizeValue)(&c.Limits.Memory) },
+		func(c Config) string {
+			return between(float64(c.Limits.Memory), 32<<20, 1<<50, "a size of at least 32MiB, such as 2GiB")
+		}},
+	{"limits.disk", "what a sandbox may write to its own file system",
+		func(c *Config) value { return (*sizeValue)(&c.Limits.Disk) },
+		func(c Config) string {
+			return between(float64(c.Limits.Disk), 1<<20, 1<<50, "a size of at least 1MiB, such as 10GiB")
+		}},
+	{"limits.processes", "processes of a sandbox",
+		func(c *Config) value { return (*countValue)(&c.Limits.Processes) },
+		func(c Config) string {
+			return between(float64(c.Limits.Processes), 8, 1<<22, "a number from 8 to 4194304")
+		}},
+	{"limits.files", "open files of a process",
+		func(c *Config) value { return (*countValue)(&c.Limits.Files) },
+		func(c Config) string {
+			return between(float64(c.Limits.Files), 32, 1<<20, "a number from 32 to 1048576")
+		}},
+	{"timeout", "lifetime of a sandbox",
+		func(c *Config) value { return (*durationValue)(&c.Timeout) },
+		func(c Config) string { return positive(c.Timeout) }},
+	{"idle_timeout", "a sandbox without commands ends after this; 0 means never",
+		func(c *Config) value { return (*durationValue)(&c.IdleTimeout) },
+		func(c Config) string { return positiveOrZero(c.IdleTimeout) }},
+	{"exec_timeout", "time limit of a command",
+		func(c *Config) value { return (*durationValue)(&c.ExecTimeout) },
+		func(c Config) string { return positive(c.ExecTimeout) }},
+	{"quotas.sandboxes", "sandboxes at once; 0 means no limit",
+		func(c *Config) value { return (*countValue)(&c.Quotas.Sandboxes) },
+		func(c Config) string {
+			return between(float64(c.Quotas.Sandboxes), 0, 1<<20, "a number from 0, which means no limit, to 1048576")
+		}},
+	{"quotas.cpu", "cores of all sandboxes together; 0 means no limit",
+		func(c *Config) value { return (*numberValue)(&c.Quotas.CPU) },
+		func(c Config) string {
+			return between(c.Quotas.CPU, 0, 1<<20, "a number of cores, or 0 for no limit")
+		}},
+	{"quotas.memory", "memory of all sandboxes together; 0 means no limit",
+		func(c *Config) value { return (*sizeValue)(&c.Quotas.Memory) },
+		func(c Config) string {
+			return between(float64(c.Quotas.Memory), 0, 1<<60, "a size such as 64GiB, or 0 for no limit")
+		}},
+	{"pool", "sandboxes booted ahead of need; 0 means none",
+		func(c *Config) value { return (*countValue)(&c.Pool) },
+		func(c Config) string { return between(float64(c.Pool), 0, 256, "a number from 0 to 256") }},
+	{"output_bytes", "output kept of each command",
+		func(c *Config) value { return (*sizeValue)(&c.OutputBytes) },
+		func(c Config) string {
+			return between(float64(c.OutputBytes), 64<<10, 1<<40, "a size of at least 64KiB, such as 64MiB")
+		}},
+	{"prices.cpu_core_second", "price of a core for a second",
+		func(c *Config) value { return (*numberValue)(&c.Prices.CPUCoreSecond) },
+		func(c Config) string { return between(c.Prices.CPUCoreSecond, 0, 1e6, "a price, or 0") }},
+	{"prices.memory_gib_second", "price of a GiB of memory for a second",
+		func(c *Config) value { return (*numberValue)(&c.Prices.MemoryGiBSecond) },
+		func(c Config) string { return between(c.Prices.MemoryGiBSecond, 0, 1e6, "a price, or 0") }},
+	{"prices.currency", "currency of the prices",
+		func(c *Config) value { return (*textValue)(&c.Prices.Currency) },
+		func(c Config) string { return currency(c.Prices.Currency) }},
+	{"idle_exit", "a server in the background ends after so long without use; 0 means never",
+		func(c *Config) value { return (*durationValue)(&c.IdleExit) },
+		func(c Config) string { return positiveOrZero(c.IdleExit) }},
+	{"certificate_dir", "certificate authorities of this machine that sandboxes trust; empty means none",
+		func(c *Config) value { return (*textValue)(&c.CertificateDir) },
+		func(c Config) string {
+			if c.CertificateDir == "" {
+				return ""
+			}
+			return absolute(c.CertificateDir)
+		}},
+	{"log.level", "what is logged: debug, info, warn or error",
+		func(c *Config) value { return (*levelValue)(&c.Log.Level) },
+		func(Config) string { return "" }},
+	{"log.format", "how the log is written: text or json",
+		func(c *Config) value { return (*textValue)(&c.Log.Format) },
+		func(c Config) string { return oneOf(c.Log.Format, []string{"text", "json"}) }},
+}
+
+func find(key string) (option, bool) {
+	i := slices.IndexFunc(options, func(o option) bool { return o.key == key })
+	if i < 0 {
+		return option{}, false
+	}
+	return options[i], true
+}
+
+// nearest names the option that somebody who wrote key may have meant.
+func nearest(key string) string {
+	last := key[strings.LastIndex(key, ".")+1:]
+	for _, o := range options {
+		if o.key[strings.LastIndex(o.key, ".")+1:] == last || strings.ReplaceAll(o.key, "_", "") == strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(key)) {
+			return "; did you mean " + o.key + "?"
+		}
+	}
+	return "; `harvest config` lists them"
+}
+
+func absolute(path string) string {
+	if filepath.IsAbs(path) && filepath.Clean(path) == path && path != "/" {
+		return ""
+	}
+	return "write an absolute path, such as /srv/harvest"
+}
+
+func oneOf(text string, allowed []string) string {
+	if slices.Contains(allowed, text) {
+		return ""
+	}
+	return "write " + strings.Join(allowed, " or ")
+}
+
+func between(n, low, high float64, want string) string {
+	if n >= low && n <= high && !math.IsNaN(n) {
+		return ""
+	}
+	return "write " + want
+}
+
+func positive(d time.Duration) string {
+	if d >= time.Second {
+		return ""
+	}
+	return "write a duration of at least a second, such as 30m or 24h"
+}
+
+func positiveOrZero(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return positive(d)
+}
+
+var currencyPattern = regexp.MustCompile(`^[A-Z]{3}$`)
+
+func currency(text string) string {
+	if currencyPattern.MatchString(text) {
+		return ""
+	}
+	return "write a code of three letters, such as USD"
+}

@@ -1,0 +1,116 @@
+package config
+
+import (
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/docker/go-units"
+)
+
+// value reads and writes one field. The error of Set says what to write instead.
+type value interface {
+	Set(text string) error
+	String() string
+}
+
+type (
+	textValue     string
+	numberValue   float64
+	countValue    int
+	sizeValue     int64
+	durationValue time.Duration
+	levelValue    slog.Level
+)
+
+func (v *textValue) Set(text string) error { *v = textValue(text); return nil }
+func (v *textValue) String() string        { return string(*v) }
+
+func (v *numberValue) Set(text string) error {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return errors.Newf(errors.Invalid, "write a number, such as 0.5")
+	}
+	*v = numberValue(n)
+	return nil
+}
+
+func (v *numberValue) String() string { return strconv.FormatFloat(float64(*v), 'f', -1, 64) }
+
+func (v *countValue) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return errors.Newf(errors.Invalid, "write a whole number, such as 100")
+	}
+	*v = countValue(n)
+	return nil
+}
+
+func (v *countValue) String() string { return strconv.Itoa(int(*v)) }
+
+func (v *sizeValue) Set(text string) error {
+	n, err := ParseSize(text)
+	if err != nil {
+		return err
+	}
+	*v = sizeValue(n)
+	return nil
+}
+
+func (v *sizeValue) String() string { return FormatSize(int64(*v)) }
+
+func (v *durationValue) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return errors.Newf(errors.Invalid, "write a duration, such as 90s, 30m or 24h")
+	}
+	*v = durationValue(d)
+	return nil
+}
+
+func (v *durationValue) String() string {
+	text := time.Duration(*v).String()
+	// 24h0m0s reads worse than 24h.
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+func (v *levelValue) Set(text string) error {
+	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+		if strings.EqualFold(text, level.String()) {
+			*v = levelValue(level)
+			return nil
+		}
+	}
+	return errors.Newf(errors.Invalid, "write debug, info, warn or error")
+}
+
+func (v *levelValue) String() string { return strings.ToLower(slog.Level(*v).String()) }
+
+// ParseSize reads a number of bytes as people write it: 1048576, 512k, 2GiB or 2GB, all in powers of 1024.
+func ParseSize(text string) (int64, error) {
+	n, err := units.RAMInBytes(text)
+	// What does not fit comes out negative or as the largest number, depending on the machine.
+	if err != nil || n < 0 || n == math.MaxInt64 {
+		return 0, errors.Newf(errors.Invalid, "write a size, such as 512MiB or 2GiB")
+	}
+	return n, nil
+}
+
+// FormatSize writes a number of bytes so that ParseSize reads the same number again.
+func FormatSize(n int64) string {
+	unit := 0
+	for n != 0 && n%1024 == 0 && unit < 5 {
+		n /= 1024
+		unit++
+	}
+	return strconv.FormatInt(n, 10) + []string{"", "KiB", "MiB", "GiB", "TiB", "PiB"}[unit]
+}
