@@ -1,0 +1,322 @@
+package keeper
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/flag"
+	"gvisor.dev/gvisor/runsc/sandbox"
+	"gvisor.dev/gvisor/runsc/specutils"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// sentryMemory is what gVisor itself may use on top of a sandbox's memory limit, so that users get what they asked for.
+const sentryMemory = 64 << 20
+
+// pidsPerProcess is how many host tasks a process inside may cost gVisor: its threads, and its address space's.
+const pidsPerProcess = 4
+
+// guest is a booted gVisor sandbox: a root container that only sleeps, and a main container once it was claimed.
+type guest struct {
+	args wire.BootArgs
+	conf *config.Config
+	root *container.Container
+	main *container.Container // nil unless the main container needs a gofer
+	sb   *sandbox.Sandbox
+}
+
+// capabilities are those of root in a sandbox: the usual set of containers. They count inside gVisor only.
+var capabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD", "CAP_NET_BIND_SERVICE",
+	"CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+}
+
+// bootGuest starts the gVisor process. It must run on the keeper's main thread: gVisor dies with that thread.
+func bootGuest(args wire.BootArgs) (*guest, error) {
+	conf, err := runscConfig(args)
+	if err != nil {
+		return nil, err
+	}
+	g := &guest{args: args, conf: conf}
+	spec := g.baseSpec([]string{"/init"})
+	spec.Root.Readonly = true
+	spec.Annotations[annotationType] = "sandbox"
+	g.setRoot(spec, args.Init, "none")
+	spec.Linux.CgroupsPath = args.Cgroup
+	spec.Linux.Resources = resources(args.Limits)
+	bundle, err := writeBundle(filepath.Join(args.Dir, "root"), spec)
+	if err != nil {
+		return nil, err
+	}
+	g.root, err = container.New(conf, container.Args{ID: args.Ref, Spec: spec, BundleDir: bundle, Attached: true})
+	if err != nil {
+		return nil, errors.Stage(errors.Wrapf(err, "create sandbox process"), "boot")
+	}
+	g.sb = g.root.Sandbox
+	if err := g.root.Start(conf); err != nil {
+		_ = g.root.Destroy()
+		return nil, errors.Stage(errors.Wrapf(err, "start sandbox"), "boot")
+	}
+	return g, nil
+}
+
+// The annotations by which gVisor tells a sandbox's root container from the others.
+const (
+	annotationType    = "io.kubernetes.cri.container-type"
+	annotationSandbox = "io.kubernetes.cri.sandbox-id"
+)
+
+// runscConfig returns gVisor's settings.
+func runscConfig(args wire.BootArgs) (*config.Config, error) {
+	fs := flag.NewFlagSet("keeper", flag.ContinueOnError)
+	config.RegisterFlags(fs)
+	log := filepath.Join(args.Dir, "gvisor.log")
+	overlay := "root:dir=" + args.Dir
+	if args.Limits.Disk > 0 {
+		overlay += fmt.Sprintf(",size=%d", args.Limits.Disk)
+	}
+	err := fs.Parse([]string{
+		"--root=" + filepath.Join(args.Dir, "runsc"),
+		"--platform=" + args.Platform,
+		"--network=none",
+		"--overlay2=" + overlay,
+		fmt.Sprintf("--rootless=%t", args.Rootless),
+		fmt.Sprintf("--ignore-cgroups=%t", args.Cgroup == ""),
+		"--host-settings=ignore",                                          // package gvisor's Check says what could be better
+		"--gofer-network-namespace=new",                                   // the default pins a namespace that outlives the sandbox
+		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // one binary: gVisor is inside ours
+		"--log=" + log,
+		"--panic-log=" + log,
+	})
+	if err != nil {
+		return nil, errors.Wrapf(err, "gVisor's flags")
+	}
+	conf, err := config.NewFromFlags(fs)
+	return conf, errors.Wrapf(err, "gVisor's configuration")
+}
+
+// baseSpec is what root and main container have in common.
+func (g *guest) baseSpec(args []string) *specs.Spec {
+	s := &specs.Spec{
+		Version: specs.Version,
+		Root:    &specs.Root{Path: g.emptyDir()},
+		Process: &specs.Process{
+			Args: args, Cwd: "/", Env: []string{"PATH=" + defaultPath},
+			Capabilities:    &specs.LinuxCapabilities{},
+			NoNewPrivileges: true,
+		},
+		Linux:       &specs.Linux{},
+		Annotations: map[string]string{},
+	}
+	if n := g.args.Limits.Files; n > 0 {
+		// Commands get the limits of the root container (gVisor's loader, executeAsync).
+		s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: uint64(n), Hard: uint64(n)}}
+	}
+	for _, t := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace} {
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t})
+	}
+	return s
+}
+
+func (g *guest) emptyDir() string { return filepath.Join(g.args.Dir, "empty") }
+
+// setRoot makes the EROFS file at path the spec's root, with a writable layer in medium.
+func (g *guest) setRoot(s *specs.Spec, path, medium string) {
+	s.Annotations[boot.RootfsPrefix+"type"] = "erofs"
+	s.Annotations[boot.RootfsPrefix+"source"] = path
+	s.Annotations[boot.RootfsPrefix+"overlay"] = medium
+	if n := g.args.Limits.Disk; n > 0 && medium != "none" {
+		s.Annotations[boot.RootfsPrefix+"options"] = fmt.Sprintf("size=%d", n)
+	}
+}
+
+// resources are the limits that the host's cgroups hold.
+func resources(l engine.Limits) *specs.LinuxResources {
+	r := &specs.LinuxResources{}
+	if l.CPU > 0 {
+		period := uint64(100_000)
+		quota := int64(math.Ceil(l.CPU * float64(period)))
+		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
+	}
+	if l.Memory > 0 {
+		limit := l.Memory + sentryMemory
+		r.Memory = &specs.LinuxMemory{Limit: &limit}
+	}
+	if l.Processes > 0 {
+		n := int64(l.Processes*pidsPerProcess + 256)
+		r.Pids = &specs.LinuxPids{Limit: &n}
+	}
+	return r
+}
+
+// writeBundle writes the spec where gVisor's processes read it.
+func writeBundle(dir string, spec *specs.Spec) (string, error) {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return "", errors.Wrapf(err, "encode spec")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", errors.Wrapf(err, "create bundle")
+	}
+	return dir, errors.Wrapf(os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600), "write bundle")
+}
+
+// mainID is the id of the container that runs the image.
+func (g *guest) mainID() string { return g.args.Ref + "-main" }
+
+// claim starts the main container. It must run on the keeper's main thread.
+func (g *guest) claim(c *wire.ClaimArgs) error {
+	spec := g.baseSpec([]string{initPath + "/init", c.Hostname})
+	// The init program needs it for the host name, and gives it up after.
+	names := []string{"CAP_SYS_ADMIN"}
+	spec.Process.Capabilities = &specs.LinuxCapabilities{Effective: names, Permitted: names, Bounding: names}
+	spec.Annotations[annotationType] = "container"
+	spec.Annotations[annotationSandbox] = g.args.Ref
+	g.setRoot(spec, c.Root, "dir="+g.args.Dir)
+	spec.Mounts = []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup"}, // its pids controller limits processes
+		// gVisor puts a tmpfs on an empty /tmp; with something in it /tmp stays on disk, where the disk limit counts.
+		{Destination: "/tmp/.X11-unix", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
+		{Destination: initPath, Type: "erofs", Source: g.args.Init, Options: []string{"ro"}},
+	}
+	for _, m := range c.Mounts {
+		options := []string{"rbind", "rw"}
+		if m.ReadOnly {
+			options[1] = "ro"
+		}
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.Source, Options: options})
+	}
+	var err error
+	if len(c.Mounts) > 0 {
+		err = g.startWithGofer(spec)
+	} else {
+		err = g.startAlone(spec, c.Root)
+	}
+	if err != nil {
+		return errors.Stage(errors.Wrapf(err, "start main container"), "start")
+	}
+	return errors.Stage(g.limitProcesses(), "start")
+}
+
+// startAlone starts the main container without a helper process: image, writable layer and init come as open files.
+func (g *guest) startAlone(spec *specs.Spec, root string) error {
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
+	open := func(path string) (*os.File, error) {
+		f, err := os.Open(path)
+		if err == nil {
+			files = append(files, f)
+		}
+		return f, errors.Wrapf(err, "open")
+	}
+	rootFile, err := open(root)
+	if err != nil {
+		return err
+	}
+	initFile, err := open(g.args.Init)
+	if err != nil {
+		return err
+	}
+	null, err := open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	upper, err := os.CreateTemp(g.args.Dir, "upper-")
+	if err != nil {
+		return errors.Wrapf(err, "create writable layer")
+	}
+	files = append(files, upper)
+	if err := os.Remove(upper.Name()); err != nil { // it lives as long as gVisor has it open
+		return errors.Wrapf(err, "unlink writable layer")
+	}
+	rootConf := specutils.GoferMountConf{Lower: specutils.Erofs, Upper: specutils.AnonOverlay}
+	if n := g.args.Limits.Disk; n > 0 {
+		rootConf.Size = fmt.Sprint(n)
+	}
+	if err := g.sb.CreateSubcontainer(g.conf, g.mainID(), nil); err != nil {
+		return errors.Wrapf(err, "announce container")
+	}
+	err = g.sb.StartSubcontainer(spec, g.conf, g.mainID(), []*os.File{null, null, null}, []*os.File{rootFile, initFile},
+		[]*os.File{upper}, nil, []specutils.GoferMountConf{rootConf, {Lower: specutils.Erofs, Upper: specutils.NoOverlay}})
+	return errors.Wrapf(err, "start container")
+}
+
+// startWithGofer starts the main container with gVisor's file server beside it, which volumes need.
+func (g *guest) startWithGofer(spec *specs.Spec) error {
+	bundle, err := writeBundle(filepath.Join(g.args.Dir, "main"), spec)
+	if err != nil {
+		return err
+	}
+	g.main, err = container.New(g.conf, container.Args{ID: g.mainID(), Spec: spec, BundleDir: bundle})
+	if err != nil {
+		return errors.Wrapf(err, "create container")
+	}
+	return errors.Wrapf(g.main.Start(g.conf), "start container")
+}
+
+// limitProcesses sets the limit inside gVisor, where going beyond it is an ordinary EAGAIN. The host's cgroup has a wider one.
+func (g *guest) limitProcesses() error {
+	n := g.args.Limits.Processes
+	if n <= 0 {
+		return nil
+	}
+	file := control.CgroupControlFile{Controller: "pids", Path: "/" + g.mainID(), Name: "pids.max"}
+	return errors.Wrapf(g.sb.CgroupsWriteControlFile(file, fmt.Sprint(n+1)), "limit processes") // init is one
+}
+
+// wait returns when the gVisor process has ended, which it does when a container's first process ends, too.
+func (g *guest) wait() unix.WaitStatus {
+	if g.main != nil || g.args.Claim != nil {
+		ended := make(chan struct{})
+		go func() { // the main container's init was killed from inside
+			_, _ = g.sb.Wait(g.mainID())
+			close(ended)
+		}()
+	}
+	status, err := g.sb.Wait(g.args.Ref)
+	if err != nil {
+		return 0
+	}
+	return status
+}
+
+// destroy ends the gVisor process and releases what it holds on the host. It is repeatable.
+func (g *guest) destroy() error {
+	var errs []error
+	if g.main != nil {
+		errs = append(errs, errors.Wrapf(g.main.Destroy(), "destroy main container"))
+	}
+	errs = append(errs, errors.Wrapf(g.root.Destroy(), "destroy sandbox"))
+	return errors.Join(errs...)
+}
+
+// stageClock reports how long each step took.
+func stageClock(conn *wire.Conn) func(name string) {
+	last := time.Now()
+	return func(name string) {
+		now := time.Now()
+		_ = conn.SendJSON(wire.KindStage, wire.Stage{Name: name, Took: now.Sub(last)})
+		last = now
+	}
+}

@@ -1,0 +1,194 @@
+// Package spool keeps the output of a command on disk, bounded, and lets followers read it from its beginning while it grows.
+//
+// Output is a sequence of frames as package wire has them. It lies in segment files; when the limit is reached, the oldest
+// segment is dropped, but never one that a follower has not read: then Append waits, so that a slow reader slows the
+// command down and nobody who follows loses a byte.
+package spool
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// segments is into how many files the limit is divided: what is dropped at once is a small part of what is kept.
+const segments = 8
+
+// Spool is the output of one command. All methods may be called concurrently, Append by several streams.
+type Spool struct {
+	dir     string
+	segSize int64
+	limit   int64
+
+	mu        sync.Mutex
+	changed   sync.Cond           // more output, a follower moved or left, or the end
+	segs      []*segment          // oldest first; guarded by mu
+	start     int64               // offset of the first byte that is kept; guarded by mu
+	end       int64               // offset behind the last byte; guarded by mu
+	followers map[*Follower]int64 // offsets that they have read; guarded by mu
+	ended     bool                // followers get no more; guarded by mu
+	err       error               // the disk failed: output is discarded from here on; guarded by mu
+	created   int                 // segments ever; guarded by mu
+}
+
+type segment struct {
+	start, end int64
+	file       *os.File
+}
+
+// New returns an empty spool that makes its files in dir, which it creates with the first output. It keeps up to limit bytes.
+func New(dir string, limit int64) *Spool {
+	s := &Spool{dir: dir, limit: limit, segSize: max(limit/segments, 4<<10), followers: map[*Follower]int64{}}
+	s.changed.L = &s.mu
+	return s
+}
+
+// Append adds one frame. data must have wire.HeaderSize unused bytes in front, so that frame and header are one write.
+// It waits while followers are behind by the limit. Output after the disk has failed is dropped, and Err tells.
+func (s *Spool) Append(k wire.Kind, data []byte) {
+	wire.PutHeader(data, k, len(data)-wire.HeaderSize)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.end-s.start+int64(len(data)) > s.limit && len(s.segs) > 1 {
+		oldest := s.segs[0]
+		if !s.ended && s.slowest() < oldest.end {
+			s.changed.Wait()
+			continue
+		}
+		s.drop()
+	}
+	if s.err == nil {
+		s.err = s.write(data)
+	}
+	s.changed.Broadcast()
+}
+
+// slowest returns the smallest offset that a follower has read.
+func (s *Spool) slowest() int64 {
+	least := s.end
+	for _, at := range s.followers {
+		least = min(least, at)
+	}
+	return least
+}
+
+// drop removes the oldest segment.
+func (s *Spool) drop() {
+	oldest := s.segs[0]
+	s.segs = s.segs[1:]
+	s.start = oldest.end
+	name := oldest.file.Name()
+	_ = oldest.file.Close()
+	_ = os.Remove(name)
+}
+
+// write puts data at the end of the last segment, or of a new one.
+func (s *Spool) write(data []byte) error {
+	if n := len(s.segs); n == 0 || s.segs[n-1].end-s.segs[n-1].start >= s.segSize {
+		if err := os.MkdirAll(s.dir, 0o700); err != nil {
+			return errors.Wrapf(err, "create output directory")
+		}
+		f, err := os.OpenFile(filepath.Join(s.dir, "output."+strconv.Itoa(s.created)), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return errors.Wrapf(err, "create output file")
+		}
+		s.created++
+		s.segs = append(s.segs, &segment{start: s.end, end: s.end, file: f})
+	}
+	last := s.segs[len(s.segs)-1]
+	if _, err := last.file.WriteAt(data, last.end-last.start); err != nil {
+		return errors.Wrapf(err, "keep output")
+	}
+	last.end += int64(len(data))
+	s.end = last.end
+	return nil
+}
+
+// End tells followers that nothing follows. Later output is still kept for later followers, but never waits for anyone.
+func (s *Spool) End() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.changed.Broadcast()
+}
+
+// Err returns the error that stopped the spool from keeping output, if any.
+func (s *Spool) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Remove closes and removes all files. Followers get an error.
+func (s *Spool) Remove() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.segs) > 0 {
+		s.drop()
+	}
+	s.ended = true
+	s.err = errors.Newf(errors.NotFound, "the output of this command is no longer kept")
+	s.changed.Broadcast()
+	_ = os.Remove(s.dir)
+}
+
+// Size returns how many bytes are kept.
+func (s *Spool) Size() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.end - s.start
+}
+
+// Follower reads a spool.
+type Follower struct {
+	s  *Spool
+	at int64
+}
+
+// Follow returns a follower that begins with the oldest byte kept, and how many bytes before it were dropped.
+func (s *Spool) Follow() (f *Follower, skipped int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f = &Follower{s: s, at: s.start}
+	s.followers[f] = f.at
+	return f, s.start
+}
+
+// Next waits for output and returns some, whole frames, or io.EOF after the end. It says that what it returned before has
+// been read.
+func (f *Follower) Next() (io.Reader, error) {
+	s := f.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.followers[f] != f.at {
+		s.followers[f] = f.at
+		s.changed.Broadcast()
+	}
+	for f.at >= s.end && !s.ended {
+		s.changed.Wait()
+	}
+	if f.at < s.start {
+		return nil, s.err
+	}
+	for _, seg := range s.segs {
+		if f.at < seg.end {
+			r := io.NewSectionReader(seg.file, f.at-seg.start, seg.end-f.at)
+			f.at = seg.end
+			return r, nil
+		}
+	}
+	return nil, io.EOF
+}
+
+// Close ends following, so that Append no longer waits for it.
+func (f *Follower) Close() {
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	delete(f.s.followers, f)
+	f.s.changed.Broadcast()
+}
