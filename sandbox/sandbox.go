@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // Sandbox is the record of a sandbox: a snapshot that does not change by itself.
@@ -95,4 +96,9 @@ type Store interface {
 	Find(ctx context.Context, account, ref string, limit int) ([]Sandbox, error)
 	// Delete removes records of sandboxes that ended before the time, and returns how many.
 	Delete(ctx context.Context, endedBefore time.Time) (int, error)
+}
+
+// NameTaken is what a Store's Put returns when the name is in use.
+func NameTaken(name string) error {
+	return errors.Remedy(errors.Newf(errors.Conflict, "a sandbox named %q exists already", name), "choose another name, or remove that one first")
 }

@@ -1,0 +1,100 @@
+package store
+
+import (
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Lock is the right of one process to a data directory. It ends with Unlock or with the process, however that ends.
+type Lock struct{ file *os.File }
+
+const lockName = "lock"
+
+// LockDir takes the data directory dir, which is created if missing, for this process. Its file "lock" has our pid.
+// Conflict, with the other's pid, if a process has it already; Denied if dir belongs to somebody else or cannot be written.
+func LockDir(dir string) (*Lock, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, dirError(err, dir)
+	}
+	if err := checkOwner(dir); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, dirError(err, dir)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, inUse(f, dir)
+		}
+		return nil, errors.Wrapf(err, "lock %s", f.Name())
+	}
+	l := &Lock{f}
+	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
+		l.Unlock()
+		return nil, dirError(err, dir)
+	}
+	return l, nil
+}
+
+// Unlock gives the directory free. The file stays: removing it would let two processes lock two files of one name.
+func (l *Lock) Unlock() error {
+	return errors.Wrapf(errors.Join(l.file.Truncate(0), l.file.Close()), "unlock the data directory")
+}
+
+func writePID(f *os.File) error {
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+func inUse(f *os.File, dir string) error {
+	pid := 0
+	for range 20 { // the other may be between locking the file and writing to it
+		data := make([]byte, 32)
+		n, _ := f.ReadAt(data, 0)
+		if pid, _ = strconv.Atoi(strings.TrimSpace(string(data[:n]))); pid > 0 {
+			return errors.Remedy(errors.Newf(errors.Conflict, "the data directory %s is in use by another Harvest, process %d", dir, pid),
+				"use that one, end it with \"harvest down\", or choose another directory with --data")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return errors.Remedy(errors.Newf(errors.Conflict, "the data directory %s is in use by another Harvest", dir), "end that one, or choose another directory with --data")
+}
+
+func checkOwner(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return dirError(err, dir)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(stat.Uid) == os.Geteuid() {
+		return nil
+	}
+	owner := strconv.Itoa(int(stat.Uid))
+	if u, err := user.LookupId(owner); err == nil {
+		owner = u.Username
+	}
+	return errors.Remedy(errors.Newf(errors.Denied, "the data directory %s belongs to the user %s", dir, owner),
+		"choose a directory of your own with --data or HARVEST_DATA, or run Harvest as that user")
+}
+
+func dirError(err error, dir string) error {
+	switch {
+	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
+		return errors.Remedy(errors.Explainf(err, errors.Denied, "the data directory %s cannot be written", dir),
+			"choose a directory of your own with --data or HARVEST_DATA")
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, os.ErrExist):
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s is not a directory", dir), "choose another one with --data or HARVEST_DATA")
+	}
+	return fileError(err, dir)
+}

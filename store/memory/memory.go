@@ -1,0 +1,101 @@
+// Package memory keeps records in memory, for tests and for runs that leave none.
+package memory
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// Sandboxes keeps the records of sandboxes. The zero value is ready.
+type Sandboxes struct {
+	mu      sync.Mutex
+	records map[string]sandbox.Sandbox // guarded by mu; by id
+}
+
+var _ sandbox.Store = (*Sandboxes)(nil)
+
+// Put implements sandbox.Store.
+func (s *Sandboxes) Put(_ context.Context, sb sandbox.Sandbox) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, other := range s.records {
+		if sb.Name != "" && !sb.Status.Ended() && id != sb.ID && other.Name == sb.Name && other.Account == sb.Account && !other.Status.Ended() {
+			return sandbox.NameTaken(sb.Name)
+		}
+	}
+	if s.records == nil {
+		s.records = map[string]sandbox.Sandbox{}
+	}
+	s.records[sb.ID] = sb.Clone()
+	return nil
+}
+
+// Get implements sandbox.Store.
+func (s *Sandboxes) Get(_ context.Context, id string) (sandbox.Sandbox, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sb, ok := s.records[id]
+	if !ok {
+		return sandbox.Sandbox{}, errors.Newf(errors.NotFound, "there is no sandbox %.80q", id)
+	}
+	return sb.Clone(), nil
+}
+
+// List implements sandbox.Store.
+func (s *Sandboxes) List(_ context.Context, account string, filter sandbox.Filter) ([]sandbox.Sandbox, error) {
+	return s.newest(filter.Limit, func(sb sandbox.Sandbox) bool {
+		for key, value := range filter.Tags {
+			if got, ok := sb.Tags[key]; !ok || got != value {
+				return false
+			}
+		}
+		wanted := filter.All || !sb.Status.Ended()
+		if len(filter.Statuses) > 0 {
+			wanted = slices.Contains(filter.Statuses, sb.Status)
+		}
+		return wanted && (account == "" || sb.Account == account) && (filter.Name == "" || sb.Name == filter.Name) &&
+			(filter.Before == "" || sb.ID < filter.Before)
+	}), nil
+}
+
+// Find implements sandbox.Store.
+func (s *Sandboxes) Find(_ context.Context, account, ref string, limit int) ([]sandbox.Sandbox, error) {
+	return s.newest(limit, func(sb sandbox.Sandbox) bool {
+		named := sb.Name != "" && sb.Name == ref && !sb.Status.Ended()
+		return sb.Account == account && (named || strings.HasPrefix(sb.ID, ref))
+	}), nil
+}
+
+// Delete implements sandbox.Store.
+func (s *Sandboxes) Delete(_ context.Context, endedBefore time.Time) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(s.records)
+	maps.DeleteFunc(s.records, func(_ string, sb sandbox.Sandbox) bool {
+		return sb.Status.Ended() && sb.Ended.Before(endedBefore)
+	})
+	return before - len(s.records), nil
+}
+
+func (s *Sandboxes) newest(limit int, keep func(sandbox.Sandbox) bool) []sandbox.Sandbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []sandbox.Sandbox
+	for _, sb := range s.records {
+		if keep(sb) {
+			found = append(found, sb.Clone())
+		}
+	}
+	slices.SortFunc(found, func(a, b sandbox.Sandbox) int { return strings.Compare(b.ID, a.ID) })
+	if limit > 0 && len(found) > limit {
+		found = found[:limit]
+	}
+	return found
+}

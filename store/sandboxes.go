@@ -1,0 +1,168 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"modernc.org/sqlite"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// Sandboxes keeps the records of sandboxes.
+type Sandboxes struct{ db *DB }
+
+var _ sandbox.Store = Sandboxes{}
+
+// Sandboxes returns the records of sandboxes.
+func (db *DB) Sandboxes() Sandboxes { return Sandboxes{db} }
+
+// record is a Sandbox with what its JSON for clients leaves out.
+type record struct {
+	sandbox.Sandbox
+	Handle   engine.Handle     `json:"handle"`
+	Commands []sandbox.Command `json:"commands,omitempty"`
+}
+
+// Put implements sandbox.Store.
+func (s Sandboxes) Put(ctx context.Context, sb sandbox.Sandbox) error {
+	data, err := json.Marshal(record{sb, sb.Handle, sb.Commands})
+	if err != nil {
+		return errors.Wrapf(err, "encode the record of %s", sb.ID)
+	}
+	live, ended := 1, int64(0)
+	if sb.Status.Ended() {
+		live, ended = 0, sb.Ended.UnixMilli()
+	}
+	_, err = s.db.write.ExecContext(ctx, `INSERT INTO sandboxes (id, account, name, status, live, ended_at, data) VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET account = excluded.account, name = excluded.name, status = excluded.status,
+			live = excluded.live, ended_at = excluded.ended_at, data = excluded.data`,
+		sb.ID, sb.Account, sb.Name, string(sb.Status), live, ended, string(data))
+	var e *sqlite.Error
+	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
+		return sandbox.NameTaken(sb.Name)
+	}
+	if err != nil {
+		return s.db.explain(err, "write the record of "+sb.ID)
+	}
+	return nil
+}
+
+// Get implements sandbox.Store.
+func (s Sandboxes) Get(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	found, err := s.query(ctx, "WHERE id = ?", id)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	if len(found) == 0 {
+		return sandbox.Sandbox{}, errors.Newf(errors.NotFound, "there is no sandbox %.80q", id)
+	}
+	return found[0], nil
+}
+
+// List implements sandbox.Store.
+func (s Sandboxes) List(ctx context.Context, account string, filter sandbox.Filter) ([]sandbox.Sandbox, error) {
+	var where []string
+	var args []any
+	add := func(clause string, values ...any) {
+		where = append(where, clause)
+		args = append(args, values...)
+	}
+	if account != "" {
+		add("account = ?", account)
+	}
+	switch {
+	case len(filter.Statuses) > 0:
+		marks := strings.TrimSuffix(strings.Repeat("?,", len(filter.Statuses)), ",")
+		values := make([]any, len(filter.Statuses))
+		for i, status := range filter.Statuses {
+			values[i] = string(status)
+		}
+		add("status IN ("+marks+")", values...)
+	case !filter.All:
+		add("live = 1")
+	}
+	if filter.Name != "" {
+		add("name = ?", filter.Name)
+	}
+	if filter.Before != "" {
+		add("id < ?", filter.Before)
+	}
+	for key, value := range filter.Tags {
+		add("EXISTS (SELECT 1 FROM json_each(data, '$.tags') WHERE json_each.key = ? AND json_each.value = ?)", key, value)
+	}
+	clause := ""
+	if len(where) > 0 {
+		clause = "WHERE " + strings.Join(where, " AND ")
+	}
+	clause += " ORDER BY id DESC"
+	if filter.Limit > 0 {
+		clause += " LIMIT ?"
+		args = append(args, filter.Limit)
+	}
+	return s.query(ctx, clause, args...)
+}
+
+// Find implements sandbox.Store.
+func (s Sandboxes) Find(ctx context.Context, account, ref string, limit int) ([]sandbox.Sandbox, error) {
+	// U+10FFFF sorts after all that an id can contain.
+	byID, err := s.query(ctx, "WHERE account = ? AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?", account, ref, ref+"\U0010ffff", limit)
+	if err != nil {
+		return nil, err
+	}
+	byName, err := s.query(ctx, "WHERE account = ? AND name = ? AND name <> '' AND live = 1", account, ref)
+	if err != nil {
+		return nil, err
+	}
+	for _, sb := range byName {
+		if !slices.ContainsFunc(byID, func(other sandbox.Sandbox) bool { return other.ID == sb.ID }) {
+			byID = append(byID, sb)
+		}
+	}
+	slices.SortFunc(byID, func(a, b sandbox.Sandbox) int { return strings.Compare(b.ID, a.ID) })
+	return byID[:min(limit, len(byID))], nil
+}
+
+// Delete implements sandbox.Store.
+func (s Sandboxes) Delete(ctx context.Context, endedBefore time.Time) (int, error) {
+	result, err := s.db.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE live = 0 AND ended_at < ?", endedBefore.UnixMilli())
+	if err != nil {
+		return 0, s.db.explain(err, "delete old records of sandboxes")
+	}
+	n, err := result.RowsAffected()
+	return int(n), errors.Wrapf(err, "count the deleted records")
+}
+
+// query returns the records that the clause selects.
+func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]sandbox.Sandbox, error) {
+	rows, err := s.db.read.QueryContext(ctx, "SELECT data FROM sandboxes "+clause, args...)
+	if err != nil {
+		return nil, s.db.explain(err, "read the records of sandboxes")
+	}
+	defer rows.Close()
+	var found []sandbox.Sandbox
+	for rows.Next() {
+		var data sql.RawBytes
+		if err := rows.Scan(&data); err != nil {
+			return nil, s.db.explain(err, "read a record of a sandbox")
+		}
+		var r record
+		if err := json.Unmarshal(data, &r); err != nil {
+			return nil, damaged(errors.Wrapf(err, "decode a record of a sandbox"), s.db.path)
+		}
+		r.Sandbox.Handle, r.Sandbox.Commands = r.Handle, r.Commands
+		found = append(found, r.Sandbox)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, s.db.explain(err, "read the records of sandboxes")
+	}
+	return found, nil
+}

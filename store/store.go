@@ -1,0 +1,151 @@
+// Package store keeps Harvest's records in one SQLite file and guards the data directory that the file is in.
+//
+// DB.Sandboxes implements the small Store interface of package sandbox; package storetest proves it.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// DB is an open database. All methods may be called concurrently. Only one process at a time should open a file: see Lock.
+type DB struct {
+	path string
+	// SQLite has one writer at a time. One connection for all writing makes them queue here, where waiting respects the
+	// context, rather than in SQLite's busy handler.
+	write, read *sql.DB
+}
+
+const readers = 4
+
+// Open opens the database file at path, which is created if missing, and brings its schema up to date.
+// Kinds: Denied if the file or its directory cannot be written, Exhausted if the disk is full, Unsupported if a newer Harvest has
+// written it, Internal with a remedy if it is damaged.
+func Open(ctx context.Context, path string) (*DB, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, errors.Wrapf(err, "the database's path")
+	}
+	// SQLite gives its other files the mode of this one. Records are nobody else's business.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fileError(err, path)
+	}
+	f.Close()
+	db := &DB{path: path}
+	if db.write, err = connect(path, 1, "_txlock=immediate"); err != nil {
+		return nil, err
+	}
+	if db.read, err = connect(path, readers); err != nil {
+		db.write.Close()
+		return nil, err
+	}
+	if err := db.prepare(ctx); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+func connect(path string, conns int, params ...string) (*sql.DB, error) {
+	// With synchronous=NORMAL a commit survives the end of this process, but perhaps not a loss of power, which no
+	// sandbox survives either; in exchange it costs no fsync.
+	params = append(params, "_pragma=busy_timeout(10000)", "_pragma=journal_mode(WAL)", "_pragma=synchronous(NORMAL)")
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: strings.Join(params, "&")}
+	db, err := sql.Open("sqlite", dsn.String())
+	if err != nil {
+		return nil, errors.Wrapf(err, "open %s", path)
+	}
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
+	return db, nil
+}
+
+// prepare checks that the file is sound, and migrates it.
+func (db *DB) prepare(ctx context.Context) error {
+	var result string
+	if err := db.write.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&result); err != nil {
+		return db.explain(err, "check the database")
+	}
+	if result != "ok" {
+		return damaged(errors.Errorf("quick_check: %s", result), db.path)
+	}
+	return db.migrate(ctx)
+}
+
+// Close closes the database.
+func (db *DB) Close() error {
+	return errors.Wrapf(errors.Join(db.read.Close(), db.write.Close()), "close %s", db.path)
+}
+
+// Backup writes a copy of the database, consistent in itself, to a new file at path. Work goes on meanwhile.
+// Conflict if there is a file already.
+func (db *DB) Backup(ctx context.Context, path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if os.IsExist(err) {
+		return errors.Remedy(errors.Newf(errors.Conflict, "%s exists already", path), "choose another file for the backup")
+	}
+	if err != nil {
+		return fileError(err, path)
+	}
+	defer f.Close()
+	own, err := connect(db.path, 1)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	// VACUUM INTO takes an empty file for none.
+	if _, err := own.ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
+		os.Remove(path)
+		return db.explain(err, "back the database up")
+	}
+	if err := f.Sync(); err != nil {
+		return fileError(err, path)
+	}
+	return nil
+}
+
+// explain gives SQLite's errors a kind and a sentence.
+func (db *DB) explain(err error, what string) error {
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return errors.Wrapf(err, "%s", what)
+	}
+	err = errors.Wrapf(err, "%s", what)
+	switch e.Code() & 0xff { // the rest says more precisely what the low byte says
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return damaged(err, db.path)
+	case sqlite3.SQLITE_FULL:
+		return fullError(err, db.path)
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
+		return deniedError(err, db.path)
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the database %s is in use", db.path), "try again; if it stays so, find out which other program has it open")
+	case sqlite3.SQLITE_INTERRUPT:
+		return errors.Explainf(err, errors.Canceled, "the request was canceled")
+	}
+	return err
+}
+
+func damaged(err error, path string) error {
+	return errors.Remedy(errors.Explainf(err, errors.Internal, "the database %s is damaged", path),
+		"put a backup in its place, or move it and its -wal and -shm files away to begin with an empty one")
+}
+
+func fullError(err error, path string) error {
+	return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left for the database %s", path), "free space on its disk, or move the data directory")
+}
+
+func deniedError(err error, path string) error {
+	return errors.Remedy(errors.Explainf(err, errors.Denied, "the database %s cannot be written", path),
+		"make it and its directory writable for this user, or choose another data directory")
+}

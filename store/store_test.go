@@ -1,0 +1,539 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/store/storetest"
+)
+
+// helperEnv makes this test binary do something else than testing, in a process of its own.
+const helperEnv = "HARVEST_STORE_TEST_HELPER"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(helperEnv) {
+	case "":
+		os.Exit(m.Run())
+	case "write": // until killed
+		writeForever(os.Args[1])
+	case "open":
+		_, err := Open(context.Background(), filepath.Join(os.Args[1], "db"))
+		fmt.Printf("%s: %s | %s\n", errors.KindOf(err), errors.Message(err), errors.RemedyOf(err))
+	case "lock":
+		l, err := LockDir(os.Args[1])
+		fmt.Printf("%s: %s | %s\n", errors.KindOf(err), errors.Message(err), errors.RemedyOf(err))
+		if l != nil {
+			_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // hold it until stdin ends
+		}
+	}
+}
+
+func helper(t *testing.T, what, arg string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, arg)
+	cmd.Env = append(os.Environ(), helperEnv+"="+what)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func open(t *testing.T, path string) *DB {
+	t.Helper()
+	db, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) sandbox.Store {
+		return open(t, filepath.Join(t.TempDir(), "odd ?name#%41", "..", "odd ?name#%41.db")).Sandboxes()
+	})
+}
+
+func TestRecordsSurviveReopening(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "db")
+	first := open(t, path)
+	want := storetest.Full("sbx_1")
+	if err := first.Sandboxes().Put(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := open(t, path).Sandboxes().Get(t.Context(), "sbx_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after reopening (-want +got):\n%s", diff)
+	}
+}
+
+func TestFilesAreNobodyElsesBusiness(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	db := open(t, filepath.Join(dir, "db"))
+	if err := db.Sandboxes().Put(t.Context(), storetest.Full("sbx_1")); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) < 2 {
+		t.Fatalf("files: %v, %v; want the database and its log", entries, err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v, want 0600", e.Name(), info.Mode())
+		}
+	}
+}
+
+// raw opens the file without our checks.
+func raw(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func TestMigrateFromEveryVersion(t *testing.T) {
+	t.Parallel()
+	for version := range len(migrations()) + 1 {
+		t.Run(strconv.Itoa(version), func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "db")
+			old := raw(t, path)
+			for _, statements := range migrations()[:version] {
+				if _, err := old.Exec(statements); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := old.Exec(fmt.Sprintf("PRAGMA user_version = %d", version)); err != nil {
+				t.Fatal(err)
+			}
+			old.Close()
+			s := open(t, path).Sandboxes()
+			if err := s.Put(t.Context(), storetest.Full("sbx_1")); err != nil {
+				t.Errorf("put after migrating from %d: %v", version, err)
+			}
+			if all, err := s.List(t.Context(), "", sandbox.Filter{All: true}); err != nil || len(all) != 1 {
+				t.Errorf("list after migrating from %d: %v, %v", version, all, err)
+			}
+		})
+	}
+}
+
+func TestMigrationsAreNumberedWithoutGaps(t *testing.T) {
+	t.Parallel()
+	entries, err := migrationFiles.ReadDir("migrations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range entries {
+		if want := fmt.Sprintf("%04d_", i+1); !strings.HasPrefix(e.Name(), want) {
+			t.Errorf("migration %s: want the number %s", e.Name(), want)
+		}
+	}
+}
+
+func TestFailedMigrationChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "db"))
+	next := len(migrations()) + 1
+	if err := db.migrateTo(t.Context(), next, "CREATE TABLE half (a); CREATE TABLE half (a);"); err == nil {
+		t.Fatal("a migration with a mistake succeeded")
+	}
+	var version, tables int
+	if err := db.read.QueryRow("PRAGMA user_version").Scan(&version); err != nil || version != next-1 {
+		t.Errorf("version is %d, %v, want %d", version, err, next-1)
+	}
+	if err := db.read.QueryRow("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").Scan(&tables); err != nil || tables != 0 {
+		t.Errorf("%d tables of the failed migration, %v", tables, err)
+	}
+}
+
+// refused opens the file and checks that the refusal says what is wrong and what to do.
+func refused(t *testing.T, path string, kind errors.Kind, words ...string) {
+	t.Helper()
+	db, err := Open(t.Context(), path)
+	if err == nil {
+		db.Close()
+		t.Fatal("it was opened")
+	}
+	check(t, fmt.Sprintf("%s: %s | %s", errors.KindOf(err), errors.Message(err), errors.RemedyOf(err)), append(words, string(kind)+":")...)
+	if errors.RemedyOf(err) == "" {
+		t.Errorf("%v has no remedy", err)
+	}
+}
+
+func check(t *testing.T, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%q does not say %q", text, w)
+		}
+	}
+}
+
+func TestNewerDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "db")
+	if _, err := raw(t, path).Exec(fmt.Sprintf("PRAGMA user_version = %d", len(migrations())+1)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, path, errors.Unsupported, "newer Harvest", path)
+}
+
+func TestDamagedFileIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	good := filepath.Join(dir, "good")
+	db := open(t, good)
+	for i := range 200 {
+		if err := db.Sandboxes().Put(t.Context(), storetest.Full(fmt.Sprintf("sbx_%03d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	middle := bytes.Clone(content)
+	for i := 5 * 4096; i < 9*4096; i++ {
+		middle[i] = 0xa5
+	}
+	refused(t, write("middle", middle), errors.Internal, "damaged", "backup")
+	refused(t, write("head", append(bytes.Repeat([]byte("x"), 100), content[100:]...)), errors.Internal, "damaged", "backup")
+	refused(t, write("short", content[:len(content)/2]), errors.Internal, "damaged", "backup")
+	refused(t, write("foreign", []byte("this is a text file that is longer than a page header\n")), errors.Internal, "damaged")
+}
+
+func TestUndecodableRecordIsDamage(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "db"))
+	if _, err := db.write.Exec("INSERT INTO sandboxes VALUES ('sbx_1', 'acme', '', 'running', 1, 0, 'no JSON')"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := db.Sandboxes().Get(t.Context(), "sbx_1")
+	check(t, errors.Message(err), "damaged")
+}
+
+func TestPathsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	refused(t, dir, errors.Invalid, "cannot be a file")
+	refused(t, filepath.Join(dir, "none", "db"), errors.Invalid, "cannot be a file")
+}
+
+func TestBackup(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	db := open(t, filepath.Join(dir, "db"))
+	want := storetest.Full("sbx_1")
+	if err := db.Sandboxes().Put(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "copy")
+	if err := db.Backup(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	later := storetest.Full("sbx_2")
+	if err := db.Sandboxes().Put(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	all, err := open(t, path).Sandboxes().List(t.Context(), "", sandbox.Filter{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]sandbox.Sandbox{want}, all); diff != "" {
+		t.Errorf("the backup has (-want +got):\n%s", diff)
+	}
+	if err := db.Backup(t.Context(), path); !errors.Is(err, errors.Conflict) {
+		t.Errorf("a backup over an existing file: %v, want Conflict", err)
+	}
+	if err := db.Backup(t.Context(), filepath.Join(dir, "none", "copy")); !errors.Is(err, errors.Invalid) {
+		t.Errorf("a backup into a missing directory: %v, want Invalid", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := db.Backup(ctx, filepath.Join(dir, "canceled")); !errors.Is(err, errors.Canceled) {
+		t.Errorf("a canceled backup: %v, want Canceled", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "canceled")); !os.IsNotExist(err) {
+		t.Errorf("a canceled backup left its file: %v", err)
+	}
+}
+
+func TestErrorsAfterClose(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "db"))
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := db.Sandboxes()
+	_, get := s.Get(t.Context(), "sbx_1")
+	_, list := s.List(t.Context(), "", sandbox.Filter{})
+	_, find := s.Find(t.Context(), "acme", "sbx", 2)
+	_, remove := s.Delete(t.Context(), storetest.Full("x").Created)
+	for what, err := range map[string]error{"Put": s.Put(t.Context(), storetest.Full("x")), "Get": get, "List": list, "Find": find, "Delete": remove} {
+		if err == nil {
+			t.Errorf("%s on a closed database succeeded", what)
+		}
+	}
+}
+
+func TestBusyDatabaseIsUnavailable(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "db")
+	db := open(t, path)
+	// Another program holds the write lock. Ours would wait for 10 s; the test does not.
+	if _, err := db.write.Exec("PRAGMA busy_timeout = 0"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := raw(t, path).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	err = db.Sandboxes().Put(t.Context(), storetest.Full("sbx_1"))
+	if !errors.Is(err, errors.Unavailable) {
+		t.Errorf("put while another program writes: %v, want Unavailable", err)
+	}
+}
+
+// writeForever puts records and prints how many are committed.
+func writeForever(dir string) {
+	db, err := Open(context.Background(), filepath.Join(dir, "db"))
+	if err != nil {
+		panic(err)
+	}
+	for i := 0; ; i++ {
+		if err := db.Sandboxes().Put(context.Background(), storetest.Full(fmt.Sprintf("sbx_%06d", i))); err != nil {
+			panic(err)
+		}
+		fmt.Println(i + 1)
+	}
+}
+
+func TestKilledWhileWriting(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	committed := 0
+	for range 5 {
+		cmd := helper(t, "write", dir)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		n := 0
+		for lines.Scan() {
+			if n, err = strconv.Atoi(lines.Text()); err != nil {
+				t.Fatal(err)
+			}
+			if n == 40+7*committed%50 {
+				if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Fatal("the writer was not killed")
+		}
+		committed = max(committed, n)
+		db, err := Open(t.Context(), filepath.Join(dir, "db"))
+		if err != nil {
+			t.Fatalf("open after kill -9: %v", err)
+		}
+		all, err := db.Sandboxes().List(t.Context(), "", sandbox.Filter{All: true})
+		if err != nil || len(all) < committed {
+			t.Errorf("%d records, %v; %d were committed before the kill", len(all), err, committed)
+		}
+		db.Close()
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=400k"); err != nil {
+		t.Skipf("this needs the right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	db := open(t, filepath.Join(dir, "db"))
+	s := db.Sandboxes()
+	var err error
+	n := 0
+	for ; err == nil && n < 10_000; n++ {
+		err = s.Put(t.Context(), storetest.Full(fmt.Sprintf("sbx_%06d", n)))
+	}
+	if !errors.Is(err, errors.Exhausted) {
+		t.Fatalf("writing %d records to a full disk: %v, want Exhausted", n, err)
+	}
+	check(t, errors.Message(err)+errors.RemedyOf(err), "no space left", "free space")
+	all, err := s.List(t.Context(), "", sandbox.Filter{All: true})
+	if err != nil || len(all) != n-1 {
+		t.Errorf("%d records, %v; %d were committed", len(all), err, n-1)
+	}
+	if err := db.Backup(t.Context(), filepath.Join(dir, "copy")); !errors.Is(err, errors.Exhausted) {
+		t.Errorf("a backup to a full disk: %v, want Exhausted", err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(t.Context(), storetest.Full("sbx_after")); err != nil {
+		t.Errorf("put after space was made: %v", err)
+	}
+}
+
+// asNobody runs the helper as another user.
+func asNobody(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("this needs root, to become somebody else")
+	}
+	// The test binary is in a directory that is only ours.
+	data, err := os.ReadFile(cmd.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "store-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	cmd.Path = filepath.Join(dir, "helper")
+	if err := errors.Join(os.WriteFile(cmd.Path, data, 0o755), os.Chmod(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Dir, cmd.Stderr = "/", nil // it could not write its coverage, and would say so
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+}
+
+// shared returns a directory that every user can reach.
+func shared(t *testing.T, mode os.FileMode) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "store-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, mode); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestReadOnlyDirectory(t *testing.T) {
+	t.Parallel()
+	dir := shared(t, 0o755)
+	if db, err := Open(t.Context(), filepath.Join(dir, "db")); err != nil {
+		t.Fatal(err)
+	} else {
+		db.Close()
+	}
+	for _, mode := range []os.FileMode{0o600, 0o644} { // not readable; readable
+		if err := os.Chmod(filepath.Join(dir, "db"), mode); err != nil {
+			t.Fatal(err)
+		}
+		cmd := helper(t, "open", dir)
+		asNobody(t, cmd)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, string(out), "denied: ", "cannot be written", "make it and its directory writable")
+	}
+	empty := shared(t, 0o755)
+	cmd := helper(t, "open", empty)
+	asNobody(t, cmd)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, string(out), "denied: ", "cannot be written")
+}
+
+func TestFileErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		kind errors.Kind
+		word string
+	}{
+		{syscall.EACCES, errors.Denied, "cannot be written"},
+		{syscall.EROFS, errors.Denied, "cannot be written"},
+		{syscall.ENOSPC, errors.Exhausted, "no space left"},
+		{syscall.EDQUOT, errors.Exhausted, "no space left"},
+		{syscall.ENOENT, errors.Invalid, "cannot be a file"},
+	} {
+		for what, err := range map[string]error{
+			"file":      fileError(&os.PathError{Op: "open", Path: "/data/db", Err: c.err}, "/data/db"),
+			"directory": dirError(&os.PathError{Op: "open", Path: "/data/db", Err: c.err}, "/data/db"),
+		} {
+			if !errors.Is(err, c.kind) || errors.RemedyOf(err) == "" {
+				t.Errorf("%v of a %s: %v with the remedy %q, want %s with one", c.err, what, err, errors.RemedyOf(err), c.kind)
+			}
+			if what == "file" {
+				check(t, errors.Message(err), c.word, "/data/db")
+			}
+		}
+	}
+	if err := fileError(syscall.EIO, "/data/db"); !errors.Is(err, errors.Internal) {
+		t.Errorf("an I/O error: %v, want Internal", err)
+	}
+}

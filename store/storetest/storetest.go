@@ -1,0 +1,273 @@
+// Package storetest proves that a sandbox.Store keeps its promises.
+package storetest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// Run runs the suite. open returns a new, empty store.
+func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
+	for _, check := range []struct {
+		name string
+		run  func(*testing.T, sandbox.Store)
+	}{
+		{"a record comes back as it was put", roundTrip},
+		{"a record is the caller's own copy", ownCopy},
+		{"put replaces", replace},
+		{"a missing record is NotFound", missing},
+		{"names are unique among an account's live sandboxes", uniqueNames},
+		{"list filters", list},
+		{"list pages through everything once", pages},
+		{"find by beginning of the id and by live name", find},
+		{"delete removes what ended before", remove},
+		{"many at once", concurrent},
+	} {
+		t.Run(check.name, func(t *testing.T) {
+			t.Parallel()
+			check.run(t, open(t))
+		})
+	}
+}
+
+var day = time.Date(2026, 3, 1, 12, 30, 15, 123456789, time.UTC)
+
+// Full returns a record with every field set.
+func Full(id string) sandbox.Sandbox {
+	return sandbox.Sandbox{
+		ID: id, Account: "acme", Name: "näme", Tags: map[string]string{"a.b/c": `quote " and ' and %`, "k": ""},
+		Engine: "fake", Isolation: "none", Image: "base", ImageID: "img_0123456789abcdef", Workdir: "/w", User: "u:g",
+		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Network: sandbox.Network{Mode: "none"},
+		Limits: engine.Limits{CPU: 1.5, Memory: 1 << 33, Disk: 1 << 40, Processes: 3, Files: 4},
+		Status: sandbox.Failed, Reason: "it broke", FailedStage: "start", OutOfMemory: true,
+		Stages: []sandbox.Stage{{Name: "image", MS: 1.25}}, Warm: true,
+		Created: day, Started: day.Add(time.Second), Ended: day.Add(time.Minute), Expires: day.Add(time.Hour), LastUsed: day.Add(2 * time.Second),
+		IdleTimeoutSeconds: 90.5, Cost: 0.000123,
+		Handle:   engine.Handle{ID: id, Ref: "ref-" + id},
+		Commands: []sandbox.Command{{ID: "p1", Deadline: day.Add(time.Minute), Detached: true}},
+	}
+}
+
+func live(id, account, name string) sandbox.Sandbox {
+	return sandbox.Sandbox{ID: id, Account: account, Name: name, Status: sandbox.Running, Created: day, Expires: day.Add(time.Hour)}
+}
+
+func ended(id, account, name string, at time.Time) sandbox.Sandbox {
+	sb := live(id, account, name)
+	sb.Status, sb.Ended = sandbox.Terminated, at
+	return sb
+}
+
+func put(t *testing.T, s sandbox.Store, records ...sandbox.Sandbox) {
+	t.Helper()
+	for _, sb := range records {
+		if err := s.Put(t.Context(), sb); err != nil {
+			t.Fatalf("put %s: %v", sb.ID, err)
+		}
+	}
+}
+
+func ids(found []sandbox.Sandbox) []string {
+	out := []string{}
+	for _, sb := range found {
+		out = append(out, sb.ID)
+	}
+	return out
+}
+
+func roundTrip(t *testing.T, s sandbox.Store) {
+	for _, want := range []sandbox.Sandbox{Full("sbx_1"), live("sbx_2", "acme", "")} {
+		put(t, s, want)
+		got, err := s.Get(t.Context(), want.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("record changed (-put +got):\n%s", diff)
+		}
+	}
+}
+
+func ownCopy(t *testing.T, s sandbox.Store) {
+	put(t, s, Full("sbx_1"))
+	got, err := s.Get(t.Context(), "sbx_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.Tags["k"], got.Stages[0].Name, got.Commands[0].ID, got.Volumes[0].Name = "x", "x", "x", "x"
+	again, err := s.Get(t.Context(), "sbx_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Full("sbx_1"), again); diff != "" {
+		t.Errorf("changing what Get returned changed the record:\n%s", diff)
+	}
+}
+
+func replace(t *testing.T, s sandbox.Store) {
+	sb := live("sbx_1", "acme", "n")
+	put(t, s, sb)
+	sb.Status, sb.Ended, sb.Reason = sandbox.Terminated, day, "done"
+	put(t, s, sb)
+	all, err := s.List(t.Context(), "acme", sandbox.Filter{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]sandbox.Sandbox{sb}, all); diff != "" {
+		t.Errorf("after replacing (-want +got):\n%s", diff)
+	}
+}
+
+func missing(t *testing.T, s sandbox.Store) {
+	if _, err := s.Get(t.Context(), "sbx_none"); !errors.Is(err, errors.NotFound) {
+		t.Errorf("Get of a missing record: %v, want NotFound", err)
+	}
+	if found, err := s.Find(t.Context(), "acme", "sbx_none", 2); err != nil || len(found) != 0 {
+		t.Errorf("Find of a missing record: %v, %v", found, err)
+	}
+}
+
+func uniqueNames(t *testing.T, s sandbox.Store) {
+	put(t, s, live("sbx_1", "acme", "n"), live("sbx_2", "other", "n"), live("sbx_3", "acme", ""), live("sbx_4", "acme", ""))
+	if err := s.Put(t.Context(), live("sbx_5", "acme", "n")); !errors.Is(err, errors.Conflict) {
+		t.Errorf("a second live sandbox of one name: %v, want Conflict", err)
+	}
+	if _, err := s.Get(t.Context(), "sbx_5"); !errors.Is(err, errors.NotFound) {
+		t.Errorf("the refused record: %v, want NotFound", err)
+	}
+	put(t, s, live("sbx_1", "acme", "n"), ended("sbx_1", "acme", "n", day), live("sbx_5", "acme", "n"), ended("sbx_6", "acme", "n", day))
+}
+
+func list(t *testing.T, s sandbox.Store) {
+	one, two := live("sbx_1", "acme", "one"), live("sbx_2", "acme", "two")
+	one.Tags = map[string]string{"team": "x", `odd".$key`: "1"}
+	two.Tags = map[string]string{"team": "x", "env": "prod"}
+	lost := live("sbx_3", "acme", "")
+	lost.Status = sandbox.Lost
+	put(t, s, one, two, lost, ended("sbx_4", "acme", "one", day), live("sbx_5", "other", ""))
+	for _, c := range []struct {
+		account string
+		filter  sandbox.Filter
+		want    []string
+	}{
+		{"acme", sandbox.Filter{}, []string{"sbx_3", "sbx_2", "sbx_1"}},
+		{"acme", sandbox.Filter{All: true}, []string{"sbx_4", "sbx_3", "sbx_2", "sbx_1"}},
+		{"", sandbox.Filter{}, []string{"sbx_5", "sbx_3", "sbx_2", "sbx_1"}},
+		{"nobody", sandbox.Filter{All: true}, []string{}},
+		{"acme", sandbox.Filter{Statuses: []sandbox.Status{sandbox.Terminated, sandbox.Lost}}, []string{"sbx_4", "sbx_3"}},
+		{"acme", sandbox.Filter{Name: "one"}, []string{"sbx_1"}},
+		{"acme", sandbox.Filter{Name: "one", All: true}, []string{"sbx_4", "sbx_1"}},
+		{"acme", sandbox.Filter{Tags: map[string]string{"team": "x"}}, []string{"sbx_2", "sbx_1"}},
+		{"acme", sandbox.Filter{Tags: map[string]string{"team": "x", "env": "prod"}}, []string{"sbx_2"}},
+		{"acme", sandbox.Filter{Tags: map[string]string{`odd".$key`: "1"}}, []string{"sbx_1"}},
+		{"acme", sandbox.Filter{Tags: map[string]string{"team": "y"}}, []string{}},
+		{"acme", sandbox.Filter{Tags: map[string]string{"none": ""}}, []string{}},
+		{"acme", sandbox.Filter{All: true, Limit: 2}, []string{"sbx_4", "sbx_3"}},
+		{"acme", sandbox.Filter{All: true, Before: "sbx_3"}, []string{"sbx_2", "sbx_1"}},
+	} {
+		found, err := s.List(t.Context(), c.account, c.filter)
+		if err != nil {
+			t.Fatalf("%q %+v: %v", c.account, c.filter, err)
+		}
+		if diff := cmp.Diff(c.want, ids(found)); diff != "" {
+			t.Errorf("List(%q, %+v) (-want +got):\n%s", c.account, c.filter, diff)
+		}
+	}
+}
+
+func pages(t *testing.T, s sandbox.Store) {
+	want := []string{}
+	for i := 24; i >= 0; i-- {
+		put(t, s, live(fmt.Sprintf("sbx_%02d", i), "acme", ""))
+		want = append(want, fmt.Sprintf("sbx_%02d", i))
+	}
+	got, before := []string{}, ""
+	for {
+		page, err := s.List(t.Context(), "acme", sandbox.Filter{Limit: 10, Before: before})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, ids(page)...)
+		if len(page) < 10 {
+			break
+		}
+		before = page[len(page)-1].ID
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("all pages (-want +got):\n%s", diff)
+	}
+}
+
+func find(t *testing.T, s sandbox.Store) {
+	put(t, s, live("sbx_aa", "acme", "web"), ended("sbx_ab", "acme", "old", day), live("sbx_b", "other", "web"), live("sbx_c", "acme", "sbx"))
+	for _, c := range []struct {
+		account, ref string
+		limit        int
+		want         []string
+	}{
+		{"acme", "sbx_aa", 2, []string{"sbx_aa"}},
+		{"acme", "sbx_a", 2, []string{"sbx_ab", "sbx_aa"}},
+		{"acme", "web", 2, []string{"sbx_aa"}},
+		{"acme", "old", 2, []string{}},
+		{"acme", "sbx_b", 2, []string{}},
+		{"acme", "we", 2, []string{}},
+		{"acme", "sbx_%", 2, []string{}},
+		{"acme", "sbx", 9, []string{"sbx_c", "sbx_ab", "sbx_aa"}},
+		{"acme", "sbx", 2, []string{"sbx_c", "sbx_ab"}},
+	} {
+		found, err := s.Find(t.Context(), c.account, c.ref, c.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, ids(found)); diff != "" {
+			t.Errorf("Find(%q, %q, %d) (-want +got):\n%s", c.account, c.ref, c.limit, diff)
+		}
+	}
+}
+
+func remove(t *testing.T, s sandbox.Store) {
+	put(t, s, live("sbx_1", "acme", ""), ended("sbx_2", "acme", "", day), ended("sbx_3", "other", "", day.Add(time.Hour)))
+	for _, want := range []int{1, 0} {
+		if n, err := s.Delete(t.Context(), day.Add(time.Minute)); err != nil || n != want {
+			t.Errorf("Delete = %d, %v, want %d", n, err, want)
+		}
+	}
+	left, err := s.List(t.Context(), "", sandbox.Filter{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"sbx_3", "sbx_1"}, ids(left)); diff != "" {
+		t.Errorf("left after Delete (-want +got):\n%s", diff)
+	}
+}
+
+func concurrent(t *testing.T, s sandbox.Store) {
+	const workers, each = 8, 25
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := range each {
+				id := fmt.Sprintf("sbx_%d_%02d", w, i)
+				if err := s.Put(t.Context(), live(id, "acme", id[4:])); err != nil {
+					t.Errorf("put: %v", err)
+				}
+				if _, err := s.Get(t.Context(), id); err != nil {
+					t.Errorf("get of what was put: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	all, err := s.List(t.Context(), "acme", sandbox.Filter{})
+	if err != nil || len(all) != workers*each {
+		t.Errorf("%d records, %v, want %d", len(all), err, workers*each)
+	}
+}
