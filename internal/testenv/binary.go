@@ -1,0 +1,134 @@
+package testenv
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// modulePath names our packages, which coverage counts.
+const modulePath = "github.com/RelevanceAI/harvest"
+
+// kept is how long binaries of earlier builds stay, since a test may still run one.
+const kept = time.Hour
+
+var once struct {
+	sync.Mutex
+	path string
+	err  error
+	done bool
+}
+
+// Binary returns the path of the harvest binary: HARVEST_TEST_BINARY, or one built from the tree. It is the ordinary
+// binary also in tests that run with -race, because one built with -race cannot boot gVisor. Where CoverDir is set it
+// counts coverage.
+func Binary(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("HARVEST_TEST_BINARY"); path != "" {
+		return path
+	}
+	once.Lock()
+	defer once.Unlock()
+	if !once.done {
+		dir := filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid()))
+		once.path, once.err = build(root(t), "./cmd/harvest", dir, CoverDir() != "")
+		once.done = true
+	}
+	if once.err != nil {
+		t.Fatal(once.err)
+	}
+	return once.path
+}
+
+// build builds a main package of the module into dir and returns the path of the binary, which no later build changes.
+// Test processes that do this at the same time wait for one another; all but the first find the work done.
+func build(module, pkg, dir string, cover bool) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", errors.Wrapf(err, "make the directory for the test binary")
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", errors.Wrapf(err, "look at the directory for the test binary")
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() {
+		return "", errors.Errorf("%s is not a directory of ours", dir)
+	}
+	unlock, err := lock(filepath.Join(dir, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+
+	target := filepath.Join(dir, "latest")
+	args := []string{"build", "-o"}
+	if cover {
+		target += "-cover"
+		args = append(args, target, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...", pkg)
+	} else {
+		args = append(args, target, pkg)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", errors.Wrapf(err, "go %v: %s", args, out)
+	}
+	id, err := exec.Command("go", "tool", "buildid", target).Output()
+	if err != nil {
+		return "", errors.Wrapf(err, "read the build id of %s", target)
+	}
+	return keep(dir, target, bytes.TrimSpace(id))
+}
+
+// keep gives the binary at target a name of its own, by its build id, and removes old ones.
+func keep(dir, target string, id []byte) (string, error) {
+	sum := sha256.Sum256(id)
+	path := filepath.Join(dir, "harvest-"+hex.EncodeToString(sum[:8]))
+	if err := os.Link(target, path); err != nil && !os.IsExist(err) {
+		return "", errors.Wrapf(err, "keep the test binary")
+	}
+	now := time.Now()
+	if err := os.Chtimes(path, now, now); err != nil {
+		return "", errors.Wrapf(err, "mark the test binary as used")
+	}
+	others, err := filepath.Glob(filepath.Join(dir, "harvest-*"))
+	if err != nil {
+		return "", errors.Wrapf(err, "list test binaries")
+	}
+	for _, other := range others {
+		if info, err := os.Stat(other); err == nil && now.Sub(info.ModTime()) > kept {
+			// Another process may have removed it; if not, the next build tries again.
+			_ = os.Remove(other)
+		}
+	}
+	return path, nil
+}
+
+// lock takes the lock file at path, waiting for whoever has it.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, errors.Wrapf(err, "open the lock of the test binary")
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, errors.Wrapf(err, "lock the test binary")
+	}
+	return func() { _ = f.Close() }, nil
+}
