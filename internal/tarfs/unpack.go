@@ -14,9 +14,6 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// maxPadding is how much is read after the end of an archive, so that who writes it need not see a broken pipe.
-const maxPadding = 1 << 20
-
 // Unpack unpacks a tar stream below dir, which is created if missing. A file replaces a file, a directory joins a directory;
 // names may go through symbolic links that stay below dir. An entry for dir itself is passed over: dir is the caller's.
 // What was unpacked before an error stays.
@@ -41,7 +38,7 @@ func Unpack(root *os.Root, dir string, r io.Reader, opts Options) error {
 		return Explain(err, dir)
 	}
 	defer base.Close()
-	u := &unpacker{base: base, opts: opts, in: &endReader{r: r}}
+	u := &unpacker{base: base, opts: opts, in: NewReader(r)}
 	defer u.close()
 	if err := u.run(); err != nil {
 		return err
@@ -49,25 +46,10 @@ func Unpack(root *os.Root, dir string, r io.Reader, opts Options) error {
 	return u.finishDirs()
 }
 
-// endReader knows whether somebody asked for more than there was.
-type endReader struct {
-	r     io.Reader
-	ended bool
-}
-
-func (e *endReader) Read(p []byte) (int, error) {
-	n, err := e.r.Read(p)
-	if err == io.EOF && n > 0 {
-		return n, nil
-	}
-	e.ended = e.ended || err == io.EOF
-	return n, err
-}
-
 type unpacker struct {
 	base    *os.Root
 	opts    Options
-	in      *endReader
+	in      *Reader
 	entries int64
 	bytes   int64
 	dirs    []*tar.Header // their modes and times are set last: writing into them would change or need them
@@ -82,37 +64,18 @@ func (u *unpacker) close() {
 }
 
 func (u *unpacker) run() error {
-	tr := tar.NewReader(u.in)
 	for {
-		hdr, err := tr.Next()
+		hdr, err := u.in.Next()
 		if err == io.EOF {
-			if u.in.ended {
-				return errors.Newf(errors.Invalid, "the tar archive ends too early")
-			}
-			_, err = io.CopyN(io.Discard, u.in, maxPadding)
-			if err == io.EOF {
-				err = nil
-			}
-			return errors.Wrapf(err, "read the end of the archive")
+			return nil
+		}
+		if err == nil {
+			err = u.entry(hdr)
 		}
 		if err != nil {
-			return archiveError(err)
-		}
-		if err := u.entry(hdr, tr); err != nil {
 			return err
 		}
 	}
-}
-
-// archiveError tells a damaged archive from a reader that failed.
-func archiveError(err error) error {
-	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.Explainf(err, errors.Invalid, "the tar archive ends too early")
-	case errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, tar.ErrInsecurePath):
-		return errors.Explainf(err, errors.Invalid, "this is not a readable tar archive")
-	}
-	return errors.Wrapf(err, "read the archive")
 }
 
 // local returns an archive's name as a clean relative path.
@@ -131,7 +94,7 @@ func local(name string) (string, error) {
 	return Clean(name)
 }
 
-func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
+func (u *unpacker) entry(hdr *tar.Header) error {
 	if hdr.Typeflag == tar.TypeXGlobalHeader {
 		return nil
 	}
@@ -153,7 +116,7 @@ func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
 	case tar.TypeDir:
 		err = u.dir(hdr)
 	case tar.TypeReg, tar.TypeGNUSparse:
-		err = u.file(hdr, content)
+		err = u.file(hdr)
 	case tar.TypeSymlink:
 		err = u.symlink(hdr)
 	case tar.TypeLink:
@@ -240,7 +203,7 @@ func (u *unpacker) dir(hdr *tar.Header) error {
 	return nil
 }
 
-func (u *unpacker) file(hdr *tar.Header, content io.Reader) (err error) {
+func (u *unpacker) file(hdr *tar.Header) (err error) {
 	dir, last, err := u.within(hdr.Name)
 	if err != nil {
 		return err
@@ -261,11 +224,11 @@ func (u *unpacker) file(hdr *tar.Header, content io.Reader) (err error) {
 		}
 	}()
 	w := &fileWriter{f: f}
-	if _, err := io.Copy(w, content); err != nil {
+	if _, err := io.Copy(w, u.in); err != nil {
 		if w.err != nil {
 			return Explain(w.err, hdr.Name)
 		}
-		return archiveError(err)
+		return err
 	}
 	if u.opts.Owners {
 		if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {

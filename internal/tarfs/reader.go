@@ -1,0 +1,76 @@
+package tarfs
+
+import (
+	"archive/tar"
+	"io"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// maxPadding is how much is read after the end of an archive, so that who writes it need not see a broken pipe.
+const maxPadding = 1 << 20
+
+// Reader reads an archive as archive/tar does, but takes one that has no end for damaged: its sender may have died.
+type Reader struct {
+	in *endReader
+	tr *tar.Reader
+}
+
+// NewReader returns a Reader of the tar stream r.
+func NewReader(r io.Reader) *Reader {
+	in := &endReader{r: r}
+	return &Reader{in: in, tr: tar.NewReader(in)}
+}
+
+// Next returns the next entry and io.EOF after the last one, when the padding behind the archive has been read too. A damaged
+// archive is Invalid; other errors are those of the underlying reader.
+func (r *Reader) Next() (*tar.Header, error) {
+	hdr, err := r.tr.Next()
+	switch {
+	case err == nil:
+		return hdr, nil
+	case err != io.EOF:
+		return nil, archiveError(err)
+	case r.in.ended:
+		return nil, archiveError(io.ErrUnexpectedEOF)
+	}
+	if _, err := io.CopyN(io.Discard, r.in, maxPadding); err != nil && err != io.EOF {
+		return nil, errors.Wrapf(err, "read the end of the archive")
+	}
+	return nil, io.EOF
+}
+
+// Read reads the content of the current entry. Errors are as those of Next.
+func (r *Reader) Read(p []byte) (int, error) {
+	n, err := r.tr.Read(p)
+	if err != nil && err != io.EOF {
+		err = archiveError(err)
+	}
+	return n, err
+}
+
+// archiveError tells a damaged archive from a reader that failed.
+func archiveError(err error) error {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.Explainf(err, errors.Invalid, "the tar archive ends too early")
+	case errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, tar.ErrInsecurePath):
+		return errors.Explainf(err, errors.Invalid, "this is not a readable tar archive")
+	}
+	return errors.Wrapf(err, "read the archive")
+}
+
+// endReader knows whether somebody asked for more than there was.
+type endReader struct {
+	r     io.Reader
+	ended bool
+}
+
+func (e *endReader) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	if err == io.EOF && n > 0 {
+		return n, nil
+	}
+	e.ended = e.ended || err == io.EOF
+	return n, err
+}
