@@ -3,9 +3,11 @@ package tarfs_test
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -642,4 +644,106 @@ func FuzzUnpack(f *testing.F) {
 		}
 		checkGuarded(t, top)
 	})
+}
+
+func TestOpenStreams(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "big"), strings.Repeat("x", 8<<20))
+	for _, top := range []string{dir, "/"} {
+		root, err := os.OpenRoot(top)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := map[string]string{dir: "big", "/": dir + "/big"}[top]
+		s, err := tarfs.Open(t.Context(), root, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tarfs.Open(t.Context(), root, name+"/none"); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("below a file: got %v", err)
+		}
+		if _, err := tarfs.Open(t.Context(), root, name+"none"); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("got %v, want NotFound at once", err)
+		}
+		root.Close()
+		tr := tar.NewReader(s)
+		if hdr, err := tr.Next(); err != nil || hdr.Name != "big" {
+			t.Fatalf("got %v, %v", hdr, err)
+		}
+		if n, err := io.Copy(io.Discard, tr); n != 8<<20 || err != nil {
+			t.Errorf("got %d bytes, %v", n, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := tarfs.Open(t.Context(), root, name); top != "/" && err == nil {
+			t.Error("a closed root can be opened")
+		}
+	}
+}
+
+func TestOpenEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "big"), strings.Repeat("x", 8<<20))
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := tarfs.Open(ctx, openRoot(t, dir), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := io.Copy(io.Discard, s); errors.KindOf(err) != errors.Canceled {
+		t.Errorf("got %v, want Canceled", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	half, err := tarfs.Open(t.Context(), openRoot(t, dir), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := half.Close(); err != nil { // and does not wait for the rest
+		t.Error(err)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	top := guarded(t)
+	symlink(t, "../outside", filepath.Join(top, "in/out"))
+	if err := os.MkdirAll(filepath.Join(top, "in/d/locked"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(top, "in/d/locked/f"), "x")
+	if err := os.Chmod(filepath.Join(top, "in/d/locked"), 0o500); err != nil {
+		t.Fatal(err)
+	}
+	root := openRoot(t, filepath.Join(top, "in"))
+	for name, want := range map[string]errors.Kind{"": errors.Invalid, "/": errors.Invalid, "../outside": errors.Invalid, "out/secret": errors.Invalid, "none": errors.NotFound, "d": "", "out": ""} {
+		if err := tarfs.Remove(root, name); errors.KindOf(err) != want {
+			t.Errorf("%q: got %v, want %q", name, err, want)
+		}
+	}
+	checkGuarded(t, top)
+	if got := tree(t, filepath.Join(top, "in")); len(got) != 1 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// TestRemoveAsOrdinaryUser runs in a child process, since root may do everything.
+func TestRemoveAsOrdinaryUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestRemove is this test for an ordinary user")
+	}
+	if os.Getenv("TARFS_TEST_CHILD") != "" {
+		return
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run", "^TestRemove$")
+	cmd.Env = append(os.Environ(), "TARFS_TEST_CHILD=1")
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
