@@ -1,0 +1,204 @@
+package volume
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// maxMeasured is how many files of a volume are counted for List.
+const maxMeasured = 1_000_000
+
+// local is a volume of a Local.
+type local struct {
+	l    *Local
+	name string
+}
+
+func (v *local) Name() string { return v.name }
+
+// open opens the volume's files. Everything below goes through this root: sandboxes put there whatever they like.
+func (v *local) open() (*os.Root, error) {
+	root, err := v.l.root.OpenRoot(v.name + "/" + dataDir)
+	if errors.IsNotExist(err) {
+		return nil, notFound(v.name)
+	}
+	return root, errors.Wrapf(err, "open volume %s", v.name)
+}
+
+// Commit implements Volume.
+func (v *local) Commit(context.Context) error {
+	root, err := v.open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	dir, err := root.Open(".")
+	if err != nil {
+		return errors.Wrapf(err, "open volume %s", v.name)
+	}
+	defer dir.Close()
+	// Sandboxes write through to the host's files, so that it is the host's memory which has to reach the disk.
+	return errors.Wrapf(unix.Syncfs(int(dir.Fd())), "commit volume %s", v.name)
+}
+
+// Reload implements Volume. All sandboxes of this machine share the host's files, so that there is never anything to fetch.
+func (v *local) Reload(context.Context) error {
+	root, err := v.open()
+	if err != nil {
+		return err
+	}
+	return root.Close()
+}
+
+// CopyIn implements Volume. Owners are kept where the process may give files away.
+func (v *local) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
+	root, err := v.open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return tarfs.Unpack(root, dir, &reader{ctx, tar}, tarfs.Options{Owners: os.Geteuid() == 0, SetID: true})
+}
+
+// reader ends with its context.
+type reader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
+
+// CopyOut implements Volume.
+func (v *local) CopyOut(ctx context.Context, name string) (io.ReadCloser, error) {
+	root, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return tarfs.Open(ctx, root, name)
+}
+
+// ReadDir implements Volume.
+func (v *local) ReadDir(_ context.Context, name string) ([]Entry, error) {
+	clean, err := tarfs.Clean(name)
+	if err != nil {
+		return nil, err
+	}
+	root, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if stat, err := root.Stat(clean); err == nil && !stat.IsDir() {
+		return nil, errors.Newf(errors.Invalid, "%.200q is not a directory", name)
+	}
+	dir, err := root.OpenRoot(clean)
+	if err != nil {
+		return nil, tarfs.Explain(err, name)
+	}
+	defer dir.Close()
+	names, err := readNames(dir, ".")
+	if err != nil {
+		return nil, tarfs.Explain(err, name)
+	}
+	list := []Entry{}
+	for _, n := range names {
+		stat, err := dir.Lstat(n)
+		if errors.IsNotExist(err) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, tarfs.Explain(err, path.Join(name, n))
+		}
+		e := Entry{Name: n, Size: stat.Size(), Modified: stat.ModTime().UTC()}
+		if st, ok := stat.Sys().(*syscall.Stat_t); ok {
+			e.Mode = st.Mode
+		}
+		if stat.Mode().Type() == fs.ModeSymlink {
+			if e.Link, err = dir.Readlink(n); err != nil && !errors.IsNotExist(err) {
+				return nil, tarfs.Explain(err, path.Join(name, n))
+			}
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// Remove implements Volume. Invalid for the volume itself.
+func (v *local) Remove(_ context.Context, name string) error {
+	root, err := v.open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if clean, err := tarfs.Clean(name); err == nil && clean == "." {
+		return errors.Remedy(errors.Newf(errors.Invalid, "the path %.200q is the whole volume", name), "delete the volume instead")
+	}
+	return tarfs.Remove(root, name)
+}
+
+// measure counts the files of a volume and their bytes, without following any link.
+func (l *Local) measure(ctx context.Context, name string) (size, files int64, err error) {
+	base, err := l.root.OpenRoot(name + "/" + dataDir)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer base.Close()
+	todo := []string{"."}
+	for len(todo) > 0 && files < maxMeasured {
+		if err := context.Cause(ctx); err != nil {
+			return 0, 0, err
+		}
+		dir := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		list, err := lstatAll(base, dir)
+		if err != nil && dir == "." {
+			return 0, 0, err
+		}
+		for _, stat := range list { // what vanished meanwhile, or may not be read, counts for nothing
+			if stat.IsDir() {
+				todo = append(todo, path.Join(dir, stat.Name()))
+				continue
+			}
+			files++
+			if stat.Mode().IsRegular() {
+				size += stat.Size()
+			}
+		}
+	}
+	return size, files, nil
+}
+
+// lstatAll describes what is directly in a directory.
+func lstatAll(base *os.Root, name string) ([]fs.FileInfo, error) {
+	dir, err := base.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := readNames(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	var list []fs.FileInfo
+	for _, n := range names {
+		if stat, err := dir.Lstat(n); err == nil {
+			list = append(list, stat)
+		}
+	}
+	return list, nil
+}
