@@ -2,121 +2,284 @@ package sandbox
 
 import (
 	"context"
-	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
 // Fleet runs the sandboxes of one engine. All methods may be called concurrently. A ref is an id, a unique beginning of one, or
 // the name of a sandbox that has not ended; sandboxes of other accounts are NotFound.
-type Fleet struct{}
+type Fleet struct {
+	opts Options
+	caps engine.Capabilities
+	pool *pool // nil without one
 
-var errSoon = errors.Newf(errors.Unavailable, "this part is being written")
+	ctx   context.Context // of background work; ends with Close
+	stop  context.CancelFunc
+	wake  chan struct{}  // tells the reaper that a deadline may be nearer
+	tasks sync.WaitGroup // everything that Close waits for
+
+	// mu is never held during input or output.
+	mu       sync.Mutex
+	closed   bool                     // guarded by mu
+	live     map[string]*entry        // guarded by mu; by id: all that have not ended
+	leftover map[string]engine.Handle // guarded by mu; by id: ended, but not all of it is released
+	created  int64                    // guarded by mu
+	warmUsed int64                    // guarded by mu
+	failed   int64                    // guarded by mu
+}
+
+// entry is a sandbox that has not ended. Its fields are guarded by Fleet.mu, except where noted.
+type entry struct {
+	id     string        // never changes
+	cpu    float64       // reserved; never changes
+	memory int64         // reserved; never changes
+	ended  chan struct{} // closed once the record is final
+	save   sync.Mutex    // held while the record is changed and written; taken before Fleet.mu
+
+	record   Sandbox
+	box      engine.Sandbox // nil while creating and while lost
+	commands map[*Execution]struct{}
+	busy     int                     // foreground commands and copies that go on
+	cancel   context.CancelCauseFunc // of Create; nil afterwards
+	releases []func()                // of what image and volumes are told about
+	endErr   error                   // of Destroy
+}
 
 // Open recovers what an earlier Fleet on the same engine and store left, and starts the reaper and the warm pool.
-func Open(ctx context.Context, opts Options) (*Fleet, error) { return nil, errSoon }
-
-// Close stops watching; sandboxes and their commands keep running, except for warm ones that nobody claimed.
-func (f *Fleet) Close(ctx context.Context) error { return errSoon }
-
-// Create makes a sandbox that is ready for commands. On failure the record says so, and the error names the stage.
-// Kinds: Invalid, Unsupported, NotFound (image), Conflict (name), Exhausted (quota), and those of engine.Create.
-func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbox, error) {
-	return Sandbox{}, errSoon
+func Open(ctx context.Context, opts Options) (*Fleet, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	f := &Fleet{
+		opts: opts, caps: opts.Engine.Capabilities(),
+		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{},
+	}
+	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if err := f.recover(ctx); err != nil {
+		f.stop()
+		f.tasks.Wait()
+		return nil, errors.Stage(err, "recover")
+	}
+	f.openPool()
+	f.tasks.Go(f.reap)
+	return f, nil
 }
+
+// Close stops watching; sandboxes and their commands keep running, except for warm ones that nobody claimed. Creations that go
+// on are canceled. The engine and the store stay open.
+func (f *Fleet) Close(ctx context.Context) error {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.stop()
+	done := make(chan struct{})
+	go func() { f.tasks.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return errors.Wrapf(ctx.Err(), "wait for background work of the sandboxes")
+	}
+	return f.pool.drain(ctx)
+}
+
+// begin counts the caller among what Close waits for; f.tasks.Done ends that. Unavailable after Close.
+func (f *Fleet) begin() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it is up")
+	}
+	f.tasks.Add(1)
+	return nil
+}
+
+// Capabilities says what the engine can do.
+func (f *Fleet) Capabilities() engine.Capabilities { return f.caps }
 
 // Get returns the sandbox of that ref. Invalid if ref is ambiguous.
 func (f *Fleet) Get(ctx context.Context, account, ref string) (Sandbox, error) {
-	return Sandbox{}, errSoon
+	sb, _, err := f.find(ctx, account, ref)
+	return sb, err
 }
 
 // List returns sandboxes, newest first.
 func (f *Fleet) List(ctx context.Context, account string, filter Filter) ([]Sandbox, error) {
-	return nil, errSoon
+	for _, s := range filter.Statuses {
+		if !slices.Contains(Statuses, s) {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no status %.40q", s), "use one of %v", Statuses)
+		}
+	}
+	if filter.Limit < 0 {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the limit cannot be %d", filter.Limit), "give a positive number, or 0 for all")
+	}
+	found, err := f.opts.Store.List(ctx, account, filter)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, sb := range found {
+		if e := f.live[sb.ID]; e != nil {
+			found[i] = f.snapshot(e) // knows the cost so far
+		}
+	}
+	return found, nil
 }
 
-// Extend gives the sandbox timeout to live from now and sets its idle limit; 0 leaves either as it is.
-func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle time.Duration) (Sandbox, error) {
-	return Sandbox{}, errSoon
+// find returns the sandbox of that ref, and its entry if it has not ended.
+func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry, error) {
+	notFound := errors.Remedy(errors.Newf(errors.NotFound, "there is no sandbox %.100q", ref), "list those there are with \"harvest sandbox ls\"")
+	f.mu.Lock()
+	e := f.live[ref]
+	if e == nil && ref != "" && !strings.HasPrefix(ref, idPrefix) {
+		for _, other := range f.live {
+			if other.record.Name == ref && other.record.Account == account {
+				e = other
+			}
+		}
+	}
+	if e != nil && e.record.Account == account {
+		defer f.mu.Unlock()
+		return f.snapshot(e), e, nil
+	}
+	f.mu.Unlock()
+	ref = strings.ToLower(ref)
+	if !strings.HasPrefix(ref, idPrefix) || len(ref) > maxRefText {
+		return Sandbox{}, nil, notFound
+	}
+	found, err := f.opts.Store.Find(ctx, account, ref, 2)
+	switch {
+	case err != nil:
+		return Sandbox{}, nil, err
+	case len(found) == 0:
+		return Sandbox{}, nil, notFound
+	case len(found) > 1:
+		return Sandbox{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%s could be %s, %s or more", ref, found[0].ID, found[1].ID), "give more of the id")
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.live[found[0].ID]; e != nil {
+		return f.snapshot(e), e, nil
+	}
+	return found[0], nil, nil
 }
 
-// Destroy ends the sandbox: running commands get TERM and a moment, then everything is released. It is repeatable.
-// When releasing fails, the record says so, the error is returned, and the Fleet goes on trying.
-func (f *Fleet) Destroy(ctx context.Context, account, ref string) error { return errSoon }
-
-// Exec starts a command. When ctx ends, the command is killed, unless it is detached.
-func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) (*Execution, error) {
-	return nil, errSoon
+// snapshot returns e's record as of now. f.mu is held.
+func (f *Fleet) snapshot(e *entry) Sandbox {
+	sb := e.record.Clone()
+	if !sb.Started.IsZero() && sb.Ended.IsZero() {
+		sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, time.Since(sb.Started))
+	}
+	sb.Commands = nil
+	for x := range e.commands {
+		sb.Commands = append(sb.Commands, Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached})
+	}
+	slices.SortFunc(sb.Commands, func(a, b Command) int { return strings.Compare(a.ID, b.ID) })
+	return sb
 }
 
-// ExecCode is Exec for Python code: req.Args must be empty, and its standard input is free for the code to read.
-func (f *Fleet) ExecCode(ctx context.Context, account, ref, code string, req ExecRequest) (*Execution, error) {
-	return nil, errSoon
+// update changes e's record by change, and then writes it. A change that returns an error is not made. The change stays in
+// memory when writing it fails: what has happened has happened.
+func (f *Fleet) update(ctx context.Context, e *entry, change func(*Sandbox) error, events ...EventType) (changed bool, err error) {
+	e.save.Lock()
+	defer e.save.Unlock()
+	f.mu.Lock()
+	sb := e.record.Clone()
+	before := sb.Status
+	err = change(&sb)
+	if err == nil && sb.Status != before && !before.can(sb.Status) {
+		err = errors.Errorf("%s cannot go from %s to %s", sb.ID, before, sb.Status)
+	}
+	if err != nil {
+		f.mu.Unlock()
+		return false, err
+	}
+	e.record = sb
+	sb = f.snapshot(e)
+	f.mu.Unlock()
+	err = f.opts.Store.Put(context.WithoutCancel(ctx), sb)
+	for _, event := range events {
+		f.emit(Event{Type: event, Sandbox: sb})
+	}
+	return true, errors.Wrapf(err, "record that %s is %s", sb.ID, sb.Status)
 }
 
-// Processes lists the commands started in the sandbox, ended ones included as long as their output is kept.
-func (f *Fleet) Processes(ctx context.Context, account, ref string) ([]engine.ProcessInfo, error) {
-	return nil, errSoon
+func (f *Fleet) emit(event Event) {
+	if f.opts.Event != nil {
+		f.opts.Event(event)
+	}
 }
 
-// Attach connects to a command that was started earlier: all output that is kept is written, then what follows. The end of
-// ctx ends the attachment, not the command.
-func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdio engine.Stdio) (*Execution, error) {
-	return nil, errSoon
+// finish makes e's end known: its record is final, everything that waits for it goes on. False if change returned an error.
+func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(*Sandbox) error, events ...EventType) bool {
+	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+		if err := change(sb); err != nil {
+			return err
+		}
+		sb.Ended = now()
+		if !sb.Started.IsZero() {
+			sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, sb.Ended.Sub(sb.Started))
+		}
+		return nil
+	}, events...)
+	if !changed {
+		return false
+	}
+	f.mu.Lock()
+	sb, releases := e.record, e.releases
+	e.releases, e.box, e.endErr = nil, nil, errors.Join(endErr, err)
+	delete(f.live, e.id)
+	if sb.Status == Failed {
+		f.failed++
+	}
+	f.mu.Unlock()
+	for _, release := range releases {
+		release()
+	}
+	close(e.ended)
+	ctx = logContext(ctx, sb)
+	if err != nil {
+		logf.Errorf(ctx, "the end of a sandbox: %v", err)
+	}
+	logf.Infof(ctx, "sandbox %s after %s: %s", sb.Status, sb.Ended.Sub(sb.Created).Round(time.Millisecond), orDefault(sb.Reason, "no reason"))
+	return true
 }
-
-// CopyIn unpacks a tar stream below dir, as engine.Sandbox has it.
-func (f *Fleet) CopyIn(ctx context.Context, account, ref, dir string, tar io.Reader) error {
-	return errSoon
-}
-
-// CopyOut returns a tar stream of path, as engine.Sandbox has it. The caller closes it.
-func (f *Fleet) CopyOut(ctx context.Context, account, ref, path string) (io.ReadCloser, error) {
-	return nil, errSoon
-}
-
-// Capabilities says what the engine can do.
-func (f *Fleet) Capabilities() engine.Capabilities { return engine.Capabilities{} }
 
 // Stats returns counts of all accounts.
-func (f *Fleet) Stats() Stats { return Stats{} }
-
-// Execution is a command that was started or attached to. All methods may be called concurrently.
-type Execution struct{}
-
-// ID names the process within its sandbox, for Attach.
-func (x *Execution) ID() string { return "" }
-
-// SandboxID is the sandbox's.
-func (x *Execution) SandboxID() string { return "" }
-
-// Wait returns how the command ended. Time limits, cancellation and the end of the sandbox are Results too; an error means that
-// we do not know how it ended. The end of this ctx ends the waiting only.
-func (x *Execution) Wait(ctx context.Context) (Result, error) { return Result{}, errSoon }
-
-// Signal sends a signal by its name, such as "TERM". Invalid for an unknown name.
-func (x *Execution) Signal(ctx context.Context, name string) error { return errSoon }
-
-// Resize sets the size of the terminal. Conflict if the command has none.
-func (x *Execution) Resize(ctx context.Context, size engine.Size) error { return errSoon }
-
-// Kill ends the command and everything that it started.
-func (x *Execution) Kill(ctx context.Context) error { return errSoon }
-
-// Executor runs code, each piece in a fresh sandbox (mission A1).
-type Executor struct {
-	Fleet   *Fleet
-	Account string
-	Request Request // of every sandbox; the zero value will do
+func (f *Fleet) Stats() Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := Stats{
+		Sandboxes: map[Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed, Leftover: len(f.leftover), Warm: f.pool.size(),
+	}
+	for e := range maps.Values(f.live) {
+		s.Sandboxes[e.record.Status]++
+		s.CPU += e.cpu
+		s.Memory += e.memory
+		s.Commands += len(e.commands)
+	}
+	return s
 }
 
-// Execute runs Python code and returns what it did. Whatever happens to the code, its failure, time limit and end for lack of
-// memory included, is a Result; an error means that it did not run. Nothing of the sandbox is left behind.
-// timeout 0 means 30 minutes.
-func (e Executor) Execute(ctx context.Context, code string, timeout time.Duration) (Result, error) {
-	return Result{}, errSoon
+// wakeReaper lets the reaper look at the deadlines again.
+func (f *Fleet) wakeReaper() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
 }
 
-func decodeRequest(data []byte) (Request, error) { return Request{}, errSoon }
+// now is the time as records keep it: without the monotonic clock, which another process could not compare.
+func now() time.Time { return time.Now().UTC().Round(0) }
+
+func logContext(ctx context.Context, sb Sandbox) context.Context {
+	return logf.With(ctx, "sandbox_id", sb.ID, "account", sb.Account)
+}

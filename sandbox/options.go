@@ -1,9 +1,14 @@
 package sandbox
 
 import (
+	"math"
+	"runtime"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // Options of a Fleet. Engine and Store are required; what else is zero gets the default that is named here.
@@ -85,4 +90,56 @@ type Stats struct {
 	WarmUsed  int64          `json:"warm_used"`
 	Failed    int64          `json:"failed"`
 	Leftover  int            `json:"leftover"` // ended, but the engine could not release all of it yet
+}
+
+// withDefaults returns o with its defaults filled in, or everything that is wrong with it.
+func (o Options) withDefaults() (Options, error) {
+	var p problems
+	if o.Engine == nil || o.Store == nil {
+		return o, errors.Errorf("a Fleet needs an engine and a store")
+	}
+	o.Machine.CPU = orDefault(o.Machine.CPU, float64(runtime.NumCPU()))
+	if o.Machine.Memory == 0 {
+		var info unix.Sysinfo_t
+		if err := unix.Sysinfo(&info); err != nil {
+			return o, errors.Wrapf(err, "ask for the size of the memory")
+		}
+		o.Machine.Memory = int64(info.Totalram) * int64(info.Unit)
+	}
+	d := &o.Defaults
+	d.CPU = orDefault(d.CPU, min(1, o.Machine.CPU))
+	d.Memory = orDefault(d.Memory, min(2<<30, o.Machine.Memory))
+	d.Disk = orDefault(d.Disk, 10<<30)
+	d.Processes = orDefault(d.Processes, 1024)
+	d.Files = orDefault(d.Files, 65536)
+	t := &o.Timeouts
+	t.MaxLife = orDefault(t.MaxLife, 7*24*time.Hour)
+	t.Life = orDefault(t.Life, min(24*time.Hour, t.MaxLife))
+	t.Exec = orDefault(t.Exec, min(30*time.Minute, t.MaxLife))
+	t.Grace = orDefault(t.Grace, 2*time.Second)
+	o.Capture = orDefault(o.Capture, 4<<20)
+	o.Retention = orDefault(o.Retention, 30*24*time.Hour)
+
+	check := func(ok bool, what string) {
+		if !ok {
+			p.invalidf("correct the configuration", "%s", what)
+		}
+	}
+	check(d.CPU >= minCPU && d.CPU <= o.Machine.CPU, "the default number of cores is not what this machine can give")
+	check(d.Memory >= minMemory && d.Memory <= o.Machine.Memory, "the default memory is not what this machine can give")
+	check(d.Disk >= minDisk && d.Processes > 0 && d.Files > 0, "the default limits of disk, processes and open files must be positive")
+	check(o.Quotas.Sandboxes >= 0 && o.Quotas.CPU >= 0 && o.Quotas.Memory >= 0, "quotas must not be negative")
+	check(isPrice(o.Prices.CPUSecond) && isPrice(o.Prices.GiBSecond), "prices must be numbers and not negative")
+	check(t.MaxLife > 0 && t.Life > 0 && t.Life <= t.MaxLife, "the default lifetime must be positive and not above the maximum")
+	check(t.Idle >= 0 && t.Idle <= t.MaxLife, "the default idle limit must not be negative nor above the maximum lifetime")
+	check(t.Exec > 0 && t.Exec <= t.MaxLife, "the default time limit of commands must be positive and not above the maximum lifetime")
+	check(t.Grace > 0 && o.Retention > 0 && o.Capture > 0 && o.Warm >= 0, "the grace period, the retention, the capture and the warm pool must not be negative")
+	return o, p.err()
+}
+
+func isPrice(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
+
+// cost returns what reserving cpu and memory for a time costs (mission A12).
+func (p Prices) cost(cpu float64, memory int64, took time.Duration) float64 {
+	return max(0, took.Seconds()) * (cpu*p.CPUSecond + float64(memory)/(1<<30)*p.GiBSecond)
 }

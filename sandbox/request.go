@@ -63,6 +63,3 @@ type ExecRequest struct {
 	// Detach lets the command go on when ctx of Exec ends. Only the end of ctx before the start cancels it.
 	Detach bool
 }
-
-// DecodeRequest reads a Request from JSON. Every unknown field, or field for what Harvest cannot do yet, is named.
-func DecodeRequest(data []byte) (Request, error) { return decodeRequest(data) }

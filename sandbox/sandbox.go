@@ -91,9 +91,8 @@ type Store interface {
 	Get(ctx context.Context, id string) (Sandbox, error)
 	// List returns records of the account ("" means every account), newest first.
 	List(ctx context.Context, account string, filter Filter) ([]Sandbox, error)
-	// Find returns those of the account whose id begins with ref, and the one that has not ended of that name: newest
-	// first, at most limit.
-	Find(ctx context.Context, account, ref string, limit int) ([]Sandbox, error)
+	// Find returns those of the account whose id begins with prefix: newest first, at most limit.
+	Find(ctx context.Context, account, prefix string, limit int) ([]Sandbox, error)
 	// Delete removes records of sandboxes that ended before the time, and returns how many.
 	Delete(ctx context.Context, endedBefore time.Time) (int, error)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"slices"
 	"strings"
 	"time"
 
@@ -112,23 +111,9 @@ func (s Sandboxes) List(ctx context.Context, account string, filter sandbox.Filt
 }
 
 // Find implements sandbox.Store.
-func (s Sandboxes) Find(ctx context.Context, account, ref string, limit int) ([]sandbox.Sandbox, error) {
+func (s Sandboxes) Find(ctx context.Context, account, prefix string, limit int) ([]sandbox.Sandbox, error) {
 	// U+10FFFF sorts after all that an id can contain.
-	byID, err := s.query(ctx, "WHERE account = ? AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?", account, ref, ref+"\U0010ffff", limit)
-	if err != nil {
-		return nil, err
-	}
-	byName, err := s.query(ctx, "WHERE account = ? AND name = ? AND name <> '' AND live = 1", account, ref)
-	if err != nil {
-		return nil, err
-	}
-	for _, sb := range byName {
-		if !slices.ContainsFunc(byID, func(other sandbox.Sandbox) bool { return other.ID == sb.ID }) {
-			byID = append(byID, sb)
-		}
-	}
-	slices.SortFunc(byID, func(a, b sandbox.Sandbox) int { return strings.Compare(b.ID, a.ID) })
-	return byID[:min(limit, len(byID))], nil
+	return s.query(ctx, "WHERE account = ? AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?", account, prefix, prefix+"\U0010ffff", limit)
 }
 
 // Delete implements sandbox.Store.

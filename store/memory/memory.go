@@ -66,11 +66,8 @@ func (s *Sandboxes) List(_ context.Context, account string, filter sandbox.Filte
 }
 
 // Find implements sandbox.Store.
-func (s *Sandboxes) Find(_ context.Context, account, ref string, limit int) ([]sandbox.Sandbox, error) {
-	return s.newest(limit, func(sb sandbox.Sandbox) bool {
-		named := sb.Name != "" && sb.Name == ref && !sb.Status.Ended()
-		return sb.Account == account && (named || strings.HasPrefix(sb.ID, ref))
-	}), nil
+func (s *Sandboxes) Find(_ context.Context, account, prefix string, limit int) ([]sandbox.Sandbox, error) {
+	return s.newest(limit, func(sb sandbox.Sandbox) bool { return sb.Account == account && strings.HasPrefix(sb.ID, prefix) }), nil
 }
 
 // Delete implements sandbox.Store.

@@ -27,7 +27,7 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"names are unique among an account's live sandboxes", uniqueNames},
 		{"list filters", list},
 		{"list pages through everything once", pages},
-		{"find by beginning of the id and by live name", find},
+		{"find by the beginning of the id", find},
 		{"delete removes what ended before", remove},
 		{"many at once", concurrent},
 	} {
@@ -207,28 +207,26 @@ func pages(t *testing.T, s sandbox.Store) {
 }
 
 func find(t *testing.T, s sandbox.Store) {
-	put(t, s, live("sbx_aa", "acme", "web"), ended("sbx_ab", "acme", "old", day), live("sbx_b", "other", "web"), live("sbx_c", "acme", "sbx"))
+	put(t, s, live("sbx_aa", "acme", "web"), ended("sbx_ab", "acme", "old", day), live("sbx_b", "other", "web"), live("sbx_c", "acme", ""))
 	for _, c := range []struct {
-		account, ref string
+		account, prefix string
 		limit        int
 		want         []string
 	}{
 		{"acme", "sbx_aa", 2, []string{"sbx_aa"}},
 		{"acme", "sbx_a", 2, []string{"sbx_ab", "sbx_aa"}},
-		{"acme", "web", 2, []string{"sbx_aa"}},
-		{"acme", "old", 2, []string{}},
 		{"acme", "sbx_b", 2, []string{}},
-		{"acme", "we", 2, []string{}},
+		{"acme", "web", 2, []string{}},
 		{"acme", "sbx_%", 2, []string{}},
 		{"acme", "sbx", 9, []string{"sbx_c", "sbx_ab", "sbx_aa"}},
 		{"acme", "sbx", 2, []string{"sbx_c", "sbx_ab"}},
 	} {
-		found, err := s.Find(t.Context(), c.account, c.ref, c.limit)
+		found, err := s.Find(t.Context(), c.account, c.prefix, c.limit)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(c.want, ids(found)); diff != "" {
-			t.Errorf("Find(%q, %q, %d) (-want +got):\n%s", c.account, c.ref, c.limit, diff)
+			t.Errorf("Find(%q, %q, %d) (-want +got):\n%s", c.account, c.prefix, c.limit, diff)
 		}
 	}
 }

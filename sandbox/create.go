@@ -1,0 +1,306 @@
+package sandbox
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// user is what images and volumes that must not be deleted while a sandbox uses them offer.
+type user interface {
+	// Use keeps name until release is called; who is named when somebody wants to delete it.
+	Use(name, who string) (release func(), err error)
+}
+
+// Create makes a sandbox that is ready for commands. On failure the error names the stage, and from the stage "image" on there
+// is a record that says so, which is returned too.
+// Kinds: Invalid, Unsupported, NotFound (image), Conflict (name), Exhausted (quota), and those of engine.Create.
+func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbox, error) {
+	if err := f.begin(); err != nil {
+		return Sandbox{}, err
+	}
+	defer f.tasks.Done()
+	defer f.pool.refill()
+	p, err := f.plan(req)
+	if err != nil {
+		return Sandbox{}, errors.Stage(err, "validate")
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(f.ctx, func() { cancel(errors.Newf(errors.Unavailable, "Harvest is shutting down")) })()
+	e, err := f.admit(ctx, cancel, account, p)
+	if err != nil {
+		return Sandbox{}, errors.Stage(err, "admit")
+	}
+	ctx = logContext(ctx, e.record)
+	if err := f.build(ctx, e, p); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Explainf(err, errors.KindOf(cause), "%s", errors.Message(cause))
+		}
+		return f.failCreate(ctx, e, err), err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sb := f.snapshot(e)
+	logf.Infof(ctx, "sandbox ready in %s: image %s, warm %t", sb.Started.Sub(sb.Created).Round(time.Millisecond), sb.ImageID, sb.Warm)
+	return sb, nil
+}
+
+// admit checks quotas and the name, and records the sandbox, all as one step.
+func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, account string, p plan) (*entry, error) {
+	created := now()
+	e := newEntry(Sandbox{
+		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Name: p.Name, Tags: p.Tags,
+		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
+		Volumes: p.Volumes, Network: p.Network, Limits: p.limits, Status: Creating,
+		Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
+		Stages: []Stage{},
+	}, p.cpu, p.memory)
+	e.cancel = cancel
+	e.save.Lock() // until it is recorded, nobody else writes it
+	defer e.save.Unlock()
+	f.mu.Lock()
+	err := f.checkQuotas(account, p)
+	if err == nil {
+		f.live[e.record.ID] = e
+		f.created++
+	}
+	sb := e.record.Clone()
+	f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.opts.Store.Put(ctx, sb); err != nil {
+		f.mu.Lock()
+		delete(f.live, sb.ID)
+		f.mu.Unlock()
+		return nil, errors.Wrapf(err, "record the new sandbox")
+	}
+	f.emit(Event{Type: EventStarting, Sandbox: sb})
+	return e, nil
+}
+
+func newEntry(sb Sandbox, cpu float64, memory int64) *entry {
+	return &entry{id: sb.ID, cpu: cpu, memory: memory, record: sb.Clone(), commands: map[*Execution]struct{}{}, ended: make(chan struct{})}
+}
+
+// checkQuotas returns Conflict if the name is taken, and Exhausted if the account may have no more. f.mu is held.
+func (f *Fleet) checkQuotas(account string, p plan) error {
+	count, cpu, memory := 0, 0.0, int64(0)
+	for _, e := range f.live {
+		if e.record.Account != account {
+			continue
+		}
+		if p.Name != "" && e.record.Name == p.Name {
+			return NameTaken(p.Name)
+		}
+		count++
+		cpu += e.cpu
+		memory += e.memory
+	}
+	q := f.opts.Quotas
+	var ps problems
+	exceeded := func(quota, inUse, asked string) {
+		ps.addf(errors.Exhausted, "remove sandboxes that are not needed any more, ask for less, or have the quota raised",
+			"the account may have %s at once; %s in use, %s asked for", quota, inUse, asked)
+	}
+	size := func(n int64) string { return units.BytesSize(float64(n)) }
+	if q.Sandboxes > 0 && count+1 > q.Sandboxes {
+		exceeded(plural(float64(q.Sandboxes), "sandbox", "sandboxes"), plural(float64(count), "is", "are"), "1 more is")
+	}
+	const rounding = 1e-9 // tenths of cores do not add up exactly
+	if q.CPU > 0 && cpu+p.cpu > q.CPU+rounding {
+		exceeded(plural(q.CPU, "core", "cores"), plural(cpu, "is", "are"), plural(p.cpu, "more is", "more are"))
+	}
+	if q.Memory > 0 && memory+p.memory > q.Memory {
+		exceeded(size(q.Memory)+" of memory", size(memory)+" are", size(p.memory)+" more are")
+	}
+	return ps.err()
+}
+
+// build carries out the stages of Create.
+func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
+	var img image.Image
+	if err := f.stage(e, "image", func() (err error) {
+		img, err = f.image(ctx, e, p)
+		return err
+	}); err != nil {
+		return err
+	}
+	if len(p.Volumes) > 0 {
+		if err := f.stage(e, "volumes", func() error { return f.volumes(ctx, e, p) }); err != nil {
+			return err
+		}
+	}
+	spec := engine.Spec{
+		ID: e.id, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
+		Limits: p.limits, Network: engine.Network{Mode: p.Network.Mode},
+	}
+	for _, m := range p.Volumes {
+		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: m.Name, Path: m.Path, ReadOnly: m.ReadOnly})
+	}
+	box, warm, err := f.box(ctx, e, p, spec)
+	if err != nil {
+		return err
+	}
+	return f.ready(ctx, e, p, box, warm)
+}
+
+// ready makes the sandbox known as running, unless nobody waits for it any more: then it is destroyed.
+func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox, warm bool) error {
+	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+		if ctx.Err() != nil {
+			return errors.Stage(context.Cause(ctx), "ready")
+		}
+		e.box, e.cancel = box, nil
+		if warm {
+			f.warmUsed++
+		}
+		sb.Status, sb.Started, sb.Handle, sb.Warm = Running, now(), box.Handle(), warm
+		sb.Expires, sb.LastUsed = sb.Started.Add(p.life), sb.Started
+		return nil
+	}, EventReady)
+	if !changed {
+		f.discard(ctx, e.id, box.Handle(), box)
+		return err
+	}
+	if err != nil { // after a crash it would be removed as half-made, but it runs
+		logf.Errorf(ctx, "a sandbox that is ready: %v", err)
+	}
+	f.tasks.Go(func() { f.watch(e, box) })
+	f.wakeReaper()
+	return nil
+}
+
+// image finds the image, and builds it if it is the base image.
+func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error) {
+	images := f.opts.Engine.Images()
+	img, err := images.Find(ctx, p.Image)
+	if errors.Is(err, errors.NotFound) && p.Image == baseImage {
+		img, err = images.Build(ctx, image.Spec{Base: baseImage}, image.BuildOptions{Progress: p.Progress})
+	}
+	if errors.Is(err, errors.NotFound) {
+		err = errors.Remedy(err, "name an image that \"harvest image ls\" shows")
+	}
+	if err != nil {
+		return img, err
+	}
+	f.mu.Lock()
+	e.record.ImageID = img.ID
+	f.mu.Unlock()
+	return img, f.use(e, images, img.ID)
+}
+
+// volumes makes the volumes that are missing (mission C1).
+func (f *Fleet) volumes(ctx context.Context, e *entry, p plan) error {
+	for _, m := range p.Volumes {
+		if _, err := f.opts.Engine.Volumes().Create(ctx, m.Name); err != nil {
+			return errors.Wrapf(err, "volume %s", m.Name)
+		}
+		if err := f.use(e, f.opts.Engine.Volumes(), m.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// use keeps what e's sandbox needs from being deleted until it has ended.
+func (f *Fleet) use(e *entry, keeper any, name string) error {
+	u, ok := keeper.(user)
+	if !ok {
+		return nil
+	}
+	release, err := u.Use(name, e.id)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e.releases = append(e.releases, release)
+	return nil
+}
+
+// box has the engine make the sandbox, from the pool if there is one that fits.
+func (f *Fleet) box(ctx context.Context, e *entry, p plan, spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
+	if w := f.pool.take(p); w != nil {
+		err = f.stage(e, "claim", func() error {
+			spec.Stage = f.stages(e)
+			box, err = w.Claim(ctx, spec)
+			return err
+		})
+		if err == nil {
+			return box, true, nil
+		}
+		// It may have died while it waited, which is no reason to refuse the request.
+		if ctx.Err() != nil || errors.Is(err, errors.Invalid) || errors.Is(err, errors.NotFound) {
+			return nil, false, err
+		}
+		logf.Warnf(ctx, "a warm sandbox was of no use: %v", err)
+	}
+	err = f.stage(e, "create", func() error {
+		spec.Stage = f.stages(e)
+		box, err = f.opts.Engine.Create(ctx, spec)
+		return err
+	})
+	return box, false, err
+}
+
+// stage runs a step of Create, and names it in its error and in the record.
+func (f *Fleet) stage(e *entry, name string, run func() error) error {
+	start := time.Now()
+	f.mu.Lock()
+	inner := len(e.record.Stages)
+	f.mu.Unlock()
+	if err := run(); err != nil {
+		return errors.Stage(err, name)
+	}
+	took := time.Since(start)
+	f.mu.Lock()
+	for _, s := range e.record.Stages[inner:] {
+		took -= time.Duration(s.MS * float64(time.Millisecond))
+	}
+	f.mu.Unlock()
+	f.stages(e)(name, max(0, took))
+	return nil
+}
+
+// stages returns what takes note of steps that are done.
+func (f *Fleet) stages(e *entry) func(string, time.Duration) {
+	return func(name string, took time.Duration) {
+		s := Stage{Name: name, MS: float64(took.Microseconds()) / 1000}
+		f.mu.Lock()
+		e.record.Stages = append(e.record.Stages, s)
+		sb := f.snapshot(e)
+		f.mu.Unlock()
+		f.emit(Event{Type: EventStage, Sandbox: sb, Stage: s})
+	}
+}
+
+// failCreate records why there is no sandbox.
+func (f *Fleet) failCreate(ctx context.Context, e *entry, cause error) Sandbox {
+	f.finish(ctx, e, nil, func(sb *Sandbox) error {
+		sb.Status, sb.Reason, sb.FailedStage = Failed, errors.Message(cause), errors.StageOf(cause)
+		return nil
+	}, EventFailed)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return e.record.Clone()
+}
+
+// plural puts the right word behind a number.
+func plural(n float64, one, many string) string {
+	word := many
+	if n == 1 {
+		word = one
+	}
+	return strconv.FormatFloat(n, 'g', 6, 64) + " " + word
+}

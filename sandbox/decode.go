@@ -1,0 +1,84 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// notYet are fields of the interface that this version cannot serve, with what to do instead.
+var notYet = map[string]string{
+	"dockerfile_commands": "leave it out, and run the commands in the sandbox",
+	"secrets":             "leave it out, and pass values in env",
+	"ports":               "leave it out; sandboxes have no network yet",
+	"s3":                  "leave it out, and use a volume",
+	"gpu":                 "leave it out; there are no GPUs",
+}
+
+// fields are the names that a Request has in JSON.
+var fields = sync.OnceValue(func() []string {
+	var names []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Request]()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" {
+			names = append(names, name)
+		}
+	}
+	return names
+})
+
+// DecodeRequest reads a Request from JSON. Invalid or Unsupported, naming every field that there is not, or not yet.
+func DecodeRequest(data []byte) (Request, error) {
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(data, &top); err != nil {
+		return Request{}, decodeError(err)
+	}
+	var p problems
+	for _, name := range slices.Sorted(maps.Keys(top)) {
+		if remedy, ok := notYet[name]; ok && string(top[name]) != "null" {
+			p.addf(errors.Unsupported, remedy, "%s is not supported here", name)
+		} else if !ok && !slices.Contains(fields(), name) {
+			p.invalidf("the fields are "+strings.Join(fields(), ", "), "there is no field %.80q", name)
+		}
+		if notYet[name] != "" {
+			delete(top, name)
+		}
+	}
+	if err := p.err(); err != nil {
+		return Request{}, err
+	}
+	known, err := json.Marshal(top)
+	if err != nil {
+		return Request{}, decodeError(err)
+	}
+	var req Request
+	strict := json.NewDecoder(bytes.NewReader(known))
+	strict.DisallowUnknownFields() // those of volumes and network
+	if err := strict.Decode(&req); err != nil {
+		return Request{}, decodeError(err)
+	}
+	return req, nil
+}
+
+func decodeError(err error) error {
+	var wrongType *json.UnmarshalTypeError
+	if errors.As(err, &wrongType) && wrongType.Field != "" {
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be a JSON %s", wrongType.Field, wrongType.Value),
+			"give it a %s", words[wrongType.Type.Kind()])
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "there is no field %.80s", name), "volumes have name, path and read_only; network has mode and allow")
+	}
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the request is not a JSON object"), `send an object such as {"image":"base"}`)
+}
+
+// words name Go's kinds as JSON does.
+var words = map[reflect.Kind]string{
+	reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "whole number", reflect.Int64: "whole number", reflect.Float64: "number",
+	reflect.Map: "object", reflect.Struct: "object", reflect.Slice: "list",
+}

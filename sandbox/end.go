@@ -1,0 +1,320 @@
+package sandbox
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/docker/go-units"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+const (
+	releaseLimit = 2 * time.Minute // for one attempt of the engine to destroy a sandbox
+	firstPause   = time.Second     // between attempts; doubled each time
+	longestPause = time.Minute
+)
+
+// Destroy ends the sandbox: running commands get TERM and a moment, then everything is released. It is repeatable, and goes on
+// when ctx ends. When releasing fails, the record says so, the error is returned, and the Fleet goes on trying.
+func (f *Fleet) Destroy(ctx context.Context, account, ref string) error {
+	if err := f.begin(); err != nil {
+		return err
+	}
+	defer f.tasks.Done()
+	sb, e, err := f.find(ctx, account, ref)
+	if err != nil {
+		return err
+	}
+	if e != nil {
+		return f.end(ctx, e, "it was destroyed on request")
+	}
+	f.mu.Lock()
+	h, leftover := f.leftover[sb.ID]
+	f.mu.Unlock()
+	if !leftover {
+		return nil
+	}
+	if err := f.release(ctx, h, nil); err != nil {
+		return errors.Stage(err, "destroy")
+	}
+	f.released(ctx, sb.ID)
+	return nil
+}
+
+// end brings e to its end and waits for it.
+func (f *Fleet) end(ctx context.Context, e *entry, reason string) error {
+	f.mu.Lock()
+	if e.record.Status == Creating {
+		e.cancel(errors.Newf(errors.Canceled, "the sandbox was destroyed while it was created"))
+		f.mu.Unlock()
+		return f.waitEnded(ctx, e, false)
+	}
+	box := e.box
+	f.mu.Unlock()
+	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+		if err := sb.requireStatus(Running, Lost); err != nil {
+			return err // somebody else ends it, or it ended
+		}
+		sb.Status, sb.Reason = Stopping, reason
+		return nil
+	})
+	if changed {
+		if err != nil {
+			logf.Errorf(ctx, "a sandbox that is to end: %v", err)
+		}
+		f.tasks.Go(func() { f.halt(e, box) })
+	}
+	return f.waitEnded(ctx, e, true)
+}
+
+func (f *Fleet) waitEnded(ctx context.Context, e *entry, tell bool) error {
+	select {
+	case <-ctx.Done():
+		return errors.Stage(errors.Wrapf(ctx.Err(), "wait for the end of %s", e.id), "destroy")
+	case <-e.ended:
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !tell {
+		return nil
+	}
+	return errors.Stage(e.endErr, "destroy")
+}
+
+// halt ends a sandbox that is stopping.
+func (f *Fleet) halt(e *entry, box engine.Sandbox) {
+	ctx := logf.With(context.WithoutCancel(f.ctx), "sandbox_id", e.id)
+	f.terminate(ctx, e)
+	f.mu.Lock()
+	h := e.record.Handle
+	f.mu.Unlock()
+	err := f.release(ctx, h, box)
+	f.finish(ctx, e, err, func(sb *Sandbox) error {
+		if err := sb.requireStatus(Stopping); err != nil {
+			return err
+		}
+		sb.Status = Terminated
+		if err != nil {
+			sb.Status, sb.FailedStage = Failed, orDefault(errors.StageOf(err), "destroy")
+			sb.Reason = "not everything could be released: " + errors.Message(err)
+			f.leftover[e.id] = h
+		}
+		return nil
+	}, map[bool]EventType{true: EventTerminated, false: EventFailed}[err == nil])
+	if err != nil {
+		f.tasks.Go(func() { f.sweep(e.id) })
+	}
+}
+
+// terminate asks the running commands to end, and gives them the grace period. Shells on a terminal ignore TERM, but not HUP.
+func (f *Fleet) terminate(ctx context.Context, e *entry) {
+	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeouts.Grace)
+	defer cancel()
+	f.mu.Lock()
+	var running []*Execution
+	for x := range e.commands {
+		running = append(running, x)
+	}
+	f.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, x := range running {
+		wg.Go(func() {
+			sig := "TERM"
+			if x.terminal {
+				sig = "HUP"
+			}
+			if err := x.Signal(ctx, sig); err != nil {
+				logf.Debugf(ctx, "ask command %s to end: %v", x.ID(), err)
+				return
+			}
+			select {
+			case <-x.done:
+			case <-ctx.Done():
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// release has the engine destroy the sandbox. box may be nil, if only its handle is known.
+func (f *Fleet) release(ctx context.Context, h engine.Handle, box engine.Sandbox) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
+	defer cancel()
+	if box == nil {
+		if box, err = f.opts.Engine.Open(ctx, h); errors.Is(err, errors.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return errors.Wrapf(err, "open %s to destroy it", h.Ref)
+		}
+	}
+	return errors.Wrapf(box.Destroy(ctx), "destroy %s", h.Ref)
+}
+
+// discard destroys a sandbox that nobody shall have, or leaves that to sweep.
+func (f *Fleet) discard(ctx context.Context, id string, h engine.Handle, box engine.Sandbox) {
+	ctx = context.WithoutCancel(ctx)
+	if err := f.release(ctx, h, box); err != nil {
+		logf.Errorf(ctx, "release what is left of %s: %v", id, err)
+		f.mu.Lock()
+		f.leftover[id] = h
+		f.mu.Unlock()
+		f.tasks.Go(func() { f.sweep(id) })
+	}
+}
+
+// sweep releases what is left of a sandbox, however often that has to be tried.
+func (f *Fleet) sweep(id string) {
+	ctx := logf.With(f.ctx, "sandbox_id", id)
+	for pause := firstPause; f.pause(pause); pause = min(2*pause, longestPause) {
+		f.mu.Lock()
+		h, ok := f.leftover[id]
+		f.mu.Unlock()
+		if !ok {
+			return
+		}
+		if err := f.release(ctx, h, nil); err != nil {
+			logf.Warnf(ctx, "still not everything is released: %v", err)
+			continue
+		}
+		f.released(ctx, id)
+		return
+	}
+}
+
+func (f *Fleet) released(ctx context.Context, id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.leftover, id)
+	logf.Infof(ctx, "what was left of %s is released", id)
+}
+
+// pause waits, and reports whether the Fleet is still open.
+func (f *Fleet) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-f.ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// watch waits for the end of a running sandbox that nobody asked for.
+func (f *Fleet) watch(e *entry, box engine.Sandbox) {
+	end, err := box.Wait(f.ctx)
+	if f.ctx.Err() != nil {
+		return
+	}
+	ctx := logf.With(context.WithoutCancel(f.ctx), "sandbox_id", e.id)
+	if err != nil {
+		f.lose(ctx, e, err)
+		return
+	}
+	f.mu.Lock()
+	h := e.record.Handle
+	f.mu.Unlock()
+	events := []EventType{EventFailed}
+	if end.OutOfMemory {
+		events = []EventType{EventOOM, EventFailed}
+	}
+	finished := f.finish(ctx, e, nil, func(sb *Sandbox) error {
+		if err := sb.requireStatus(Running); err != nil {
+			return err
+		}
+		sb.Status, sb.OutOfMemory, sb.Reason = Failed, end.OutOfMemory, endReason(*sb, end)
+		return nil
+	}, events...)
+	if finished { // else Destroy was faster and releases it
+		f.discard(ctx, e.id, h, box)
+	}
+}
+
+func endReason(sb Sandbox, end engine.End) string {
+	switch {
+	case end.OutOfMemory && sb.Limits.Memory > 0:
+		return "it used more memory than its limit of " + units.BytesSize(float64(sb.Limits.Memory))
+	case end.OutOfMemory:
+		return "it used more memory than there is"
+	case end.Destroyed:
+		return "it was destroyed by something else than Harvest's server"
+	}
+	return orDefault(end.Detail, "it ended by itself")
+}
+
+// lose takes note that the engine cannot reach a running sandbox, and looks for it until it is found or gone.
+func (f *Fleet) lose(ctx context.Context, e *entry, cause error) {
+	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+		if err := sb.requireStatus(Running); err != nil {
+			return err
+		}
+		e.box = nil
+		sb.Status, sb.Reason = Lost, "the connection to it broke; it is looked for"
+		return nil
+	}, EventLost)
+	if !changed {
+		return
+	}
+	logf.Warnf(ctx, "sandbox lost: %v", errors.Join(cause, err))
+	f.tasks.Go(func() { f.search(ctx, e) })
+}
+
+// search looks for a lost sandbox.
+func (f *Fleet) search(ctx context.Context, e *entry) {
+	const firstLook = 50 * time.Millisecond
+	for pause := firstLook; f.pause(pause); pause = min(2*pause, longestPause) {
+		f.mu.Lock()
+		h, status := e.record.Handle, e.record.Status
+		f.mu.Unlock()
+		if status != Lost {
+			return
+		}
+		box, err := f.opts.Engine.Open(f.ctx, h)
+		switch {
+		case err == nil:
+			f.adopt(ctx, e, box)
+			return
+		case errors.Is(err, errors.NotFound):
+			f.gone(ctx, e)
+			return
+		}
+	}
+}
+
+// adopt makes a lost sandbox that was found a running one.
+func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) {
+	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+		if err := sb.requireStatus(Lost); err != nil {
+			return err
+		}
+		e.box = box
+		sb.Status, sb.Reason, sb.LastUsed = Running, "", now()
+		return nil
+	}, EventReady)
+	if !changed {
+		return
+	}
+	if err != nil {
+		logf.Errorf(ctx, "a sandbox that was found: %v", err)
+	}
+	logf.Infof(ctx, "sandbox found")
+	f.adoptCommands(ctx, e, box)
+	f.tasks.Go(func() { f.watch(e, box) })
+	f.wakeReaper()
+}
+
+// gone ends a lost sandbox that does not exist any more.
+func (f *Fleet) gone(ctx context.Context, e *entry) {
+	f.finish(ctx, e, nil, func(sb *Sandbox) error {
+		if err := sb.requireStatus(Lost); err != nil {
+			return err
+		}
+		sb.Status, sb.Reason = Terminated, "it was gone when it was looked for"
+		return nil
+	}, EventTerminated)
+}

@@ -1,0 +1,191 @@
+package sandbox
+
+import (
+	"context"
+	"io"
+	"maps"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// Exec starts a command. When ctx ends, the command is killed, unless it is detached.
+// Kinds: Invalid, NotFound (sandbox), Conflict (it does not run), and those of engine.Sandbox.Start.
+func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) (*Execution, error) {
+	return f.exec(ctx, account, ref, req, nil)
+}
+
+// exec is Exec; prepare, if not nil, is done first in the sandbox.
+func (f *Fleet) exec(ctx context.Context, account, ref string, req ExecRequest, prepare func(engine.Sandbox) error) (*Execution, error) {
+	if err := f.begin(); err != nil {
+		return nil, err
+	}
+	defer f.tasks.Done()
+	cmd, limit, err := f.command(req)
+	if err != nil {
+		return nil, errors.Stage(err, "validate")
+	}
+	e, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if prepare != nil {
+		if err := prepare(box); err != nil {
+			return nil, errors.Stage(err, "prepare")
+		}
+	}
+	x := &Execution{fleet: f, entry: e, terminal: req.Terminal != nil, detached: req.Detach, done: make(chan struct{})}
+	if !req.Detach {
+		x.ctx = ctx
+		cmd.Stdout, cmd.Stderr = x.capture(req)
+	}
+	x.started = now()
+	x.deadline = x.started.Add(limit)
+	if x.proc, err = box.Start(ctx, cmd); err != nil {
+		return nil, errors.Stage(err, "exec")
+	}
+	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "command %s started", x.proc.ID())
+	f.run(ctx, x)
+	return x, nil
+}
+
+// command validates req.
+func (f *Fleet) command(req ExecRequest) (engine.Command, time.Duration, error) {
+	var p problems
+	cmd := engine.Command{
+		Args: req.Args, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User, Terminal: req.Terminal,
+		Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr,
+	}
+	checkWhere(&p, req.Workdir, req.User)
+	if len(p.texts) == 0 {
+		p.add(engine.CheckCommand(cmd))
+	}
+	if req.User != "" && !f.caps.Users {
+		p.addf(errors.Unsupported, "leave user out", "the engine %s has no users on this machine", f.opts.Engine.Name())
+	}
+	if req.Terminal != nil && !f.caps.Terminal {
+		p.addf(errors.Unsupported, "leave terminal out", "the engine %s has no terminals on this machine", f.opts.Engine.Name())
+	}
+	limit := checkTime(&p, "timeout_seconds", req.Timeout.Seconds(), f.opts.Timeouts.Exec, f.opts.Timeouts.MaxLife)
+	return cmd, limit, p.err()
+}
+
+// enter begins an activity in a running sandbox, which keeps it from being idle until leave is called.
+func (f *Fleet) enter(ctx context.Context, account, ref string) (e *entry, box engine.Sandbox, leave func(), err error) {
+	sb, e, err := f.find(ctx, account, ref)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e != nil {
+		sb = e.record
+	}
+	if err := sb.requireStatus(Running); err != nil {
+		return nil, nil, nil, err
+	}
+	e.busy++
+	e.record.LastUsed = now()
+	return e, e.box, func() { f.leave(e) }, nil
+}
+
+func (f *Fleet) leave(e *entry) {
+	f.mu.Lock()
+	e.busy--
+	e.record.LastUsed = now()
+	f.mu.Unlock()
+	f.wakeReaper()
+}
+
+// opener returns what finds the commands of a running sandbox again.
+func (f *Fleet) opener(box engine.Sandbox) (engine.ProcessOpener, error) {
+	if o, ok := box.(engine.ProcessOpener); ok {
+		return o, nil
+	}
+	return nil, errors.Newf(errors.Unsupported, "the engine %s cannot find commands again", f.opts.Engine.Name())
+}
+
+// Processes lists the commands started in the sandbox, ended ones included as long as their output is kept.
+func (f *Fleet) Processes(ctx context.Context, account, ref string) ([]engine.ProcessInfo, error) {
+	_, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	o, err := f.opener(box)
+	if err != nil {
+		return nil, err
+	}
+	return o.Processes(ctx)
+}
+
+// Attach connects to a command that was started earlier: all output that is kept is written, then what follows. The end of
+// ctx ends the attachment, not the command. Result has no output.
+func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdio engine.Stdio) (*Execution, error) {
+	if err := f.begin(); err != nil {
+		return nil, err
+	}
+	defer f.tasks.Done()
+	e, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	o, err := f.opener(box)
+	if err != nil {
+		return nil, err
+	}
+	x := &Execution{fleet: f, entry: e, ctx: ctx, attached: true, started: now(), done: make(chan struct{})}
+	infos, err := o.Processes(ctx)
+	if err != nil {
+		return nil, errors.Stage(err, "attach")
+	}
+	for _, info := range infos {
+		if info.ID == processID {
+			x.started, x.terminal = info.Started, info.Terminal
+		}
+	}
+	if x.proc, err = o.OpenProcess(ctx, processID, stdio); err != nil {
+		return nil, errors.Stage(err, "attach")
+	}
+	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "attached to command %s", processID)
+	f.run(ctx, x)
+	return x, nil
+}
+
+// CopyIn unpacks a tar stream below dir, as engine.Sandbox has it.
+func (f *Fleet) CopyIn(ctx context.Context, account, ref, dir string, tar io.Reader) error {
+	var p problems
+	checkPath(&p, dir)
+	if err := p.err(); err != nil {
+		return errors.Stage(err, "validate")
+	}
+	_, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return errors.Stage(box.CopyIn(ctx, dir, tar), "copy")
+}
+
+// CopyOut returns a tar stream of path, as engine.Sandbox has it. The caller closes it.
+func (f *Fleet) CopyOut(ctx context.Context, account, ref, path string) (io.ReadCloser, error) {
+	var p problems
+	checkPath(&p, path)
+	if err := p.err(); err != nil {
+		return nil, errors.Stage(err, "validate")
+	}
+	_, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := box.CopyOut(ctx, path)
+	if err != nil {
+		leave()
+		return nil, errors.Stage(err, "copy")
+	}
+	return &leaver{ReadCloser: stream, leave: leave}, nil
+}

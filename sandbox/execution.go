@@ -1,0 +1,257 @@
+package sandbox
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+const (
+	timedOutCode = 124
+	killedCode   = 128 + 9
+
+	killLimit  = 10 * time.Second       // until a command that was killed has to be gone
+	endLimit   = 5 * time.Second        // between the end of a command and the news that its sandbox ended
+	longEnough = 100 * time.Millisecond // commands that run longer are recorded, so that recovery knows their time limit
+)
+
+// Execution is a command that was started or attached to. All methods may be called concurrently.
+type Execution struct {
+	fleet    *Fleet
+	entry    *entry
+	proc     engine.Process
+	ctx      context.Context // of the caller; nil if its end does not matter
+	started  time.Time
+	deadline time.Time // zero when attached: the time limit is the first Execution's
+	terminal bool
+	detached bool
+	attached bool
+
+	stdout, stderr *capture // nil when the caller has the stream
+
+	done   chan struct{} // closed once result and err are set
+	result Result
+	err    error
+}
+
+// ID names the process within its sandbox, for Attach.
+func (x *Execution) ID() string { return x.proc.ID() }
+
+// SandboxID is the sandbox's.
+func (x *Execution) SandboxID() string { return x.entry.id }
+
+// Signal sends a signal by its name, such as "TERM". Invalid for an unknown name.
+func (x *Execution) Signal(ctx context.Context, name string) error {
+	if _, err := engine.ParseSignal(name); err != nil {
+		return err
+	}
+	return x.proc.Signal(ctx, name)
+}
+
+// Resize sets the size of the terminal. Conflict if the command has none.
+func (x *Execution) Resize(ctx context.Context, size engine.Size) error {
+	if err := engine.CheckSize(size); err != nil {
+		return err
+	}
+	return x.proc.Resize(ctx, size)
+}
+
+// Kill ends the command and everything that it started.
+func (x *Execution) Kill(ctx context.Context) error { return x.proc.Kill(ctx) }
+
+// Wait returns how the command ended. Time limits, cancellation and the end of the sandbox are Results too; an error means that
+// we do not know how it ended. The end of this ctx ends the waiting only.
+func (x *Execution) Wait(ctx context.Context) (Result, error) {
+	select {
+	case <-x.done:
+		return x.result, x.err
+	case <-ctx.Done():
+		return Result{}, errors.Wrapf(ctx.Err(), "wait for command %s", x.ID())
+	}
+}
+
+// capture sets up where output goes that the caller does not take.
+func (x *Execution) capture(req ExecRequest) (stdout, stderr io.Writer) {
+	stdout, stderr = req.Stdout, req.Stderr
+	if stdout == nil {
+		x.stdout = &capture{limit: x.fleet.opts.Capture}
+		stdout = x.stdout
+	}
+	if stderr == nil {
+		x.stderr = &capture{limit: x.fleet.opts.Capture}
+		stderr = x.stderr
+	}
+	return stdout, stderr
+}
+
+// run sees a command that was started to its end, in the background.
+func (f *Fleet) run(ctx context.Context, x *Execution) {
+	e := x.entry
+	ctx = logf.With(context.WithoutCancel(ctx), "sandbox_id", e.id)
+	f.mu.Lock()
+	if !x.attached {
+		e.commands[x] = struct{}{}
+	}
+	if !x.detached {
+		e.busy++
+	}
+	f.mu.Unlock()
+	f.tasks.Go(func() {
+		recorded := x.follow(ctx)
+		f.mu.Lock()
+		delete(e.commands, x)
+		f.mu.Unlock()
+		if !x.detached {
+			f.leave(e)
+		}
+		if recorded {
+			x.record(ctx)
+		}
+		close(x.done)
+		if !x.attached {
+			logf.Infof(ctx, "command %s ended with %d after %.3f s (timed out: %t)", x.ID(), x.result.ReturnCode, x.result.Duration, x.result.TimedOut)
+		}
+	})
+}
+
+// record writes which commands run, for recovery.
+func (x *Execution) record(ctx context.Context) {
+	_, err := x.fleet.update(ctx, x.entry, func(sb *Sandbox) error {
+		return sb.requireStatus(Running, Stopping, Lost)
+	})
+	if err != nil && !errors.Is(err, errors.Conflict) {
+		logf.Errorf(ctx, "record the commands: %v", err)
+	}
+}
+
+// follow waits for the end of the command, brings it about when that is due, and sets the result.
+func (x *Execution) follow(ctx context.Context) (recorded bool) {
+	type ending struct {
+		exit engine.Exit
+		err  error
+	}
+	waiting, stop := context.WithCancel(x.fleet.ctx)
+	defer stop()
+	ended := make(chan ending, 1)
+	go func() {
+		exit, err := x.proc.Wait(waiting)
+		ended <- ending{exit, err}
+	}()
+	var overdue, long, gaveUp <-chan time.Time
+	if !x.attached {
+		overdue, long = time.After(time.Until(x.deadline)), time.After(longEnough)
+	}
+	var canceled <-chan struct{}
+	if x.ctx != nil {
+		canceled = x.ctx.Done()
+	}
+	why := ""
+	kill := func(reason string) {
+		why, overdue, canceled, gaveUp = reason, nil, nil, time.After(killLimit)
+		go x.kill(ctx)
+	}
+	for {
+		select {
+		case end := <-ended:
+			x.finish(end.exit, end.err, why)
+			return recorded
+		case <-long:
+			long, recorded = nil, true
+			x.record(ctx)
+		case <-overdue:
+			x.result.TimedOut = true
+			kill("its time limit of " + x.deadline.Sub(x.started).String() + " was reached")
+		case <-canceled:
+			if x.attached {
+				stop()
+				canceled = nil
+				continue
+			}
+			kill("it was canceled")
+		case <-gaveUp:
+			logf.Errorf(ctx, "command %s goes on although it was killed", x.ID())
+			x.finish(engine.Exit{Code: killedCode}, nil, why+", but it could not be ended")
+			return recorded
+		}
+	}
+}
+
+func (x *Execution) kill(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, killLimit)
+	defer cancel()
+	if err := x.proc.Kill(ctx); err != nil {
+		logf.Errorf(ctx, "kill command %s: %v", x.ID(), err)
+	}
+}
+
+// finish sets the result. why is the reason if it was killed by us.
+func (x *Execution) finish(exit engine.Exit, err error, why string) {
+	r := &x.result
+	r.SandboxID, r.Duration = x.entry.id, max(0, time.Since(x.started).Seconds())
+	r.ReturnCode, r.Signal, r.OutOfMemory, r.Reason = exit.Code, exit.Signal, exit.OutOfMemory, why
+	if x.stdout != nil {
+		r.Stdout = x.stdout.text()
+		r.Truncated = x.stdout.truncated()
+	}
+	if x.stderr != nil {
+		r.Stderr = x.stderr.text()
+		r.Truncated = r.Truncated || x.stderr.truncated()
+	}
+	switch {
+	case r.TimedOut:
+		r.ReturnCode = timedOutCode
+	case err != nil && x.attached && x.ctx.Err() != nil:
+		x.err = errors.Wrapf(x.ctx.Err(), "the attachment ended")
+	case err != nil && x.fleet.ctx.Err() != nil:
+		x.err = errors.Remedy(errors.Explainf(err, errors.Unavailable, "Harvest is shutting down; the command goes on"), "attach to it when Harvest is up again")
+	case err != nil || exit.Signal != "":
+		x.blameSandbox(err)
+	}
+}
+
+// blameSandbox finds out whether the command ended because its sandbox did.
+func (x *Execution) blameSandbox(err error) {
+	f, e := x.fleet, x.entry
+	if err != nil { // the sandbox's own end may become known a moment later
+		timer := time.NewTimer(endLimit)
+		defer timer.Stop()
+		select {
+		case <-e.ended:
+		case <-f.ctx.Done():
+		case <-timer.C:
+		}
+	}
+	f.mu.Lock()
+	sb := e.record
+	f.mu.Unlock()
+	r := &x.result
+	switch {
+	case sb.Status != Running && sb.Status != Lost:
+		if err != nil {
+			r.ReturnCode, r.Signal = killedCode, "KILL"
+		}
+		r.OutOfMemory = r.OutOfMemory || sb.OutOfMemory
+		r.Reason = orDefault(r.Reason, "the sandbox ended: "+sb.Reason)
+	case err != nil:
+		x.err = errors.Explainf(err, errors.KindOf(err), "how the command ended is not known: %s", errors.Message(err))
+	case r.OutOfMemory:
+		r.Reason = orDefault(r.Reason, "it ran out of memory")
+	}
+}
+
+// leaver is a stream that keeps the sandbox from being idle.
+type leaver struct {
+	io.ReadCloser
+	leave func()
+	once  sync.Once
+}
+
+func (l *leaver) Close() error {
+	defer l.once.Do(l.leave)
+	return l.ReadCloser.Close()
+}

@@ -1,0 +1,150 @@
+package sandbox
+
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+const recoverAtOnce = 16
+
+// recover brings records and engine into agreement after an earlier server ended in whatever state.
+func (f *Fleet) recover(ctx context.Context) error {
+	records, err := f.opts.Store.List(ctx, "", Filter{})
+	if err != nil {
+		return errors.Wrapf(err, "read the records")
+	}
+	handles, err := f.opts.Engine.List(ctx)
+	if err != nil {
+		return errors.Wrapf(err, "list the sandboxes of the engine")
+	}
+	exists := map[string]engine.Handle{}
+	for _, h := range handles {
+		exists[h.ID] = h
+	}
+	// All are live before the first is worked on, so that everything that exists is either known or to be removed.
+	var entries []*entry
+	for _, sb := range records {
+		e := newEntry(sb, orDefault(sb.Limits.CPU, f.opts.Defaults.CPU), orDefault(sb.Limits.Memory, f.opts.Defaults.Memory))
+		if e.record.Handle == (engine.Handle{}) {
+			e.record.Handle = exists[sb.ID] // of one that was being created
+		}
+		f.live[sb.ID] = e
+		entries = append(entries, e)
+	}
+	var g errgroup.Group
+	g.SetLimit(recoverAtOnce)
+	for _, h := range handles {
+		if h.ID == "" || f.live[h.ID] == nil {
+			g.Go(func() error {
+				logf.Infof(ctx, "removing the sandbox %s %s, which no record knows", h.Ref, h.ID)
+				f.discard(ctx, orDefault(h.ID, h.Ref), h, nil)
+				return nil
+			})
+		}
+	}
+	for _, e := range entries {
+		g.Go(func() error {
+			f.recoverOne(logContext(context.WithoutCancel(ctx), e.record), e)
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// recoverOne goes on where the earlier server was with e.
+func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
+	f.mu.Lock()
+	sb := e.record.Clone()
+	f.mu.Unlock()
+	switch sb.Status {
+	case Creating:
+		f.finish(ctx, e, nil, func(r *Sandbox) error {
+			r.Status, r.Reason, r.FailedStage = Failed, "the server ended while it was created", "recover"
+			return nil
+		}, EventFailed)
+		if sb.Handle != (engine.Handle{}) {
+			f.discard(ctx, sb.ID, sb.Handle, nil)
+		}
+	case Stopping:
+		f.halt(e, nil)
+	case Running, Lost:
+		f.keep(ctx, e)
+		box, err := f.opts.Engine.Open(ctx, sb.Handle)
+		if sb.Status == Running {
+			// Whatever comes of it, nobody has watched it since the earlier server ended.
+			if changed, err := f.update(ctx, e, func(r *Sandbox) error {
+				r.Status, r.Reason = Lost, "the server ended; it is looked for"
+				return nil
+			}); !changed || err != nil {
+				logf.Errorf(ctx, "recover a sandbox: %v", err)
+			}
+		}
+		switch {
+		case err == nil:
+			f.adopt(ctx, e, box)
+		case errors.Is(err, errors.NotFound):
+			f.gone(ctx, e)
+		default:
+			logf.Warnf(ctx, "a sandbox cannot be reached: %v", err)
+			f.emit(Event{Type: EventLost, Sandbox: sb})
+			f.tasks.Go(func() { f.search(ctx, e) })
+		}
+	}
+}
+
+// keep tells images and volumes again what the sandbox uses.
+func (f *Fleet) keep(ctx context.Context, e *entry) {
+	errs := []error{f.use(e, f.opts.Engine.Images(), e.record.ImageID)}
+	for _, m := range e.record.Volumes {
+		errs = append(errs, f.use(e, f.opts.Engine.Volumes(), m.Name))
+	}
+	if err := errors.Join(errs...); err != nil {
+		logf.Warnf(ctx, "what the sandbox uses: %v", err)
+	}
+}
+
+// adoptCommands takes up the time limits of commands that an earlier connection started.
+func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox) {
+	opener, ok := box.(engine.ProcessOpener)
+	if !ok {
+		return
+	}
+	found, err := opener.Processes(ctx)
+	if err != nil {
+		logf.Warnf(ctx, "list the commands of a sandbox that was found: %v", err)
+		return
+	}
+	f.mu.Lock()
+	known := map[string]Command{}
+	for _, c := range e.record.Commands {
+		known[c.ID] = c
+	}
+	for x := range e.commands { // started by this server, before the sandbox was lost
+		known[x.ID()] = Command{ID: x.ID(), Deadline: x.deadline}
+	}
+	f.mu.Unlock()
+	for _, info := range found {
+		if info.Exit != nil {
+			continue
+		}
+		c, ok := known[info.ID]
+		if !ok { // it had just been started
+			c = Command{ID: info.ID, Deadline: info.Started.Add(f.opts.Timeouts.Exec)}
+		}
+		proc, err := opener.OpenProcess(ctx, info.ID, engine.Stdio{})
+		if err != nil {
+			logf.Warnf(ctx, "take up command %s: %v", info.ID, err)
+			continue
+		}
+		x := &Execution{
+			fleet: f, entry: e, proc: proc, started: info.Started, deadline: c.Deadline,
+			terminal: info.Terminal, detached: true, done: make(chan struct{}),
+		}
+		f.run(ctx, x)
+	}
+}

@@ -1,0 +1,240 @@
+package sandbox
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/docker/go-units"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// What a Request may ask.
+const (
+	baseImage  = "base"
+	idPrefix   = "sbx_"
+	minCPU     = 0.01
+	minMemory  = 32 << 20 // below it not even a shell starts
+	minDisk    = 1 << 20
+	maxTags    = 64
+	maxMounts  = 64
+	maxRefText = 256
+)
+
+var (
+	namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+	tagPattern  = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_./-]{0,62}$`)
+	hostPattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+	userPattern = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31}(:[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31})?$`)
+)
+
+// plan is a Request with everything decided.
+type plan struct {
+	Request
+	limits     engine.Limits // in force
+	cpu        float64       // reserved for quotas and cost, whether the engine can hold the limit or not
+	memory     int64
+	life, idle time.Duration
+}
+
+// plan validates req and fills in the defaults. Its error tells everything that is wrong.
+func (f *Fleet) plan(req Request) (plan, error) {
+	var p problems
+	checkNames(&p, req)
+	checkEnv(&p, req.Env)
+	checkMounts(&p, req.Volumes)
+	if req.Engine != "" && req.Engine != f.opts.Engine.Name() {
+		p.addf(errors.Unsupported, "leave engine out", "there is no engine %.80q here, only %s", req.Engine, f.opts.Engine.Name())
+	}
+	if len(req.Volumes) > 0 && !f.caps.Volumes {
+		p.addf(errors.Unsupported, "leave volumes out", "the engine %s has no volumes on this machine", f.opts.Engine.Name())
+	}
+	if req.User != "" && !f.caps.Users {
+		p.addf(errors.Unsupported, "leave user out", "the engine %s has no users on this machine", f.opts.Engine.Name())
+	}
+	checkNetwork(&p, req.Network)
+	out := plan{Request: req}
+	out.Image = orDefault(req.Image, baseImage)
+	out.Network.Mode = orDefault(req.Network.Mode, "none")
+	out.life = checkTime(&p, "timeout_seconds", req.TimeoutSeconds, f.opts.Timeouts.Life, f.opts.Timeouts.MaxLife)
+	out.idle = checkTime(&p, "idle_timeout_seconds", req.IdleTimeoutSeconds, f.opts.Timeouts.Idle, f.opts.Timeouts.MaxLife)
+	f.checkLimits(&p, &out)
+	return out, p.err()
+}
+
+func orDefault[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+func checkNames(p *problems, req Request) {
+	if req.Name != "" && (!namePattern.MatchString(req.Name) || strings.HasPrefix(req.Name, idPrefix)) {
+		p.invalidf("use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit and not with \""+idPrefix+"\"",
+			"%.100q cannot be a sandbox's name", req.Name)
+	}
+	if req.Hostname != "" && !hostPattern.MatchString(req.Hostname) {
+		p.invalidf("use 1 to 63 letters, digits or '-', not at the ends", "%.100q cannot be a host name", req.Hostname)
+	}
+	if !isText(req.Image, maxRefText) {
+		p.invalidf("name an image that \"harvest image ls\" shows", "%.100q cannot be an image", req.Image)
+	}
+	checkWhere(p, req.Workdir, req.User)
+	if len(req.Tags) > maxTags {
+		p.invalidf(fmt.Sprintf("use at most %d", maxTags), "there are %d tags", len(req.Tags))
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(req.Tags)) {
+		if !tagPattern.MatchString(key) {
+			p.invalidf("name tags with 1 to 63 letters, digits, '_', '.', '/' or '-'", "%.100q cannot be a tag's name", key)
+		}
+		if !isText(req.Tags[key], maxRefText) {
+			p.invalidf(fmt.Sprintf("use up to %d bytes of text in one line", maxRefText), "the value of the tag %.100q is not a short text", key)
+		}
+	}
+}
+
+// checkWhere checks where and as whom commands run, as far as it can be told without the sandbox.
+func checkWhere(p *problems, workdir, user string) {
+	if workdir != "" && (!path.IsAbs(workdir) || path.Clean(workdir) != workdir || strings.ContainsRune(workdir, 0)) {
+		p.invalidf("give an absolute path without '..', such as /workspace", "%.200q cannot be a working directory", workdir)
+	}
+	if user != "" && !userPattern.MatchString(user) {
+		p.invalidf("give a name or a number, either followed by ':' and a group", "%.100q cannot be a user", user)
+	}
+}
+
+func isText(s string, limit int) bool {
+	return len(s) <= limit && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+func checkEnv(p *problems, env map[string]string) {
+	before := len(p.texts)
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		p.add(engine.CheckEnvName(name))
+		if strings.ContainsRune(env[name], 0) {
+			p.invalidf("leave NUL bytes out", "the environment variable %.100q contains a NUL byte", name)
+		}
+	}
+	if len(p.texts) == before { // what is left is their size
+		p.add(engine.CheckCommand(engine.Command{Args: []string{"any"}, Env: env}))
+	}
+}
+
+// Directories that the sandbox itself needs: kernel trees may hold no volume at all, system trees must not be covered.
+var (
+	kernelTrees = []string{"/proc", "/sys", "/dev"}
+	systemTrees = []string{"/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/sbin", "/var"}
+)
+
+func checkMounts(p *problems, mounts []Mount) {
+	if len(mounts) > maxMounts {
+		p.invalidf(fmt.Sprintf("use at most %d", maxMounts), "there are %d volumes", len(mounts))
+		return
+	}
+	for i, m := range mounts {
+		p.add(volume.CheckName(m.Name))
+		if !path.IsAbs(m.Path) || path.Clean(m.Path) != m.Path || strings.ContainsRune(m.Path, 0) {
+			p.invalidf("give an absolute path without '..' and without a '/' at its end, such as /data", "the volume %.130q cannot be mounted at %.200q", m.Name, m.Path)
+			continue
+		}
+		below := func(tree string) bool { return within(tree, m.Path) }
+		if slices.Contains(systemTrees, m.Path) || slices.ContainsFunc(kernelTrees, below) {
+			p.invalidf("mount it elsewhere, such as at /data", "the volume %.130q would cover %s, which the sandbox needs", m.Name, m.Path)
+		}
+		for _, other := range mounts[:i] {
+			if path.IsAbs(other.Path) && (within(other.Path, m.Path) || within(m.Path, other.Path)) {
+				p.invalidf("mount volumes beside each other", "the mounts at %.200q and %.200q overlap", other.Path, m.Path)
+			}
+		}
+	}
+}
+
+// within reports whether the clean path p is tree or below it.
+func within(tree, p string) bool {
+	return p == tree || strings.HasPrefix(p, strings.TrimSuffix(tree, "/")+"/")
+}
+
+func checkNetwork(p *problems, n Network) {
+	switch n.Mode {
+	case "", "none":
+		if len(n.Allow) > 0 {
+			p.invalidf("leave network.allow out", "network.allow has no meaning without a network")
+		}
+	case "default", "allow":
+		p.addf(errors.Unsupported, "use the network mode \"none\", and bring what is needed in with files or volumes", "sandboxes cannot have the network mode %q yet", n.Mode)
+	default:
+		p.invalidf("use \"none\"", "there is no network mode %.80q", n.Mode)
+	}
+}
+
+// checkTime returns the time limit that seconds asks for.
+func checkTime(p *problems, field string, seconds float64, otherwise, most time.Duration) time.Duration {
+	if seconds == 0 {
+		return otherwise
+	}
+	if math.IsNaN(seconds) || seconds < 0 || seconds > most.Seconds() {
+		p.invalidf(fmt.Sprintf("give a number from 0, which means the default, to %.0f", most.Seconds()), "%s cannot be %v", field, seconds)
+		return otherwise
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// checkLimits decides the limits: what was asked, else the default, as far as the engine holds it.
+func (f *Fleet) checkLimits(p *problems, out *plan) {
+	asked := engine.Limits{CPU: out.CPU, Memory: out.Memory, Disk: out.Disk, Processes: out.Processes, Files: out.Files}
+	machine, defaults := f.opts.Machine, f.opts.Defaults
+	if math.IsNaN(asked.CPU) || asked.CPU < 0 || (asked.CPU > 0 && asked.CPU < minCPU) || asked.CPU > machine.CPU {
+		p.invalidf(fmt.Sprintf("give a number of cores from %v to %v, or 0 for the default", minCPU, machine.CPU), "cpu cannot be %v on this machine, which has %v cores", asked.CPU, machine.CPU)
+	}
+	if asked.Memory < 0 || (asked.Memory > 0 && asked.Memory < minMemory) || asked.Memory > machine.Memory {
+		p.invalidf(fmt.Sprintf("give from %s to %s, or 0 for the default", units.BytesSize(minMemory), units.BytesSize(float64(machine.Memory))),
+			"memory_bytes cannot be %d (%s) on this machine, which has %s", asked.Memory, units.BytesSize(float64(asked.Memory)), units.BytesSize(float64(machine.Memory)))
+	}
+	if asked.Disk < 0 || (asked.Disk > 0 && asked.Disk < minDisk) {
+		p.invalidf("give at least "+units.BytesSize(minDisk)+", or 0 for the default", "disk_bytes cannot be %d", asked.Disk)
+	}
+	if asked.Processes < 0 {
+		p.invalidf("give a positive number, or 0 for the default", "processes cannot be %d", asked.Processes)
+	}
+	if asked.Files < 0 {
+		p.invalidf("give a positive number, or 0 for the default", "open_files cannot be %d", asked.Files)
+	}
+	out.limits.CPU = limit(f, p, "cpu", asked.CPU, defaults.CPU)
+	out.limits.Memory = limit(f, p, "memory", asked.Memory, defaults.Memory)
+	out.limits.Disk = limit(f, p, "disk", asked.Disk, defaults.Disk)
+	out.limits.Processes = limit(f, p, "processes", asked.Processes, defaults.Processes)
+	out.limits.Files = limit(f, p, "files", asked.Files, defaults.Files)
+	out.cpu, out.memory = orDefault(asked.CPU, defaults.CPU), orDefault(asked.Memory, defaults.Memory)
+}
+
+// limit returns the limit in force. A default that the engine does not hold is dropped, as Capabilities tell; one that was
+// asked for is refused.
+func limit[T int | int64 | float64](f *Fleet, p *problems, name string, asked, otherwise T) T {
+	if slices.Contains(f.caps.Limits, name) {
+		return orDefault(asked, otherwise)
+	}
+	if asked != 0 {
+		p.addf(errors.Unsupported, "leave it out, or see \"harvest doctor\" for what is missing", "the engine %s cannot limit %s on this machine", f.opts.Engine.Name(), name)
+	}
+	return 0
+}
+
+// checkPath checks a path inside the sandbox.
+func checkPath(p *problems, name string) {
+	if !path.IsAbs(name) || strings.ContainsRune(name, 0) || len(name) > 4096 {
+		p.invalidf("give an absolute path in the sandbox, such as /workspace", "%.200q is not a path in the sandbox", name)
+	}
+}
