@@ -1,0 +1,54 @@
+# make run     builds Harvest, prepares this machine, and runs a line of Python in a sandbox
+# make test    all tests, with the race detector
+# make check   formatting, vet, the house's rules, staticcheck, known vulnerabilities
+# make cover   all tests once, with the race detector and the built binary, and the coverage gate
+# make bench   the benchmarks, with the peers that are installed beside them
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+GOTEST   := CGO_ENABLED=1 go test -race -timeout 30m
+COVER    := cover
+# What the gate does not count: code of tests, and programs that only developers run.
+UNCOUNTED := internal/lint,internal/testenv,engine/enginetest,store/storetest,bench
+
+.PHONY: build run test check fmt vulncheck cover bench deps clean
+
+build:
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+
+run: build
+	bin/harvest doctor --fix
+	bin/harvest run --code 'print(6*7)'
+
+deps:
+	@scripts/deps
+
+test: deps
+	$(GOTEST) ./...
+
+fmt:
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "gofmt -w these files:"; echo "$$unformatted"; exit 1; fi
+
+check: fmt
+	go vet ./...
+	go test -count=1 ./internal/lint
+	go tool staticcheck ./...
+	@scripts/vulncheck
+
+vulncheck:
+	@scripts/vulncheck
+
+# Unit tests count into cover/unit, processes of the built binary into cover/e2e; the gate sees both.
+cover: deps
+	rm -rf $(COVER) && mkdir -p $(COVER)/unit $(COVER)/e2e && chmod 1777 $(COVER)/e2e
+	HARVEST_COVERDIR=$(CURDIR)/$(COVER)/e2e $(GOTEST) -count=1 -covermode=atomic -coverpkg=./... ./... \
+		-args -test.gocoverdir=$(CURDIR)/$(COVER)/unit
+	go tool covdata textfmt -i=$(COVER)/unit,$(COVER)/e2e -o $(COVER)/profile.txt
+	go run ./internal/coverage -min 90 -exclude $(UNCOUNTED) $(COVER)/profile.txt
+
+bench: build
+	go run ./bench
+
+clean:
+	rm -rf bin $(COVER)

@@ -1,0 +1,75 @@
+package lint
+
+import (
+	"go/ast"
+	"path"
+	"slices"
+	"strings"
+)
+
+// forbidden says what code must not call, except in the packages of in. Tests are free.
+var forbidden = []struct {
+	call string // import path and name, or the name of a builtin; "pkg.Print*" stands for all that begin so
+	in   []string
+	hint string
+}{
+	{"fmt.Errorf", nil, "write errors.Wrapf or errors.Errorf for operators, errors.Newf or errors.Explainf for clients"},
+	{"fmt.Print*", []string{"cmd/harvest/..."}, "write to an io.Writer that the caller gives, or log with logf"},
+	{"print", nil, "log with logf.Debugf(ctx, …)"},
+	{"println", nil, "log with logf.Debugf(ctx, …)"},
+	{"os.Exit", nil, "return an error; only main and the entries of helper processes end a process"},
+	{"time.Sleep", nil, "wait for the event itself, or select on a timer and ctx.Done()"},
+	{"os/exec.Command", nil, "write exec.CommandContext, so that the program ends with its caller"},
+	{"panic", nil, "return errors.Errorf(…)"},
+	{"context.Background", []string{"engine/enginetest"}, "pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},
+	{"context.TO" + "DO", nil, "pass the caller's ctx on"},
+	{"net/http.ListenAndServe*", nil, "use an http.Server with time limits, and shut it down"},
+	{"net/http.Get", nil, "use http.NewRequestWithContext"},
+	{"net/http.Post*", nil, "use http.NewRequestWithContext"},
+	{"os.Setenv", nil, "pass an environment to what needs it"},
+	{"os.Chdir", nil, "pass a directory to what needs it"},
+}
+
+// calls checks what functions are used, called or not, and that there is no func init.
+func calls(t *tree) []Finding {
+	var all []Finding
+	for _, f := range t.files {
+		if f.isTest() {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				if n.Recv == nil && n.Name.Name == "init" {
+					all = append(all, Finding{f.path, f.line(n), "init", "there is a func init", "do it where it is needed, or in main"})
+				}
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && f.imports[x.Name] != "" {
+					all = append(all, forbid(f, n, f.imports[x.Name]+"."+n.Sel.Name)...)
+				}
+			case *ast.CallExpr:
+				if x, ok := n.Fun.(*ast.Ident); ok {
+					all = append(all, forbid(f, n, x.Name)...)
+				}
+			}
+			return true
+		})
+	}
+	return all
+}
+
+func forbid(f *file, n ast.Node, name string) []Finding {
+	for _, rule := range forbidden {
+		stem, open := strings.CutSuffix(rule.call, "*")
+		hit := name == rule.call || open && strings.HasPrefix(name, stem)
+		if !hit || slices.ContainsFunc(rule.in, func(p string) bool { return fits(p, f.dir()) }) {
+			continue
+		}
+		if f.isMain() && (name == "os.Exit" || name == "context.Background") {
+			continue
+		}
+		short := path.Base(name)
+		return []Finding{{f.path, f.line(n), short, "there is a use of " + short, rule.hint}}
+	}
+	return nil
+}

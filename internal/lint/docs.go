@@ -1,0 +1,149 @@
+package lint
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The README is read in a minute.
+const readmeLines = 150
+
+// a decision fits on a page.
+const decisionLines = 60
+
+// pages checks that the README is short and says how to begin, and that ARCHITECTURE.md names every package.
+func pages(t *tree) []Finding {
+	var all []Finding
+	readme := t.docs["README.md"]
+	if n := strings.Count(readme, "\n"); n > readmeLines {
+		all = append(all, Finding{"README.md", 0, "pages", fmt.Sprintf("it has %d lines", n), fmt.Sprintf("move some to docs/; %d is the most", readmeLines)})
+	}
+	for _, command := range []string{"make run", "make test"} {
+		if !strings.Contains(readme, command) {
+			all = append(all, Finding{"README.md", 0, "pages", "it does not say `" + command + "`", "say how to run and test a fresh clone"})
+		}
+	}
+	named := map[string]bool{}
+	for _, f := range t.files {
+		if f.isTest() || named[f.dir()] {
+			continue
+		}
+		named[f.dir()] = true
+		if !strings.Contains(t.docs["ARCHITECTURE.md"], "`"+f.dir()+"`") {
+			all = append(all, Finding{"ARCHITECTURE.md", 0, "pages", "package `" + f.dir() + "` is not in the layout", "add a row that says what it holds"})
+		}
+	}
+	return all
+}
+
+// sections are what the mission asks for: the numbers of each section run from 1.
+var sections = map[string]int{
+	"A": 12, "B": 5, "C": 3, "D": 5, "E": 10, "F": 8,
+	"1.": 9, "2.": 8, "3.": 6, "4.": 10, "5.": 7, "6.": 10, "7.": 10, "8.": 10, "9.": 6, "10.": 7,
+}
+
+var (
+	missionComment = regexp.MustCompile(`(?m)^\s*(?://|#) mission: (.*)$`)
+	missionID      = regexp.MustCompile(`^([A-F]|\d+\.)(\d+)$`)
+)
+
+// missions checks that comments name requirements that there are.
+func missions(t *tree) []Finding {
+	var all []Finding
+	look := func(p, text string, line int) {
+		for _, m := range missionComment.FindAllStringSubmatch(text, -1) {
+			for id := range strings.FieldsFuncSeq(m[1], func(r rune) bool { return r == ',' || r == ' ' }) {
+				parts := missionID.FindStringSubmatch(id)
+				number := 0
+				if parts != nil {
+					number, _ = strconv.Atoi(parts[2])
+				}
+				if number < 1 || number > sections[parts[1]] {
+					all = append(all, Finding{p, line, "missions", "there is no requirement " + id, "name one from A1 to F8 or 1.1 to 10.7, several with commas"})
+				}
+			}
+		}
+	}
+	for _, f := range t.files {
+		for _, group := range f.ast.Comments {
+			for _, c := range group.List {
+				look(f.path, c.Text, f.line(c))
+			}
+		}
+	}
+	for p, text := range t.docs {
+		if path.Ext(p) == ".txtar" {
+			look(p, text, 0)
+		}
+	}
+	return all
+}
+
+var link = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
+
+// links checks that pages point at files that exist.
+func links(t *tree) []Finding {
+	var all []Finding
+	for p, text := range t.docs {
+		if path.Ext(p) != ".md" {
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(m[1], ":") && !t.all[path.Join(path.Dir(p), m[1])] {
+				all = append(all, Finding{p, 0, "links", m[1] + " does not exist", "link a file that does"})
+			}
+		}
+	}
+	return all
+}
+
+var decisionName = regexp.MustCompile(`^docs/decisions/(\d{3})-[a-z0-9-]+\.md$`)
+
+// decisions checks that each is named NNN-words.md, has a number of its own, fits on a page, and is linked from a page outside.
+func decisions(t *tree) []Finding {
+	var all []Finding
+	numbers := map[string]string{}
+	var names []string
+	for p := range t.docs {
+		if path.Dir(p) == "docs/decisions" {
+			names = append(names, p)
+		}
+	}
+	slices.Sort(names)
+	for _, p := range names {
+		m := decisionName.FindStringSubmatch(p)
+		if m == nil {
+			all = append(all, Finding{p, 0, "decisions", "its name is not like the others'", "name it docs/decisions/NNN-words.md"})
+			continue
+		}
+		if other := numbers[m[1]]; other != "" {
+			all = append(all, Finding{p, 0, "decisions", "it has the number of " + other, "take the next free one"})
+		}
+		numbers[m[1]] = p
+		if n := strings.Count(t.docs[p], "\n"); n > decisionLines {
+			all = append(all, Finding{p, 0, "decisions", fmt.Sprintf("it has %d lines", n), fmt.Sprintf("%d, a page, is the most", decisionLines)})
+		}
+		if !linked(t, p) {
+			all = append(all, Finding{p, 0, "decisions", "no page links it", "add it to the list in ARCHITECTURE.md"})
+		}
+	}
+	return all
+}
+
+func linked(t *tree, target string) bool {
+	for p, text := range t.docs {
+		if strings.HasPrefix(p, "docs/decisions/") {
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if path.Join(path.Dir(p), m[1]) == target {
+				return true
+			}
+		}
+	}
+	return false
+}

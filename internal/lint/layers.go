@@ -1,0 +1,149 @@
+package lint
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// row says what one package may import of ours. "x/..." stands for x and all below it.
+type row struct {
+	pkg  string
+	may  []string
+	hint string // what to do instead of importing anything else
+}
+
+// above holds for every package but the two at the bottom.
+var above = []string{"errors", "logf"}
+
+// rows is the picture of layers in ARCHITECTURE.md, from the bottom to the top. The first row that fits a package counts.
+var rows = []row{
+	{"errors", nil, "errors is at the bottom; what needs more belongs above it"},
+	{"logf", nil, "logf is at the bottom; what needs more belongs above it"},
+
+	{"internal/lint", nil, "the rules read files, not packages"},
+	{"internal/testenv", nil, "helpers of all tests know no package of ours; put a helper that does beside its package"},
+	{"internal/...", nil, "internal packages are plain helpers; pass what they need as parameters"},
+
+	{"config", nil, "config knows values only; whoever uses them converts them"},
+	{"event", nil, "events are plain; the package that sends one fills it"},
+	{"secret", []string{"config"}, "secrets are plain; sandbox and session decide who gets them"},
+	{"gateway", []string{"internal/..."}, "the gateway asks a policy function that it is given"},
+	{"volume", nil, "the contract of volumes stands alone; an engine implements it"},
+	{"volume/...", []string{"volume", "internal/..."}, "volumes know nothing of engines"},
+	{"image", nil, "the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
+	{"image/...", []string{"image/...", "internal/..."}, "images know nothing of engines; take a small Runner interface"},
+
+	{"engine", []string{"image", "volume"}, "the contract of engines knows images and volumes only; policy belongs in sandbox"},
+	{"engine/enginetest", []string{"engine", "image", "volume", "internal/..."}, "the suite uses the contract only, so that every engine can run it"},
+	{"engine/fake/...", []string{"engine", "engine/fake/...", "image/...", "volume/...", "gateway", "internal/..."}, "engines hold no policy and do not know one another"},
+	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway", "internal/..."}, "engines hold no policy and do not know one another"},
+	{"engine/modal/...", []string{"engine", "engine/modal/...", "image/...", "volume/...", "config", "internal/..."}, "engines hold no policy and do not know one another"},
+	{"agent", []string{"engine"}, "agents are pure: they make a command and decode lines"},
+	{"agent/...", []string{"agent", "engine"}, "agents are pure: they make a command and decode lines"},
+
+	{"sandbox", []string{"engine", "image", "volume", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
+	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
+	{"session", []string{"sandbox", "s3sync", "engine", "agent", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
+	{"repo", []string{"sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
+	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
+	{"store/...", []string{"store/...", "sandbox", "session", "repo", "schedule", "secret", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},
+
+	{"api", []string{"event"}, "the wire format is plain; server and client convert"},
+	{"client", []string{"api", "event", "internal/..."}, "the client knows the wire format only, so that programs can import it alone"},
+	{"web", nil, "the UI is files; the server serves them"},
+	{"server", []string{"api", "web", "config", "sandbox", "session", "repo", "schedule", "s3sync", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
+	{"modalapi/...", []string{"modalapi/...", "api", "sandbox", "session", "secret", "engine", "image", "volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
+
+	{"cmd/harvest/...", []string{"..."}, ""},
+	{"bench/...", []string{"..."}, ""},
+}
+
+// fits reports whether pkg is what pattern says.
+func fits(pattern, pkg string) bool {
+	if stem, ok := strings.CutSuffix(pattern, "..."); ok {
+		return stem == "" || pkg == strings.TrimSuffix(stem, "/") || strings.HasPrefix(pkg, stem)
+	}
+	return pattern == pkg
+}
+
+// layers checks what our packages import of one another. Tests may import what they like, save commands.
+func layers(t *tree) []Finding {
+	var all []Finding
+	for _, f := range t.files {
+		i := slices.IndexFunc(rows, func(r row) bool { return fits(r.pkg, f.dir()) })
+		if i < 0 {
+			all = append(all, Finding{f.path, 0, "layers", "package " + f.dir() + " has no row", "add one to internal/lint/layers.go and the picture in ARCHITECTURE.md"})
+			continue
+		}
+		for _, spec := range f.ast.Imports {
+			target, _ := strconv.Unquote(spec.Path.Value)
+			dep, ours := strings.CutPrefix(target, modulePath+"/")
+			if !ours || dep == f.dir() || allowed(rows[i], dep, f.isTest()) {
+				continue
+			}
+			hint := rows[i].hint
+			if helper(dep) {
+				hint = "import it in tests only"
+			}
+			all = append(all, Finding{f.path, f.line(spec), "layers", f.dir() + " may not import " + dep, hint})
+		}
+	}
+	return all
+}
+
+// helper reports whether pkg exists for tests.
+func helper(pkg string) bool {
+	return pkg == "internal/testenv" || pkg == "internal/lint" || pkg == "engine/enginetest" || pkg == "store/storetest"
+}
+
+func allowed(r row, dep string, test bool) bool {
+	switch {
+	case test:
+		return !fits("cmd/...", dep)
+	case helper(dep):
+		return fits(r.pkg, "bench")
+	case r.pkg == "errors" || r.pkg == "logf":
+		return false
+	}
+	return slices.Contains(above, dep) || slices.ContainsFunc(r.may, func(p string) bool { return fits(p, dep) })
+}
+
+// others says where a library of others, or one of Go's own, may be imported. Tests are free.
+var others = []struct {
+	path string // "x/..." stands for x and all below it
+	in   []string
+	hint string
+}{
+	{"gvisor.dev/...", []string{"engine/gvisor/..."}, "ask the engine through its contract"},
+	{"github.com/spf13/...", []string{"cmd/harvest/..."}, "only the command line has commands and flags"},
+	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
+	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
+	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."}, "report progress to a function; the command line draws it"},
+	{"testing/...", []string{"internal/testenv", "engine/enginetest", "store/storetest", "bench/..."}, "move it to a _test.go file"},
+	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
+	{"log", nil, "write logf.Infof(ctx, …)"},
+	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
+	{"os/exec", []string{"engine/...", "image/...", "internal/testenv", "cmd/harvest/...", "bench/..."}, "only engines, image builders and the command line start programs"},
+	{"io/ioutil", nil, "use io and os"},
+	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where nobody may gain from guessing"},
+}
+
+// foreign checks what our packages import of others.
+func foreign(t *tree) []Finding {
+	var all []Finding
+	for _, f := range t.files {
+		if f.isTest() {
+			continue
+		}
+		for _, spec := range f.ast.Imports {
+			target, _ := strconv.Unquote(spec.Path.Value)
+			for _, o := range others {
+				if fits(o.path, target) && !slices.ContainsFunc(o.in, func(p string) bool { return fits(p, f.dir()) }) {
+					all = append(all, Finding{f.path, f.line(spec), "imports", f.dir() + " may not import " + target, o.hint})
+				}
+			}
+		}
+	}
+	return all
+}
