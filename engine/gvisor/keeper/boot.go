@@ -6,11 +6,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
@@ -38,12 +38,6 @@ type guest struct {
 	sb   *sandbox.Sandbox
 }
 
-// capabilities are those of root in a sandbox: the usual set of containers. They count inside gVisor only.
-var capabilities = []string{
-	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD", "CAP_NET_BIND_SERVICE",
-	"CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
-}
-
 // bootGuest starts the gVisor process. It must run on the keeper's main thread: gVisor dies with that thread.
 func bootGuest(args wire.BootArgs) (*guest, error) {
 	conf, err := runscConfig(args)
@@ -54,7 +48,7 @@ func bootGuest(args wire.BootArgs) (*guest, error) {
 	spec := g.baseSpec([]string{"/init"})
 	spec.Root.Readonly = true
 	spec.Annotations[annotationType] = "sandbox"
-	g.setRoot(spec, args.Init, "none")
+	g.setRoot(spec, args.Init, "")
 	spec.Linux.CgroupsPath = args.Cgroup
 	spec.Linux.Resources = resources(args.Limits)
 	bundle, err := writeBundle(filepath.Join(args.Dir, "root"), spec)
@@ -133,12 +127,15 @@ func (g *guest) baseSpec(args []string) *specs.Spec {
 
 func (g *guest) emptyDir() string { return filepath.Join(g.args.Dir, "empty") }
 
-// setRoot makes the EROFS file at path the spec's root, with a writable layer in medium.
+// setRoot makes the EROFS file at path the spec's root, with a writable layer in medium, if any.
 func (g *guest) setRoot(s *specs.Spec, path, medium string) {
 	s.Annotations[boot.RootfsPrefix+"type"] = "erofs"
 	s.Annotations[boot.RootfsPrefix+"source"] = path
+	if medium == "" {
+		return
+	}
 	s.Annotations[boot.RootfsPrefix+"overlay"] = medium
-	if n := g.args.Limits.Disk; n > 0 && medium != "none" {
+	if n := g.args.Limits.Disk; n > 0 {
 		s.Annotations[boot.RootfsPrefix+"options"] = fmt.Sprintf("size=%d", n)
 	}
 }
@@ -157,7 +154,7 @@ func resources(l engine.Limits) *specs.LinuxResources {
 	}
 	if l.Processes > 0 {
 		n := int64(l.Processes*pidsPerProcess + 256)
-		r.Pids = &specs.LinuxPids{Limit: &n}
+		r.Pids = &specs.LinuxPids{Limit: n}
 	}
 	return r
 }
@@ -179,7 +176,11 @@ func (g *guest) mainID() string { return g.args.Ref + "-main" }
 
 // claim starts the main container. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
-	spec := g.baseSpec([]string{initPath + "/init", c.Hostname})
+	args := []string{initPath + "/init", c.Hostname}
+	if n := g.args.Limits.Processes; n > 0 {
+		args = append(args, strconv.Itoa(n+1)) // init is one
+	}
+	spec := g.baseSpec(args)
 	// The init program needs it for the host name, and gives it up after.
 	names := []string{"CAP_SYS_ADMIN"}
 	spec.Process.Capabilities = &specs.LinuxCapabilities{Effective: names, Permitted: names, Bounding: names}
@@ -191,7 +192,7 @@ func (g *guest) claim(c *wire.ClaimArgs) error {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
-		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup"}, // its pids controller limits processes
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup"}, // init limits the processes there
 		// gVisor puts a tmpfs on an empty /tmp; with something in it /tmp stays on disk, where the disk limit counts.
 		{Destination: "/tmp/.X11-unix", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
 		{Destination: initPath, Type: "erofs", Source: g.args.Init, Options: []string{"ro"}},
@@ -212,7 +213,7 @@ func (g *guest) claim(c *wire.ClaimArgs) error {
 	if err != nil {
 		return errors.Stage(errors.Wrapf(err, "start main container"), "start")
 	}
-	return errors.Stage(g.limitProcesses(), "start")
+	return nil
 }
 
 // startAlone starts the main container without a helper process: image, writable layer and init come as open files.
@@ -275,29 +276,9 @@ func (g *guest) startWithGofer(spec *specs.Spec) error {
 	return errors.Wrapf(g.main.Start(g.conf), "start container")
 }
 
-// limitProcesses sets the limit inside gVisor, where going beyond it is an ordinary EAGAIN. The host's cgroup has a wider one.
-func (g *guest) limitProcesses() error {
-	n := g.args.Limits.Processes
-	if n <= 0 {
-		return nil
-	}
-	file := control.CgroupControlFile{Controller: "pids", Path: "/" + g.mainID(), Name: "pids.max"}
-	return errors.Wrapf(g.sb.CgroupsWriteControlFile(file, fmt.Sprint(n+1)), "limit processes") // init is one
-}
-
-// wait returns when the gVisor process has ended, which it does when a container's first process ends, too.
+// wait returns when the gVisor process has ended.
 func (g *guest) wait() unix.WaitStatus {
-	if g.main != nil || g.args.Claim != nil {
-		ended := make(chan struct{})
-		go func() { // the main container's init was killed from inside
-			_, _ = g.sb.Wait(g.mainID())
-			close(ended)
-		}()
-	}
-	status, err := g.sb.Wait(g.args.Ref)
-	if err != nil {
-		return 0
-	}
+	status, _ := g.sb.Wait(g.args.Ref)
 	return status
 }
 

@@ -21,21 +21,26 @@ type assembler struct{ code []byte }
 
 const initBase = 0x400000
 
+// pidsMax limits the processes of a sandbox from inside, where going beyond it is an ordinary EAGAIN. gVisor's control socket
+// cannot write it.
+const pidsMax = "/sys/fs/cgroup/pids/pids.max"
+
 func (a *assembler) emit(b ...byte) { a.code = append(a.code, b...) }
 
 // initProgram returns a static ELF executable that is process 1 of a sandbox: it lets the kernel reap orphans, sets the host
-// name to its first argument if there is one, gives up all capabilities, and sleeps. An image need not bring anything for it,
-// and it costs one page of memory and no start-up time.
+// name to its first argument and the limit of processes to its second, if they are there, gives up all capabilities, and
+// sleeps. An image need not bring anything for it, and it costs one page of memory and no start-up time.
 func initProgram() []byte {
 	const (
 		headers = 64 + 56
 		// The data follows the code, at fixed offsets from it.
-		dataAt    = 128
+		dataAt    = 192
 		actAt     = dataAt      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
 		capHeadAt = dataAt + 32 // struct cap_header: _LINUX_CAPABILITY_VERSION_3, this process
 		capDataAt = dataAt + 40 // two empty struct cap_data
-		end       = dataAt + 64
+		pathAt    = dataAt + 64
 	)
+	end := pathAt + len(pidsMax) + 1
 	var a assembler
 	// lea loads the address of the data at offset into a register: op is its opcode bytes.
 	lea := func(op []byte, offset int) {
@@ -62,6 +67,22 @@ func initProgram() []byte {
 	a.emit(0xff, 0xc6)                   // inc esi
 	a.emit(0xeb, 0xf6)                   // jmp to the cmp
 	syscall(170)
+	// if argc >= 3: fd = open(pidsMax, O_WRONLY); write(fd, argv[2], strlen(argv[2])); close(fd)
+	a.emit(0x48, 0x83, 0x3c, 0x24, 3)     // cmp qword [rsp], 3
+	a.emit(0x7c, 54)                      // jl over the next 54 bytes
+	lea([]byte{0x48, 0x8d, 0x3d}, pathAt) // lea rdi, [path]
+	a.emit(0xbe, 1, 0, 0, 0)              // mov esi, O_WRONLY
+	a.emit(0x31, 0xd2)                    // xor edx, edx
+	syscall(2)
+	a.emit(0x89, 0xc7)                   // mov edi, eax
+	a.emit(0x48, 0x8b, 0x74, 0x24, 0x18) // mov rsi, [rsp+24]
+	a.emit(0x31, 0xd2)                   // xor edx, edx
+	a.emit(0x80, 0x3c, 0x16, 0)          // cmp byte [rsi+rdx], 0
+	a.emit(0x74, 4)                      // je over the next 4 bytes
+	a.emit(0xff, 0xc2)                   // inc edx
+	a.emit(0xeb, 0xf6)                   // jmp to the cmp
+	syscall(1)
+	syscall(3)
 	// capset(header, data)
 	lea([]byte{0x48, 0x8d, 0x3d}, capHeadAt) // lea rdi, [header]
 	lea([]byte{0x48, 0x8d, 0x35}, capDataAt) // lea rsi, [data]
@@ -82,18 +103,19 @@ func initProgram() []byte {
 	le.PutUint16(image[54:], 56)               // size of a program header
 	le.PutUint16(image[56:], 1)                // one of them
 	ph := image[64:]
-	le.PutUint32(ph, 1)                // PT_LOAD
-	le.PutUint32(ph[4:], 5)            // readable, executable
-	le.PutUint64(ph[16:], initBase)    // virtual address
-	le.PutUint64(ph[24:], initBase)    // physical address
-	le.PutUint64(ph[32:], headers+end) // size in the file
-	le.PutUint64(ph[40:], headers+end) // size in memory
-	le.PutUint64(ph[48:], initBlock)   // alignment
+	le.PutUint32(ph, 1)                        // PT_LOAD
+	le.PutUint32(ph[4:], 5)                    // readable, executable
+	le.PutUint64(ph[16:], initBase)            // virtual address
+	le.PutUint64(ph[24:], initBase)            // physical address
+	le.PutUint64(ph[32:], uint64(headers+end)) // size in the file
+	le.PutUint64(ph[40:], uint64(headers+end)) // size in memory
+	le.PutUint64(ph[48:], initBlock)           // alignment
 	copy(image[headers:], a.code)
 	data := image[headers:]
 	le.PutUint64(data[actAt:], 1)              // SIG_IGN
 	le.PutUint64(data[actAt+8:], 2)            // SA_NOCLDWAIT
 	le.PutUint32(data[capHeadAt:], 0x20080522) // version 3
+	copy(data[pathAt:], pidsMax)
 	return image
 }
 

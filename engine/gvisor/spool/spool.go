@@ -146,8 +146,9 @@ func (s *Spool) Size() int64 {
 
 // Follower reads a spool.
 type Follower struct {
-	s  *Spool
-	at int64
+	s      *Spool
+	at     int64
+	closed bool // guarded by s.mu
 }
 
 // Follow returns a follower that begins with the oldest byte kept, and how many bytes before it were dropped.
@@ -160,17 +161,20 @@ func (s *Spool) Follow() (f *Follower, skipped int64) {
 }
 
 // Next waits for output and returns some, whole frames, or io.EOF after the end. It says that what it returned before has
-// been read.
+// been read. After Close, which may come from another goroutine, it returns io.ErrClosedPipe.
 func (f *Follower) Next() (io.Reader, error) {
 	s := f.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.followers[f] != f.at {
+	if !f.closed && s.followers[f] != f.at {
 		s.followers[f] = f.at
 		s.changed.Broadcast()
 	}
-	for f.at >= s.end && !s.ended {
+	for f.at >= s.end && !s.ended && !f.closed {
 		s.changed.Wait()
+	}
+	if f.closed {
+		return nil, io.ErrClosedPipe
 	}
 	if f.at < s.start {
 		return nil, s.err
@@ -189,6 +193,7 @@ func (f *Follower) Next() (io.Reader, error) {
 func (f *Follower) Close() {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
+	f.closed = true
 	delete(f.s.followers, f)
 	f.s.changed.Broadcast()
 }

@@ -113,13 +113,14 @@ type StartArgs struct {
 	Terminal *engine.Size
 	Stdin    bool // input follows; otherwise it is empty
 	Tool     bool // runs Harvest's own binary, with Args[1:]; its output is not kept after it ends
-	Follow   bool // output is sent on this connection, and the command waits for a slow reader
+	Quiet    bool // output is only kept; otherwise it is sent on this connection, and the command waits for a slow reader
 }
 
 // AttachArgs name a command.
 type AttachArgs struct {
 	ID    string
 	Stdin bool
+	Quiet bool // only the exit is sent
 }
 
 // ControlArgs act on a command.

@@ -1,0 +1,208 @@
+package gvisor
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// boot starts a keeper for ref, which boots gVisor and, unless claim is nil, the image. On failure ref is gone.
+func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, network engine.Network, claim *wire.ClaimArgs, stage func(string, time.Duration)) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.remove(ref))
+		}
+	}()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Platform: e.opts.Platform, Rootless: e.rootless, Limits: limits,
+		Network: network, OutputBytes: e.opts.OutputBytes, Claim: claim}
+	if e.cgroups {
+		args.Cgroup = e.cgroup(ref)
+	}
+	conn, kill, err := e.startKeeper(ref)
+	if err != nil {
+		return errors.Stage(err, "boot")
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, kill)
+	defer stop()
+	if err = conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Boot, Boot: &args}); err == nil {
+		_, err = conn.ReceiveReply(func(s wire.Stage) {
+			if stage != nil {
+				stage(s.Name, s.Took)
+			}
+		})
+	}
+	if err == nil && stop() {
+		return nil
+	}
+	kill()
+	if ctx.Err() != nil {
+		return errors.Stage(ctx.Err(), "boot")
+	}
+	return errors.Stage(errors.Wrapf(err, "boot sandbox %s%s", ref, e.lastWords(ref)), "boot")
+}
+
+// startKeeper starts the process. kill ends it, and with it the sandbox.
+func (e *Engine) startKeeper(ref string) (conn *wire.Conn, kill func(), err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, errors.Wrapf(err, "socket pair")
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "keeper")
+	defer theirs.Close()
+	mine := os.NewFile(uintptr(fds[0]), "boot")
+	defer mine.Close()
+	c, err := net.FileConn(mine)
+	if err != nil {
+		return nil, nil, errors.Wrapf(err, "boot connection")
+	}
+	log, err := os.OpenFile(filepath.Join(e.dir(ref), "keeper.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, errors.Join(errors.Wrapf(err, "open keeper's log"), c.Close())
+	}
+	defer log.Close()
+	cmd := exec.Command(e.opts.Executable)
+	cmd.Args = []string{keeper.Name, e.dir(ref)}
+	cmd.Env = keeperEnv()
+	cmd.Dir = "/"
+	cmd.Stderr = log
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if e.rootless {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	if err := cmd.Start(); err != nil {
+		err = errors.Join(err, c.Close())
+		if e.rootless && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EACCES)) {
+			err = errors.Explainf(err, errors.Unsupported, "this machine does not let ordinary users make user namespaces, which sandboxes need")
+			return nil, nil, errors.Remedy(err, "run as root, or allow them: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0")
+		}
+		return nil, nil, errors.Wrapf(err, "start keeper")
+	}
+	go cmd.Wait() // so that it does not stay as a zombie; its end shows on the connections
+	return wire.NewConn(c), sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = c.Close()
+	}), nil
+}
+
+// keeperEnv is the keeper's environment: nothing of the server's but where coverage goes.
+func keeperEnv() []string {
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
+		env = append(env, "GOCOVERDIR="+dir)
+	}
+	return env
+}
+
+// lastWords returns the end of what keeper and gVisor logged, for operators.
+func (e *Engine) lastWords(ref string) string {
+	const keep = 2000
+	var words strings.Builder
+	for _, name := range []string{"keeper.log", "gvisor.log"} {
+		b, _ := os.ReadFile(filepath.Join(e.dir(ref), name))
+		if len(b) > keep {
+			b = b[len(b)-keep:]
+		}
+		if len(b) > 0 {
+			words.WriteString("; " + name + ": " + strings.TrimSpace(string(b)))
+		}
+	}
+	return words.String()
+}
+
+// Warm implements engine.Warmer.
+func (e *Engine) Warm(ctx context.Context, limits engine.Limits, network engine.Network) (engine.Warm, error) {
+	if err := checkNetwork(network); err != nil {
+		return nil, err
+	}
+	ref := strings.ToLower(ulid.Make().String())
+	if _, err := e.take(ref, ""); err != nil {
+		return nil, err
+	}
+	if err := e.writeUses(ref, uses{}); err != nil {
+		return nil, errors.Join(err, e.remove(ref))
+	}
+	if err := e.boot(ctx, ref, limits, network, nil, nil); err != nil {
+		return nil, err
+	}
+	return &warm{e: e, ref: ref}, nil
+}
+
+// warm is a booted sandbox without an image.
+type warm struct {
+	e       *Engine
+	ref     string
+	mu      sync.Mutex
+	claimed bool // guarded by mu
+}
+
+func (w *warm) Handle() engine.Handle { return engine.Handle{Ref: w.ref} }
+
+// Claim implements engine.Warm.
+func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.claimed {
+		return nil, errors.Newf(errors.Conflict, "the sandbox is taken")
+	}
+	claim, err := w.e.prepare(ctx, w.ref, spec)
+	if err != nil {
+		return nil, errors.Join(err, w.discard(ctx))
+	}
+	conn, err := dial(ctx, w.e.dir(w.ref))
+	if err != nil {
+		return nil, errors.Join(errors.Stage(err, "start"), w.discard(ctx))
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err = conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Claim, Claim: claim}); err == nil {
+		_, err = conn.ReceiveReply(func(s wire.Stage) {
+			if spec.Stage != nil {
+				spec.Stage(s.Name, s.Took)
+			}
+		})
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, errors.Join(errors.Stage(err, "start"), w.discard(ctx))
+	}
+	w.claimed = true
+	return &Sandbox{e: w.e, h: engine.Handle{ID: spec.ID, Ref: w.ref}}, nil
+}
+
+// discard destroys the sandbox even if ctx has ended.
+func (w *warm) discard(ctx context.Context) error {
+	return w.e.destroy(context.WithoutCancel(ctx), w.ref)
+}
+
+// Destroy implements engine.Warm.
+func (w *warm) Destroy(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.claimed {
+		return nil
+	}
+	return w.discard(ctx)
+}

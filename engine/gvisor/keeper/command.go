@@ -1,0 +1,497 @@
+package keeper
+
+import (
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/spool"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const (
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// marker is the environment variable by which Kill finds what a command has started.
+	marker = "HARVEST_PROCESS"
+	// keptCommands is how many ended commands keep their output.
+	keptCommands = 64
+	// pipeSize is what the kernel buffers of a command's output: fewer changes between gVisor and the keeper.
+	pipeSize = 1 << 20
+	// readSize is the largest frame of output.
+	readSize = 64 << 10
+)
+
+// capabilities are those of root in a sandbox: the usual set of containers. They count inside gVisor only.
+var capabilities = auth.CapabilitySetOfMany([]linux.Capability{
+	linux.CAP_AUDIT_WRITE, linux.CAP_CHOWN, linux.CAP_DAC_OVERRIDE, linux.CAP_FOWNER, linux.CAP_FSETID, linux.CAP_KILL, linux.CAP_MKNOD,
+	linux.CAP_NET_BIND_SERVICE, linux.CAP_NET_RAW, linux.CAP_SETFCAP, linux.CAP_SETGID, linux.CAP_SETPCAP, linux.CAP_SETUID, linux.CAP_SYS_CHROOT,
+})
+
+// command is a process in the sandbox and its output.
+type command struct {
+	id       string
+	tool     bool
+	args     []string
+	started  time.Time
+	pid      int32
+	out      *spool.Spool
+	terminal *os.File // master side, or nil
+	done     chan struct{}
+	exit     engine.Exit // valid once done is closed
+
+	mu    sync.Mutex
+	stdin *os.File // nil once closed; guarded by mu
+}
+
+// plumbing is the files between a command and its keeper.
+type plumbing struct {
+	guest   map[int]*os.File // what the command gets
+	outputs map[wire.Kind]*os.File
+	stdin   *os.File
+	master  *os.File
+}
+
+func (p *plumbing) closeGuest() {
+	closed := map[*os.File]bool{}
+	for _, f := range p.guest {
+		if !closed[f] {
+			closed[f] = true
+			_ = f.Close()
+		}
+	}
+}
+
+func (p *plumbing) closeAll() {
+	p.closeGuest()
+	for _, f := range p.outputs {
+		_ = f.Close()
+	}
+	if p.stdin != nil {
+		_ = p.stdin.Close()
+	}
+}
+
+// newPlumbing opens pipes, or a terminal.
+func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
+	p = &plumbing{guest: map[int]*os.File{}, outputs: map[wire.Kind]*os.File{}}
+	defer func() {
+		if err != nil {
+			p.closeAll()
+			err = errors.Explainf(err, errors.Exhausted, "no more files can be opened for another command")
+		}
+	}()
+	if args.Terminal != nil {
+		master, slave, err := pty.Open()
+		if err != nil {
+			return p, err
+		}
+		p.outputs[wire.KindStdout] = master
+		p.master = master
+		p.guest[0], p.guest[1], p.guest[2] = slave, slave, slave
+		return p, pty.Setsize(master, winsize(*args.Terminal))
+	}
+	if args.Stdin {
+		if p.guest[0], p.stdin, err = os.Pipe(); err != nil {
+			return p, err
+		}
+	} else if p.guest[0], err = os.Open(os.DevNull); err != nil {
+		return p, err
+	}
+	for fd, kind := range map[int]wire.Kind{1: wire.KindStdout, 2: wire.KindStderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return p, err
+		}
+		p.outputs[kind], p.guest[fd] = r, w
+	}
+	_, _ = unix.FcntlInt(p.guest[1].Fd(), unix.F_SETPIPE_SZ, pipeSize)
+	return p, nil
+}
+
+func winsize(s engine.Size) *pty.Winsize {
+	return &pty.Winsize{Rows: uint16(s.Rows), Cols: uint16(s.Cols)}
+}
+
+// start starts a command. Unless args.Quiet, follower gets all its output and the command waits for it.
+func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follower, err error) {
+	if err := k.errEnded(); err != nil {
+		return nil, nil, err
+	}
+	k.mu.Lock()
+	claim := k.args.Claim
+	k.started++
+	id := "p" + strconv.Itoa(k.started)
+	k.mu.Unlock()
+	if claim == nil {
+		return nil, nil, errors.Newf(errors.Conflict, "the sandbox has no image yet")
+	}
+	exec, err := k.execArgs(args, claim, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := newPlumbing(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer p.closeGuest()
+	var program *os.File
+	if args.Tool {
+		program = k.exe
+	}
+	exec.FilePayload = control.NewFilePayload(p.guest, program)
+	c = &command{id: id, tool: args.Tool, args: args.Args, started: time.Now(), terminal: p.master, stdin: p.stdin, done: make(chan struct{}),
+		out: spool.New(filepath.Join(k.args.Dir, "commands", id), k.args.OutputBytes)}
+	if c.terminal != nil {
+		c.stdin = c.terminal
+	}
+	if !args.Quiet {
+		follower, _ = c.out.Follow()
+	}
+	if c.pid, err = k.guest.sb.Execute(k.guest.conf, exec); err != nil {
+		p.closeAll()
+		return nil, nil, startError(err, args.Args[0], exec.WorkingDirectory)
+	}
+	k.remember(c)
+	go k.tend(c, p)
+	return c, follower, nil
+}
+
+// execArgs translates args for gVisor.
+func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string) (*control.ExecArgs, error) {
+	env := map[string]string{"PATH": defaultPath}
+	maps.Copy(env, claim.Env)
+	if args.Terminal != nil {
+		env["TERM"] = "xterm-256color"
+	}
+	maps.Copy(env, args.Env)
+	env[marker] = id
+	exec := &control.ExecArgs{Argv: args.Args, WorkingDirectory: args.Dir, ContainerID: k.guest.mainID(), StdioIsPty: args.Terminal != nil, NoNewPrivileges: true}
+	if exec.WorkingDirectory == "" {
+		exec.WorkingDirectory = claim.Dir
+	}
+	if exec.WorkingDirectory == "" || args.Tool {
+		exec.WorkingDirectory = "/"
+	}
+	for name, value := range env {
+		exec.Envv = append(exec.Envv, name+"="+value)
+	}
+	slices.Sort(exec.Envv)
+	name := args.User
+	if name == "" {
+		name = claim.User
+	}
+	if args.Tool {
+		name = ""
+	}
+	u, err := k.lookUp(name)
+	if err != nil {
+		return nil, err
+	}
+	exec.KUID, exec.KGID = auth.KUID(u.Uid), auth.KGID(u.Gid)
+	for _, g := range u.Sgids {
+		exec.ExtraKGIDs = append(exec.ExtraKGIDs, auth.KGID(g))
+	}
+	exec.Capabilities = &auth.TaskCapabilities{BoundingCaps: capabilities}
+	if u.Uid == 0 {
+		exec.Capabilities.EffectiveCaps, exec.Capabilities.PermittedCaps = capabilities, capabilities
+	}
+	return exec, nil
+}
+
+// startError says what was wrong with a command that gVisor did not start. gVisor's errors arrive as text.
+func startError(err error, program, dir string) error {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "working directory"):
+		err = errors.Explainf(err, errors.Invalid, "there is no directory %q in the sandbox to start in", dir)
+		return errors.Remedy(err, "create it first, or name another one with -w")
+	case strings.Contains(text, "no such file"), strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
+		err = errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", program)
+		return errors.Remedy(err, "check its name, or use an image that has it")
+	case strings.Contains(text, "permission denied"), strings.Contains(text, "is a directory"):
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%q cannot be executed", program), "check its permissions (chmod +x)")
+	case strings.Contains(text, "exec format"):
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%q is not a program for this machine", program), "a script needs a first line such as #!/bin/sh")
+	case strings.Contains(text, "argument list too long"):
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the arguments and the environment of %q are too long", program), "pass large data as a file or as standard input")
+	case strings.Contains(text, "resource temporarily unavailable"):
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox runs as many processes as it may"), "end some, or create it with a higher --processes")
+	}
+	return errors.Wrapf(err, "start %q", program)
+}
+
+// remember lists a command and forgets the oldest that have ended.
+func (k *Keeper) remember(c *command) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.commands[c.id] = c
+	k.order = append(k.order, c.id)
+	ended := 0
+	for _, id := range slices.Backward(k.order) {
+		old := k.commands[id]
+		select {
+		case <-old.done:
+			if ended++; ended > keptCommands {
+				k.forget(old)
+			}
+		default:
+		}
+	}
+}
+
+// forget drops a command and its output. k.mu is held.
+func (k *Keeper) forget(c *command) {
+	delete(k.commands, c.id)
+	k.order = slices.DeleteFunc(k.order, func(id string) bool { return id == c.id })
+	c.out.Remove()
+}
+
+// tend reads a command's output until it has ended, and then what its children still write.
+func (k *Keeper) tend(c *command, p *plumbing) {
+	exited := make(chan struct{})
+	var drained sync.WaitGroup
+	for kind, f := range p.outputs {
+		drained.Add(1)
+		go func() { collect(c.out, kind, f, exited, drained.Done) }()
+	}
+	ws, err := k.guest.sb.WaitPID(k.guest.mainID(), c.pid)
+	if err != nil {
+		<-k.ended // nothing else takes the connection away
+		ws = unix.WaitStatus(syscall.SIGKILL)
+	}
+	c.exit = exitOf(ws)
+	select {
+	case <-k.ended:
+		c.exit.OutOfMemory = k.end.OutOfMemory
+	default:
+		// The kernel may be just killing the whole sandbox for want of memory, which is then why the command died.
+		if c.exit.Signal == "KILL" && k.guest.outOfMemory() {
+			<-k.ended
+			c.exit.OutOfMemory = true
+		}
+	}
+	close(exited)
+	drained.Wait()
+	c.out.End()
+	c.closeStdin()
+	close(c.done)
+	if c.tool {
+		k.mu.Lock()
+		k.forget(c)
+		k.mu.Unlock()
+	}
+}
+
+func exitOf(ws unix.WaitStatus) engine.Exit {
+	if ws.Signaled() {
+		return engine.Exit{Code: 128 + int(ws.Signal()), Signal: strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")}
+	}
+	return engine.Exit{Code: ws.ExitStatus()}
+}
+
+// collect moves what f gives into the spool. When the command has exited, it takes what is in the pipe, calls drained, and
+// goes on with what children write who still hold the other end.
+func collect(out *spool.Spool, kind wire.Kind, f *os.File, exited <-chan struct{}, drained func()) {
+	defer f.Close()
+	var once sync.Once
+	defer once.Do(drained)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-exited:
+			_ = f.SetReadDeadline(time.Now()) // wakes the reader below
+		case <-stop:
+		}
+	}()
+	buf := make([]byte, wire.HeaderSize+readSize)
+	for {
+		n, err := f.Read(buf[wire.HeaderSize:])
+		if n > 0 {
+			out.Append(kind, buf[:wire.HeaderSize+n])
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			_ = f.SetReadDeadline(time.Time{})
+			drain(out, kind, f, buf)
+			once.Do(drained)
+		case err != nil:
+			return
+		}
+	}
+}
+
+// drain reads until f would block.
+func drain(out *spool.Spool, kind wire.Kind, f *os.File, buf []byte) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(fd uintptr) bool {
+		for {
+			n, err := unix.Read(int(fd), buf[wire.HeaderSize:])
+			if err == unix.EINTR {
+				continue
+			}
+			if n <= 0 {
+				return true
+			}
+			out.Append(kind, buf[:wire.HeaderSize+n])
+		}
+	})
+}
+
+// serveStart starts a command and stays with it.
+func (k *Keeper) serveStart(conn *wire.Conn, args *wire.StartArgs) error {
+	c, follower, err := k.start(args)
+	if err != nil {
+		return err
+	}
+	_ = conn.SendJSON(wire.KindReply, wire.Reply{ID: c.id}) // whether the client is still there shows below
+	k.follow(conn, c, follower, args.Stdin)
+	return nil
+}
+
+// serveAttach stays with a command that was started before.
+func (k *Keeper) serveAttach(conn *wire.Conn, args *wire.AttachArgs) error {
+	c, err := k.find(args.ID)
+	if err != nil {
+		return err
+	}
+	var follower *spool.Follower
+	var skipped int64
+	if !args.Quiet {
+		follower, skipped = c.out.Follow()
+	}
+	if err := conn.SendJSON(wire.KindReply, wire.Reply{ID: c.id}); err == nil && skipped > 0 {
+		_ = conn.SendJSON(wire.KindTruncated, skipped)
+	}
+	k.follow(conn, c, follower, args.Stdin)
+	return nil
+}
+
+// follow sends output, unless follower is nil, and exit of c, and gives it the input that comes. A client that goes away
+// leaves the command as it is, unless it is a tool, which nobody could find again.
+func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, stdin bool) {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		c.readStdin(conn, stdin)
+		if follower != nil {
+			follower.Close()
+		}
+		if c.tool {
+			_ = k.killTree(c)
+		}
+	}()
+	if follower != nil {
+		defer follower.Close()
+		for {
+			frames, err := follower.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				_ = conn.SendJSON(wire.KindFailure, wire.FailureOf(err))
+				return
+			}
+			if err := conn.SendFrames(frames); err != nil {
+				return
+			}
+		}
+	}
+	select {
+	case <-c.done:
+		_ = conn.SendJSON(wire.KindExit, c.exit)
+	case <-gone:
+	}
+}
+
+// readStdin passes input frames to the command until the client goes away.
+func (c *command) readStdin(conn *wire.Conn, stdin bool) {
+	for {
+		kind, payload, err := conn.Next()
+		if err != nil {
+			return
+		}
+		switch {
+		case kind == wire.KindStdin && stdin:
+			c.mu.Lock()
+			f := c.stdin
+			c.mu.Unlock()
+			if f != nil {
+				_, err = io.Copy(f, payload) // an error means that the command reads no more
+			}
+		case kind == wire.KindStdinEnd && stdin:
+			c.endStdin()
+		}
+		if _, err := io.Copy(io.Discard, payload); err != nil {
+			return
+		}
+	}
+}
+
+// endStdin tells the command that its input has ended.
+func (c *command) endStdin() {
+	if c.terminal == nil {
+		c.closeStdin()
+		return
+	}
+	const endOfTransmission = 4 // what a terminal's line discipline takes for the end of the input
+	_, _ = c.terminal.Write([]byte{endOfTransmission})
+}
+
+func (c *command) closeStdin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stdin != nil && c.terminal == nil {
+		_ = c.stdin.Close()
+	}
+	c.stdin = nil
+}
+
+// find returns a command by its id.
+func (k *Keeper) find(id string) (*command, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c := k.commands[id]; c != nil && !c.tool {
+		return c, nil
+	}
+	return nil, errors.Remedy(errors.Newf(errors.NotFound, "there is no process %q in this sandbox", id), "the list of processes shows what is kept")
+}
+
+// processes lists the commands, oldest first.
+func (k *Keeper) processes() []engine.ProcessInfo {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := []engine.ProcessInfo{}
+	for _, id := range k.order {
+		c := k.commands[id]
+		if c.tool {
+			continue
+		}
+		info := engine.ProcessInfo{ID: c.id, Args: c.args, Terminal: c.terminal != nil, Started: c.started}
+		select {
+		case <-c.done:
+			info.Exit = &c.exit
+		default:
+		}
+		list = append(list, info)
+	}
+	return list
+}

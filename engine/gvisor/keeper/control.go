@@ -1,0 +1,181 @@
+package keeper
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/moby/sys/user"
+	"gvisor.dev/gvisor/runsc/boot/procfs"
+
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// control signals, kills or resizes a command.
+func (k *Keeper) control(args *wire.ControlArgs) error {
+	c, err := k.find(args.ID)
+	if err != nil {
+		return err
+	}
+	switch {
+	case args.Kill:
+		return k.killTree(c)
+	case args.Size != nil:
+		return k.resize(c, args)
+	default:
+		return k.signal(c, syscall.Signal(args.Signal))
+	}
+}
+
+// resize sets the terminal's size and tells the foreground processes.
+func (k *Keeper) resize(c *command, args *wire.ControlArgs) error {
+	if c.terminal == nil {
+		return errors.Newf(errors.Conflict, "process %q has no terminal", c.id)
+	}
+	if ended(c) {
+		return nil
+	}
+	if err := pty.Setsize(c.terminal, winsize(*args.Size)); err != nil {
+		return errors.Wrapf(err, "resize terminal")
+	}
+	return k.signal(c, syscall.SIGWINCH)
+}
+
+// signal sends sig. On a terminal the foreground group gets it; what ends a session goes to its leader, too, as when a
+// line hangs up.
+func (k *Keeper) signal(c *command, sig syscall.Signal) error {
+	if ended(c) {
+		return nil
+	}
+	leader := c.terminal == nil
+	var err error
+	if c.terminal != nil {
+		err = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, sig, true)
+		leader = err != nil || sig == syscall.SIGHUP || sig == syscall.SIGTERM || sig == syscall.SIGKILL
+	}
+	if leader {
+		err = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, sig, false)
+	}
+	if err != nil && ended(c) {
+		return nil
+	}
+	return errors.Wrapf(err, "signal process %s", c.id)
+}
+
+// ended reports whether a command has ended, or is about to be found ended.
+func ended(c *command) bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// killRounds and killPause bound how long killTree chases processes that fork while they are killed.
+const (
+	killRounds = 200
+	killPause  = 5 * time.Millisecond
+)
+
+// killTree kills a command and all that descends from it, until none is left. What it started carries its marker in its
+// environment, or has an ancestor, process group or session that does.
+func (k *Keeper) killTree(c *command) error {
+	if k.errEnded() != nil {
+		return nil
+	}
+	if !ended(c) {
+		_ = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, syscall.SIGKILL, false)
+	}
+	for range killRounds {
+		all, err := k.guest.sb.ProcfsDump()
+		if err != nil {
+			if k.errEnded() != nil {
+				return nil
+			}
+			return errors.Wrapf(err, "list processes")
+		}
+		victims := tree(all, marker+"="+c.id)
+		if len(victims) == 0 {
+			return nil
+		}
+		for _, pid := range victims {
+			_ = k.guest.sb.SignalProcess(k.guest.mainID(), pid, syscall.SIGKILL, false)
+		}
+		time.Sleep(killPause)
+	}
+	return errors.Remedy(errors.Newf(errors.Unavailable, "process %q starts new processes faster than they can be killed", c.id), "destroy the sandbox")
+}
+
+// tree returns the processes that belong to the command with that mark: those that carry it, their descendants, and the
+// members of groups and sessions that they lead.
+func tree(all []procfs.ProcessProcfsDump, mark string) []int32 {
+	in := map[int32]bool{}
+	for {
+		before := len(in)
+		for _, p := range all {
+			s := p.Status
+			if slices.Contains(p.Env, mark) || in[s.PPID] || in[p.Stat.PGID] || in[p.Stat.SID] {
+				in[s.PID] = true
+			}
+		}
+		if len(in) == before {
+			break
+		}
+	}
+	pids := make([]int32, 0, len(in))
+	for pid := range in {
+		pids = append(pids, pid)
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// maxDatabase is how much of /etc/passwd and /etc/group is read.
+const maxDatabase = 1 << 20
+
+// lookUp finds a user of the sandbox, by "name", "uid", and either with ":group". "" is root.
+func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
+	if name == "" || name == "root" || name == "0" || name == "0:0" {
+		return &user.ExecUser{}, nil
+	}
+	passwd, err := k.readFile("/etc/passwd")
+	if err != nil {
+		return nil, err
+	}
+	group, err := k.readFile("/etc/group")
+	if err != nil {
+		return nil, err
+	}
+	u, err := user.GetExecUser(name, nil, bytes.NewReader(passwd), bytes.NewReader(group))
+	if err != nil {
+		err = errors.Explainf(err, errors.Invalid, "there is no user %q in the sandbox", name)
+		return nil, errors.Remedy(err, "use a name from its /etc/passwd, or a number such as 1000")
+	}
+	return u, nil
+}
+
+// readFile reads a small file of the sandbox from outside; a file that does not exist is empty.
+func (k *Keeper) readFile(path string) ([]byte, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Wrapf(err, "pipe")
+	}
+	defer r.Close()
+	done := make(chan error, 1)
+	go func() {
+		err := k.guest.sb.ReadFile(k.guest.mainID(), path, 0, maxDatabase, w)
+		_ = w.Close()
+		done <- err
+	}()
+	b, err := io.ReadAll(io.LimitReader(r, maxDatabase))
+	if rpcErr := <-done; rpcErr != nil {
+		return nil, nil
+	}
+	return b, errors.Wrapf(err, "read %s", path)
+}

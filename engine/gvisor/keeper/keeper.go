@@ -1,0 +1,357 @@
+// Package keeper is the small process that owns one gVisor sandbox and the commands in it.
+//
+// The server starts a keeper per sandbox and talks to it over a Unix socket (package wire). The keeper outlives the server,
+// so that commands go on and their output is kept while no server runs; the sandbox does not outlive the keeper. gVisor's
+// own packages are used as a library here and nowhere else.
+package keeper
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/log"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/socket"
+)
+
+// Name is the first argument of a keeper's process.
+const Name = "harvest-keeper"
+
+// Socket and StateFile lie in a sandbox's directory.
+const (
+	Socket    = "keeper.sock"
+	StateFile = "state.json"
+)
+
+// bootFD is the connection to the server that started the keeper.
+const bootFD = 3
+
+// Keeper holds one sandbox.
+type Keeper struct {
+	thread chan func() // runs on the main thread, with which gVisor's process dies
+	exe    *os.File    // this program, for tools inside
+
+	mu       sync.Mutex
+	args     wire.BootArgs       // guarded by mu; Claim is set once claimed
+	guest    *guest              // guarded by mu; nil before boot
+	commands map[string]*command // guarded by mu
+	order    []string            // ids of commands, oldest first; guarded by mu
+	started  int                 // commands ever; guarded by mu
+	oom      bool                // memory ran out; guarded by mu
+	destroy  bool                // Destroy was asked for; guarded by mu
+	booted   time.Time
+
+	ended chan struct{} // closed when the sandbox has ended
+	end   engine.End    // valid once ended is closed
+
+	finished chan struct{} // closed when this process may end
+	finish   func()        // closes it, once
+}
+
+// Main runs a keeper and returns its exit code. The calling goroutine must be the process's main one.
+func Main() int {
+	runtime.LockOSThread()
+	// A hang-up of the server's terminal or an interrupt typed there is not for the sandboxes.
+	ignoreSignals()
+	debug.SetGCPercent(50)
+	conn, err := net.FileConn(os.NewFile(bootFD, "boot"))
+	if err != nil {
+		return 1
+	}
+	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, ended: make(chan struct{}), finished: make(chan struct{})}
+	k.finish = sync.OnceFunc(func() { close(k.finished) })
+	exit := make(chan int, 1)
+	go func() { exit <- k.run(wire.NewConn(conn)) }()
+	for {
+		select {
+		case f := <-k.thread:
+			f()
+		case code := <-exit:
+			return code
+		}
+	}
+}
+
+// onThread runs f on the main thread and waits for it.
+func (k *Keeper) onThread(f func() error) error {
+	done := make(chan error, 1)
+	k.thread <- func() { done <- f() }
+	return <-done
+}
+
+// run serves the boot connection and then the socket, until the sandbox is destroyed.
+func (k *Keeper) run(boot *wire.Conn) int {
+	listener, err := k.boot(boot)
+	if err != nil {
+		_ = boot.SendJSON(wire.KindFailure, wire.FailureOf(err))
+		return 1
+	}
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go k.serve(wire.NewConn(c))
+		}
+	}()
+	_ = boot.SendJSON(wire.KindReply, wire.Reply{})
+	_ = boot.Close()
+	debug.FreeOSMemory() // booting is the most that a keeper ever allocates
+	<-k.ended
+	if !k.end.Destroyed {
+		if err := k.release(); err != nil {
+			log.Warningf("release: %v", err)
+		}
+		k.saveState()
+	}
+	<-k.finished // until Destroy, the end and the output can be asked for
+	return 0
+}
+
+// boot starts the sandbox that the first request describes.
+func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
+	req, err := receiveRequest(conn)
+	if err != nil {
+		return nil, err
+	}
+	if req.Op != wire.Boot || req.Boot == nil {
+		return nil, errors.Errorf("the first request is %q", req.Op)
+	}
+	k.args = *req.Boot
+	claim := k.args.Claim
+	k.args.Claim = nil
+	stage := stageClock(conn)
+	if err := os.Chdir(k.args.Dir); err != nil {
+		return nil, errors.Wrapf(err, "enter directory")
+	}
+	if err := os.Mkdir("empty", 0o755); err != nil && !os.IsExist(err) {
+		return nil, errors.Wrapf(err, "create empty directory")
+	}
+	if err := logTo("gvisor.log"); err != nil {
+		return nil, err
+	}
+	if k.exe, err = os.Open("/proc/self/exe"); err != nil {
+		return nil, errors.Wrapf(err, "open own program")
+	}
+	if k.args.Cgroup == "" {
+		limitCPUs(k.args.Limits.CPU)
+	}
+	stage("keeper")
+	err = k.onThread(func() error {
+		k.guest, err = bootGuest(k.args)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	k.booted = time.Now()
+	stage("boot")
+	if claim != nil {
+		if err := k.claim(claim); err != nil {
+			_ = k.guest.destroy()
+			return nil, err
+		}
+		stage("start")
+	}
+	listener, err := socket.Listen(k.args.Dir, Socket)
+	if err != nil {
+		_ = k.guest.destroy()
+		return nil, errors.Wrapf(err, "listen")
+	}
+	k.saveState()
+	go k.watch()
+	return listener, nil
+}
+
+// claim gives the sandbox its image.
+func (k *Keeper) claim(c *wire.ClaimArgs) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.args.Claim != nil {
+		return errors.Newf(errors.Conflict, "the sandbox is taken")
+	}
+	if err := k.onThread(func() error { return k.guest.claim(c) }); err != nil {
+		return err
+	}
+	k.args.Claim = c
+	go k.watchMain()
+	return nil
+}
+
+// serve answers one connection.
+func (k *Keeper) serve(conn *wire.Conn) {
+	defer conn.Close()
+	req, err := receiveRequest(conn)
+	if err == nil {
+		err = k.answer(conn, req)
+	}
+	if err != nil {
+		_ = conn.SendJSON(wire.KindFailure, wire.FailureOf(err))
+	}
+}
+
+func receiveRequest(conn *wire.Conn) (wire.Request, error) {
+	kind, payload, err := conn.Receive()
+	if err != nil {
+		return wire.Request{}, err
+	}
+	if kind != wire.KindRequest {
+		return wire.Request{}, errors.Errorf("expected a request, got frame %q", kind)
+	}
+	var req wire.Request
+	return req, errors.Wrapf(json.Unmarshal(payload, &req), "decode request")
+}
+
+// answer does what req asks for and sends the reply.
+func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
+	switch {
+	case req.Op == wire.Claim && req.Claim != nil:
+		stage := stageClock(conn)
+		if err := k.claim(req.Claim); err != nil {
+			return err
+		}
+		stage("start")
+		k.saveState()
+		return conn.SendJSON(wire.KindReply, wire.Reply{})
+	case req.Op == wire.Start && req.Start != nil:
+		return k.serveStart(conn, req.Start)
+	case req.Op == wire.Attach && req.Attach != nil:
+		return k.serveAttach(conn, req.Attach)
+	case req.Op == wire.Control && req.Control != nil:
+		if err := k.control(req.Control); err != nil {
+			return err
+		}
+		return conn.SendJSON(wire.KindReply, wire.Reply{})
+	case req.Op == wire.Processes:
+		return conn.SendJSON(wire.KindReply, wire.Reply{Processes: k.processes()})
+	case req.Op == wire.Info:
+		state := k.state()
+		return conn.SendJSON(wire.KindReply, wire.Reply{State: &state})
+	case req.Op == wire.Wait:
+		k.awaitEnd(conn)
+		return conn.SendJSON(wire.KindReply, wire.Reply{End: &k.end})
+	case req.Op == wire.Destroy:
+		return k.serveDestroy(conn)
+	}
+	return errors.Errorf("unknown request %q", req.Op)
+}
+
+// awaitEnd returns when the sandbox has ended or the client has gone.
+func (k *Keeper) awaitEnd(conn *wire.Conn) {
+	gone := make(chan struct{})
+	go func() {
+		_, _, _ = conn.Receive()
+		close(gone)
+	}()
+	select {
+	case <-k.ended:
+	case <-gone:
+	}
+}
+
+// serveDestroy ends the sandbox and this process.
+func (k *Keeper) serveDestroy(conn *wire.Conn) error {
+	k.mu.Lock()
+	k.destroy = true
+	k.mu.Unlock()
+	err := k.release()
+	<-k.ended
+	if err != nil {
+		return err
+	}
+	_ = conn.SendJSON(wire.KindReply, wire.Reply{End: &k.end})
+	k.finish()
+	return nil
+}
+
+// release ends gVisor and frees what it holds; commands learn of it by watch.
+func (k *Keeper) release() error {
+	return k.onThread(k.guest.destroy)
+}
+
+// watch notices the end of the sandbox and says why it ended.
+func (k *Keeper) watch() {
+	stop := make(chan struct{})
+	if k.args.Limits.Memory > 0 {
+		go k.watchMemory(stop)
+	}
+	status := k.guest.wait()
+	close(stop)
+	k.mu.Lock()
+	oom := k.oom || k.guest.outOfMemory()
+	destroyed := k.destroy && !oom
+	k.mu.Unlock()
+	switch {
+	case oom:
+		k.end = engine.End{OutOfMemory: true, Detail: "the sandbox used more than its " + mebibytes(k.args.Limits.Memory) + " of memory"}
+	case destroyed:
+		k.end = engine.End{Destroyed: true, Detail: "the sandbox was destroyed"}
+	default:
+		k.end = engine.End{Detail: "the sandbox's process ended by itself: " + describe(status)}
+	}
+	close(k.ended)
+}
+
+// watchMain ends the sandbox when process 1 of its main container has ended: nothing can be started in it any more.
+func (k *Keeper) watchMain() {
+	_, _ = k.guest.sb.Wait(k.guest.mainID())
+	select {
+	case <-k.ended:
+	default:
+		_ = syscall.Kill(k.guest.sb.Getpid(), syscall.SIGKILL)
+	}
+}
+
+// state is what the keeper knows, without anything that may be secret.
+func (k *Keeper) state() wire.State {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.sb.Getpid(), Started: k.booted, Cgroup: k.args.Cgroup,
+		Limits: k.args.Limits, Network: k.args.Network}
+	if k.args.Claim != nil {
+		s.ID = k.args.Claim.ID
+	}
+	select {
+	case <-k.ended:
+		s.End = &k.end
+	default:
+	}
+	return s
+}
+
+// saveState writes the state for the time after this process.
+func (k *Keeper) saveState() {
+	b, err := json.Marshal(k.state())
+	if err == nil {
+		err = os.WriteFile(StateFile+".new", b, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(StateFile+".new", StateFile)
+	}
+	if err != nil {
+		log.Warningf("keep state: %v", err)
+	}
+}
+
+// logTo sends what gVisor's packages log to a file of the sandbox.
+func logTo(name string) error {
+	f, err := os.OpenFile(filepath.Clean(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return errors.Wrapf(err, "open log")
+	}
+	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Writer(f)}})
+	log.SetLevel(log.Warning)
+	return nil
+}

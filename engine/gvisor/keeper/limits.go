@@ -1,0 +1,116 @@
+package keeper
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// memoryInterval is how often memory is looked at. With a cgroup, the kernel holds the limit and this only notices; without
+// one, what a sandbox can take above its limit is what it can allocate in this time.
+const memoryInterval = 100 * time.Millisecond
+
+// watchMemory ends the sandbox when its memory ran out, until stop is closed. The kernel may have killed only a part of
+// gVisor, after which the sandbox is of no use.
+func (k *Keeper) watchMemory(stop <-chan struct{}) {
+	tick := time.NewTicker(memoryInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		if k.guest.outOfMemory() || k.args.Cgroup == "" && k.guest.memoryAbove(k.args.Limits.Memory) {
+			k.mu.Lock()
+			k.oom = true
+			k.mu.Unlock()
+			_ = syscall.Kill(k.guest.sb.Getpid(), syscall.SIGKILL)
+			return
+		}
+	}
+}
+
+// outOfMemory reports whether the kernel has killed in the sandbox's cgroup for want of memory.
+func (g *guest) outOfMemory() bool {
+	cg := g.sb.CgroupJSON.Cgroup
+	if cg == nil {
+		return false
+	}
+	dir := cg.MakePath("memory")
+	for _, name := range []string{"memory.oom_control", "memory.events"} { // cgroup v1, v2
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			if field, value, _ := strings.Cut(strings.TrimSpace(line), " "); field == "oom_kill" && value != "0" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// memoryAbove reports whether the sandbox's own accounting says that it uses more than limit bytes.
+func (g *guest) memoryAbove(limit int64) bool {
+	usage, err := g.sb.Usage(false)
+	return err == nil && usage.Total > uint64(limit)
+}
+
+// limitCPUs binds this process, and so the sandbox, to as many processors as cpu rounded up: the limit where there is no cgroup.
+func limitCPUs(cpu float64) {
+	n := int(math.Ceil(cpu))
+	var all, some unix.CPUSet
+	if n <= 0 || unix.SchedGetaffinity(0, &all) != nil || n >= all.Count() {
+		return
+	}
+	// Different sandboxes begin at different processors.
+	skip := os.Getpid() % all.Count()
+	var ids []int
+	for id := range len(all) * 64 {
+		if all.IsSet(id) {
+			ids = append(ids, id)
+		}
+	}
+	for i := range n {
+		some.Set(ids[(skip+i)%len(ids)])
+	}
+	_ = unix.SchedSetaffinity(0, &some)
+}
+
+// mebibytes prints a size for people.
+func mebibytes(n int64) string { return strconv.FormatInt(n>>20, 10) + " MiB" }
+
+// describe says how a process ended.
+func describe(ws unix.WaitStatus) string {
+	if ws.Signaled() {
+		return "signal " + unix.SignalName(ws.Signal())
+	}
+	return fmt.Sprintf("exit code %d", ws.ExitStatus())
+}
+
+// ignoreSignals lets the keeper live on when its server's terminal hangs up.
+func ignoreSignals() {
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE)
+}
+
+// errEnded is what a sandbox that has ended answers.
+func (k *Keeper) errEnded() error {
+	select {
+	case <-k.ended:
+		return errors.Newf(errors.Conflict, "the sandbox has ended: %s", k.end.Detail)
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,29 @@
+package gvisor
+
+import (
+	"os"
+	"strings"
+
+	"gvisor.dev/gvisor/runsc/cli/maincli"
+	"gvisor.dev/gvisor/runsc/specutils"
+
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
+)
+
+// Main hands the process over if it was started as one of the engine's helpers: a keeper, a tool inside a sandbox, or a part
+// of gVisor, which starts its own binary again under other names. It then never returns. A program that uses this engine
+// calls it first of all in main.
+func Main() {
+	if len(os.Args) == 0 {
+		return
+	}
+	switch name := os.Args[0]; {
+	case name == keeper.Name:
+		os.Exit(keeper.Main())
+	case name == keeper.ToolName:
+		os.Exit(keeper.Tool(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	case strings.HasPrefix(name, "runsc-"), name == specutils.ExePath:
+		maincli.Main()
+		os.Exit(0)
+	}
+}
