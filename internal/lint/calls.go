@@ -18,7 +18,7 @@ var forbidden = []struct {
 	{"print", nil, "log with logf.Debugf(ctx, …)"},
 	{"println", nil, "log with logf.Debugf(ctx, …)"},
 	{"os.Exit", nil, "return an error; only main and the entries of helper processes end a process"},
-	{"time.Sleep", nil, "wait for the event itself, or select on a timer and ctx.Done()"},
+	{"time.Sleep", []string{"engine/enginetest"}, "wait for the event itself, or select on a timer and ctx.Done()"},
 	{"os/exec.Command", nil, "write exec.CommandContext, so that the program ends with its caller"},
 	{"panic", nil, "return errors.Errorf(…)"},
 	{"context.Background", []string{"engine/enginetest"}, "pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},

@@ -4,4 +4,18 @@ package lint
 var exceptions = map[string]string{
 	"internal/testenv/leaks.go time.Sleep":    "nothing tells when a process of others has ended",
 	"internal/testenv/binary.go exec.Command": "a build that one test gives up goes on for the next",
+
+	"engine/fake/fault.go context.Background":  "faults happen by themselves; nobody waits for them",
+	"engine/fake/keeper.go context.Background": "who asked for the command is gone; what it started must go too",
+	"engine/fake/keeper.go os.Exit":            "the entry of a helper process",
+	"engine/fake/sandbox.go time.Sleep":        "nothing tells when processes that are no children have ended",
+
+	"engine/gvisor/boot.go exec.Command":         "a keeper outlives who started it",
+	"engine/gvisor/host.go time.Sleep":           "nothing tells when a cgroup is empty on cgroup v1",
+	"engine/gvisor/main.go os.Exit":              "the entry of helper processes",
+	"engine/gvisor/keeper/control.go time.Sleep": "nothing tells when processes inside gVisor have ended",
+	"engine/gvisor/keeper/keeper.go os.Chdir":    "a keeper is a process of its own, with one directory",
+	"store/lock.go time.Sleep":                   "the other process is about to write its pid, and tells nobody when",
+	"store/migrate.go panic":                     "the files are in the binary: a failure is one of the build",
+	"volume/local.go context.Background":         "it empties the trash in the background, for no caller",
 }

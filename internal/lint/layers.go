@@ -29,7 +29,7 @@ var rows = []row{
 	{"event", nil, "events are plain; the package that sends one fills it"},
 	{"secret", []string{"config"}, "secrets are plain; sandbox and session decide who gets them"},
 	{"gateway", []string{"internal/..."}, "the gateway asks a policy function that it is given"},
-	{"volume", nil, "the contract of volumes stands alone; an engine implements it"},
+	{"volume", []string{"internal/..."}, "volumes know nothing of engines"},
 	{"volume/...", []string{"volume", "internal/..."}, "volumes know nothing of engines"},
 	{"image", nil, "the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
 	{"image/...", []string{"image/...", "internal/..."}, "images know nothing of engines; take a small Runner interface"},

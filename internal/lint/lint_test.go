@@ -76,7 +76,7 @@ func TestRules(t *testing.T) {
 		path, text string
 		want       string // part of the one finding; "" for none
 	}{
-		"import of a layer above":     {"volume/x.go", volume(ours+"sandbox", ""), "volume/x.go:3: layers: volume may not import sandbox; the contract"},
+		"import of a layer above":     {"volume/x.go", volume(ours+"sandbox", ""), "volume/x.go:3: layers: volume may not import sandbox; volumes know"},
 		"import of a command":         {"volume/x_test.go", volume(ours+"cmd/harvest", ""), "may not import cmd/harvest"},
 		"tests may import":            {"volume/x_test.go", volume(ours+"sandbox", ""), ""},
 		"a helper of tests":           {"sandbox/x.go", "package sandbox\n\nimport _ \"" + ours + "internal/testenv\"\n", "import it in tests only"},
