@@ -6,8 +6,11 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
+	"debug/elf"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,15 +30,19 @@ import (
 // Images is what the engine needs of the image library.
 type Images interface {
 	image.Builder
-	// Use returns the path of the image's EROFS file and keeps the image from being deleted until release.
-	Use(id, who string) (root string, release func(), err error)
+	// Root returns the path of the image's EROFS file.
+	Root(img image.Image) string
+	// Use keeps the image from being deleted until release.
+	Use(id, who string) (release func(), err error)
 }
 
 // Volumes is what the engine needs of the volumes on this machine.
 type Volumes interface {
 	volume.Provider
-	// Use returns the volume's directory and keeps the volume from being deleted until release.
-	Use(name, who string) (dir string, release func(), err error)
+	// Path returns the volume's directory.
+	Path(name string) string
+	// Use keeps the volume from being deleted until release.
+	Use(name, who string) (release func(), err error)
 }
 
 // Options of Open.
@@ -92,6 +99,9 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		}
 		opts.Executable = exe
 	}
+	if err := checkStatic(opts.Executable); err != nil {
+		return nil, err
+	}
 	e := &Engine{opts: opts, rootless: os.Geteuid() != 0, holding: map[string]*holding{}}
 	e.cgroups = !e.rootless && cgroupsWork()
 	if err := os.MkdirAll(e.sandboxes(), 0o700); err != nil {
@@ -109,6 +119,22 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		e.adopt(ctx, entry.Name())
 	}
 	return e, nil
+}
+
+// checkStatic reports whether gVisor can start the program again in its empty root, where no shared library is.
+func checkStatic(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return errors.Wrapf(err, "read program %s", path)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			err := errors.Newf(errors.Unsupported, "this program needs shared libraries, and gVisor's sandboxes cannot start with them")
+			return errors.Remedy(err, "build it with CGO_ENABLED=0")
+		}
+	}
+	return nil
 }
 
 func (e *Engine) sandboxes() string        { return filepath.Join(e.opts.Dir, "sandboxes") }
@@ -134,7 +160,7 @@ func (e *Engine) adopt(ctx context.Context, ref string) {
 		logf.Errorf(ctx, "adopt sandbox %s: %v", ref, err)
 	}
 	h := &holding{id: u.ID}
-	if _, _, err := e.hold(h, ref, u); err != nil {
+	if err := e.hold(h, ref, u); err != nil {
 		logf.Errorf(ctx, "adopt sandbox %s: %v", ref, err)
 	}
 	e.mu.Lock()
@@ -142,25 +168,23 @@ func (e *Engine) adopt(ctx context.Context, ref string) {
 	e.holding[ref] = h
 }
 
-// hold marks image and volumes as used by ref and returns where they are.
-func (e *Engine) hold(h *holding, ref string, u uses) (root string, mounts []wire.Mount, err error) {
+// hold marks image and volumes as used by ref.
+func (e *Engine) hold(h *holding, ref string, u uses) error {
 	if u.Image != "" {
-		path, release, err := e.opts.Images.Use(u.Image, ref)
+		release, err := e.opts.Images.Use(u.Image, ref)
 		if err != nil {
-			return "", nil, errors.Stage(err, "image")
+			return errors.Stage(err, "image")
 		}
-		root = path
 		h.releases = append(h.releases, release)
 	}
 	for _, m := range u.Mounts {
-		dir, release, err := e.opts.Volumes.Use(m.Volume, ref)
+		release, err := e.opts.Volumes.Use(m.Volume, ref)
 		if err != nil {
-			return "", nil, errors.Stage(err, "volumes")
+			return errors.Stage(err, "volumes")
 		}
 		h.releases = append(h.releases, release)
-		mounts = append(mounts, wire.Mount{Source: dir, Path: m.Path, ReadOnly: m.ReadOnly})
 	}
-	return root, mounts, nil
+	return nil
 }
 
 // take registers a new sandbox; the id must be free.
@@ -275,28 +299,18 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 		return nil, err
 	}
 	u := uses{ID: spec.ID, Image: img.ID, Mounts: spec.Mounts}
-	root, mounts, err := e.hold(h, ref, u)
-	if err == nil {
+	if err = e.hold(h, ref, u); err == nil {
 		err = e.writeUses(ref, u)
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.remove(ref))
 	}
-	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Hostname: spec.Hostname, Env: map[string]string{}, Dir: spec.Dir, User: spec.User, Mounts: mounts}
-	for k, v := range img.Config.Env {
-		claim.Env[k] = v
-	}
-	for k, v := range spec.Env {
-		claim.Env[k] = v
-	}
-	if claim.Hostname == "" {
-		claim.Hostname = spec.ID
-	}
-	if claim.Dir == "" {
-		claim.Dir = img.Config.Dir
-	}
-	if claim.User == "" {
-		claim.User = img.Config.User
+	claim := &wire.ClaimArgs{ID: spec.ID, Root: e.opts.Images.Root(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: map[string]string{},
+		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User)}
+	maps.Copy(claim.Env, img.Config.Env)
+	maps.Copy(claim.Env, spec.Env)
+	for _, m := range spec.Mounts {
+		claim.Mounts = append(claim.Mounts, wire.Mount{Source: e.opts.Volumes.Path(m.Volume), Path: m.Path, ReadOnly: m.ReadOnly})
 	}
 	return claim, nil
 }
