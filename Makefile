@@ -39,12 +39,13 @@ check: fmt
 vulncheck:
 	@scripts/vulncheck
 
-# Unit tests count into cover/unit, processes of the built binary into cover/e2e; the gate sees both.
+# Unit tests count into one directory, processes of the built binary into another, which ordinary users can reach too; the
+# gate sees both.
 cover: deps
-	rm -rf $(COVER) && mkdir -p $(COVER)/unit $(COVER)/e2e && chmod 1777 $(COVER)/e2e
-	HARVEST_COVERDIR=$(CURDIR)/$(COVER)/e2e $(GOTEST) -count=1 -covermode=atomic -coverpkg=./... ./... \
-		-args -test.gocoverdir=$(CURDIR)/$(COVER)/unit
-	go tool covdata textfmt -i=$(COVER)/unit,$(COVER)/e2e -o $(COVER)/profile.txt
+	rm -rf $(COVER) && mkdir -p $(COVER)/unit
+	@set -ex; e2e=$$(mktemp -d); trap 'rm -rf "$$e2e"' EXIT; chmod 1777 "$$e2e"; \
+	HARVEST_COVERDIR="$$e2e" $(GOTEST) -count=1 -covermode=atomic -coverpkg=./... ./... -args -test.gocoverdir=$(CURDIR)/$(COVER)/unit; \
+	go tool covdata textfmt -i=$(COVER)/unit,"$$e2e" -o $(COVER)/profile.txt
 	go run ./internal/coverage -min 90 -exclude $(UNCOUNTED) $(COVER)/profile.txt
 
 bench: build
