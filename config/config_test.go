@@ -164,7 +164,7 @@ log: {format: xml}
 		"--data: data cannot be here; write an absolute path, such as /srv/harvest",
 		"HARVEST_ENGINE: engine cannot be docker; write gvisor or fake",
 		path + ":4: limits.memory cannot be 1KiB; write a size of at least 32MiB, such as 2GiB",
-		path + ":1: timeout cannot be 0s; write a duration of at least a second, such as 30m or 24h",
+		path + ":1: timeout cannot be 0s; write a duration from 1s to 168h, which is a week",
 		path + ":9: log.format cannot be xml; write text or json",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -178,7 +178,7 @@ func TestEveryOptionRefusesNonsense(t *testing.T) {
 		t.Run(o.key, func(t *testing.T) {
 			t.Parallel()
 			refused := false
-			for _, nonsense := range []string{"-1", "\x00", "99999999999999999999", "NaN"} {
+			for _, nonsense := range []string{"-1", "\x00", "99999999999999999999", "NaN", "169h"} {
 				_, err := Load("", environ(t), Setting{o.key, nonsense, "--test"})
 				if err != nil {
 					refused = true

@@ -156,11 +156,14 @@ func between(n, low, high float64, want string) string {
 	return "write " + want
 }
 
+// longest is the longest time that anything may take; package sandbox accepts no longer one.
+const longest = 7 * 24 * time.Hour
+
 func positive(d time.Duration) string {
-	if d >= time.Second {
+	if d >= time.Second && d <= longest {
 		return ""
 	}
-	return "write a duration of at least a second, such as 30m or 24h"
+	return "write a duration from 1s to 168h, which is a week"
 }
 
 func positiveOrZero(d time.Duration) string {
