@@ -1,26 +1,36 @@
 package sandbox
 
 import (
-	"archive/tar"
 	"context"
+	"fmt"
 	"io"
-	"path"
 	"strings"
-	"time"
 	"unicode/utf8"
 
-	"github.com/oklog/ulid/v2"
-
-	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
 const (
 	python  = "python3"
 	maxCode = 64 << 20
-	// Code up to this size is an argument, which the kernel bounds; more is a file in the sandbox, which stays there.
+	// Code up to this size is an argument, whose size the kernel bounds; more comes before the standard input.
 	maxInline = 64 << 10
 )
+
+// loader reads as many bytes of code from the standard input as %d says, byte for byte so that the rest is left for the code,
+// and runs it as if it had been an argument.
+const loader = `def _():
+    import os
+    left, parts = %d, []
+    while left:
+        part = os.read(0, min(left, 1 << 20))
+        if not part:
+            raise SystemExit("the code did not arrive whole")
+        parts.append(part)
+        left -= len(part)
+    return compile(b"".join(parts), "<string>", "exec")
+exec(globals().pop("_")())
+`
 
 // CheckCode returns Invalid unless code is text that Python can read.
 func CheckCode(code string) error {
@@ -43,25 +53,17 @@ func (f *Fleet) ExecCode(ctx context.Context, account, ref, code string, req Exe
 	}
 	if len(code) <= maxInline {
 		req.Args = append([]string{python, "-c", code}, req.Args...)
-		return f.exec(ctx, account, ref, req, nil)
+		return f.Exec(ctx, account, ref, req)
 	}
-	dir := "/tmp/harvest-" + strings.ToLower(ulid.Make().String())
-	req.Args = append([]string{python, path.Join(dir, "main.py")}, req.Args...)
-	return f.exec(ctx, account, ref, req, func(box engine.Sandbox) error {
-		return box.CopyIn(ctx, dir, archive("main.py", code))
-	})
-}
-
-// archive returns a tar stream of one file.
-func archive(name, content string) io.Reader {
-	r, w := io.Pipe()
-	go func() {
-		t := tar.NewWriter(w)
-		err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: time.Now()})
-		if err == nil {
-			_, err = io.WriteString(t, content)
-		}
-		w.CloseWithError(errors.Join(err, t.Close()))
-	}()
-	return r
+	if req.Terminal != nil {
+		return nil, errors.Remedy(errors.Stage(errors.Newf(errors.Invalid, "code on a terminal may have %d bytes, this has %d", maxInline, len(code)), "validate"),
+			"leave the terminal out, or copy the code into the sandbox as a file")
+	}
+	stdin := io.Reader(strings.NewReader(code))
+	if req.Stdin != nil {
+		stdin = io.MultiReader(stdin, req.Stdin)
+	}
+	req.Stdin = stdin
+	req.Args = append([]string{python, "-c", fmt.Sprintf(loader, len(code))}, req.Args...)
+	return f.Exec(ctx, account, ref, req)
 }

@@ -14,11 +14,6 @@ import (
 // Exec starts a command. When ctx ends, the command is killed, unless it is detached.
 // Kinds: Invalid, NotFound (sandbox), Conflict (it does not run), and those of engine.Sandbox.Start.
 func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) (*Execution, error) {
-	return f.exec(ctx, account, ref, req, nil)
-}
-
-// exec is Exec; prepare, if not nil, is done first in the sandbox.
-func (f *Fleet) exec(ctx context.Context, account, ref string, req ExecRequest, prepare func(engine.Sandbox) error) (*Execution, error) {
 	if err := f.begin(); err != nil {
 		return nil, err
 	}
@@ -32,11 +27,6 @@ func (f *Fleet) exec(ctx context.Context, account, ref string, req ExecRequest, 
 		return nil, err
 	}
 	defer leave()
-	if prepare != nil {
-		if err := prepare(box); err != nil {
-			return nil, errors.Stage(err, "prepare")
-		}
-	}
 	x := &Execution{fleet: f, entry: e, terminal: req.Terminal != nil, detached: req.Detach, done: make(chan struct{})}
 	if !req.Detach {
 		x.ctx = ctx
