@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -107,7 +106,7 @@ func (e *Engine) startKeeper(ref string) (conn *wire.Conn, kill func(), err erro
 
 // keeperEnv is the keeper's environment: nothing of the server's but where coverage goes.
 func keeperEnv() []string {
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	env := []string{"GOGC=off", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
 		env = append(env, "GOCOVERDIR="+dir)
 	}
@@ -135,7 +134,7 @@ func (e *Engine) Warm(ctx context.Context, limits engine.Limits, network engine.
 	if err := checkNetwork(network); err != nil {
 		return nil, err
 	}
-	ref := strings.ToLower(ulid.Make().String())
+	ref := newRef()
 	if _, err := e.take(ref, ""); err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
@@ -103,7 +104,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{opts: opts, rootless: os.Geteuid() != 0, holding: map[string]*holding{}}
-	e.cgroups = !e.rootless && cgroupsWork()
+	e.cgroups = !e.rootless && cgroup.Available("harvest-probe-"+newRef()) == nil
 	if err := os.MkdirAll(e.sandboxes(), 0o700); err != nil {
 		return nil, errors.Wrapf(err, "create directory of sandboxes")
 	}
@@ -140,7 +141,10 @@ func checkStatic(path string) error {
 func (e *Engine) sandboxes() string        { return filepath.Join(e.opts.Dir, "sandboxes") }
 func (e *Engine) initImage() string        { return filepath.Join(e.opts.Dir, "init.erofs") }
 func (e *Engine) dir(ref string) string    { return filepath.Join(e.sandboxes(), ref) }
-func (e *Engine) cgroup(ref string) string { return "/harvest-" + ref }
+func (e *Engine) cgroup(ref string) string { return "harvest-" + ref }
+
+// newRef returns a new name for a sandbox.
+func newRef() string { return strings.ToLower(ulid.Make().String()) }
 
 // adopt takes over what an earlier engine left in ref's directory.
 func (e *Engine) adopt(ctx context.Context, ref string) {
@@ -277,7 +281,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	if err := checkNetwork(spec.Network); err != nil {
 		return nil, err
 	}
-	ref := strings.ToLower(ulid.Make().String())
+	ref := newRef()
 	claim, err := e.prepare(ctx, ref, spec)
 	if err != nil {
 		return nil, err

@@ -4,78 +4,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/oklog/ulid/v2"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 	"github.com/RelevanceAI/harvest/errors"
 )
-
-const cgroupRoot = "/sys/fs/cgroup"
-
-// cgroupDirs returns where a cgroup of that name is or could be: in every hierarchy of version 1, and in that of version 2.
-func cgroupDirs(name string) []string {
-	var dirs []string
-	entries, _ := os.ReadDir(cgroupRoot)
-	for _, e := range entries {
-		if _, err := os.Stat(filepath.Join(cgroupRoot, e.Name(), "cgroup.procs")); err == nil && e.IsDir() {
-			dirs = append(dirs, filepath.Join(cgroupRoot, e.Name(), name))
-		}
-	}
-	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.procs")); err == nil {
-		return []string{filepath.Join(cgroupRoot, name)} // version 2 alone: the entries are other cgroups
-	}
-	return dirs
-}
-
-// cgroupsWork reports whether cgroups can be made here.
-func cgroupsWork() bool {
-	dirs := cgroupDirs("harvest-probe-" + strings.ToLower(ulid.Make().String()))
-	for _, dir := range dirs {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return false
-		}
-		if err := os.Remove(dir); err != nil {
-			return false
-		}
-	}
-	return len(dirs) > 0
-}
-
-// How long removing waits for processes to be gone.
-const (
-	goneRounds = 1000
-	gonePause  = 5 * time.Millisecond
-)
-
-// removeCgroup kills what runs in a cgroup and removes it.
-func removeCgroup(name string) error {
-	var errs []error
-	for _, dir := range cgroupDirs(name) {
-		err := os.Remove(dir)
-		for range goneRounds {
-			if err == nil || errors.IsNotExist(err) {
-				break
-			}
-			b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-			for _, field := range strings.Fields(string(b)) {
-				if pid, convErr := strconv.Atoi(field); convErr == nil && pid > 1 {
-					_ = syscall.Kill(pid, syscall.SIGKILL)
-				}
-			}
-			time.Sleep(gonePause)
-			err = os.Remove(dir)
-		}
-		if err != nil && !errors.IsNotExist(err) {
-			errs = append(errs, errors.Wrapf(err, "remove cgroup"))
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // keepersOf finds the keepers of the sandbox in dir by their arguments.
 func keepersOf(dir string) []int {

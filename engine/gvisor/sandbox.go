@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
@@ -213,7 +214,7 @@ func (e *Engine) remove(ref string) error {
 	for _, pid := range keepersOf(dir) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	err := removeCgroup(e.cgroup(ref))
+	err := cgroup.Open(e.cgroup(ref)).Remove()
 	e.drop(ref)
 	return errors.Stage(errors.Join(err, e.trash.put(dir)), "destroy")
 }

@@ -3,10 +3,10 @@ package keeper
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -18,7 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/sandbox"
 	"gvisor.dev/gvisor/runsc/specutils"
 
-	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -26,45 +26,91 @@ import (
 // sentryMemory is what gVisor itself may use on top of a sandbox's memory limit, so that users get what they asked for.
 const sentryMemory = 64 << 20
 
-// pidsPerProcess is how many host tasks a process inside may cost gVisor: its threads, and its address space's.
-const pidsPerProcess = 4
-
 // guest is a booted gVisor sandbox: a root container that only sleeps, and a main container once it was claimed.
 type guest struct {
-	args wire.BootArgs
-	conf *config.Config
-	root *container.Container
-	main *container.Container // nil unless the main container needs a gofer
-	sb   *sandbox.Sandbox
+	args  wire.BootArgs
+	conf  *config.Config
+	sb    *sandbox.Sandbox
+	spec  *specs.Spec          // of the root container
+	main  *container.Container // nil unless the main container needs a gofer
+	group *cgroup.Group        // nil without cgroups
 }
 
 // bootGuest starts the gVisor process. It must run on the keeper's main thread: gVisor dies with that thread.
-func bootGuest(args wire.BootArgs) (*guest, error) {
+func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 	conf, err := runscConfig(args)
 	if err != nil {
 		return nil, err
 	}
 	g := &guest{args: args, conf: conf}
-	spec := g.baseSpec([]string{"/init"})
-	spec.Root.Readonly = true
-	spec.Annotations[annotationType] = "sandbox"
-	g.setRoot(spec, args.Init, "")
-	spec.Linux.CgroupsPath = args.Cgroup
-	spec.Linux.Resources = resources(args.Limits)
-	bundle, err := writeBundle(filepath.Join(args.Dir, "root"), spec)
+	defer func() {
+		if err != nil {
+			err = errors.Stage(errors.Join(err, g.destroy()), "boot")
+		}
+	}()
+	if args.Cgroup != "" {
+		if g.group, err = cgroup.Create(args.Cgroup, args.Limits, sentryMemory); err != nil {
+			return nil, err
+		}
+	}
+	g.spec = g.baseSpec([]string{"/init"})
+	g.spec.Root.Readonly = true
+	g.spec.Annotations[annotationType] = "sandbox"
+	g.setRoot(g.spec, args.Init, "")
+	if err := ownUsers(g.spec); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(conf.RootDir, 0o700); err != nil {
+		return nil, errors.Wrapf(err, "create state directory")
+	}
+	bundle, err := writeBundle(filepath.Join(args.Dir, "root"), g.spec)
 	if err != nil {
 		return nil, err
 	}
-	g.root, err = container.New(conf, container.Args{ID: args.Ref, Spec: spec, BundleDir: bundle, Attached: true})
+	init, err := os.Open(args.Init)
 	if err != nil {
-		return nil, errors.Stage(errors.Wrapf(err, "create sandbox process"), "boot")
+		return nil, errors.Wrapf(err, "open init image")
 	}
-	g.sb = g.root.Sandbox
-	if err := g.root.Start(conf); err != nil {
-		_ = g.root.Destroy()
-		return nil, errors.Stage(errors.Wrapf(err, "start sandbox"), "boot")
+	hints, err := boot.NewPodMountHints(g.spec)
+	if err != nil {
+		return nil, errors.Wrapf(err, "mount hints")
 	}
-	return g, nil
+	g.sb, err = sandbox.New(conf, &sandbox.Args{ID: args.Ref, Spec: g.spec, BundleDir: bundle, IOFiles: []*os.File{init}, MountHints: hints, Attached: true,
+		GoferMountConfs: specutils.GoferMountConfFlags{{Lower: specutils.Erofs, Upper: specutils.NoOverlay}}, Cgroup: limitsInside{args.Limits}})
+	if err != nil {
+		return nil, errors.Wrapf(err, "create sandbox process")
+	}
+	joined := make(chan error, 1)
+	go func() { joined <- g.joinCgroup() }() // while gVisor starts: it waits for all processors
+	err = g.sb.StartRoot(conf, g.spec)
+	return g, errors.Join(errors.Wrapf(err, "start sandbox"), <-joined)
+}
+
+// joinCgroup moves gVisor's processes to their cgroup. What they fork afterwards is born there.
+func (g *guest) joinCgroup() error {
+	if g.group == nil {
+		return nil
+	}
+	return g.group.Add(g.sb.Getpid())
+}
+
+// ownUsers gives the spec a user namespace of its own in which all users of this one exist, as gVisor wants it for volumes.
+func ownUsers(s *specs.Spec) error {
+	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
+	for file, to := range map[string]*[]specs.LinuxIDMapping{"uid_map": &s.Linux.UIDMappings, "gid_map": &s.Linux.GIDMappings} {
+		b, err := os.ReadFile(filepath.Join("/proc/self", file))
+		if err != nil {
+			return errors.Wrapf(err, "read %s", file)
+		}
+		for line := range strings.Lines(string(b)) {
+			var id, parent, n uint32
+			if _, err := fmt.Sscan(line, &id, &parent, &n); err != nil {
+				return errors.Wrapf(err, "parse %s", file)
+			}
+			*to = append(*to, specs.LinuxIDMapping{ContainerID: id, HostID: id, Size: n})
+		}
+	}
+	return nil
 }
 
 // The annotations by which gVisor tells a sandbox's root container from the others.
@@ -88,7 +134,7 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 		"--network=none",
 		"--overlay2=" + overlay,
 		fmt.Sprintf("--rootless=%t", args.Rootless),
-		fmt.Sprintf("--ignore-cgroups=%t", args.Cgroup == ""),
+		"--ignore-cgroups",                                                // package cgroup does it
 		"--host-settings=ignore",                                          // package gvisor's Check says what could be better
 		"--gofer-network-namespace=new",                                   // the default pins a namespace that outlives the sandbox
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // one binary: gVisor is inside ours
@@ -138,25 +184,6 @@ func (g *guest) setRoot(s *specs.Spec, path, medium string) {
 	if n := g.args.Limits.Disk; n > 0 {
 		s.Annotations[boot.RootfsPrefix+"options"] = fmt.Sprintf("size=%d", n)
 	}
-}
-
-// resources are the limits that the host's cgroups hold.
-func resources(l engine.Limits) *specs.LinuxResources {
-	r := &specs.LinuxResources{}
-	if l.CPU > 0 {
-		period := uint64(100_000)
-		quota := int64(math.Ceil(l.CPU * float64(period)))
-		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
-	}
-	if l.Memory > 0 {
-		limit := l.Memory + sentryMemory
-		r.Memory = &specs.LinuxMemory{Limit: &limit}
-	}
-	if l.Processes > 0 {
-		n := int64(l.Processes*pidsPerProcess + 256)
-		r.Pids = &specs.LinuxPids{Limit: n}
-	}
-	return r
 }
 
 // writeBundle writes the spec where gVisor's processes read it.
@@ -269,11 +296,29 @@ func (g *guest) startWithGofer(spec *specs.Spec) error {
 	if err != nil {
 		return err
 	}
+	// gVisor's code looks for the root container's state on disk.
+	g.sb.CgroupJSON.Cgroup = nil
+	root := &container.Container{ID: g.args.Ref, Spec: g.spec, Status: container.Running, Sandbox: g.sb,
+		Saver: container.StateFile{RootDir: g.conf.RootDir, ID: container.FullID{SandboxID: g.args.Ref, ContainerID: g.args.Ref}}}
+	if err := root.Saver.LockForNew(); err != nil {
+		return errors.Wrapf(err, "lock state")
+	}
+	err = root.Saver.SaveLocked(root)
+	root.Saver.UnlockOrDie()
+	if err != nil {
+		return errors.Wrapf(err, "write state")
+	}
 	g.main, err = container.New(g.conf, container.Args{ID: g.mainID(), Spec: spec, BundleDir: bundle})
 	if err != nil {
 		return errors.Wrapf(err, "create container")
 	}
-	return errors.Wrapf(g.main.Start(g.conf), "start container")
+	if err := g.main.Start(g.conf); err != nil {
+		return errors.Wrapf(err, "start container")
+	}
+	if g.group != nil {
+		return g.group.Add(g.main.GoferPid.Load())
+	}
+	return nil
 }
 
 // wait returns when the gVisor process has ended.
@@ -288,7 +333,12 @@ func (g *guest) destroy() error {
 	if g.main != nil {
 		errs = append(errs, errors.Wrapf(g.main.Destroy(), "destroy main container"))
 	}
-	errs = append(errs, errors.Wrapf(g.root.Destroy(), "destroy sandbox"))
+	if g.sb != nil {
+		errs = append(errs, errors.Wrapf(g.sb.DestroyContainer(g.args.Ref), "destroy sandbox"))
+	}
+	if g.group != nil {
+		errs = append(errs, g.group.Remove())
+	}
 	return errors.Join(errs...)
 }
 

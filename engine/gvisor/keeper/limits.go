@@ -5,14 +5,15 @@ import (
 	"math"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -42,25 +43,7 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 }
 
 // outOfMemory reports whether the kernel has killed in the sandbox's cgroup for want of memory.
-func (g *guest) outOfMemory() bool {
-	cg := g.sb.CgroupJSON.Cgroup
-	if cg == nil {
-		return false
-	}
-	dir := cg.MakePath("memory")
-	for _, name := range []string{"memory.oom_control", "memory.events"} { // cgroup v1, v2
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(b)) {
-			if field, value, _ := strings.Cut(strings.TrimSpace(line), " "); field == "oom_kill" && value != "0" {
-				return true
-			}
-		}
-	}
-	return false
-}
+func (g *guest) outOfMemory() bool { return g.group != nil && g.group.OutOfMemory() }
 
 // memoryAbove reports whether the sandbox's own accounting says that it uses more than limit bytes.
 func (g *guest) memoryAbove(limit int64) bool {
@@ -113,4 +96,36 @@ func (k *Keeper) errEnded() error {
 	default:
 		return nil
 	}
+}
+
+// limitsInside tells gVisor the limits, for what programs inside see of processors and memory. It is a cgroup.Cgroup of
+// gVisor that does nothing: package cgroup of ours holds the limits.
+type limitsInside struct{ engine.Limits }
+
+const cpuPeriod = 100_000
+
+func (limitsInside) Install(*specs.LinuxResources) error { return nil }
+func (limitsInside) Update(*specs.LinuxResources) error  { return nil }
+func (limitsInside) Uninstall() error                    { return nil }
+func (limitsInside) Join() (func(), error)               { return func() {}, nil }
+func (limitsInside) CloneIntoCgroup() (*os.File, error) {
+	return nil, errors.Newf(errors.Unsupported, "no cgroup")
+}
+func (limitsInside) CPUUsage() (uint64, error) { return 0, nil }
+func (limitsInside) MakePath(string) string    { return "" }
+func (limitsInside) CPUPeriod() (int64, error) { return cpuPeriod, nil }
+func (limitsInside) NumCPU() (int, error)      { return runtime.NumCPU(), nil }
+
+func (l limitsInside) CPUQuota() (int64, error) {
+	if l.CPU == 0 {
+		return -1, nil
+	}
+	return int64(math.Ceil(l.CPU * cpuPeriod)), nil
+}
+
+func (l limitsInside) MemoryLimit() (uint64, error) {
+	if l.Memory == 0 {
+		return math.MaxUint64, nil
+	}
+	return uint64(l.Memory), nil
 }

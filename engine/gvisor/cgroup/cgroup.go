@@ -1,0 +1,225 @@
+// Package cgroup holds the limits of a sandbox in the host's control groups, of version 1, version 2 or both at once.
+//
+// gVisor's own code moves the starting process through every hierarchy of version 1 twice, and each first move waits for all
+// processors (10–15 ms). A Group has three controllers, and its processes are moved once, while the sandbox boots.
+package cgroup
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Root is where control groups are mounted.
+const Root = "/sys/fs/cgroup"
+
+// controllers are those that a sandbox needs.
+var controllers = []string{"cpu", "memory", "pids"}
+
+// hierarchy is where one controller's groups are made.
+type hierarchy struct {
+	controller string
+	dir        string
+	v2         bool
+}
+
+// hierarchies finds the controllers, or says which one is missing.
+func hierarchies(root string) ([]hierarchy, error) {
+	var found []hierarchy
+	for _, c := range controllers {
+		h, ok := find(root, c)
+		if !ok {
+			return nil, errors.Newf(errors.Unsupported, "there is no cgroup controller %q on this machine", c)
+		}
+		found = append(found, h)
+	}
+	return found, nil
+}
+
+func find(root, controller string) (hierarchy, bool) {
+	v1 := filepath.Join(root, controller)
+	if _, err := os.Stat(filepath.Join(v1, "tasks")); err == nil { // a file of version 1 only
+		return hierarchy{controller: controller, dir: v1}, true
+	}
+	for _, dir := range []string{root, filepath.Join(root, "unified")} {
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+		if err == nil && strings.Contains(" "+strings.TrimSpace(string(b))+" ", " "+controller+" ") {
+			return hierarchy{controller: controller, dir: dir, v2: true}, true
+		}
+	}
+	return hierarchy{}, false
+}
+
+// Available reports whether groups can be made here, by making one.
+func Available(probe string) error {
+	g, err := Create(probe, engine.Limits{Memory: 1 << 30, CPU: 1, Processes: 100}, 0)
+	if err != nil {
+		return err
+	}
+	return g.Remove()
+}
+
+// Group is a control group per controller, all of one name.
+type Group struct {
+	name string
+	in   []hierarchy
+}
+
+// Create makes the group and sets its limits, of which zero means none. extra bytes of memory are for gVisor itself.
+func Create(name string, limits engine.Limits, extra int64) (*Group, error) {
+	in, err := hierarchies(Root)
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{name: name, in: in}
+	for _, h := range in {
+		if h.v2 { // children get only what their parent hands down
+			_ = os.WriteFile(filepath.Join(h.dir, "cgroup.subtree_control"), []byte("+"+h.controller), 0)
+		}
+		err = os.Mkdir(filepath.Join(h.dir, name), 0o755)
+		if err == nil || h.v2 && os.IsExist(err) {
+			err = g.limit(h, limits, extra)
+		}
+		if err != nil {
+			return nil, errors.Join(errors.Wrapf(err, "make cgroup for %s", h.controller), g.Remove())
+		}
+	}
+	return g, nil
+}
+
+// Open returns a group that exists, or what is left of it.
+func Open(name string) *Group {
+	in, _ := hierarchies(Root)
+	return &Group{name: name, in: in}
+}
+
+// cpuPeriod is over how many microseconds CPU time is counted.
+const cpuPeriod = 100_000
+
+// limit sets one controller's limit.
+func (g *Group) limit(h hierarchy, l engine.Limits, extra int64) error {
+	write := func(file string, value int64) error {
+		return os.WriteFile(filepath.Join(h.dir, g.name, file), strconv.AppendInt(nil, value, 10), 0)
+	}
+	quota := int64(math.Ceil(l.CPU * cpuPeriod))
+	switch {
+	case h.controller == "cpu" && quota > 0 && h.v2:
+		return os.WriteFile(filepath.Join(h.dir, g.name, "cpu.max"), []byte(strconv.FormatInt(quota, 10)+" "+strconv.Itoa(cpuPeriod)), 0)
+	case h.controller == "cpu" && quota > 0:
+		return errors.Join(write("cpu.cfs_period_us", cpuPeriod), write("cpu.cfs_quota_us", quota))
+	case h.controller == "memory" && l.Memory > 0 && h.v2:
+		// One process of gVisor is of no use without the others, and swap would only make the end slow.
+		_ = write("memory.oom.group", 1)
+		_ = write("memory.swap.max", 0)
+		return write("memory.max", l.Memory+extra)
+	case h.controller == "memory" && l.Memory > 0:
+		err := write("memory.limit_in_bytes", l.Memory+extra)
+		_ = write("memory.memsw.limit_in_bytes", l.Memory+extra) // where swap is counted
+		return err
+	case h.controller == "pids" && l.Processes > 0:
+		return write("pids.max", int64(l.Processes*pidsPerProcess+pidsOfSentry))
+	}
+	return nil
+}
+
+// What a sandbox costs the host in tasks: gVisor holds the limit of processes itself, and this is the wall behind it.
+const (
+	pidsPerProcess = 4
+	pidsOfSentry   = 256
+)
+
+// Add moves a process into the group.
+func (g *Group) Add(pid int) error {
+	for _, h := range g.in {
+		if err := os.WriteFile(filepath.Join(h.dir, g.name, "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
+			return errors.Wrapf(err, "move process to its cgroup")
+		}
+	}
+	return nil
+}
+
+// Has reports whether a process is in the group of every controller.
+func (g *Group) Has(pid int) bool {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return false
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	for _, h := range g.in {
+		ok := false
+		for _, line := range lines { // "4:memory:/harvest-x", "0::/harvest-x"
+			_, rest, _ := strings.Cut(line, ":")
+			names, path, _ := strings.Cut(rest, ":")
+			mine := names == "" && h.v2 || strings.Contains(","+names+",", ","+h.controller+",")
+			ok = ok || mine && strings.HasSuffix(path, g.name)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// OutOfMemory reports whether the kernel has killed in the group for want of memory.
+func (g *Group) OutOfMemory() bool {
+	for _, h := range g.in {
+		if h.controller != "memory" {
+			continue
+		}
+		file := "memory.oom_control"
+		if h.v2 {
+			file = "memory.events"
+		}
+		b, _ := os.ReadFile(filepath.Join(h.dir, g.name, file))
+		for line := range strings.Lines(string(b)) {
+			if field, value, _ := strings.Cut(strings.TrimSpace(line), " "); field == "oom_kill" && value != "0" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// How long Remove waits for processes to be gone.
+const (
+	goneRounds = 2000
+	gonePause  = 2 * time.Millisecond
+)
+
+// Remove kills what is in the group and removes it. It is repeatable.
+func (g *Group) Remove() error {
+	var errs []error
+	for _, h := range g.in {
+		dir := filepath.Join(h.dir, g.name)
+		err := os.Remove(dir)
+		for range goneRounds {
+			if err == nil || os.IsNotExist(err) {
+				break
+			}
+			kill(dir)
+			time.Sleep(gonePause)
+			err = os.Remove(dir)
+		}
+		if err != nil && !os.IsNotExist(err) {
+			errs = append(errs, errors.Wrapf(err, "remove cgroup"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// kill ends the processes in one directory.
+func kill(dir string) {
+	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	for _, field := range strings.Fields(string(b)) {
+		if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
