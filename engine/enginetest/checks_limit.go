@@ -1,0 +1,175 @@
+package enginetest
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// mission: A3, A9, A11
+
+var limitChecks = []check{
+	{"limit/memory", "a sandbox that uses more than its memory ends, and that is reported as out of memory", limit("memory"), checkMemory},
+	{"limit/memory below", "a command that stays below the limit is not disturbed", limit("memory"), checkMemoryBelow},
+	{"limit/disk", "beyond the disk limit writes fail with ENOSPC, and the sandbox still works", limit("disk"), checkDisk},
+	{"limit/processes", "beyond the limit of processes fork fails with EAGAIN, and the sandbox still works", limit("processes"), checkForks},
+	{"limit/files", "beyond the limit of open files open fails with EMFILE", limit("files"), checkFiles},
+	{"limit/cpu", "a sandbox gets no more processor time than its limit", limit("cpu"), checkCPU},
+	{"limit/neighbour", "a sandbox at its limits does not disturb another one", limit("memory"), checkNeighbour},
+}
+
+func python(program string) engine.Command {
+	return engine.Command{Args: []string{"python3", "-c", program}}
+}
+
+// hog takes a GiB of memory, and touches all of it.
+const hog = `
+import mmap
+print("begin", flush=True)
+blocks = []
+for i in range(1024):
+    m = mmap.mmap(-1, 1 << 20)
+    for page in range(0, 1 << 20, 4096):
+        m[page] = 1
+    blocks.append(m)
+print("took it all", flush=True)
+`
+
+func checkMemory(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 128 << 20}})
+	c := start(t, sb, python(hog))
+	exit, err := c.Wait(patient(t))
+	if err != nil {
+		wantKind(t, "Wait of a command that ran out of memory", err, errors.Unavailable)
+	}
+	if strings.Contains(c.stdout.String(), "all") || err == nil && exit.Code == 0 {
+		t.Fatalf("a command took a GiB of 128 MiB: %+v, %q", exit, c.stdout)
+	}
+	if exit.OutOfMemory {
+		return
+	}
+	end, err := sb.Wait(patient(t))
+	if err != nil || !end.OutOfMemory || end.Destroyed || end.Detail == "" {
+		t.Errorf("the command ended with %+v and the sandbox with %+v, %v; neither says out of memory", exit, end, err)
+	}
+	if _, err := sb.Start(patient(t), sh("true")); !errors.Is(err, errors.Conflict) {
+		t.Errorf("Start in a sandbox that ended: %v, want Conflict", err)
+	}
+}
+
+func checkMemoryBelow(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 256 << 20}})
+	for range 3 { // what one command used is there for the next
+		got := output(t, sb, python(strings.Replace(hog, "range(1024)", "range(100)", 1)))
+		if got != "begin\ntook it all\n" {
+			t.Errorf("output %q", got)
+		}
+	}
+}
+
+func checkDisk(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Limits: engine.Limits{Disk: 64 << 20}})
+	dir := newDir(t, sb)
+	cmd := sh(`head -c 200000000 /dev/zero >big; echo "exit $?"; stat -c %s big`)
+	cmd.Dir, cmd.Env = dir, map[string]string{"LC_ALL": "C"}
+	c := start(t, sb, cmd)
+	c.wait(t)
+	lines := strings.Fields(c.stdout.String())
+	if len(lines) != 3 || lines[1] == "0" || !strings.Contains(c.stderr.String(), "No space left on device") {
+		t.Fatalf("stdout %q, stderr %q; want a failure with ENOSPC", c.stdout, c.stderr)
+	}
+	if size, err := strconv.ParseInt(lines[2], 10, 64); err != nil || size > 72<<20 || size < 32<<20 {
+		t.Errorf("%s bytes could be written of 64 MiB", lines[2])
+	}
+	start(t, sb, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+	if got := script(t, sb, dir, `rm big; head -c 10000000 /dev/zero >small; stat -c %s small`); got != "10000000\n" {
+		t.Errorf("after the large file was removed: %q", got)
+	}
+}
+
+func checkForks(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Limits: engine.Limits{Processes: 64}})
+	c := start(t, sb, python(`
+import errno, os, signal, time
+children = []
+try:
+    for i in range(500):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(600)
+            os._exit(0)
+        children.append(pid)
+    print("no limit", flush=True)
+except OSError as e:
+    print(len(children), errno.errorcode[e.errno], flush=True)
+time.sleep(600)
+`))
+	c.stdout.until(t, "\n")
+	fields := strings.Fields(c.stdout.String())
+	if n, err := strconv.Atoi(fields[0]); err != nil || n > 64 || n < 20 || fields[1] != "EAGAIN" {
+		t.Errorf("children and error are %q, want at most 64 and EAGAIN", fields)
+	}
+	if err := c.Kill(patient(t)); err != nil {
+		t.Fatalf("Kill: %v", err)
+	}
+	start(t, sb, sh(`sh -c 'echo works'; true`)).expect(t, engine.Exit{}, "works\n")
+}
+
+func checkFiles(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Limits: engine.Limits{Files: 100}})
+	got := output(t, sb, python(`
+import errno, os
+files = []
+try:
+    for i in range(1000):
+        files.append(os.open("/dev/null", os.O_RDONLY))
+    print("no limit")
+except OSError as e:
+    print(len(files), errno.errorcode[e.errno])
+`))
+	fields := strings.Fields(got)
+	if n, err := strconv.Atoi(fields[0]); err != nil || n > 100 || n < 80 || fields[1] != "EMFILE" {
+		t.Errorf("files and error are %q, want about 97 and EMFILE", fields)
+	}
+}
+
+func checkCPU(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Limits: engine.Limits{CPU: 0.5}})
+	// Two processes want all they can get for 4 seconds; a busy machine only makes it less.
+	got := output(t, sb, python(`
+import os, time
+end = time.monotonic() + 4
+child = os.fork()
+while time.monotonic() < end:
+    pass
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+t = os.times()
+print(t.user + t.system + t.children_user + t.children_system)
+`))
+	used, err := strconv.ParseFloat(strings.TrimSpace(got), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used > 4*0.5*1.5 {
+		t.Errorf("%.1f s of processor time in 4 s, with half a core", used)
+	}
+}
+
+func checkNeighbour(t *testing.T, s *suite) {
+	neighbour := s.create(t, engine.Spec{})
+	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 128 << 20}})
+	c := start(t, sb, python(hog))
+	for range 5 {
+		start(t, neighbour, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+	}
+	_, _ = c.Wait(patient(t)) // what becomes of it is checked elsewhere
+	start(t, neighbour, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+	if list, err := s.engine.List(patient(t)); err != nil || len(list) < 2 {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+}

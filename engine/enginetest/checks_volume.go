@@ -1,0 +1,159 @@
+package enginetest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// mission: C1, C2
+
+var volumeChecks = []check{
+	{"volume/outlives sandboxes", "what one sandbox writes to a volume, the next one reads", mounts, checkVolume},
+	{"volume/shared", "a volume is in several sandboxes, and at several paths of one, at the same time", mounts, checkShared},
+	{"volume/copies", "copies in and out go through mounts, and the provider sees what sandboxes write", mounts, checkVolumeCopy},
+	{"volume/in use", "a volume is not deleted while a sandbox has it", mounts, checkVolumeInUse},
+	{"volume/read-only", "a volume that is mounted read-only cannot be written", both(mounts, isolated), checkReadOnly},
+	{"volume/restart", "volumes and mounts are there after a restart", mounts, checkVolumeRestart},
+}
+
+func newVolume(t *testing.T, s *suite) volume.Volume {
+	t.Helper()
+	v, err := s.engine.Volumes().Create(patient(t), newID())
+	if err != nil {
+		t.Fatalf("create a volume: %v", err)
+	}
+	return v
+}
+
+func mounted(v volume.Volume, path string) engine.Spec {
+	return engine.Spec{Mounts: []engine.Mount{{Volume: v.Name(), Path: path}}}
+}
+
+func commit(t *testing.T, v volume.Volume) {
+	t.Helper()
+	if err := v.Commit(patient(t)); err != nil {
+		t.Fatalf("Commit: %v", err)
+	}
+	if err := v.Reload(patient(t)); err != nil {
+		t.Fatalf("Reload: %v", err)
+	}
+}
+
+func checkVolume(t *testing.T, s *suite) {
+	v := newVolume(t, s)
+	first := s.create(t, mounted(v, "/mnt/data"))
+	script(t, first, "/mnt/data", `mkdir sub; printf content >sub/file; chmod 750 sub/file; ln -s sub/file link`)
+	commit(t, v)
+	if err := first.Destroy(patient(t)); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	second := s.create(t, mounted(v, "/somewhere/else/deep"))
+	if got := script(t, second, "/somewhere/else/deep", `cat link; stat -c ' %a' sub/file`); got != "content 750\n" {
+		t.Errorf("the next sandbox reads %q", got)
+	}
+}
+
+func checkShared(t *testing.T, s *suite) {
+	v, other := newVolume(t, s), newVolume(t, s)
+	a := s.create(t, engine.Spec{Mounts: []engine.Mount{{Volume: v.Name(), Path: "/mnt/one"}, {Volume: v.Name(), Path: "/mnt/two"}, {Volume: other.Name(), Path: "/other"}}})
+	b := s.create(t, mounted(v, "/mnt/v"))
+	script(t, a, "/mnt/one", "printf a >from-a")
+	if got := script(t, a, "/mnt/two", "cat from-a"); got != "a" {
+		t.Errorf("the second mount has %q", got)
+	}
+	commit(t, v)
+	script(t, b, "/mnt/v", `test "$(cat from-a)" = a && printf b >from-b`)
+	commit(t, v)
+	if got := script(t, a, "/mnt/one", "cat from-b"); got != "b" {
+		t.Errorf("the first sandbox has %q", got)
+	}
+	if got := script(t, a, "/other", "ls"); got != "" {
+		t.Errorf("another volume has %q", got)
+	}
+}
+
+func checkVolumeCopy(t *testing.T, s *suite) {
+	v := newVolume(t, s)
+	if err := v.CopyIn(patient(t), "", archive(t, file("from provider", "p", 0o644))); err != nil {
+		t.Fatalf("CopyIn: %v", err)
+	}
+	sb := s.create(t, mounted(v, "/mnt/data"))
+	if got := script(t, sb, "/mnt/data", `cat "from provider"`); got != "p" {
+		t.Errorf("the sandbox has %q", got)
+	}
+	put(t, sb, "/mnt/data/sub", file("from copy", "c", 0o600))
+	script(t, sb, "/mnt/data", "printf s >sub/from-script")
+	if got := get(t, sb, "/mnt/data"); got["sub/from copy"].content != "c" || got["sub/from-script"].content != "s" {
+		t.Errorf("the sandbox has %v", got)
+	}
+	commit(t, v)
+	r, err := v.CopyOut(patient(t), "sub")
+	if err != nil {
+		t.Fatalf("CopyOut: %v", err)
+	}
+	defer r.Close()
+	if got := untar(t, r); got["from copy"].content != "c" || got["from-script"].content != "s" {
+		t.Errorf("the provider has %v", got)
+	}
+}
+
+func checkVolumeInUse(t *testing.T, s *suite) {
+	v := newVolume(t, s)
+	sb := s.create(t, mounted(v, "/mnt/data"))
+	wantKind(t, "Delete of a volume in use", s.engine.Volumes().Delete(patient(t), v.Name()), errors.Conflict)
+	script(t, sb, "/mnt/data", "touch still-here")
+	if err := sb.Destroy(patient(t)); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	if err := s.engine.Volumes().Delete(patient(t), v.Name()); err != nil {
+		t.Errorf("Delete of a volume that nobody uses: %v", err)
+	}
+	_, err := s.engine.Create(patient(t), s.spec(mounted(v, "/mnt/data")))
+	wantKind(t, "Create with a deleted volume", err, errors.NotFound)
+}
+
+func checkReadOnly(t *testing.T, s *suite) {
+	v := newVolume(t, s)
+	if err := v.CopyIn(patient(t), "", archive(t, file("file", "content", 0o666))); err != nil {
+		t.Fatalf("CopyIn: %v", err)
+	}
+	sb := s.create(t, engine.Spec{Mounts: []engine.Mount{{Volume: v.Name(), Path: "/mnt/ro", ReadOnly: true}, {Volume: v.Name(), Path: "/mnt/rw"}}})
+	got := script(t, sb, "/mnt/ro", `cat file; for c in 'echo x >new' 'echo x >file' 'rm file' 'mkdir d' 'chmod 600 file' 'mount -o remount,rw /mnt/ro'; do sh -c "$c" 2>/dev/null && echo " $c worked"; done; true`)
+	if got != "content" {
+		t.Errorf("it is %q", got)
+	}
+	if err := sb.CopyIn(patient(t), "/mnt/ro", archive(t, file("new", "x", 0o644))); err == nil {
+		t.Error("a copy into a read-only mount worked")
+	}
+	script(t, sb, "/mnt/rw", "echo x >new")
+	if got := get(t, sb, "/mnt/ro"); got["file"].content != "content" || got["new"].content != "x\n" || len(got) != 2 {
+		t.Errorf("it has %v", got)
+	}
+}
+
+func checkVolumeRestart(t *testing.T, s *suite) {
+	s = s.separate(t)
+	v := newVolume(t, s)
+	sb := s.create(t, mounted(v, "/mnt/data"))
+	script(t, sb, "/mnt/data", "printf before >file")
+	commit(t, v)
+	s.restart(t)
+	sb, err := s.engine.Open(patient(t), sb.Handle())
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	if got := script(t, sb, "/mnt/data", "cat file; printf after >file"); got != "before" {
+		t.Errorf("the mount has %q", got)
+	}
+	wantKind(t, "Delete of a volume in use", s.engine.Volumes().Delete(patient(t), v.Name()), errors.Conflict)
+	list, err := s.engine.Volumes().List(patient(t))
+	if err != nil || len(list) != 1 || list[0].Name != v.Name() || list[0].Files != 1 || list[0].Size != int64(len("after")) {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	_, err = s.engine.Volumes().Create(patient(t), strings.Repeat("x", 300))
+	wantKind(t, "a long name", err, errors.Invalid)
+}

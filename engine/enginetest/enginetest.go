@@ -1,0 +1,239 @@
+// Package enginetest is what every sandbox engine must prove: the promises of package engine, as checks.
+//
+// An engine calls Run in a test of its own. Checks of what the engine's Capabilities do not announce are passed over and
+// named, with the reason, at the end of the run.
+package enginetest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+)
+
+// patience is how long a check waits for what must happen. It decides only how long a failure takes.
+const patience = 90 * time.Second
+
+// Harness is how the checks reach an engine. Only Open is needed.
+type Harness struct {
+	// Open opens the engine on a data directory. After Close, opening the same one again is a restart of the server.
+	Open func(t *testing.T, dataDir string) engine.Engine
+	// DataDir returns a new data directory, and removes it when t ends. nil: t.TempDir.
+	DataDir func(t *testing.T) string
+	// Image is what Images().Find finds for the sandboxes; "" means "base". It has sh, coreutils, util-linux and python3.
+	Image string
+	// LeakCheck fails t if anything is left of sandboxes that were in dataDir and are destroyed: processes, mounts, cgroups,
+	// files. nil: only List and the checks' own means are used.
+	LeakCheck func(t *testing.T, dataDir string)
+	// Creates is how many sandboxes are created at once. 0 means 10.
+	Creates int
+	// CopySize is how many bytes the large copy has. 0 means 1 GiB, and 16 MiB with -short.
+	CopySize int64
+}
+
+// check is a promise and its proof.
+type check struct {
+	name    string
+	promise string
+	needs   need // nil: every engine
+	run     func(t *testing.T, s *suite)
+}
+
+// need says why a check does not apply to an engine, or "".
+type need func(c engine.Capabilities) string
+
+func needs(have func(c engine.Capabilities) bool, why string) need {
+	return func(c engine.Capabilities) string {
+		if have(c) {
+			return ""
+		}
+		return why
+	}
+}
+
+var (
+	terminals = needs(func(c engine.Capabilities) bool { return c.Terminal }, "the engine announces no terminals")
+	reopen    = needs(func(c engine.Capabilities) bool { return c.Reopen }, "the engine announces no ProcessOpener")
+	warmth    = needs(func(c engine.Capabilities) bool { return c.Warm }, "the engine announces no Warmer")
+	mounts    = needs(func(c engine.Capabilities) bool { return c.Volumes }, "the engine announces no volumes")
+	users     = needs(func(c engine.Capabilities) bool { return c.Users }, "the engine announces no users")
+	isolated  = needs(func(c engine.Capabilities) bool { return c.Isolated }, "the engine announces no isolation")
+)
+
+func limit(name string) need {
+	return needs(func(c engine.Capabilities) bool { return slices.Contains(c.Limits, name) }, "the engine announces no limit of "+name)
+}
+
+func both(a, b need) need {
+	return func(c engine.Capabilities) string {
+		if why := a(c); why != "" {
+			return why
+		}
+		return b(c)
+	}
+}
+
+// Run runs all checks against an engine.
+func Run(t *testing.T, h Harness) {
+	s := newSuite(t, h)
+	caps := s.engine.Capabilities()
+	t.Logf("%s: %+v", s.engine.Name(), caps)
+	var passed []string
+	for _, c := range checks() {
+		t.Run(c.name, func(t *testing.T) {
+			if c.needs != nil {
+				if why := c.needs(caps); why != "" {
+					passed = append(passed, fmt.Sprintf("%s: %s", c.name, why))
+					t.Skipf("does not apply: %s", why)
+				}
+			}
+			t.Logf("promise: %s", c.promise)
+			c.run(t, s)
+		})
+	}
+	for _, line := range passed {
+		fmt.Fprintf(os.Stderr, "enginetest: engine %s: does not apply: %s\n", s.engine.Name(), line)
+	}
+}
+
+// checks are all checks, the cheapest subjects first.
+func checks() []check {
+	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks, terminalChecks,
+		reopenChecks, lifecycleChecks, copyChecks, escapeChecks, volumeChecks, warmChecks, limitChecks, isolationChecks, loadChecks)
+}
+
+// suite is one engine under test, and a sandbox of it that checks may share.
+type suite struct {
+	Harness
+	engine  engine.Engine
+	dataDir string
+	image   string
+	shared  engine.Sandbox
+}
+
+func newSuite(t *testing.T, h Harness) *suite {
+	if h.DataDir == nil {
+		h.DataDir = func(t *testing.T) string { return t.TempDir() }
+	}
+	if h.LeakCheck == nil {
+		h.LeakCheck = func(*testing.T, string) {}
+	}
+	if h.Creates == 0 {
+		h.Creates = 10
+	}
+	if h.CopySize == 0 {
+		h.CopySize = 1 << 30
+		if testing.Short() {
+			h.CopySize = 16 << 20
+		}
+	}
+	if h.Image == "" {
+		h.Image = "base"
+	}
+	s := open(t, h, h.DataDir(t))
+	s.shared = s.create(t, engine.Spec{})
+	return s
+}
+
+// open opens an engine of its own on dataDir.
+func open(t *testing.T, h Harness, dataDir string) *suite {
+	t.Helper()
+	s := &suite{Harness: h, engine: h.Open(t, dataDir), dataDir: dataDir}
+	t.Cleanup(func() {
+		if err := s.engine.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	img, err := s.engine.Images().Find(t.Context(), h.Image)
+	if err != nil {
+		t.Fatalf("the image of the harness: %v", err)
+	}
+	s.image = img.ID
+	return s
+}
+
+// separate opens another engine on a data directory of its own.
+func (s *suite) separate(t *testing.T) *suite {
+	t.Helper()
+	dir := s.DataDir(t)
+	t.Cleanup(func() { s.LeakCheck(t, dir) }) // runs after everything below is destroyed
+	return open(t, s.Harness, dir)
+}
+
+// restart closes the engine and opens it again, as a server that is started anew.
+func (s *suite) restart(t *testing.T) {
+	t.Helper()
+	if err := s.engine.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	s.engine = s.Open(t, s.dataDir)
+}
+
+// reopened returns the sandbox that a restarted engine finds for an old handle.
+func (s *suite) reopened(t *testing.T, h engine.Handle) (engine.Sandbox, engine.ProcessOpener) {
+	t.Helper()
+	sb, err := s.engine.Open(patient(t), h)
+	if err != nil {
+		t.Fatalf("Open after a restart: %v", err)
+	}
+	opener, ok := sb.(engine.ProcessOpener)
+	if !ok && s.engine.Capabilities().Reopen {
+		t.Fatalf("%T is no ProcessOpener, although Capabilities.Reopen says so", sb)
+	}
+	return sb, opener
+}
+
+// create makes a sandbox that t destroys. ID and Image are filled in.
+func (s *suite) create(t *testing.T, spec engine.Spec) engine.Sandbox {
+	t.Helper()
+	sb, err := s.engine.Create(patient(t), s.spec(spec))
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	h := sb.Handle()
+	t.Cleanup(func() { s.destroy(t, h, sb) })
+	return sb
+}
+
+// destroy destroys a sandbox, also if the engine was restarted since.
+func (s *suite) destroy(t *testing.T, h engine.Handle, sb engine.Sandbox) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if again, err := s.engine.Open(ctx, h); err == nil {
+		sb = again
+	}
+	if err := sb.Destroy(ctx); err != nil {
+		t.Errorf("Destroy: %v", err)
+	}
+}
+
+// spec fills in what a check leaves open.
+func (s *suite) spec(spec engine.Spec) engine.Spec {
+	if spec.ID == "" {
+		spec.ID = newID()
+	}
+	if spec.Image == "" {
+		spec.Image = s.image
+	}
+	if spec.Network.Mode == "" {
+		spec.Network.Mode = "none"
+	}
+	return spec
+}
+
+func newID() string { return "t-" + strings.ToLower(rand.Text()) }
+
+// patient is a context that ends when nobody waits any longer.
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}

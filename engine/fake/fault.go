@@ -1,0 +1,97 @@
+package fake
+
+import (
+	"context"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Op is an operation that can be made to fail or to take longer.
+type Op string
+
+// The operations.
+const (
+	OpCreate  Op = "create"
+	OpOpen    Op = "open"
+	OpList    Op = "list"
+	OpWarm    Op = "warm"
+	OpClaim   Op = "claim"
+	OpStart   Op = "start"
+	OpCopyIn  Op = "copy in"
+	OpCopyOut Op = "copy out"
+	OpDestroy Op = "destroy"
+)
+
+// FailNext makes the next call of op answer with err. Several are answered one after the other; nil lets one call pass.
+func (e *Engine) FailNext(op Op, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fail[op] = append(e.fail[op], err)
+}
+
+// Delay makes every call of op take d longer, until its context ends. OpCreate, which is also Warm's, waits when half of the
+// work is done. OpOpen and OpList do not wait.
+func (e *Engine) Delay(op Op, d time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.delay[op] = d
+}
+
+// Lose lets the sandbox with that Spec.ID vanish, as if somebody had pulled a plug.
+func (e *Engine) Lose(id string) error {
+	sb, err := e.byID(id)
+	if err != nil {
+		return err
+	}
+	return sb.destroy(context.Background(), engine.End{Detail: "It is lost."})
+}
+
+// EndOOM ends the sandbox with that Spec.ID as if it had used up its memory. It remains to be destroyed.
+func (e *Engine) EndOOM(id string) error {
+	sb, err := e.byID(id)
+	if err != nil {
+		return err
+	}
+	sb.finish(engine.End{OutOfMemory: true, Detail: "It used more memory than its limit."})
+	if err := sb.save(); err != nil {
+		return err
+	}
+	return sb.killAll(context.Background())
+}
+
+func (e *Engine) byID(id string) (*sandbox, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, sb := range e.sandboxes {
+		if sb.Handle().ID == id {
+			return sb, nil
+		}
+	}
+	return nil, errors.Newf(errors.NotFound, "there is no sandbox %.100s", id)
+}
+
+func (e *Engine) fault(op Op) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.fail[op]) == 0 {
+		return nil
+	}
+	err := e.fail[op][0]
+	e.fail[op] = e.fail[op][1:]
+	return err
+}
+
+func (e *Engine) pause(ctx context.Context, op Op) error {
+	e.mu.Lock()
+	d := e.delay[op]
+	e.mu.Unlock()
+	if d > 0 {
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+		}
+	}
+	return errors.Wrapf(ctx.Err(), "%s", op)
+}

@@ -1,0 +1,422 @@
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const keeperName = "harvest-fake-keeper"
+
+var detached atomic.Bool
+
+// Main lets commands outlive this process. Call it first in TestMain or main: each command then gets a keeper of its own,
+// which is this program started once more, and Main is where that one goes another way. Without it, keepers are goroutines.
+func Main() {
+	if os.Args[0] == keeperName {
+		if err := keepFile(os.NewFile(3, "socket")); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	detached.Store(true)
+}
+
+// order is what a keeper needs to know of a command. Everything is of the host.
+type order struct {
+	Keep     string // directory for the keeper's files
+	Limit    int64  // bytes of output to keep
+	Info     engine.ProcessInfo
+	Program  string
+	Dir      string
+	Env      []string
+	Identity *identity    `json:",omitempty"`
+	Size     *engine.Size `json:",omitempty"`
+	Input    bool         // standard input follows
+}
+
+// keeper owns a running command, its pipes and its output. It ends when the command has ended and everybody who is
+// attached has got all output.
+type keeper struct {
+	order
+	spool  *spool
+	listen *net.UnixListener
+	cmd    *exec.Cmd
+	input  *os.File   // the command's standard input, or the terminal
+	output []*os.File // what is pumped into the spool
+	pumps  sync.WaitGroup
+	conns  sync.WaitGroup
+	closed sync.Once     // of input
+	exit   engine.Exit   // valid when done is closed
+	done   chan struct{} // the command has ended, its output is whole and its exit on disk
+}
+
+// spawn starts a keeper and returns a connection to it, for the request "start".
+func spawn(dir string) (net.Conn, error) {
+	conn, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	if !detached.Load() {
+		go func() { _ = keepFile(theirs) }() // what goes wrong is told through the connection
+		return conn, nil
+	}
+	defer theirs.Close()
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{keeperName, dir}, Dir: "/", Env: os.Environ(),
+		ExtraFiles: []*os.File{theirs}, SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := cmd.Start(); err != nil {
+		conn.Close()
+		return nil, errors.Wrapf(err, "start a keeper")
+	}
+	go func() { _ = cmd.Wait() }() // how it ended is seen at the connection
+	return conn, nil
+}
+
+func keepFile(f *os.File) error {
+	conn, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		return errors.Wrapf(err, "use the socket")
+	}
+	return keep(conn)
+}
+
+// keep does a keeper's work.
+func keep(conn net.Conn) error {
+	defer conn.Close()
+	var first request
+	if err := readJSON(conn, frameRequest, &first); err != nil || first.Order == nil {
+		return errors.Errorf("a keeper got no order: %v", err)
+	}
+	k := &keeper{order: *first.Order, done: make(chan struct{})}
+	if err := k.start(); err != nil {
+		var errno syscall.Errno
+		errors.As(err, &errno)
+		return writeJSON(conn, frameReply, reply{Errno: int(errno), Error: err.Error()})
+	}
+	r, _ := k.spool.reader(0) // before the pumps begin, so that nothing is dropped
+	for i, f := range k.output {
+		k.pumps.Go(func() { k.pump(f, "oe"[i]) })
+	}
+	k.conns.Go(k.accept)
+	k.conns.Go(func() {
+		if !k.serveOutput(conn, r, reply{}) { // who asked for the command has given up already
+			_ = killMarked(context.Background(), markProcess+k.Info.ID)
+		}
+	})
+	err := k.wait()
+	k.listen.Close()
+	k.conns.Wait()
+	return err
+}
+
+func (k *keeper) start() (err error) {
+	if k.spool, err = createSpool(k.Keep, k.Limit); err != nil {
+		return err
+	}
+	if k.listen, err = listen(k.Keep); err != nil {
+		return err
+	}
+	k.cmd = &exec.Cmd{Path: k.Program, Args: k.Info.Args, Dir: k.Dir, Env: k.Env, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	if k.Identity != nil {
+		k.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: k.Identity.UID, Gid: k.Identity.GID, Groups: k.Identity.Groups}
+	}
+	theirs, err := k.connect()
+	if err == nil {
+		err = k.cmd.Start()
+	}
+	for _, f := range theirs {
+		f.Close()
+	}
+	if err == nil {
+		k.Info.Started = time.Now()
+		err = k.saveInfo()
+	}
+	if err != nil {
+		k.listen.Close()
+		k.closeFiles()
+		return err
+	}
+	if !k.Input {
+		k.closeInput()
+	}
+	return nil
+}
+
+// connect makes the command's pipes or terminal and returns the command's ends.
+func (k *keeper) connect() (theirs []*os.File, err error) {
+	if k.Size != nil {
+		master, slave, err := openTerminal(*k.Size)
+		if err != nil {
+			return nil, err
+		}
+		k.input, k.output = master, []*os.File{master}
+		k.cmd.Stdin, k.cmd.Stdout, k.cmd.Stderr = slave, slave, slave
+		k.cmd.SysProcAttr.Setctty = true
+		return []*os.File{slave}, nil
+	}
+	for i := range 3 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return theirs, err
+		}
+		switch i {
+		case 0:
+			k.cmd.Stdin, k.input = r, w
+			theirs = append(theirs, r)
+		case 1:
+			k.cmd.Stdout = w
+		case 2:
+			k.cmd.Stderr = w
+		}
+		if i > 0 {
+			k.output, theirs = append(k.output, r), append(theirs, w)
+		}
+	}
+	return theirs, nil
+}
+
+// openTerminal makes a pseudo-terminal. Its master is not blocking, so that reads of it can be given up.
+func openTerminal(size engine.Size) (master, slave *os.File, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, errors.Wrapf(err, "open a terminal")
+	}
+	master = os.NewFile(uintptr(fd), "terminal")
+	err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	if err == nil {
+		err = setSize(master, size)
+	}
+	if err == nil {
+		var peer uintptr
+		var errno syscall.Errno
+		peer, _, errno = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+		if errno == 0 {
+			return master, os.NewFile(peer, "terminal"), nil
+		}
+		err = errno
+	}
+	master.Close()
+	return nil, nil, errors.Wrapf(err, "open a terminal")
+}
+
+func setSize(master *os.File, size engine.Size) error {
+	return control(master, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(size.Rows), Col: uint16(size.Cols)})
+	})
+}
+
+// control calls do with f's descriptor, which stays not blocking.
+func control(f *os.File, do func(fd int) error) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := raw.Control(func(fd uintptr) { err = do(int(fd)) })
+	return errors.Join(failed, err)
+}
+
+// pump moves output into the spool until its end, or until the command has ended and what it wrote is read.
+func (k *keeper) pump(f *os.File, stream byte) {
+	buf := make([]byte, maxData)
+	left := -1 // bytes to the end, while that is not known
+	for left != 0 {
+		part := buf
+		if left > 0 {
+			part = buf[:min(len(buf), left)]
+		}
+		n, err := f.Read(part)
+		if n > 0 {
+			_ = k.spool.append(stream, buf[:n]) // with a full disk, the command goes on without its output
+		}
+		if left > 0 {
+			left -= n
+		}
+		switch {
+		case err == nil:
+		case left < 0 && errors.Is(err, os.ErrDeadlineExceeded):
+			// Somebody else still holds the pipe. What is in it now includes all that the command wrote.
+			left = pending(f)
+			_ = f.SetReadDeadline(time.Time{})
+		default:
+			return
+		}
+	}
+}
+
+func pending(f *os.File) (n int) {
+	_ = control(f, func(fd int) (err error) {
+		n, err = unix.IoctlGetInt(fd, unix.TIOCINQ)
+		return err
+	})
+	return n
+}
+
+// wait returns when the command has ended, all it wrote is in the spool and its exit on disk.
+func (k *keeper) wait() error {
+	_ = k.cmd.Wait() // a failing command is no failure
+	deadline := time.Now()
+	if k.Size != nil {
+		deadline = deadline.Add(time.Second) // the kernel hangs the terminal up, which is a better end of output
+	}
+	for _, f := range k.output {
+		_ = f.SetReadDeadline(deadline)
+	}
+	k.pumps.Wait()
+	k.spool.close()
+	status := k.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		k.exit = engine.ExitOf(0, status.Signal())
+	} else {
+		k.exit = engine.ExitOf(status.ExitStatus(), 0)
+	}
+	k.Info.Exit = &k.exit
+	err := k.saveInfo()
+	close(k.done)
+	k.closed.Do(func() {})
+	k.closeFiles()
+	return err
+}
+
+func (k *keeper) closeFiles() {
+	if k.input != nil {
+		k.input.Close()
+	}
+	for _, f := range k.output {
+		f.Close()
+	}
+}
+
+// closeInput ends the standard input.
+func (k *keeper) closeInput() {
+	k.closed.Do(func() {
+		if k.Size == nil {
+			k.input.Close()
+		} else {
+			_, _ = k.input.Write([]byte{4}) // end-of-file, as one types it
+		}
+	})
+}
+
+func (k *keeper) saveInfo() error {
+	data, err := json.Marshal(k.Info)
+	if err != nil {
+		return errors.Wrapf(err, "encode a process")
+	}
+	return writeFile(filepath.Join(k.Keep, "info.json"), data)
+}
+
+// writeFile replaces a file at once.
+func writeFile(name string, data []byte) error {
+	if err := os.WriteFile(name+".new", data, 0o600); err != nil {
+		return errors.Wrapf(err, "write %s", name)
+	}
+	return errors.Wrapf(os.Rename(name+".new", name), "write %s", name)
+}
+
+// accept serves connections until the listener is closed.
+func (k *keeper) accept() {
+	for {
+		conn, err := k.listen.Accept()
+		if err != nil {
+			return
+		}
+		k.conns.Go(func() {
+			defer conn.Close()
+			k.serve(conn)
+		})
+	}
+}
+
+func (k *keeper) serve(conn net.Conn) {
+	var req request
+	if readJSON(conn, frameRequest, &req) != nil {
+		return
+	}
+	var err error
+	switch req.Op {
+	case "attach":
+		r, dropped := k.spool.reader(req.From)
+		k.serveOutput(conn, r, reply{Dropped: dropped})
+		return
+	case "signal":
+		err = k.signal(syscall.Signal(req.Signal))
+	case "resize":
+		err = setSize(k.input, req.Size)
+	}
+	var answer reply
+	if err != nil {
+		answer.Error = err.Error()
+	}
+	_ = writeJSON(conn, frameReply, answer)
+}
+
+func (k *keeper) signal(sig syscall.Signal) error {
+	if k.Size != nil {
+		var group int
+		err := control(k.input, func(fd int) (err error) {
+			group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+			return err
+		})
+		if err == nil && group > 0 && group != k.cmd.Process.Pid {
+			_ = unix.Kill(-group, sig)
+		}
+	}
+	if err := k.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// serveOutput sends output as it comes, then the exit, and takes input meanwhile. It is false if not even answer could be sent.
+func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply) bool {
+	defer r.close()
+	if writeJSON(conn, frameReply, answer) != nil {
+		return false
+	}
+	go k.feed(conn, r)
+	buf := make([]byte, maxData)
+	for {
+		stream, data, err := r.next(buf)
+		if err != nil {
+			break
+		}
+		if writeFrame(conn, stream, data) != nil {
+			return true
+		}
+	}
+	<-k.done
+	_ = writeJSON(conn, frameExit, k.exit)
+	return true
+}
+
+// feed passes input on. A connection that ends is somebody who went away: r must not hold the command up any more.
+func (k *keeper) feed(conn net.Conn, r *reader) {
+	defer r.stop()
+	buf := make([]byte, maxData)
+	for {
+		kind, data, err := readFrame(conn, buf)
+		switch {
+		case err != nil:
+			return
+		case kind == frameInput:
+			_, _ = k.input.Write(data) // a command that has closed its input, or ended, needs no more
+		case kind == frameEOF:
+			k.closeInput()
+		}
+	}
+}

@@ -1,0 +1,398 @@
+package fake
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+var processID = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
+
+// process is an attachment to a keeper.
+type process struct {
+	sb       *sandbox
+	id       string
+	dir      string // of its keeper
+	terminal bool
+
+	done chan struct{}
+	exit engine.Exit // valid when done is closed, like err
+	err  error
+}
+
+func (sb *sandbox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
+	if err := engine.CheckCommand(cmd); err != nil {
+		return nil, err
+	}
+	if err := sb.begin(ctx, OpStart); err != nil {
+		return nil, err
+	}
+	sb.starting.RLock()
+	defer sb.starting.RUnlock()
+	if end := sb.endOf(); end != nil {
+		return nil, errors.Newf(errors.Conflict, "the sandbox has ended: %s", end.Detail)
+	}
+	p := &process{sb: sb, id: strings.ToLower(rand.Text()), terminal: cmd.Terminal != nil, done: make(chan struct{})}
+	p.dir = filepath.Join(sb.dir, "processes", p.id)
+	o, err := sb.order(p, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(p.dir, 0o700); err != nil {
+		return nil, errors.Wrapf(err, "start a command")
+	}
+	conn, err := p.start(ctx, o)
+	if err != nil {
+		kill := killMarked(context.WithoutCancel(ctx), markProcess+p.id)
+		return nil, errors.Join(err, kill, os.RemoveAll(p.dir))
+	}
+	go p.follow(conn, engine.Stdio{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	return p, nil
+}
+
+// order resolves cmd to what its keeper needs.
+func (sb *sandbox) order(p *process, cmd engine.Command) (*order, error) {
+	sb.mu.Lock()
+	env, dir, userName := maps.Clone(sb.record.Env), sb.record.Dir, sb.record.User
+	sb.mu.Unlock()
+	if env == nil {
+		return nil, errors.Newf(errors.Conflict, "the sandbox is not claimed yet")
+	}
+	maps.Copy(env, cmd.Env)
+	if _, set := env["TERM"]; p.terminal && !set {
+		env["TERM"] = "xterm-256color"
+	}
+	if cmd.Dir != "" {
+		dir = cmd.Dir
+	}
+	if cmd.User != "" {
+		userName = cmd.User
+	}
+	id, err := resolve(userName)
+	if err != nil {
+		return nil, err
+	}
+	o := &order{
+		Keep: p.dir, Limit: sb.e.opts.KeepOutput, Dir: sb.hostPath(dir), Identity: id, Size: cmd.Terminal, Input: cmd.Stdin != nil,
+		Info: engine.ProcessInfo{ID: p.id, Args: cmd.Args, Terminal: p.terminal},
+	}
+	if info, err := os.Stat(o.Dir); err != nil || !info.IsDir() {
+		return nil, errors.Newf(errors.Invalid, "there is no directory %.200q", dir)
+	}
+	if o.Program, err = lookPath(cmd.Args[0], o.Dir, env["PATH"]); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		o.Env = append(o.Env, name+"="+env[name])
+	}
+	o.Env = append(o.Env, markSandbox+sb.ref, markProcess+p.id)
+	return o, nil
+}
+
+// lookPath finds a program as execvp would.
+func lookPath(name, dir, path string) (string, error) {
+	var candidates []string
+	switch {
+	case filepath.IsAbs(name):
+		candidates = []string{name}
+	case strings.Contains(name, "/"):
+		candidates = []string{filepath.Join(dir, name)}
+	default:
+		for _, p := range filepath.SplitList(path) {
+			candidates = append(candidates, filepath.Join(p, name))
+		}
+	}
+	problem := "there is no program %.200q"
+	for _, c := range candidates {
+		info, err := os.Stat(c)
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return c, nil
+		}
+		if err == nil {
+			problem = "%.200q cannot be executed"
+		}
+	}
+	return "", errors.Newf(errors.Invalid, problem, name)
+}
+
+// start starts a keeper and returns the connection to it when the command runs.
+func (p *process) start(ctx context.Context, o *order) (net.Conn, error) {
+	conn, err := spawn(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	var answer reply
+	err = writeJSON(conn, frameRequest, request{Op: "start", Order: o})
+	if err == nil {
+		err = readJSON(conn, frameReply, &answer)
+	}
+	if !stop() {
+		err = ctx.Err()
+	}
+	switch {
+	case err != nil:
+		conn.Close()
+		return nil, errors.Wrapf(err, "start a command")
+	case answer.Error != "":
+		conn.Close()
+		return nil, startError(o.Info.Args[0], answer)
+	}
+	return conn, nil
+}
+
+func startError(name string, answer reply) error {
+	err := errors.Errorf("start a command: %s", answer.Error)
+	switch syscall.Errno(answer.Errno) {
+	case syscall.ENOENT, syscall.EACCES, syscall.ENOEXEC, syscall.ENOTDIR, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.E2BIG, syscall.EPERM:
+		return errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name)
+	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC:
+		return errors.Explainf(err, errors.Exhausted, "there is no room for another command")
+	}
+	return err
+}
+
+// follow passes output and input on until the command has ended.
+func (p *process) follow(conn net.Conn, stdio engine.Stdio) {
+	defer close(p.done)
+	var pos int64
+	if conn != nil {
+		if stdio.Stdin != nil {
+			go pumpInput(conn, stdio.Stdin)
+		}
+		pos, p.err = p.receive(conn, &stdio)
+		conn.Close()
+	}
+	if conn == nil || p.err != nil {
+		p.err = p.replay(pos, &stdio)
+	}
+	if end := p.sb.endOf(); end != nil && end.OutOfMemory && p.exit.Signal == "KILL" {
+		p.exit.OutOfMemory = true
+	}
+}
+
+func pumpInput(conn net.Conn, in io.Reader) {
+	buf := make([]byte, maxData)
+	for {
+		n, err := in.Read(buf)
+		if n > 0 && writeFrame(conn, frameInput, buf[:n]) != nil {
+			return
+		}
+		if err != nil {
+			_ = writeFrame(conn, frameEOF, nil) // a keeper that is gone needs to know nothing
+			return
+		}
+	}
+}
+
+// deliver writes output. A writer that fails gets no more.
+func deliver(stdio *engine.Stdio, stream byte, data []byte) {
+	w := &stdio.Stdout
+	if stream == frameStderr {
+		w = &stdio.Stderr
+	}
+	if *w != nil {
+		if _, err := (*w).Write(data); err != nil {
+			*w = nil
+		}
+	}
+}
+
+// receive takes output from a keeper until the exit. It returns how far it came.
+func (p *process) receive(conn net.Conn, stdio *engine.Stdio) (pos int64, err error) {
+	buf := make([]byte, maxData)
+	for {
+		kind, data, err := readFrame(conn, buf)
+		if err != nil {
+			return pos, errors.Wrapf(err, "follow a command")
+		}
+		if kind == frameExit {
+			return pos, json.Unmarshal(data, &p.exit)
+		}
+		deliver(stdio, kind, data)
+		pos += int64(len(data))
+	}
+}
+
+// replay delivers what a keeper has left on disk from pos on, and finds out how the command ended.
+func (p *process) replay(pos int64, stdio *engine.Stdio) error {
+	s, err := openSpool(p.dir)
+	if err != nil {
+		return errors.Explainf(err, errors.Unavailable, "the connection to the command broke, and its output is gone")
+	}
+	r, dropped := s.reader(pos)
+	defer r.close()
+	if dropped > 0 && stdio.Truncated != nil {
+		stdio.Truncated(dropped)
+	}
+	buf := make([]byte, maxData)
+	for {
+		stream, data, err := r.next(buf)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		deliver(stdio, stream, data)
+	}
+	info, err := readInfo(p.dir)
+	if err != nil || info.Exit == nil {
+		return errors.Explainf(errors.Join(err, errors.Unavailable), errors.Unavailable, "the connection to the command broke; how it ended is not known")
+	}
+	p.exit = *info.Exit
+	return nil
+}
+
+func readInfo(dir string) (info engine.ProcessInfo, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, "info.json"))
+	if err != nil {
+		return info, errors.Wrapf(err, "read a process")
+	}
+	return info, errors.Wrapf(json.Unmarshal(data, &info), "read a process")
+}
+
+func (sb *sandbox) Processes(ctx context.Context) ([]engine.ProcessInfo, error) {
+	if err := sb.begin(ctx, OpOpen); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(filepath.Join(sb.dir, "processes"))
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the processes")
+	}
+	infos := []engine.ProcessInfo{}
+	for _, entry := range entries {
+		info, err := readInfo(filepath.Join(sb.dir, "processes", entry.Name()))
+		if errors.IsNotExist(err) {
+			continue // is being started
+		}
+		if err != nil {
+			return nil, err
+		}
+		infos = append(infos, info)
+	}
+	slices.SortFunc(infos, func(a, b engine.ProcessInfo) int { return a.Started.Compare(b.Started) })
+	return infos, nil
+}
+
+func (sb *sandbox) OpenProcess(ctx context.Context, id string, stdio engine.Stdio) (engine.Process, error) {
+	if err := sb.begin(ctx, OpOpen); err != nil {
+		return nil, err
+	}
+	p := &process{sb: sb, id: id, dir: filepath.Join(sb.dir, "processes", id), done: make(chan struct{})}
+	info, err := engine.ProcessInfo{}, error(errors.NotFound)
+	if processID.MatchString(id) {
+		info, err = readInfo(p.dir)
+	}
+	if err != nil {
+		return nil, errors.Explainf(err, errors.NotFound, "there is no process %.80q", id)
+	}
+	p.terminal = info.Terminal
+	conn, err := p.attach(&stdio)
+	if err != nil {
+		conn = nil // the keeper has ended; what it left is on disk
+	}
+	go p.follow(conn, stdio)
+	return p, nil
+}
+
+// attach connects to a keeper that runs.
+func (p *process) attach(stdio *engine.Stdio) (net.Conn, error) {
+	conn, err := dial(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	var answer reply
+	err = writeJSON(conn, frameRequest, request{Op: "attach"})
+	if err == nil {
+		err = readJSON(conn, frameReply, &answer)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	if answer.Dropped > 0 && stdio.Truncated != nil {
+		stdio.Truncated(answer.Dropped)
+	}
+	return conn, nil
+}
+
+func (p *process) ID() string { return p.id }
+
+func (p *process) Wait(ctx context.Context) (engine.Exit, error) {
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		select {
+		case <-p.done:
+		default:
+			return engine.Exit{}, errors.Wrapf(ctx.Err(), "wait for a command")
+		}
+	}
+	return p.exit, p.err
+}
+
+func (p *process) Signal(ctx context.Context, name string) error {
+	sig, err := engine.ParseSignal(name)
+	if err != nil {
+		return err
+	}
+	return p.request(ctx, request{Op: "signal", Signal: int(sig)})
+}
+
+func (p *process) Resize(ctx context.Context, size engine.Size) error {
+	if !p.terminal {
+		return errors.Newf(errors.Conflict, "the command has no terminal")
+	}
+	if err := engine.CheckSize(size); err != nil {
+		return err
+	}
+	return p.request(ctx, request{Op: "resize", Size: size})
+}
+
+// request asks the keeper for something. A command that has ended needs nothing any more.
+func (p *process) request(ctx context.Context, req request) error {
+	conn, err := dial(p.dir)
+	if err == nil {
+		defer conn.Close()
+		defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+		var answer reply
+		err = writeJSON(conn, frameRequest, req)
+		if err == nil {
+			err = readJSON(conn, frameReply, &answer)
+		}
+		if err == nil && answer.Error != "" {
+			return errors.Errorf("%s: %s", req.Op, answer.Error)
+		}
+	}
+	if err == nil || p.hasEnded() {
+		return nil
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+		return errors.Wrapf(err, "%s", req.Op)
+	}
+	return errors.Explainf(err, errors.Unavailable, "the command cannot be reached")
+}
+
+func (p *process) hasEnded() bool {
+	info, err := readInfo(p.dir)
+	return err != nil || info.Exit != nil
+}
+
+func (p *process) Kill(ctx context.Context) error {
+	return killMarked(ctx, markProcess+p.id)
+}
