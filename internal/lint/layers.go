@@ -31,7 +31,7 @@ var rows = []row{
 	{"gateway", []string{"internal/..."}, "the gateway asks a policy function that it is given"},
 	{"volume", []string{"internal/..."}, "volumes know nothing of engines"},
 	{"volume/...", []string{"volume", "internal/..."}, "volumes know nothing of engines"},
-	{"image", nil, "the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
+	{"image", []string{"internal/..."}, "the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
 	{"image/...", []string{"image/...", "internal/..."}, "images know nothing of engines; take a small Runner interface"},
 
 	{"engine", []string{"image", "volume"}, "the contract of engines knows images and volumes only; policy belongs in sandbox"},
@@ -94,7 +94,7 @@ func layers(t *tree) []Finding {
 
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {
-	return pkg == "internal/testenv" || pkg == "internal/lint" || pkg == "engine/enginetest" || pkg == "store/storetest"
+	return slices.Contains([]string{"internal/testenv", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest"}, pkg)
 }
 
 func allowed(r row, dep string, test bool) bool {
@@ -120,7 +120,7 @@ var others = []struct {
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
 	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
 	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."}, "report progress to a function; the command line draws it"},
-	{"testing/...", []string{"internal/testenv", "engine/enginetest", "store/storetest", "bench/..."}, "move it to a _test.go file"},
+	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "bench/..."}, "move it to a _test.go file"},
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", nil, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
