@@ -1,0 +1,123 @@
+// Package api is Harvest's wire format: the JSON bodies, routes, event names and limits that server and client share.
+//
+// Durations are seconds and sizes bytes, as the field names say; times are RFC 3339 in UTC. Fields may be added, none that is
+// here changes its meaning. Failures are a Problem.
+package api
+
+import (
+	"net/url"
+	"strings"
+)
+
+// Routes. {…} stands for a path element, which Path fills in.
+const (
+	Sandboxes        = "/v1/sandboxes"
+	Sandboxed        = "/v1/sandboxes/{id}"
+	SandboxExec      = "/v1/sandboxes/{id}/exec"
+	SandboxProcesses = "/v1/sandboxes/{id}/processes"
+	SandboxArchive   = "/v1/sandboxes/{id}/archive" // ?path=
+	SandboxExtend    = "/v1/sandboxes/{id}/extend"
+	Run              = "/v1/run"
+
+	Volumes       = "/v1/volumes"
+	VolumeNamed   = "/v1/volumes/{name}"
+	VolumeArchive = "/v1/volumes/{name}/archive"    // ?path=
+	VolumeList    = "/v1/volumes/{name}/files/list" // ?path=
+	VolumeFiles   = "/v1/volumes/{name}/files"      // ?path=
+
+	Images = "/v1/images"
+	Imaged = "/v1/images/{id}"
+
+	Shutdown = "/v1/shutdown"
+	Healthz  = "/healthz"
+	Readyz   = "/readyz"
+)
+
+// Path fills the placeholders of a route with values, in order.
+func Path(route string, values ...string) string {
+	for _, v := range values {
+		before, rest, _ := strings.Cut(route, "{")
+		_, after, _ := strings.Cut(rest, "}")
+		// "." and ".." would be taken for steps of the path.
+		escaped := url.PathEscape(v)
+		if strings.Trim(escaped, ".") == "" {
+			escaped = strings.ReplaceAll(escaped, ".", "%2E")
+		}
+		route = before + escaped + after
+	}
+	return route
+}
+
+// Limits of requests, in bytes.
+const (
+	MaxBody  = 1 << 20  // of a JSON body
+	MaxExec  = 32 << 20 // of one that carries code or standard input
+	MaxFrame = 1 << 20  // of a message on a stream, after the first
+	Window   = 1 << 20  // of standard input that a client may send before the command has read it
+	Chunk    = 64 << 10 // the most that one message of output carries
+)
+
+// Names of headers.
+const (
+	HeaderRequestID = "X-Request-ID"
+	HeaderVersion   = "Harvest-Version"
+)
+
+// Content types.
+const (
+	TypeJSON    = "application/json"
+	TypeProblem = "application/problem+json"
+	TypeEvents  = "text/event-stream"
+	TypeTar     = "application/x-tar"
+)
+
+// Names of server-sent events.
+const (
+	EventStdout   = "stdout"
+	EventStderr   = "stderr"
+	EventStarted  = "started"        // Started
+	EventExit     = "exit"           // Result
+	EventProgress = "image.progress" // Progress
+	EventReady    = "sandbox.ready"  // Sandbox
+	EventBuilt    = "image.built"    // Image
+	EventProblem  = "error"          // Problem
+)
+
+// List is a page of things.
+type List[T any] struct {
+	Data       []T    `json:"data"`
+	NextCursor string `json:"next_cursor,omitempty"` // asks for the next page; "" at the end
+}
+
+// Problem is the body of every failure (RFC 9457).
+type Problem struct {
+	Type      string `json:"type"`
+	Title     string `json:"title"` // the general sentence of Code
+	Status    int    `json:"status"`
+	Detail    string `json:"detail"`           // what happened, for people
+	Code      string `json:"code"`             // a kind of package errors
+	Stage     string `json:"stage,omitempty"`  // the step that failed
+	Remedy    string `json:"remedy,omitempty"` // what to do about it
+	Retryable bool   `json:"retryable"`        // the same request may work later
+	RequestID string `json:"request_id,omitempty"`
+}
+
+// Server is what /readyz tells about the server.
+type Server struct {
+	Status     string   `json:"status"` // "ready" or "stopping"
+	Version    string   `json:"version"`
+	PID        int      `json:"pid"`
+	Background bool     `json:"background"` // a client started it; it ends by itself when nobody needs it
+	Requests   int      `json:"requests"`   // under way, this one excepted
+	Sandboxes  int      `json:"sandboxes"`  // that have not ended
+	Commands   int      `json:"commands"`   // running
+	Engine     string   `json:"engine"`
+	Isolation  string   `json:"isolation"`
+	Limits     []string `json:"limits"`  // which limits hold on this machine
+	Missing    []string `json:"missing"` // what is weaker than it could be, one sentence each
+}
+
+// ShutdownRequest is the body of POST /v1/shutdown. Sandboxes keep running.
+type ShutdownRequest struct {
+	IfIdle bool `json:"if_idle,omitempty"` // Conflict while commands or requests are under way
+}

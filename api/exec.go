@@ -1,0 +1,109 @@
+package api
+
+import "time"
+
+// ExecRequest is the body of POST /v1/sandboxes/{id}/exec, and the first message of a stream.
+type ExecRequest struct {
+	Args []string `json:"args,omitempty"` // the program and its arguments; with Code, the arguments that the code sees
+	Code string   `json:"code,omitempty"` // Python, instead of a program
+
+	Stdin          string            `json:"stdin,omitempty"` // not for streams, which have messages for it
+	Env            map[string]string `json:"env,omitempty"`
+	Workdir        string            `json:"workdir,omitempty"`
+	User           string            `json:"user,omitempty"`
+	TimeoutSeconds float64           `json:"timeout_seconds,omitempty"` // 0 means the default
+	Terminal       *Size             `json:"terminal,omitempty"`
+	Detach         bool              `json:"detach,omitempty"`  // the answer is Started, and the command goes on by itself
+	Capture        bool              `json:"capture,omitempty"` // of a stream: the output comes in the Result, not as messages
+}
+
+// AttachRequest is the first message of a stream that attaches to a command which was started earlier.
+type AttachRequest struct {
+	ProcessID string `json:"process_id"`
+}
+
+// RunRequest is the body of POST /v1/run, and the first message of its stream: a sandbox for one command.
+type RunRequest struct {
+	ExecRequest
+	Sandbox SandboxRequest `json:"sandbox"`
+	Keep    bool           `json:"keep,omitempty"` // the sandbox stays when the command has ended
+}
+
+// Size of a terminal, in characters.
+type Size struct {
+	Rows int `json:"rows"`
+	Cols int `json:"cols"`
+}
+
+// Result is how a command ended.
+type Result struct {
+	ReturnCode  int     `json:"returncode"` // 128+n when a signal ended it, 124 after a time limit
+	Stdout      string  `json:"stdout"`
+	Stderr      string  `json:"stderr"`
+	Duration    float64 `json:"duration_secs"`
+	SandboxID   string  `json:"sandbox_id"`
+	TimedOut    bool    `json:"timed_out"`
+	Signal      string  `json:"signal,omitempty"`
+	OutOfMemory bool    `json:"out_of_memory,omitempty"`
+	Truncated   bool    `json:"truncated,omitempty"` // Stdout or Stderr lacks its middle
+	Reason      string  `json:"reason,omitempty"`    // one sentence, when not the command itself was the cause of its end
+}
+
+// Started tells what to come back to.
+type Started struct {
+	SandboxID string `json:"sandbox_id"`
+	ProcessID string `json:"process_id"`
+}
+
+// Output is the data of the events stdout and stderr.
+type Output struct {
+	Data     string `json:"data"`
+	Encoding string `json:"encoding"` // "utf-8", or "base64" where the bytes are no text
+}
+
+// Process is a command that was started in a sandbox.
+type Process struct {
+	ID       string    `json:"id"`
+	Args     []string  `json:"args"`
+	Terminal bool      `json:"terminal,omitempty"`
+	Started  time.Time `json:"started_at"`
+	Exit     *Exit     `json:"exit,omitempty"` // nil while it runs
+}
+
+// Exit is how a Process ended.
+type Exit struct {
+	Code        int    `json:"code"`
+	Signal      string `json:"signal,omitempty"`
+	OutOfMemory bool   `json:"out_of_memory,omitempty"`
+}
+
+// A stream is a WebSocket of binary messages whose first byte is the stream they belong to; the client's first message
+// alone is plain JSON, the request.
+const (
+	StreamStdin   byte = 0
+	StreamStdout  byte = 1
+	StreamStderr  byte = 2
+	StreamControl byte = 3 // Control, either way
+	StreamEnd     byte = 4 // End, the server's last message
+)
+
+// Control is a message beside the data; one field is set.
+type Control struct {
+	// From the client.
+	Signal   string `json:"signal,omitempty"`
+	Resize   *Size  `json:"resize,omitempty"`
+	StdinEOF bool   `json:"stdin_eof,omitempty"`
+	Kill     bool   `json:"kill,omitempty"`
+
+	// From the server.
+	Started   *Started  `json:"started,omitempty"`
+	Progress  *Progress `json:"progress,omitempty"`
+	StdinRead int       `json:"stdin_read,omitempty"`      // bytes that the command took: as many more may be sent
+	Truncated int64     `json:"truncated_bytes,omitempty"` // so much of the beginning is no longer kept
+}
+
+// End is how a stream ends; one field is set. A stream that ends without one says nothing about the command.
+type End struct {
+	Exit    *Result  `json:"exit,omitempty"`
+	Problem *Problem `json:"problem,omitempty"`
+}

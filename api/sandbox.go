@@ -1,0 +1,106 @@
+package api
+
+import "time"
+
+// SandboxRequest is the body of POST /v1/sandboxes. Every field is optional.
+type SandboxRequest struct {
+	Image    string            `json:"image,omitempty"` // "" means "base"
+	Name     string            `json:"name,omitempty"`
+	Tags     map[string]string `json:"tags,omitempty"`
+	Env      map[string]string `json:"env,omitempty"`
+	Workdir  string            `json:"workdir,omitempty"`
+	User     string            `json:"user,omitempty"`
+	Hostname string            `json:"hostname,omitempty"`
+	Volumes  []Mount           `json:"volumes,omitempty"`
+	Engine   string            `json:"engine,omitempty"`
+	Network  Network           `json:"network,omitzero"`
+
+	CPU       float64 `json:"cpu,omitempty"` // cores; 0 means the default, here and below
+	Memory    int64   `json:"memory_bytes,omitempty"`
+	Disk      int64   `json:"disk_bytes,omitempty"`
+	Processes int     `json:"processes,omitempty"`
+	Files     int     `json:"open_files,omitempty"`
+
+	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`
+	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
+
+	Cold bool `json:"cold,omitempty"` // do not take a sandbox that was booted ahead
+}
+
+// Mount puts a volume, made if missing, at a path.
+type Mount struct {
+	Name     string `json:"name"`
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Network is what a sandbox reaches.
+type Network struct {
+	Mode  string   `json:"mode,omitempty"` // "none", which is also what "" means
+	Allow []string `json:"allow,omitempty"`
+}
+
+// Limits that are in force; zero means none.
+type Limits struct {
+	CPU       float64 `json:"cpu"`
+	Memory    int64   `json:"memory_bytes"`
+	Disk      int64   `json:"disk_bytes"`
+	Processes int     `json:"processes"`
+	Files     int     `json:"open_files"`
+}
+
+// Stage is a step of creating a sandbox that is done.
+type Stage struct {
+	Name string  `json:"name"`
+	MS   float64 `json:"ms"`
+}
+
+// Sandbox is a sandbox as it is shown.
+type Sandbox struct {
+	ID                 string            `json:"id"`
+	Name               string            `json:"name,omitempty"`
+	Status             string            `json:"status"` // "creating", "running", "stopping", "terminated", "failed" or "lost"
+	Reason             string            `json:"reason,omitempty"`
+	FailedStage        string            `json:"failed_stage,omitempty"`
+	OutOfMemory        bool              `json:"out_of_memory,omitempty"`
+	Engine             string            `json:"engine"`
+	Isolation          string            `json:"isolation"`
+	Image              string            `json:"image"`
+	ImageID            string            `json:"image_id,omitempty"`
+	Tags               map[string]string `json:"tags,omitempty"`
+	Workdir            string            `json:"workdir,omitempty"`
+	User               string            `json:"user,omitempty"`
+	Volumes            []Mount           `json:"volumes,omitempty"`
+	Network            Network           `json:"network"`
+	Limits             Limits            `json:"limits"`
+	Stages             []Stage           `json:"stages"`
+	Warm               bool              `json:"warm,omitempty"` // it was booted ahead
+	Created            time.Time         `json:"created_at"`
+	Started            time.Time         `json:"started_at,omitzero"`
+	Ended              time.Time         `json:"ended_at,omitzero"`
+	Expires            time.Time         `json:"expires_at"`
+	LastUsed           time.Time         `json:"last_used_at,omitzero"`
+	IdleTimeoutSeconds float64           `json:"idle_timeout_seconds,omitempty"`
+	CostUSD            float64           `json:"cost_usd"`
+}
+
+// SandboxFilter is the query of GET /v1/sandboxes.
+type SandboxFilter struct {
+	All    bool              // ?all=true: also those that have ended
+	Name   string            // ?name=
+	Tags   map[string]string // ?tag=key=value, repeatable
+	Limit  int               // ?limit=, at most MaxPage
+	Cursor string            // ?cursor=, from List.NextCursor
+}
+
+// Sizes of pages.
+const (
+	DefaultPage = 100
+	MaxPage     = 1000
+)
+
+// ExtendRequest is the body of POST /v1/sandboxes/{id}/extend; 0 leaves a limit as it is.
+type ExtendRequest struct {
+	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"` // from now
+	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
+}

@@ -1,0 +1,87 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/RelevanceAI/harvest/api"
+)
+
+// CreateSandbox makes a sandbox that is ready for commands. progress, if not nil, is told how an image that has to be built
+// comes along.
+func (c *Client) CreateSandbox(ctx context.Context, req api.SandboxRequest, progress func(api.Progress)) (api.Sandbox, error) {
+	var made api.Sandbox
+	return made, c.events(ctx, api.Sandboxes, req, progress, api.EventReady, &made)
+}
+
+// Sandboxes returns one page, newest first, and the cursor of the next.
+func (c *Client) Sandboxes(ctx context.Context, filter api.SandboxFilter) ([]api.Sandbox, string, error) {
+	query := url.Values{}
+	if filter.All {
+		query.Set("all", "true")
+	}
+	if filter.Name != "" {
+		query.Set("name", filter.Name)
+	}
+	for key, value := range filter.Tags {
+		query.Add("tag", key+"="+value)
+	}
+	if filter.Limit != 0 {
+		query.Set("limit", intText(filter.Limit))
+	}
+	if filter.Cursor != "" {
+		query.Set("cursor", filter.Cursor)
+	}
+	var page api.List[api.Sandbox]
+	err := c.call(ctx, http.MethodGet, api.Sandboxes, query, nil, &page)
+	return page.Data, page.NextCursor, err
+}
+
+// Sandbox returns a sandbox.
+func (c *Client) Sandbox(ctx context.Context, ref string) (api.Sandbox, error) {
+	var found api.Sandbox
+	return found, c.call(ctx, http.MethodGet, api.Path(api.Sandboxed, ref), nil, nil, &found)
+}
+
+// DestroySandbox ends a sandbox and releases all it holds. It is repeatable.
+func (c *Client) DestroySandbox(ctx context.Context, ref string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref), nil, nil, nil)
+}
+
+// ExtendSandbox gives a sandbox more time.
+func (c *Client) ExtendSandbox(ctx context.Context, ref string, req api.ExtendRequest) (api.Sandbox, error) {
+	var changed api.Sandbox
+	return changed, c.call(ctx, http.MethodPost, api.Path(api.SandboxExtend, ref), nil, req, &changed)
+}
+
+// Exec runs a command. Its output is in the Result.
+func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (api.Result, error) {
+	req.Detach = false
+	var res api.Result
+	return res, c.call(ctx, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req, &res)
+}
+
+// ExecDetached starts a command that goes on by itself; Attach comes back to it.
+func (c *Client) ExecDetached(ctx context.Context, ref string, req api.ExecRequest) (api.Started, error) {
+	req.Detach = true
+	var started api.Started
+	return started, c.call(ctx, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req, &started)
+}
+
+// Processes returns the commands that were started in a sandbox, as long as their output is kept.
+func (c *Client) Processes(ctx context.Context, ref string) ([]api.Process, error) {
+	return list[api.Process](ctx, c, api.Path(api.SandboxProcesses, ref), nil)
+}
+
+// CopyIn unpacks a tar stream below a directory of a sandbox.
+func (c *Client) CopyIn(ctx context.Context, ref, dir string, tar io.Reader) error {
+	return c.put(ctx, api.Path(api.SandboxArchive, ref), dir, tar)
+}
+
+// CopyOut returns a tar stream of a path in a sandbox: one entry if it is a file, its tree if it is a directory. The caller
+// closes it.
+func (c *Client) CopyOut(ctx context.Context, ref, path string) (io.ReadCloser, error) {
+	return c.get(ctx, api.Path(api.SandboxArchive, ref), path)
+}

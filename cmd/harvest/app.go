@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server"
+	"github.com/RelevanceAI/harvest/store"
+)
+
+// App is a server with everything that it stands on: the one place that knows which parts there are.
+type App struct {
+	cfg        config.Config
+	background bool
+	fleet      *sandbox.Fleet
+	server     *server.Server
+	listener   net.Listener
+	asked      chan struct{} // closed when a client asks for the end
+	closers    []closer      // in the order in which things were opened
+}
+
+type closer struct {
+	what  string
+	close func(context.Context) error
+}
+
+// leave is how long requests that are under way get when the server ends.
+const leave = 5 * time.Second
+
+// OpenApp takes the data directory and opens everything in it, up to the socket. On failure nothing stays open.
+func OpenApp(ctx context.Context, cfg config.Config, background bool) (*App, error) {
+	a := &App{cfg: cfg, background: background, asked: make(chan struct{})}
+	if err := a.open(ctx); err != nil {
+		return nil, errors.Join(err, a.closeAll(ctx))
+	}
+	return a, nil
+}
+
+func (a *App) open(ctx context.Context) error {
+	lock, err := store.LockDir(a.cfg.Data)
+	if err != nil {
+		return err
+	}
+	a.then("the lock", func(context.Context) error { return lock.Unlock() })
+	db, err := store.Open(ctx, filepath.Join(a.cfg.Data, "harvest.db"))
+	if err != nil {
+		return err
+	}
+	a.then("the records", func(context.Context) error { return db.Close() })
+	eng, err := openEngine(ctx, a.cfg)
+	if err != nil {
+		return errors.Stage(err, "engine")
+	}
+	a.then("the engine", func(context.Context) error { return eng.Close() })
+	if a.fleet, err = sandbox.Open(ctx, fleetOptions(a.cfg, eng, db.Sandboxes())); err != nil {
+		return errors.Stage(err, "recover")
+	}
+	a.then("the sandboxes", a.fleet.Close)
+	a.server = server.New(ctx, server.Options{
+		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
+		Background: a.background, Shutdown: func() { close(a.asked) },
+	})
+	a.listener, err = socket.Listen(a.cfg.Data, client.Socket)
+	return err
+}
+
+// then remembers how to close what was just opened.
+func (a *App) then(what string, close func(context.Context) error) {
+	a.closers = append(a.closers, closer{what, close})
+}
+
+// closeAll closes everything, the last opened first.
+func (a *App) closeAll(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	var all error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		all = errors.Join(all, errors.Wrapf(a.closers[i].close(ctx), "close %s", a.closers[i].what))
+	}
+	a.closers = nil
+	return all
+}
+
+// Serve serves until ctx ends, a client asks for the end, or, in the background, nobody needs the server any more. Then it closes
+// everything; sandboxes keep running.
+func (a *App) Serve(ctx context.Context) error {
+	var g errgroup.Group
+	broken := make(chan struct{})
+	g.Go(func() error {
+		defer close(broken)
+		return a.server.Serve(a.listener)
+	})
+	select {
+	case <-ctx.Done():
+	case <-a.asked:
+	case <-broken:
+	case <-a.unused(ctx):
+		logf.Infof(ctx, "nobody has used the server for %s: it ends", a.cfg.IdleExit)
+	}
+	ctx = context.WithoutCancel(ctx)
+	stopping, cancel := context.WithTimeout(ctx, leave)
+	a.server.Stop(stopping)
+	cancel()
+	// The listener first: who finds the lock free must not find our socket.
+	a.then("the socket", func(context.Context) error { return a.listener.Close() })
+	err := a.closeAll(ctx)
+	return errors.Join(err, a.server.Close(), g.Wait())
+}
+
+// unused returns a channel that is closed when a server in the background is not needed any more.
+func (a *App) unused(ctx context.Context) <-chan struct{} {
+	if !a.background || a.cfg.IdleExit == 0 {
+		return nil
+	}
+	ended := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(max(10*time.Millisecond, min(a.cfg.IdleExit/4, 10*time.Second)))
+		defer tick.Stop()
+		used := time.Now()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if a.sandboxes() > 0 {
+				used = time.Now()
+			}
+			if time.Since(used) >= a.cfg.IdleExit && a.server.Idle() >= a.cfg.IdleExit {
+				close(ended)
+				return
+			}
+		}
+	}()
+	return ended
+}
+
+func (a *App) sandboxes() int {
+	n := 0
+	for _, count := range a.fleet.Stats().Sandboxes {
+		n += count
+	}
+	return n
+}
+
+func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) sandbox.Options {
+	return sandbox.Options{
+		Engine: eng, Store: records,
+		Defaults: engine.Limits(cfg.Limits),
+		Quotas:   sandbox.Quotas(cfg.Quotas),
+		Prices:   sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond},
+		Timeouts: sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
+		Warm:     cfg.Pool,
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (c *cli) doctorCommand() *cobra.Command {
+	fix := false
+	cmd := c.withOutput(&cobra.Command{
+		Use:   "doctor",
+		Short: "Say what works on this machine, and what to do about the rest",
+		Long:  "Says what works on this machine, and what to do about the rest. The exit code is 0 if sandboxes work, 1 if not.",
+		Example: `  harvest doctor
+  sudo harvest doctor --fix`,
+		Args: count(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := c.config()
+			if err != nil {
+				return err
+			}
+			findings := examine(cmd.Context(), cfg)
+			if fix {
+				if err := c.fix(cmd.Context(), findings); err != nil {
+					return err
+				}
+				findings = examine(cmd.Context(), cfg)
+			}
+			if err := c.show(findingsView(findings)); err != nil {
+				return err
+			}
+			if slices.ContainsFunc(findings, func(f finding) bool { return f.Needed && !f.OK }) {
+				return ownExit(1)
+			}
+			return nil
+		},
+	}, formatTable)
+	cmd.Flags().BoolVar(&fix, "fix", false, "install the Debian packages that are missing, as root")
+	return cmd
+}
+
+func findingsView(findings []finding) view {
+	v := view{json: findings, header: []string{"", "WHAT", "HOW IT IS"}}
+	for _, f := range findings {
+		mark := "ok"
+		switch {
+		case !f.OK && f.Needed:
+			mark = "FAIL"
+		case !f.OK:
+			mark = "weak"
+		}
+		if !f.OK {
+			v.names = append(v.names, f.Name)
+		}
+		v.rows = append(v.rows, []string{mark, f.Name, f.Detail})
+		if f.Remedy != "" {
+			v.rows = append(v.rows, []string{"", "", "→ " + f.Remedy})
+		}
+	}
+	return v
+}
+
+// fix installs what findings say is missing.
+func (c *cli) fix(ctx context.Context, findings []finding) error {
+	var packages []string
+	for _, f := range findings {
+		if !f.OK && f.Fix != "" {
+			packages = append(packages, f.Fix)
+		}
+	}
+	if len(packages) == 0 {
+		c.notef("there is nothing that --fix could install")
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return errors.Remedy(errors.Newf(errors.Denied, "only root can install %s", strings.Join(packages, " ")),
+			"sudo apt-get install %s", strings.Join(packages, " "))
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "this machine has no apt-get"),
+			"install what the packages %s of Debian contain", strings.Join(packages, " "))
+	}
+	for _, args := range [][]string{{"update"}, append([]string{"install", "-y", "--no-install-recommends"}, packages...)} {
+		c.notef("apt-get %s", strings.Join(args, " "))
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(slices.Clone(c.environ), "DEBIAN_FRONTEND=noninteractive")
+		cmd.Stdout, cmd.Stderr = c.err, c.err
+		if err := cmd.Run(); err != nil {
+			return errors.Remedy(errors.Explainf(err, errors.Unavailable, "apt-get %s failed", args[0]),
+				"see what it says above; sources of packages must be reachable")
+		}
+	}
+	c.notef("installed: %s", strings.Join(packages, " "))
+	return nil
+}

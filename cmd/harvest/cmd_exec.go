@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (c *cli) sandboxExec() *cobra.Command {
+	var how processFlags
+	detach := false
+	cmd := &cobra.Command{
+		Use:   "exec [flags] SANDBOX [--] PROGRAM [ARG…]",
+		Short: "Run a program in a sandbox",
+		Example: `  harvest sandbox exec dev -- python3 -c 'print(6*7)'
+  harvest sandbox exec -it dev bash
+  process=$(harvest sandbox exec -d dev -- sleep 100)`,
+		Args: count(2, -1, "a sandbox and a program"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, program := args[0], args[1:]
+			if program[0] == "--" {
+				program = program[1:]
+			}
+			return c.exec(cmd.Context(), ref, program, how, detach)
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "print the process's id, and let it run")
+	how.add(cmd)
+	return cmd
+}
+
+// bestShell is the best shell that an image has.
+var bestShell = []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"}
+
+func (c *cli) sandboxShell() *cobra.Command {
+	how := processFlags{interactive: true, terminal: true}
+	cmd := &cobra.Command{
+		Use:     "sh SANDBOX",
+		Short:   "Open a shell in a sandbox",
+		Example: "  harvest sandbox sh dev",
+		Args:    count(1, 1, "one sandbox"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.exec(cmd.Context(), args[0], bestShell, how, false)
+		},
+	}
+	how.addWhere(cmd)
+	return cmd
+}
+
+func (c *cli) exec(ctx context.Context, ref string, program []string, how processFlags, detach bool) error {
+	if err := checkArgs(program); err != nil {
+		return err
+	}
+	req, err := how.request(c)
+	if err != nil {
+		return err
+	}
+	req.Args = program
+	server, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if detach {
+		req.Capture = false
+		started, err := server.ExecDetached(ctx, ref, req)
+		if err != nil {
+			return err
+		}
+		if how.json {
+			return printJSON(c.out, started)
+		}
+		fmt.Fprintln(c.out, started.ProcessID)
+		return nil
+	}
+	res, err := c.stream(ctx, how, func(ctx context.Context, streams client.Streams) (*client.Process, error) {
+		return server.Start(ctx, ref, req, streams)
+	})
+	if err != nil {
+		return err
+	}
+	return c.finish(res, how.json)
+}
+
+func (c *cli) sandboxProcesses() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use:     "ps SANDBOX",
+		Short:   "List the commands that were started in a sandbox",
+		Example: "  harvest sandbox ps dev",
+		Args:    count(1, 1, "one sandbox"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			found, err := server.Processes(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			v := view{json: found, header: []string{"ID", "STARTED", "STATUS", "COMMAND"}}
+			for _, p := range found {
+				v.names = append(v.names, p.ID)
+				v.rows = append(v.rows, []string{p.ID, ago(p.Started), processStatus(p), strings.Join(p.Args, " ")})
+			}
+			return c.show(v)
+		},
+	}, formatTable)
+}
+
+func processStatus(p api.Process) string {
+	switch {
+	case p.Exit == nil:
+		return "running"
+	case p.Exit.OutOfMemory:
+		return "out of memory"
+	case p.Exit.Signal != "":
+		return "ended by " + p.Exit.Signal
+	}
+	return fmt.Sprintf("ended with %d", p.Exit.Code)
+}
+
+func (c *cli) sandboxLogs() *cobra.Command {
+	return &cobra.Command{
+		Use:   "logs SANDBOX [PROCESS]",
+		Short: "Show the output of a command",
+		Long: `Shows the output that is kept of a command, by default of the one that was started last, and what it goes on to write until it
+ends. Interrupting this ends the showing, not the command. The exit code is the command's own.`,
+		Example: `  harvest sandbox logs dev
+  harvest sandbox ps dev`,
+		Args: count(1, 2, "a sandbox, and perhaps a process"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			server, err := c.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			process := ""
+			if len(args) == 2 {
+				process = args[1]
+			}
+			if process, err = findProcess(ctx, server, args[0], process); err != nil {
+				return err
+			}
+			p, err := server.Attach(ctx, args[0], process, client.Streams{Stdout: c.out, Stderr: c.err, Truncated: func(bytes int64) {
+				c.notef("the first %d bytes of the output are no longer kept", bytes)
+			}})
+			if err != nil {
+				return err
+			}
+			res, err := p.Wait(ctx)
+			if err != nil {
+				return err
+			}
+			return c.finish(res, false)
+		},
+	}
+}
+
+// findProcess returns the id of the process that begins so, or of the one that was started last.
+func findProcess(ctx context.Context, server *client.Client, ref, beginning string) (string, error) {
+	all, err := server.Processes(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	var found []api.Process
+	for _, p := range all {
+		if p.ID == beginning {
+			return p.ID, nil
+		}
+		if strings.HasPrefix(p.ID, beginning) {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return "", errors.Remedy(errors.Newf(errors.NotFound, "there is no such process in the sandbox %s", ref), "see: harvest sandbox ps %s", ref)
+	}
+	last := found[0]
+	for _, p := range found {
+		if p.Started.After(last.Started) {
+			last = p
+		}
+	}
+	if beginning != "" && len(found) > 1 {
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "%d processes begin with %s", len(found), beginning), "see: harvest sandbox ps %s", ref)
+	}
+	return last.ID, nil
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (c *cli) runCommand() *cobra.Command {
+	var box sandboxFlags
+	var how processFlags
+	var code string
+	var keep bool
+	cmd := &cobra.Command{
+		Use:   "run [flags] (--code CODE | SCRIPT | -) [ARG…] | run [flags] -- PROGRAM [ARG…]",
+		Short: "Run Python code or a program in a fresh sandbox",
+		Long: `Runs Python code, from --code, a script or standard input, or after -- any program, in a sandbox of its own that ends with it.
+Output is streamed, standard input and signals are passed on, and the exit code is the program's own; 124 after --timeout.`,
+		Example: `  harvest run --code 'print(6*7)'
+  harvest run script.py input.txt
+  echo 'print("hello")' | harvest run -
+  harvest run --timeout 10s --memory 512MiB -v data:/data -- python3 /data/job.py
+  harvest run -it -- bash
+  harvest run --json --code 'raise SystemExit(3)'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := how.request(c)
+			if err != nil {
+				return err
+			}
+			fromStdin, err := c.what(cmd, &req, code, args)
+			if err != nil {
+				return err
+			}
+			how.interactive = how.interactive && !fromStdin
+			run := api.RunRequest{ExecRequest: req, Keep: keep}
+			if run.Sandbox, err = box.request(cmd); err != nil {
+				return err
+			}
+			return c.run(cmd.Context(), run, how)
+		},
+	}
+	// What follows the script is the script's, as it is with python3 itself.
+	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().StringVar(&code, "code", "", "Python code")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the sandbox, and tell its id")
+	box.add(cmd)
+	how.add(cmd)
+	return cmd
+}
+
+// what fills in what is to run, and reports whether it took standard input for it.
+func (c *cli) what(cmd *cobra.Command, req *api.ExecRequest, code string, args []string) (fromStdin bool, err error) {
+	switch {
+	case cmd.Flags().Changed("code"):
+		req.Code, req.Args = code, args
+		return false, checkSource("the code", code)
+	case cmd.ArgsLenAtDash() == 0 && len(args) > 0:
+		req.Args = args
+		return false, checkArgs(args)
+	case len(args) == 0:
+		return false, errors.Remedy(errors.Newf(errors.Invalid, "there is nothing to run"),
+			"give --code CODE, a script, - for standard input, or -- and a program")
+	case args[0] == "-":
+		req.Args = args[1:]
+		if req.Code, err = c.readAll(); err != nil {
+			return true, err
+		}
+		return true, checkSource("standard input", req.Code)
+	}
+	data, err := os.ReadFile(args[0])
+	if err != nil {
+		return false, errors.Remedy(errors.Explainf(err, errors.Invalid, "the script %s cannot be read", args[0]),
+			"give a file that you can read; to run a program of the sandbox, put -- before it")
+	}
+	req.Code, req.Args = string(data), args[1:]
+	return false, checkSource("the script "+args[0], req.Code)
+}
+
+// checkSource refuses what JSON cannot carry or Python not read, before anything is started for it.
+func checkSource(what, code string) error {
+	switch {
+	case strings.TrimSpace(code) == "":
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s is empty", what), "give some Python code, such as print(6*7)")
+	case strings.ContainsRune(code, 0) || !utf8.ValidString(code):
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s is not text but binary data", what),
+			"give Python source in UTF-8; to run a program, copy it into a volume and name it after --")
+	}
+	return nil
+}
+
+func checkArgs(args []string) error {
+	for _, arg := range args {
+		if !utf8.ValidString(arg) {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the argument %q is not UTF-8", arg), "pass other bytes in a file or on standard input")
+		}
+	}
+	return nil
+}
+
+func (c *cli) run(ctx context.Context, req api.RunRequest, how processFlags) error {
+	server, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	kept := ""
+	res, err := c.stream(ctx, how, func(ctx context.Context, streams client.Streams) (*client.Process, error) {
+		p, err := server.Run(ctx, req, streams)
+		if err == nil {
+			kept = p.SandboxID()
+		}
+		return p, err
+	})
+	if err != nil {
+		return err
+	}
+	if req.Keep {
+		c.notef("the sandbox is kept: %s", kept)
+	}
+	return c.finish(res, how.json)
+}

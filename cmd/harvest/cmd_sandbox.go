@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (c *cli) sandboxCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "sandbox",
+		Aliases: []string{"sbx"},
+		Short:   "Work with sandboxes that stay",
+		Long:    "Works with sandboxes that stay until they are removed or their time is over. A sandbox is named by its id, the beginning of it, or its name.",
+		Example: `  harvest sandbox create --name dev
+  harvest sandbox exec dev -- python3 --version
+  harvest sandbox cp report.csv dev:/tmp/
+  harvest sandbox rm dev`,
+	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(), c.sandboxProcesses(),
+		c.sandboxLogs(), c.sandboxExtend(), c.sandboxRemove())
+}
+
+func (c *cli) sandboxCreate() *cobra.Command {
+	var box sandboxFlags
+	var where processFlags
+	var life, idle timeFlag
+	cmd := c.withOutput(&cobra.Command{
+		Use:   "create [flags]",
+		Short: "Create a sandbox and print its id",
+		Example: `  harvest sandbox create --name dev --memory 4GiB -v data:/data
+  id=$(harvest sandbox create --timeout 2h --idle-timeout 10m)`,
+		Args: count(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			req, err := box.request(cmd)
+			if err != nil {
+				return err
+			}
+			if req.Env, err = c.environment(where.envFile, where.env); err != nil {
+				return err
+			}
+			req.Workdir, req.User = where.workdir, where.user
+			req.TimeoutSeconds, req.IdleTimeoutSeconds = life.seconds(), idle.seconds()
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			building := c.building()
+			made, err := server.CreateSandbox(cmd.Context(), req, building.update)
+			building.done()
+			if err != nil {
+				return err
+			}
+			return c.show(oneSandbox(made))
+		},
+	}, formatName)
+	box.add(cmd)
+	where.addWhere(cmd)
+	cmd.Flags().Var(&life, "timeout", "how long it lives at most (default: timeout of the configuration)")
+	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran for so long (default: idle_timeout of the configuration)")
+	return cmd
+}
+
+func (c *cli) sandboxList() *cobra.Command {
+	var filter api.SandboxFilter
+	var tagTexts []string
+	cmd := c.withOutput(&cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List sandboxes, newest first",
+		Example: `  harvest sandbox ls --tag team=search
+  harvest sandbox ls --all -o json`,
+		Args: count(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if filter.Tags, err = tags(tagTexts); err != nil {
+				return err
+			}
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			all, err := everySandbox(cmd.Context(), server, filter)
+			if err != nil {
+				return err
+			}
+			v := view{json: all, header: []string{"ID", "NAME", "STATUS", "IMAGE", "CREATED", "EXPIRES"}}
+			for _, s := range all {
+				expires := "-"
+				if s.Ended.IsZero() {
+					expires = until(s.Expires)
+				}
+				v.names = append(v.names, s.ID)
+				v.rows = append(v.rows, []string{s.ID, orDash(s.Name), s.Status, s.Image, ago(s.Created), expires})
+			}
+			return c.show(v)
+		},
+	}, formatTable)
+	cmd.Flags().BoolVarP(&filter.All, "all", "a", false, "also those that have ended")
+	cmd.Flags().StringVar(&filter.Name, "name", "", "only the one of that name")
+	cmd.Flags().StringArrayVar(&tagTexts, "tag", nil, "only those with KEY=VALUE")
+	return cmd
+}
+
+// everySandbox returns all pages.
+func everySandbox(ctx context.Context, server *client.Client, filter api.SandboxFilter) ([]api.Sandbox, error) {
+	all := []api.Sandbox{}
+	for {
+		page, next, err := server.Sandboxes(ctx, filter)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if next == "" {
+			return all, nil
+		}
+		filter.Cursor = next
+	}
+}
+
+func (c *cli) sandboxGet() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use:     "get SANDBOX",
+		Short:   "Show a sandbox",
+		Example: "  harvest sandbox get dev -o json",
+		Args:    count(1, 1, "one sandbox"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			found, err := server.Sandbox(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return c.show(oneSandbox(found))
+		},
+	}, formatTable)
+}
+
+// oneSandbox shows everything about a sandbox.
+func oneSandbox(s api.Sandbox) view {
+	v := view{json: s, names: []string{s.ID}}
+	add := func(name, format string, args ...any) {
+		v.rows = append(v.rows, []string{name, fmt.Sprintf(format, args...)})
+	}
+	add("id", "%s", s.ID)
+	add("name", "%s", orDash(s.Name))
+	add("status", "%s", s.Status)
+	if s.Reason != "" {
+		add("reason", "%s", s.Reason)
+	}
+	add("isolation", "%s", s.Isolation)
+	add("image", "%s (%s)", s.Image, orDash(s.ImageID))
+	add("limits", "%g cores, %s of memory, %s of disk, %d processes, %d open files (0 or -: none)",
+		s.Limits.CPU, size(s.Limits.Memory), size(s.Limits.Disk), s.Limits.Processes, s.Limits.Files)
+	add("network", "%s", s.Network.Mode)
+	for _, m := range s.Volumes {
+		add("volume", "%s at %s", m.Name, m.Path)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Tags)) {
+		add("tag", "%s=%s", key, s.Tags[key])
+	}
+	add("created", "%s", ago(s.Created))
+	if s.Ended.IsZero() {
+		add("expires", "%s", until(s.Expires))
+	} else {
+		add("ended", "%s", ago(s.Ended))
+	}
+	stages := make([]string, len(s.Stages))
+	for i, g := range s.Stages {
+		stages[i] = fmt.Sprintf("%s %.1f ms", g.Name, g.MS)
+	}
+	add("steps", "%s", strings.Join(stages, ", "))
+	add("cost", "%.6f", s.CostUSD)
+	return v
+}
+
+func (c *cli) sandboxExtend() *cobra.Command {
+	var life, idle timeFlag
+	cmd := c.withOutput(&cobra.Command{
+		Use:     "extend SANDBOX [--timeout TIME] [--idle-timeout TIME]",
+		Short:   "Give a sandbox more time",
+		Example: "  harvest sandbox extend dev --timeout 4h",
+		Args:    count(1, 1, "one sandbox"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if life == 0 && idle == 0 {
+				return usage(cmd, "there is nothing to change: give --timeout or --idle-timeout")
+			}
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			changed, err := server.ExtendSandbox(cmd.Context(), args[0],
+				api.ExtendRequest{TimeoutSeconds: life.seconds(), IdleTimeoutSeconds: idle.seconds()})
+			if err != nil {
+				return err
+			}
+			return c.show(oneSandbox(changed))
+		},
+	}, formatTable)
+	cmd.Flags().Var(&life, "timeout", "how long it lives from now on")
+	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran for so long")
+	return cmd
+}
+
+func (c *cli) sandboxRemove() *cobra.Command {
+	all := false
+	cmd := &cobra.Command{
+		Use:     "rm SANDBOX…",
+		Aliases: []string{"remove"},
+		Short:   "End sandboxes and release all they hold",
+		Example: `  harvest sandbox rm dev
+  harvest sandbox rm --all`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return usage(cmd, "name sandboxes, or give --all")
+			}
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			if all {
+				found, err := everySandbox(cmd.Context(), server, api.SandboxFilter{})
+				if err != nil {
+					return err
+				}
+				for _, s := range found {
+					args = append(args, s.ID)
+				}
+			}
+			return removeEach(args, func(ref string) error { return server.DestroySandbox(cmd.Context(), ref) })
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all that have not ended")
+	return cmd
+}
+
+// removeEach removes every ref, also when one fails. The first failure is the error; its text names the others.
+func removeEach(refs []string, remove func(ref string) error) error {
+	var first error
+	failed := 0
+	for _, ref := range refs {
+		if err := remove(ref); err != nil {
+			failed++
+			if first == nil {
+				first = err
+			}
+		}
+	}
+	if failed > 1 {
+		return errors.Explainf(first, errors.KindOf(first), "%d of %d could not be removed, the first because: %s", failed, len(refs), errors.Message(first))
+	}
+	return first
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"io/fs"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+)
+
+func (c *cli) volumeCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "volume",
+		Short: "Work with volumes, whose files outlive sandboxes",
+		Example: `  harvest volume create data
+  harvest run -v data:/data -- sh -c 'date > /data/now'
+  harvest volume ls data`,
+	}, c.volumeCreate(), c.volumeList(), c.volumeCopy(), c.volumeRemove())
+}
+
+func (c *cli) volumeCreate() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use:     "create NAME",
+		Short:   "Create a volume if it is missing, and print its name",
+		Example: "  harvest volume create data",
+		Args:    count(1, 1, "one name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			made, err := server.CreateVolume(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return c.show(view{json: made, names: []string{made.Name}, rows: [][]string{{made.Name}}})
+		},
+	}, formatName)
+}
+
+func (c *cli) volumeList() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use:     "ls [VOLUME[:PATH]]",
+		Aliases: []string{"list"},
+		Short:   "List volumes, or a directory of one",
+		Example: `  harvest volume ls
+  harvest volume ls data:/results -o json`,
+		Args: count(0, 1, "at most one volume"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			if len(args) == 1 {
+				name, dir, ok := remote(args[0])
+				if !ok {
+					name, dir = args[0], "/"
+				}
+				entries, err := server.VolumeFiles(cmd.Context(), name, dir)
+				if err != nil {
+					return err
+				}
+				return c.show(directory(entries))
+			}
+			found, err := server.Volumes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			v := view{json: found, header: []string{"NAME", "FILES", "SIZE", "CREATED"}}
+			for _, vol := range found {
+				v.names = append(v.names, vol.Name)
+				v.rows = append(v.rows, []string{vol.Name, strconv.FormatInt(vol.Files, 10), size(vol.Size), ago(vol.Created)})
+			}
+			return c.show(v)
+		},
+	}, formatTable)
+}
+
+// The type bits of struct stat's mode.
+const (
+	modeType    = 0o170000
+	modeDir     = 0o040000
+	modeSymlink = 0o120000
+)
+
+func directory(entries []api.Entry) view {
+	v := view{json: entries, header: []string{"MODE", "SIZE", "CHANGED", "NAME"}}
+	for _, e := range entries {
+		mode, name := fs.FileMode(e.Mode&0o777), e.Name
+		switch e.Mode & modeType {
+		case modeDir:
+			mode |= fs.ModeDir
+		case modeSymlink:
+			mode |= fs.ModeSymlink
+			name += " -> " + e.Link
+		}
+		v.names = append(v.names, e.Name)
+		v.rows = append(v.rows, []string{mode.String(), size(e.Size), ago(e.Modified), name})
+	}
+	return v
+}
+
+func (c *cli) volumeRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm VOLUME[:PATH]…",
+		Aliases: []string{"remove"},
+		Short:   "Delete volumes and their files, or files of them",
+		Example: `  harvest volume rm data
+  harvest volume rm data:/results/old.csv`,
+		Args: count(1, -1, "volumes, or files of them"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			return removeEach(args, func(arg string) error {
+				if name, path, ok := remote(arg); ok {
+					return server.RemoveVolumeFile(cmd.Context(), name, path)
+				}
+				return server.DeleteVolume(cmd.Context(), arg)
+			})
+		},
+	}
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/docker/go-units"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/config"
+)
+
+// finding is what doctor found out about one thing.
+type finding struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Needed bool   `json:"needed"` // sandboxes do not work without it
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+	Fix    string `json:"fix,omitempty"` // the Debian package that doctor --fix installs
+}
+
+// examine looks at everything that Harvest needs of this machine.
+func examine(ctx context.Context, cfg config.Config) []finding {
+	findings := []finding{machine(), dataDirectory(cfg.Data), diskSpace(cfg.Data), running(ctx, cfg.Data)}
+	findings = append(findings, tool("mmdebstrap", "mmdebstrap", "it builds the base image"))
+	if os.Geteuid() != 0 {
+		findings = append(findings, tool("newuidmap", "uidmap", "it lets ordinary users build images"), subordinateIDs())
+	}
+	return append(findings, tunDevice())
+}
+
+func machine() finding {
+	f := finding{Name: "machine", OK: true, Needed: true}
+	var name unix.Utsname
+	var info unix.Sysinfo_t
+	if err := unix.Uname(&name); err != nil || unix.Sysinfo(&info) != nil {
+		f.OK, f.Detail = false, "the kernel does not tell what it is"
+		return f
+	}
+	memory := uint64(info.Totalram) * uint64(info.Unit)
+	f.Detail = fmt.Sprintf("Linux %s, %s, %d cores, %s of memory", unix.ByteSliceToString(name.Release[:]), runtime.GOARCH,
+		runtime.NumCPU(), units.BytesSize(float64(memory)))
+	return f
+}
+
+func dataDirectory(dir string) finding {
+	f := finding{Name: "data directory", OK: true, Needed: true, Detail: dir}
+	info, err := os.Stat(existing(dir))
+	if err != nil {
+		f.OK, f.Detail = false, fmt.Sprintf("%s cannot be looked at: %v", dir, err)
+		f.Remedy = "choose a directory of your own with --data or HARVEST_DATA"
+		return f
+	}
+	owner := "?"
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if ok {
+		owner = fmt.Sprint(stat.Uid)
+		if u, err := user.LookupId(owner); err == nil {
+			owner = u.Username
+		}
+	}
+	if existing(dir) != dir {
+		f.Detail += ", which does not exist yet"
+		if unix.Access(existing(dir), unix.W_OK) != nil {
+			f.OK, f.Detail = false, fmt.Sprintf("%s cannot be made: %s belongs to %s", dir, existing(dir), owner)
+			f.Remedy = "choose a directory of your own with --data or HARVEST_DATA"
+		}
+		return f
+	}
+	f.Detail += ", which belongs to " + owner
+	if ok && int(stat.Uid) != os.Geteuid() {
+		f.OK, f.Remedy = false, "choose a directory of your own with --data or HARVEST_DATA, or run Harvest as "+owner
+	}
+	return f
+}
+
+// existing returns dir, or the nearest directory above it that exists.
+func existing(dir string) string {
+	for ; dir != "/" && dir != "."; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(dir); err == nil || !os.IsNotExist(err) {
+			return dir
+		}
+	}
+	return dir
+}
+
+// enoughSpace is what the base image takes while it is built, and some room to work.
+const enoughSpace = 4 << 30
+
+func diskSpace(dir string) finding {
+	f := finding{Name: "disk space", OK: true, Needed: true}
+	var st unix.Statfs_t
+	if err := unix.Statfs(existing(dir), &st); err != nil {
+		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("it is not known: %v", err), "choose another directory with --data"
+		return f
+	}
+	free := st.Bavail * uint64(st.Bsize)
+	f.Detail = units.BytesSize(float64(free)) + " free"
+	if free < enoughSpace {
+		f.OK = false
+		f.Remedy = fmt.Sprintf("free some, so that there is %s, or choose a directory on another disk with --data", units.BytesSize(enoughSpace))
+	}
+	return f
+}
+
+func running(ctx context.Context, dir string) finding {
+	server := client.New(dir)
+	defer server.Close()
+	found, err := server.Server(ctx)
+	if err != nil {
+		return finding{Name: "server", OK: true, Detail: "none is running; the next command starts one"}
+	}
+	f := finding{Name: "server", OK: true, Detail: fmt.Sprintf("process %d, version %s, %s, limits of %s, %d sandboxes", found.PID, found.Version,
+		found.Isolation, orDash(strings.Join(found.Limits, ", ")), found.Sandboxes)}
+	if len(found.Missing) > 0 {
+		f.Detail += "; " + strings.Join(found.Missing, "; ")
+	}
+	return f
+}
+
+func tool(name, debianPackage, why string) finding {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return finding{Name: name, Needed: true, Detail: "it is missing; " + why, Fix: debianPackage,
+			Remedy: "apt-get install " + debianPackage + ", or as root: harvest doctor --fix"}
+	}
+	return finding{Name: name, OK: true, Needed: true, Detail: path}
+}
+
+// subordinateIDs looks for the ids that an image's users get when an ordinary user builds it.
+func subordinateIDs() finding {
+	f := finding{Name: "subordinate ids", Needed: true}
+	u, err := user.Current()
+	if err != nil {
+		f.Detail, f.Remedy = "the current user is not known", "make an account for it, with: useradd"
+		return f
+	}
+	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		data, err := os.ReadFile(file)
+		if err != nil || !grants(string(data), u.Username, u.Uid) {
+			f.Detail = fmt.Sprintf("%s has no line for %s, without which it cannot build images", file, u.Username)
+			f.Remedy = "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + u.Username
+			return f
+		}
+	}
+	f.OK, f.Detail = true, u.Username+" has some"
+	return f
+}
+
+func grants(table string, names ...string) bool {
+	for line := range strings.Lines(table) {
+		who, _, ok := strings.Cut(line, ":")
+		for _, name := range names {
+			if ok && who == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// tunDevice is not needed as long as sandboxes have no network.
+func tunDevice() finding {
+	f := finding{Name: "/dev/net/tun", OK: true, Detail: "it can be opened, for sandboxes with a network in later versions"}
+	if unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil {
+		f.Detail = "it cannot be opened; sandboxes without a network do not need it"
+	}
+	return f
+}

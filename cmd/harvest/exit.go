@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// exitCodes is the one table from kinds to exit codes.
+var exitCodes = map[errors.Kind]int{
+	errors.Invalid:         2,
+	errors.Unauthenticated: 3,
+	errors.Denied:          3,
+	errors.NotFound:        4,
+	errors.Conflict:        5,
+	errors.Exhausted:       75,
+	errors.Unsupported:     1,
+	errors.Unavailable:     75,
+	errors.Timeout:         124,
+	errors.Canceled:        130,
+	errors.Internal:        1,
+}
+
+const exitCodesHelp = `
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not allowed, 4 not found, 5 conflict, 75 try again, 124 time limit,
+130 interrupted; run, exec, sh and logs return the command's own.
+`
+
+// remedies are what to do when an error does not say it itself.
+var remedies = map[errors.Kind]string{
+	errors.Invalid:         "correct it; --help shows how it is meant",
+	errors.Unauthenticated: "sign in",
+	errors.Denied:          "use what belongs to you, or ask its owner",
+	errors.NotFound:        "see what there is: harvest sandbox ls, image ls, volume ls",
+	errors.Conflict:        "see its state with: harvest sandbox ls --all",
+	errors.Exhausted:       "end what is not needed any more with harvest sandbox rm, or try again later",
+	errors.Unsupported:     "see what works on this machine with: harvest doctor",
+	errors.Unavailable:     "try again",
+	errors.Timeout:         "give it more time, or try again",
+	errors.Canceled:        "start it again when you want it",
+	errors.Internal:        "look at server.log in the data directory, and run: harvest doctor",
+}
+
+// ownExit is the exit code of the command that was run. It is an error only so that it comes out of cobra.
+type ownExit int
+
+func (e ownExit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+
+// exit reports err, which may be nil, and returns the exit code for it.
+func (c *cli) exit(err error) int {
+	var own ownExit
+	if err == nil || errors.As(err, &own) {
+		return int(own)
+	}
+	kind := errors.KindOf(err)
+	text := errors.Message(err)
+	if kind == errors.Internal && text == errors.Message(errors.Internal) {
+		text = err.Error() // here the reader is the operator
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "harvest: %s\n", text)
+	if stage := errors.StageOf(err); stage != "" {
+		fmt.Fprintf(&b, "  step: %s\n", stage)
+	}
+	remedy := errors.RemedyOf(err)
+	if remedy == "" {
+		remedy = remedies[kind]
+	}
+	fmt.Fprintf(&b, "  try:  %s\n", remedy)
+	fmt.Fprint(c.err, logf.Redacted(b.String()))
+	return exitCodes[kind]
+}
+
+// notef tells the user something beside the results.
+func (c *cli) notef(format string, args ...any) {
+	if !c.quiet {
+		fmt.Fprintf(c.err, "harvest: "+format+"\n", args...)
+	}
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// sandboxFlags describe a sandbox.
+type sandboxFlags struct {
+	image, name, network string
+	volumes, tags        []string
+	cpu                  float64
+	memory, disk         sizeFlag
+	processes, files     int
+}
+
+func (f *sandboxFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.image, "image", "", "image, by id, digest or name (default base)")
+	flags.StringVar(&f.name, "name", "", "name of the sandbox")
+	flags.StringArrayVar(&f.tags, "tag", nil, "KEY=VALUE to find the sandbox by")
+	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], made if missing")
+	flags.Float64Var(&f.cpu, "cpu", 0, "cores")
+	flags.Var(&f.memory, "memory", "memory, such as 512MiB or 2GiB")
+	flags.Var(&f.disk, "disk", "what may be written outside of volumes, such as 10GiB")
+	flags.IntVar(&f.processes, "processes", 0, "how many processes there may be")
+	flags.IntVar(&f.files, "open-files", 0, "how many files a process may have open")
+	flags.StringVar(&f.network, "network", "none", "what the sandbox reaches; none is all that there is yet")
+}
+
+func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
+	req := api.SandboxRequest{
+		Image: f.image, Name: f.name, Network: api.Network{Mode: f.network},
+		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files,
+	}
+	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0} {
+		if zero && cmd.Flags().Changed(flag) {
+			return req, errors.Remedy(errors.Newf(errors.Invalid, "--%s cannot be 0", flag), "give a number above 0, or leave it out for the default")
+		}
+	}
+	if f.network != "none" {
+		return req, errors.Remedy(errors.Newf(errors.Unsupported, "sandboxes cannot have the network %q yet", f.network),
+			"leave --network out, and bring what is needed in with files or volumes")
+	}
+	var err error
+	if req.Volumes, err = mounts(f.volumes); err != nil {
+		return req, err
+	}
+	req.Tags, err = tags(f.tags)
+	return req, err
+}
+
+// processFlags describe how a command runs; environment, directory and user can be a sandbox's, too.
+type processFlags struct {
+	env           []string
+	envFile       string
+	workdir, user string
+	interactive   bool
+	terminal      bool
+	timeout       timeFlag
+	json          bool
+}
+
+func (f *processFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	f.addWhere(cmd)
+	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on")
+	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal")
+	flags.Var(&f.timeout, "timeout", "time limit, such as 90s or 2h; then the exit code is 124 (default: exec_timeout of the configuration)")
+	flags.BoolVar(&f.json, "json", false, "print the result as JSON instead of the output")
+}
+
+func (f *processFlags) addWhere(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE, or NAME to pass a variable on")
+	flags.StringVar(&f.envFile, "env-file", "", "file of NAME=VALUE lines")
+	flags.StringVarP(&f.workdir, "workdir", "w", "", "working directory")
+	flags.StringVarP(&f.user, "user", "u", "", "user, by name or number, either with :GROUP")
+}
+
+// request returns what to execute, save for the command itself.
+func (f *processFlags) request(c *cli) (api.ExecRequest, error) {
+	env, err := c.environment(f.envFile, f.env)
+	if err != nil {
+		return api.ExecRequest{}, err
+	}
+	req := api.ExecRequest{Env: env, Workdir: f.workdir, User: f.user, TimeoutSeconds: f.timeout.seconds(), Capture: f.json}
+	if f.terminal {
+		req.Terminal = &api.Size{Rows: 24, Cols: 80}
+		if size, ok := c.terminalSize(); ok {
+			req.Terminal = &size
+		}
+		if _, set := env["TERM"]; !set && c.env("TERM") != "" {
+			env["TERM"] = c.env("TERM")
+		}
+	}
+	return req, nil
+}

@@ -1,0 +1,29 @@
+// Command harvest runs code in isolated sandboxes on this machine.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/RelevanceAI/harvest/engine/fake"
+)
+
+func main() {
+	// The binary starts itself again as helper processes of the engines. They must not do anything else before.
+	fake.Main()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	code := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr, os.Environ())
+	stop()
+	os.Exit(code)
+}
+
+// run runs one command line and returns its exit code. The end of ctx is what an interrupt is.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env []string) int {
+	c := newCLI(args[0], stdin, stdout, stderr, env)
+	root := c.root()
+	root.SetArgs(args[1:])
+	return c.exit(root.ExecuteContext(ctx))
+}

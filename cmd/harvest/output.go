@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Formats of -o.
+const (
+	formatTable = "table"
+	formatJSON  = "json"
+	formatName  = "name"
+)
+
+// view is a result in every format.
+type view struct {
+	json   any
+	names  []string
+	header []string // of a table; nil for one that has a name in its first column
+	rows   [][]string
+}
+
+// withOutput gives cmd the flag -o.
+func (c *cli) withOutput(cmd *cobra.Command, otherwise string) *cobra.Command {
+	cmd.Flags().StringVarP(&c.format, "output", "o", otherwise, "output format: table, json or name")
+	return cmd
+}
+
+// show prints v in the format that was asked for.
+func (c *cli) show(v view) error {
+	switch c.format {
+	case formatJSON:
+		return printJSON(c.out, v.json)
+	case formatName:
+		for _, name := range v.names {
+			fmt.Fprintln(c.out, name)
+		}
+		return nil
+	case formatTable:
+		return printTable(c.out, v)
+	}
+	return errors.Remedy(errors.Newf(errors.Invalid, "there is no output format %q", c.format), "use table, json or name")
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return errors.Wrapf(e.Encode(v), "print")
+}
+
+func printTable(w io.Writer, v view) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if v.header != nil {
+		fmt.Fprintln(t, strings.Join(v.header, "\t"))
+	}
+	for _, row := range v.rows {
+		for i := range row {
+			row[i] = strings.Map(printable, row[i])
+		}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	return errors.Wrapf(t.Flush(), "print")
+}
+
+// printable keeps what could disturb the table or the terminal out of them.
+func printable(r rune) rune {
+	if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		return '?'
+	}
+	return r
+}
+
+func size(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return units.BytesSize(float64(bytes))
+}
+
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return units.HumanDuration(max(0, time.Since(t))) + " ago"
+}
+
+func until(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return "in " + units.HumanDuration(max(0, time.Until(t)))
+}
+
+func joined(words []string) string { return orDash(strings.Join(words, ", ")) }

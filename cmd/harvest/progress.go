@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/RelevanceAI/harvest/api"
+)
+
+// patience is how long something may take before we say what we wait for.
+const patience = time.Second
+
+// waiting says what we wait for if that takes long, until the function that it returns is called.
+func (c *cli) waiting(what string) (done func()) {
+	timer := time.AfterFunc(patience, func() { c.notef("%s…", what) })
+	return func() { timer.Stop() }
+}
+
+// building shows how an image comes along: a bar on a terminal, otherwise a line for each step.
+type building struct {
+	c     *cli
+	start time.Time
+	tty   bool
+
+	mu   sync.Mutex
+	bar  *progressbar.ProgressBar // guarded by mu
+	step string                   // guarded by mu
+}
+
+func (c *cli) building() *building {
+	_, tty := terminal(c.err)
+	return &building{c: c, start: time.Now(), tty: tty && c.env("TERM") != "dumb"}
+}
+
+const barSteps = 1000
+
+// update takes the news. What is done within a second is not worth showing.
+func (b *building) update(p api.Progress) {
+	if b.c.quiet || time.Since(b.start) < patience {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.tty {
+		if p.Step != b.step {
+			b.step = p.Step
+			b.c.notef("building the image: %s", p.Step)
+		}
+		return
+	}
+	if b.bar == nil {
+		b.bar = progressbar.NewOptions(barSteps, progressbar.OptionSetWriter(b.c.err), progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetWidth(30), progressbar.OptionUseANSICodes(false), progressbar.OptionSetPredictTime(false))
+	}
+	b.bar.Describe(fmt.Sprintf("building the image: %-10.10s", p.Step))
+	if p.Done >= 0 {
+		// What the bar cannot draw is no reason to fail.
+		_ = b.bar.Set(min(int(p.Done*barSteps), barSteps-1))
+	}
+}
+
+// done takes the bar away.
+func (b *building) done() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.bar != nil {
+		_ = b.bar.Clear()
+		b.bar = nil
+	}
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/store"
+)
+
+const (
+	logName   = "server.log"
+	logLimit  = 16 << 20         // then a new one is begun, and one old one kept
+	startTime = 30 * time.Second // until a server answers that is starting, or has ended that is stopping
+	pause     = 20 * time.Millisecond
+)
+
+// connect returns a client of the data directory's server, which it starts in the background if there is none.
+func (c *cli) connect(ctx context.Context) (*client.Client, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	server := client.New(cfg.Data)
+	found, err := server.Server(ctx)
+	if err == nil && found.Version != version() {
+		err = c.otherVersion(ctx, server, found)
+	}
+	if errors.KindOf(err) == errors.Unavailable {
+		defer c.waiting("starting the server")()
+		err = c.ensureServer(ctx, cfg, server)
+	}
+	if err != nil {
+		server.Close()
+		return nil, errors.Stage(err, "server")
+	}
+	return server, nil
+}
+
+// otherVersion ends a background server of another version that has nothing to do, which is Unavailable; otherwise it says
+// which version serves.
+func (c *cli) otherVersion(ctx context.Context, server *client.Client, found api.Server) error {
+	if found.Background && server.Shutdown(ctx, api.ShutdownRequest{IfIdle: true}) == nil {
+		return errors.Newf(errors.Unavailable, "no server is running")
+	}
+	c.notef("the server is version %s, this is %s; to change that: harvest down", found.Version, version())
+	return nil
+}
+
+// ensureServer returns when a server answers. Of several commands that want one at the same time, one starts it.
+func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		err := c.tryServer(ctx, cfg, server)
+		switch errors.KindOf(err) {
+		case "":
+			return nil
+		case errors.Conflict, errors.Unavailable: // somebody else has the directory: a server that starts or stops
+		default:
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// tryServer starts a server unless one answers. Conflict if another command is about to.
+func (c *cli) tryServer(ctx context.Context, cfg config.Config, server *client.Client) error {
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return dataError(err, cfg.Data)
+	}
+	dir, err := os.Open(cfg.Data)
+	if err != nil {
+		return dataError(err, cfg.Data)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return errors.Explainf(err, errors.Conflict, "another command starts the server")
+	}
+	// The lock tells what is wrong with the directory before anything is written there.
+	lock, err := store.LockDir(cfg.Data)
+	if err != nil {
+		if _, answer := server.Server(ctx); answer == nil {
+			return nil
+		}
+		return err
+	}
+	if err := lock.Unlock(); err != nil {
+		return err
+	}
+	if _, err := server.Server(ctx); err == nil {
+		return nil
+	}
+	return c.startServer(ctx, cfg)
+}
+
+// dataError explains why there can be no data directory at path.
+func dataError(err error, path string) error {
+	remedy := "choose a directory of your own with --data or HARVEST_DATA"
+	if errors.Is(err, os.ErrPermission) {
+		return errors.Remedy(errors.Explainf(err, errors.Denied, "the data directory %s is not open to you", path), "%s", remedy)
+	}
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be the data directory: %v", path, err), "%s", remedy)
+}
+
+// startServer starts a server in the background and returns when it is ready. Its error is the server's own.
+func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
+	log, err := openLog(filepath.Join(cfg.Data, logName))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return errors.Wrapf(err, "make a pipe")
+	}
+	defer ready.Close()
+	defer theirs.Close()
+	program, err := os.Executable()
+	if err != nil {
+		return errors.Wrapf(err, "find our own program")
+	}
+	args := []string{c.program, "up", "--background", "--data", cfg.Data}
+	if c.configFile != "" {
+		file, err := filepath.Abs(c.configFile)
+		if err != nil {
+			return errors.Wrapf(err, "find the configuration")
+		}
+		args = append(args, "--config", file)
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
+	cmd.Args, cmd.Env, cmd.Dir = args, c.serverEnv(), "/"
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return errors.Wrapf(err, "start the server")
+	}
+	theirs.Close()
+	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
+	var answer readiness
+	err = json.NewDecoder(ready).Decode(&answer)
+	switch {
+	case ctx.Err() != nil:
+		return errors.Remedy(errors.Explainf(ctx.Err(), errors.KindOf(ctx.Err()), "the server was not ready in time"), "look at %s", log.Name())
+	case err != nil:
+		_ = cmd.Wait() // it has ended
+		return errors.Remedy(errors.Explainf(err, errors.Internal, "the server ended while it was starting: %s", cmd.ProcessState), "look at %s", log.Name())
+	case answer.Problem != nil:
+		_ = cmd.Wait()
+		return client.Error(*answer.Problem)
+	}
+	return errors.Wrapf(cmd.Process.Release(), "leave the server alone")
+}
+
+func openLog(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > logLimit {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, errors.Wrapf(err, "begin a new server.log")
+		}
+	}
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return log, errors.Wrapf(err, "open server.log")
+}
+
+// inherited are the variables that a background server gets from the command that happens to start it, beside HARVEST_….
+var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "GOCOVERDIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+
+func (c *cli) serverEnv() []string {
+	var env []string
+	for _, pair := range c.environ {
+		name, _, _ := strings.Cut(pair, "=")
+		if strings.HasPrefix(name, "HARVEST_") || slices.Contains(inherited, name) {
+			env = append(env, pair)
+		}
+	}
+	return env
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// forwarded are the signals that the command gets instead of us.
+var forwarded = map[os.Signal]string{
+	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
+}
+
+// impatient is how many interrupts end a command that does not care about them.
+const impatient = 3
+
+// stream connects this process's input, output, signals and terminal with a command that open starts, and returns how that
+// ended.
+func (c *cli) stream(ctx context.Context, flags processFlags,
+	open func(context.Context, client.Streams) (*client.Process, error)) (api.Result, error) {
+	building := c.building()
+	defer building.done()
+	streams := client.Streams{Stdout: c.out, Stderr: c.err, Progress: building.update, Truncated: func(bytes int64) {
+		c.notef("the first %d bytes of the output are no longer kept", bytes)
+	}}
+	if f, tty := terminal(c.in); flags.interactive && !(tty && background(f)) {
+		streams.Stdin = c.in
+	}
+	// Until the command runs, an interrupt gives up; then it is the command's.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	signals := make(chan os.Signal, 16)
+	for sig := range forwarded {
+		signal.Notify(signals, sig)
+	}
+	signal.Notify(signals, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	started := make(chan *client.Process, 1)
+	go c.forward(ctx, signals, started, flags.terminal, cancel)
+
+	p, err := open(ctx, streams)
+	if err != nil {
+		if ctx.Err() != nil {
+			return api.Result{}, errors.Explainf(err, errors.Canceled, "it was interrupted before it started")
+		}
+		return api.Result{}, err
+	}
+	building.done()
+	if flags.terminal {
+		restore, err := c.rawTerminal()
+		if err != nil {
+			return api.Result{}, err
+		}
+		defer restore()
+	}
+	started <- p
+	res, err := p.Wait(context.WithoutCancel(ctx))
+	if err != nil && errors.KindOf(err) == errors.Unavailable {
+		err = errors.Remedy(errors.Explainf(err, errors.Unavailable, "the connection to the server broke off; the command may go on"),
+			"see its output with: harvest sandbox logs %s %s", p.SandboxID(), p.ID())
+	}
+	return res, err
+}
+
+// forward passes signals to the command, when it has started, until ctx ends.
+func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-chan *client.Process, tty bool, giveUp func()) {
+	var p *client.Process
+	interrupts := 0
+	for {
+		select {
+		case p = <-started:
+			started = nil
+			c.resize(p, tty)
+		case <-ctx.Done():
+			return
+		case sig := <-signals:
+			switch {
+			case sig == syscall.SIGWINCH:
+				c.resize(p, tty)
+				continue
+			case p == nil:
+				giveUp()
+				continue
+			case sig == syscall.SIGINT:
+				interrupts++
+			}
+			if interrupts >= impatient {
+				giveUp()
+			}
+			// Wait tells what is wrong with the connection.
+			_ = p.Signal(forwarded[sig])
+		}
+	}
+}
+
+func (c *cli) resize(p *client.Process, tty bool) {
+	if size, ok := c.terminalSize(); ok && tty && p != nil {
+		_ = p.Resize(size)
+	}
+}
+
+// terminalSize returns the size of our terminal, if there is one.
+func (c *cli) terminalSize() (api.Size, bool) {
+	for _, stream := range []any{c.in, c.out, c.err} {
+		if f, ok := terminal(stream); ok {
+			cols, rows, err := term.GetSize(int(f.Fd()))
+			return api.Size{Rows: rows, Cols: cols}, err == nil && rows > 0 && cols > 0
+		}
+	}
+	return api.Size{}, false
+}
+
+// rawTerminal hands what is typed to the command as it is, if our input is a terminal.
+func (c *cli) rawTerminal() (restore func(), err error) {
+	f, ok := terminal(c.in)
+	if !ok {
+		return func() {}, nil
+	}
+	state, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return nil, errors.Wrapf(err, "prepare the terminal")
+	}
+	return func() { _ = term.Restore(int(f.Fd()), state) }, nil
+}
+
+// finish reports how a command ended, as its own exit code.
+func (c *cli) finish(res api.Result, asJSON bool) error {
+	if asJSON {
+		if err := printJSON(c.out, res); err != nil {
+			return err
+		}
+	} else if res.Reason != "" {
+		c.notef("%s", res.Reason)
+	}
+	if res.ReturnCode == 0 {
+		return nil
+	}
+	return ownExit(res.ReturnCode)
+}
+
+// readAll reads all of standard input, which must not be more than a request can carry.
+func (c *cli) readAll() (string, error) {
+	data, err := io.ReadAll(io.LimitReader(c.in, api.MaxExec+1))
+	if err != nil {
+		return "", errors.Explainf(err, errors.Invalid, "standard input cannot be read")
+	}
+	return string(data), nil
+}
+
+// background reports whether our process group is not the one that the terminal listens to: reading would stop us.
+func background(f *os.File) bool {
+	pgrp, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return err == nil && pgrp != unix.Getpgrp()
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/joho/godotenv"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// sizeFlag is a number of bytes, such as "2GiB".
+type sizeFlag int64
+
+func (s *sizeFlag) String() string { return "" }
+func (s *sizeFlag) Type() string   { return "size" }
+func (s *sizeFlag) Set(text string) error {
+	n, err := units.RAMInBytes(text)
+	if err != nil || n <= 0 {
+		return errors.Newf(errors.Invalid, "write a size such as 512MiB or 2GiB")
+	}
+	*s = sizeFlag(n)
+	return nil
+}
+
+// timeFlag is a time span, such as "90s" or "2h"; a plain number is seconds. 0 is refused: what it would mean differs from
+// flag to flag, and leaving the flag out says it better.
+type timeFlag time.Duration
+
+func (d *timeFlag) String() string { return "" }
+func (d *timeFlag) Type() string   { return "time" }
+func (d *timeFlag) Set(text string) error {
+	v, err := time.ParseDuration(text)
+	if err != nil {
+		var n float64
+		if n, err = strconv.ParseFloat(text, 64); err == nil && n < time.Duration(1<<62).Seconds() {
+			v = time.Duration(n * float64(time.Second))
+		}
+	}
+	if err != nil || v <= 0 {
+		return errors.Newf(errors.Invalid, "write a time longer than 0, such as 90s or 2h, or leave it out for the default")
+	}
+	*d = timeFlag(v)
+	return nil
+}
+
+func (d *timeFlag) seconds() float64 { return time.Duration(*d).Seconds() }
+
+// environment reads --env-file and -e, of which a later one wins.
+func (c *cli) environment(file string, pairs []string) (map[string]string, error) {
+	env := map[string]string{}
+	if file != "" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "the file %s cannot be read", file), "give --env-file a file that you can read")
+		}
+		defer f.Close()
+		read, err := godotenv.Parse(f)
+		if err != nil {
+			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "the file %s is no list of variables", file), "write one NAME=VALUE on each line")
+		}
+		env = read
+	}
+	for _, pair := range pairs {
+		name, value, set := strings.Cut(pair, "=")
+		if name == "" {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "-e %q has no name", pair), "write -e NAME=VALUE, or -e NAME to pass a variable on")
+		}
+		if !set {
+			if value, set = c.lookupEnv(name); !set {
+				continue
+			}
+		}
+		env[name] = value
+	}
+	return env, nil
+}
+
+// mounts reads -v VOLUME:/path[:ro].
+func mounts(texts []string) ([]api.Mount, error) {
+	var all []api.Mount
+	for _, text := range texts {
+		parts := strings.Split(text, ":")
+		if len(parts) == 3 && (parts[2] == "ro" || parts[2] == "rw") || len(parts) == 2 {
+			all = append(all, api.Mount{Name: parts[0], Path: parts[1], ReadOnly: len(parts) == 3 && parts[2] == "ro"})
+			continue
+		}
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "-v %q is not VOLUME:/path or VOLUME:/path:ro", text), "name a volume and where it is mounted, such as -v data:/data")
+	}
+	return all, nil
+}
+
+// tags reads KEY=VALUE.
+func tags(texts []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, text := range texts {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--tag %q is not KEY=VALUE", text), "write it as --tag team=search")
+		}
+		all[key] = value
+	}
+	return all, nil
+}

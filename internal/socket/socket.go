@@ -1,0 +1,86 @@
+// Package socket makes and finds Unix sockets in directories whose path may be longer than the 107 bytes that a socket's
+// address holds: it names them through an open descriptor of the directory.
+package socket
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Listen makes the socket of that name in dir, which only the owner can connect to, in place of one that an earlier
+// process may have left. The caller knows that no other process uses it.
+func Listen(dir, name string) (net.Listener, error) {
+	d, err := open(dir)
+	if err != nil {
+		return nil, errors.Wrapf(err, "open %s", dir)
+	}
+	defer d.Close()
+	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.IsNotExist(err) {
+		return nil, errors.Wrapf(err, "remove the old socket in %s", dir)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: within(d, name)})
+	if err != nil {
+		return nil, errors.Wrapf(err, "listen in %s", dir)
+	}
+	l.SetUnlinkOnClose(false) // the descriptor in its name is closed by then
+	path := filepath.Join(dir, name)
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, errors.Wrapf(err, "protect the socket")
+	}
+	return &listener{UnixListener: l, path: path}, nil
+}
+
+type listener struct {
+	*net.UnixListener
+	path string
+}
+
+// Close also removes the socket.
+func (l *listener) Close() error {
+	err := l.UnixListener.Close()
+	if err == nil {
+		err = os.Remove(l.path)
+	}
+	return err
+}
+
+// Dial connects to the socket of that name in dir. Unavailable if nobody listens there, Denied if it is somebody else's.
+func Dial(ctx context.Context, dir, name string) (net.Conn, error) {
+	d, err := open(dir)
+	if err != nil {
+		return nil, explain(err)
+	}
+	defer d.Close()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", within(d, name))
+	if err != nil {
+		return nil, explain(err)
+	}
+	return conn, nil
+}
+
+func explain(err error) error {
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return errors.Explainf(err, errors.Denied, "the data directory belongs to somebody else")
+	case errors.IsNotExist(err), errors.Is(err, syscall.ECONNREFUSED):
+		return errors.Explainf(err, errors.Unavailable, "no server is running")
+	}
+	return err
+}
+
+func open(dir string) (*os.File, error) {
+	return os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+}
+
+func within(dir *os.File, name string) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
+}

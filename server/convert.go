@@ -1,0 +1,56 @@
+package server
+
+import (
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// The wire's structs are apart from those of the core, so that neither changes the other by accident.
+
+func sandboxOut(s sandbox.Sandbox) api.Sandbox {
+	return api.Sandbox{
+		ID: s.ID, Name: s.Name, Status: string(s.Status), Reason: s.Reason, FailedStage: s.FailedStage, OutOfMemory: s.OutOfMemory,
+		Engine: s.Engine, Isolation: s.Isolation, Image: s.Image, ImageID: s.ImageID, Tags: s.Tags, Workdir: s.Workdir, User: s.User,
+		Volumes: each(s.Volumes, func(m sandbox.Mount) api.Mount { return api.Mount(m) }),
+		Network: api.Network(s.Network),
+		Limits: api.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk, Processes: s.Limits.Processes,
+			Files: s.Limits.Files},
+		Stages: each(s.Stages, func(g sandbox.Stage) api.Stage { return api.Stage(g) }), Warm: s.Warm,
+		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), Expires: s.Expires.UTC(), LastUsed: s.LastUsed.UTC(),
+		IdleTimeoutSeconds: s.IdleTimeoutSeconds, CostUSD: s.Cost,
+	}
+}
+
+func processOut(p engine.ProcessInfo) api.Process {
+	out := api.Process{ID: p.ID, Args: p.Args, Terminal: p.Terminal, Started: p.Started.UTC()}
+	if p.Exit != nil {
+		exit := api.Exit(*p.Exit)
+		out.Exit = &exit
+	}
+	return out
+}
+
+func imageOut(i image.Image) api.Image {
+	part := func(p image.Part) api.Part { return api.Part(p) }
+	return api.Image{
+		ID: i.ID, Digest: i.Digest, Names: each(i.Names, func(n string) string { return n }), Base: i.Spec.Base,
+		Env: i.Config.Env, User: i.Config.User, Workdir: i.Config.Dir, Size: i.Size, Built: i.Built.UTC(),
+		BuildSeconds: i.BuildTime.Seconds(), Parts: each(i.Parts, part), Missing: each(i.Missing, part),
+	}
+}
+
+func volumeOut(v volume.Info) api.Volume {
+	return api.Volume{Name: v.Name, Created: v.Created.UTC(), Size: v.Size, Files: v.Files}
+}
+
+// each returns f of all elements; empty, not null, if there are none.
+func each[A, B any](all []A, f func(A) B) []B {
+	out := make([]B, len(all))
+	for i, a := range all {
+		out[i] = f(a)
+	}
+	return out
+}

@@ -1,0 +1,125 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// body reads the whole body, which must not be larger than limit.
+func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the request is larger than %d bytes", limit),
+			"copy large data into a volume or the sandbox instead")
+	}
+	if err != nil {
+		return nil, errors.Explainf(err, errors.Canceled, "the request broke off")
+	}
+	return data, nil
+}
+
+// decodeBody reads a JSON body strictly into v. An empty one is like {}.
+func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	data, err := body(w, r, limit)
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil
+	}
+	return decode(data, v)
+}
+
+// decode reads one JSON value strictly: Invalid names an unknown field or the one of a wrong type.
+func decode(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return explainJSON(err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.Newf(errors.Invalid, "something follows the JSON value of the request")
+	}
+	return nil
+}
+
+func explainJSON(err error) error {
+	var wrongType *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &wrongType) && wrongType.Field != "":
+		return errors.Explainf(err, errors.Invalid, "the field %q cannot be a JSON %s", wrongType.Field, wrongType.Value)
+	case errors.As(err, &wrongType):
+		return errors.Explainf(err, errors.Invalid, "the request must be a JSON object, it is a %s", wrongType.Value)
+	case errors.As(err, &syntax):
+		return errors.Explainf(err, errors.Invalid, "the request is not valid JSON, see byte %d", syntax.Offset)
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "there is no field %.100s", name), "check its spelling, or leave it out")
+	}
+	return errors.Explainf(err, errors.Invalid, "the request is not valid JSON")
+}
+
+// seconds returns v as a duration. Invalid if it has none; its sense is for others to judge.
+func seconds(field string, v float64) (time.Duration, error) {
+	if math.IsNaN(v) || math.Abs(v) > math.MaxInt64/float64(time.Second)/2 {
+		return 0, errors.Remedy(errors.Newf(errors.Invalid, "%s cannot be %g", field, v), "give a number of seconds, such as 60")
+	}
+	return time.Duration(v * float64(time.Second)), nil
+}
+
+// number returns the query's whole number of that name, or or when it is missing.
+func number(r *http.Request, name string, or, most int) (int, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return or, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, errors.Newf(errors.Invalid, "?%s= must be a number from 1 to %d, it is %.40q", name, most, text)
+	}
+	return n, nil
+}
+
+// flag returns the query's boolean of that name, false when it is missing.
+func flag(r *http.Request, name string) (bool, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return false, nil
+	}
+	v, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, errors.Newf(errors.Invalid, "?%s= must be true or false, it is %.40q", name, text)
+	}
+	return v, nil
+}
+
+// respond answers with v as JSON.
+func respond(w http.ResponseWriter, status int, v any) error {
+	w.Header().Set("Content-Type", api.TypeJSON)
+	w.WriteHeader(status)
+	encode(w, v)
+	return nil
+}
+
+// encode writes v as a line of JSON. Nobody could be told that it failed: then the client is gone.
+func encode(w io.Writer, v any) { _, _ = w.Write(append(marshal(v), '\n')) }
+
+// marshal returns v, one of the structs of package api, as JSON. Those can always be encoded, save for numbers that are none.
+func marshal(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return []byte("null")
+	}
+	return data
+}

@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// statuses is the one table from kinds to HTTP.
+var statuses = map[errors.Kind]int{
+	errors.Invalid:         http.StatusBadRequest,
+	errors.Unauthenticated: http.StatusUnauthorized,
+	errors.Denied:          http.StatusForbidden,
+	errors.NotFound:        http.StatusNotFound,
+	errors.Conflict:        http.StatusConflict,
+	errors.Exhausted:       http.StatusTooManyRequests,
+	errors.Unsupported:     http.StatusNotImplemented,
+	errors.Unavailable:     http.StatusServiceUnavailable,
+	errors.Timeout:         http.StatusGatewayTimeout,
+	errors.Canceled:        499, // as proxies have it: the client closed the request
+	errors.Internal:        http.StatusInternalServerError,
+}
+
+// retryable are the kinds for which the same request may work later.
+var retryable = map[errors.Kind]bool{errors.Exhausted: true, errors.Unavailable: true, errors.Timeout: true}
+
+// handler is an http.HandlerFunc that returns its failure instead of writing it. What it returns after it has begun to
+// answer breaks the connection off, so that nobody takes half an answer for a whole one.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+func (s *Server) handle(h handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := h(w, r); err != nil {
+			fail(w, r, err)
+		}
+	})
+}
+
+// fail answers with err, or breaks the answer off that has begun.
+func fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := problem(r.Context(), err)
+	if rec, ok := w.(*recorder); ok && rec.status != 0 {
+		abort(w)
+		return
+	}
+	w.Header().Set("Content-Type", api.TypeProblem)
+	w.WriteHeader(p.Status)
+	encode(w, p)
+}
+
+// abort breaks an answer off. It cannot fail in a way that matters: then the connection is closed already.
+func abort(w http.ResponseWriter) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close()
+	}
+}
+
+// problem turns err into what clients may know, and logs what they may not. Every failure leaves through it.
+func problem(ctx context.Context, err error) *api.Problem {
+	kind := errors.KindOf(err)
+	if kind == errors.Internal {
+		logf.Errorf(ctx, "%v", err)
+	} else {
+		logf.Infof(ctx, "%s: %v", kind, err)
+	}
+	return &api.Problem{
+		Type: "/problems/" + string(kind), Title: errors.Message(kind), Status: statuses[kind], Code: string(kind),
+		Detail: errors.Message(err), Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err),
+		Retryable: retryable[kind], RequestID: requestID(ctx),
+	}
+}

@@ -1,0 +1,211 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// exec runs a command: the answer is its Result, or events, or, detached, what to come back to.
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
+	var req api.ExecRequest
+	if err := decodeBody(w, r, api.MaxExec, &req); err != nil {
+		return err
+	}
+	ctx, cancel := s.commandContext(r)
+	defer cancel()
+	ref := r.PathValue("id")
+	if req.Detach {
+		x, err := s.start(ctx, ref, req, engine.Stdio{Stdin: strings.NewReader(req.Stdin)})
+		if err != nil {
+			return err
+		}
+		return respond(w, http.StatusAccepted, started(x))
+	}
+	return s.answer(w, r, func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error) {
+		stdio.Stdin = strings.NewReader(req.Stdin)
+		x, err := s.start(ctx, ref, req, stdio)
+		if err != nil {
+			return sandbox.Result{}, err
+		}
+		tell(x)
+		return s.wait(ctx, x)
+	})
+}
+
+// run runs a command in a sandbox of its own (mission A1).
+func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
+	data, err := body(w, r, api.MaxExec)
+	if err != nil {
+		return err
+	}
+	req, err := decodeRun(data)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.commandContext(r)
+	defer cancel()
+	return s.answer(w, r, func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error) {
+		stdio.Stdin = strings.NewReader(req.Stdin)
+		return s.runOnce(ctx, req, stdio, tell)
+	})
+}
+
+// answer runs do and answers with its result: as JSON, or with the output as events if the client wants those.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request,
+	do func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error)) error {
+	if !wantsEvents(r) {
+		res, err := do(engine.Stdio{}, func(*sandbox.Execution) {})
+		if err != nil {
+			return err
+		}
+		return respond(w, http.StatusOK, api.Result(res))
+	}
+	ev := newEvents(w)
+	defer ev.close()
+	stdout, stderr := &outputWriter{ev: ev, name: api.EventStdout}, &outputWriter{ev: ev, name: api.EventStderr}
+	res, err := do(engine.Stdio{Stdout: stdout, Stderr: stderr}, func(x *sandbox.Execution) { ev.send(api.EventStarted, started(x)) })
+	if err != nil {
+		ev.send(api.EventProblem, problem(r.Context(), err))
+		return nil
+	}
+	stdout.flush()
+	stderr.flush()
+	ev.send(api.EventExit, api.Result(res))
+	return nil
+}
+
+// runBody is api.RunRequest whose sandbox package sandbox decodes.
+type runBody struct {
+	api.ExecRequest
+	Sandbox json.RawMessage `json:"sandbox"`
+	Keep    bool            `json:"keep"`
+}
+
+type runRequest struct {
+	api.ExecRequest
+	sandbox sandbox.Request
+	keep    bool
+}
+
+func decodeRun(data []byte) (runRequest, error) {
+	var b runBody
+	if err := decode(data, &b); err != nil {
+		return runRequest{}, err
+	}
+	if b.Detach {
+		return runRequest{}, errors.Remedy(errors.Newf(errors.Invalid, "a command whose sandbox ends with it cannot be detached"),
+			"create a sandbox, and execute the command in that")
+	}
+	req := runRequest{ExecRequest: b.ExecRequest, keep: b.Keep}
+	if len(b.Sandbox) == 0 {
+		return req, nil
+	}
+	var err error
+	req.sandbox, err = sandbox.DecodeRequest(b.Sandbox)
+	return req, err
+}
+
+// orphaned is the idle limit, in seconds, of a sandbox that is for one command: should the server be killed before it can
+// destroy the sandbox, the next one does so when the command has ended.
+const orphaned = 60
+
+// runOnce creates a sandbox, runs the command in it, and destroys it whatever happens.
+func (s *Server) runOnce(ctx context.Context, req runRequest, stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error) {
+	if !req.keep && req.sandbox.IdleTimeoutSeconds == 0 {
+		req.sandbox.IdleTimeoutSeconds = orphaned
+	}
+	creating, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	made, err := s.opts.Fleet.Create(creating, account, req.sandbox)
+	if err != nil {
+		if s.stopping.Err() != nil {
+			return sandbox.Result{}, errStopping()
+		}
+		return sandbox.Result{}, err
+	}
+	if !req.keep {
+		defer s.discard(ctx, made.ID)
+	}
+	x, err := s.start(ctx, made.ID, req.ExecRequest, stdio)
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	tell(x)
+	return s.wait(ctx, x)
+}
+
+// discard destroys a sandbox, unless the server stops: then the next one does.
+func (s *Server) discard(ctx context.Context, id string) {
+	if s.stopping.Err() != nil {
+		return
+	}
+	if err := s.opts.Fleet.Destroy(context.WithoutCancel(ctx), account, id); err != nil {
+		logf.Errorf(ctx, "destroy %s: %v", id, err)
+	}
+}
+
+// start starts a command or code.
+func (s *Server) start(ctx context.Context, ref string, req api.ExecRequest, stdio engine.Stdio) (*sandbox.Execution, error) {
+	timeout, err := seconds("timeout_seconds", req.TimeoutSeconds)
+	if err != nil {
+		return nil, err
+	}
+	command := sandbox.ExecRequest{
+		Args: req.Args, Env: req.Env, Workdir: req.Workdir, User: req.User, Timeout: timeout, Detach: req.Detach,
+		Stdin: stdio.Stdin, Stdout: stdio.Stdout, Stderr: stdio.Stderr,
+	}
+	if req.Terminal != nil {
+		size := engine.Size(*req.Terminal)
+		command.Terminal = &size
+	}
+	if req.Code != "" {
+		return s.opts.Fleet.ExecCode(ctx, account, ref, req.Code, command)
+	}
+	return s.opts.Fleet.Exec(ctx, account, ref, command)
+}
+
+// wait waits for the end of a command, even when ctx ends, since then the command is killed.
+func (s *Server) wait(ctx context.Context, x *sandbox.Execution) (sandbox.Result, error) {
+	return s.waitHere(context.WithoutCancel(ctx), x)
+}
+
+// waitHere waits as long as the client is there: the command does not end with it. Nobody waits longer than the server lives.
+func (s *Server) waitHere(ctx context.Context, x *sandbox.Execution) (sandbox.Result, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	res, err := x.Wait(ctx)
+	if err != nil && s.stopping.Err() != nil {
+		return res, errors.Remedy(errors.Newf(errors.Unavailable, "the server is stopping, but the command goes on"),
+			"see its output with: harvest sandbox logs %s %s", x.SandboxID(), x.ID())
+	}
+	return res, err
+}
+
+// commandContext returns a context that ends when the client leaves, but not when the server stops: commands outlive it.
+func (s *Server) commandContext(r *http.Request) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	unlessStopping := func() {
+		if s.stopping.Err() == nil {
+			cancel()
+		}
+	}
+	release := context.AfterFunc(r.Context(), unlessStopping)
+	return ctx, func() {
+		release()
+		unlessStopping()
+	}
+}
+
+func started(x *sandbox.Execution) api.Started {
+	return api.Started{SandboxID: x.SandboxID(), ProcessID: x.ID()}
+}

@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+type requestIDKey struct{}
+
+func requestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// ownID is what a client may give as a request's id: it comes back in headers and stands in the log.
+var ownID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// middleware gives requests an id, counts and logs them, and refuses them while the server stops.
+func (s *Server) middleware(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get(api.HeaderRequestID)
+		if !ownID.MatchString(id) {
+			id = "req_" + strings.ToLower(ulid.Make().String())
+		}
+		ctx := logf.With(context.WithValue(r.Context(), requestIDKey{}, id), "request_id", id)
+		r = r.WithContext(ctx)
+		w.Header().Set(api.HeaderRequestID, id)
+		w.Header().Set(api.HeaderVersion, s.opts.Version)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		rec := &recorder{ResponseWriter: w}
+
+		health := r.URL.Path == api.Healthz || r.URL.Path == api.Readyz
+		if !health && r.URL.Path != api.Shutdown {
+			defer s.begin()()
+		}
+		if !health {
+			start := time.Now()
+			defer func() {
+				logf.Infof(ctx, "%s %.200q: %d, %d bytes in %.1f ms", r.Method, r.URL.Path, rec.status, rec.bytes,
+					float64(time.Since(start).Microseconds())/1000)
+			}()
+		}
+		defer caught(rec, r)
+		if !health && s.stopping.Err() != nil {
+			fail(rec, r, errStopping())
+			return
+		}
+		next.ServeHTTP(rec, r)
+	})
+}
+
+func errStopping() error {
+	return errors.Remedy(errors.Newf(errors.Unavailable, "the server is stopping"), "try again in a moment")
+}
+
+// caught turns a panic of a handler into an internal error.
+func caught(w http.ResponseWriter, r *http.Request) {
+	if p := recover(); p != nil {
+		fail(w, r, errors.Errorf("panic: %v\n%s", p, debug.Stack()))
+	}
+}
+
+// recorder remembers what was answered.
+type recorder struct {
+	http.ResponseWriter
+	status int // 0 until the answer begins
+	bytes  int64
+}
+
+func (rec *recorder) WriteHeader(status int) {
+	if rec.status == 0 {
+		rec.status = status
+	}
+	rec.ResponseWriter.WriteHeader(status)
+}
+
+func (rec *recorder) Write(p []byte) (int, error) {
+	if rec.status == 0 {
+		rec.status = http.StatusOK
+	}
+	n, err := rec.ResponseWriter.Write(p)
+	rec.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap is for http.ResponseController and the WebSocket library.
+func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }

@@ -1,0 +1,147 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// createSandbox answers with the sandbox, or, as events, first with how an image that has to be built comes along.
+func (s *Server) createSandbox(w http.ResponseWriter, r *http.Request) error {
+	data, err := body(w, r, api.MaxBody)
+	if err != nil {
+		return err
+	}
+	req, err := sandbox.DecodeRequest(data)
+	if err != nil {
+		return err
+	}
+	if !wantsEvents(r) {
+		made, err := s.opts.Fleet.Create(r.Context(), account, req)
+		if err != nil {
+			return err
+		}
+		return respond(w, http.StatusCreated, sandboxOut(made))
+	}
+	ev := newEvents(w)
+	defer ev.close()
+	req.Progress = func(p image.Progress) { ev.send(api.EventProgress, api.Progress(p)) }
+	made, err := s.opts.Fleet.Create(r.Context(), account, req)
+	if err != nil {
+		ev.send(api.EventProblem, problem(r.Context(), err))
+		return nil
+	}
+	ev.send(api.EventReady, sandboxOut(made))
+	return nil
+}
+
+func (s *Server) listSandboxes(w http.ResponseWriter, r *http.Request) error {
+	limit, err := number(r, "limit", api.DefaultPage, api.MaxPage)
+	if err != nil {
+		return err
+	}
+	all, err := flag(r, "all")
+	if err != nil {
+		return err
+	}
+	query := r.URL.Query()
+	filter := sandbox.Filter{All: all, Name: query.Get("name"), Before: query.Get("cursor"), Limit: limit + 1}
+	for _, tag := range query["tag"] {
+		key, value, ok := strings.Cut(tag, "=")
+		if !ok {
+			return errors.Newf(errors.Invalid, "?tag= must be KEY=VALUE, it is %.100q", tag)
+		}
+		if filter.Tags == nil {
+			filter.Tags = map[string]string{}
+		}
+		filter.Tags[key] = value
+	}
+	found, err := s.opts.Fleet.List(r.Context(), account, filter)
+	if err != nil {
+		return err
+	}
+	page := api.List[api.Sandbox]{}
+	if len(found) > limit {
+		found = found[:limit]
+		page.NextCursor = found[limit-1].ID
+	}
+	page.Data = each(found, sandboxOut)
+	return respond(w, http.StatusOK, page)
+}
+
+func (s *Server) getSandbox(w http.ResponseWriter, r *http.Request) error {
+	found, err := s.opts.Fleet.Get(r.Context(), account, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, sandboxOut(found))
+}
+
+func (s *Server) destroySandbox(w http.ResponseWriter, r *http.Request) error {
+	if err := s.opts.Fleet.Destroy(r.Context(), account, r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) extendSandbox(w http.ResponseWriter, r *http.Request) error {
+	var req api.ExtendRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	life, err := seconds("timeout_seconds", req.TimeoutSeconds)
+	if err != nil {
+		return err
+	}
+	idle, err := seconds("idle_timeout_seconds", req.IdleTimeoutSeconds)
+	if err != nil {
+		return err
+	}
+	changed, err := s.opts.Fleet.Extend(r.Context(), account, r.PathValue("id"), life, idle)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, sandboxOut(changed))
+}
+
+func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request) error {
+	found, err := s.opts.Fleet.Processes(r.Context(), account, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, api.List[api.Process]{Data: each(found, processOut)})
+}
+
+func (s *Server) sandboxArchiveIn(w http.ResponseWriter, r *http.Request) error {
+	err := s.opts.Fleet.CopyIn(r.Context(), account, r.PathValue("id"), r.URL.Query().Get("path"), r.Body)
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) sandboxArchiveOut(w http.ResponseWriter, r *http.Request) error {
+	tar, err := s.opts.Fleet.CopyOut(r.Context(), account, r.PathValue("id"), r.URL.Query().Get("path"))
+	if err != nil {
+		return err
+	}
+	return sendTar(w, tar)
+}
+
+// sendTar answers with the stream and closes it. The connection breaks off if the stream does, so that the client knows.
+func sendTar(w http.ResponseWriter, tar io.ReadCloser) error {
+	w.Header().Set("Content-Type", api.TypeTar)
+	w.WriteHeader(http.StatusOK)
+	_, err := io.Copy(w, tar)
+	if closing := tar.Close(); err == nil {
+		err = closing
+	}
+	return errors.Wrapf(err, "send the archive")
+}

@@ -1,0 +1,110 @@
+package server
+
+import (
+	"encoding/base64"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/RelevanceAI/harvest/api"
+)
+
+// keepAlive is how often a comment shows that an event stream lives.
+const keepAlive = 15 * time.Second
+
+func wantsEvents(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), api.TypeEvents)
+}
+
+// events is an answer of server-sent events. Its methods may be called concurrently.
+type events struct {
+	mu   sync.Mutex
+	w    http.ResponseWriter // guarded by mu
+	done chan struct{}
+	beat sync.WaitGroup
+}
+
+// newEvents begins the answer. The caller must close it before its handler returns.
+func newEvents(w http.ResponseWriter) *events {
+	h := w.Header()
+	h.Set("Content-Type", api.TypeEvents)
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	ev := &events{w: w, done: make(chan struct{})}
+	ev.write(": \n\n")
+	ev.beat.Go(func() {
+		tick := time.NewTicker(keepAlive)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ev.done:
+				return
+			case <-tick.C:
+				ev.write(": \n\n")
+			}
+		}
+	})
+	return ev
+}
+
+// send sends an event, if the client is still there: its context tells when it is not.
+func (ev *events) send(name string, v any) {
+	ev.write("event: " + name + "\ndata: " + string(marshal(v)) + "\n\n")
+}
+
+func (ev *events) write(text string) {
+	ev.mu.Lock()
+	defer ev.mu.Unlock()
+	if _, err := ev.w.Write([]byte(text)); err == nil {
+		_ = http.NewResponseController(ev.w).Flush()
+	}
+}
+
+func (ev *events) close() {
+	close(ev.done)
+	ev.beat.Wait()
+}
+
+// outputWriter sends what is written to it as events of one name. Characters that were cut in two wait for their other half.
+type outputWriter struct {
+	ev   *events
+	name string
+	rest []byte
+}
+
+func (o *outputWriter) Write(p []byte) (int, error) {
+	all := append(o.rest, p...)
+	cut := len(all) - partial(all)
+	o.sendBytes(all[:cut])
+	o.rest = append([]byte(nil), all[cut:]...)
+	return len(p), nil
+}
+
+// flush sends what still waits.
+func (o *outputWriter) flush() { o.sendBytes(o.rest) }
+
+func (o *outputWriter) sendBytes(data []byte) {
+	switch {
+	case len(data) == 0:
+	case utf8.Valid(data):
+		o.ev.send(o.name, api.Output{Data: string(data), Encoding: "utf-8"})
+	default:
+		o.ev.send(o.name, api.Output{Data: base64.StdEncoding.EncodeToString(data), Encoding: "base64"})
+	}
+}
+
+// partial returns how many bytes at the end of data begin a character that is not complete.
+func partial(data []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
+		if tail := data[len(data)-n:]; utf8.RuneStart(tail[0]) {
+			if utf8.FullRune(tail) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,226 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// execStream runs a command, or attaches to one, with its input and output as messages; package api describes them.
+func (s *Server) execStream(w http.ResponseWriter, r *http.Request) error {
+	ref := r.PathValue("id")
+	return s.stream(w, r, func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error) {
+		var req struct {
+			api.ExecRequest
+			api.AttachRequest
+		}
+		if err := decode(first, &req); err != nil {
+			return sandbox.Result{}, err
+		}
+		if req.ProcessID != "" {
+			x, err := s.opts.Fleet.Attach(ctx, account, ref, req.ProcessID, engine.Stdio{
+				Stdout: st.output(api.StreamStdout), Stderr: st.output(api.StreamStderr),
+				Truncated: func(bytes int64) { st.control(api.Control{Truncated: bytes}) },
+			})
+			if err != nil {
+				return sandbox.Result{}, err
+			}
+			st.started(x)
+			return s.waitHere(ctx, x)
+		}
+		x, err := s.start(ctx, ref, req.ExecRequest, st.stdio(req.Capture))
+		if err != nil {
+			return sandbox.Result{}, err
+		}
+		st.started(x)
+		if req.Detach {
+			return s.waitHere(ctx, x)
+		}
+		return s.wait(ctx, x)
+	})
+}
+
+// runStream is run with input and output as messages.
+func (s *Server) runStream(w http.ResponseWriter, r *http.Request) error {
+	return s.stream(w, r, func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error) {
+		req, err := decodeRun(first)
+		if err != nil {
+			return sandbox.Result{}, err
+		}
+		req.sandbox.Progress = func(p image.Progress) {
+			progress := api.Progress(p)
+			st.control(api.Control{Progress: &progress})
+		}
+		return s.runOnce(ctx, req, st.stdio(req.Capture), st.started)
+	})
+}
+
+// stream accepts a WebSocket, hands its first message to serve, and ends it with what serve returns. The context of serve
+// ends when the client goes away, but not when the server stops.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request,
+	serve func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error)) error {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket, or use POST")
+	}
+	conn, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return nil // Accept has told the client
+	}
+	defer conn.CloseNow()
+	conn.SetReadLimit(api.MaxExec)
+	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
+	unlessStopping := func() {
+		if s.stopping.Err() == nil {
+			leave()
+		}
+	}
+	defer unlessStopping()
+	st := &stream{conn: conn, ctx: ctx, leave: leave}
+	st.stdin = newWindow(func(n int) { st.control(api.Control{StdinRead: n}) })
+	defer st.stdin.close()
+
+	_, first, err := conn.Read(ctx)
+	if err != nil {
+		return nil
+	}
+	conn.SetReadLimit(api.MaxFrame)
+	var receiving sync.WaitGroup
+	receiving.Go(func() {
+		defer unlessStopping()
+		st.receive()
+	})
+	res, err := serve(ctx, st, first)
+	if err != nil {
+		st.send(api.StreamEnd, api.End{Problem: problem(r.Context(), err)})
+	} else {
+		exit := api.Result(res)
+		st.send(api.StreamEnd, api.End{Exit: &exit})
+	}
+	// Closing ends receive, too.
+	_ = conn.Close(websocket.StatusNormalClosure, "")
+	receiving.Wait()
+	return nil
+}
+
+// stream is one command's connection to its client. All methods may be called concurrently.
+type stream struct {
+	conn  *websocket.Conn
+	ctx   context.Context // ends when the client is gone
+	leave context.CancelFunc
+	stdin *window
+
+	mu     sync.Mutex
+	x      *sandbox.Execution // guarded by mu: nil until it is started
+	resize *engine.Size       // guarded by mu: what was asked for before that
+}
+
+// receive takes the client's messages until it leaves or sends what it must not. The reason needs no other report: the
+// connection ends.
+func (st *stream) receive() {
+	for {
+		kind, msg, err := st.conn.Read(st.ctx)
+		if err != nil {
+			return
+		}
+		err = errors.Newf(errors.Invalid, "not a message of a stream")
+		if kind == websocket.MessageBinary && len(msg) > 0 {
+			switch msg[0] {
+			case api.StreamStdin:
+				err = st.stdin.add(msg[1:])
+			case api.StreamControl:
+				err = st.obey(msg[1:])
+			}
+		}
+		if err != nil {
+			_ = st.conn.Close(websocket.StatusPolicyViolation, errors.Message(err))
+			return
+		}
+	}
+}
+
+// obey does what a control message says. Failures to do it are not the stream's: the command may just have ended.
+func (st *stream) obey(data []byte) error {
+	var c api.Control
+	if err := decode(data, &c); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	x := st.x
+	if x == nil && c.Resize != nil {
+		size := engine.Size(*c.Resize)
+		st.resize = &size
+	}
+	st.mu.Unlock()
+	switch {
+	case c.StdinEOF:
+		st.stdin.end()
+	case x == nil && (c.Kill || c.Signal != ""):
+		st.leave() // it is not to start at all
+	case x == nil:
+	case c.Kill:
+		_ = x.Kill(st.ctx)
+	case c.Signal != "":
+		_ = x.Signal(st.ctx, c.Signal)
+	case c.Resize != nil:
+		_ = x.Resize(st.ctx, engine.Size(*c.Resize))
+	}
+	return nil
+}
+
+// started lets control messages reach the command, and tells the client its name.
+func (st *stream) started(x *sandbox.Execution) {
+	st.mu.Lock()
+	st.x = x
+	size := st.resize
+	st.mu.Unlock()
+	if size != nil {
+		_ = x.Resize(st.ctx, *size)
+	}
+	what := started(x)
+	st.control(api.Control{Started: &what})
+}
+
+// stdio returns what the command reads and writes. With capture, its output comes in the Result instead.
+func (st *stream) stdio(capture bool) engine.Stdio {
+	if capture {
+		return engine.Stdio{Stdin: st.stdin}
+	}
+	return engine.Stdio{Stdin: st.stdin, Stdout: st.output(api.StreamStdout), Stderr: st.output(api.StreamStderr)}
+}
+
+func (st *stream) control(c api.Control) { st.send(api.StreamControl, c) }
+
+// send sends v as JSON, if the client is still there.
+func (st *stream) send(id byte, v any) {
+	_ = st.conn.Write(st.ctx, websocket.MessageBinary, append([]byte{id}, marshal(v)...))
+}
+
+func (st *stream) output(id byte) *frames { return &frames{st: st, id: id} }
+
+// frames sends what is written to it as messages of one stream, and waits while the client is slow.
+type frames struct {
+	st  *stream
+	id  byte
+	buf []byte
+}
+
+func (f *frames) Write(p []byte) (int, error) {
+	for sent := 0; sent < len(p); {
+		n := min(len(p)-sent, api.Chunk)
+		f.buf = append(append(f.buf[:0], f.id), p[sent:sent+n]...)
+		if err := f.st.conn.Write(f.st.ctx, websocket.MessageBinary, f.buf); err != nil {
+			return sent, errors.Explainf(err, errors.Canceled, "the client is gone")
+		}
+		sent += n
+	}
+	return len(p), nil
+}

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"os"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, err := io.WriteString(w, "ok\n")
+	return errors.Wrapf(err, "answer")
+}
+
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) error {
+	status, code := "ready", http.StatusOK
+	if s.stopping.Err() != nil {
+		status, code = "stopping", http.StatusServiceUnavailable
+	}
+	can, stats := s.opts.Fleet.Capabilities(), s.opts.Fleet.Stats()
+	return respond(w, code, api.Server{
+		Status: status, Version: s.opts.Version, PID: os.Getpid(), Background: s.opts.Background,
+		Requests: s.active(), Sandboxes: s.sandboxes(), Commands: stats.Commands,
+		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: can.Limits, Missing: can.Missing,
+	})
+}
+
+// sandboxes counts those that have not ended.
+func (s *Server) sandboxes() int {
+	n := 0
+	for _, count := range s.opts.Fleet.Stats().Sandboxes {
+		n += count
+	}
+	return n
+}
+
+// shutdown asks for the end of the server. The answer's body ends when the server has ended, so that the client need not
+// guess when that is.
+func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) error {
+	var req api.ShutdownRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	if s.opts.Shutdown == nil {
+		return errors.Newf(errors.Unsupported, "this server cannot be stopped from here")
+	}
+	if busy := s.active() + s.opts.Fleet.Stats().Commands; req.IfIdle && busy > 0 {
+		return errors.Remedy(errors.Newf(errors.Conflict, "the server is busy"), "wait until commands and requests have ended")
+	}
+	w.Header().Set("Content-Type", api.TypeJSON)
+	w.WriteHeader(http.StatusAccepted)
+	encode(w, struct{}{})
+	// Without this the client would learn of the answer only at its end.
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return errors.Wrapf(err, "answer")
+	}
+	s.mu.Lock()
+	first := !s.asked
+	s.asked = true
+	s.mu.Unlock()
+	if first {
+		s.opts.Shutdown()
+	}
+	select {
+	case <-s.done:
+	case <-r.Context().Done():
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+func (s *Server) createVolume(w http.ResponseWriter, r *http.Request) error {
+	var req api.VolumeRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	made, err := s.opts.Volumes.Create(r.Context(), req.Name)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusCreated, api.Volume{Name: made.Name()})
+}
+
+func (s *Server) listVolumes(w http.ResponseWriter, r *http.Request) error {
+	found, err := s.opts.Volumes.List(r.Context())
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, api.List[api.Volume]{Data: each(found, volumeOut)})
+}
+
+func (s *Server) deleteVolume(w http.ResponseWriter, r *http.Request) error {
+	if err := s.opts.Volumes.Delete(r.Context(), r.PathValue("name")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) volumeArchiveIn(w http.ResponseWriter, r *http.Request) error {
+	vol, err := s.opts.Volumes.Open(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	if err := vol.CopyIn(r.Context(), r.URL.Query().Get("path"), r.Body); err != nil {
+		return err
+	}
+	if err := vol.Commit(r.Context()); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) volumeArchiveOut(w http.ResponseWriter, r *http.Request) error {
+	vol, err := s.opts.Volumes.Open(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	tar, err := vol.CopyOut(r.Context(), r.URL.Query().Get("path"))
+	if err != nil {
+		return err
+	}
+	return sendTar(w, tar)
+}
+
+func (s *Server) listVolumeFiles(w http.ResponseWriter, r *http.Request) error {
+	vol, err := s.opts.Volumes.Open(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	entries, err := vol.ReadDir(r.Context(), r.URL.Query().Get("path"))
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, api.List[api.Entry]{
+		Data: each(entries, func(e volume.Entry) api.Entry { return api.Entry(e) }),
+	})
+}
+
+func (s *Server) removeVolumeFile(w http.ResponseWriter, r *http.Request) error {
+	vol, err := s.opts.Volumes.Open(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	if err := vol.Remove(r.Context(), r.URL.Query().Get("path")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

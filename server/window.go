@@ -1,0 +1,82 @@
+package server
+
+import (
+	"io"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// window holds the standard input that a command has not read yet. The client may have api.Window bytes in it and is told
+// what was read: so control messages never wait behind input that nobody reads, and memory is bounded.
+type window struct {
+	took func(n int) // tells the client
+
+	mu    sync.Mutex
+	ready sync.Cond
+	buf   []byte // guarded by mu
+	ended bool   // guarded by mu: no more will come
+	read  int    // guarded by mu: read, but not told yet
+}
+
+func newWindow(took func(n int)) *window {
+	w := &window{took: took}
+	w.ready.L = &w.mu
+	return w
+}
+
+// add appends what the client sent. Invalid if it sent more than it may.
+func (w *window) add(data []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return nil
+	}
+	if len(w.buf)+len(data) > api.Window {
+		return errors.Newf(errors.Invalid, "more input than the stream allows")
+	}
+	w.buf = append(w.buf, data...)
+	w.ready.Broadcast()
+	return nil
+}
+
+// end says that no more input will come.
+func (w *window) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	w.ready.Broadcast()
+}
+
+// close ends the input and drops what was not read.
+func (w *window) close() {
+	w.mu.Lock()
+	w.buf = nil
+	w.mu.Unlock()
+	w.end()
+}
+
+// Read waits for input. The client is told in steps of a quarter of the window, since it need not know every byte.
+func (w *window) Read(p []byte) (int, error) {
+	w.mu.Lock()
+	for len(w.buf) == 0 && !w.ended {
+		w.ready.Wait()
+	}
+	if len(w.buf) == 0 {
+		w.mu.Unlock()
+		return 0, io.EOF
+	}
+	n := copy(p, w.buf)
+	w.buf = w.buf[n:]
+	w.read += n
+	tell := 0
+	if w.read >= api.Window/4 {
+		tell, w.read = w.read, 0
+	}
+	w.mu.Unlock()
+	if tell > 0 {
+		w.took(tell)
+	}
+	return n, nil
+}
