@@ -223,3 +223,22 @@ func kill(dir string) {
 		}
 	}
 }
+
+// Version names what Available found.
+func Version() string {
+	in, err := hierarchies(Root)
+	if err != nil {
+		return "none"
+	}
+	v1, v2 := false, false
+	for _, h := range in {
+		v1, v2 = v1 || !h.v2, v2 || h.v2
+	}
+	switch {
+	case v1 && v2:
+		return "cgroup v1 and v2"
+	case v1:
+		return "cgroup v1"
+	}
+	return "cgroup v2"
+}

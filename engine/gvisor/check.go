@@ -1,0 +1,108 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Finding is one thing that Check looked at.
+type Finding struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Weaker bool   `json:"weaker,omitempty"` // not OK, but sandboxes run without it
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"` // what to do if not OK
+}
+
+// checkTime is how long the trial sandbox may take to boot.
+const checkTime = 30 * time.Second
+
+// Check says what of this machine sandboxes can use. It boots one, in a temporary directory under dir. executable is as in
+// Options.
+func Check(ctx context.Context, dir, executable string) []Finding {
+	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkBoot(ctx, dir, executable)}
+}
+
+func checkPrivileges() Finding {
+	f := Finding{Name: "user", OK: true, Detail: "root"}
+	if os.Geteuid() != 0 {
+		f.Detail = "ordinary user: sandboxes run rootless, in user namespaces"
+	}
+	return f
+}
+
+func checkCgroups() Finding {
+	f := Finding{Name: "cgroups", Weaker: true, Remedy: "run Harvest as root on a machine with cgroups"}
+	if os.Geteuid() != 0 {
+		f.Detail = "not for ordinary users: memory limits are watched instead of held by the kernel, and CPU limits hold in whole processors"
+		return f
+	}
+	if err := cgroup.Available("harvest-probe-" + newRef()); err != nil {
+		f.Detail = "limits cannot be held by the kernel: " + errors.Message(err)
+		return f
+	}
+	return Finding{Name: "cgroups", OK: true, Detail: "CPU, memory and process limits are held by the kernel (" + cgroup.Version() + ")"}
+}
+
+// checkKVM only tells: gVisor's systrap platform needs no virtualisation, and nested KVM is often broken.
+func checkKVM() Finding {
+	f := Finding{Name: "platform", OK: true, Detail: "systrap (needs no virtualisation)"}
+	if unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil {
+		f.Detail += "; /dev/kvm is there, and is not used unless the configuration says platform: kvm"
+	}
+	return f
+}
+
+// checkBoot boots a sandbox that has no image.
+func checkBoot(ctx context.Context, dir, executable string) (f Finding) {
+	f = Finding{Name: "sandbox"}
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	begin := time.Now()
+	err := trial(ctx, dir, executable)
+	if err != nil {
+		f.Detail = "a trial sandbox did not start: " + err.Error()
+		f.Remedy = errors.RemedyOf(err)
+		if f.Remedy == "" {
+			f.Remedy = "see the detail; kernels before 4.14 and some nested containers do not allow what gVisor needs"
+		}
+		return f
+	}
+	f.OK = true
+	f.Detail = fmt.Sprintf("a trial sandbox booted and ended in %d ms", time.Since(begin).Milliseconds())
+	return f
+}
+
+func trial(ctx context.Context, dir, executable string) (err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return errors.Wrapf(err, "create directory")
+	}
+	temp, err := os.MkdirTemp(dir, "trial-")
+	if err != nil {
+		return errors.Wrapf(err, "create directory")
+	}
+	defer os.RemoveAll(temp)
+	temp, err = filepath.Abs(temp)
+	if err != nil {
+		return errors.Wrapf(err, "resolve directory")
+	}
+	e, err := Open(ctx, Options{Dir: temp, Executable: executable})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	w, err := e.Warm(ctx, engine.Limits{CPU: 1, Memory: 256 << 20, Processes: 100}, engine.Network{Mode: "none"})
+	if err != nil {
+		return err
+	}
+	return w.Destroy(ctx)
+}
