@@ -157,10 +157,10 @@ func wantKind(t *testing.T, what string, err error, kinds ...errors.Kind) {
 // alive counts the processes of the sandbox that have token in their command line.
 func alive(t *testing.T, sb engine.Sandbox, token string) int {
 	t.Helper()
-	lines := output(t, sb, sh(`for f in /proc/[0-9]*/cmdline; do tr '\0' ' ' <"$f"; echo; done 2>/dev/null; true`))
+	all := output(t, sb, sh(`tail -v -n +1 /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' '`))
 	n := 0
-	for line := range strings.Lines(lines) {
-		if strings.Contains(line, token) {
+	for _, one := range strings.Split(all, "==> /proc/") {
+		if strings.Contains(one, token) {
 			n++
 		}
 	}

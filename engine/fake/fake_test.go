@@ -17,7 +17,25 @@ func TestMain(m *testing.M) {
 
 // mission: A1, A3, A4, A11, C1
 func TestConformance(t *testing.T) {
-	enginetest.Run(t, enginetest.Harness{Open: open, LeakCheck: noLeaks})
+	enginetest.Run(t, enginetest.Harness{Open: open, DataDir: dataDir, LeakCheck: noLeaks})
+}
+
+// dataDir returns a directory that commands of other users can reach, unlike t.TempDir.
+func dataDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "harvest-fake-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 func open(t *testing.T, dir string) engine.Engine {

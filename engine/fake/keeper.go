@@ -42,9 +42,9 @@ type order struct {
 	Program  string
 	Dir      string
 	Env      []string
-	Identity *identity    `json:",omitempty"`
-	Size     *engine.Size `json:",omitempty"`
-	Input    bool         // standard input follows
+	Identity *identity
+	Size     *engine.Size
+	Input    bool // standard input follows
 }
 
 // keeper owns a running command, its pipes and its output. It ends when the command has ended and everybody who is
@@ -99,14 +99,14 @@ func keepFile(f *os.File) error {
 func keep(conn net.Conn) error {
 	defer conn.Close()
 	var first request
-	if err := readJSON(conn, frameRequest, &first); err != nil || first.Order == nil {
+	if err := readValue(conn, frameRequest, &first); err != nil || first.Order == nil {
 		return errors.Errorf("a keeper got no order: %v", err)
 	}
 	k := &keeper{order: *first.Order, done: make(chan struct{})}
 	if err := k.start(); err != nil {
 		var errno syscall.Errno
 		errors.As(err, &errno)
-		return writeJSON(conn, frameReply, reply{Errno: int(errno), Error: err.Error()})
+		return writeValue(conn, frameReply, reply{Errno: int(errno), Error: err.Error()})
 	}
 	r, _ := k.spool.reader(0) // before the pumps begin, so that nothing is dropped
 	for i, f := range k.output {
@@ -344,7 +344,7 @@ func (k *keeper) accept() {
 
 func (k *keeper) serve(conn net.Conn) {
 	var req request
-	if readJSON(conn, frameRequest, &req) != nil {
+	if readValue(conn, frameRequest, &req) != nil {
 		return
 	}
 	var err error
@@ -362,7 +362,7 @@ func (k *keeper) serve(conn net.Conn) {
 	if err != nil {
 		answer.Error = err.Error()
 	}
-	_ = writeJSON(conn, frameReply, answer)
+	_ = writeValue(conn, frameReply, answer)
 }
 
 func (k *keeper) signal(sig syscall.Signal) error {
@@ -385,7 +385,7 @@ func (k *keeper) signal(sig syscall.Signal) error {
 // serveOutput sends output as it comes, then the exit, and takes input meanwhile. It is false if not even answer could be sent.
 func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply) bool {
 	defer r.close()
-	if writeJSON(conn, frameReply, answer) != nil {
+	if writeValue(conn, frameReply, answer) != nil {
 		return false
 	}
 	go k.feed(conn, r)
@@ -400,7 +400,7 @@ func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply) bool {
 		}
 	}
 	<-k.done
-	_ = writeJSON(conn, frameExit, k.exit)
+	_ = writeValue(conn, frameExit, k.exit)
 	return true
 }
 

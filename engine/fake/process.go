@@ -1,8 +1,10 @@
 package fake
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/gob"
 	"encoding/json"
 	"io"
 	"maps"
@@ -136,9 +138,9 @@ func (p *process) start(ctx context.Context, o *order) (net.Conn, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	var answer reply
-	err = writeJSON(conn, frameRequest, request{Op: "start", Order: o})
+	err = writeValue(conn, frameRequest, request{Op: "start", Order: o})
 	if err == nil {
-		err = readJSON(conn, frameReply, &answer)
+		err = readValue(conn, frameReply, &answer)
 	}
 	if !stop() {
 		err = ctx.Err()
@@ -220,7 +222,7 @@ func (p *process) receive(conn net.Conn, stdio *engine.Stdio) (pos int64, err er
 			return pos, errors.Wrapf(err, "follow a command")
 		}
 		if kind == frameExit {
-			return pos, json.Unmarshal(data, &p.exit)
+			return pos, gob.NewDecoder(bytes.NewReader(data)).Decode(&p.exit)
 		}
 		deliver(stdio, kind, data)
 		pos += int64(len(data))
@@ -316,9 +318,9 @@ func (p *process) attach(stdio *engine.Stdio) (net.Conn, error) {
 		return nil, err
 	}
 	var answer reply
-	err = writeJSON(conn, frameRequest, request{Op: "attach"})
+	err = writeValue(conn, frameRequest, request{Op: "attach"})
 	if err == nil {
-		err = readJSON(conn, frameReply, &answer)
+		err = readValue(conn, frameReply, &answer)
 	}
 	if err != nil {
 		conn.Close()
@@ -370,9 +372,9 @@ func (p *process) request(ctx context.Context, req request) error {
 		defer conn.Close()
 		defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
 		var answer reply
-		err = writeJSON(conn, frameRequest, req)
+		err = writeValue(conn, frameRequest, req)
 		if err == nil {
-			err = readJSON(conn, frameReply, &answer)
+			err = readValue(conn, frameReply, &answer)
 		}
 		if err == nil && answer.Error != "" {
 			return errors.Errorf("%s: %s", req.Op, answer.Error)

@@ -1,8 +1,9 @@
 package fake
 
 import (
+	"bytes"
 	"encoding/binary"
-	"encoding/json"
+	"encoding/gob"
 	"io"
 	"net"
 	"os"
@@ -25,18 +26,19 @@ const (
 
 // Types of frames.
 const (
-	frameRequest = 'r' // to the keeper: JSON of request
+	frameRequest = 'r' // to the keeper: gob of request
 	frameInput   = 'i' // to the keeper: bytes of standard input
 	frameEOF     = 'c' // to the keeper: end of standard input
-	frameReply   = 'a' // from the keeper: JSON of reply; to "start" and "attach" before the first output
+	frameReply   = 'a' // from the keeper: gob of reply; to "start" and "attach" before the first output
 	frameStdout  = 'o'
 	frameStderr  = 'e'
-	frameExit    = 'x' // from the keeper: JSON of engine.Exit, the last frame
+	frameExit    = 'x' // from the keeper: gob of engine.Exit, the last frame
 )
 
+// request is encoded as gob, unlike JSON for strings that are not UTF-8.
 type request struct {
 	Op     string // "start", "attach", "signal" or "resize"
-	Order  *order `json:",omitempty"` // start
+	Order  *order // start
 	From   int64  // attach: position in the output
 	Signal int
 	Size   engine.Size
@@ -57,12 +59,12 @@ func writeFrame(w io.Writer, kind byte, data []byte) error {
 	return err
 }
 
-func writeJSON(w io.Writer, kind byte, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
+func writeValue(w io.Writer, kind byte, v any) error {
+	var b bytes.Buffer
+	if err := gob.NewEncoder(&b).Encode(v); err != nil {
 		return err
 	}
-	return writeFrame(w, kind, data)
+	return writeFrame(w, kind, b.Bytes())
 }
 
 // readFrame reads a frame into buf if it is large enough.
@@ -83,7 +85,7 @@ func readFrame(r io.Reader, buf []byte) (kind byte, data []byte, err error) {
 }
 
 // readJSON reads a frame of that kind.
-func readJSON(r io.Reader, want byte, v any) error {
+func readValue(r io.Reader, want byte, v any) error {
 	kind, data, err := readFrame(r, nil)
 	if err != nil {
 		return err
@@ -91,7 +93,7 @@ func readJSON(r io.Reader, want byte, v any) error {
 	if kind != want {
 		return errors.Errorf("got a frame %q instead of %q", kind, want)
 	}
-	return json.Unmarshal(data, v)
+	return gob.NewDecoder(bytes.NewReader(data)).Decode(v)
 }
 
 // socketPair returns two connected ends: a connection, and a file to be given to a keeper.
