@@ -196,7 +196,11 @@ func (c Config) Effective() string {
 			}
 			section, name, indent = head, tail, "  "
 		}
-		line := indent + name + ": " + quote(o.field(&c).String())
+		text := o.field(&c).String()
+		if _, free := o.field(&c).(*textValue); free {
+			text = quote(text)
+		}
+		line := indent + name + ": " + text
 		b.WriteString(line + strings.Repeat(" ", max(1, 48-len(line))) + "# " + c.Source(o.key) + " · " + o.help + "\n")
 	}
 	return b.String()
