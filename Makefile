@@ -5,7 +5,7 @@
 # make bench   the benchmarks, with the peers that are installed beside them
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS  := -s -w -X main.version=$(VERSION)
+LDFLAGS  := -s -w -X main.release=$(VERSION)
 GOTEST   := CGO_ENABLED=1 go test -race -timeout 30m
 COVER    := cover
 # What the gate does not count: code of tests, and programs that only developers run.
