@@ -102,7 +102,11 @@ func (f *Fleet) run(ctx context.Context, x *Execution) {
 	}
 	f.mu.Unlock()
 	f.tasks.Go(func() {
+		defer close(x.done)
 		recorded := x.follow(ctx)
+		if f.ctx.Err() != nil {
+			return // the command goes on, and its record stays for the next server
+		}
 		f.mu.Lock()
 		delete(e.commands, x)
 		f.mu.Unlock()
@@ -112,7 +116,6 @@ func (f *Fleet) run(ctx context.Context, x *Execution) {
 		if recorded {
 			x.record(ctx)
 		}
-		close(x.done)
 		if !x.attached {
 			logf.Infof(ctx, "command %s ended with %d after %.3f s (timed out: %t)", x.ID(), x.result.ReturnCode, x.result.Duration, x.result.TimedOut)
 		}

@@ -1,0 +1,507 @@
+package sandbox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// wantEnd checks how a sandbox ended, and that it left nothing.
+func (w *world) wantEnd(t *testing.T, f *sandbox.Fleet, id string, status sandbox.Status, reason, events string) sandbox.Sandbox {
+	t.Helper()
+	sb := get(t, f, id)
+	if sb.Status != status || !strings.Contains(sb.Reason, reason) || sb.Ended.IsZero() {
+		t.Errorf("it is %s (%s), ended at %s; want %s (%s)", sb.Status, sb.Reason, sb.Ended, status, reason)
+	}
+	stored, err := w.store.Get(t.Context(), id)
+	if err != nil || stored.Status != status {
+		t.Errorf("its record says %s, %v, want %s", stored.Status, err, status)
+	}
+	if got := w.seen(id); got != events {
+		t.Errorf("events: %q, want %q", got, events)
+	}
+	if len(w.refs()) != 0 || len(w.uses) != 0 {
+		t.Errorf("left: sandboxes %v, in use %v", w.refs(), w.uses)
+	}
+	return sb
+}
+
+// mission: A5
+func TestLifetime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{TimeoutSeconds: 3600})
+		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Timeout: 5 * time.Hour})
+		time.Sleep(time.Hour - time.Second)
+		if _, err := f.Extend(t.Context(), account, sb.ID, time.Hour, 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour - time.Second)
+		if got := get(t, f, sb.ID).Status; got != sandbox.Running {
+			t.Fatalf("before its time it is %s", got)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "its lifetime was over", "starting ready terminated")
+		if r := wait(t, x); r.ReturnCode != 143 || !strings.Contains(r.Reason, "its lifetime was over") {
+			t.Errorf("the running command: %+v", r)
+		}
+	})
+}
+
+// mission: A5
+func TestIdleLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{IdleTimeoutSeconds: 60})
+		alive := func(when string) {
+			t.Helper()
+			synctest.Wait()
+			if got := get(t, f, sb.ID); got.Status != sandbox.Running {
+				t.Fatalf("%s it is %s: %s", when, got.Status, got.Reason)
+			}
+		}
+		time.Sleep(59 * time.Second)
+		if err := f.CopyIn(t.Context(), account, sb.ID, "/x", strings.NewReader("")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(59 * time.Second)
+		alive("after a copy")
+		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		time.Sleep(10 * time.Minute)
+		alive("during a command")
+		if err := x.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, x)
+		time.Sleep(59 * time.Second)
+		alive("after a command")
+		stream, err := f.CopyOut(t.Context(), account, sb.ID, "/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		alive("during a copy")
+		for range 2 {
+			if err := stream.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := f.Extend(t.Context(), account, sb.ID, 0, 2*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(119 * time.Second)
+		alive("with a longer limit")
+		start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true})
+		time.Sleep(119 * time.Second)
+		alive("after a detached command started")
+		time.Sleep(time.Second)
+		time.Sleep(2 * time.Second) // the grace period, which "run" lets pass
+		synctest.Wait()
+		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "it was idle for 2m0s", "starting ready terminated")
+	})
+}
+
+func TestExtendRefuses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{})
+		_, err := f.Extend(t.Context(), account, sb.ID, 0, 0)
+		wantError(t, err, errors.Invalid, "nothing to extend")
+		_, err = f.Extend(t.Context(), account, sb.ID, -1, 8*24*time.Hour)
+		wantError(t, err, errors.Invalid, "2 things", "timeout_seconds", "idle_timeout_seconds", "604800")
+		_, err = f.Extend(t.Context(), account, sb.ID, 7*24*time.Hour, 0)
+		if err != nil {
+			t.Errorf("a week: %v", err)
+		}
+		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.Extend(t.Context(), account, sb.ID, time.Hour, 0)
+		wantError(t, err, errors.Conflict, "terminated", "create a new sandbox")
+	})
+}
+
+// mission: A8
+func TestDestroy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
+		polite := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}})
+		shell := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Terminal: &engine.Size{Rows: 24, Cols: 80}, Detach: true})
+		deaf := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		b := w.box(t, sb.ID)
+		procs := []*proc{b.proc(t, polite.ID()), b.proc(t, shell.ID()), b.proc(t, deaf.ID())}
+		before := time.Now()
+		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(before); took != 2*time.Second {
+			t.Errorf("it took %s, want the grace period of 2 s", took)
+		}
+		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "on request", "starting ready terminated")
+		for i, want := range []string{"TERM", "HUP", "TERM"} {
+			if got := strings.Join(procs[i].signals, " "); got != want {
+				t.Errorf("command %d got the signals %q, want %s", i, got, want)
+			}
+		}
+		if r := wait(t, polite); r.ReturnCode != 143 || !strings.Contains(r.Reason, "the sandbox ended") {
+			t.Errorf("the polite command: %+v", r)
+		}
+		if r := wait(t, deaf); r.ReturnCode != 137 || r.Signal != "KILL" || !strings.Contains(r.Reason, "the sandbox ended") {
+			t.Errorf("the deaf command: %+v", r)
+		}
+		for range 2 {
+			if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+				t.Errorf("destroy again: %v", err)
+			}
+		}
+		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		wantError(t, err, errors.Conflict, "terminated", "on request")
+	})
+}
+
+func TestDestroysJoin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{})
+		calls := 0
+		w.hooks["destroy"] = func() { calls++ }
+		unblock := w.block("destroy")
+		w.fail("destroy", errors.Newf(errors.Unavailable, "stuck"))
+		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		results := make(chan error, 3)
+		for _, ctx := range []context.Context{impatient, t.Context(), t.Context()} {
+			go func() { results <- f.Destroy(ctx, account, sb.ID) }()
+		}
+		synctest.Wait()
+		if got := get(t, f, sb.ID).Status; got != sandbox.Stopping {
+			t.Errorf("meanwhile it is %s", got)
+		}
+		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		wantError(t, err, errors.Conflict, "stopping")
+		_, err = f.Extend(t.Context(), account, sb.ID, time.Hour, 0)
+		wantError(t, err, errors.Conflict, "stopping")
+		wantError(t, <-results, errors.Timeout, "| destroy") // and the destruction goes on
+		unblock()
+		for range 2 {
+			wantError(t, <-results, errors.Unavailable, "stuck", "| destroy")
+		}
+		if calls != 1 {
+			t.Errorf("the engine was asked %d times, want once", calls)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// mission: A8
+func TestFailedDestroyIsReportedAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		stuck := errors.Newf(errors.Unavailable, "a mount is busy")
+		w.fail("destroy", stuck, stuck, nil)
+		sb := create(t, f, sandbox.Request{})
+		wantError(t, f.Destroy(t.Context(), account, sb.ID), errors.Unavailable, "a mount is busy", "| destroy")
+		got := get(t, f, sb.ID)
+		if got.Status != sandbox.Failed || got.FailedStage != "destroy" || !strings.Contains(got.Reason, "not everything could be released: a mount is busy") {
+			t.Errorf("record: %+v", got)
+		}
+		if s := f.Stats(); s.Leftover != 1 || len(s.Sandboxes) != 0 {
+			t.Errorf("stats: %+v", s)
+		}
+		time.Sleep(time.Second) // the Fleet's own second attempt, which fails too
+		synctest.Wait()
+		if len(w.refs()) != 1 {
+			t.Fatalf("the engine has %v", w.refs())
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s := f.Stats(); s.Leftover != 0 || len(w.refs()) != 0 {
+			t.Errorf("after the third attempt: %+v, the engine has %v", s, w.refs())
+		}
+		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+			t.Errorf("destroy when all is released: %v", err)
+		}
+	})
+}
+
+func TestDestroyAgainReleasesWhatWasLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		stuck := errors.Newf(errors.Unavailable, "a mount is busy")
+		w.fail("destroy", stuck, stuck)
+		sb := create(t, f, sandbox.Request{})
+		for range 2 {
+			wantError(t, f.Destroy(t.Context(), account, sb.ID), errors.Unavailable, "a mount is busy", "| destroy")
+		}
+		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		if s := f.Stats(); s.Leftover != 0 || len(w.refs()) != 0 {
+			t.Errorf("%+v, the engine has %v", s, w.refs())
+		}
+		time.Sleep(time.Minute) // the background attempt finds nothing to do
+	})
+}
+
+// mission: A3
+func TestDestroyDuringCreate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, call := range []string{"build", "create", "late"} {
+			w := newWorld()
+			w.absent = call == "build"
+			f := w.open(t)
+			if call != "late" {
+				w.block(call)
+			} else { // the engine does not notice that it was canceled
+				w.hooks["create"] = func() { time.Sleep(time.Hour) }
+			}
+			type result struct {
+				sb  sandbox.Sandbox
+				err error
+			}
+			created := make(chan result, 1)
+			go func() {
+				sb, err := f.Create(t.Context(), account, sandbox.Request{Name: "n"})
+				created <- result{sb, err}
+			}()
+			synctest.Wait()
+			sb := get(t, f, "n")
+			if sb.Status != sandbox.Creating {
+				t.Fatalf("%s: it is %s", call, sb.Status)
+			}
+			_, err := f.Exec(t.Context(), account, "n", sandbox.ExecRequest{Args: []string{"run"}})
+			wantError(t, err, errors.Conflict, "creating", "wait until it is running")
+			if err := f.Destroy(t.Context(), account, "n"); err != nil {
+				t.Errorf("%s: destroy: %v", call, err)
+			}
+			r := <-created
+			wantError(t, r.err, errors.Canceled, "destroyed while it was created")
+			if r.sb.Status != sandbox.Failed {
+				t.Errorf("%s: record: %+v", call, r.sb)
+			}
+			w.wantEnd(t, f, sb.ID, sandbox.Failed, "destroyed while it was created", "starting failed")
+		}
+	})
+}
+
+// mission: A3
+func TestCanceledCreateLeavesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		w.block("create")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		sb, err := f.Create(ctx, account, sandbox.Request{})
+		wantError(t, err, errors.Timeout, "| create")
+		w.wantEnd(t, f, sb.ID, sandbox.Failed, "time limit", "starting failed")
+	})
+}
+
+func TestCloseCancelsCreation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		w.block("create")
+		created := make(chan error, 1)
+		go func() {
+			_, err := f.Create(t.Context(), account, sandbox.Request{})
+			created <- err
+		}()
+		synctest.Wait()
+		if err := f.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, <-created, errors.Unavailable, "shutting down")
+	})
+}
+
+func TestCloseIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{})
+		unblock := w.block("destroy")
+		go func() { _ = f.Destroy(t.Context(), account, sb.ID) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantError(t, f.Close(ctx), errors.Timeout)
+		unblock()
+	})
+}
+
+func TestUnexpectedEnds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name           string
+		end            engine.End
+		reason, events string
+	}{
+		{"out of memory", engine.End{OutOfMemory: true}, "more memory than its limit of 64MiB", "starting ready oom failed"},
+		{"by itself", engine.End{}, "it ended by itself", "starting ready failed"},
+		{"with a detail", engine.End{Detail: "The kernel panicked."}, "The kernel panicked.", "starting ready failed"},
+		{"by somebody else", engine.End{Destroyed: true}, "something else than Harvest's server", "starting ready failed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				f := w.open(t)
+				sb := create(t, f, sandbox.Request{Memory: 64 << 20})
+				x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+				w.box(t, sb.ID).die(c.end)
+				synctest.Wait()
+				got := w.wantEnd(t, f, sb.ID, sandbox.Failed, c.reason, c.events)
+				if got.OutOfMemory != c.end.OutOfMemory {
+					t.Errorf("out of memory is %t", got.OutOfMemory)
+				}
+				if r := wait(t, x); r.ReturnCode != 137 || r.OutOfMemory != c.end.OutOfMemory {
+					t.Errorf("the running command: %+v", r)
+				}
+				if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+					t.Errorf("destroy afterwards: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestOutOfMemoryWithoutALimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.caps.Limits = nil
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{})
+		w.box(t, sb.ID).die(engine.End{OutOfMemory: true})
+		synctest.Wait()
+		w.wantEnd(t, f, sb.ID, sandbox.Failed, "more memory than there is", "starting ready oom failed")
+	})
+}
+
+func TestLostSandboxIsFoundAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{})
+		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Minute, Detach: true})
+		away := errors.Newf(errors.Unavailable, "away")
+		w.fail("open", away, away)
+		w.box(t, sb.ID).lose()
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != sandbox.Lost || got.Reason == "" {
+			t.Errorf("it is %s (%s), want lost", got.Status, got.Reason)
+		}
+		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		wantError(t, err, errors.Conflict, "lost", "wait until it is running")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Reason != "" {
+			t.Errorf("it is %s (%s), want running", got.Status, got.Reason)
+		}
+		if got := w.seen(sb.ID); got != "starting ready lost ready" {
+			t.Errorf("events: %s", got)
+		}
+		_, err = x.Wait(t.Context())
+		wantError(t, err, errors.Unavailable, "how the command ended is not known")
+		p := w.box(t, sb.ID).proc(t, x.ID())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !p.gotKilled() {
+			t.Error("the time limit of the command was forgotten")
+		}
+		w.box(t, sb.ID).die(engine.End{}) // it is watched again
+		synctest.Wait()
+		w.wantEnd(t, f, sb.ID, sandbox.Failed, "by itself", "starting ready lost ready failed")
+	})
+}
+
+func TestLostSandboxIsGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{})
+		w.box(t, sb.ID).vanish()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "it was gone", "starting ready lost terminated")
+	})
+}
+
+func TestDestroyOfALostSandbox(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.Newf(errors.Unavailable, "away")
+		for _, reachable := range []bool{true, false} {
+			w := newWorld()
+			f := w.open(t)
+			sb := create(t, f, sandbox.Request{})
+			w.box(t, sb.ID).lose()
+			synctest.Wait()
+			if !reachable {
+				w.fail("open", away)
+			}
+			err := f.Destroy(t.Context(), account, sb.ID)
+			if reachable && err != nil {
+				t.Errorf("destroy: %v", err)
+			} else if !reachable {
+				wantError(t, err, errors.Unavailable, "away", "| destroy")
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if len(w.refs()) != 0 || f.Stats().Leftover != 0 {
+				t.Errorf("left: %v, %+v", w.refs(), f.Stats())
+			}
+		}
+	})
+}
+
+func TestOldRecordsAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Retention = 24 * time.Hour
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{})
+		kept := create(t, f, sandbox.Request{TimeoutSeconds: 7 * 24 * 3600})
+		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(23 * time.Hour)
+		get(t, f, sb.ID)
+		time.Sleep(2*time.Hour + time.Minute)
+		synctest.Wait()
+		_, err := f.Get(t.Context(), account, sb.ID)
+		wantError(t, err, errors.NotFound)
+		get(t, f, kept.ID)
+	})
+}
