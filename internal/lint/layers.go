@@ -79,7 +79,7 @@ func layers(t *tree) []Finding {
 		for _, spec := range f.ast.Imports {
 			target, _ := strconv.Unquote(spec.Path.Value)
 			dep, ours := strings.CutPrefix(target, modulePath+"/")
-			if !ours || dep == f.dir() || allowed(rows[i], dep, f.isTest()) {
+			if !ours || dep == f.dir() || allowed(rows[i], f, dep) {
 				continue
 			}
 			hint := rows[i].hint
@@ -97,11 +97,12 @@ func helper(pkg string) bool {
 	return slices.Contains([]string{"internal/testenv", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest"}, pkg)
 }
 
-func allowed(r row, dep string, test bool) bool {
+// allowed reports whether f, of a package with row r, may import dep.
+func allowed(r row, f *file, dep string) bool {
 	switch {
-	case test:
+	case f.isTest():
 		return !fits("cmd/...", dep)
-	case helper(dep):
+	case helper(dep) && !helper(f.dir()):
 		return fits(r.pkg, "bench")
 	case r.pkg == "errors" || r.pkg == "logf":
 		return false

@@ -24,7 +24,7 @@ func TestHouseRules(t *testing.T) {
 // good are files that keep every rule; fixtures change one thing in them.
 var good = map[string]string{
 	"README.md":                 "# x\n\n`make run` and `make test`\n",
-	"ARCHITECTURE.md":           "`volume` `sandbox` `errors` `cmd/harvest`\n\n[why](docs/decisions/001-one.md)\n",
+	"ARCHITECTURE.md":           "`volume` `sandbox` `errors` `cmd/harvest` `image/imagetest`\n\n[why](docs/decisions/001-one.md)\n",
 	"docs/decisions/001-one.md": "# One\n",
 	"errors/errors.go":          "// Package errors is.\npackage errors\n",
 	"volume/volume.go":          "// Package volume is.\npackage volume\n\nimport \"github.com/RelevanceAI/harvest/errors\"\n\n// Name is.\nvar Name = errors.Newf\n",
@@ -80,6 +80,7 @@ func TestRules(t *testing.T) {
 		"import of a command":         {"volume/x_test.go", volume(ours+"cmd/harvest", ""), "may not import cmd/harvest"},
 		"tests may import":            {"volume/x_test.go", volume(ours+"sandbox", ""), ""},
 		"a helper of tests":           {"sandbox/x.go", "package sandbox\n\nimport _ \"" + ours + "internal/testenv\"\n", "import it in tests only"},
+		"helpers use helpers":         {"image/imagetest/x.go", "// Package imagetest is.\npackage imagetest\n\nimport _ \"" + ours + "internal/testenv\"\n", ""},
 		"the bottom imports nothing":  {"errors/x.go", "package errors\n\nimport _ \"" + ours + "logf\"\n", "errors may not import logf; errors is at the bottom"},
 		"gvisor outside its engine":   {"sandbox/x.go", "package sandbox\n\nimport _ \"gvisor.dev/gvisor/pkg/log\"\n", "ask the engine through its contract"},
 		"a yaml of a subpackage":      {"volume/x.go", volume("github.com/goccy/go-yaml/ast", ""), "volume may not import github.com/goccy/go-yaml/ast"},
