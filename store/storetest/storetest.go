@@ -210,8 +210,8 @@ func find(t *testing.T, s sandbox.Store) {
 	put(t, s, live("sbx_aa", "acme", "web"), ended("sbx_ab", "acme", "old", day), live("sbx_b", "other", "web"), live("sbx_c", "acme", ""))
 	for _, c := range []struct {
 		account, prefix string
-		limit        int
-		want         []string
+		limit           int
+		want            []string
 	}{
 		{"acme", "sbx_aa", 2, []string{"sbx_aa"}},
 		{"acme", "sbx_a", 2, []string{"sbx_ab", "sbx_aa"}},
