@@ -1,0 +1,218 @@
+package sandbox_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+func volumes(pairs ...string) []sandbox.Mount {
+	var mounts []sandbox.Mount
+	for i := 0; i < len(pairs); i += 2 {
+		mounts = append(mounts, sandbox.Mount{Name: pairs[i], Path: pairs[i+1]})
+	}
+	return mounts
+}
+
+func many(n int) map[string]string {
+	m := map[string]string{}
+	for i := range n {
+		m[fmt.Sprint("k", i)] = ""
+	}
+	return m
+}
+
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	f := w.open(t)
+	for name, c := range map[string]struct {
+		req   sandbox.Request
+		kind  errors.Kind
+		words []string
+	}{
+		"name with a slash":          {sandbox.Request{Name: "a/b"}, errors.Invalid, []string{`"a/b"`, "letters"}},
+		"name with a leading dash":   {sandbox.Request{Name: "-a"}, errors.Invalid, []string{`"-a"`}},
+		"name that is too long":      {sandbox.Request{Name: strings.Repeat("a", 64)}, errors.Invalid, []string{"63"}},
+		"name that looks like an id": {sandbox.Request{Name: "sbx_a"}, errors.Invalid, []string{"sbx_"}},
+		"host name":                  {sandbox.Request{Hostname: "a_b"}, errors.Invalid, []string{`"a_b"`, "host name"}},
+		"image with a line break":    {sandbox.Request{Image: "a\nb"}, errors.Invalid, []string{"image"}},
+		"tag's name":                 {sandbox.Request{Tags: map[string]string{"a b": ""}}, errors.Invalid, []string{`"a b"`, "tag"}},
+		"tag's value":                {sandbox.Request{Tags: map[string]string{"a": "\x00"}}, errors.Invalid, []string{`"a"`, "tag"}},
+		"too many tags":              {sandbox.Request{Tags: many(65)}, errors.Invalid, []string{"65 tags", "64"}},
+		"env name with =":            {sandbox.Request{Env: map[string]string{"A=B": "c"}}, errors.Invalid, []string{`"A=B"`, "'='"}},
+		"env name that is empty":     {sandbox.Request{Env: map[string]string{"": "c"}}, errors.Invalid, []string{`""`, "environment variable"}},
+		"env value with NUL":         {sandbox.Request{Env: map[string]string{"A": "b\x00"}}, errors.Invalid, []string{`"A"`, "NUL"}},
+		"env that is too large":      {sandbox.Request{Env: map[string]string{"A": strings.Repeat("x", 1<<20)}}, errors.Invalid, []string{"bytes", "file"}},
+		"relative workdir":           {sandbox.Request{Workdir: "work"}, errors.Invalid, []string{`"work"`, "absolute"}},
+		"workdir with ..":            {sandbox.Request{Workdir: "/a/../b"}, errors.Invalid, []string{`"/a/../b"`}},
+		"user":                       {sandbox.Request{User: "a b"}, errors.Invalid, []string{`"a b"`, "user"}},
+		"another engine":             {sandbox.Request{Engine: "modal"}, errors.Unsupported, []string{`"modal"`, "only stub"}},
+		"volume with /":              {sandbox.Request{Volumes: volumes("a/b", "/v")}, errors.Invalid, []string{`"a/b"`, "volume"}},
+		"volume ..":                  {sandbox.Request{Volumes: volumes("..", "/v")}, errors.Invalid, []string{`".."`, "volume"}},
+		"volume of 300 characters":   {sandbox.Request{Volumes: volumes(strings.Repeat("v", 300), "/v")}, errors.Invalid, []string{"volume", "128"}},
+		"relative mount":             {sandbox.Request{Volumes: volumes("v", "data")}, errors.Invalid, []string{`"data"`, "absolute"}},
+		"mount with a slash behind":  {sandbox.Request{Volumes: volumes("v", "/data/")}, errors.Invalid, []string{`"/data/"`}},
+		"mount with ..":              {sandbox.Request{Volumes: volumes("v", "/data/../etc")}, errors.Invalid, []string{"'..'"}},
+		"mount over the root":        {sandbox.Request{Volumes: volumes("v", "/")}, errors.Invalid, []string{"would cover /,"}},
+		"mount over /proc":           {sandbox.Request{Volumes: volumes("v", "/proc")}, errors.Invalid, []string{"would cover /proc"}},
+		"mount below /sys":           {sandbox.Request{Volumes: volumes("v", "/sys/fs")}, errors.Invalid, []string{"would cover /sys/fs"}},
+		"mount over /dev":            {sandbox.Request{Volumes: volumes("v", "/dev/shm")}, errors.Invalid, []string{"would cover /dev/shm"}},
+		"mount over /etc":            {sandbox.Request{Volumes: volumes("v", "/etc")}, errors.Invalid, []string{"would cover /etc"}},
+		"mount over /usr/bin":        {sandbox.Request{Volumes: volumes("v", "/usr/bin")}, errors.Invalid, []string{"would cover /usr/bin"}},
+		"mounts that are the same":   {sandbox.Request{Volumes: volumes("v", "/v", "w", "/v")}, errors.Invalid, []string{`"/v" and "/v" overlap`}},
+		"mounts that overlap":        {sandbox.Request{Volumes: volumes("v", "/v/w", "w", "/v")}, errors.Invalid, []string{`"/v/w" and "/v" overlap`}},
+		"too many mounts":            {sandbox.Request{Volumes: make([]sandbox.Mount, 65)}, errors.Invalid, []string{"65 volumes"}},
+		"network default":            {sandbox.Request{Network: sandbox.Network{Mode: "default"}}, errors.Unsupported, []string{`"default"`, `"none"`}},
+		"network allow":              {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}}}, errors.Unsupported, []string{`"allow"`}},
+		"network allow without it":   {sandbox.Request{Network: sandbox.Network{Allow: []string{"x.org"}}}, errors.Invalid, []string{"network.allow"}},
+		"network of another kind":    {sandbox.Request{Network: sandbox.Network{Mode: "odd"}}, errors.Invalid, []string{`"odd"`}},
+		"negative time limit":        {sandbox.Request{TimeoutSeconds: -1}, errors.Invalid, []string{"timeout_seconds cannot be -1", "604800"}},
+		"time limit above a week":    {sandbox.Request{TimeoutSeconds: 604801}, errors.Invalid, []string{"timeout_seconds cannot be 604801"}},
+		"infinite time limit":        {sandbox.Request{TimeoutSeconds: math.Inf(1)}, errors.Invalid, []string{"timeout_seconds"}},
+		"idle limit that is none":    {sandbox.Request{IdleTimeoutSeconds: math.NaN()}, errors.Invalid, []string{"idle_timeout_seconds"}},
+		"negative cpu":               {sandbox.Request{CPU: -1}, errors.Invalid, []string{"cpu cannot be -1"}},
+		"hardly any cpu":             {sandbox.Request{CPU: 0.001}, errors.Invalid, []string{"cpu cannot be 0.001"}},
+		"cpu above the machine's":    {sandbox.Request{CPU: 9}, errors.Invalid, []string{"cpu cannot be 9", "has 8 cores"}},
+		"cpu that is no number":      {sandbox.Request{CPU: math.NaN()}, errors.Invalid, []string{"cpu"}},
+		"memory of 1 KB":             {sandbox.Request{Memory: 1000}, errors.Invalid, []string{"memory_bytes cannot be 1000", "from 32MiB to 16GiB"}},
+		"memory above the machine's": {sandbox.Request{Memory: 17 << 30}, errors.Invalid, []string{"17GiB", "which has 16GiB"}},
+		"negative memory":            {sandbox.Request{Memory: -1}, errors.Invalid, []string{"memory_bytes cannot be -1"}},
+		"negative disk":              {sandbox.Request{Disk: -1}, errors.Invalid, []string{"disk_bytes cannot be -1"}},
+		"hardly any disk":            {sandbox.Request{Disk: 10}, errors.Invalid, []string{"disk_bytes cannot be 10", "1MiB"}},
+		"negative processes":         {sandbox.Request{Processes: -1}, errors.Invalid, []string{"processes cannot be -1"}},
+		"negative open files":        {sandbox.Request{Files: -1}, errors.Invalid, []string{"open_files cannot be -1"}},
+		"several at once": {
+			sandbox.Request{Name: "a/b", Memory: 1, Network: sandbox.Network{Mode: "default"}, Volumes: volumes("..", "/proc")},
+			errors.Invalid, []string{"5 things are wrong", `"a/b"`, "memory_bytes", `"default"`, `".."`, "/proc"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := f.Create(t.Context(), account, c.req)
+			wantError(t, err, c.kind, append(c.words, "| validate")...)
+			if errors.RemedyOf(err) == "" {
+				t.Errorf("%v has no remedy", err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		if len(w.refs()) != 0 {
+			t.Errorf("bad requests made sandboxes: %v", w.refs())
+		}
+	})
+}
+
+func TestGoodRequests(t *testing.T) {
+	t.Parallel()
+	f := newWorld().open(t)
+	for name, req := range map[string]sandbox.Request{
+		"a week":            {TimeoutSeconds: 604800, IdleTimeoutSeconds: 0.5},
+		"mounts":            {Volumes: volumes("v", "/v", "w", "/vw", "x", "/var/lib/x", "y", "/mnt/state")},
+		"the smallest":      {CPU: 0.01, Memory: 32 << 20, Disk: 1 << 20, Processes: 1, Files: 1},
+		"the whole machine": {CPU: 8, Memory: 16 << 30},
+		"users":             {User: "1000:1000"},
+		"an empty value":    {Env: map[string]string{"A": "", "ünï": "ö=ä\n"}},
+		"tags":              {Tags: map[string]string{"example.org/team": "größe, 10 cm"}},
+		"names":             {Name: "A.b_c-1", Hostname: "a-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			create(t, f, req)
+		})
+	}
+}
+
+func TestDecodeRequest(t *testing.T) {
+	t.Parallel()
+	got, err := sandbox.DecodeRequest([]byte(`{"image":"base","name":"n","tags":{"a":"b"},"env":{"A":"b"},"workdir":"/w","user":"u",
+		"volumes":[{"name":"v","path":"/v","read_only":true}],"cpu":1.5,"memory_bytes":1024,"disk_bytes":2048,"processes":3,"open_files":4,
+		"timeout_seconds":86400,"idle_timeout_seconds":0.5,"network":{"mode":"none","allow":["x"]},"hostname":"h","engine":"gvisor","cold":true,
+		"secrets":null,"ports":null}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sandbox.Request{
+		Image: "base", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"}, Workdir: "/w", User: "u",
+		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, CPU: 1.5, Memory: 1024, Disk: 2048, Processes: 3, Files: 4,
+		TimeoutSeconds: 86400, IdleTimeoutSeconds: 0.5, Network: sandbox.Network{Mode: "none", Allow: []string{"x"}}, Hostname: "h", Engine: "gvisor", Cold: true,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("request (-want +got):\n%s", diff)
+	}
+	for body, c := range map[string]struct {
+		kind  errors.Kind
+		words []string
+	}{
+		``:                            {errors.Invalid, []string{"not a JSON object"}},
+		`[]`:                          {errors.Invalid, []string{"not a JSON object"}},
+		`{"image":"a"} {}`:            {errors.Invalid, []string{"not a JSON object"}},
+		`{"imaeg":"a","nmae":"b"}`:    {errors.Invalid, []string{"2 things", `"imaeg"`, `"nmae"`, "the fields are image, name"}},
+		`{"Image":"a"}`:               {errors.Invalid, []string{`"Image"`}},
+		`{"ports":[80],"secrets":[]}`: {errors.Unsupported, []string{"2 things", "ports is not supported", "secrets is not supported", "pass values in env"}},
+		`{"s3":{},"odd":1}`:           {errors.Invalid, []string{"s3", `"odd"`}},
+		`{"cpu":"1"}`:                 {errors.Invalid, []string{"cpu cannot be a JSON string", "number"}},
+		`{"processes":1.5}`:           {errors.Invalid, []string{"processes cannot be a JSON number 1.5", "whole number"}},
+		`{"memory_bytes":1e999}`:      {errors.Invalid, []string{"memory_bytes"}},
+		`{"volumes":[{"name":1}]}`:    {errors.Invalid, []string{"volumes.name cannot be a JSON number", "string"}},
+		`{"volumes":[{"nmae":"v"}]}`:  {errors.Invalid, []string{`"nmae"`, "read_only"}},
+		`{"tags":["a"]}`:              {errors.Invalid, []string{"tags cannot be a JSON array", "object"}},
+	} {
+		_, err := sandbox.DecodeRequest([]byte(body))
+		if !errors.Is(err, c.kind) {
+			t.Errorf("%s: %v, want %s", body, err, c.kind)
+		}
+		wantError(t, err, c.kind, c.words...)
+	}
+	if req, err := sandbox.DecodeRequest([]byte(`null`)); err != nil || !cmp.Equal(req, sandbox.Request{}) {
+		t.Errorf("null: %+v, %v", req, err)
+	}
+}
+
+// What is decoded says the same when it is encoded and decoded again, and validating it never does worse than an error.
+func FuzzDecodeRequest(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `null`, `{"image":"base","cpu":1e300}`, `{"volumes":[{"name":"v","path":"/v"},{"path":"/v/w"}]}`, `{"env":{"":"","A":"b"},"tags":null}`,
+		`{"network":{"mode":"allow","allow":["*"]}}`, `{"timeout_seconds":-0.0,"idle_timeout_seconds":5e-324}`, `{"ports":[1],"odd":{}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	w := newWorld()
+	w.caps.Volumes = false
+	opts := w.opts
+	opts.Engine, opts.Store, opts.Event = w.stub, w.store, nil
+	fleet, err := sandbox.Open(f.Context(), opts)
+	if err != nil {
+		f.Fatal(err)
+	}
+	w.fail("find", nil)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		req, err := sandbox.DecodeRequest(data)
+		if err != nil {
+			if k := errors.KindOf(err); (k != errors.Invalid && k != errors.Unsupported) || errors.RemedyOf(err) == "" {
+				t.Errorf("%q: %v (%s, remedy %q)", data, err, k, errors.RemedyOf(err))
+			}
+			return
+		}
+		encoded, err := json.Marshal(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := sandbox.DecodeRequest(encoded)
+		if diff := cmp.Diff(req, again, cmpopts.EquateEmpty()); err != nil || diff != "" {
+			t.Errorf("%s: %v\n%s", encoded, err, diff)
+		}
+		req.Image = "none" // it shall not be created
+		if _, err := fleet.Create(t.Context(), account, req); err == nil {
+			t.Errorf("%s was created", data)
+		}
+	})
+}
