@@ -1,0 +1,28 @@
+package sandbox_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine/fake"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/store/memory"
+)
+
+// Running one piece of code. The engine here is the fake, which isolates nothing; the others are opened the same way.
+func ExampleExecutor() {
+	ctx := context.Background()
+	dir, _ := os.MkdirTemp("", "harvest-example-")
+	defer os.RemoveAll(dir)
+	engine, _ := fake.Open(dir, fake.Options{})
+	fleet, _ := sandbox.Open(ctx, sandbox.Options{Engine: engine, Store: new(memory.Sandboxes)})
+	defer fleet.Close(ctx)
+	executor := sandbox.Executor{Fleet: fleet, Account: "me"}
+	result, err := executor.Execute(ctx, "print(6*7)", time.Minute)
+	fmt.Print(result.Stdout, result.ReturnCode, err)
+	// Output:
+	// 42
+	// 0 <nil>
+}
