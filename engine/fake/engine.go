@@ -30,7 +30,7 @@ type Engine struct {
 	dir     string
 	opts    Options
 	images  *images
-	volumes *volumes
+	volumes *volume.Local
 
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox  // by Ref; guarded by mu, like all below
@@ -58,8 +58,7 @@ func Open(dir string, opts Options) (*Engine, error) {
 		fail: map[Op][]error{}, delay: map[Op]time.Duration{},
 	}
 	e.images = newImages(e.usesImage)
-	e.volumes = &volumes{dir: filepath.Join(dir, "volumes"), uses: e.usesVolume}
-	for _, sub := range []string{"sandboxes", "volumes", "trash", "new"} {
+	for _, sub := range []string{"sandboxes", "trash", "new"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
 			return nil, errors.Wrapf(err, "make the data directory")
 		}
@@ -69,7 +68,13 @@ func Open(dir string, opts Options) (*Engine, error) {
 			return nil, err
 		}
 	}
-	return e, e.load()
+	if e.volumes, err = volume.OpenDir(filepath.Join(dir, "volumes")); err != nil {
+		return nil, err
+	}
+	if err := e.load(); err != nil {
+		return nil, errors.Join(err, e.volumes.Close())
+	}
+	return e, nil
 }
 
 func emptyDir(dir string) error {
@@ -97,6 +102,11 @@ func (e *Engine) load() error {
 		}
 		if sb.record.End != nil {
 			close(sb.ended)
+		}
+		for _, m := range sb.record.Mounts {
+			if err := sb.use(m.Volume); err != nil {
+				return err
+			}
 		}
 		e.sandboxes[sb.ref] = sb
 		e.ids[sb.record.ID] = true
@@ -129,8 +139,8 @@ func (e *Engine) Images() image.Builder { return e.images }
 // Volumes keeps volumes as directories.
 func (e *Engine) Volumes() volume.Provider { return e.volumes }
 
-// Close does nothing: the engine holds nothing but its sandboxes.
-func (e *Engine) Close() error { return nil }
+// Close lets the volumes go.
+func (e *Engine) Close() error { return e.volumes.Close() }
 
 // Create makes a directory.
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
@@ -236,11 +246,6 @@ func (e *Engine) record(ctx context.Context, spec engine.Spec) (record, error) {
 	if _, err := resolve(r.User); err != nil {
 		return record{}, err
 	}
-	for _, m := range spec.Mounts {
-		if _, err := e.volumes.Open(ctx, m.Volume); err != nil {
-			return record{}, err
-		}
-	}
 	return r, nil
 }
 
@@ -308,28 +313,13 @@ func (e *Engine) List(context.Context) ([]engine.Handle, error) {
 }
 
 func (e *Engine) usesImage(id string) bool {
-	return e.uses(func(r record) bool { return r.Image == id })
-}
-
-func (e *Engine) usesVolume(name string) bool {
-	return e.uses(func(r record) bool {
-		for _, m := range r.Mounts {
-			if m.Volume == name {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-func (e *Engine) uses(match func(record) bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, sb := range e.sandboxes {
 		sb.mu.Lock()
-		found := match(sb.record)
+		image := sb.record.Image
 		sb.mu.Unlock()
-		if found {
+		if image == id {
 			return true
 		}
 	}

@@ -350,7 +350,7 @@ func (k *keeper) serve(conn net.Conn) {
 	var err error
 	switch req.Op {
 	case "attach":
-		r, dropped := k.spool.reader(req.From)
+		r, dropped := k.spool.reader(0)
 		k.serveOutput(conn, r, reply{Dropped: dropped})
 		return
 	case "signal":

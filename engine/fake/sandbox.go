@@ -36,6 +36,7 @@ type sandbox struct {
 
 	mu       sync.Mutex
 	record   record        // guarded by mu
+	release  []func()      // of the volumes; guarded by mu
 	ended    chan struct{} // closed when record.End is set
 	starting sync.RWMutex  // held for reading while a command starts
 	removing sync.Mutex    // held while remove works
@@ -64,15 +65,30 @@ func (sb *sandbox) save() error {
 	return writeFile(filepath.Join(sb.dir, "record.json"), data)
 }
 
+// use keeps a volume until the sandbox is removed.
+func (sb *sandbox) use(volume string) error {
+	release, err := sb.e.volumes.Use(volume, sb.ref)
+	if err != nil {
+		return err
+	}
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.release = append(sb.release, release)
+	return nil
+}
+
 // mount puts volumes into place: as symbolic links, which is as far as one gets without rights.
 func (sb *sandbox) mount(mounts []engine.Mount) error {
 	for _, m := range mounts {
+		if err := sb.use(m.Volume); err != nil {
+			return err
+		}
 		link := filepath.Join(sb.dir, "root", m.Path)
 		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 			return errors.Wrapf(err, "mount volume %s", m.Volume)
 		}
 		_ = os.Remove(link) // an empty directory of the image
-		if err := os.Symlink(sb.e.volumes.path(m.Volume), link); err != nil {
+		if err := os.Symlink(sb.e.volumes.Path(m.Volume), link); err != nil {
 			return errors.Explainf(err, errors.Invalid, "volume %s cannot be mounted at %.200q", m.Volume, m.Path)
 		}
 	}
@@ -110,7 +126,7 @@ func (sb *sandbox) locate(path string) (root *os.Root, rest string, readOnly boo
 	sb.mu.Lock()
 	for _, m := range sb.record.Mounts {
 		if below, found := strings.CutPrefix(rest+"/", m.Path+"/"); found {
-			base, rest, readOnly = sb.e.volumes.path(m.Volume), filepath.Clean("/"+below), m.ReadOnly
+			base, rest, readOnly = sb.e.volumes.Path(m.Volume), filepath.Clean("/"+below), m.ReadOnly
 			break
 		}
 	}
@@ -160,26 +176,8 @@ func (sb *sandbox) CopyOut(ctx context.Context, path string) (io.ReadCloser, err
 	if err != nil {
 		return nil, err
 	}
-	return packed(root, rest)
-}
-
-// packed returns the archive of a path and closes root with it.
-func packed(root *os.Root, path string) (io.ReadCloser, error) {
-	name, err := tarfs.Clean(path)
-	if err == nil {
-		_, err = root.Lstat(name)
-		err = tarfs.Explain(err, path)
-	}
-	if err != nil {
-		root.Close()
-		return nil, err
-	}
-	r, w := io.Pipe()
-	go func() {
-		defer root.Close()
-		w.CloseWithError(tarfs.Pack(root, name, w))
-	}()
-	return r, nil
+	defer root.Close()
+	return tarfs.Open(ctx, root, rest)
 }
 
 func (sb *sandbox) Wait(ctx context.Context) (engine.End, error) {
@@ -258,6 +256,11 @@ func (sb *sandbox) remove() error {
 	delete(sb.e.sandboxes, sb.ref)
 	delete(sb.e.ids, sb.Handle().ID)
 	sb.e.mu.Unlock()
+	sb.mu.Lock()
+	for _, release := range sb.release {
+		release()
+	}
+	sb.mu.Unlock()
 	err := os.RemoveAll(trash)
 	for range 100 { // a copy, or a keeper's last write, may still be under way
 		if err == nil {

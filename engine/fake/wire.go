@@ -39,7 +39,6 @@ const (
 type request struct {
 	Op     string // "start", "attach", "signal" or "resize"
 	Order  *order // start
-	From   int64  // attach: position in the output
 	Signal int
 	Size   engine.Size
 }
@@ -47,7 +46,7 @@ type request struct {
 type reply struct {
 	Errno   int    // of a start that failed
 	Error   string // of a request that failed
-	Dropped int64  // attach: bytes after From that are no longer kept
+	Dropped int64  // attach: bytes of the beginning that are no longer kept
 }
 
 func writeFrame(w io.Writer, kind byte, data []byte) error {
