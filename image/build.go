@@ -1,0 +1,235 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// flight is a build in progress and those who wait for it.
+type flight struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when img and err are set and nothing of the build is left
+	img    Image
+	err    error
+
+	mu      sync.Mutex
+	waiters map[*waiter]struct{} // guarded by mu
+	last    *Progress            // guarded by mu; what a late waiter is told first
+}
+
+type waiter struct{ progress func(Progress) }
+
+// join adds a waiter. It returns nil if the build is being given up.
+func (f *flight) join(progress func(Progress)) *waiter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiters == nil {
+		return nil
+	}
+	w := &waiter{progress}
+	f.waiters[w] = struct{}{}
+	if progress != nil && f.last != nil {
+		progress(*f.last)
+	}
+	return w
+}
+
+// leave removes a waiter, which is told nothing any more. It reports whether it was the last one, and then gives the build up.
+func (f *flight) leave(w *waiter) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.waiters, w)
+	if len(f.waiters) > 0 {
+		return false
+	}
+	f.waiters = nil
+	f.cancel()
+	return true
+}
+
+func (f *flight) report(p Progress) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = &p
+	for w := range f.waiters {
+		if w.progress != nil {
+			w.progress(p)
+		}
+	}
+}
+
+// Build implements Builder.
+func (l *Library) Build(ctx context.Context, spec Spec, opts BuildOptions) (Image, error) {
+	source := l.sources[spec.Base]
+	if source == nil {
+		err := errors.Newf(errors.NotFound, "there is no way to build an image %.100q", spec.Base)
+		return Image{}, errors.Remedy(err, "%s", l.bases())
+	}
+	fingerprint, err := source.Fingerprint(ctx, spec)
+	if err != nil {
+		return Image{}, errors.Stage(err, "image: prepare")
+	}
+	digest, err := spec.Digest(fingerprint)
+	if err != nil {
+		return Image{}, err
+	}
+	for {
+		if !opts.Force {
+			if img, err := l.read(hexOf(digest)); err == nil {
+				return img, nil
+			}
+		}
+		f := l.flight(ctx, source, spec, digest, opts.Force)
+		w := f.join(opts.Progress)
+		if w == nil { // given up just now: wait until it is gone, and build again
+			select {
+			case <-f.done:
+				continue
+			case <-ctx.Done():
+				return Image{}, context.Cause(ctx)
+			}
+		}
+		select {
+		case <-f.done:
+			f.leave(w)
+			return f.img, f.err
+		case <-ctx.Done():
+			if f.leave(w) {
+				<-f.done // so that nothing is left behind when we return
+			}
+			return Image{}, errors.Stage(context.Cause(ctx), "image: build")
+		}
+	}
+}
+
+// flight returns the build of that digest, begun if there is none.
+func (l *Library) flight(ctx context.Context, source Source, spec Spec, digest string, force bool) *flight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f := l.flights[digest]; f != nil {
+		return f
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	f := &flight{cancel: cancel, done: make(chan struct{}), waiters: map[*waiter]struct{}{}}
+	l.flights[digest] = f
+	go func() {
+		defer cancel()
+		f.img, f.err = l.build(ctx, source, spec, digest, force, f.report)
+		f.err = errors.Stage(f.err, "image: build")
+		l.mu.Lock()
+		delete(l.flights, digest)
+		l.mu.Unlock()
+		close(f.done)
+	}()
+	return f
+}
+
+// build builds an image, or takes the one that another process has built while we waited for it.
+func (l *Library) build(ctx context.Context, source Source, spec Spec, digest string, force bool, progress func(Progress)) (img Image, err error) {
+	digits := hexOf(digest)
+	lock, err := waitLock(ctx, l.path(lockDir, digits), func() {
+		progress(Progress{Step: "wait", Done: -1, Message: "another process is building this image"})
+	})
+	if err != nil {
+		return Image{}, errors.Wrapf(err, "lock the build")
+	}
+	defer lock.Close()
+	if !force {
+		if img, err := l.read(digits); err == nil {
+			return img, nil
+		}
+	}
+	temp := newPrefix + digits
+	if err := os.RemoveAll(l.path(temp)); err != nil { // of a process that died
+		return Image{}, errors.Wrapf(err, "clear an earlier build")
+	}
+	if err := os.Mkdir(l.path(temp), 0o700); err != nil {
+		return Image{}, tarfs.Explain(err, temp)
+	}
+	defer func() {
+		if e := os.RemoveAll(l.path(temp)); e != nil && err == nil {
+			err = errors.Wrapf(e, "clear the build")
+		}
+	}()
+	start := time.Now()
+	img = Image{ID: idOf(digest), Digest: digest, Names: []string{spec.Base}, Spec: spec}
+	if err := l.fill(ctx, source, temp, &img, progress); err != nil {
+		return Image{}, err
+	}
+	img.Built, img.BuildTime = time.Now().UTC(), time.Since(start)
+	if err := l.describe(temp, img); err != nil {
+		return Image{}, tarfs.Explain(err, manifestFile)
+	}
+	if err := l.publish(temp, digits); err != nil {
+		return Image{}, errors.Wrapf(err, "publish image %s", img.ID)
+	}
+	logf.Infof(ctx, "image %s (%s) built in %v, %d bytes", img.ID, spec.Base, img.BuildTime.Round(time.Millisecond), img.Size)
+	return img, nil
+}
+
+// fill has the source write the root file system.
+func (l *Library) fill(ctx context.Context, source Source, temp string, img *Image, progress func(Progress)) (err error) {
+	own := l.path(temp, "source")
+	if err := os.Mkdir(own, 0o700); err != nil {
+		return tarfs.Explain(err, temp)
+	}
+	root, err := os.OpenFile(l.path(temp, rootFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return tarfs.Explain(err, rootFile)
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	contents, err := source.Build(ctx, img.Spec, root, own, progress)
+	if err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	info, err := root.Stat()
+	if err != nil {
+		return errors.Wrapf(err, "measure the image")
+	}
+	img.Config, img.Parts, img.Missing, img.Size = contents.Config, contents.Parts, contents.Missing, info.Size()
+	return errors.Wrapf(errors.Join(root.Sync(), os.RemoveAll(own)), "finish the image")
+}
+
+// describe writes the manifest. It is the last file of a build.
+func (l *Library) describe(temp string, img Image) error {
+	text, err := json.MarshalIndent(img, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(l.path(temp, manifestFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	return errors.Join(err, f.Sync(), f.Close(), syncDir(l.path(temp)))
+}
+
+// publish gives a finished build its name. An image that is there already is exchanged: at no time is there none.
+func (l *Library) publish(temp, digits string) error {
+	from, to := l.path(temp), l.path(digits)
+	err := os.Rename(from, to)
+	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTEMPTY) {
+		err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE)
+	}
+	return errors.Join(err, syncDir(l.dir))
+}
+
+func syncDir(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

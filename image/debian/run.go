@@ -1,0 +1,218 @@
+package debian
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+)
+
+//go:embed supervise.sh
+var supervise string
+
+// keptLines is how many of the tool's last lines operators get to see.
+const keptLines = 30
+
+// passed are the variables of our environment that say how to reach the network. Nothing else gets into a build.
+var passed = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"}
+
+// run is one run of mmdebstrap.
+type run struct {
+	args     []string
+	temp     string
+	progress func(image.Progress)
+
+	phase   int // index into phases
+	lines   int // seen in this phase
+	last    []string
+	parts   []image.Part
+	missing []image.Part
+}
+
+// phases of mmdebstrap by the beginning of the line that announces them, with the part of the whole that they take.
+var phases = []struct {
+	line, step string
+	from, to   float64
+}{
+	{"", "download", 0, 0.02},
+	{"I: running apt-get update", "download", 0.02, 0.06},
+	{"I: downloading packages", "download", 0.06, 0.15},
+	{"I: extracting archives", "install", 0.15, 0.18},
+	{"I: installing essential packages", "install", 0.18, 0.45},
+	{"I: installing remaining packages", "install", 0.45, 0.85},
+	{"I: running --customize-hook", "configure", 0.85, 0.92},
+	{"I: creating tarball", "pack", 0.92, 1},
+}
+
+// run runs mmdebstrap and gives its tar stream to pack. When it returns, no process and no file of mmdebstrap is left.
+func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
+	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", supervise, "harvest-image"}, r.args...)...)
+	cmd.Dir = "/"
+	cmd.Env = environment(r.temp)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return errors.Wrapf(err, "make a pipe")
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return errors.Wrapf(err, "make a pipe")
+	}
+	life, hold, err := os.Pipe()
+	if err != nil {
+		return errors.Wrapf(err, "make a pipe")
+	}
+	end := sync.OnceFunc(func() { hold.Close() })
+	defer end()
+	cmd.ExtraFiles = []*os.File{life}
+	cmd.Cancel = func() error { // instead of killing the shell only
+		end()
+		return nil
+	}
+	err = cmd.Start()
+	life.Close()
+	if err != nil {
+		return errors.Wrapf(err, "start mmdebstrap")
+	}
+
+	var reading sync.WaitGroup
+	reading.Go(func() { r.read(stderr) })
+	packErr := pack(stdout)
+	if packErr != nil {
+		end()
+		io.Copy(io.Discard, stdout) // so that it is not held up while it clears up; what it says no longer matters
+	}
+	reading.Wait()
+	waitErr := cmd.Wait()
+	return r.outcome(context.Cause(ctx), packErr, waitErr)
+}
+
+// environment returns that of the build. For root, everything is done in temp. Other users' builds run under further user
+// ids, which may not enter our directories: those use the system's directory for such things.
+func environment(temp string) []string {
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}
+	if os.Geteuid() == 0 {
+		env = append(env, "TMPDIR="+temp)
+	} else if dir := os.Getenv("TMPDIR"); dir != "" {
+		env = append(env, "TMPDIR="+dir)
+	}
+	for _, name := range passed {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// read follows what mmdebstrap and its children say.
+func (r *run) read(stderr io.Reader) {
+	sc := bufio.NewScanner(stderr)
+	sc.Buffer(nil, 1<<20)
+	sc.Split(splitLines)
+	for sc.Scan() {
+		if line := strings.TrimSpace(sc.Text()); line != "" {
+			r.line(line)
+		}
+	}
+	io.Copy(io.Discard, stderr) // after a line that is longer than anything readable
+}
+
+// splitLines ends lines at carriage returns too, with which dpkg shows its progress.
+func splitLines(data []byte, atEOF bool) (int, []byte, error) {
+	if i := bytes.IndexAny(data, "\r\n"); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	if atEOF && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
+}
+
+func (r *run) line(line string) {
+	if about, ok := strings.CutPrefix(line, "harvest: "); ok {
+		kind, rest, _ := strings.Cut(about, " ")
+		name, text, _ := strings.Cut(rest, " ")
+		if kind == "part" {
+			r.parts = append(r.parts, image.Part{Name: name, Version: text})
+		} else {
+			r.missing = append(r.missing, image.Part{Name: name, Reason: text})
+		}
+		return
+	}
+	if r.last = append(r.last, line); len(r.last) > keptLines {
+		r.last = r.last[1:]
+	}
+	r.lines++
+	for i := len(phases) - 1; i > r.phase; i-- {
+		if strings.HasPrefix(line, phases[i].line) {
+			r.phase, r.lines = i, 0
+			break
+		}
+	}
+	p := phases[r.phase]
+	// How many lines will come is not known: each brings us nearer to the end of the phase, but never there.
+	part := float64(r.lines) / float64(r.lines+100)
+	r.progress(image.Progress{Step: p.step, Done: p.from + (p.to-p.from)*part, Message: cut(strings.TrimPrefix(line, "I: "), 120)})
+}
+
+func cut(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n]) + "…"
+	}
+	return s
+}
+
+// outcome says what went wrong. The caller's wish comes first, then what the image's file says, then mmdebstrap.
+func (r *run) outcome(ctxErr, packErr, waitErr error) error {
+	said := strings.Join(r.last, "\n")
+	stage := "image: " + phases[r.phase].step
+	switch {
+	case ctxErr != nil:
+		return errors.Stage(ctxErr, stage)
+	case packErr != nil && errors.KindOf(packErr) != errors.Invalid:
+		return errors.Stage(packErr, "image: pack")
+	case waitErr != nil:
+		return errors.Stage(explain(errors.Wrapf(waitErr, "mmdebstrap failed; its last lines:\n%s\n", said), said), stage)
+	case packErr != nil: // it reported success, yet its stream cannot be read
+		return errors.Stage(errors.Explainf(packErr, errors.Internal, "mmdebstrap's output cannot be read"), "image: pack")
+	}
+	return nil
+}
+
+// complaints are what the tools say, by what it means. The first one found counts.
+var complaints = []struct {
+	said         []string
+	kind         errors.Kind
+	text, remedy string
+}{
+	{[]string{"No space left on device", "enough free space", "Disk quota exceeded"}, errors.Exhausted,
+		"the disk is full: there is no space left to build the image", "free about 2 GB on the disk of the data directory, and of TMPDIR for ordinary users"},
+	{[]string{"/etc/subuid", "/etc/subgid", "newuidmap", "newgidmap"}, errors.Unsupported,
+		"the base image cannot be built: this user may not use further user ids", "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME"},
+	{[]string{"unshare", "Operation not permitted"}, errors.Unsupported,
+		"the base image cannot be built: this machine does not allow namespaces", "allow user namespaces (sysctl user.max_user_namespaces), or build as root"},
+	{[]string{"NO_PUBKEY", "is not signed", "not valid yet", "is expired"}, errors.Unavailable,
+		"the package sources cannot be trusted", "apt-get install debian-archive-keyring, and check this machine's clock"},
+	{[]string{"Failed to fetch", "Could not resolve", "Temporary failure resolving", "Could not connect", "Unable to connect", "Connection timed out", "Some index files failed to download", "does not have a Release file", "Unable to fetch"},
+		errors.Unavailable, "the package sources cannot be reached", "check the network and this machine's apt sources, then try again"},
+}
+
+func explain(err error, said string) error {
+	for _, c := range complaints {
+		for _, s := range c.said {
+			if strings.Contains(said, s) {
+				return errors.Remedy(errors.Explainf(err, c.kind, "%s", c.text), "%s", c.remedy)
+			}
+		}
+	}
+	return errors.Remedy(errors.Explainf(err, errors.Internal, "mmdebstrap could not build the base image"), "the log has its last lines")
+}

@@ -1,0 +1,48 @@
+// Package imagetest gives tests the base image, built once per machine for all packages and runs.
+package imagetest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/debian"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// Certificates is where the images of tests take the machine's certificate authorities from.
+const Certificates = "/usr/local/share/ca-certificates"
+
+// Library returns the library that all tests of this machine share, with the base image built. Tests must not delete
+// images from it. It is in HARVEST_TEST_IMAGES or in the user's cache directory.
+func Library(t testing.TB) *image.Library {
+	t.Helper()
+	testenv.RequireTool(t, "mmdebstrap", "mmdebstrap")
+	dir := os.Getenv("HARVEST_TEST_IMAGES")
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(cache, "harvest-test", "images")
+	}
+	l, err := image.OpenLibrary(dir, map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: Certificates})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Build(t.Context(), image.Spec{Base: "base"}, image.BuildOptions{}); err != nil {
+		t.Fatalf("build the base image: %v", err)
+	}
+	return l
+}
+
+// Base returns the base image of that library.
+func Base(t testing.TB, l *image.Library) image.Image {
+	t.Helper()
+	img, err := l.Build(t.Context(), image.Spec{Base: "base"}, image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}

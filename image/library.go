@@ -1,0 +1,261 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// Names within a Library's directory. Images are directories named by the digits of their digest.
+const (
+	newPrefix    = ".new-" // followed by the digits: a build in progress, or what is left of one
+	lockDir      = ".locks"
+	trashDir     = ".trash"
+	manifestFile = "image.json"
+	rootFile     = "root.erofs"
+)
+
+// Library is a Builder that keeps images in a directory. Several processes may share it: they build an image once, and none
+// deletes what another one uses.
+type Library struct {
+	dir     string
+	sources map[string]Source
+
+	mu      sync.Mutex
+	flights map[string]*flight  // guarded by mu; builds in progress, by digest
+	uses    map[string][]string // guarded by mu; who uses an image, by its id
+}
+
+// OpenLibrary returns the library in dir, which is made if missing, with a source for each base. What interrupted builds have left
+// there is removed.
+func OpenLibrary(dir string, sources map[string]Source) (*Library, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, errors.Wrapf(err, "find the images' directory")
+	}
+	for _, d := range []string{dir, filepath.Join(dir, lockDir), filepath.Join(dir, trashDir)} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, tarfs.Explain(err, d)
+		}
+	}
+	l := &Library{dir: dir, sources: sources, flights: map[string]*flight{}, uses: map[string][]string{}}
+	if err := l.clear(); err != nil {
+		return nil, errors.Wrapf(err, "clear the images' directory")
+	}
+	return l, nil
+}
+
+// clear removes leftovers and reports images that cannot be read.
+func (l *Library) clear() error {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if digits, ok := strings.CutPrefix(e.Name(), newPrefix); ok {
+			if err := l.clearBuild(digits); err != nil {
+				return err
+			}
+			continue
+		}
+		if isHex(e.Name()) {
+			if _, err := l.read(e.Name()); err != nil {
+				logf.Errorf(context.Background(), "an image is damaged and will be built again when it is needed: %v", err)
+			}
+		}
+	}
+	trash, err := os.ReadDir(l.path(trashDir))
+	for _, e := range trash {
+		err = errors.Join(err, os.RemoveAll(l.path(trashDir, e.Name())))
+	}
+	return err
+}
+
+// clearBuild removes what a build has left, unless its process still lives.
+func (l *Library) clearBuild(digits string) error {
+	lock, err := tryLock(l.path(lockDir, digits))
+	if err != nil || lock == nil {
+		return err
+	}
+	defer lock.Close()
+	return os.RemoveAll(l.path(newPrefix + digits))
+}
+
+func (l *Library) path(names ...string) string {
+	return filepath.Join(append([]string{l.dir}, names...)...)
+}
+
+// Root returns where the image's root file system is on this machine: an EROFS image.
+func (l *Library) Root(img Image) string { return l.path(hexOf(img.Digest), rootFile) }
+
+// read returns the image whose digest has those digits. NotFound if there is none or if it is damaged.
+func (l *Library) read(digits string) (Image, error) {
+	var img Image
+	text, err := os.ReadFile(l.path(digits, manifestFile))
+	if err != nil {
+		return Image{}, errors.Explainf(err, errors.NotFound, "there is no image %s", digits)
+	}
+	if err := json.Unmarshal(text, &img); err != nil {
+		return Image{}, errors.Explainf(err, errors.NotFound, "the description of image %s is damaged", digits)
+	}
+	info, err := os.Stat(l.path(digits, rootFile))
+	if err != nil {
+		return Image{}, errors.Explainf(err, errors.NotFound, "image %s has no root file system", digits)
+	}
+	if img.Digest != digestPrefix+digits || img.Size != info.Size() {
+		return Image{}, errors.Newf(errors.NotFound, "image %s is not what its description says", digits)
+	}
+	img.ID = idOf(img.Digest)
+	return img, nil
+}
+
+// List implements Builder. A name that several images were built under is the newest one's.
+func (l *Library) List(context.Context) ([]Image, error) {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the images")
+	}
+	list := []Image{}
+	for _, e := range entries {
+		if !isHex(e.Name()) {
+			continue
+		}
+		if img, err := l.read(e.Name()); err == nil { // damaged ones are reported when the library is opened
+			list = append(list, img)
+		}
+	}
+	slices.SortFunc(list, func(a, b Image) int {
+		return cmp.Or(b.Built.Compare(a.Built), cmp.Compare(a.ID, b.ID))
+	})
+	taken := map[string]bool{}
+	for i := range list {
+		list[i].Names = slices.DeleteFunc(list[i].Names, func(name string) bool {
+			was := taken[name]
+			taken[name] = true
+			return was
+		})
+	}
+	return list, nil
+}
+
+// Find implements Builder. Invalid if ref is the beginning of several ids.
+func (l *Library) Find(ctx context.Context, ref string) (Image, error) {
+	list, err := l.List(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	var found []Image
+	for _, img := range list {
+		if ref == img.ID || ref == img.Digest || slices.Contains(img.Names, ref) {
+			return img, nil
+		}
+		if len(ref) > len(idPrefix) && strings.HasPrefix(img.ID, ref) {
+			found = append(found, img)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "list the images, or build it; %s", l.bases())
+	case 1:
+		return found[0], nil
+	}
+	var ids []string
+	for _, img := range found {
+		ids = append(ids, img.ID)
+	}
+	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images: %s", ref, len(ids), strings.Join(ids, ", ")), "give more of the id")
+}
+
+// bases says what can be built.
+func (l *Library) bases() string {
+	return "what can be built: " + strings.Join(slices.Sorted(maps.Keys(l.sources)), ", ")
+}
+
+// Use marks the image as used by who, in this and in other processes, until release is called, which may be repeated. NotFound if
+// there is no image of that id.
+func (l *Library) Use(id, who string) (release func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	img, err := l.byID(id)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := shareLock(l.path(hexOf(img.Digest), manifestFile))
+	if err != nil {
+		return nil, errors.Wrapf(err, "lock image %s", id)
+	}
+	l.uses[id] = append(l.uses[id], who)
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		lock.Close()
+		users := l.uses[id]
+		if i := slices.Index(users, who); i >= 0 {
+			l.uses[id] = slices.Delete(users, i, i+1)
+		}
+		if len(l.uses[id]) == 0 {
+			delete(l.uses, id)
+		}
+	}), nil
+}
+
+func (l *Library) byID(id string) (Image, error) {
+	list, err := l.List(context.Background())
+	if err != nil {
+		return Image{}, err
+	}
+	i := slices.IndexFunc(list, func(img Image) bool { return img.ID == id })
+	if i < 0 {
+		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", id), "list the images")
+	}
+	return list[i], nil
+}
+
+// Delete implements Builder.
+func (l *Library) Delete(ctx context.Context, id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	img, err := l.byID(id)
+	if err != nil {
+		return err
+	}
+	users := l.uses[id]
+	lock, err := tryLock(l.path(hexOf(img.Digest), manifestFile))
+	if err != nil {
+		return errors.Wrapf(err, "lock image %s", id)
+	}
+	if lock == nil && len(users) == 0 {
+		users = []string{"another process"}
+	}
+	if lock != nil {
+		defer lock.Close()
+	}
+	if len(users) > 0 {
+		return errors.Remedy(errors.Newf(errors.Conflict, "image %s is in use by %s", id, strings.Join(users, ", ")), "end what uses it first")
+	}
+	if err := l.discard(hexOf(img.Digest)); err != nil {
+		return errors.Wrapf(err, "delete image %s", id)
+	}
+	logf.Infof(ctx, "image %s deleted", id)
+	return nil
+}
+
+// discard removes a directory so that nobody ever sees half of it.
+func (l *Library) discard(name string) error {
+	trash := l.path(trashDir, rand.Text())
+	if err := os.Rename(l.path(name), trash); err != nil {
+		return err
+	}
+	return os.RemoveAll(trash)
+}
