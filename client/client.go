@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -62,6 +61,9 @@ func (c *Client) Execute(ctx context.Context, code string, timeout time.Duration
 
 // RunCommand runs a command in a sandbox of its own. Its output is in the Result.
 func (c *Client) RunCommand(ctx context.Context, req api.RunRequest) (api.Result, error) {
+	if err := checkText(req.ExecRequest); err != nil {
+		return api.Result{}, err
+	}
 	var res api.Result
 	return res, c.call(ctx, http.MethodPost, api.Run, nil, req, &res)
 }
@@ -206,5 +208,3 @@ func list[T any](ctx context.Context, c *Client, route string, query url.Values)
 	err := c.call(ctx, http.MethodGet, route, query, nil, &page)
 	return page.Data, err
 }
-
-func intText(n int) string { return strconv.Itoa(n) }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"strconv"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/coder/websocket"
 
@@ -42,6 +44,9 @@ type Process struct {
 // Start starts a command in a sandbox and returns when it runs. When ctx ends, the connection does, and so does the command
 // unless it is detached.
 func (c *Client) Start(ctx context.Context, ref string, req api.ExecRequest, streams Streams) (*Process, error) {
+	if err := checkText(req); err != nil {
+		return nil, err
+	}
 	return c.open(ctx, api.Path(api.SandboxExec, ref), req, streams)
 }
 
@@ -53,7 +58,27 @@ func (c *Client) Attach(ctx context.Context, ref, processID string, streams Stre
 
 // Run starts a command in a sandbox of its own, which ends with it, as Start does otherwise.
 func (c *Client) Run(ctx context.Context, req api.RunRequest, streams Streams) (*Process, error) {
+	if err := checkText(req.ExecRequest); err != nil {
+		return nil, err
+	}
 	return c.open(ctx, api.Run, req, streams)
+}
+
+// checkText returns Invalid if req has bytes that JSON would silently change.
+func checkText(req api.ExecRequest) error {
+	texts := map[string]string{"the code": req.Code, "the standard input": req.Stdin}
+	for i, arg := range req.Args {
+		texts["argument "+strconv.Itoa(i)] = arg
+	}
+	for name, value := range req.Env {
+		texts["the environment variable "+strconv.Quote(name)] = name + value
+	}
+	for what, text := range texts {
+		if !utf8.ValidString(text) {
+			return errors.Remedy(errors.Newf(errors.Invalid, "%s is not UTF-8", what), "pass other bytes in a file, or as the input of a stream")
+		}
+	}
+	return nil
 }
 
 func (c *Client) open(ctx context.Context, path string, first any, streams Streams) (*Process, error) {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/RelevanceAI/harvest/api"
 )
@@ -29,7 +30,7 @@ func (c *Client) Sandboxes(ctx context.Context, filter api.SandboxFilter) ([]api
 		query.Add("tag", key+"="+value)
 	}
 	if filter.Limit != 0 {
-		query.Set("limit", intText(filter.Limit))
+		query.Set("limit", strconv.Itoa(filter.Limit))
 	}
 	if filter.Cursor != "" {
 		query.Set("cursor", filter.Cursor)
@@ -58,6 +59,9 @@ func (c *Client) ExtendSandbox(ctx context.Context, ref string, req api.ExtendRe
 
 // Exec runs a command. Its output is in the Result.
 func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (api.Result, error) {
+	if err := checkText(req); err != nil {
+		return api.Result{}, err
+	}
 	req.Detach = false
 	var res api.Result
 	return res, c.call(ctx, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req, &res)
@@ -65,6 +69,9 @@ func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (api
 
 // ExecDetached starts a command that goes on by itself; Attach comes back to it.
 func (c *Client) ExecDetached(ctx context.Context, ref string, req api.ExecRequest) (api.Started, error) {
+	if err := checkText(req); err != nil {
+		return api.Started{}, err
+	}
 	req.Detach = true
 	var started api.Started
 	return started, c.call(ctx, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req, &started)

@@ -132,16 +132,19 @@ func (s *Server) sandboxArchiveOut(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return err
 	}
-	return sendTar(w, tar)
+	return sendTar(w, r, tar)
 }
 
 // sendTar answers with the stream and closes it. The connection breaks off if the stream does, so that the client knows.
-func sendTar(w http.ResponseWriter, tar io.ReadCloser) error {
+func sendTar(w http.ResponseWriter, r *http.Request, tar io.ReadCloser) error {
 	w.Header().Set("Content-Type", api.TypeTar)
 	w.WriteHeader(http.StatusOK)
 	_, err := io.Copy(w, tar)
 	if closing := tar.Close(); err == nil {
 		err = closing
+	}
+	if err != nil && r.Context().Err() != nil {
+		return errors.Explainf(err, errors.Canceled, "the client is gone")
 	}
 	return errors.Wrapf(err, "send the archive")
 }

@@ -102,12 +102,13 @@ func (s *Server) unknown(_ http.ResponseWriter, r *http.Request) error {
 		"check the method and the path; the routes begin with /v1")
 }
 
-// Serve answers the connections of l until Close. It returns the error that ended it earlier.
+// Serve answers the connections of l until Close, or until l is closed after Stop. It returns the error that ended it earlier.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return errors.Wrapf(err, "serve")
+	err := s.http.Serve(l)
+	if errors.Is(err, http.ErrServerClosed) || s.stopping.Err() != nil && errors.Is(err, net.ErrClosed) {
+		return nil
 	}
-	return nil
+	return errors.Wrapf(err, "serve")
 }
 
 // Stop refuses new requests and waits, until ctx ends, for those under way. Streams end without an end: the commands behind

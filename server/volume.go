@@ -59,7 +59,7 @@ func (s *Server) volumeArchiveOut(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	return sendTar(w, tar)
+	return sendTar(w, r, tar)
 }
 
 func (s *Server) listVolumeFiles(w http.ResponseWriter, r *http.Request) error {

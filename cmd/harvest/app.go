@@ -154,6 +154,9 @@ func (a *App) sandboxes() int {
 }
 
 func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) sandbox.Options {
+	if cfg.Source("limits.memory") == "default" {
+		cfg.Limits.Memory = 0 // then it depends on the machine, which may have less
+	}
 	return sandbox.Options{
 		Engine: eng, Store: records,
 		Defaults: engine.Limits(cfg.Limits),

@@ -55,9 +55,6 @@ func (c *cli) sandboxShell() *cobra.Command {
 }
 
 func (c *cli) exec(ctx context.Context, ref string, program []string, how processFlags, detach bool) error {
-	if err := checkArgs(program); err != nil {
-		return err
-	}
 	req, err := how.request(c)
 	if err != nil {
 		return err

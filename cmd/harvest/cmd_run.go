@@ -63,7 +63,7 @@ func (c *cli) what(cmd *cobra.Command, req *api.ExecRequest, code string, args [
 		return false, checkSource("the code", code)
 	case cmd.ArgsLenAtDash() == 0 && len(args) > 0:
 		req.Args = args
-		return false, checkArgs(args)
+		return false, nil
 	case len(args) == 0:
 		return false, errors.Remedy(errors.Newf(errors.Invalid, "there is nothing to run"),
 			"give --code CODE, a script, - for standard input, or -- and a program")
@@ -91,15 +91,6 @@ func checkSource(what, code string) error {
 	case strings.ContainsRune(code, 0) || !utf8.ValidString(code):
 		return errors.Remedy(errors.Newf(errors.Invalid, "%s is not text but binary data", what),
 			"give Python source in UTF-8; to run a program, copy it into a volume and name it after --")
-	}
-	return nil
-}
-
-func checkArgs(args []string) error {
-	for _, arg := range args {
-		if !utf8.ValidString(arg) {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the argument %q is not UTF-8", arg), "pass other bytes in a file or on standard input")
-		}
 	}
 	return nil
 }
