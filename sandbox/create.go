@@ -65,6 +65,9 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
 		Stages: []Stage{},
 	}, p.cpu, p.memory)
+	if ctx.Err() != nil {
+		return nil, errors.Wrapf(context.Cause(ctx), "before the sandbox was recorded")
+	}
 	e.cancel = cancel
 	e.save.Lock() // until it is recorded, nobody else writes it
 	defer e.save.Unlock()
@@ -79,7 +82,8 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	if err != nil {
 		return nil, err
 	}
-	if err := f.opts.Store.Put(ctx, sb); err != nil {
+	// Not interrupted half-way: whether the record is there must be known.
+	if err := f.opts.Store.Put(context.WithoutCancel(ctx), sb); err != nil {
 		f.mu.Lock()
 		delete(f.live, sb.ID)
 		f.mu.Unlock()

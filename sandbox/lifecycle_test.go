@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,8 +182,8 @@ func TestDestroysJoin(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
 		sb := create(t, f, sandbox.Request{})
-		calls := 0
-		w.hooks["destroy"] = func() { calls++ }
+		var calls atomic.Int32
+		w.hooks["destroy"] = func() { calls.Add(1) }
 		unblock := w.block("destroy")
 		w.fail("destroy", errors.Newf(errors.Unavailable, "stuck"))
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -204,8 +205,8 @@ func TestDestroysJoin(t *testing.T) {
 		for range 2 {
 			wantError(t, <-results, errors.Unavailable, "stuck", "| destroy")
 		}
-		if calls != 1 {
-			t.Errorf("the engine was asked %d times, want once", calls)
+		if got := calls.Load(); got != 1 {
+			t.Errorf("the engine was asked %d times, want once", got)
 		}
 		time.Sleep(time.Minute)
 	})

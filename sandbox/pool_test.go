@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,17 +69,17 @@ func TestPoolBacksOff(t *testing.T) {
 		w.opts.Warm = 1
 		no := errors.Newf(errors.Unavailable, "no")
 		w.fail("warm", no, no, no)
-		calls := 0
-		w.hooks["warm"] = func() { calls++ }
+		var calls atomic.Int32
+		w.hooks["warm"] = func() { calls.Add(1) }
 		f := w.open(t)
 		for _, c := range []struct {
 			after time.Duration
-			calls int
+			calls int32
 		}{{0, 1}, {100 * time.Millisecond, 2}, {200 * time.Millisecond, 3}, {399 * time.Millisecond, 3}, {time.Millisecond, 4}} {
 			time.Sleep(c.after)
 			synctest.Wait()
-			if calls != c.calls {
-				t.Errorf("%d attempts %s later, want %d", calls, c.after, c.calls)
+			if got := calls.Load(); got != c.calls {
+				t.Errorf("%d attempts %s later, want %d", got, c.after, c.calls)
 			}
 		}
 		if f.Stats().Warm != 1 {

@@ -1,6 +1,7 @@
 package sandbox_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -193,7 +194,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	w.fail("find", nil)
+	f.Cleanup(func() { fleet.Close(context.Background()) })
 	f.Fuzz(func(t *testing.T, data []byte) {
 		req, err := sandbox.DecodeRequest(data)
 		if err != nil {
