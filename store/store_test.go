@@ -6,9 +6,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -535,5 +537,54 @@ func TestFileErrorsSayWhatToDo(t *testing.T) {
 	}
 	if err := fileError(syscall.EIO, "/data/db"); !errors.Is(err, errors.Internal) {
 		t.Errorf("an I/O error: %v, want Internal", err)
+	}
+}
+
+func TestSQLiteErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "db"))
+	_, readOnly := raw(t, "file:"+db.path+"?mode=ro").Exec("CREATE TABLE x (a)")
+	_, cannotOpen := raw(t, filepath.Join(db.path, "below")).Exec("CREATE TABLE x (a)")
+	_, syntax := db.write.Exec("no SQL")
+	for _, c := range []struct {
+		err  error
+		kind errors.Kind
+	}{{readOnly, errors.Denied}, {cannotOpen, errors.Denied}, {syntax, errors.Internal}} {
+		if err := db.explain(c.err, "try it"); !errors.Is(err, c.kind) {
+			t.Errorf("%v became %v, want %s", c.err, err, c.kind)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := db.Sandboxes()
+	if err := s.Put(ctx, storetest.Full("sbx_1")); !errors.Is(err, errors.Canceled) {
+		t.Errorf("a canceled put: %v, want Canceled", err)
+	}
+	if _, err := Open(ctx, filepath.Join(t.TempDir(), "db")); !errors.Is(err, errors.Canceled) {
+		t.Errorf("a canceled open: %v, want Canceled", err)
+	}
+	bad := storetest.Full("sbx_1")
+	bad.Cost = math.NaN()
+	if err := s.Put(t.Context(), bad); !errors.Is(err, errors.Internal) {
+		t.Errorf("a record that is no JSON: %v, want Internal", err)
+	}
+}
+
+// A statement that is canceled while it runs is a cancellation too.
+func TestInterruptedStatement(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "db"))
+	ctx, cancel := context.WithCancel(t.Context())
+	started := make(chan error, 1)
+	go func() {
+		_, err := db.read.ExecContext(ctx, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n")
+		started <- err
+	}()
+	for db.read.Stats().InUse == 0 {
+		runtime.Gosched()
+	}
+	cancel()
+	if err := db.explain(<-started, "count for ever"); !errors.Is(err, errors.Canceled) {
+		t.Errorf("%v, want Canceled", err)
 	}
 }
