@@ -80,11 +80,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
 	unlessStopping := func() {
 		if s.stopping.Err() == nil {
-			leave()
+			leave() // of work, too
 		}
 	}
 	defer unlessStopping()
-	st := &stream{conn: conn, ctx: ctx, leave: leave}
+	work, giveUp := context.WithCancel(ctx)
+	st := &stream{conn: conn, ctx: ctx, giveUp: giveUp}
 	st.stdin = newWindow(func(n int) { st.control(api.Control{StdinRead: n}) })
 	defer st.stdin.close()
 
@@ -98,7 +99,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 		defer unlessStopping()
 		st.receive()
 	})
-	res, err := serve(ctx, st, first)
+	res, err := serve(work, st, first)
 	if err != nil {
 		st.send(api.StreamEnd, api.End{Problem: problem(r.Context(), err)})
 	} else {
@@ -113,10 +114,10 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 
 // stream is one command's connection to its client. All methods may be called concurrently.
 type stream struct {
-	conn  *websocket.Conn
-	ctx   context.Context // ends when the client is gone
-	leave context.CancelFunc
-	stdin *window
+	conn   *websocket.Conn
+	ctx    context.Context    // ends when the client is gone
+	giveUp context.CancelFunc // what serve does
+	stdin  *window
 
 	mu     sync.Mutex
 	x      *sandbox.Execution // guarded by mu: nil until it is started
@@ -164,7 +165,7 @@ func (st *stream) obey(data []byte) error {
 	case c.StdinEOF:
 		st.stdin.end()
 	case x == nil && (c.Kill || c.Signal != ""):
-		st.leave() // it is not to start at all
+		st.giveUp() // it is not to start at all
 	case x == nil:
 	case c.Kill:
 		_ = x.Kill(st.ctx)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/engine/gvisor"
 )
 
 // finding is what doctor found out about one thing.
@@ -35,7 +36,19 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	if os.Geteuid() != 0 {
 		findings = append(findings, tool("newuidmap", "uidmap", "it lets ordinary users build images"), subordinateIDs())
 	}
-	return append(findings, tunDevice())
+	findings = append(findings, tunDevice())
+	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "") {
+		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
+	}
+	return findings
+}
+
+// trialDirectory is where a trial sandbox has its files: in the data directory if that exists already.
+func trialDirectory(data string) string {
+	if unix.Access(data, unix.W_OK) == nil {
+		return data
+	}
+	return os.TempDir()
 }
 
 func machine() finding {

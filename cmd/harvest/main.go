@@ -9,10 +9,12 @@ import (
 	"syscall"
 
 	"github.com/RelevanceAI/harvest/engine/fake"
+	"github.com/RelevanceAI/harvest/engine/gvisor"
 )
 
 func main() {
 	// The binary starts itself again as helper processes of the engines. They must not do anything else before.
+	gvisor.Main()
 	fake.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	code := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr, os.Environ())
