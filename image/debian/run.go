@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,18 +41,21 @@ type run struct {
 
 // phases of mmdebstrap by the beginning of the line that announces them, with the part of the whole that they take.
 var phases = []struct {
-	line, step string
-	from, to   float64
+	line, step, text string
+	from, to         float64
 }{
-	{"", "download", 0, 0.02},
-	{"I: running apt-get update", "download", 0.02, 0.06},
-	{"I: downloading packages", "download", 0.06, 0.15},
-	{"I: extracting archives", "install", 0.15, 0.18},
-	{"I: installing essential packages", "install", 0.18, 0.45},
-	{"I: installing remaining packages", "install", 0.45, 0.85},
-	{"I: running --customize-hook", "configure", 0.85, 0.92},
-	{"I: creating tarball", "pack", 0.92, 1},
+	{"", "download", "starting mmdebstrap", 0, 0.02},
+	{"I: running apt-get update", "download", "reading the package sources", 0.02, 0.06},
+	{"I: downloading packages", "download", "fetching the essential packages", 0.06, 0.15},
+	{"I: extracting archives", "install", "extracting the essential packages", 0.15, 0.18},
+	{"I: installing essential packages", "install", "installing the essential packages", 0.18, 0.45},
+	{"I: installing remaining packages", "install", "installing the other packages", 0.45, 0.85},
+	{"I: running --customize-hook", "configure", "adding certificates and uv", 0.85, 0.92},
+	{"I: creating tarball", "pack", "packing the image", 0.92, 1},
 }
+
+// details are how lines begin that users may like to see.
+var details = []string{"Get:", "Unpacking ", "Setting up "}
 
 // run runs mmdebstrap and gives its tar stream to pack. When it returns, no process and no file of mmdebstrap is left.
 func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
@@ -99,7 +103,7 @@ func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
 // environment returns that of the build. For root, everything is done in temp. Other users' builds run under further user
 // ids, which may not enter our directories: those use the system's directory for such things.
 func environment(temp string) []string {
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}
+	env := []string{"PATH=" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin", "LANG=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}
 	if os.Geteuid() == 0 {
 		env = append(env, "TMPDIR="+temp)
 	} else if dir := os.Getenv("TMPDIR"); dir != "" {
@@ -152,16 +156,22 @@ func (r *run) line(line string) {
 		r.last = r.last[1:]
 	}
 	r.lines++
+	message := ""
 	for i := len(phases) - 1; i > r.phase; i-- {
 		if strings.HasPrefix(line, phases[i].line) {
-			r.phase, r.lines = i, 0
+			r.phase, r.lines, message = i, 0, phases[i].text
 			break
 		}
 	}
-	p := phases[r.phase]
+	if slices.ContainsFunc(details, func(d string) bool { return strings.HasPrefix(line, d) }) {
+		message = cut(line, 120)
+	}
+	if message == "" {
+		return
+	}
 	// How many lines will come is not known: each brings us nearer to the end of the phase, but never there.
-	part := float64(r.lines) / float64(r.lines+100)
-	r.progress(image.Progress{Step: p.step, Done: p.from + (p.to-p.from)*part, Message: cut(strings.TrimPrefix(line, "I: "), 120)})
+	p, part := phases[r.phase], float64(r.lines)/float64(r.lines+100)
+	r.progress(image.Progress{Step: p.step, Done: p.from + (p.to-p.from)*part, Message: message})
 }
 
 func cut(s string, n int) string {
