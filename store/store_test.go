@@ -449,19 +449,21 @@ func asNobody(t *testing.T, cmd *exec.Cmd) {
 		t.Skip("this needs root, to become somebody else")
 	}
 	// The test binary is in a directory that is only ours.
-	data, err := os.ReadFile(cmd.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("", "store-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	cmd.Path = filepath.Join(dir, "helper")
-	if err := errors.Join(os.WriteFile(cmd.Path, data, 0o755), os.Chmod(dir, 0o755)); err != nil {
+	// Copied by a process of its own: a file that this one has open for writing, its other children could hold open too,
+	// and then it cannot be started.
+	target := filepath.Join(dir, "helper")
+	if out, err := exec.CommandContext(t.Context(), "cp", cmd.Path, target).CombinedOutput(); err != nil {
+		t.Fatalf("copy the test binary: %v: %s", err, out)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	cmd.Path = target
 	cmd.Dir, cmd.Stderr = "/", nil // it could not write its coverage, and would say so
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 }
