@@ -209,14 +209,22 @@ func checkNilWriters(t *testing.T, s *suite) {
 
 func checkBackground(t *testing.T, s *suite) {
 	sleep := sleeper()
-	n := &numbers{}
-	cmd := sh(sleep + ` & seq 1 300000; exit 7`)
-	cmd.Stdout = n
-	c := start(t, s.shared, cmd)
-	c.expect(t, engine.Exit{Code: 7}, "")
-	if n.wrong != "" || n.total != seqSize(300000) {
-		t.Errorf("%d of %d bytes came; %s", n.total, seqSize(300000), n.wrong)
+	for range 3 {
+		// A slow writer, so that the last output is still on its way when the command ends.
+		n := &numbers{each: func(int64) { time.Sleep(time.Millisecond) }}
+		cmd := sh(sleep + ` & exec seq 1 800000`)
+		cmd.Stdout = n
+		c := start(t, s.shared, cmd)
+		c.expect(t, engine.Exit{}, "")
+		if n.wrong != "" || n.total != seqSize(800000) {
+			t.Errorf("%d of %d bytes came; %s", n.total, seqSize(800000), n.wrong)
+		}
+		if err := c.Kill(patient(t)); err != nil {
+			t.Fatalf("Kill: %v", err)
+		}
 	}
+	c := start(t, s.shared, sh(sleep+` & seq 1 10; exit 7`))
+	c.expect(t, engine.Exit{Code: 7}, "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n")
 	if got := alive(t, s.shared, sleep); got != 1 {
 		t.Errorf("%d background children are alive, want the one", got)
 	}

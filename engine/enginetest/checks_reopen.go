@@ -239,31 +239,47 @@ func checkReopenTwice(t *testing.T, s *suite) {
 }
 
 func checkReopenBounded(t *testing.T, s *suite) {
-	opener := s.shared.(engine.ProcessOpener)
-	p, err := s.shared.Start(patient(t), sh("seq 1 "+strconv.Itoa(seqLarge)))
+	dir := newDir(t, s.shared)
+	r, w := io.Pipe()
+	cmd := sh("seq 1 " + strconv.Itoa(seqLarge) + "; touch done; read line; exit 3")
+	cmd.Dir, cmd.Stdin = dir, r
+	p, err := s.shared.Start(patient(t), cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{}) {
-		t.Fatalf("Wait: %+v, %v", exit, err)
+	script(t, s.shared, dir, "while ! test -e done; do sleep 0.1; done")
+	running, waitRunning := openSequence(t, s, p.ID())
+	typeText(t, w, "go\n")
+	waitRunning()
+	if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+		t.Errorf("Wait: %+v, %v", exit, err)
 	}
-	n, before := &numbers{}, int64(-1)
-	again, err := opener.OpenProcess(patient(t), p.ID(), engine.Stdio{Stdout: n, Truncated: func(dropped int64) {
-		if before = n.total; before == 0 {
-			n.skip(dropped)
+	ended, waitEnded := openSequence(t, s, p.ID())
+	waitEnded()
+	for when, n := range map[string]*numbers{"while it runs": running, "after its end": ended} {
+		if n.wrong != "" || n.total != seqSize(seqLarge) {
+			t.Errorf("%s, dropped and kept bytes are %d, want %d; %s", when, n.total, seqSize(seqLarge), n.wrong)
 		}
+	}
+}
+
+// openSequence opens a command that prints numbers. What was dropped counts as if it had come.
+func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
+	t.Helper()
+	n = &numbers{}
+	p, err := s.shared.(engine.ProcessOpener).OpenProcess(patient(t), id, engine.Stdio{Stdout: n, Truncated: func(dropped int64) {
+		if n.total != 0 {
+			t.Error("Truncated was called after the first byte")
+		}
+		n.skip(dropped)
 	}})
 	if err != nil {
 		t.Fatalf("OpenProcess: %v", err)
 	}
-	if exit, err := again.Wait(patient(t)); err != nil || exit != (engine.Exit{}) {
-		t.Fatalf("Wait: %+v, %v", exit, err)
-	}
-	if before > 0 {
-		t.Error("Truncated was called after the first byte")
-	}
-	if n.wrong != "" || n.total != seqSize(seqLarge) {
-		t.Errorf("dropped and kept bytes are %d, want %d; %s", n.total, seqSize(seqLarge), n.wrong)
+	return n, func() {
+		if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+			t.Errorf("Wait: %+v, %v", exit, err)
+		}
 	}
 }
 
