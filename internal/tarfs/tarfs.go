@@ -93,6 +93,41 @@ func openDir(root *os.Root, name string) (*os.Root, error) {
 	return dir, err
 }
 
+// resolve follows the symbolic links of a path that lies in root and returns it without any. It is Invalid if it leaves root.
+//
+// os.Root does the same on Linux, and stays in charge of what changes meanwhile. In gVisor's sandboxes it alone is not
+// enough: there, opening a directory follows a symbolic link even if told not to (O_NOFOLLOW with O_DIRECTORY, in the release
+// of September 2026), and os.Root goes out through "link/..".
+func resolve(root *os.Root, name string) (string, error) {
+	done, links := ".", 0
+	rest := strings.Split(name, "/")
+	for len(rest) > 0 {
+		part := rest[0]
+		rest = rest[1:]
+		if part == ".." {
+			if done == "." {
+				return "", Explain(escapes(), name)
+			}
+			done = path.Dir(done)
+			continue
+		}
+		next := path.Join(done, part)
+		target, err := root.Readlink(next)
+		if err != nil { // not a link, or missing: the operation itself says which
+			done = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", Explain(syscall.ELOOP, name)
+		}
+		if path.IsAbs(target) {
+			return "", Explain(escapes(), name)
+		}
+		rest = append(strings.Split(strings.TrimRight(target, "/"), "/"), rest...)
+	}
+	return done, nil
+}
+
 // locate turns a clean path into one that os.Root follows. They differ only where the root is the whole file system: there
 // absolute symbolic links, such as /var/run, do not lead out, but os.Root refuses them all. follow is for the last part.
 func locate(root *os.Root, name string, follow bool) (string, error) {

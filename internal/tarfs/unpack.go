@@ -150,12 +150,16 @@ func (u *unpacker) within(name string) (*os.Root, string, error) {
 	if u.parent != nil && u.dirName == dir {
 		return u.parent, last, nil
 	}
-	next, err := openDir(u.base, dir)
+	real, err := resolve(u.base, dir)
+	if err != nil {
+		return nil, "", err
+	}
+	next, err := openDir(u.base, real)
 	if errors.IsNotExist(err) {
-		if err := u.base.MkdirAll(dir, 0o755); err != nil {
+		if err := u.base.MkdirAll(real, 0o755); err != nil {
 			return nil, "", Explain(err, name)
 		}
-		next, err = openDir(u.base, dir)
+		next, err = openDir(u.base, real)
 	}
 	if err != nil {
 		return nil, "", Explain(err, name)
@@ -288,6 +292,11 @@ func (u *unpacker) link(hdr *tar.Header) error {
 	if err != nil {
 		return err
 	}
+	parent, err := resolve(u.base, path.Dir(target))
+	if err != nil {
+		return err
+	}
+	target = path.Join(parent, path.Base(target))
 	info, err := u.base.Lstat(target)
 	if errors.IsNotExist(err) || err == nil && info.IsDir() || target == hdr.Name {
 		return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to", hdr.Name, target)
@@ -302,7 +311,11 @@ func (u *unpacker) link(hdr *tar.Header) error {
 	if err := u.clear(dir, last, hdr.Name); err != nil {
 		return err
 	}
-	return Explain(u.base.Link(target, hdr.Name), hdr.Name)
+	parent, err = resolve(u.base, path.Dir(hdr.Name))
+	if err != nil {
+		return err
+	}
+	return Explain(u.base.Link(target, path.Join(parent, last)), hdr.Name)
 }
 
 func (u *unpacker) fifo(hdr *tar.Header) error {
