@@ -463,3 +463,53 @@ func TestOpenClearsWhatAKilledProcessLeft(t *testing.T) {
 		t.Errorf("Open with a damaged record: %v", err)
 	}
 }
+
+func TestKeptOutputIsBounded(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	const keep = 1 << 20
+	e, err := fake.Open(dir, fake.Options{KeepOutput: keep})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := e.Create(t.Context(), engine.Spec{ID: "a", Image: "base"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"head", "-c", "20000000", "/dev/zero"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 0 {
+		t.Fatalf("Wait: %+v, %v", exit, err)
+	}
+	var stored, kept, dropped int64
+	err = filepath.Walk(filepath.Join(dir, "sandboxes"), func(_ string, info os.FileInfo, err error) error {
+		if err == nil && strings.HasPrefix(info.Name(), "out-") {
+			stored += info.Size()
+		}
+		return err
+	})
+	if err != nil || stored < keep || stored > 2*keep {
+		t.Errorf("%d bytes are stored, want about %d; %v", stored, keep, err)
+	}
+	p, err = sb.(engine.ProcessOpener).OpenProcess(t.Context(), p.ID(), engine.Stdio{Stdout: counting{&kept}, Truncated: func(n int64) { dropped = n }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(t.Context()); err != nil || kept < keep || kept+dropped != 20000000 {
+		t.Errorf("%d bytes are kept and %d dropped, want %d or more and 20000000 together; %v", kept, dropped, keep, err)
+	}
+	if err := errors.Join(sb.Destroy(t.Context()), e.Close()); err != nil {
+		t.Error(err)
+	}
+	noLeaks(t, dir)
+}
+
+// counting counts bytes.
+type counting struct{ n *int64 }
+
+func (c counting) Write(p []byte) (int, error) {
+	*c.n += int64(len(p))
+	return len(p), nil
+}
