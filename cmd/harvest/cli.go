@@ -24,8 +24,9 @@ type cli struct {
 	// Global flags.
 	data       string
 	configFile string
-	format     string
 	quiet      bool
+
+	format string // of -o, once a command runs
 }
 
 func newCLI(program string, stdin io.Reader, stdout, stderr io.Writer, env []string) *cli {

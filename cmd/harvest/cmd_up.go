@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
@@ -43,6 +42,7 @@ func (c *cli) serve(ctx context.Context, background bool, ready func()) error {
 	if err != nil {
 		return err
 	}
+	keepFiles()
 	logf.Setup(c.err, cfg.Log.Level, cfg.Log.Format == "json")
 	app, err := OpenApp(ctx, cfg, background)
 	if err != nil {
@@ -65,7 +65,6 @@ type readiness struct {
 
 // serveBackground is the other side of startServer.
 func (c *cli) serveBackground(ctx context.Context) error {
-	unix.CloseOnExec(readyFD)
 	pipe := os.NewFile(readyFD, "ready")
 	tell := func(r readiness) {
 		// Whoever started us may be gone; that changes nothing.

@@ -31,7 +31,15 @@ type view struct {
 
 // withOutput gives cmd the flag -o.
 func (c *cli) withOutput(cmd *cobra.Command, otherwise string) *cobra.Command {
-	cmd.Flags().StringVarP(&c.format, "output", "o", otherwise, "output format: table, json or name")
+	format := cmd.Flags().StringP("output", "o", otherwise, "output format: table, json or name")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c.format = *format
+		if err := checkFormat(c.format); err != nil {
+			return err // before anything is done
+		}
+		return run(cmd, args)
+	}
 	return cmd
 }
 
@@ -45,10 +53,16 @@ func (c *cli) show(v view) error {
 			fmt.Fprintln(c.out, name)
 		}
 		return nil
-	case formatTable:
-		return printTable(c.out, v)
 	}
-	return errors.Remedy(errors.Newf(errors.Invalid, "there is no output format %q", c.format), "use table, json or name")
+	return printTable(c.out, v)
+}
+
+func checkFormat(format string) error {
+	switch format {
+	case formatTable, formatJSON, formatName:
+		return nil
+	}
+	return errors.Remedy(errors.Newf(errors.Invalid, "there is no output format %q", format), "use table, json or name")
 }
 
 func printJSON(w io.Writer, v any) error {

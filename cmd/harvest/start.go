@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,6 +122,7 @@ func dataError(err error, path string) error {
 
 // startServer starts a server in the background and returns when it is ready. Its error is the server's own.
 func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
+	keepFiles()
 	log, err := openLog(filepath.Join(cfg.Data, logName))
 	if err != nil {
 		return err
@@ -166,6 +168,13 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 		return client.Error(*answer.Problem)
 	}
 	return errors.Wrapf(cmd.Process.Release(), "leave the server alone")
+}
+
+// keepFiles keeps files that we inherited from programs that we start. They belong to whoever started us, who may wait for the
+// end of a pipe, or have a lock with them that must end with us.
+func keepFiles() {
+	// Linux before 5.11 cannot do it; there they are passed on.
+	_ = unix.CloseRange(readyFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 }
 
 func openLog(path string) (*os.File, error) {
