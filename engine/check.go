@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"path"
 	"strings"
 
@@ -32,7 +33,7 @@ func CheckCommand(cmd Command) error {
 		if err := CheckEnvName(name); err != nil {
 			return err
 		}
-		if err := checkText(name+"="+value, "the environment variable "+name); err != nil {
+		if err := checkText(name+"="+value, fmt.Sprintf("the environment variable %.100q", name)); err != nil {
 			return err
 		}
 		total += len(name) + 1 + len(value) + perArg

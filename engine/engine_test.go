@@ -78,6 +78,7 @@ func TestCheckCommand(t *testing.T) {
 		{"NUL in a name", engine.Command{Args: sh, Env: map[string]string{"A\x00": "x"}}, false},
 		{"NUL in a value", engine.Command{Args: sh, Env: map[string]string{"A": "\x00"}}, false},
 		{"a value that is too long", engine.Command{Args: sh, Env: map[string]string{"A": strings.Repeat("x", engine.MaxArg)}}, false},
+		{"a name that is too long", engine.Command{Args: sh, Env: map[string]string{strings.Repeat("A", engine.MaxArg): ""}}, false},
 		{"a relative directory", engine.Command{Args: sh, Dir: "a"}, false},
 		{"NUL in the directory", engine.Command{Args: sh, Dir: "/a\x00"}, false},
 		{"NUL in the user", engine.Command{Args: sh, User: "a\x00"}, false},
