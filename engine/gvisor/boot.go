@@ -27,7 +27,7 @@ func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, net
 		}
 	}()
 	if err := ctx.Err(); err != nil {
-		return err
+		return errors.Wrapf(err, "boot sandbox %s", ref)
 	}
 	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Platform: e.opts.Platform, Rootless: e.rootless, Limits: limits,
 		Network: network, OutputBytes: e.opts.OutputBytes, Claim: claim}
@@ -53,7 +53,7 @@ func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, net
 	}
 	kill()
 	if ctx.Err() != nil {
-		return errors.Stage(ctx.Err(), "boot")
+		return errors.Stage(errors.Wrapf(ctx.Err(), "boot sandbox %s", ref), "boot")
 	}
 	return errors.Stage(errors.Wrapf(err, "boot sandbox %s%s", ref, e.lastWords(ref)), "boot")
 }
@@ -182,7 +182,7 @@ func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, err
 		})
 	}
 	if ctx.Err() != nil {
-		err = ctx.Err()
+		err = errors.Wrapf(ctx.Err(), "claim sandbox %s", w.ref)
 	}
 	if err != nil {
 		return nil, errors.Join(errors.Stage(err, "start"), w.discard(ctx))

@@ -25,8 +25,13 @@ func (s *Sandbox) Start(ctx context.Context, cmd engine.Command) (engine.Process
 	if err := engine.CheckCommand(cmd); err != nil {
 		return nil, err
 	}
-	args := &wire.StartArgs{Args: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, User: cmd.User, Terminal: cmd.Terminal,
-		Stdin: cmd.Stdin != nil || cmd.Terminal != nil, Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
+	args := &wire.StartArgs{Dir: cmd.Dir, User: cmd.User, Terminal: cmd.Terminal, Stdin: cmd.Stdin != nil, Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
+	for _, arg := range cmd.Args {
+		args.Args = append(args.Args, []byte(arg))
+	}
+	for name, value := range cmd.Env {
+		args.Env = append(args.Env, []byte(name+"="+value))
+	}
 	p, err := s.start(ctx, args, engine.Stdio{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
 	if err != nil {
 		return nil, err
@@ -86,7 +91,7 @@ func (s *Sandbox) open(ctx context.Context, req wire.Request, stdio engine.Stdio
 			}
 			_ = conn.Close()
 		}()
-		return nil, ctx.Err()
+		return nil, errors.Wrapf(ctx.Err(), "start command")
 	}
 }
 
@@ -163,7 +168,7 @@ func (p *process) Wait(ctx context.Context) (engine.Exit, error) {
 	case <-p.done:
 		return p.exit, p.err
 	case <-ctx.Done():
-		return engine.Exit{}, ctx.Err()
+		return engine.Exit{}, errors.Wrapf(ctx.Err(), "wait for command")
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
 // Sandbox is a gVisor sandbox. It is an engine.Sandbox and engine.ProcessOpener.
@@ -40,10 +41,14 @@ func dial(ctx context.Context, dir string) (*wire.Conn, error) {
 // connect dials the keeper; a sandbox without one has ended.
 func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
 	conn, err := dial(ctx, s.e.dir(s.h.Ref))
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, errors.Wrapf(ctx.Err(), "connect to sandbox %s", s.h.ID)
+	default:
 		return nil, errors.Explainf(err, errors.Conflict, "the sandbox %q has ended", s.h.ID)
 	}
-	return conn, err
 }
 
 // call sends req and returns the reply. ctx ends the waiting.
@@ -59,7 +64,7 @@ func (s *Sandbox) call(ctx context.Context, req wire.Request) (wire.Reply, error
 	}
 	reply, err := conn.ReceiveReply(nil)
 	if err != nil && ctx.Err() != nil {
-		return wire.Reply{}, ctx.Err()
+		return wire.Reply{}, errors.Wrapf(ctx.Err(), "ask sandbox %s", s.h.ID)
 	}
 	return reply, err
 }
@@ -77,7 +82,7 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 		return *reply.End, nil
 	}
 	if ctx.Err() != nil {
-		return engine.End{}, ctx.Err()
+		return engine.End{}, err
 	}
 	// The keeper is gone. It may have written down why.
 	s.e.mu.Lock()
@@ -148,7 +153,10 @@ func checkPath(path string) error {
 // tool starts Harvest's own program inside.
 func (s *Sandbox) tool(ctx context.Context, stdout io.Writer, stdin io.Reader, args ...string) (*process, *bytes.Buffer, error) {
 	var stderr bytes.Buffer
-	start := &wire.StartArgs{Args: append([]string{keeper.ToolName}, args...), Tool: true, Stdin: stdin != nil}
+	start := &wire.StartArgs{Args: [][]byte{[]byte(keeper.ToolName)}, Tool: true, Stdin: stdin != nil}
+	for _, arg := range args {
+		start.Args = append(start.Args, []byte(arg))
+	}
 	p, err := s.start(ctx, start, engine.Stdio{Stdin: stdin, Stdout: stdout, Stderr: &stderr})
 	return p, &stderr, err
 }
@@ -193,14 +201,14 @@ func (e *Engine) readState(ref string) (wire.State, error) {
 	return s, errors.Wrapf(err, "read state of sandbox %s", ref)
 }
 
-// destroy ends a sandbox, by its keeper if that answers, and removes all of it.
+// destroy ends a sandbox, by its keeper if that answers, and removes all of it. What the keeper cannot do, remove does.
 func (e *Engine) destroy(ctx context.Context, ref string) error {
 	s := &Sandbox{e: e, h: engine.Handle{Ref: ref}}
 	_, err := s.call(ctx, wire.Request{Op: wire.Destroy})
-	if errors.KindOf(err) == errors.Conflict {
-		err = nil // there is no keeper
+	if err != nil && !errors.Is(err, errors.Conflict) {
+		logf.Warnf(ctx, "the keeper of sandbox %s does not end it: %v", ref, err)
 	}
-	return errors.Join(errors.Stage(err, "destroy"), e.remove(ref))
+	return e.remove(ref)
 }
 
 // remove kills what is left of a sandbox and removes its cgroup and files. It is repeatable.

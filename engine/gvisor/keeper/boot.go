@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,7 +54,8 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 			return nil, err
 		}
 	}
-	g.spec = g.baseSpec([]string{"/init"})
+	g.spec = g.baseSpec(append([]string{"/init"}, g.processLimit()...))
+	g.spec.Mounts = []specs.Mount{{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"}}
 	g.spec.Root.Readonly = true
 	g.spec.Annotations[annotationType] = "sandbox"
 	g.setRoot(g.spec, args.Init, "")
@@ -86,12 +88,52 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 	return g, errors.Join(errors.Wrapf(err, "start sandbox"), <-joined)
 }
 
-// joinCgroup moves gVisor's processes to their cgroup. What they fork afterwards is born there.
+// cgroupsInside is where gVisor's own control groups are mounted.
+const cgroupsInside = "/sys/fs/cgroup"
+
+// processLimit returns the arguments with which the root container's init program limits the processes of the main container:
+// inside gVisor, going beyond the limit is an ordinary EAGAIN. The main container sees its group as the root of a namespace of
+// its own and cannot change the limit. The host's cgroup has a wider one.
+func (g *guest) processLimit() []string {
+	n := g.args.Limits.Processes
+	if n <= 0 {
+		return nil
+	}
+	group := filepath.Join(cgroupsInside, g.mainID())
+	return []string{"sandbox", strconv.Itoa(n + 1), group, filepath.Join(group, "pids.max")} // init is one
+}
+
+// joinCgroup moves gVisor's processes to their cgroup: the sentry, and the stubs that run programs. What they fork afterwards
+// is born there.
 func (g *guest) joinCgroup() error {
 	if g.group == nil {
 		return nil
 	}
-	return g.group.Add(g.sb.Getpid())
+	for outside := []int{g.sb.Getpid()}; len(outside) > 0; {
+		for _, pid := range outside {
+			if err := g.group.Add(pid); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+		// A fork that was under way while its parent was moved is outside.
+		outside = slices.DeleteFunc(family(g.sb.Getpid()), g.group.Has)
+	}
+	return nil
+}
+
+// family returns a process and its descendants that live.
+func family(pid int) []int {
+	all := []int{pid}
+	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	for _, task := range tasks {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, task.Name()))
+		for _, field := range strings.Fields(string(b)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				all = append(all, family(child)...)
+			}
+		}
+	}
+	return all
 }
 
 // ownUsers gives the spec a user namespace of its own in which all users of this one exist, as gVisor wants it for volumes.
@@ -135,6 +177,7 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 		"--overlay2=" + overlay,
 		fmt.Sprintf("--rootless=%t", args.Rootless),
 		"--ignore-cgroups",                                                // package cgroup does it
+		"--in-sandbox-cgroup=v2",                                          // version 1 inside forgets the limit of processes in six of seven forks
 		"--host-settings=ignore",                                          // package gvisor's Check says what could be better
 		"--gofer-network-namespace=new",                                   // the default pins a namespace that outlives the sandbox
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // one binary: gVisor is inside ours
@@ -203,13 +246,10 @@ func (g *guest) mainID() string { return g.args.Ref + "-main" }
 
 // claim starts the main container. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
-	args := []string{initPath + "/init", c.Hostname}
-	if n := g.args.Limits.Processes; n > 0 {
-		args = append(args, strconv.Itoa(n+1)) // init is one
-	}
-	spec := g.baseSpec(args)
+	spec := g.baseSpec([]string{initPath + "/init", c.Hostname})
 	// The init program needs it for the host name, and gives it up after.
 	names := []string{"CAP_SYS_ADMIN"}
+	spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	spec.Process.Capabilities = &specs.LinuxCapabilities{Effective: names, Permitted: names, Bounding: names}
 	spec.Annotations[annotationType] = "container"
 	spec.Annotations[annotationSandbox] = g.args.Ref
@@ -219,7 +259,7 @@ func (g *guest) claim(c *wire.ClaimArgs) error {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
-		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup"}, // init limits the processes there
+		{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"},
 		// gVisor puts a tmpfs on an empty /tmp; with something in it /tmp stays on disk, where the disk limit counts.
 		{Destination: "/tmp/.X11-unix", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
 		{Destination: initPath, Type: "erofs", Source: g.args.Init, Options: []string{"ro"}},
@@ -327,14 +367,21 @@ func (g *guest) wait() unix.WaitStatus {
 	return status
 }
 
+// kill ends the gVisor process, and with it everything in the sandbox.
+func (g *guest) kill() {
+	if pid := g.sb.Getpid(); pid > 0 { // 0 once it has ended
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
 // destroy ends the gVisor process and releases what it holds on the host. It is repeatable.
 func (g *guest) destroy() error {
 	var errs []error
-	if g.main != nil {
-		errs = append(errs, errors.Wrapf(g.main.Destroy(), "destroy main container"))
-	}
 	if g.sb != nil {
 		errs = append(errs, errors.Wrapf(g.sb.DestroyContainer(g.args.Ref), "destroy sandbox"))
+	}
+	if g.main != nil { // after the sandbox: only its gofer and files are left
+		errs = append(errs, errors.Wrapf(g.main.Destroy(), "destroy main container"))
 	}
 	if g.group != nil {
 		errs = append(errs, g.group.Remove())

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"io"
 	"maps"
 	"os"
@@ -150,11 +151,15 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	}
 	defer p.closeGuest()
 	var program *os.File
+	if !isText(exec) {
+		viaTool(exec)
+		program = k.exe
+	}
 	if args.Tool {
 		program = k.exe
 	}
 	exec.FilePayload = control.NewFilePayload(p.guest, program)
-	c = &command{id: id, tool: args.Tool, args: args.Args, started: time.Now(), terminal: p.master, stdin: p.stdin, done: make(chan struct{}),
+	c = &command{id: id, tool: args.Tool, args: listed(args.Args), started: time.Now(), terminal: p.master, stdin: p.stdin, done: make(chan struct{}),
 		out: spool.New(filepath.Join(k.args.Dir, "commands", id), k.args.OutputBytes)}
 	if c.terminal != nil {
 		c.stdin = c.terminal
@@ -164,7 +169,10 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	}
 	if c.pid, err = k.guest.sb.Execute(k.guest.conf, exec); err != nil {
 		p.closeAll()
-		return nil, nil, startError(err, args.Args[0], exec.WorkingDirectory)
+		return nil, nil, startError(err, string(args.Args[0]), exec.WorkingDirectory)
+	}
+	if c.terminal != nil && !args.Stdin {
+		c.endStdin()
 	}
 	k.remember(c)
 	go k.tend(c, p)
@@ -178,25 +186,22 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 	if args.Terminal != nil {
 		env["TERM"] = "xterm-256color"
 	}
-	maps.Copy(env, args.Env)
-	env[marker] = id
-	exec := &control.ExecArgs{Argv: args.Args, WorkingDirectory: args.Dir, ContainerID: k.guest.mainID(), StdioIsPty: args.Terminal != nil, NoNewPrivileges: true}
-	if exec.WorkingDirectory == "" {
-		exec.WorkingDirectory = claim.Dir
+	for _, pair := range args.Env {
+		name, value, _ := strings.Cut(string(pair), "=")
+		env[name] = value
 	}
-	if exec.WorkingDirectory == "" || args.Tool {
-		exec.WorkingDirectory = "/"
+	env[marker] = id
+	exec := &control.ExecArgs{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.mainID(), StdioIsPty: args.Terminal != nil, NoNewPrivileges: true}
+	for _, arg := range args.Args {
+		exec.Argv = append(exec.Argv, string(arg))
 	}
 	for name, value := range env {
 		exec.Envv = append(exec.Envv, name+"="+value)
 	}
 	slices.Sort(exec.Envv)
-	name := args.User
-	if name == "" {
-		name = claim.User
-	}
+	name := cmp.Or(args.User, claim.User)
 	if args.Tool {
-		name = ""
+		name, exec.WorkingDirectory = "", "/"
 	}
 	u, err := k.lookUp(name)
 	if err != nil {
@@ -210,7 +215,24 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 	if u.Uid == 0 {
 		exec.Capabilities.EffectiveCaps, exec.Capabilities.PermittedCaps = capabilities, capabilities
 	}
-	return exec, nil
+	return exec, k.enter(exec.WorkingDirectory)
+}
+
+// enter checks the directory of a command, once per directory: gVisor starts commands in files, too.
+func (k *Keeper) enter(dir string) error {
+	k.mu.Lock()
+	known := k.dirs[dir] || dir == "/"
+	k.mu.Unlock()
+	if known {
+		return nil
+	}
+	if err := k.guest.checkDir(dir); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.dirs[dir] = true
+	return nil
 }
 
 // startError says what was wrong with a command that gVisor did not start. gVisor's errors arrive as text.
@@ -220,7 +242,7 @@ func startError(err error, program, dir string) error {
 	case strings.Contains(text, "working directory"):
 		err = errors.Explainf(err, errors.Invalid, "there is no directory %q in the sandbox to start in", dir)
 		return errors.Remedy(err, "create it first, or name another one with -w")
-	case strings.Contains(text, "no such file"), strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
+	case strings.Contains(text, "no such file"), strings.Contains(text, "name too long"), strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
 		err = errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", program)
 		return errors.Remedy(err, "check its name, or use an image that has it")
 	case strings.Contains(text, "permission denied"), strings.Contains(text, "is a directory"):
@@ -233,6 +255,15 @@ func startError(err error, program, dir string) error {
 		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox runs as many processes as it may"), "end some, or create it with a higher --processes")
 	}
 	return errors.Wrapf(err, "start %q", program)
+}
+
+// listed are arguments as they are shown.
+func listed(args [][]byte) []string {
+	list := make([]string, len(args))
+	for i, arg := range args {
+		list[i] = strings.ToValidUTF8(string(arg), "\ufffd")
+	}
+	return list
 }
 
 // remember lists a command and forgets the oldest that have ended.
@@ -290,11 +321,6 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 	c.out.End()
 	c.closeStdin()
 	close(c.done)
-	if c.tool {
-		k.mu.Lock()
-		k.forget(c)
-		k.mu.Unlock()
-	}
 }
 
 func exitOf(ws unix.WaitStatus) engine.Exit {
@@ -391,7 +417,7 @@ func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, s
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		c.readStdin(conn, stdin)
+		k.readStdin(conn, c, stdin)
 		if follower != nil {
 			follower.Close()
 		}
@@ -399,6 +425,13 @@ func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, s
 			_ = k.killTree(c)
 		}
 	}()
+	if c.tool {
+		defer func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.forget(c)
+		}()
+	}
 	if follower != nil {
 		defer follower.Close()
 		for {
@@ -423,7 +456,7 @@ func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, s
 }
 
 // readStdin passes input frames to the command until the client goes away.
-func (c *command) readStdin(conn *wire.Conn, stdin bool) {
+func (k *Keeper) readStdin(conn *wire.Conn, c *command, stdin bool) {
 	for {
 		kind, payload, err := conn.Next()
 		if err != nil {
@@ -434,7 +467,11 @@ func (c *command) readStdin(conn *wire.Conn, stdin bool) {
 			c.mu.Lock()
 			f := c.stdin
 			c.mu.Unlock()
-			if f != nil {
+			switch {
+			case f == nil:
+			case c.terminal != nil:
+				err = k.typeIn(c, payload)
+			default:
 				_, err = io.Copy(f, payload) // an error means that the command reads no more
 			}
 		case kind == wire.KindStdinEnd && stdin:

@@ -5,11 +5,13 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/creack/pty"
 	"github.com/moby/sys/user"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/boot/procfs"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
@@ -136,6 +138,40 @@ func tree(all []procfs.ProcessProcfsDump, mark string) []int32 {
 	return pids
 }
 
+// typeIn passes what somebody typed to a terminal. The kernel's line discipline echoes control characters, but would signal
+// processes of the host; those of the sandbox get their signals from here.
+func (k *Keeper) typeIn(c *command, r io.Reader) error {
+	typed, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	for len(typed) > 0 {
+		n, sig := len(typed), syscall.Signal(0)
+		if mode, err := unix.IoctlGetTermios(int(c.terminal.Fd()), unix.TCGETS); err == nil && mode.Lflag&unix.ISIG != 0 {
+			n, sig = signalKey(typed, mode)
+		}
+		if _, err := c.terminal.Write(typed[:n]); err != nil {
+			return err
+		}
+		if sig != 0 {
+			_ = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, sig, true) // it may have just ended
+		}
+		typed = typed[n:]
+	}
+	return nil
+}
+
+// signalKey finds the first key that makes a signal, and how many bytes there are up to it.
+func signalKey(typed []byte, mode *unix.Termios) (n int, sig syscall.Signal) {
+	keys := map[byte]syscall.Signal{mode.Cc[unix.VINTR]: syscall.SIGINT, mode.Cc[unix.VQUIT]: syscall.SIGQUIT, mode.Cc[unix.VSUSP]: syscall.SIGTSTP}
+	for i, b := range typed {
+		if sig := keys[b]; sig != 0 && b != 0 {
+			return i + 1, sig
+		}
+	}
+	return len(typed), 0
+}
+
 // maxDatabase is how much of /etc/passwd and /etc/group is read.
 const maxDatabase = 1 << 20
 
@@ -151,6 +187,9 @@ func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
 	group, err := k.readFile("/etc/group")
 	if err != nil {
 		return nil, err
+	}
+	if uid, gid, group := strings.Cut(name, ":"); uid == "" || group && gid == "" {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is not a user", name), `use "name", "uid", or either with ":group"`)
 	}
 	u, err := user.GetExecUser(name, nil, bytes.NewReader(passwd), bytes.NewReader(group))
 	if err != nil {
@@ -178,4 +217,24 @@ func (k *Keeper) readFile(path string) ([]byte, error) {
 		return nil, nil
 	}
 	return b, errors.Wrapf(err, "read %s", path)
+}
+
+// checkDir reports whether commands can start in dir.
+func (g *guest) checkDir(dir string) error {
+	if dir == "" || dir == "/" {
+		return nil
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return errors.Wrapf(err, "open null device")
+	}
+	defer null.Close()
+	err = g.sb.ReadFile(g.mainID(), dir, 0, 1, null)
+	if err != nil && strings.Contains(err.Error(), "is a directory") {
+		return nil // as it should
+	}
+	if err == nil {
+		err = errors.Errorf("%s is a file", dir)
+	}
+	return startError(errors.Wrapf(err, "working directory"), "", dir)
 }

@@ -21,15 +21,11 @@ type assembler struct{ code []byte }
 
 const initBase = 0x400000
 
-// pidsMax limits the processes of a sandbox from inside, where going beyond it is an ordinary EAGAIN. gVisor's control socket
-// cannot write it.
-const pidsMax = "/sys/fs/cgroup/pids/pids.max"
-
 func (a *assembler) emit(b ...byte) { a.code = append(a.code, b...) }
 
 // initProgram returns a static ELF executable that is process 1 of a sandbox: it lets the kernel reap orphans, sets the host
-// name to its first argument and the limit of processes to its second, if they are there, gives up all capabilities, and
-// sleeps. An image need not bring anything for it, and it costs one page of memory and no start-up time.
+// name to its first argument if there is one, writes its second argument to the file that its fourth names in the directory
+// that its third names, which it makes, if they are there, gives up all capabilities, and sleeps. An image need not bring anything for it, and it costs one page of memory and no start-up time.
 func initProgram() []byte {
 	const (
 		headers = 64 + 56
@@ -38,9 +34,8 @@ func initProgram() []byte {
 		actAt     = dataAt      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
 		capHeadAt = dataAt + 32 // struct cap_header: _LINUX_CAPABILITY_VERSION_3, this process
 		capDataAt = dataAt + 40 // two empty struct cap_data
-		pathAt    = dataAt + 64
+		end       = dataAt + 64
 	)
-	end := pathAt + len(pidsMax) + 1
 	var a assembler
 	// lea loads the address of the data at offset into a register: op is its opcode bytes.
 	lea := func(op []byte, offset int) {
@@ -67,12 +62,15 @@ func initProgram() []byte {
 	a.emit(0xff, 0xc6)                   // inc esi
 	a.emit(0xeb, 0xf6)                   // jmp to the cmp
 	syscall(170)
-	// if argc >= 3: fd = open(pidsMax, O_WRONLY); write(fd, argv[2], strlen(argv[2])); close(fd)
-	a.emit(0x48, 0x83, 0x3c, 0x24, 3)     // cmp qword [rsp], 3
-	a.emit(0x7c, 54)                      // jl over the next 54 bytes
-	lea([]byte{0x48, 0x8d, 0x3d}, pathAt) // lea rdi, [path]
-	a.emit(0xbe, 1, 0, 0, 0)              // mov esi, O_WRONLY
-	a.emit(0x31, 0xd2)                    // xor edx, edx
+	// if argc >= 5: mkdir(argv[3], 0755); fd = open(argv[4], O_WRONLY); write(fd, argv[2], strlen(argv[2])); close(fd)
+	a.emit(0x48, 0x83, 0x3c, 0x24, 5)    // cmp qword [rsp], 5
+	a.emit(0x7c, 69)                     // jl over the next 69 bytes
+	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x20) // mov rdi, [rsp+32]
+	a.emit(0xbe, 0xed, 1, 0, 0)          // mov esi, 0755
+	syscall(83)
+	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x28) // mov rdi, [rsp+40]
+	a.emit(0xbe, 1, 0, 0, 0)             // mov esi, O_WRONLY
+	a.emit(0x31, 0xd2)                   // xor edx, edx
 	syscall(2)
 	a.emit(0x89, 0xc7)                   // mov edi, eax
 	a.emit(0x48, 0x8b, 0x74, 0x24, 0x18) // mov rsi, [rsp+24]
@@ -103,19 +101,18 @@ func initProgram() []byte {
 	le.PutUint16(image[54:], 56)               // size of a program header
 	le.PutUint16(image[56:], 1)                // one of them
 	ph := image[64:]
-	le.PutUint32(ph, 1)                        // PT_LOAD
-	le.PutUint32(ph[4:], 5)                    // readable, executable
-	le.PutUint64(ph[16:], initBase)            // virtual address
-	le.PutUint64(ph[24:], initBase)            // physical address
-	le.PutUint64(ph[32:], uint64(headers+end)) // size in the file
-	le.PutUint64(ph[40:], uint64(headers+end)) // size in memory
-	le.PutUint64(ph[48:], initBlock)           // alignment
+	le.PutUint32(ph, 1)                // PT_LOAD
+	le.PutUint32(ph[4:], 5)            // readable, executable
+	le.PutUint64(ph[16:], initBase)    // virtual address
+	le.PutUint64(ph[24:], initBase)    // physical address
+	le.PutUint64(ph[32:], headers+end) // size in the file
+	le.PutUint64(ph[40:], headers+end) // size in memory
+	le.PutUint64(ph[48:], initBlock)   // alignment
 	copy(image[headers:], a.code)
 	data := image[headers:]
 	le.PutUint64(data[actAt:], 1)              // SIG_IGN
 	le.PutUint64(data[actAt+8:], 2)            // SA_NOCLDWAIT
 	le.PutUint32(data[capHeadAt:], 0x20080522) // version 3
-	copy(data[pathAt:], pidsMax)
 	return image
 }
 

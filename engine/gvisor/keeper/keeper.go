@@ -14,7 +14,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
-	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/log"
@@ -37,6 +36,9 @@ const (
 // bootFD is the connection to the server that started the keeper.
 const bootFD = 3
 
+// answerTime is how long the end of this process waits for clients that still read.
+const answerTime = 200 * time.Millisecond
+
 // Keeper holds one sandbox.
 type Keeper struct {
 	thread chan func() // runs on the main thread, with which gVisor's process dies
@@ -44,6 +46,7 @@ type Keeper struct {
 
 	mu       sync.Mutex
 	args     wire.BootArgs       // guarded by mu; Claim is set once claimed
+	dirs     map[string]bool     // directories that commands have started in; guarded by mu
 	guest    *guest              // guarded by mu; nil before boot
 	commands map[string]*command // guarded by mu
 	order    []string            // ids of commands, oldest first; guarded by mu
@@ -69,7 +72,7 @@ func Main() int {
 	if err != nil {
 		return 1
 	}
-	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, ended: make(chan struct{}), finished: make(chan struct{})}
+	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, dirs: map[string]bool{}, ended: make(chan struct{}), finished: make(chan struct{})}
 	k.finish = sync.OnceFunc(func() { close(k.finished) })
 	exit := make(chan int, 1)
 	go func() { exit <- k.run(wire.NewConn(conn)) }()
@@ -97,15 +100,16 @@ func (k *Keeper) run(boot *wire.Conn) int {
 		_ = boot.SendJSON(wire.KindFailure, wire.FailureOf(err))
 		return 1
 	}
-	go func() {
+	var answers, accepting sync.WaitGroup
+	accepting.Go(func() {
 		for {
 			c, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			go k.serve(wire.NewConn(c))
+			answers.Go(func() { k.serve(wire.NewConn(c)) })
 		}
-	}()
+	})
 	_ = boot.SendJSON(wire.KindReply, wire.Reply{})
 	_ = boot.Close()
 	debug.FreeOSMemory() // booting is the most that a keeper ever allocates
@@ -117,6 +121,11 @@ func (k *Keeper) run(boot *wire.Conn) int {
 		k.saveState()
 	}
 	<-k.finished // until Destroy, the end and the output can be asked for
+	last := time.AfterFunc(answerTime, func() { os.Exit(0) })
+	defer last.Stop()
+	_ = listener.Close()
+	accepting.Wait()
+	answers.Wait()
 	return 0
 }
 
@@ -184,6 +193,9 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	}
 	if err := k.onThread(func() error { return k.guest.claim(c) }); err != nil {
 		return err
+	}
+	if _, err := k.lookUp(c.User); err != nil {
+		return errors.Stage(err, "start")
 	}
 	k.args.Claim = c
 	go k.watchMain()
@@ -310,7 +322,7 @@ func (k *Keeper) watchMain() {
 	select {
 	case <-k.ended:
 	default:
-		_ = syscall.Kill(k.guest.sb.Getpid(), syscall.SIGKILL)
+		k.guest.kill()
 	}
 }
 

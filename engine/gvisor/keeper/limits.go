@@ -36,7 +36,7 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 			k.mu.Lock()
 			k.oom = true
 			k.mu.Unlock()
-			_ = syscall.Kill(k.guest.sb.Getpid(), syscall.SIGKILL)
+			k.guest.kill()
 			return
 		}
 	}

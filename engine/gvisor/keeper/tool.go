@@ -4,7 +4,14 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+
+	"gvisor.dev/gvisor/pkg/sentry/control"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
@@ -19,7 +26,59 @@ const ToolName = "harvest-tool"
 const (
 	Unpack = "unpack" // DIR: a tar stream on standard input
 	Pack   = "pack"   // PATH: to a tar stream on standard output
+	launch = "launch" // COMMAND: becomes another program whose arguments or environment are not UTF-8
 )
+
+// launchArgs are a command whose bytes gVisor's control socket, which speaks JSON, would change.
+type launchArgs struct{ Args, Env [][]byte }
+
+// isText reports whether gVisor's control socket can carry a command as it is.
+func isText(exec *control.ExecArgs) bool {
+	bad := func(s string) bool { return !utf8.ValidString(s) }
+	return !slices.ContainsFunc(exec.Argv, bad) && !slices.ContainsFunc(exec.Envv, bad)
+}
+
+// viaTool turns a command into one that starts it from inside.
+func viaTool(exec *control.ExecArgs) {
+	var c launchArgs
+	for _, arg := range exec.Argv {
+		c.Args = append(c.Args, []byte(arg))
+	}
+	for _, pair := range exec.Envv {
+		c.Env = append(c.Env, []byte(pair))
+	}
+	b, err := json.Marshal(c)
+	if err != nil {
+		return // byte slices always have JSON
+	}
+	exec.Argv = []string{ToolName, launch, string(b)}
+	exec.Envv = slices.DeleteFunc(exec.Envv, func(pair string) bool { return !utf8.ValidString(pair) })
+}
+
+// become replaces this process by the program that command describes.
+func become(command string) error {
+	var c launchArgs
+	if err := json.Unmarshal([]byte(command), &c); err != nil || len(c.Args) == 0 {
+		return errors.Errorf("%q is no command: %v", command, err)
+	}
+	args, env := make([]string, len(c.Args)), make([]string, len(c.Env))
+	for i, b := range c.Args {
+		args[i] = string(b)
+	}
+	for i, b := range c.Env {
+		env[i] = string(b)
+		if path, ok := strings.CutPrefix(env[i], "PATH="); ok {
+			if err := os.Setenv("PATH", path); err != nil {
+				return errors.Wrapf(err, "set PATH")
+			}
+		}
+	}
+	program, err := exec.LookPath(args[0])
+	if err != nil {
+		return errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", args[0])
+	}
+	return errors.Wrapf(syscall.Exec(program, args, env), "become %s", program)
+}
 
 // Tool runs a tool inside a sandbox and returns its exit code. An error goes to stderr as JSON of wire.Failure.
 func Tool(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -30,6 +89,8 @@ func Tool(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			err = unpack(args[1], stdin)
 		case Pack:
 			err = pack(args[1], stdout)
+		case launch:
+			err = become(args[1])
 		}
 	}
 	if err == nil {

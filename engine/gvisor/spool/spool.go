@@ -29,6 +29,7 @@ type Spool struct {
 	changed   sync.Cond           // more output, a follower moved or left, or the end
 	segs      []*segment          // oldest first; guarded by mu
 	start     int64               // offset of the first byte that is kept; guarded by mu
+	dropped   int64               // bytes of output, without headers, that are no longer kept; guarded by mu
 	end       int64               // offset behind the last byte; guarded by mu
 	followers map[*Follower]int64 // offsets that they have read; guarded by mu
 	ended     bool                // followers get no more; guarded by mu
@@ -38,6 +39,7 @@ type Spool struct {
 
 type segment struct {
 	start, end int64
+	output     int64 // bytes without headers
 	file       *os.File
 }
 
@@ -82,6 +84,7 @@ func (s *Spool) drop() {
 	oldest := s.segs[0]
 	s.segs = s.segs[1:]
 	s.start = oldest.end
+	s.dropped += oldest.output
 	name := oldest.file.Name()
 	_ = oldest.file.Close()
 	_ = os.Remove(name)
@@ -105,6 +108,7 @@ func (s *Spool) write(data []byte) error {
 		return errors.Wrapf(err, "keep output")
 	}
 	last.end += int64(len(data))
+	last.output += int64(len(data)) - wire.HeaderSize
 	s.end = last.end
 	return nil
 }
@@ -151,13 +155,13 @@ type Follower struct {
 	closed bool // guarded by s.mu
 }
 
-// Follow returns a follower that begins with the oldest byte kept, and how many bytes before it were dropped.
+// Follow returns a follower that begins with the oldest output kept, and how many bytes of output before it were dropped.
 func (s *Spool) Follow() (f *Follower, skipped int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f = &Follower{s: s, at: s.start}
 	s.followers[f] = f.at
-	return f, s.start
+	return f, s.dropped
 }
 
 // Next waits for output and returns some, whole frames, or io.EOF after the end. It says that what it returned before has

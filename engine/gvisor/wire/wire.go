@@ -106,13 +106,13 @@ type Mount struct {
 
 // StartArgs are a command.
 type StartArgs struct {
-	Args     []string
+	Args     [][]byte // any bytes but NUL; JSON's strings would change what is not UTF-8
 	Dir      string
-	Env      map[string]string
+	Env      [][]byte // "NAME=value"
 	User     string
 	Terminal *engine.Size
 	Stdin    bool // input follows; otherwise it is empty
-	Tool     bool // runs Harvest's own binary, with Args[1:]; its output is not kept after it ends
+	Tool     bool // runs Harvest's own binary; its output is not kept after it ends
 	Quiet    bool // output is only kept; otherwise it is sent on this connection, and the command waits for a slow reader
 }
 
