@@ -322,27 +322,34 @@ END
 // slow is a mmdebstrap that would run for long, with a child, and clears up when it is told to end.
 const slow = `
 trap 'touch "$(dirname "$0")/cleared"; exit 1' TERM
+trap '' PIPE
 sleep 1000 &
-echo "$$ $!" >"$(dirname "$0")/pids"
 echo "I: installing essential packages" >&2
+cut -d' ' -f5 /proc/$$/stat >"$(dirname "$0")/group.new" && mv "$(dirname "$0")/group.new" "$(dirname "$0")/group"
 echo "Unpacking x" >&2
 wait
 `
 
-// alive returns those of the processes that slow has written down which still run.
-func alive(t *testing.T, dir string) (left []int) {
+// alive returns the processes of the group that slow has written down.
+func alive(t *testing.T, dir string) (left []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, "pids"))
+	group, err := os.ReadFile(filepath.Join(dir, "group"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range strings.Fields(string(text)) {
-		pid, err := strconv.Atoi(f)
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
 		if err != nil {
-			t.Fatal(err)
+			continue // it has just ended
 		}
-		if stat, err := os.ReadFile("/proc/" + f + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
-			left = append(left, pid)
+		_, rest, _ := strings.Cut(string(text), ") ")
+		f := strings.Fields(rest) // state, parent, group
+		if len(f) > 2 && f[0] != "Z" && f[2] == strings.TrimSpace(string(group)) {
+			left = append(left, string(text))
 		}
 	}
 	return left
@@ -363,9 +370,7 @@ func TestCancelledBuildLeavesNoProcess(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "cleared")); err != nil {
 		t.Errorf("mmdebstrap was not given the time to clear up: %v", err)
 	}
-	if left := alive(t, dir); len(left) > 0 {
-		t.Errorf("these processes are left: %v", left)
-	}
+	until(t, func() bool { return len(alive(t, dir)) == 0 }) // what was killed last may need a moment
 }
 
 // TestMain lets this program stand for a server that is killed while it builds.
@@ -390,7 +395,7 @@ func TestKilledServerLeavesNoProcess(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { _, err := os.Stat(filepath.Join(dir, "pids")); return err == nil })
+	until(t, func() bool { _, err := os.Stat(filepath.Join(dir, "group")); return err == nil })
 	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
