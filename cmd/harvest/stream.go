@@ -65,7 +65,8 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	started <- p
 	res, err := p.Wait(context.WithoutCancel(ctx))
 	if err != nil && errors.KindOf(err) == errors.Unavailable {
-		err = errors.Remedy(errors.Explainf(err, errors.Unavailable, "the connection to the server broke off; the command may go on"),
+		// Not err's own advice, to try again: that would be a second command.
+		err = errors.Remedy(errors.Newf(errors.Unavailable, "the connection to the server broke off; the command may go on"),
 			"see its output with: harvest sandbox logs %s %s", p.SandboxID(), p.ID())
 	}
 	return res, err
