@@ -190,7 +190,8 @@ func TestExecute(t *testing.T) {
 	if _, err := w.Execute(t.Context(), "print('\xff')", 0); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("code that is not UTF-8: %v", err)
 	}
-	// mission: A1: 10 MB of code
+	// mission: A1
+	// 10 MB of code.
 	big := "x = '''" + strings.Repeat("long line of text\n", 10<<20/18) + "'''\nprint(len(x))"
 	if res, err := w.Execute(t.Context(), big, 0); err != nil || !strings.HasPrefix(res.Stdout, "104") {
 		t.Errorf("10 MB of code: %v, %v", res, err)

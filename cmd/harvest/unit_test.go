@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func TestTables(t *testing.T) {
+	t.Parallel()
+	for _, kind := range errors.Kinds {
+		if exitCodes[kind] == 0 || remedies[kind] == "" {
+			t.Errorf("%s has exit code %d and the remedy %q", kind, exitCodes[kind], remedies[kind])
+		}
+	}
+}
+
+// Every failure says what to do about it; only operators' errors show what nobody explained.
+func TestExit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		code int
+		want string
+	}{
+		"own":         {ownExit(7), 7, ""},
+		"none":        {nil, 0, ""},
+		"own remedy":  {errors.Remedy(errors.Newf(errors.NotFound, "no x"), "make x"), 4, "harvest: no x\n  try:  make x\n"},
+		"stage":       {errors.Stage(errors.Newf(errors.Exhausted, "full"), "image"), 75, "harvest: full\n  step: image\n  try:  " + remedies[errors.Exhausted] + "\n"},
+		"unexplained": {errors.Errorf("a file broke"), 1, "harvest: a file broke\n  try:  " + remedies[errors.Internal] + "\n"},
+		"interrupted": {errors.Wrapf(context.Canceled, "wait"), 130, "harvest: the request was canceled\n  try:  " + remedies[errors.Canceled] + "\n"},
+	} {
+		var out bytes.Buffer
+		c := c
+		got := newCLI("harvest", strings.NewReader(""), io.Discard, &out, nil).exit(c.err)
+		if got != c.code || out.String() != c.want {
+			t.Errorf("%s: %d, %q; want %d, %q", name, got, out.String(), c.code, c.want)
+		}
+	}
+}
+
+func TestTimesAndSizes(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"2s": 2 * time.Second, "1h30m": 90 * time.Minute, "90": 90 * time.Second, "0.5": time.Second / 2} {
+		var d timeFlag
+		if err := d.Set(text); err != nil || time.Duration(d) != want {
+			t.Errorf("%s is %v, %v", text, time.Duration(d), err)
+		}
+	}
+	for _, text := range []string{"", "0", "-1s", "-3", "x", "1e300", "NaN", "+Inf"} {
+		var d timeFlag
+		if err := d.Set(text); errors.KindOf(err) != errors.Invalid || d != 0 {
+			t.Errorf("%q is %v, %v", text, time.Duration(d), err)
+		}
+	}
+	for text, want := range map[string]sizeFlag{"512MiB": 512 << 20, "2g": 2 << 30, "1000": 1000} {
+		var s sizeFlag
+		if err := s.Set(text); err != nil || s != want {
+			t.Errorf("%s is %d, %v", text, s, err)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "x"} {
+		var s sizeFlag
+		if err := s.Set(text); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%q is %d, %v", text, s, err)
+		}
+	}
+}
+
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	got, err := mounts([]string{"a:/x", "b:/y:ro", "c:/z:rw"})
+	want := []api.Mount{{Name: "a", Path: "/x"}, {Name: "b", Path: "/y", ReadOnly: true}, {Name: "c", Path: "/z"}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	for _, text := range []string{"a", "a:/x:rx", "a:/x:ro:more"} {
+		if _, err := mounts([]string{text}); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestRemote(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string][2]string{
+		"box:/a": {"box", "/a"}, "box:": {"box", ""}, "v:a:b": {"v", "a:b"}, "./a:b": {}, "/a:b": {}, "../a:b": {}, "plain": {}, ":x": {},
+	} {
+		ref, file, ok := remote(arg)
+		if ok != (want[0] != "") || ok && [2]string{ref, file} != want {
+			t.Errorf("%q is %q, %q, %t", arg, ref, file, ok)
+		}
+	}
+}
+
+func TestTableShowsNoControl(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := printTable(&out, view{header: []string{"A"}, rows: [][]string{{"x\x1b[31m\ny\u009b"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "A\nx?[31m?y?\n" {
+		t.Errorf("%q", out.String())
+	}
+}
+
+func TestBuilding(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, nil)
+	b := c.building()
+	b.update(api.Progress{Step: "download"})
+	if out.Len() > 0 {
+		t.Errorf("shown at once: %q", out.String())
+	}
+	b.start = b.start.Add(-time.Minute)
+	b.update(api.Progress{Step: "install"})
+	b.update(api.Progress{Step: "install", Done: 0.5})
+	b.update(api.Progress{Step: "pack"})
+	if got := out.String(); got != "harvest: building the image: install\nharvest: building the image: pack\n" {
+		t.Errorf("without a terminal: %q", got)
+	}
+	out.Reset()
+	b.tty = true
+	b.update(api.Progress{Step: "pack", Done: 0.5})
+	b.update(api.Progress{Step: "pack", Done: -1})
+	if got := out.String(); !strings.Contains(got, "pack") || !strings.Contains(got, "50%") {
+		t.Errorf("on a terminal: %q", got)
+	}
+	b.done()
+	b.done()
+	out.Reset()
+	c.quiet = true
+	b.update(api.Progress{Step: "quiet"})
+	c.notef("quiet")
+	if out.Len() > 0 {
+		t.Errorf("although it should be quiet: %q", out.String())
+	}
+}
+
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	out := &lines{wrote: make(chan string, 1)}
+	c := newCLI("harvest", strings.NewReader(""), io.Discard, out, nil)
+	c.waiting("not long")()
+	done := c.waiting("for long")
+	if got := <-out.wrote; got != "harvest: for long…\n" {
+		t.Errorf("%q", got)
+	}
+	done()
+}
+
+type lines struct{ wrote chan string }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.wrote <- string(p)
+	return len(p), nil
+}
+
+func TestDoctorFindings(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if f := dataDirectory(dir); !f.OK || !strings.Contains(f.Detail, dir) {
+		t.Errorf("a good data directory: %+v", f)
+	}
+	if f := dataDirectory(filepath.Join(dir, "a", "b")); !f.OK || !strings.Contains(f.Detail, "not exist yet") {
+		t.Errorf("one to be made: %+v", f)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(dir, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		if f := dataDirectory(dir); f.OK || !f.Needed || f.Remedy == "" {
+			t.Errorf("somebody else's: %+v", f)
+		}
+	}
+	if f := diskSpace(dir); f.Detail == "" || f.OK == (f.Remedy != "") {
+		t.Errorf("disk space: %+v", f)
+	}
+	if f := tool("no-such-tool", "some-package", "it does something"); f.OK || f.Fix != "some-package" || f.Remedy == "" {
+		t.Errorf("a tool that is missing: %+v", f)
+	}
+	if f := tool("sh", "dash", "shell"); !f.OK || f.Fix != "" {
+		t.Errorf("a tool that is there: %+v", f)
+	}
+	if !grants("root:1:2\nme:100000:65536\n", "me", "1000") || grants("me-too:1:2\nme\n", "me") || !grants("1000:1:2", "me", "1000") {
+		t.Error("grants reads /etc/subuid wrongly")
+	}
+	if f := machine(); !f.OK || !strings.Contains(f.Detail, "Linux") {
+		t.Errorf("machine: %+v", f)
+	}
+	v := findingsView([]finding{{Name: "a", OK: true}, {Name: "b", Needed: true, Remedy: "r"}, {Name: "c"}})
+	if diff := cmp.Diff([]string{"b", "c"}, v.names); diff != "" || v.rows[1][0] != "FAIL" || v.rows[2][2] != "→ r" || v.rows[3][0] != "weak" {
+		t.Errorf("%s %q", diff, v.rows)
+	}
+}
+
+// doctor --fix installs what is missing, and says so.
+func TestDoctorFix(t *testing.T) {
+	bin := t.TempDir()
+	script := "#!/bin/sh\necho \"$@\" >> " + filepath.Join(bin, "calls") + "\ncase \"$*\" in *broken*) exit 1;; esac\n"
+	if err := os.WriteFile(filepath.Join(bin, "apt-get"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin)
+	var out bytes.Buffer
+	c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, []string{"PATH=" + bin + ":/bin:/usr/bin"})
+	if err := c.fix(t.Context(), []finding{{OK: true, Fix: "fine"}, {Name: "no package"}}); err != nil || !strings.Contains(out.String(), "nothing") {
+		t.Errorf("nothing to do: %v, %q", err, out.String())
+	}
+	missing := []finding{{Fix: "mmdebstrap"}, {Fix: "uidmap"}}
+	if os.Geteuid() != 0 {
+		if err := c.fix(t.Context(), missing); errors.KindOf(err) != errors.Denied {
+			t.Errorf("not as root: %v", err)
+		}
+		return
+	}
+	if err := c.fix(t.Context(), missing); err != nil || !strings.Contains(out.String(), "installed: mmdebstrap uidmap") {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	calls, err := os.ReadFile(filepath.Join(bin, "calls"))
+	if want := "update\ninstall -y --no-install-recommends mmdebstrap uidmap\n"; err != nil || string(calls) != want {
+		t.Errorf("apt-get was called with %q, %v", calls, err)
+	}
+	if err := c.fix(t.Context(), []finding{{Fix: "broken"}}); errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {
+		t.Errorf("apt-get fails: %v", err)
+	}
+	t.Setenv("PATH", "/nonexistent")
+	if err := c.fix(t.Context(), missing); errors.KindOf(err) != errors.Unsupported {
+		t.Errorf("no apt-get: %v", err)
+	}
+}
+
+func TestServerEnvironment(t *testing.T) {
+	t.Parallel()
+	c := newCLI("harvest", nil, nil, nil, []string{"PATH=/bin", "HARVEST_LIMITS_CPU=1", "SECRET=x", "PWD=/", "HOME=/h"})
+	if diff := cmp.Diff([]string{"PATH=/bin", "HARVEST_LIMITS_CPU=1", "HOME=/h"}, c.serverEnv()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestLogBeginsAnew(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), logName)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, logLimit+1); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openLog(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	old, err := os.Stat(path + ".1")
+	if err != nil || old.Size() != logLimit+1 {
+		t.Errorf("the old one: %v, %v", old, err)
+	}
+	if info, err := f.Stat(); err != nil || info.Size() != 0 || info.Mode().Perm() != 0o600 {
+		t.Errorf("the new one: %v, %v", info, err)
+	}
+}
