@@ -119,8 +119,9 @@ func checkArguments(t *testing.T, s *suite) {
 
 func checkNoProgram(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, file("plain", "#!/bin/sh\necho ran\n", 0o644), directory("sub", 0o755), link("dangling", "nowhere"))
-	for _, name := range []string{"no-such-program", "/no/such/program", "./missing", "./plain", "./sub", "./dangling", "./plain/below", "/"} {
+	put(t, s.shared, dir, file("plain", "#!/bin/sh\necho ran\n", 0o644), directory("sub", 0o755), link("dangling", "nowhere"),
+		file("no format", "echo ran\n", 0o755), file("no interpreter", "#!/no/such/program\n", 0o755))
+	for _, name := range []string{"./no format", "./no interpreter", "no-such-program", "/no/such/program", "./missing", "./plain", "./sub", "./dangling", "./plain/below", "/"} {
 		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{name}, Dir: dir})
 		wantKind(t, name, err, errors.Invalid)
 	}

@@ -3,6 +3,7 @@ package enginetest
 import (
 	"bytes"
 	"context"
+	"io"
 	"slices"
 	"sync"
 	"testing"
@@ -28,6 +29,7 @@ var lifecycleChecks = []check{
 	{"open/unknown", "a handle that nobody knows is NotFound", nil, checkOpenUnknown},
 	{"destroy/twice", "Destroy can be repeated, also at the same time and by another one's handle", nil, checkDestroyTwice},
 	{"destroy/while commands run", "Destroy ends running commands, and their Waits return", nil, checkDestroyRunning},
+	{"destroy/while copying", "Destroy ends copies that are under way", nil, checkDestroyCopying},
 	{"destroy/afterwards", "a destroyed sandbox answers with Conflict", nil, checkDestroyed},
 	{"destroy/wait", "Wait of a sandbox returns when it is destroyed, and says so; it can be given up", nil, checkSandboxWait},
 }
@@ -294,6 +296,45 @@ func checkDestroyRunning(t *testing.T, s *suite) {
 		if err := c.Signal(patient(t), "TERM"); err != nil {
 			wantKind(t, "Signal in a destroyed sandbox", err, errors.Conflict)
 		}
+	}
+	wantNone(t, s, "after Destroy")
+}
+
+// slow gives a little at a time, and says when it has begun.
+type slow struct {
+	r     io.Reader
+	once  *sync.Once
+	begun chan struct{}
+}
+
+func (s slow) Read(p []byte) (int, error) {
+	time.Sleep(time.Millisecond)
+	n, err := s.r.Read(p[:min(len(p), 4096)])
+	s.once.Do(func() { close(s.begun) })
+	return n, err
+}
+
+func checkDestroyCopying(t *testing.T, s *suite) {
+	s = s.separate(t)
+	sb := s.create(t, engine.Spec{})
+	put(t, sb, "/work")
+	script(t, sb, "/work", "head -c 20000000 /dev/zero >big")
+	out, err := sb.CopyOut(patient(t), "/work")
+	if err != nil {
+		t.Fatalf("CopyOut: %v", err)
+	}
+	defer out.Close()
+	in := slow{large(1 << 30), &sync.Once{}, make(chan struct{})}
+	copied := make(chan error, 1)
+	go func() { copied <- sb.CopyIn(patient(t), "/copied", in) }()
+	<-in.begun
+	if err := sb.Destroy(patient(t)); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	wantKind(t, "CopyIn into a sandbox that is destroyed meanwhile", <-copied, errors.Conflict, errors.Unavailable)
+	// What was read before may be whole; what matters is that it comes to an end.
+	if n, err := io.Copy(io.Discard, out); err != nil {
+		t.Logf("CopyOut gave %d bytes, then %v", n, err)
 	}
 	wantNone(t, s, "after Destroy")
 }
