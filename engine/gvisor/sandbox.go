@@ -180,7 +180,11 @@ func (s *Sandbox) toolEnd(ctx context.Context, p *process, stderr *bytes.Buffer)
 	if exit.OutOfMemory {
 		return errors.Newf(errors.Exhausted, "the sandbox ran out of memory")
 	}
-	return errors.Errorf("a tool in sandbox %s ended with code %d: %s", s.h.ID, exit.Code, stderr)
+	err = errors.Errorf("a tool in sandbox %s ended with code %d: %s", s.h.ID, exit.Code, stderr)
+	if exit.Signal == "KILL" { // nobody else kills it
+		return errors.Explainf(err, errors.Unavailable, "the sandbox was ended while files were copied")
+	}
+	return err
 }
 
 // alive reports whether ref has a keeper that answers.
