@@ -69,9 +69,20 @@ func open(t testing.TB, dir string) *gvisor.Engine {
 	return e
 }
 
+// closing closes the volumes with the engine: what is left open otherwise counts as left behind.
+type closing struct {
+	*gvisor.Engine
+	volumes *volume.Local
+}
+
+func (c closing) Close() error { return errors.Join(c.Engine.Close(), c.volumes.Close()) }
+
 func conformance(t *testing.T) {
 	enginetest.Run(t, enginetest.Harness{
-		Open:    func(t *testing.T, dir string) engine.Engine { return open(t, dir) },
+		Open: func(t *testing.T, dir string) engine.Engine {
+			e := open(t, dir)
+			return closing{e, e.Volumes().(*volume.Local)}
+		},
 		DataDir: func(t *testing.T) string { return testenv.DataDir(t) },
 	})
 }
