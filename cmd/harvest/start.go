@@ -53,8 +53,11 @@ func (c *cli) connect(ctx context.Context) (*client.Client, error) {
 // otherVersion ends a background server of another version that has nothing to do, which is Unavailable; otherwise it says
 // which version serves.
 func (c *cli) otherVersion(ctx context.Context, server *client.Client, found api.Server) error {
-	if found.Background && server.Shutdown(ctx, api.ShutdownRequest{IfIdle: true}) == nil {
-		return errors.Newf(errors.Unavailable, "no server is running")
+	if found.Background {
+		err := server.Shutdown(ctx, api.ShutdownRequest{IfIdle: true})
+		if kind := errors.KindOf(err); err == nil || kind == errors.Unavailable { // the latter if it ended before it could answer
+			return errors.Newf(errors.Unavailable, "no server is running")
+		}
 	}
 	c.notef("the server is version %s, this is %s; to change that: harvest down", found.Version, version())
 	return nil
