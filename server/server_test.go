@@ -420,6 +420,12 @@ func TestRunLeavesNothing(t *testing.T) {
 	if left := w.fleet.Stats().Sandboxes; len(left) != 0 && left[sandbox.Running] != 0 {
 		t.Errorf("left: %v", left)
 	}
+	// A sandbox that cannot be released does not spoil the result; the fleet goes on trying.
+	w.engine.FailNext(fake.OpDestroy, errors.Errorf("planned"))
+	_, body = w.do("POST", "/v1/run", `{"args":["echo","out"]}`)
+	if res := parse[api.Result](t, body); res.Stdout != "out\n" || res.ReturnCode != 0 {
+		t.Errorf("not released: %s", body)
+	}
 	_, body = w.do("POST", "/v1/run", `{"args":["true"],"keep":true}`)
 	id := parse[api.Result](t, body).SandboxID
 	_, body = w.do("GET", "/v1/sandboxes/"+id, "")

@@ -399,6 +399,9 @@ func TestOrdinaryUser(t *testing.T) {
 	if out := h.must("run", "-v", "data:/data", "--", "cat", "/data/file"); out != "kept" {
 		t.Errorf("it printed %q", out)
 	}
+	if out := h.must("doctor"); !strings.Contains(out, "subordinate ids") || !strings.Contains(out, "rootless") {
+		t.Errorf("doctor: %s", out)
+	}
 }
 
 // ownCopy replaces a link to a directory by a copy that belongs to uid.

@@ -32,9 +32,15 @@ type finding struct {
 // examine looks at everything that Harvest needs of this machine.
 func examine(ctx context.Context, cfg config.Config) []finding {
 	findings := []finding{machine(), dataDirectory(cfg.Data), diskSpace(cfg.Data), running(ctx, cfg.Data)}
-	findings = append(findings, tool("mmdebstrap", "mmdebstrap", "it builds the base image"))
+	build := []finding{tool("mmdebstrap", "mmdebstrap", "it builds the base image")}
 	if os.Geteuid() != 0 {
-		findings = append(findings, tool("newuidmap", "uidmap", "it lets ordinary users build images"), subordinateIDs())
+		build = append(build, tool("newuidmap", "uidmap", "it lets ordinary users build images"), subordinateIDs())
+	}
+	// Where there is an image, sandboxes work without what builds it.
+	images, err := filepath.Glob(filepath.Join(cfg.Data, "images", "*", "image.json"))
+	for _, f := range build {
+		f.Needed = err != nil || len(images) == 0
+		findings = append(findings, f)
 	}
 	findings = append(findings, tunDevice())
 	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "") {
@@ -143,15 +149,15 @@ func running(ctx context.Context, dir string) finding {
 func tool(name, debianPackage, why string) finding {
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return finding{Name: name, Needed: true, Detail: "it is missing; " + why, Fix: debianPackage,
+		return finding{Name: name, Detail: "it is missing; " + why, Fix: debianPackage,
 			Remedy: "apt-get install " + debianPackage + ", or as root: harvest doctor --fix"}
 	}
-	return finding{Name: name, OK: true, Needed: true, Detail: path}
+	return finding{Name: name, OK: true, Detail: path}
 }
 
 // subordinateIDs looks for the ids that an image's users get when an ordinary user builds it.
 func subordinateIDs() finding {
-	f := finding{Name: "subordinate ids", Needed: true}
+	f := finding{Name: "subordinate ids"}
 	u, err := user.Current()
 	if err != nil {
 		f.Detail, f.Remedy = "the current user is not known", "make an account for it, with: useradd"
