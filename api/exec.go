@@ -96,7 +96,7 @@ type Control struct {
 	Kill     bool   `json:"kill,omitempty"`
 
 	// From the server.
-	Started   *Started  `json:"started,omitempty"`
+	Started   *Started  `json:"started,omitempty"` // the command runs; before any output, except when attaching
 	Progress  *Progress `json:"progress,omitempty"`
 	StdinRead int       `json:"stdin_read,omitempty"`      // bytes that the command took: as many more may be sent
 	Truncated int64     `json:"truncated_bytes,omitempty"` // so much of the beginning is no longer kept

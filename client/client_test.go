@@ -204,11 +204,20 @@ func TestStream(t *testing.T) {
 	w := start(t)
 	made := w.create(t)
 	var stdout, stderr bytes.Buffer
+	var early *client.Process
 	p, err := w.Start(t.Context(), "box", shell("echo err >&2; cat; exit 5"), client.Streams{
 		Stdin: strings.NewReader("in"), Stdout: &stdout, Stderr: &stderr,
+		Started: func(p *client.Process) {
+			if early = p; stdout.Len()+stderr.Len() > 0 {
+				t.Error("output came before the news that the command runs")
+			}
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if early != p {
+		t.Error("Started was told of another process")
 	}
 	res, err := p.Wait(t.Context())
 	if err != nil || res.ReturnCode != 5 || stdout.String() != "in" || stderr.String() != "err\n" || p.SandboxID() != made.ID || p.ID() == "" {

@@ -20,6 +20,7 @@ type Streams struct {
 	Stdout, Stderr io.Writer
 	Progress       func(api.Progress) // of building an image before the command
 	Truncated      func(bytes int64)  // of Attach: so much of the beginning is no longer kept
+	Started        func(*Process)     // the command runs; except for Attach, before any of its output
 }
 
 // Process is a command whose input and output are connected. All methods may be called concurrently.
@@ -193,6 +194,9 @@ func (p *Process) messages() (api.Result, error) {
 			var c api.Control
 			if err = broken(json.Unmarshal(data, &c)); err == nil && p.told(c) && !begun {
 				begun = true
+				if p.streams.Started != nil {
+					p.streams.Started(p)
+				}
 				close(p.begun)
 			}
 		case api.StreamEnd:

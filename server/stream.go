@@ -28,7 +28,7 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request) error {
 		}
 		if req.ProcessID != "" {
 			x, err := s.opts.Fleet.Attach(ctx, account, ref, req.ProcessID, engine.Stdio{
-				Stdout: st.output(api.StreamStdout), Stderr: st.output(api.StreamStderr),
+				Stdout: &frames{st: st, id: api.StreamStdout}, Stderr: &frames{st: st, id: api.StreamStderr},
 				Truncated: func(bytes int64) { st.control(api.Control{Truncated: bytes}) },
 			})
 			if err != nil {
@@ -85,7 +85,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	}
 	defer unlessStopping()
 	work, giveUp := context.WithCancel(ctx)
-	st := &stream{conn: conn, ctx: ctx, giveUp: giveUp}
+	st := &stream{conn: conn, ctx: ctx, giveUp: giveUp, begun: make(chan struct{})}
 	st.stdin = newWindow(func(n int) { st.control(api.Control{StdinRead: n}) })
 	defer st.stdin.close()
 
@@ -118,6 +118,7 @@ type stream struct {
 	ctx    context.Context    // ends when the client is gone
 	giveUp context.CancelFunc // what serve does
 	stdin  *window
+	begun  chan struct{} // closed once the client knows that the command has started
 
 	mu     sync.Mutex
 	x      *sandbox.Execution // guarded by mu: nil until it is started
@@ -177,7 +178,8 @@ func (st *stream) obey(data []byte) error {
 	return nil
 }
 
-// started lets control messages reach the command, and tells the client its name.
+// started lets control messages reach the command, and tells the client its name, before any output: who sees that the
+// command runs can send it a signal.
 func (st *stream) started(x *sandbox.Execution) {
 	st.mu.Lock()
 	st.x = x
@@ -188,6 +190,7 @@ func (st *stream) started(x *sandbox.Execution) {
 	}
 	what := started(x)
 	st.control(api.Control{Started: &what})
+	close(st.begun)
 }
 
 // stdio returns what the command reads and writes. With capture, its output comes in the Result instead.
@@ -195,7 +198,11 @@ func (st *stream) stdio(capture bool) engine.Stdio {
 	if capture {
 		return engine.Stdio{Stdin: st.stdin}
 	}
-	return engine.Stdio{Stdin: st.stdin, Stdout: st.output(api.StreamStdout), Stderr: st.output(api.StreamStderr)}
+	return engine.Stdio{
+		Stdin:  st.stdin,
+		Stdout: &frames{st: st, id: api.StreamStdout, after: st.begun},
+		Stderr: &frames{st: st, id: api.StreamStderr, after: st.begun},
+	}
 }
 
 func (st *stream) control(c api.Control) { st.send(api.StreamControl, c) }
@@ -205,16 +212,21 @@ func (st *stream) send(id byte, v any) {
 	_ = st.conn.Write(st.ctx, websocket.MessageBinary, append([]byte{id}, marshal(v)...))
 }
 
-func (st *stream) output(id byte) *frames { return &frames{st: st, id: id} }
-
 // frames sends what is written to it as messages of one stream, and waits while the client is slow.
 type frames struct {
-	st  *stream
-	id  byte
-	buf []byte
+	st    *stream
+	id    byte
+	after <-chan struct{} // nothing is sent before it is closed; nil: at once
+	buf   []byte
 }
 
 func (f *frames) Write(p []byte) (int, error) {
+	if f.after != nil {
+		select {
+		case <-f.after:
+		case <-f.st.ctx.Done():
+		}
+	}
 	for sent := 0; sent < len(p); {
 		n := min(len(p)-sent, api.Chunk)
 		f.buf = append(append(f.buf[:0], f.id), p[sent:sent+n]...)

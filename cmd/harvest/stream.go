@@ -45,6 +45,7 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	signal.Notify(signals, syscall.SIGWINCH)
 	defer signal.Stop(signals)
 	started := make(chan *client.Process, 1)
+	streams.Started = func(p *client.Process) { started <- p }
 	go c.forward(ctx, signals, started, flags.terminal, cancel)
 
 	p, err := open(ctx, streams)
@@ -62,7 +63,6 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 		}
 		defer restore()
 	}
-	started <- p
 	res, err := p.Wait(context.WithoutCancel(ctx))
 	if err != nil && errors.KindOf(err) == errors.Unavailable {
 		// Not err's own advice, to try again: that would be a second command.
@@ -77,29 +77,36 @@ func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-c
 	var p *client.Process
 	interrupts := 0
 	for {
+		var sig os.Signal
 		select {
 		case p = <-started:
-			started = nil
 			c.resize(p, tty)
+			continue
 		case <-ctx.Done():
 			return
-		case sig := <-signals:
-			switch {
-			case sig == syscall.SIGWINCH:
-				c.resize(p, tty)
-				continue
-			case p == nil:
-				giveUp()
-				continue
-			case sig == syscall.SIGINT:
-				interrupts++
-			}
-			if interrupts >= impatient {
-				giveUp()
-			}
-			// Wait tells what is wrong with the connection.
-			_ = p.Signal(forwarded[sig])
+		case sig = <-signals:
 		}
+		if p == nil {
+			select {
+			case p = <-started: // it came first
+			default:
+			}
+		}
+		switch {
+		case sig == syscall.SIGWINCH:
+			c.resize(p, tty)
+			continue
+		case p == nil:
+			giveUp()
+			continue
+		case sig == syscall.SIGINT:
+			interrupts++
+		}
+		if interrupts >= impatient {
+			giveUp()
+		}
+		// Wait tells what is wrong with the connection.
+		_ = p.Signal(forwarded[sig])
 	}
 }
 
