@@ -75,6 +75,7 @@ type Exit struct {
 	Code        int    `json:"code"`
 	Signal      string `json:"signal,omitempty"`
 	OutOfMemory bool   `json:"out_of_memory,omitempty"`
+	OutOfSpace  bool   `json:"out_of_space,omitempty"` // killed while a volume grew beyond the disk limit
 }
 
 // A stream is a WebSocket of binary messages whose first byte is the stream they belong to; the client's first message

@@ -77,11 +77,13 @@ type Mount struct {
 
 // Limits of a sandbox; zero means no limit of its own.
 type Limits struct {
-	CPU       float64 `json:"cpu"`          // cores
-	Memory    int64   `json:"memory_bytes"` // bytes; beyond it the sandbox ends with OutOfMemory
-	Disk      int64   `json:"disk_bytes"`   // bytes of the writable layer; beyond it writes fail with ENOSPC
-	Processes int     `json:"processes"`    // beyond it fork fails with EAGAIN
-	Files     int     `json:"files"`        // open files of one process
+	CPU    float64 `json:"cpu"`          // cores
+	Memory int64   `json:"memory_bytes"` // bytes; beyond it the sandbox ends with OutOfMemory
+	// Disk is in bytes, of the writable layer: beyond it writes fail with ENOSPC. A volume that is mounted writable has the same
+	// limit; where an engine cannot refuse the write, it ends what runs while the volume grows beyond, with OutOfSpace.
+	Disk      int64 `json:"disk_bytes"`
+	Processes int   `json:"processes"` // beyond it fork fails with EAGAIN
+	Files     int   `json:"files"`     // open files of one process
 }
 
 // Network is what a sandbox reaches.
@@ -156,6 +158,7 @@ type Exit struct {
 	Code        int    `json:"code"`             // 128+n when a signal ended it, as shells have it
 	Signal      string `json:"signal,omitempty"` // "KILL", …
 	OutOfMemory bool   `json:"out_of_memory,omitempty"`
+	OutOfSpace  bool   `json:"out_of_space,omitempty"` // killed while a volume grew beyond the disk limit
 }
 
 // ProcessOpener finds commands again that an earlier connection, perhaps of an earlier server, has started.

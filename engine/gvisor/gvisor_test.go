@@ -62,6 +62,7 @@ func open(t testing.TB, dir string) *gvisor.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = volumes.Close() })
 	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.Binary(t)})
 	if err != nil {
 		t.Fatal(err)

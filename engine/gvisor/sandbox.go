@@ -47,6 +47,7 @@ func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
 	case ctx.Err() != nil:
 		return nil, errors.Wrapf(ctx.Err(), "connect to sandbox %s", s.h.ID)
 	default:
+		err = errors.Wrapf(err, "connect to keeper%s", s.e.lastWords(s.h.Ref))
 		return nil, errors.Explainf(err, errors.Conflict, "the sandbox %q has ended", s.h.ID)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -54,6 +55,8 @@ type command struct {
 	terminal *os.File // master side, or nil
 	done     chan struct{}
 	exit     engine.Exit // valid once done is closed
+
+	outOfSpace atomic.Bool // it is killed because a volume is full
 
 	mu    sync.Mutex
 	stdin *os.File // nil once closed; guarded by mu
@@ -316,6 +319,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 			c.exit.OutOfMemory = true
 		}
 	}
+	c.exit.OutOfSpace = c.outOfSpace.Load() && c.exit.Signal == "KILL"
 	close(exited)
 	drained.Wait()
 	c.out.End()

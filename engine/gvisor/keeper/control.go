@@ -79,14 +79,16 @@ func ended(c *command) bool {
 	}
 }
 
-// killRounds and killPause bound how long killTree chases processes that fork while they are killed.
+// How killAll chases processes that fork while they are killed: a look may miss one that was just being born, so two in a row
+// must find none. It gives up after killRounds.
 const (
-	killRounds = 200
-	killPause  = 5 * time.Millisecond
+	killLooks  = 2
+	killPause  = 2 * time.Millisecond
+	killRounds = 5000
 )
 
-// killTree kills a command and all that descends from it, until none is left. What it started carries its marker in its
-// environment, or has an ancestor, process group or session that does.
+// killTree kills a command and all that descends from it. What it started carries its marker in its environment, or has an
+// ancestor, process group or session that does.
 func (k *Keeper) killTree(c *command) error {
 	if k.errEnded() != nil {
 		return nil
@@ -94,6 +96,12 @@ func (k *Keeper) killTree(c *command) error {
 	if !ended(c) {
 		_ = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, syscall.SIGKILL, false)
 	}
+	return k.killAll(func(all []procfs.ProcessProcfsDump) []int32 { return tree(all, marker+"="+c.id) })
+}
+
+// killAll kills the processes that choose picks, until it finds none any more.
+func (k *Keeper) killAll(choose func([]procfs.ProcessProcfsDump) []int32) error {
+	clear := 0
 	for range killRounds {
 		all, err := k.guest.sb.ProcfsDump()
 		if err != nil {
@@ -102,16 +110,22 @@ func (k *Keeper) killTree(c *command) error {
 			}
 			return errors.Wrapf(err, "list processes")
 		}
-		victims := tree(all, marker+"="+c.id)
-		if len(victims) == 0 {
+		victims := choose(all)
+		if clear++; len(victims) > 0 {
+			clear = 0
+		}
+		if clear == killLooks {
 			return nil
 		}
 		for _, pid := range victims {
 			_ = k.guest.sb.SignalProcess(k.guest.mainID(), pid, syscall.SIGKILL, false)
 		}
-		time.Sleep(killPause)
+		if len(victims) > 0 {
+			time.Sleep(killPause)
+		}
 	}
-	return errors.Remedy(errors.Newf(errors.Unavailable, "process %q starts new processes faster than they can be killed", c.id), "destroy the sandbox")
+	err := errors.Newf(errors.Unavailable, "new processes start faster than they can be killed")
+	return errors.Remedy(err, "destroy the sandbox")
 }
 
 // tree returns the processes that belong to the command with that mark: those that carry it, their descendants, and the

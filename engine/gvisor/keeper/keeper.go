@@ -121,11 +121,17 @@ func (k *Keeper) run(boot *wire.Conn) int {
 		k.saveState()
 	}
 	<-k.finished // until Destroy, the end and the output can be asked for
-	last := time.AfterFunc(answerTime, func() { os.Exit(0) })
-	defer last.Stop()
 	_ = listener.Close()
 	accepting.Wait()
-	answers.Wait()
+	answered := make(chan struct{})
+	go func() {
+		answers.Wait()
+		close(answered)
+	}()
+	select {
+	case <-answered:
+	case <-time.After(answerTime):
+	}
 	return 0
 }
 
@@ -199,6 +205,7 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	}
 	k.args.Claim = c
 	go k.watchMain()
+	go k.watchVolumes(c.Mounts)
 	return nil
 }
 

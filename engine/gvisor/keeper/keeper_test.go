@@ -85,6 +85,18 @@ func TestTreeFindsAllThatACommandStarted(t *testing.T) {
 	}
 }
 
+func TestIntrudersAreNotWhatCameLater(t *testing.T) {
+	t.Parallel()
+	sleeper := process(1, 0, 1, 1)
+	sleeper.Exe = "/init"
+	first := process(2, 0, 2, 2)
+	first.Exe = initPath + "/init"
+	all := []procfs.ProcessProcfsDump{sleeper, first, process(3, 0, 3, 3, marker+"=p4"), process(4, 3, 3, 3), process(5, 0, 5, 5, marker+"=p6")}
+	if got, want := intruders(all, 5), []int32{3, 4}; !slices.Equal(got, want) {
+		t.Errorf("intruders are %v, want %v", got, want)
+	}
+}
+
 func TestExitOf(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[unix.WaitStatus]engine.Exit{

@@ -2,18 +2,24 @@ package keeper
 
 import (
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/boot/procfs"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -49,6 +55,87 @@ func (g *guest) outOfMemory() bool { return g.group != nil && g.group.OutOfMemor
 func (g *guest) memoryAbove(limit int64) bool {
 	usage, err := g.sb.Usage(false)
 	return err == nil && usage.Total > uint64(limit)
+}
+
+// The pace of looking at volumes: a second, and for large ones, of which a look takes long, a tenth of the time at most.
+const (
+	volumeInterval = time.Second
+	volumeShare    = 10
+)
+
+// watchVolumes kills what runs in the sandbox while a writable volume grows beyond the disk limit. Volumes are plain
+// directories of the host, whose file systems have no limit per directory that every machine offers. While it shrinks,
+// commands live: somebody cleans up.
+func (k *Keeper) watchVolumes(mounts []wire.Mount) {
+	limit := k.args.Limits.Disk
+	mounts = slices.DeleteFunc(slices.Clone(mounts), func(m wire.Mount) bool { return m.ReadOnly })
+	if limit <= 0 || len(mounts) == 0 {
+		return
+	}
+	last := map[string]int64{}
+	for pause := volumeInterval; ; {
+		select {
+		case <-k.ended:
+			return
+		case <-time.After(pause):
+		}
+		begin := time.Now()
+		for _, m := range mounts {
+			size := diskUsage(m.Source)
+			if before, seen := last[m.Source]; size > limit && (!seen || size > before) {
+				k.killForSpace()
+			}
+			last[m.Source] = size
+		}
+		pause = max(volumeInterval, volumeShare*time.Since(begin))
+	}
+}
+
+// diskUsage returns how many bytes the files below dir take on the disk. It opens no file and follows no link.
+func diskUsage(dir string) int64 {
+	var total int64
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // gone meanwhile
+		}
+		if info, err := d.Info(); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				total += st.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return total
+}
+
+// killForSpace kills all that runs in the sandbox but its first process, and what is started meanwhile.
+func (k *Keeper) killForSpace() {
+	k.mu.Lock()
+	newest := k.started
+	for _, c := range k.commands {
+		if !ended(c) {
+			c.outOfSpace.Store(true)
+		}
+	}
+	k.mu.Unlock()
+	_ = k.killAll(func(all []procfs.ProcessProcfsDump) []int32 { return intruders(all, newest) })
+}
+
+// intruders returns all processes but those that only sleep as the first of a container, and those of commands that were
+// started after the one with the number newest.
+func intruders(all []procfs.ProcessProcfsDump, newest int) []int32 {
+	var pids []int32
+	for _, p := range all {
+		later := slices.ContainsFunc(p.Env, func(pair string) bool {
+			id, mine := strings.CutPrefix(pair, marker+"=p")
+			n, err := strconv.Atoi(id)
+			return mine && err == nil && n > newest
+		})
+		if !later && p.Exe != initPath+"/init" && p.Exe != "/init" {
+			pids = append(pids, p.Status.PID)
+		}
+	}
+	return pids
 }
 
 // limitCPUs binds this process, and so the sandbox, to as many processors as cpu rounded up: the limit where there is no cgroup.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,17 +66,26 @@ func become(command string) error {
 	}
 	for i, b := range c.Env {
 		env[i] = string(b)
-		if path, ok := strings.CutPrefix(env[i], "PATH="); ok {
-			if err := os.Setenv("PATH", path); err != nil {
-				return errors.Wrapf(err, "set PATH")
+	}
+	program := search(args[0], env)
+	return errors.Explainf(syscall.Exec(program, args, env), errors.Invalid, "there is no program %q in the sandbox", args[0])
+}
+
+// search finds a program in the PATH of env.
+func search(name string, env []string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
+	for _, pair := range env {
+		path, ok := strings.CutPrefix(pair, "PATH=")
+		for _, dir := range filepath.SplitList(path) {
+			file := filepath.Join(dir, name)
+			if info, err := os.Stat(file); ok && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				return file
 			}
 		}
 	}
-	program, err := exec.LookPath(args[0])
-	if err != nil {
-		return errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", args[0])
-	}
-	return errors.Wrapf(syscall.Exec(program, args, env), "become %s", program)
+	return name
 }
 
 // Tool runs a tool inside a sandbox and returns its exit code. An error goes to stderr as JSON of wire.Failure.
