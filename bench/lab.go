@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/debian"
+	"github.com/RelevanceAI/harvest/image/imagetest"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/store"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// account owns all sandboxes of a run.
+const account = "bench"
+
+// lab is everything that rows use: Harvest, wired as its server is, and the peers, all on the same files.
+type lab struct {
+	opts    options
+	dir     string // of this run; it is removed with all that is in it
+	limits  engine.Limits
+	image   image.Image
+	root    string // the image's EROFS file
+	files   string // the same files, unpacked
+	noFiles error  // why there are none
+
+	engine *gvisor.Engine
+	db     *store.DB
+	fleet  *sandbox.Fleet // the one in use
+	warm   int            // its pool
+
+	runc, runsc *oci
+	closers     []func(context.Context) error
+}
+
+// openLab opens everything. On failure nothing is left.
+func openLab(ctx context.Context, o options, stderr io.Writer) (*lab, error) {
+	l := &lab{opts: o, warm: -1}
+	if err := l.open(ctx, stderr); err != nil {
+		return nil, errors.Join(err, l.close(context.WithoutCancel(ctx)))
+	}
+	return l, nil
+}
+
+func (l *lab) open(ctx context.Context, stderr io.Writer) error {
+	images, err := image.OpenLibrary(l.opts.images, map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: imagetest.Certificates})})
+	if err != nil {
+		return err
+	}
+	l.image, err = images.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{Progress: func(p image.Progress) {
+		fmt.Fprintf(stderr, "image: %s %s\n", p.Step, p.Message)
+	}})
+	if err != nil {
+		return err
+	}
+	l.root = images.Root(l.image)
+	data, err := filepath.Abs(l.opts.data)
+	if err != nil {
+		return errors.Wrapf(err, "find the data directory")
+	}
+	if l.dir, err = os.MkdirTemp(data, "hvb"); err != nil {
+		return errors.Wrapf(err, "make a data directory")
+	}
+	l.then(l.remove)
+	volumes, err := volume.OpenDir(filepath.Join(l.dir, "volumes"))
+	if err != nil {
+		return err
+	}
+	l.then(func(context.Context) error { return volumes.Close() })
+	if l.db, err = store.Open(ctx, filepath.Join(l.dir, "harvest.db")); err != nil {
+		return err
+	}
+	l.then(func(context.Context) error { return l.db.Close() })
+	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes}); err != nil {
+		return err
+	}
+	l.then(func(context.Context) error { return l.engine.Close() })
+	l.then(l.closeFleet)
+	l.limits = engine.Limits{CPU: min(1, float64(runtime.NumCPU())), Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536} // the Fleet's defaults
+	l.unpack(ctx)
+	return l.openPeers(ctx)
+}
+
+func (l *lab) then(f func(context.Context) error) { l.closers = append(l.closers, f) }
+
+// close ends all that runs and removes the directory, and says what could not be.
+func (l *lab) close(ctx context.Context) error {
+	var all error
+	for _, f := range slices.Backward(l.closers) {
+		all = errors.Join(all, f(ctx))
+	}
+	l.closers = nil
+	return all
+}
+
+// remove removes the directory, unless something is mounted there or runs from there.
+func (l *lab) remove(context.Context) error {
+	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil && strings.Contains(string(b), " "+l.dir+"/") {
+		return errors.Errorf("there are mounts left below %s, which is therefore not removed", l.dir)
+	}
+	left := family(func(cmdline string) bool { return strings.Contains(cmdline, l.dir) })
+	err := errors.Wrapf(os.RemoveAll(l.dir), "remove the data directory")
+	if len(left) > 0 {
+		err = errors.Join(err, errors.Errorf("processes are left: %v", left))
+	}
+	return err
+}
+
+// unpack puts the image's files into a directory for peers that need one.
+func (l *lab) unpack(ctx context.Context) {
+	l.files = filepath.Join(l.dir, "files")
+	out, err := exec.CommandContext(ctx, "fsck.erofs", "--extract="+l.files, l.root).CombinedOutput()
+	if err != nil {
+		l.noFiles = errors.Errorf("the image cannot be unpacked: %v: %s", err, strings.TrimSpace(string(out)))
+	}
+}
+
+// use returns the Fleet with a pool of that size. It ends the one before, with its sandboxes.
+func (l *lab) use(ctx context.Context, warm int) (*sandbox.Fleet, error) {
+	if l.fleet != nil && l.warm == warm {
+		return l.fleet, nil
+	}
+	if err := l.closeFleet(ctx); err != nil {
+		return nil, err
+	}
+	f, err := sandbox.Open(ctx, sandbox.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits, Warm: warm})
+	if err != nil {
+		return nil, err
+	}
+	l.fleet, l.warm = f, warm
+	return f, nil
+}
+
+func (l *lab) closeFleet(ctx context.Context) error {
+	if l.fleet == nil {
+		return nil
+	}
+	list, err := l.fleet.List(ctx, account, sandbox.Filter{})
+	for _, sb := range list {
+		err = errors.Join(err, l.fleet.Destroy(ctx, account, sb.ID))
+	}
+	err = errors.Join(err, l.fleet.Close(ctx))
+	l.fleet = nil
+	return err
+}
+
+// refilled waits until the pool is full.
+func (l *lab) refilled(ctx context.Context) error {
+	const longest = 30 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	for l.fleet.Stats().Warm < l.warm {
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return errors.Wrapf(err, "wait for the pool")
+		}
+	}
+	return nil
+}
+
+// create makes a sandbox. destroy ends it, whatever has become of ctx.
+func (l *lab) create(ctx context.Context, req sandbox.Request) (sb sandbox.Sandbox, destroy func() error, err error) {
+	sb, err = l.fleet.Create(ctx, account, req)
+	return sb, func() error {
+		return l.fleet.Destroy(context.WithoutCancel(ctx), account, sb.ID)
+	}, err
+}
+
+// exec runs a command to its end, which must be a good one.
+func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) (sandbox.Result, error) {
+	x, err := l.fleet.Exec(ctx, account, id, req)
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	res, err := x.Wait(ctx)
+	if err == nil && res.ReturnCode != 0 {
+		err = errors.Errorf("%s ended with %d: %s %s", strings.Join(req.Args, " "), res.ReturnCode, res.Stderr, res.Reason)
+	}
+	return res, err
+}
+
+// anonymous takes what is of this machine only out of a text.
+func (l *lab) anonymous(text string) string {
+	for path, name := range map[string]string{l.dir: "DATA", l.opts.images: "IMAGES"} {
+		text = strings.ReplaceAll(text, path, name)
+	}
+	if host, err := os.Hostname(); err == nil && len(host) > 3 {
+		text = strings.ReplaceAll(text, host, "HOST")
+	}
+	const longest = 500
+	if len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "…"
+	}
+	return text
+}
+
+func sortedKeys(s sample) []string { return slices.Sorted(maps.Keys(s)) }

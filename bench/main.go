@@ -1,0 +1,159 @@
+// Command bench measures Harvest beside its peers: in turn, on the same work, in the same minutes. docs/performance.md says
+// what each row means and how to repeat it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// row is one thing to measure.
+type row struct {
+	id   string
+	work string // one line for the table
+	run  func(ctx context.Context, l *lab, r *recorder) error
+}
+
+// rows in the order in which they run.
+var rows = []row{
+	{"P1", "cold: create, then `python3 -c 'print(1)'`; nothing is warm", benchCold},
+	{"P2", "warm: the same from the pool of booted sandboxes", benchWarm},
+	{"P4", "exec `true` in a running sandbox, in process", benchExec},
+	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
+}
+
+// options are what the command line asks for.
+type options struct {
+	rows   []string // ids; all if empty
+	turns  int      // of each row; 0: the row's own
+	short  bool     // a look at whether all works; too few turns for figures
+	name   string   // of the result
+	out    string   // directory of results
+	data   string   // directory on a disk, in which one is made for this run
+	images string   // the image library
+	show   string   // a result to print instead of measuring
+}
+
+func main() {
+	gvisor.Main() // the engine starts this program again as its helpers
+	logf.Setup(os.Stderr, slog.LevelError, false)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	var list string
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	images := os.Getenv("HARVEST_TEST_IMAGES")
+	if images == "" {
+		images = filepath.Join(cache, "harvest-test", "images")
+	}
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&list, "rows", "", "which rows, with commas; all if empty: "+strings.Join(ids(), ","))
+	fs.IntVar(&o.turns, "n", 0, "how often each side of a row runs; 0 means what the row needs")
+	fs.BoolVar(&o.short, "short", false, "few turns: shows that everything works, not how fast it is")
+	fs.StringVar(&o.name, "name", "tmp/last", "name of the result, which is written to NAME.json in -out")
+	fs.StringVar(&o.out, "out", "bench/results", "directory of results")
+	fs.StringVar(&o.data, "data", os.TempDir(), "directory on a disk, where this run keeps its data")
+	fs.StringVar(&o.images, "images", images, "the image library")
+	fs.StringVar(&o.show, "show", "", "print the table of this result and measure nothing")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if fs.NArg() > 0 {
+		return o, errors.Errorf("%q is too much", fs.Arg(0))
+	}
+	for id := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' || r == ' ' }) {
+		if !slices.Contains(ids(), id) {
+			return o, errors.Errorf("there is no row %q; there are %s", id, strings.Join(ids(), ", "))
+		}
+		o.rows = append(o.rows, id)
+	}
+	if o.turns < 0 {
+		return o, errors.Errorf("-n cannot be %d", o.turns)
+	}
+	return o, nil
+}
+
+func ids() []string {
+	var all []string
+	for _, r := range rows {
+		all = append(all, r.id)
+	}
+	return all
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	if o.show != "" {
+		rep, err := readReport(o.show)
+		if err != nil {
+			return err
+		}
+		return rep.print(stdout)
+	}
+	l, err := openLab(ctx, o, stderr)
+	if err != nil {
+		return err
+	}
+	rep := &Report{Started: time.Now().UTC().Truncate(time.Second), Short: o.short, Machine: l.describe(ctx)}
+	for _, row := range rows {
+		if len(o.rows) > 0 && !slices.Contains(o.rows, row.id) {
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		fmt.Fprintf(stderr, "%s %s\n", row.id, row.work)
+		r := &recorder{row: &Row{ID: row.id, Work: row.work}, lab: l, stderr: stderr}
+		if err := row.run(ctx, l, r); err != nil && ctx.Err() == nil {
+			r.row.Error = err.Error()
+		}
+		rep.Rows = append(rep.Rows, r.row)
+	}
+	interrupted := ctx.Err()
+	if err := l.close(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	if interrupted != nil {
+		return errors.Wrapf(interrupted, "interrupted; all that ran was ended, and no result is written")
+	}
+	rep.Seconds = time.Since(rep.Started).Seconds()
+	rep.finish()
+	path := filepath.Join(o.out, o.name+".json")
+	if err := rep.write(path); err != nil {
+		return err
+	}
+	fmt.Fprintln(stderr, "written to", path)
+	return rep.print(stdout)
+}
