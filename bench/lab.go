@@ -186,7 +186,7 @@ func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) (san
 	}
 	res, err := x.Wait(ctx)
 	if err == nil && res.ReturnCode != 0 {
-		err = errors.Errorf("%s ended with %d: %s %s", strings.Join(req.Args, " "), res.ReturnCode, res.Stderr, res.Reason)
+		err = errors.Errorf("%s ended with %d: %s %s", req.Args[0], res.ReturnCode, res.Stderr, res.Reason)
 	}
 	return res, err
 }

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -32,8 +31,12 @@ type row struct {
 var rows = []row{
 	{"P1", "cold: create, then `python3 -c 'print(1)'`; nothing is warm", benchCold},
 	{"P2", "warm: the same from the pool of booted sandboxes", benchWarm},
+	{"P3", "many: bursts of creates, and one every 200 ms, each until its Python has printed", benchMany},
 	{"P4", "exec `true` in a running sandbox, in process", benchExec},
+	{"P5", "exec that prints 100 MB", benchOutput},
+	{"P8", "real work inside, on all cores", benchWork},
 	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
+	{"abuse", "a fork bomb, a memory bomb and a disk filler in one sandbox; `true` in another one", benchAbuse},
 }
 
 // options are what the command line asks for.
@@ -48,9 +51,12 @@ type options struct {
 	show   string   // a result to print instead of measuring
 }
 
+// errorLevel is slog's: what goes on otherwise is not of interest here.
+const errorLevel = 8
+
 func main() {
 	gvisor.Main() // the engine starts this program again as its helpers
-	logf.Setup(os.Stderr, slog.LevelError, false)
+	logf.Setup(os.Stderr, errorLevel, false)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

@@ -57,7 +57,7 @@ func (m *Measure) add(side string, v float64) {
 	s.Values = append(s.Values, v)
 }
 
-// fail records a run that did not. hide are texts that are of this machine only.
+// fail records a run that did not.
 func (r *recorder) fail(m *Measure, side string, err error) {
 	s := m.series(side)
 	s.Failed++
@@ -67,7 +67,7 @@ func (r *recorder) fail(m *Measure, side string, err error) {
 }
 
 // turns runs every side n times, in turn, after a first time that only counts if it fails. Values that a run has measured beside
-// those of measures become measures of their own, in milliseconds.
+// those of measures are parts of them, in milliseconds.
 func (r *recorder) turns(ctx context.Context, n int, measures []*Measure, sides ...side) error {
 	for turn := range n + 1 {
 		for _, s := range sides {
@@ -101,7 +101,9 @@ func (r *recorder) addAll(side string, values sample, measures []*Measure) {
 		}
 	}
 	for _, name := range sortedKeys(values) {
-		r.measure(name, "ms").add(side, values[name])
+		part := r.measure(name, "ms")
+		part.Part = true
+		part.add(side, values[name])
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ type Measure struct {
 	Unit   string    `json:"unit"`
 	Series []*Series `json:"series"`
 	Aim    *Aim      `json:"aim,omitempty"`
+	Part   bool      `json:"part,omitempty"` // only says of what another one is made
 }
 
 // Series is what one side reached.
@@ -217,7 +219,7 @@ func (rep *Report) print(w io.Writer) error {
 	}
 	table := [][]string{{"row", "measure", "side", "n", "failed", "p50", "p95", "p99", "Harvest ÷ it", "aim", ""}}
 	for _, row := range rep.Rows {
-		for _, m := range row.Measures {
+		for _, m := range row.whole() {
 			table = append(table, m.lines(row.ID)...)
 		}
 	}
@@ -250,7 +252,29 @@ func (m *Measure) lines(id string) [][]string {
 	return lines
 }
 
+// whole returns the measures that are not parts of others.
+func (row *Row) whole() []*Measure {
+	return slices.DeleteFunc(slices.Clone(row.Measures), func(m *Measure) bool { return m.Part })
+}
+
+// parts tells the medians of the others in one line.
+func (row *Row) parts() string {
+	var texts []string
+	for _, m := range row.Measures {
+		for _, s := range m.Series {
+			if m.Part && s.N > 0 {
+				texts = append(texts, m.Name+" "+number(s.P50))
+			}
+		}
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("- %s: of Harvest's time, p50 in ms: %s\n", row.ID, strings.Join(texts, ", "))
+}
+
 func (row *Row) printRest(b *strings.Builder) {
+	b.WriteString(row.parts())
 	for _, c := range row.Checks {
 		word := "ok"
 		if !c.OK {
