@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
+	"github.com/RelevanceAI/harvest/engine/gvisor/filter"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -29,7 +30,18 @@ const checkTime = 30 * time.Second
 // Check says what of this machine sandboxes can use. It boots one, in a temporary directory under dir. executable is as in
 // Options.
 func Check(ctx context.Context, dir, executable string) []Finding {
-	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkBoot(ctx, dir, executable)}
+	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkFilter(), checkBoot(ctx, dir, executable)}
+}
+
+// checkFilter compares the system call filter of gVisor's process with what gVisor would compile.
+func checkFilter() Finding {
+	const anySocket = 9
+	f := Finding{Name: "system call filter", OK: true, Detail: "compiled ahead, and the same as gVisor's own"}
+	if err := filter.Verify(anySocket); err != nil {
+		f.OK, f.Weaker, f.Detail = false, errors.Is(err, errors.Unsupported), err.Error()
+		f.Remedy = "build Harvest anew, with the version of gVisor that go.mod names"
+	}
+	return f
 }
 
 func checkPrivileges() Finding {

@@ -2,11 +2,14 @@ package gvisor
 
 import (
 	"os"
+	"runtime/debug"
 	"strings"
+	"time"
 
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/specutils"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/filter"
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 )
 
@@ -23,7 +26,24 @@ func Main() {
 	case name == keeper.ToolName:
 		os.Exit(keeper.Tool(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	case strings.HasPrefix(name, "runsc-"), name == specutils.ExePath:
+		if name == "runsc-sandbox" {
+			bootWithoutGC()
+			filter.Register()
+		}
 		maincli.Main()
 		os.Exit(0)
 	}
+}
+
+// bootTime is when gVisor has certainly booted, and the first command has mostly run.
+const bootTime = 400 * time.Millisecond
+
+// bootWithoutGC keeps the garbage collector out of the way while gVisor boots, and makes up for it once: what booting has
+// left goes back to the host.
+func bootWithoutGC() {
+	percent := debug.SetGCPercent(-1)
+	time.AfterFunc(bootTime, func() {
+		debug.SetGCPercent(percent)
+		debug.FreeOSMemory()
+	})
 }

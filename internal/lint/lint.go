@@ -88,8 +88,8 @@ func load(root fs.FS) (*tree, error) {
 			t.docs[p] = string(text)
 			return nil
 		}
-		if strings.Contains(p, "testdata/") {
-			return nil
+		if strings.Contains(p, "testdata/") || strings.HasPrefix(string(text), "//go:build ignore\n") {
+			return nil // a program that go generate runs is no part of its package
 		}
 		f, err := parse(p, text)
 		if err != nil {
