@@ -468,22 +468,27 @@ func (k *Keeper) readStdin(conn *wire.Conn, c *command, stdin bool) {
 		}
 		switch {
 		case kind == wire.KindStdin && stdin:
-			c.mu.Lock()
-			f := c.stdin
-			c.mu.Unlock()
-			switch {
-			case f == nil:
-			case c.terminal != nil:
-				err = k.typeIn(c, payload)
-			default:
-				_, err = io.Copy(f, payload) // an error means that the command reads no more
-			}
+			k.giveInput(c, payload)
 		case kind == wire.KindStdinEnd && stdin:
 			c.endStdin()
 		}
 		if _, err := io.Copy(io.Discard, payload); err != nil {
 			return
 		}
+	}
+}
+
+// giveInput writes to the command's input. An error means that the command reads no more, which is its right.
+func (k *Keeper) giveInput(c *command, r io.Reader) {
+	c.mu.Lock()
+	f := c.stdin
+	c.mu.Unlock()
+	switch {
+	case f == nil:
+	case c.terminal != nil:
+		_ = k.typeIn(c, r)
+	default:
+		_, _ = io.Copy(f, r)
 	}
 }
 
