@@ -139,11 +139,11 @@ func (o offender) ended(ctx context.Context, longest time.Duration) (sandbox.Res
 }
 
 // gone destroys the sandbox and checks that nothing of it is left.
-func (o offender) gone(name string) {
+func (o offender) gone(ctx context.Context, name string) {
 	begin := time.Now()
 	err := o.destroy()
 	took := time.Since(begin)
-	left := family(func(cmdline string) bool { return strings.Contains(cmdline, o.sb.Handle.Ref) })
+	left := waitGone(ctx, func(cmdline string) bool { return strings.Contains(cmdline, o.sb.Handle.Ref) })
 	detail := fmt.Sprintf("in %d ms, %d processes left", took.Milliseconds(), len(left))
 	if err != nil {
 		detail += ": " + err.Error()
@@ -178,7 +178,7 @@ func (r *recorder) refused(ctx context.Context, a abuse, v victim, n int) error 
 		return err
 	}
 	o.output.waitFor(ctx, a.reports, reportTime)
-	o.gone(a.name)
+	o.gone(ctx, a.name)
 	return ctx.Err()
 }
 
@@ -224,7 +224,7 @@ func (r *recorder) outOfMemory(ctx context.Context, a abuse, v victim, n int) er
 			seen++
 		}
 		if rounds == 0 {
-			o.gone(a.name)
+			o.gone(ctx, a.name)
 		} else if err := o.destroy(); err != nil {
 			return err
 		}

@@ -107,11 +107,11 @@ func (l *lab) close(ctx context.Context) error {
 }
 
 // remove removes the directory, unless something is mounted there or runs from there.
-func (l *lab) remove(context.Context) error {
+func (l *lab) remove(ctx context.Context) error {
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil && strings.Contains(string(b), " "+l.dir+"/") {
 		return errors.Errorf("there are mounts left below %s, which is therefore not removed", l.dir)
 	}
-	left := family(func(cmdline string) bool { return strings.Contains(cmdline, l.dir) })
+	left := waitGone(ctx, func(cmdline string) bool { return strings.Contains(cmdline, l.dir) })
 	err := errors.Wrapf(os.RemoveAll(l.dir), "remove the data directory")
 	if len(left) > 0 {
 		err = errors.Join(err, errors.Errorf("processes are left: %v", left))
@@ -193,11 +193,14 @@ func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) (san
 
 // anonymous takes what is of this machine only out of a text.
 func (l *lab) anonymous(text string) string {
-	for path, name := range map[string]string{l.dir: "DATA", l.opts.images: "IMAGES"} {
-		text = strings.ReplaceAll(text, path, name)
+	hide := map[string]string{l.dir: "DATA", l.opts.images: "IMAGES"}
+	if host, err := os.Hostname(); err == nil && len(host) > 3 { // shorter ones are in ordinary words
+		hide[host] = "HOST"
 	}
-	if host, err := os.Hostname(); err == nil && len(host) > 3 {
-		text = strings.ReplaceAll(text, host, "HOST")
+	for what, name := range hide {
+		if what != "" {
+			text = strings.ReplaceAll(text, what, name)
+		}
 	}
 	const longest = 500
 	if len(text) > longest {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -42,6 +44,18 @@ func family(match func(cmdline string) bool) []int {
 		}
 	}
 	return all
+}
+
+// waitGone waits a moment until no process matches any more, and returns those that do: the last ones end just after the answer
+// that a sandbox is destroyed.
+func waitGone(ctx context.Context, match func(cmdline string) bool) []int {
+	const longest = 2 * time.Second
+	for end := time.Now().Add(longest); ; {
+		left := family(match)
+		if len(left) == 0 || time.Now().After(end) || pause(ctx, 10*time.Millisecond) != nil {
+			return left
+		}
+	}
 }
 
 // parentOf returns the parent in a /proc/PID/stat, or 0. The name before it may contain anything.

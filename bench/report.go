@@ -242,10 +242,8 @@ func (m *Measure) lines(id string) [][]string {
 		if s.Ratio > 0 {
 			line[8] = number(s.Ratio)
 		}
-		if a := m.Aim; a != nil && (a.Peer == s.Side || a.Peer == "" && s.Side == harvest) {
-			line[9], line[10] = a.String(), a.Verdict
-		} else if a != nil && s.Side == harvest && m.side(a.Peer) == nil {
-			line[9], line[10] = a.String(), unknown
+		if m.Aim != nil && s.Side == m.judged() {
+			line[9], line[10] = m.Aim.String(), m.Aim.Verdict
 		}
 		lines = append(lines, line)
 	}
@@ -271,6 +269,14 @@ func (row *Row) parts() string {
 		return ""
 	}
 	return fmt.Sprintf("- %s: of Harvest's time, p50 in ms: %s\n", row.ID, strings.Join(texts, ", "))
+}
+
+// judged is the side in whose line the aim stands: the peer that it names, if that is there.
+func (m *Measure) judged() string {
+	if m.side(m.Aim.Peer) != nil {
+		return m.Aim.Peer
+	}
+	return harvest
 }
 
 func (row *Row) printRest(b *strings.Builder) {
