@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"os/signal"
@@ -143,8 +144,10 @@ func (c *cli) rawTerminal() (restore func(), err error) {
 // finish reports how a command ended, as its own exit code.
 func (c *cli) finish(res api.Result, asJSON bool) error {
 	if asJSON {
-		if err := printJSON(c.out, res); err != nil {
-			return err
+		line := json.NewEncoder(c.out)
+		line.SetEscapeHTML(false)
+		if err := line.Encode(res); err != nil {
+			return errors.Wrapf(err, "print")
 		}
 	} else if res.Reason != "" {
 		c.notef("%s", res.Reason)

@@ -23,14 +23,21 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// memoryInterval is how often memory is looked at. With a cgroup, the kernel holds the limit and this only notices; without
-// one, what a sandbox can take above its limit is what it can allocate in this time.
-const memoryInterval = 100 * time.Millisecond
+// How often memory is looked at. With a cgroup, the kernel holds the limit and this only notices; without one, what a sandbox
+// can take above its limit is what it can allocate in this time.
+const (
+	memoryInterval      = 500 * time.Millisecond
+	memoryWatchInterval = 100 * time.Millisecond
+)
 
 // watchMemory ends the sandbox when its memory ran out, until stop is closed. The kernel may have killed only a part of
 // gVisor, after which the sandbox is of no use.
 func (k *Keeper) watchMemory(stop <-chan struct{}) {
-	tick := time.NewTicker(memoryInterval)
+	interval := memoryInterval
+	if k.args.Cgroup == "" {
+		interval = memoryWatchInterval
+	}
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
