@@ -78,8 +78,10 @@ type closing struct {
 
 func (c closing) Close() error { return errors.Join(c.Engine.Close(), c.volumes.Close()) }
 
-func conformance(t *testing.T) {
+// conformance runs the suite; copySize is as in the Harness.
+func conformance(t *testing.T, copySize int64) {
 	enginetest.Run(t, enginetest.Harness{
+		CopySize: copySize,
 		Open: func(t *testing.T, dir string) engine.Engine {
 			e := open(t, dir)
 			return closing{e, e.Volumes().(*volume.Local)}
@@ -94,7 +96,7 @@ func conformance(t *testing.T) {
 // mission: A11
 func TestConformance(t *testing.T) {
 	testenv.Root(t)
-	conformance(t)
+	conformance(t, 0)
 }
 
 // stranger is a user without an entry in any database.
@@ -103,7 +105,7 @@ const stranger = 23456
 // TestConformanceRootless runs the suite again as an ordinary user.
 func TestConformanceRootless(t *testing.T) {
 	if os.Getenv(rootEnv) != "" {
-		conformance(t)
+		conformance(t, 64<<20) // a GiB is copied as root
 		return
 	}
 	testenv.Root(t)

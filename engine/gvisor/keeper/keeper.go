@@ -160,11 +160,11 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	if k.exe, err = os.Open("/proc/self/exe"); err != nil {
 		return nil, errors.Wrapf(err, "open own program")
 	}
-	if k.args.Cgroup == "" {
-		limitCPUs(k.args.Limits.CPU)
-	}
 	stage("keeper")
 	err = k.onThread(func() error {
+		if k.args.Cgroup == "" {
+			limitCPUs(k.args.Limits.CPU)
+		}
 		k.guest, err = bootGuest(k.args)
 		return err
 	})

@@ -145,7 +145,7 @@ func intruders(all []procfs.ProcessProcfsDump, newest int) []int32 {
 	return pids
 }
 
-// limitCPUs binds this process, and so the sandbox, to as many processors as cpu rounded up: the limit where there is no cgroup.
+// limitCPUs binds the calling thread, and so the sandbox that it starts, to as many processors as cpu rounded up: the limit where there is no cgroup.
 func limitCPUs(cpu float64) {
 	n := int(math.Ceil(cpu))
 	var all, some unix.CPUSet
