@@ -7,6 +7,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -186,7 +187,7 @@ func checkTime(p *problems, field string, seconds float64, otherwise, most time.
 		return otherwise
 	}
 	if math.IsNaN(seconds) || seconds < 0 || seconds > most.Seconds() {
-		p.invalidf(fmt.Sprintf("give a number from 0, which means the default, to %.0f", most.Seconds()), "%s cannot be %v", field, seconds)
+		p.invalidf(fmt.Sprintf("give a number from 0, which means the default, to %.0f", most.Seconds()), "%s cannot be %s", field, strconv.FormatFloat(seconds, 'f', -1, 64))
 		return otherwise
 	}
 	return time.Duration(seconds * float64(time.Second))
