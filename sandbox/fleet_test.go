@@ -268,6 +268,7 @@ func TestList(t *testing.T) {
 		w.opts.Prices = sandbox.Prices{CPUSecond: 1}
 		f := w.open(t)
 		one := create(t, f, sandbox.Request{Name: "one", Tags: map[string]string{"k": "v"}})
+		time.Sleep(time.Second) // ids of one millisecond are in no order when other tests have other clocks
 		two := create(t, f, sandbox.Request{Name: "two"})
 		if err := f.Destroy(t.Context(), account, "two"); err != nil {
 			t.Fatal(err)
