@@ -302,3 +302,52 @@ func TestServerDiesAfterCreate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A fork bomb is stopped at the limit of processes, is killed by Kill, and the sandbox lives on.
+// mission: A3
+func TestForkBombIsKilled(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one", Limits: engine.Limits{Processes: 100, Memory: 2 << 30}})
+	const bomb = `
+import errno, os
+told = False
+while True:
+    try:
+        os.fork()
+    except OSError as e:
+        if not told:
+            told = True
+            print(errno.errorcode[e.errno], flush=True)
+`
+	full := make(chan struct{}, 1)
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"python3", "-c", bomb}, Stdout: writerFunc(func(b []byte) (int, error) {
+		if bytes.Contains(b, []byte("EAGAIN")) {
+			select {
+			case full <- struct{}{}:
+			default:
+			}
+		}
+		return len(b), nil
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-full:
+	case <-time.After(time.Minute):
+		t.Fatal("the bomb did not reach the limit in a minute")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	begin := time.Now()
+	if err := p.Kill(ctx); err != nil {
+		t.Fatalf("Kill: %v", err)
+	}
+	t.Logf("killed in %v", time.Since(begin))
+	if exit, err := p.Wait(ctx); err != nil || exit.Signal != "KILL" {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+	if exit, out := run(t, sb, "sh", "-c", "echo alive; ls /proc | grep -c '^[0-9]'"); exit.Code != 0 || !strings.HasPrefix(out, "alive\n") {
+		t.Errorf("afterwards: %+v, %q", exit, out)
+	}
+}

@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/creack/pty"
 	"github.com/moby/sys/user"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/boot/procfs"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
@@ -79,79 +76,6 @@ func ended(c *command) bool {
 	}
 }
 
-// How killAll chases processes that fork while they are killed: a look may miss one that was just being born, so two in a row
-// must find none. It gives up after killRounds.
-const (
-	killLooks  = 2
-	killPause  = 2 * time.Millisecond
-	killRounds = 5000
-)
-
-// killTree kills a command and all that descends from it. What it started carries its marker in its environment, or has an
-// ancestor, process group or session that does.
-func (k *Keeper) killTree(c *command) error {
-	if k.errEnded() != nil {
-		return nil
-	}
-	if !ended(c) {
-		_ = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, syscall.SIGKILL, false)
-	}
-	return k.killAll(func(all []procfs.ProcessProcfsDump) []int32 { return tree(all, marker+"="+c.id) })
-}
-
-// killAll kills the processes that choose picks, until it finds none any more.
-func (k *Keeper) killAll(choose func([]procfs.ProcessProcfsDump) []int32) error {
-	clear := 0
-	for range killRounds {
-		all, err := k.guest.sb.ProcfsDump()
-		if err != nil {
-			if k.errEnded() != nil {
-				return nil
-			}
-			return errors.Wrapf(err, "list processes")
-		}
-		victims := choose(all)
-		if clear++; len(victims) > 0 {
-			clear = 0
-		}
-		if clear == killLooks {
-			return nil
-		}
-		for _, pid := range victims {
-			_ = k.guest.sb.SignalProcess(k.guest.mainID(), pid, syscall.SIGKILL, false)
-		}
-		if len(victims) > 0 {
-			time.Sleep(killPause)
-		}
-	}
-	err := errors.Newf(errors.Unavailable, "new processes start faster than they can be killed")
-	return errors.Remedy(err, "destroy the sandbox")
-}
-
-// tree returns the processes that belong to the command with that mark: those that carry it, their descendants, and the
-// members of groups and sessions that they lead.
-func tree(all []procfs.ProcessProcfsDump, mark string) []int32 {
-	in := map[int32]bool{}
-	for {
-		before := len(in)
-		for _, p := range all {
-			s := p.Status
-			if slices.Contains(p.Env, mark) || in[s.PPID] || in[p.Stat.PGID] || in[p.Stat.SID] {
-				in[s.PID] = true
-			}
-		}
-		if len(in) == before {
-			break
-		}
-	}
-	pids := make([]int32, 0, len(in))
-	for pid := range in {
-		pids = append(pids, pid)
-	}
-	slices.Sort(pids)
-	return pids
-}
-
 // typeIn passes what somebody typed to a terminal. The kernel's line discipline echoes control characters, but would signal
 // processes of the host; those of the sandbox get their signals from here.
 func (k *Keeper) typeIn(c *command, r io.Reader) error {
@@ -215,6 +139,11 @@ func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
 
 // readFile reads a small file of the sandbox from outside; a file that does not exist is empty.
 func (k *Keeper) readFile(path string) ([]byte, error) {
+	return k.guest.readFile(k.guest.mainID(), path)
+}
+
+// readFile is readFile in one of the containers.
+func (g *guest) readFile(container, path string) ([]byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, errors.Wrapf(err, "pipe")
@@ -222,7 +151,7 @@ func (k *Keeper) readFile(path string) ([]byte, error) {
 	defer r.Close()
 	done := make(chan error, 1)
 	go func() {
-		err := k.guest.sb.ReadFile(k.guest.mainID(), path, 0, maxDatabase, w)
+		err := g.sb.ReadFile(container, path, 0, maxDatabase, w)
 		_ = w.Close()
 		done <- err
 	}()

@@ -12,7 +12,8 @@ import (
 
 	"github.com/erofs/go-erofs"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/boot/procfs"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
@@ -59,41 +60,59 @@ func TestInitImageHoldsTheProgram(t *testing.T) {
 }
 
 // process is a short form of what gVisor tells about a process.
-func process(pid, ppid, pgid, sid int32, env ...string) procfs.ProcessProcfsDump {
-	return procfs.ProcessProcfsDump{Env: env, Status: procfs.Status{PID: pid, PPID: ppid}, Stat: procfs.Stat{PGID: pgid, SID: sid}}
+func process(pid, ppid, pgid int32) *control.Process {
+	return &control.Process{PID: kernel.ThreadID(pid), PPID: kernel.ThreadID(ppid), PGID: kernel.ThreadID(pgid)}
 }
 
 // mission: A3
-func TestTreeFindsAllThatACommandStarted(t *testing.T) {
+func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 	t.Parallel()
-	const mark = marker + "=p7"
-	all := []procfs.ProcessProcfsDump{
-		process(1, 0, 1, 1),
-		process(2, 0, 2, 2, mark),                     // the command
-		process(3, 2, 2, 2, mark),                     // its child
-		process(4, 1, 4, 4, mark, "X=1"),              // a daemon: orphan in a session of its own
-		process(5, 4, 5, 4),                           // a child of the daemon that cleared its environment
-		process(6, 1, 4, 4),                           // an orphan in the daemon's group
-		process(7, 1, 7, 7, marker+"=p70", "Y="+mark), // another command
-		process(8, 0, 8, 8, marker+"=p8"),
+	all := []*control.Process{
+		process(2, 0, 2),  // the container's first process
+		process(3, 0, 3),  // the command
+		process(4, 3, 3),  // its child
+		process(5, 2, 5),  // a daemon: orphan in a session of its own
+		process(6, 5, 6),  // a child of the daemon that cleared its environment
+		process(7, 2, 5),  // an orphan in the daemon's group that cleared its environment
+		process(8, 2, 8),  // another command's daemon
+		process(9, 0, 9),  // another command
+		process(10, 2, 4), // an orphan in a group whose leader is the command's child
 	}
-	if got, want := tree(all, mark), []int32{2, 3, 4, 5, 6}; !slices.Equal(got, want) {
-		t.Errorf("tree is %v, want %v", got, want)
+	asked := 0
+	known := newCensus(func(pid int32) []byte {
+		asked++
+		return []byte(map[int32]string{
+			3: "A=b\x00" + marker + "=p7", 5: marker + "=p7\x00X=1", 8: marker + "=p70\x00Y=" + marker + "=p7", 9: marker + "=p8",
+		}[pid])
+	})
+	mine := func(owner string) bool { return owner == "p7" }
+	if got, want := known.choose(all, mine), []int32{3, 4, 5, 6, 7, 10}; !slices.Equal(got, want) {
+		t.Errorf("chosen are %v, want %v", got, want)
 	}
-	if got := tree(all, marker+"=p99"); len(got) != 0 {
-		t.Errorf("tree of nothing is %v", got)
+	if asked != 4 {
+		t.Errorf("%d environments were read, want those of 4 processes", asked)
+	}
+	// The command is gone meanwhile; its group's members still belong to it.
+	if got := known.choose([]*control.Process{all[0], process(11, 2, 3), process(12, 2, 12)}, mine); !slices.Equal(got, []int32{11}) {
+		t.Errorf("later, chosen are %v", got)
+	}
+	for range 2 * killSignals {
+		known.choose(all[:3], mine)
+	}
+	if got := known.choose(all[:3], mine); len(got) != 0 {
+		t.Errorf("what is dead is still chosen: %v", got)
+	}
+	if got := known.choose(nil, mine); got != nil {
+		t.Errorf("of nothing, chosen are %v", got)
 	}
 }
 
-func TestIntrudersAreNotWhatCameLater(t *testing.T) {
+func TestStartedBefore(t *testing.T) {
 	t.Parallel()
-	sleeper := process(1, 0, 1, 1)
-	sleeper.Exe = "/init"
-	first := process(2, 0, 2, 2)
-	first.Exe = initPath + "/init"
-	all := []procfs.ProcessProcfsDump{sleeper, first, process(3, 0, 3, 3, marker+"=p4"), process(4, 3, 3, 3), process(5, 0, 5, 5, marker+"=p6")}
-	if got, want := intruders(all, 5), []int32{3, 4}; !slices.Equal(got, want) {
-		t.Errorf("intruders are %v, want %v", got, want)
+	for id, want := range map[string]bool{"p5": true, "p6": false, "p66": false, "": true} {
+		if got := startedBefore(id, 5); got != want {
+			t.Errorf("%q before p5: %t", id, got)
+		}
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/boot/procfs"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
@@ -125,24 +124,14 @@ func (k *Keeper) killForSpace() {
 		}
 	}
 	k.mu.Unlock()
-	_ = k.killAll(func(all []procfs.ProcessProcfsDump) []int32 { return intruders(all, newest) })
+	_ = k.killAll(func(owner string) bool { return startedBefore(owner, newest) })
 }
 
-// intruders returns all processes but those that only sleep as the first of a container, and those of commands that were
-// started after the one with the number newest.
-func intruders(all []procfs.ProcessProcfsDump, newest int) []int32 {
-	var pids []int32
-	for _, p := range all {
-		later := slices.ContainsFunc(p.Env, func(pair string) bool {
-			id, mine := strings.CutPrefix(pair, marker+"=p")
-			n, err := strconv.Atoi(id)
-			return mine && err == nil && n > newest
-		})
-		if !later && p.Exe != initPath+"/init" && p.Exe != "/init" {
-			pids = append(pids, p.Status.PID)
-		}
-	}
-	return pids
+// startedBefore reports whether a command's id is at most the one with the number newest. What belongs to no command counts
+// as old.
+func startedBefore(id string, newest int) bool {
+	n, err := strconv.Atoi(strings.TrimPrefix(id, "p"))
+	return err != nil || n <= newest
 }
 
 // limitCPUs binds the calling thread, and so the sandbox that it starts, to as many processors as cpu rounded up: the limit where there is no cgroup.
