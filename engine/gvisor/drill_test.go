@@ -3,8 +3,8 @@ package gvisor_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -132,10 +132,13 @@ func TestSentryIsKilled(t *testing.T) {
 	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "echo before; sleep 1000"}, Stdout: writerFunc(func(b []byte) (int, error) {
 		out.Write(b)
 		for _, pid := range keepers(t, dir) {
-			children, _ := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output()
-			for _, child := range strings.Fields(string(children)) {
-				n, _ := strconv.Atoi(child)
-				_ = syscall.Kill(n, syscall.SIGKILL)
+			lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+			for _, list := range lists {
+				children, _ := os.ReadFile(list)
+				for _, child := range strings.Fields(string(children)) {
+					n, _ := strconv.Atoi(child)
+					_ = syscall.Kill(n, syscall.SIGKILL)
+				}
 			}
 		}
 		return len(b), nil
