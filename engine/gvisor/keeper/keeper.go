@@ -161,10 +161,10 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 		return nil, errors.Wrapf(err, "open own program")
 	}
 	stage("keeper")
+	if k.args.Cgroup == "" {
+		limitCPUs(k.args.Limits.CPU)
+	}
 	err = k.onThread(func() error {
-		if k.args.Cgroup == "" {
-			limitCPUs(k.args.Limits.CPU)
-		}
 		k.guest, err = bootGuest(k.args)
 		return err
 	})

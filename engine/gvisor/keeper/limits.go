@@ -134,7 +134,7 @@ func startedBefore(id string, newest int) bool {
 	return err != nil || n <= newest
 }
 
-// limitCPUs binds the calling thread, and so the sandbox that it starts, to as many processors as cpu rounded up: the limit where there is no cgroup.
+// limitCPUs binds this process, and so the sandbox that it starts, to as many processors as cpu rounded up: the limit where there is no cgroup.
 func limitCPUs(cpu float64) {
 	n := int(math.Ceil(cpu))
 	var all, some unix.CPUSet
@@ -152,7 +152,12 @@ func limitCPUs(cpu float64) {
 	for i := range n {
 		some.Set(ids[(skip+i)%len(ids)])
 	}
-	_ = unix.SchedSetaffinity(0, &some)
+	threads, _ := os.ReadDir("/proc/self/task") // whichever of them starts the sandbox hands it on
+	for _, thread := range threads {
+		if id, err := strconv.Atoi(thread.Name()); err == nil {
+			_ = unix.SchedSetaffinity(id, &some)
+		}
+	}
 }
 
 // mebibytes prints a size for people.
