@@ -396,5 +396,10 @@ func (p *process) hasEnded() bool {
 }
 
 func (p *process) Kill(ctx context.Context) error {
+	if err := killMarked(ctx, markProcess+p.id); err != nil || p.hasEnded() {
+		return err
+	}
+	// A program that has only just begun may not have shown its environment yet.
+	_ = p.Signal(ctx, "KILL") // an error means that it has ended
 	return killMarked(ctx, markProcess+p.id)
 }
