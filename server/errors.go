@@ -2,7 +2,10 @@ package server
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
@@ -46,9 +49,31 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 		abort(w)
 		return
 	}
+	text := append(marshal(p), '\n')
+	rc := http.NewResponseController(w)
+	// Without it, net/http reads a part of the body before it answers, and closes the connection soon after.
+	_ = rc.EnableFullDuplex()
 	w.Header().Set("Content-Type", api.TypeProblem)
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(p.Status)
-	encode(w, p)
+	if _, err := w.Write(text); err != nil || rc.Flush() != nil {
+		return
+	}
+	drain(rc, r)
+}
+
+// lateBody is how long a refused request may go on sending, until its sender has read why.
+const lateBody = 10 * time.Second
+
+// drain reads what is still sent. A connection that is closed before would break the sender's write, and the sender would
+// report that instead of the answer (RFC 9112, 9.6).
+func drain(rc *http.ResponseController, r *http.Request) {
+	if rc.SetReadDeadline(time.Now().Add(lateBody)) != nil {
+		return
+	}
+	if _, err := io.Copy(io.Discard, r.Body); err == nil {
+		_ = rc.SetReadDeadline(time.Time{})
+	}
 }
 
 // abort breaks an answer off. It cannot fail in a way that matters: then the connection is closed already.
