@@ -7,6 +7,7 @@ package engine
 import (
 	"context"
 	"io"
+	"net"
 	"time"
 
 	"github.com/RelevanceAI/harvest/image"
@@ -44,6 +45,8 @@ type Capabilities struct {
 	Warm      bool     `json:"warm"`     // the engine implements Warmer
 	Volumes   bool     `json:"volumes"`  // Spec.Mounts works
 	Users     bool     `json:"users"`    // Command.User works
+	Network   bool     `json:"network"`  // every NetworkMode works, sandboxes implement Networker and Dialer
+	Snapshot  bool     `json:"snapshot"` // sandboxes implement Snapshotter
 	Isolated  bool     `json:"isolated"` // false only for the fake, which runs commands as plain child processes
 }
 
@@ -86,9 +89,57 @@ type Limits struct {
 	Files     int   `json:"files"`     // open files of one process
 }
 
-// Network is what a sandbox reaches.
+// Network is what a sandbox reaches. Rules are domains ("example.org", "*.example.org"), addresses and CIDRs, each with an optional
+// ":port". Deny wins over Allow.
 type Network struct {
-	Mode string `json:"mode"` // "none": nothing but its own loopback
+	Mode  NetworkMode `json:"mode"`
+	Allow []string    `json:"allow,omitempty"` // with "default" in addition to the internet, with "allow" nothing else
+	Deny  []string    `json:"deny,omitempty"`
+}
+
+// NetworkMode is what a sandbox reaches where no rule says otherwise.
+type NetworkMode string
+
+// The modes.
+const (
+	NetworkNone    NetworkMode = "none"    // nothing but its own loopback
+	NetworkDefault NetworkMode = "default" // the internet: no loopback, private, link-local, CGNAT, ULA, multicast, metadata or host address
+	NetworkAllow   NetworkMode = "allow"   // what Allow names
+)
+
+// Denial is a connection or a look-up that the network policy refused.
+type Denial struct {
+	Seq      uint64    `json:"seq"` // counts up from 1 in each sandbox
+	Time     time.Time `json:"time"`
+	Protocol string    `json:"protocol"`         // "tcp", "udp", "icmp" or "dns"
+	Domain   string    `json:"domain,omitempty"` // as looked up, or as the connection names it (SNI, Host)
+	Address  string    `json:"address,omitempty"`
+	Port     int       `json:"port,omitempty"`
+	Reason   string    `json:"reason"`          // one sentence
+	Count    int       `json:"count,omitempty"` // of equal ones that this entry stands for, when there are many
+}
+
+// Networker is a sandbox whose network can be changed and watched while it runs.
+type Networker interface {
+	// SetNetwork replaces the policy. Connections that the new one forbids are cut before it returns.
+	SetNetwork(ctx context.Context, network Network) error
+	// Denials returns what was denied after seq, oldest first, and waits until there is something. Old ones are dropped.
+	Denials(ctx context.Context, seq uint64) ([]Denial, error)
+}
+
+// Dialer is a sandbox into whose TCP ports the host may connect; nothing else reaches them.
+type Dialer interface {
+	// Dial connects to a port on which a command listens, on any address of the sandbox's, loopback included. Unavailable
+	// if nobody listens.
+	Dial(ctx context.Context, port int) (net.Conn, error)
+}
+
+// Snapshotter is a sandbox whose changed files can be read while it runs.
+type Snapshotter interface {
+	// Snapshot writes all that differs from the root file system of the sandbox's image as a tar stream, consistent in itself,
+	// in the form of an OCI layer (https://github.com/opencontainers/image-spec/blob/main/layer.md): whiteouts for what was removed. Volumes
+	// and what is mounted by the engine are not part of it. path, if not "", limits it to what lies below that directory.
+	Snapshot(ctx context.Context, path string, w io.Writer) error
 }
 
 // Sandbox is a running sandbox. All methods may be called concurrently. A sandbox that has ended answers with Conflict.

@@ -3,19 +3,41 @@ package image
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
 // Spec says what an image consists of. Equal specs have equal digests, and a digest is built once.
 type Spec struct {
-	Base string `json:"base"` // "base" is Harvest's own (mission B1)
+	// Base is what it starts from: "base" and "agent" are Harvest's own (mission B1, B3); otherwise the id or name of an image
+	// of the library, or a registry's reference such as "debian:12" or "ghcr.io/owner/name@sha256:…". "" with Dockerfile.
+	Base     string `json:"base,omitempty"`
+	Platform string `json:"platform,omitempty"` // "linux/amd64"; "" means this machine's
+
+	Commands   []string          `json:"commands,omitempty"`   // instructions of a Dockerfile, run on top of Base
+	Dockerfile string            `json:"dockerfile,omitempty"` // a whole one, as text
+	Context    string            `json:"context,omitempty"`    // digest of the build context's files, "" without one; the files are in BuildOptions
+	Target     string            `json:"target,omitempty"`     // stage to build; "" means the last one
+	Args       map[string]string `json:"args,omitempty"`       // build arguments
+
+	Parent string `json:"parent,omitempty"` // of a snapshot: id of the image that its sandbox had
+	Layer  string `json:"layer,omitempty"`  // of a snapshot: digest of what differs from it
 }
 
 // Config is what an image says about how commands run in it.
 type Config struct {
-	Env  map[string]string `json:"env,omitempty"`
-	User string            `json:"user,omitempty"`
-	Dir  string            `json:"dir,omitempty"`
+	Env        map[string]string `json:"env,omitempty"`
+	User       string            `json:"user,omitempty"`
+	Dir        string            `json:"dir,omitempty"`
+	Entrypoint []string          `json:"entrypoint,omitempty"`
+	Cmd        []string          `json:"cmd,omitempty"`
+	Shell      []string          `json:"shell,omitempty"`
+	Ports      []string          `json:"ports,omitempty"`   // "8080/tcp"
+	Volumes    []string          `json:"volumes,omitempty"` // paths; kept for export, not mounted
+	Labels     map[string]string `json:"labels,omitempty"`
+	StopSignal string            `json:"stop_signal,omitempty"`
+	// Healthcheck is kept for export as the image's configuration has it.
+	Healthcheck json.RawMessage `json:"healthcheck,omitempty"`
 }
 
 // Image is a built image.

@@ -147,7 +147,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	}
 	spec := engine.Spec{
 		ID: e.id, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
-		Limits: p.limits, Network: engine.Network{Mode: p.Network.Mode},
+		Limits: p.limits, Network: engine.Network{Mode: engine.NetworkMode(p.Network.Mode)},
 	}
 	for _, m := range p.Volumes {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: m.Name, Path: m.Path, ReadOnly: m.ReadOnly})

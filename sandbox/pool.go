@@ -38,7 +38,7 @@ func (f *Fleet) openPool() {
 		return
 	}
 	f.pool = &pool{
-		fleet: f, warmer: warmer, limits: p.limits, network: engine.Network{Mode: p.Network.Mode},
+		fleet: f, warmer: warmer, limits: p.limits, network: engine.Network{Mode: engine.NetworkMode(p.Network.Mode)},
 		ready: make(chan engine.Warm, f.opts.Warm), more: make(chan struct{}, 1),
 	}
 	f.tasks.Go(f.pool.fill)
@@ -46,7 +46,7 @@ func (f *Fleet) openPool() {
 
 // take returns a warm sandbox that fits, or nil. It never waits.
 func (p *pool) take(plan plan) engine.Warm {
-	if p == nil || plan.Cold || plan.limits != p.limits || plan.Network.Mode != p.network.Mode {
+	if p == nil || plan.Cold || plan.limits != p.limits || engine.NetworkMode(plan.Network.Mode) != p.network.Mode {
 		return nil
 	}
 	select {

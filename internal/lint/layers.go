@@ -28,7 +28,7 @@ var rows = []row{
 	{"config", nil, "config knows values only; whoever uses them converts them"},
 	{"event", nil, "events are plain; the package that sends one fills it"},
 	{"secret", []string{"config"}, "secrets are plain; sandbox and session decide who gets them"},
-	{"gateway", []string{"internal/..."}, "the gateway asks a policy function that it is given"},
+	{"gateway/...", []string{"gateway/...", "internal/..."}, "the gateway is plain: whoever runs it gives it the policy"},
 	{"volume", []string{"internal/..."}, "volumes know nothing of engines"},
 	{"volume/...", []string{"volume", "internal/..."}, "volumes know nothing of engines"},
 	{"image", []string{"internal/..."}, "the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
@@ -36,13 +36,13 @@ var rows = []row{
 
 	{"engine", []string{"image", "volume"}, "the contract of engines knows images and volumes only; policy belongs in sandbox"},
 	{"engine/enginetest", []string{"engine", "image", "volume", "internal/..."}, "the suite uses the contract only, so that every engine can run it"},
-	{"engine/fake/...", []string{"engine", "engine/fake/...", "image/...", "volume/...", "gateway", "internal/..."}, "engines hold no policy and do not know one another"},
-	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway", "internal/..."}, "engines hold no policy and do not know one another"},
+	{"engine/fake/...", []string{"engine", "engine/fake/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
+	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
 	{"engine/modal/...", []string{"engine", "engine/modal/...", "image/...", "volume/...", "config", "internal/..."}, "engines hold no policy and do not know one another"},
 	{"agent", []string{"engine"}, "agents are pure: they make a command and decode lines"},
 	{"agent/...", []string{"agent", "engine"}, "agents are pure: they make a command and decode lines"},
 
-	{"sandbox", []string{"engine", "image", "volume", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
+	{"sandbox", []string{"engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
 	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
 	{"session", []string{"sandbox", "s3sync", "engine", "agent", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
@@ -116,7 +116,7 @@ var others = []struct {
 	in   []string
 	hint string
 }{
-	{"gvisor.dev/...", []string{"engine/gvisor/..."}, "ask the engine through its contract"},
+	{"gvisor.dev/...", []string{"engine/gvisor/...", "gateway/netstack"}, "ask the engine through its contract"},
 	{"github.com/spf13/...", []string{"cmd/harvest/..."}, "only the command line has commands and flags"},
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
 	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
