@@ -56,7 +56,7 @@ func openLab(ctx context.Context, o options, stderr io.Writer) (*lab, error) {
 }
 
 func (l *lab) open(ctx context.Context, stderr io.Writer) error {
-	images, err := image.OpenLibrary(l.opts.images, map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: imagetest.Certificates})})
+	images, err := image.OpenLibrary(l.opts.images, image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: imagetest.Certificates})}})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,22 +24,34 @@ type flight struct {
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{} // guarded by mu
+	lines   []string             // guarded by mu; the last ones of the log, which a late waiter is told first
 	last    *Progress            // guarded by mu; what a late waiter is told first
 }
 
-type waiter struct{ progress func(Progress) }
+type waiter struct {
+	progress func(Progress)
+	log      func(string)
+}
+
+// keptLines is how much of a build's log a late waiter is told.
+const keptLines = 1000
 
 // join adds a waiter. It returns nil if the build is being given up.
-func (f *flight) join(progress func(Progress)) *waiter {
+func (f *flight) join(progress func(Progress), log func(string)) *waiter {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.waiters == nil {
 		return nil
 	}
-	w := &waiter{progress}
+	w := &waiter{progress, log}
 	f.waiters[w] = struct{}{}
 	if progress != nil && f.last != nil {
 		progress(*f.last)
+	}
+	if log != nil {
+		for _, line := range f.lines {
+			log(line)
+		}
 	}
 	return w
 }
@@ -67,29 +80,93 @@ func (f *flight) report(p Progress) {
 	}
 }
 
+func (f *flight) say(line string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.lines) == keptLines {
+		f.lines = append(f.lines[:0], f.lines[1:]...)
+	}
+	f.lines = append(f.lines, line)
+	for w := range f.waiters {
+		if w.log != nil {
+			w.log(line)
+		}
+	}
+}
+
 // Build implements Builder.
 func (l *Library) Build(ctx context.Context, spec Spec, opts BuildOptions) (Image, error) {
-	source := l.sources[spec.Base]
-	if source == nil {
-		err := errors.Newf(errors.NotFound, "there is no way to build an image %.100q", spec.Base)
-		return Image{}, errors.Remedy(err, "%s", l.bases())
-	}
-	fingerprint, err := source.Fingerprint(ctx, spec)
-	if err != nil {
-		return Image{}, errors.Stage(err, "image: prepare")
-	}
-	digest, err := spec.Digest(fingerprint)
+	names, err := l.checkNames(opts.Names)
 	if err != nil {
 		return Image{}, err
 	}
+	source, img, err := l.choose(ctx, spec, opts)
+	if err != nil {
+		return Image{}, err
+	}
+	if source == nil {
+		return l.named(img, names)
+	}
+	resolved, fingerprint, err := source.Resolve(ctx, spec, opts)
+	if err != nil {
+		return Image{}, errors.Stage(err, "image: prepare")
+	}
+	digest, err := resolved.Digest(fingerprint)
+	if err != nil {
+		return Image{}, err
+	}
+	img, err = l.wait(ctx, source, resolved, digest, opts)
+	if err != nil {
+		return Image{}, err
+	}
+	if source != l.sources.Dockerfile {
+		names = append(names, spec.Base)
+	}
+	return l.named(img, names)
+}
+
+// choose returns what makes an image of that spec, or the image itself if the library has it under that name.
+func (l *Library) choose(ctx context.Context, spec Spec, opts BuildOptions) (Source, Image, error) {
+	var source Source
+	switch own := l.sources.Named[spec.Base]; {
+	case spec.Dockerfile != "" || len(spec.Commands) > 0:
+		source = l.sources.Dockerfile
+	case own != nil:
+		source = own
+	case spec.Base == "":
+		return nil, Image{}, errors.Remedy(errors.Newf(errors.Invalid, "the image has no base"), "%s", l.bases())
+	default:
+		img, err := l.Find(ctx, spec.Base)
+		isID := strings.HasPrefix(spec.Base, idPrefix) || strings.HasPrefix(spec.Base, digestPrefix)
+		pull := opts.Force || opts.Pull == PullAlways
+		if isID || err == nil && (!pull || !l.pulled(img)) || err != nil && errors.KindOf(err) != errors.NotFound {
+			return nil, img, err
+		}
+		source = l.sources.Registry
+	}
+	if source == nil {
+		err := errors.Newf(errors.NotFound, "there is no way to build an image %.100q", spec.Base)
+		return nil, Image{}, errors.Remedy(err, "%s", l.bases())
+	}
+	return source, Image{}, nil
+}
+
+// pulled reports whether the image came from a registry as it is, so that a registry can be asked for a newer one.
+func (l *Library) pulled(img Image) bool {
+	s := img.Spec
+	return s.Base != "" && s.Dockerfile == "" && len(s.Commands) == 0 && s.Parent == "" && l.sources.Named[s.Base] == nil
+}
+
+// wait returns the image of that digest, built by us or by whoever is at it already.
+func (l *Library) wait(ctx context.Context, source Source, spec Spec, digest string, opts BuildOptions) (Image, error) {
 	for {
 		if !opts.Force {
 			if img, err := l.read(hexOf(digest)); err == nil {
 				return img, nil
 			}
 		}
-		f := l.flight(ctx, source, spec, digest, opts.Force)
-		w := f.join(opts.Progress)
+		f := l.flight(ctx, source, spec, digest, opts)
+		w := f.join(opts.Progress, opts.Log)
 		if w == nil { // given up just now: wait until it is gone, and build again
 			select {
 			case <-f.done:
@@ -112,7 +189,7 @@ func (l *Library) Build(ctx context.Context, spec Spec, opts BuildOptions) (Imag
 }
 
 // flight returns the build of that digest, begun if there is none.
-func (l *Library) flight(ctx context.Context, source Source, spec Spec, digest string, force bool) *flight {
+func (l *Library) flight(ctx context.Context, source Source, spec Spec, digest string, opts BuildOptions) *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if f := l.flights[digest]; f != nil {
@@ -123,7 +200,8 @@ func (l *Library) flight(ctx context.Context, source Source, spec Spec, digest s
 	l.flights[digest] = f
 	go func() {
 		defer cancel()
-		f.img, f.err = l.build(ctx, source, spec, digest, force, f.report)
+		opts.Progress, opts.Log = f.report, f.say
+		f.img, f.err = l.build(ctx, source, spec, digest, opts)
 		f.err = errors.Stage(f.err, "image: build")
 		l.mu.Lock()
 		delete(l.flights, digest)
@@ -134,16 +212,16 @@ func (l *Library) flight(ctx context.Context, source Source, spec Spec, digest s
 }
 
 // build builds an image, or takes the one that another process has built while we waited for it.
-func (l *Library) build(ctx context.Context, source Source, spec Spec, digest string, force bool, progress func(Progress)) (img Image, err error) {
+func (l *Library) build(ctx context.Context, source Source, spec Spec, digest string, opts BuildOptions) (img Image, err error) {
 	digits := hexOf(digest)
 	lock, err := waitLock(ctx, l.path(lockDir, digits), func() {
-		progress(Progress{Step: "wait", Done: -1, Message: "another process is building this image"})
+		opts.Progress(Progress{Step: "wait", Done: -1, Message: "another process is building this image"})
 	})
 	if err != nil {
 		return Image{}, errors.Wrapf(err, "lock the build")
 	}
 	defer lock.Close()
-	if !force {
+	if !opts.Force {
 		if img, err := l.read(digits); err == nil {
 			return img, nil
 		}
@@ -161,8 +239,8 @@ func (l *Library) build(ctx context.Context, source Source, spec Spec, digest st
 		}
 	}()
 	start := time.Now()
-	img = Image{ID: idOf(digest), Digest: digest, Names: []string{spec.Base}, Spec: spec}
-	if err := l.fill(ctx, source, temp, &img, progress); err != nil {
+	img = Image{ID: idOf(digest), Digest: digest, Names: []string{}, Spec: spec}
+	if err := l.fill(ctx, source, temp, &img, opts); err != nil {
 		return Image{}, err
 	}
 	img.Built, img.BuildTime = time.Now().UTC(), time.Since(start)
@@ -172,12 +250,12 @@ func (l *Library) build(ctx context.Context, source Source, spec Spec, digest st
 	if err := l.publish(temp, digits); err != nil {
 		return Image{}, errors.Wrapf(err, "publish image %s", img.ID)
 	}
-	logf.Infof(ctx, "image %s (%s) built in %v, %d bytes", img.ID, spec.Base, img.BuildTime.Round(time.Millisecond), img.Size)
+	logf.Infof(ctx, "image %s (%.100s) built in %v, %d bytes", img.ID, spec.Base, img.BuildTime.Round(time.Millisecond), img.Size)
 	return img, nil
 }
 
 // fill has the source write the root file system.
-func (l *Library) fill(ctx context.Context, source Source, temp string, img *Image, progress func(Progress)) (err error) {
+func (l *Library) fill(ctx context.Context, source Source, temp string, img *Image, opts BuildOptions) (err error) {
 	own := l.path(temp, "source")
 	if err := os.Mkdir(own, 0o700); err != nil {
 		return tarfs.Explain(err, temp)
@@ -187,7 +265,7 @@ func (l *Library) fill(ctx context.Context, source Source, temp string, img *Ima
 		return tarfs.Explain(err, rootFile)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	contents, err := source.Build(ctx, img.Spec, root, own, progress)
+	contents, err := source.Build(ctx, img.Spec, opts, Output{Root: root, Temp: own})
 	if err != nil {
 		return err
 	}

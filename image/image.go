@@ -65,7 +65,9 @@ type Part struct {
 type Builder interface {
 	// Build returns the image for spec, building it if it does not exist or if opts.Force. Equal builds at the same time are
 	// one build; each caller's cancellation ends only its own waiting, and the build when nobody waits any more.
-	// Nothing half-made is ever left or seen. Exhausted if the disk is full, Unavailable if a source cannot be reached.
+	// Nothing half-made is ever left or seen. A Base that names an image of the library is that image, unless opts says to pull
+	// it again. Exhausted if the disk is full or a limit is reached, Unavailable if a source cannot be reached, NotFound if a
+	// registry has no such image, Unauthenticated or Denied if it keeps it from us.
 	Build(ctx context.Context, spec Spec, opts BuildOptions) (Image, error)
 	// Find returns the image with that id, a unique beginning of an id, a digest, or a name. NotFound otherwise.
 	Find(ctx context.Context, ref string) (Image, error)
@@ -75,10 +77,37 @@ type Builder interface {
 	Delete(ctx context.Context, id string) error
 }
 
-// BuildOptions of one Build.
+// BuildOptions of one Build. Nothing of them is stored.
 type BuildOptions struct {
-	Force    bool
-	Progress func(Progress) // may be nil; called from one goroutine at a time
+	Force bool     // build it even if it exists
+	Pull  Pull     // when to ask a registry for what a name means
+	Names []string // what users will call the image, besides its Base; an older image that has one of the names loses it
+
+	// Context is the path of the build context's directory, or of a tar file of it, on this machine. "" means an empty one.
+	Context string
+	// Secrets are the values that a build's "--mount=type=secret" gets, by id.
+	Secrets map[string][]byte
+	// Credentials, if not nil, says who we are at a registry, such as "ghcr.io" or "localhost:5000". Without an answer the
+	// user's Docker configuration is asked.
+	Credentials func(ctx context.Context, registry string) (Credential, error)
+
+	Progress func(Progress)    // may be nil; called from one goroutine at a time
+	Log      func(line string) // what the build says, line by line without the newline; may be nil; called from one goroutine at a time
+}
+
+// Pull says when a registry is asked for what a name means now.
+type Pull string
+
+// The policies.
+const (
+	PullMissing Pull = "missing" // if the library has no image of that name; also what "" means
+	PullAlways  Pull = "always"
+)
+
+// Credential is who we are at a registry. The zero value means that nobody knows.
+type Credential struct {
+	User, Password string
+	Token          string // a bearer token, instead of the two
 }
 
 // Progress of a build.

@@ -22,6 +22,7 @@ const (
 	newPrefix    = ".new-" // followed by the digits: a build in progress, or what is left of one
 	lockDir      = ".locks"
 	trashDir     = ".trash"
+	namesDir     = ".names"
 	manifestFile = "image.json"
 	rootFile     = "root.erofs"
 )
@@ -30,21 +31,20 @@ const (
 // deletes what another one uses.
 type Library struct {
 	dir     string
-	sources map[string]Source
+	sources Sources
 
 	mu      sync.Mutex
 	flights map[string]*flight  // guarded by mu; builds in progress, by digest
 	uses    map[string][]string // guarded by mu; who uses an image, by its id
 }
 
-// OpenLibrary returns the library in dir, which is made if missing, with a source for each base. What interrupted builds have left
-// there is removed.
-func OpenLibrary(dir string, sources map[string]Source) (*Library, error) {
+// OpenLibrary returns the library in dir, which is made if missing. What interrupted builds have left there is removed.
+func OpenLibrary(dir string, sources Sources) (*Library, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, errors.Wrapf(err, "find the images' directory")
 	}
-	for _, d := range []string{dir, filepath.Join(dir, lockDir), filepath.Join(dir, trashDir)} {
+	for _, d := range []string{dir, filepath.Join(dir, lockDir), filepath.Join(dir, trashDir), filepath.Join(dir, namesDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, tarfs.Explain(err, d)
 		}
@@ -120,8 +120,12 @@ func (l *Library) read(digits string) (Image, error) {
 	return img, nil
 }
 
-// List implements Builder. A name that several images were built under is the newest one's.
+// List implements Builder.
 func (l *Library) List(context.Context) ([]Image, error) {
+	names, err := l.names()
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the names of images")
+	}
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
 		return nil, errors.Wrapf(err, "list the images")
@@ -138,14 +142,7 @@ func (l *Library) List(context.Context) ([]Image, error) {
 	slices.SortFunc(list, func(a, b Image) int {
 		return cmp.Or(b.Built.Compare(a.Built), cmp.Compare(a.ID, b.ID))
 	})
-	taken := map[string]bool{}
-	for i := range list {
-		list[i].Names = slices.DeleteFunc(list[i].Names, func(name string) bool {
-			was := taken[name]
-			taken[name] = true
-			return was
-		})
-	}
+	names.give(list)
 	return list, nil
 }
 
@@ -179,7 +176,11 @@ func (l *Library) Find(ctx context.Context, ref string) (Image, error) {
 
 // bases says what can be built.
 func (l *Library) bases() string {
-	return "what can be built: " + strings.Join(slices.Sorted(maps.Keys(l.sources)), ", ")
+	can := slices.Sorted(maps.Keys(l.sources.Named))
+	if l.sources.Registry != nil {
+		can = append(can, "images of registries")
+	}
+	return "what can be built: " + strings.Join(can, ", ")
 }
 
 // Use marks the image as used by who, in this and in other processes, until release is called, which may be repeated. NotFound if
@@ -246,6 +247,9 @@ func (l *Library) Delete(ctx context.Context, id string) error {
 	}
 	if err := l.discard(hexOf(img.Digest)); err != nil {
 		return errors.Wrapf(err, "delete image %s", id)
+	}
+	if err := l.unname(hexOf(img.Digest)); err != nil {
+		return errors.Wrapf(err, "delete the names of image %s", id)
 	}
 	logf.Infof(ctx, "image %s deleted", id)
 	return nil

@@ -26,6 +26,7 @@ var _ image.Builder = (*image.Library)(nil)
 // source is a Source for tests. Its fields are set before it is used.
 type source struct {
 	print   string
+	tags    map[string]string // what Resolve makes of a base
 	content string
 	hold    chan struct{} // if set, a build waits until it is closed
 	err     error
@@ -33,20 +34,24 @@ type source struct {
 	builds  atomic.Int64
 }
 
-func (s *source) Fingerprint(context.Context, image.Spec) ([]byte, error) {
+func (s *source) Resolve(_ context.Context, spec image.Spec, _ image.BuildOptions) (image.Spec, []byte, error) {
 	if s.print == "fail" {
-		return nil, errors.Newf(errors.Denied, "no fingerprint")
+		return image.Spec{}, nil, errors.Newf(errors.Denied, "no fingerprint")
 	}
-	return []byte(s.print), nil
+	if s.tags != nil {
+		spec.Base = s.tags[spec.Base]
+	}
+	return spec, []byte(s.print), nil
 }
 
-func (s *source) Build(ctx context.Context, _ image.Spec, root *os.File, temp string, progress func(image.Progress)) (image.Contents, error) {
+func (s *source) Build(ctx context.Context, _ image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
 	n := s.builds.Add(1)
-	progress(image.Progress{Step: "download", Done: 0.5, Message: "half"})
-	if err := os.WriteFile(filepath.Join(temp, "scratch"), []byte("x"), 0o600); err != nil {
+	opts.Log("a line")
+	opts.Progress(image.Progress{Step: "download", Done: 0.5, Message: "half"})
+	if err := os.WriteFile(filepath.Join(out.Temp, "scratch"), []byte("x"), 0o600); err != nil {
 		return image.Contents{}, err
 	}
-	if _, err := fmt.Fprintf(root, "%s %d", s.content, n); err != nil {
+	if _, err := fmt.Fprintf(out.Root, "%s %d", s.content, n); err != nil {
 		return image.Contents{}, err
 	}
 	if s.begun != nil {
@@ -71,7 +76,7 @@ func (s *source) Build(ctx context.Context, _ image.Spec, root *os.File, temp st
 
 func open(t testing.TB, dir string, s image.Source) *image.Library {
 	t.Helper()
-	l, err := image.OpenLibrary(dir, map[string]image.Source{"base": s, "other": &source{print: "other"}})
+	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": s, "other": &source{print: "other"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +112,7 @@ func clean(t testing.TB, dir string, images int) {
 	}
 	for _, n := range names {
 		switch {
-		case n.Name() == ".locks":
+		case n.Name() == ".locks" || n.Name() == ".names":
 			continue
 		case n.Name() == ".trash":
 			if left, err := os.ReadDir(filepath.Join(dir, ".trash")); err != nil || len(left) > 0 {
@@ -322,13 +327,13 @@ type stubborn struct {
 	ctx         context.Context
 }
 
-func (s *stubborn) Build(ctx context.Context, spec image.Spec, root *os.File, temp string, progress func(image.Progress)) (image.Contents, error) {
+func (s *stubborn) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
 	s.mu.Lock()
 	s.ctx = ctx
 	s.mu.Unlock()
 	s.begun <- struct{}{}
 	<-s.hold
-	return s.source.Build(ctx, spec, root, temp, progress)
+	return s.source.Build(ctx, spec, opts, out)
 }
 
 func (s *stubborn) canceled(testing.TB) <-chan struct{} {
@@ -512,7 +517,7 @@ func TestDamagedImagesAreBuiltAgain(t *testing.T) {
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("IMAGE_TEST_BUILD"); dir != "" {
 		s := &source{hold: make(chan struct{}), begun: make(chan struct{}, 1)}
-		l, err := image.OpenLibrary(dir, map[string]image.Source{"base": s})
+		l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": s}})
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -573,7 +578,7 @@ func TestOpenLibraryFails(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := image.OpenLibrary(file, nil)
+	_, err := image.OpenLibrary(file, image.Sources{})
 	expect(t, "a file", err, errors.Invalid)
 }
 

@@ -11,14 +11,29 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Source makes the root file systems of one base. A Library decides when, and keeps them.
+// Source makes root file systems of one sort. A Library decides when, and keeps them.
 type Source interface {
-	// Fingerprint describes what a build takes besides the spec, such as files of the host and the version of its own recipe.
-	// Equal specs with equal fingerprints are the same image. It is quick and needs no network.
-	Fingerprint(ctx context.Context, spec Spec) ([]byte, error)
-	// Build writes an EROFS image into root, which is empty, and returns what it is like. temp is an empty directory for
-	// its own use; both are removed if it fails. progress is never nil. The kinds of its errors are those of Builder.Build.
-	Build(ctx context.Context, spec Spec, root *os.File, temp string, progress func(Progress)) (Contents, error)
+	// Resolve returns spec with nothing left open (a tag as the digest that it means now, a build context as the digest of
+	// its files), and a fingerprint: what a build takes besides, such as files of the host and the version of its own recipe.
+	// Equal resolved specs with equal fingerprints are the same image. It is quick, and needs the network at most to ask
+	// a registry for a digest.
+	Resolve(ctx context.Context, spec Spec, opts BuildOptions) (Spec, []byte, error)
+	// Build makes the image of a resolved spec and returns what it is like. All that out names is removed if it fails.
+	// opts.Progress and opts.Log are never nil. The kinds of its errors are those of Builder.Build.
+	Build(ctx context.Context, spec Spec, opts BuildOptions, out Output) (Contents, error)
+}
+
+// Sources are the ways to make images. What is nil cannot be built.
+type Sources struct {
+	Named      map[string]Source // Harvest's own, by name
+	Dockerfile Source            // specs with a Dockerfile or Commands
+	Registry   Source            // other bases that the library does not have
+}
+
+// Output is where a Source puts an image.
+type Output struct {
+	Root *os.File // empty; becomes an EROFS image of package rootfs's form
+	Temp string   // an empty directory for the source's own use
 }
 
 // Contents is what a Source knows of an image that it made.

@@ -22,7 +22,7 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes})
 	}
 	base := debian.New(debian.Options{CertificateDir: cfg.CertificateDir})
-	images, err := image.OpenLibrary(filepath.Join(cfg.Data, "images"), map[string]image.Source{"base": base})
+	images, err := image.OpenLibrary(filepath.Join(cfg.Data, "images"), image.Sources{Named: map[string]image.Source{"base": base}})
 	if err != nil {
 		return nil, err
 	}

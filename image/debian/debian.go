@@ -65,11 +65,11 @@ type Source struct{ opts Options }
 // New returns a Source.
 func New(opts Options) *Source { return &Source{opts} }
 
-// Fingerprint implements image.Source: the recipe and the certificates.
-func (s *Source) Fingerprint(context.Context, image.Spec) ([]byte, error) {
+// Resolve implements image.Source: the fingerprint is of the recipe and the certificates.
+func (s *Source) Resolve(_ context.Context, spec image.Spec, _ image.BuildOptions) (image.Spec, []byte, error) {
 	certs, err := readCertificates(s.opts.CertificateDir)
 	if err != nil {
-		return nil, err
+		return image.Spec{}, nil, err
 	}
 	recipe := sha256.Sum256([]byte(strings.Join(arguments(nil, nil), "\x00")))
 	text, err := json.Marshal(struct {
@@ -77,7 +77,7 @@ func (s *Source) Fingerprint(context.Context, image.Spec) ([]byte, error) {
 		Architecture string
 		Certificates []certificate
 	}{recipe[:], runtime.GOARCH, certs})
-	return text, errors.Wrapf(err, "encode the fingerprint")
+	return spec, text, errors.Wrapf(err, "encode the fingerprint")
 }
 
 // arguments returns those of mmdebstrap that decide what the image is like.
@@ -96,7 +96,7 @@ func arguments(certs []certificate, aptOptions []string) []string {
 }
 
 // Build implements image.Source.
-func (s *Source) Build(ctx context.Context, _ image.Spec, root *os.File, temp string, progress func(image.Progress)) (image.Contents, error) {
+func (s *Source) Build(ctx context.Context, _ image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
 	if err := checkTools(); err != nil {
 		return image.Contents{}, errors.Stage(err, "image: prepare")
 	}
@@ -108,9 +108,9 @@ func (s *Source) Build(ctx context.Context, _ image.Spec, root *os.File, temp st
 	if sources == nil {
 		sources, aptOptions = hostSources(ctx), hostOptions(ctx)
 	}
-	w := rootfs.NewWriter(root, rootfs.Options{})
+	w := rootfs.NewWriter(out.Root, rootfs.Options{})
 	var status bytes.Buffer
-	run := &run{args: append(arguments(certs, aptOptions), sources...), temp: temp, progress: progress}
+	run := &run{args: append(arguments(certs, aptOptions), sources...), temp: out.Temp, progress: opts.Progress}
 	err = run.run(ctx, func(tar io.Reader) error {
 		return w.AddTar(tar, func(name string) io.Writer {
 			if name == statusFile {

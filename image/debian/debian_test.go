@@ -154,7 +154,7 @@ func TestFingerprintFollowsTheCertificates(t *testing.T) {
 	s := New(Options{CertificateDir: dir})
 	seen := map[string]bool{}
 	for range 3 {
-		text, err := s.Fingerprint(t.Context(), image.Spec{})
+		_, text, err := s.Resolve(t.Context(), image.Spec{}, image.BuildOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestFingerprintFollowsTheCertificates(t *testing.T) {
 			t.Errorf("other certificates have the same fingerprint %s", text)
 		}
 		seen[string(text)] = true
-		if again, err := s.Fingerprint(t.Context(), image.Spec{}); err != nil || string(again) != string(text) {
+		if _, again, err := s.Resolve(t.Context(), image.Spec{}, image.BuildOptions{}); err != nil || string(again) != string(text) {
 			t.Errorf("got %s and %s, %v", text, again, err)
 		}
 		certificateFile(t, filepath.Join(dir, strconv.Itoa(len(seen))+".crt"))
@@ -170,7 +170,7 @@ func TestFingerprintFollowsTheCertificates(t *testing.T) {
 	if err := os.Symlink(".", filepath.Join(dir, "directory.crt")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Fingerprint(t.Context(), image.Spec{}); errors.KindOf(err) != errors.Denied {
+	if _, _, err := s.Resolve(t.Context(), image.Spec{}, image.BuildOptions{}); errors.KindOf(err) != errors.Denied {
 		t.Errorf("got %v", err)
 	}
 }
@@ -197,7 +197,8 @@ func start(t *testing.T, ctx context.Context, progress func(image.Progress)) (im
 	if progress == nil {
 		progress = func(image.Progress) {}
 	}
-	c, err := New(Options{Sources: []string{"deb http://127.0.0.1:9/debian bookworm main"}}).Build(ctx, image.Spec{Base: "base"}, root, t.TempDir(), progress)
+	c, err := New(Options{Sources: []string{"deb http://127.0.0.1:9/debian bookworm main"}}).Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{Progress: progress},
+		image.Output{Root: root, Temp: t.TempDir()})
 	return c, root, err
 }
 
@@ -380,7 +381,8 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			os.Exit(1)
 		}
-		_, err = New(Options{Sources: []string{}}).Build(context.Background(), image.Spec{}, root, dir, func(image.Progress) {})
+		_, err = New(Options{Sources: []string{}}).Build(context.Background(), image.Spec{}, image.BuildOptions{Progress: func(image.Progress) {}},
+			image.Output{Root: root, Temp: dir})
 		os.Stderr.WriteString(err.Error())
 		os.Exit(1)
 	}
@@ -433,7 +435,8 @@ func TestFullDiskWhilePacking(t *testing.T) {
 	}
 	defer root.Close()
 	stub(t, "mmdebstrap", `d=$(mktemp -d) && head -c 8000000 /dev/urandom >$d/big && tar -C $d -c . ; rm -r $d; sleep 1000`)
-	_, err = New(Options{Sources: []string{}}).Build(t.Context(), image.Spec{}, root, t.TempDir(), func(image.Progress) {})
+	_, err = New(Options{Sources: []string{}}).Build(t.Context(), image.Spec{}, image.BuildOptions{Progress: func(image.Progress) {}},
+		image.Output{Root: root, Temp: t.TempDir()})
 	if errors.KindOf(err) != errors.Exhausted || errors.StageOf(err) != "image: pack" || !strings.Contains(errors.Message(err), "disk is full") {
 		t.Errorf("got %v in stage %q", err, errors.StageOf(err))
 	}

@@ -27,7 +27,7 @@ func Library(t testing.TB) *image.Library {
 		}
 		dir = filepath.Join(cache, "harvest-test", "images")
 	}
-	l, err := image.OpenLibrary(dir, map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: Certificates})})
+	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: Certificates})}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func TestInterruptedBuildLeavesNothing(t *testing.T) {
 	host := []string{"/var/lib/apt/lists", "/var/cache/apt/archives", os.TempDir()}
 	before := snapshot(t, host...)
 	dir := t.TempDir()
-	l, err := image.OpenLibrary(dir, map[string]image.Source{"base": debian.New(debian.Options{})})
+	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{})}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func running(t *testing.T, dir string) (found []string) {
 
 func TestUnreachableSources(t *testing.T) {
 	testenv.RequireTool(t, "mmdebstrap", "mmdebstrap")
-	l, err := image.OpenLibrary(t.TempDir(), map[string]image.Source{"base": debian.New(debian.Options{Sources: []string{"deb http://127.0.0.1:9/debian bookworm main"}})})
+	l, err := image.OpenLibrary(t.TempDir(), image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{Sources: []string{"deb http://127.0.0.1:9/debian bookworm main"}})}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,141 @@
+package image
+
+import (
+	"crypto/rand"
+	"maps"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// Names are symbolic links to the digits of images in a directory of their own, so that giving one to another image takes it from
+// the older one in a single step, in all processes.
+
+// maxLink is how long the name of a file may be.
+const maxLink = 255
+
+// namePattern is what names look like, those of registries among them.
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@/-]*$`)
+
+// CheckName says what is wrong with a name for an image, or nil. The error's kind is Invalid.
+func CheckName(name string) error {
+	switch {
+	case !namePattern.MatchString(name) || len(linkOf(name)) > maxLink:
+		err := errors.Newf(errors.Invalid, "an image cannot have the name %.100q", name)
+		return errors.Remedy(err, "begin with a letter or digit, use letters, digits and . _ - : / @, and keep it short, as in team/app:1.2")
+	case len(name) >= len(idPrefix) && name[:len(idPrefix)] == idPrefix || len(name) >= len(digestPrefix) && name[:len(digestPrefix)] == digestPrefix:
+		return errors.Remedy(errors.Newf(errors.Invalid, "the name %.100q could be mistaken for an id", name), "begin it with something else")
+	}
+	return nil
+}
+
+// checkNames checks names that a user chose: Harvest's own images keep theirs.
+func (l *Library) checkNames(names []string) ([]string, error) {
+	for _, name := range names {
+		if err := CheckName(name); err != nil {
+			return nil, err
+		}
+		if l.sources.Named[name] != nil {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is the name of an image that Harvest builds itself", name), "choose another name")
+		}
+	}
+	return slices.Clone(names), nil
+}
+
+func linkOf(name string) string { return url.PathEscape(name) }
+
+// named gives the image the names, and returns it with all that it has.
+func (l *Library) named(img Image, names []string) (Image, error) {
+	for _, name := range names {
+		if err := l.name(name, hexOf(img.Digest)); err != nil {
+			return Image{}, errors.Wrapf(err, "name image %s", img.ID)
+		}
+	}
+	all, err := l.names()
+	if err != nil {
+		return Image{}, errors.Wrapf(err, "list the names of images")
+	}
+	img.Names = all.of(hexOf(img.Digest))
+	return img, nil
+}
+
+// name lets the name mean the image with those digits. It writes nothing if it does already.
+func (l *Library) name(name, digits string) error {
+	link := l.path(namesDir, linkOf(name))
+	if now, err := os.Readlink(link); err == nil && now == digits {
+		return nil
+	}
+	temp := l.path(namesDir, "."+rand.Text()) // no name begins with a dot
+	if err := os.Symlink(digits, temp); err != nil {
+		return tarfs.Explain(err, name)
+	}
+	if err := os.Rename(temp, link); err != nil {
+		return errors.Join(tarfs.Explain(err, name), os.Remove(temp))
+	}
+	return syncDir(l.path(namesDir))
+}
+
+// unname takes all its names from the image with those digits.
+func (l *Library) unname(digits string) error {
+	all, err := l.names()
+	for name, of := range all {
+		if of == digits {
+			err = errors.Join(err, os.Remove(l.path(namesDir, linkOf(name))))
+		}
+	}
+	return err
+}
+
+// nameTable holds the digits of the image that each name means.
+type nameTable map[string]string
+
+func (l *Library) names() (nameTable, error) {
+	entries, err := os.ReadDir(l.path(namesDir))
+	if err != nil {
+		return nil, err
+	}
+	table := nameTable{}
+	for _, e := range entries {
+		name, err := url.PathUnescape(e.Name())
+		if err != nil || CheckName(name) != nil {
+			continue
+		}
+		if digits, err := os.Readlink(l.path(namesDir, e.Name())); err == nil && isHex(digits) {
+			table[name] = digits
+		}
+	}
+	return table, nil
+}
+
+func (t nameTable) of(digits string) []string {
+	names := []string{}
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		if t[name] == digits {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// give sets the names of all images, which are sorted from the newest. Images of the first releases have their names in their description:
+// there, a name is the newest one's.
+func (t nameTable) give(list []Image) {
+	taken := map[string]bool{}
+	for name := range t {
+		taken[name] = true
+	}
+	for i := range list {
+		names := t.of(hexOf(list[i].Digest))
+		for _, name := range list[i].Names {
+			if !taken[name] {
+				taken[name] = true
+				names = append(names, name)
+			}
+		}
+		list[i].Names = names
+	}
+}
