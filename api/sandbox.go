@@ -8,6 +8,7 @@ type SandboxRequest struct {
 	Name     string            `json:"name,omitempty"`
 	Tags     map[string]string `json:"tags,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
+	Secrets  []string          `json:"secrets,omitempty"` // by name; their pairs join Env, whose own win
 	Workdir  string            `json:"workdir,omitempty"`
 	User     string            `json:"user,omitempty"`
 	Hostname string            `json:"hostname,omitempty"`
@@ -71,6 +72,7 @@ type Sandbox struct {
 	Workdir            string            `json:"workdir,omitempty"`
 	User               string            `json:"user,omitempty"`
 	Volumes            []Mount           `json:"volumes,omitempty"`
+	Secrets            []string          `json:"secrets,omitempty"` // their names
 	Network            Network           `json:"network"`
 	Limits             Limits            `json:"limits"`
 	Stages             []Stage           `json:"stages"`

@@ -131,6 +131,27 @@ func TestRedacted(t *testing.T) {
 	}
 }
 
+// Not parallel: it looks at all registrations.
+func TestRegistrationsEnd(t *testing.T) {
+	const value = "a value that ends"
+	first := Redact(value, "another value", "tiny")
+	with := len(secrets.forms)
+	replacer := secrets.replacer.Load()
+	second := Redact(value, "tiny")
+	if secrets.replacer.Load() != replacer || len(secrets.forms) != with {
+		t.Error("a value that is known already made everything anew")
+	}
+	first()
+	first() // counts once
+	if got := Redacted("x " + value + ", another value"); got != "x "+Hidden+", another value" {
+		t.Errorf("after the first release: %q", got)
+	}
+	second()
+	if got := Redacted(value); got != value {
+		t.Errorf("after the last release: %q", got)
+	}
+}
+
 func FuzzRedactedHidesBase64AtAnyOffset(f *testing.F) {
 	f.Add("x", "a secret value", "tail")
 	f.Add("", "\xff\xfe\xfd\xfc\xfb\xfa", "")

@@ -1,8 +1,10 @@
 package logf
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -19,36 +21,55 @@ const shortest = 6
 
 var secrets struct {
 	mu       sync.Mutex
-	forms    map[string]bool // guarded by mu: all texts to remove
+	forms    map[string]int // guarded by mu: all texts to remove, and how many registrations want each
 	replacer atomic.Pointer[strings.Replacer]
 }
 
-// Redact registers secret values. From now on the log, and whatever passes through Redacted, shows Hidden instead of
-// them, and instead of their base64 (also as part of a longer text, such as a basic authorization), URL-escaped and
-// quoted forms. Of values of several lines, each line counts. Values below 6 bytes are ignored.
-func Redact(values ...string) {
-	secrets.mu.Lock()
-	defer secrets.mu.Unlock()
-	if secrets.forms == nil {
-		secrets.forms = map[string]bool{}
-	}
+// Redact registers secret values until release is called, which may be more than once. As long, the log, and whatever passes
+// through Redacted, shows Hidden instead of them, and instead of their base64 (also as part of a longer text, such as a basic
+// authorization), URL-escaped and quoted forms. Of values of several lines, each line counts. Values and lines below 6 bytes
+// are ignored. A value that is registered several times is hidden until the last release.
+//
+// A value takes about 12 times its size in memory while it is registered; who registers bounds how many there are.
+func Redact(values ...string) (release func()) {
+	wanted := map[string]bool{}
 	for _, v := range values {
 		for _, part := range append(strings.Split(v, "\n"), v) {
 			for _, form := range forms(strings.TrimSpace(part)) {
-				secrets.forms[form] = true
+				wanted[form] = true
 			}
 		}
 	}
-	all := make([]string, 0, len(secrets.forms))
-	for form := range secrets.forms {
-		all = append(all, form)
+	count(wanted, 1)
+	return sync.OnceFunc(func() { count(wanted, -1) })
+}
+
+// count adds by to the registrations of each form.
+func count(changed map[string]bool, by int) {
+	secrets.mu.Lock()
+	defer secrets.mu.Unlock()
+	if secrets.forms == nil {
+		secrets.forms = map[string]int{}
+	}
+	before, other := len(secrets.forms), false
+	for form := range changed {
+		n := secrets.forms[form] + by
+		secrets.forms[form] = n
+		if n <= 0 {
+			delete(secrets.forms, form)
+			other = true
+		}
+	}
+	if !other && len(secrets.forms) == before {
+		return // nothing that the replacer would do differently
+	}
+	if len(secrets.forms) == 0 {
+		secrets.replacer.Store(nil)
+		return
 	}
 	// The longest first, so that a value that contains another one disappears as a whole.
-	slices.SortFunc(all, func(a, b string) int {
-		if len(a) != len(b) {
-			return len(b) - len(a)
-		}
-		return strings.Compare(a, b)
+	all := slices.SortedFunc(maps.Keys(secrets.forms), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(b), len(a)), strings.Compare(a, b))
 	})
 	pairs := make([]string, 0, 2*len(all))
 	for _, form := range all {

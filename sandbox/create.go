@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +62,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	e := newEntry(Sandbox{
 		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
-		Volumes: p.Volumes, Network: p.Network, Limits: p.limits, Status: Creating,
+		Volumes: p.Volumes, Secrets: p.Secrets, Network: p.Network, Limits: p.limits, Status: Creating,
 		Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
 		Stages: []Stage{},
 	}, p.cpu, p.memory)
@@ -133,6 +134,14 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 
 // build carries out the stages of Create.
 func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
+	if len(p.Secrets) > 0 { // first, since it is quick and the rest may be not
+		if err := f.stage(e, "secrets", func() (err error) {
+			p.Env, err = f.secrets(ctx, e, p)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
 	var img image.Image
 	if err := f.stage(e, "image", func() (err error) {
 		img, err = f.image(ctx, e, p)
@@ -202,6 +211,23 @@ func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error
 	e.record.ImageID = img.ID
 	f.mu.Unlock()
 	return img, f.use(e, images, img.ID)
+}
+
+// secrets returns the environment of commands with the secrets that p names. Their values stay hidden from the log until the
+// sandbox has ended.
+func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]string, error) {
+	pairs, release, err := f.opts.Secrets.Reveal(ctx, e.record.Account, p.Secrets...)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	e.releases = append(e.releases, release)
+	f.mu.Unlock()
+	env := map[string]string(pairs)
+	maps.Copy(env, p.Env)
+	var ps problems
+	checkEnv(&ps, env)
+	return env, ps.err()
 }
 
 // volumes makes the volumes that are missing (mission C1).

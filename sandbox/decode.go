@@ -15,7 +15,6 @@ import (
 // notYet are fields of the interface that this version cannot serve, with what to do instead.
 var notYet = map[string]string{
 	"dockerfile_commands": "leave it out, and run the commands in the sandbox",
-	"secrets":             "leave it out, and pass values in env",
 	"ports":               "leave it out; sandboxes have no network yet",
 	"s3":                  "leave it out, and use a volume",
 	"gpu":                 "leave it out; there are no GPUs",

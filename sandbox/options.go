@@ -9,12 +9,15 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/secret"
 )
 
 // Options of a Fleet. Engine and Store are required; what else is zero gets the default that is named here.
 type Options struct {
 	Engine engine.Engine
 	Store  Store
+	// Secrets has what requests name in Request.Secrets. nil: requests that name any are refused as Unsupported.
+	Secrets *secret.Vault
 
 	Defaults engine.Limits // of requests that name none: 1 core, 2 GiB, 10 GiB of disk, 1024 processes, 65536 open files
 	Quotas   Quotas        // of every account: none

@@ -14,6 +14,7 @@ type Request struct {
 	Name     string            `json:"name,omitempty"`    // unique among the account's sandboxes that have not ended
 	Tags     map[string]string `json:"tags,omitempty"`    // for finding it
 	Env      map[string]string `json:"env,omitempty"`     // of every command
+	Secrets  []string          `json:"secrets,omitempty"` // names; their pairs join Env. Of equal keys Env's wins, then the later secret's
 	Workdir  string            `json:"workdir,omitempty"` // absolute
 	User     string            `json:"user,omitempty"`    // name or uid, either with ":group"
 	Hostname string            `json:"hostname,omitempty"`

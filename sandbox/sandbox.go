@@ -27,6 +27,7 @@ type Sandbox struct {
 	Workdir   string            `json:"workdir,omitempty"`
 	User      string            `json:"user,omitempty"`
 	Volumes   []Mount           `json:"volumes,omitempty"`
+	Secrets   []string          `json:"secrets,omitempty"` // their names
 	Network   Network           `json:"network"`
 	// Limits are those in force: a default that the engine cannot hold on this machine is zero here.
 	Limits engine.Limits `json:"limits"`
@@ -60,7 +61,7 @@ type Command struct {
 
 // Stage is a step of Create that is done.
 type Stage struct {
-	Name string  `json:"name"` // "validate", "image", "volumes", "create" (what the engine did beside its own stages), …
+	Name string  `json:"name"` // "validate", "image", "secrets", "volumes", "create" (what the engine did beside its own stages), …
 	MS   float64 `json:"ms"`
 }
 
@@ -68,6 +69,7 @@ type Stage struct {
 func (s Sandbox) Clone() Sandbox {
 	s.Tags = maps.Clone(s.Tags)
 	s.Volumes = slices.Clone(s.Volumes)
+	s.Secrets = slices.Clone(s.Secrets)
 	s.Stages = slices.Clone(s.Stages)
 	s.Commands = slices.Clone(s.Commands)
 	return s

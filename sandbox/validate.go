@@ -17,6 +17,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -29,6 +30,7 @@ const (
 	minDisk    = 1 << 20
 	maxTags    = 64
 	maxMounts  = 64
+	maxSecrets = 64
 	maxRefText = 256
 )
 
@@ -63,6 +65,7 @@ func (f *Fleet) plan(req Request) (plan, error) {
 	if req.User != "" && !f.caps.Users {
 		p.addf(errors.Unsupported, "leave user out", "the engine %s has no users on this machine", f.opts.Engine.Name())
 	}
+	f.checkSecrets(&p, req.Secrets)
 	checkNetwork(&p, req.Network)
 	out := plan{Request: req}
 	out.Image = orDefault(req.Image, baseImage)
@@ -166,6 +169,19 @@ func checkMounts(p *problems, mounts []Mount) {
 // within reports whether the clean path p is tree or below it.
 func within(tree, p string) bool {
 	return p == tree || strings.HasPrefix(p, strings.TrimSuffix(tree, "/")+"/")
+}
+
+func (f *Fleet) checkSecrets(p *problems, names []string) {
+	if len(names) > 0 && f.opts.Secrets == nil {
+		p.addf(errors.Unsupported, "leave secrets out", "there are no secrets here")
+	}
+	if len(names) > maxSecrets {
+		p.invalidf(fmt.Sprintf("name at most %d", maxSecrets), "there are %d secrets", len(names))
+		return
+	}
+	for _, name := range names {
+		p.add(secret.CheckName(name))
+	}
 }
 
 func checkNetwork(p *problems, n Network) {

@@ -153,19 +153,19 @@ func TestDecodeRequest(t *testing.T) {
 		kind  errors.Kind
 		words []string
 	}{
-		``:                            {errors.Invalid, []string{"not a JSON object"}},
-		`[]`:                          {errors.Invalid, []string{"not a JSON object"}},
-		`{"image":"a"} {}`:            {errors.Invalid, []string{"not a JSON object"}},
-		`{"imaeg":"a","nmae":"b"}`:    {errors.Invalid, []string{"2 things", `"imaeg"`, `"nmae"`, "the fields are image, name"}},
-		`{"Image":"a"}`:               {errors.Invalid, []string{`"Image"`}},
-		`{"ports":[80],"secrets":[]}`: {errors.Unsupported, []string{"2 things", "ports is not supported", "secrets is not supported", "pass values in env"}},
-		`{"s3":{},"odd":1}`:           {errors.Invalid, []string{"s3", `"odd"`}},
-		`{"cpu":"1"}`:                 {errors.Invalid, []string{"cpu cannot be a JSON string", "number"}},
-		`{"processes":1.5}`:           {errors.Invalid, []string{"processes cannot be a JSON number 1.5", "whole number"}},
-		`{"memory_bytes":1e999}`:      {errors.Invalid, []string{"memory_bytes"}},
-		`{"volumes":[{"name":1}]}`:    {errors.Invalid, []string{"volumes.name cannot be a JSON number", "string"}},
-		`{"volumes":[{"nmae":"v"}]}`:  {errors.Invalid, []string{`"nmae"`, "read_only"}},
-		`{"tags":["a"]}`:              {errors.Invalid, []string{"tags cannot be a JSON array", "object"}},
+		``:                           {errors.Invalid, []string{"not a JSON object"}},
+		`[]`:                         {errors.Invalid, []string{"not a JSON object"}},
+		`{"image":"a"} {}`:           {errors.Invalid, []string{"not a JSON object"}},
+		`{"imaeg":"a","nmae":"b"}`:   {errors.Invalid, []string{"2 things", `"imaeg"`, `"nmae"`, "the fields are image, name"}},
+		`{"Image":"a"}`:              {errors.Invalid, []string{`"Image"`}},
+		`{"ports":[80],"s3":{}}`:     {errors.Unsupported, []string{"2 things", "ports is not supported", "s3 is not supported", "use a volume"}},
+		`{"s3":{},"odd":1}`:          {errors.Invalid, []string{"s3", `"odd"`}},
+		`{"cpu":"1"}`:                {errors.Invalid, []string{"cpu cannot be a JSON string", "number"}},
+		`{"processes":1.5}`:          {errors.Invalid, []string{"processes cannot be a JSON number 1.5", "whole number"}},
+		`{"memory_bytes":1e999}`:     {errors.Invalid, []string{"memory_bytes"}},
+		`{"volumes":[{"name":1}]}`:   {errors.Invalid, []string{"volumes.name cannot be a JSON number", "string"}},
+		`{"volumes":[{"nmae":"v"}]}`: {errors.Invalid, []string{`"nmae"`, "read_only"}},
+		`{"tags":["a"]}`:             {errors.Invalid, []string{"tags cannot be a JSON array", "object"}},
 	} {
 		_, err := sandbox.DecodeRequest([]byte(body))
 		if !errors.Is(err, c.kind) {

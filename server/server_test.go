@@ -613,7 +613,7 @@ func TestIdle(t *testing.T) {
 func TestSandboxRequestIsUnderstood(t *testing.T) {
 	t.Parallel()
 	sent := api.SandboxRequest{
-		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"}, Workdir: "/w", User: "u", Hostname: "h",
+		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"}, Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
 		Volumes: []api.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e", Network: api.Network{Mode: "none"},
 		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, TimeoutSeconds: 6, IdleTimeoutSeconds: 7, Cold: true,
 	}
@@ -626,7 +626,7 @@ func TestSandboxRequestIsUnderstood(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := sandbox.Request{
-		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"}, Workdir: "/w", User: "u", Hostname: "h",
+		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"}, Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
 		Volumes: []sandbox.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e", Network: sandbox.Network{Mode: "none"},
 		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, TimeoutSeconds: 6, IdleTimeoutSeconds: 7, Cold: true,
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store"
 )
@@ -23,6 +25,7 @@ import (
 type App struct {
 	cfg        config.Config
 	background bool
+	secrets    *secret.Vault
 	fleet      *sandbox.Fleet
 	server     *server.Server
 	listener   net.Listener
@@ -34,6 +37,9 @@ type closer struct {
 	what  string
 	close func(context.Context) error
 }
+
+// personal is the account of whoever can open the socket. What the server's environment has of keys and tokens is theirs.
+const personal = "personal"
 
 // leave is how long requests that are under way get when the server ends.
 const leave = 5 * time.Second
@@ -58,12 +64,17 @@ func (a *App) open(ctx context.Context) error {
 		return err
 	}
 	a.then("the records", func(context.Context) error { return db.Close() })
+	if a.secrets, err = secret.Open(ctx, secret.Options{
+		Store: db.Secrets(), KeyFile: filepath.Join(a.cfg.Data, "secret.key"), Environ: os.Environ(), EnvironAccount: personal,
+	}); err != nil {
+		return errors.Stage(err, "secrets")
+	}
 	eng, err := openEngine(ctx, a.cfg)
 	if err != nil {
 		return errors.Stage(err, "engine")
 	}
 	a.then("the engine", func(context.Context) error { return eng.Close() })
-	if a.fleet, err = sandbox.Open(ctx, fleetOptions(a.cfg, eng, db.Sandboxes())); err != nil {
+	if a.fleet, err = sandbox.Open(ctx, fleetOptions(a.cfg, eng, db.Sandboxes(), a.secrets)); err != nil {
 		return errors.Stage(err, "recover")
 	}
 	a.then("the sandboxes", a.fleet.Close)
@@ -153,12 +164,12 @@ func (a *App) sandboxes() int {
 	return n
 }
 
-func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) sandbox.Options {
+func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store, secrets *secret.Vault) sandbox.Options {
 	if cfg.Source("limits.memory") == "default" {
 		cfg.Limits.Memory = 0 // then it depends on the machine, which may have less
 	}
 	return sandbox.Options{
-		Engine: eng, Store: records,
+		Engine: eng, Store: records, Secrets: secrets,
 		Defaults: engine.Limits(cfg.Limits),
 		Quotas:   sandbox.Quotas(cfg.Quotas),
 		Prices:   sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond},

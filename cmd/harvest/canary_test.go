@@ -10,16 +10,17 @@ import (
 )
 
 // Secrets that are given to sandboxes and commands must not be written to disk, logged, or seen in the arguments of a process.
-// mission: F6
+// mission: F4, F6
 func TestCanary(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "gvisor", gvisorSetup(t))
-	const sandbox, command, input = "CANARY-1b7e5c90aa", "CANARY-2f6d813b44", "CANARY-3c9a70e2d1"
+	const sandbox, command, input, named = "CANARY-1b7e5c90aa", "CANARY-2f6d813b44", "CANARY-3c9a70e2d1", "CANARY-4d0b61f3e8"
+	h.env.Setenv("ANTHROPIC_API_KEY", named) // which makes a secret of it
 	h.env.Setenv("SANDBOX_TOKEN", sandbox)
 	h.env.Setenv("COMMAND_TOKEN", command)
-	h.must("sandbox", "create", "--name", "box", "-e", "SANDBOX_TOKEN")
+	h.must("sandbox", "create", "--name", "box", "-e", "SANDBOX_TOKEN", "--secret", "anthropic")
 	cmd := h.command(t.Context(), "sandbox", "exec", "-i", "-e", "COMMAND_TOKEN", "box", "--", "sh", "-c",
-		`read line; test -n "$SANDBOX_TOKEN" && test -n "$COMMAND_TOKEN" && test -n "$line" && echo they are there; read more`)
+		`read line; test -n "$SANDBOX_TOKEN" && test -n "$COMMAND_TOKEN" && test -n "$line" && test "$ANTHROPIC_API_KEY" = CANARY-"4d0b61f3e8" && echo they are there; read more`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -35,18 +36,22 @@ func TestCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, out, "they are there")
-	found := append(inFiles(t, h.data, sandbox, command, input), inArguments(t, sandbox, command, input)...)
+	found := append(inFiles(t, h.data, sandbox, command, input, named), inArguments(t, sandbox, command, input, named)...)
 	_ = in.Close()
 	_ = cmd.Wait()
 	// What fails is where texts come together: errors, logs, records.
 	_, stderr, _ := h.run("sandbox", "exec", "-e", "COMMAND_TOKEN", "-w", "/nowhere", "box", "--", "true")
+	_, missing, code := h.run("sandbox", "create", "--secret", "none", "--secret", "anthropic")
+	if code != 4 || !strings.Contains(missing, `there is no secret "none"`) {
+		t.Errorf("a missing secret: exit code %d, %s", code, missing)
+	}
 	_, other, _ := h.run("sandbox", "create", "--name", "box", "-e", "SANDBOX_TOKEN")
 	h.must("sandbox", "rm", "box")
-	found = append(found, inFiles(t, h.data, sandbox, command, input)...)
+	found = append(found, inFiles(t, h.data, sandbox, command, input, named)...)
 	for _, where := range found {
 		t.Errorf("a secret is in %s", where)
 	}
-	for _, text := range []string{stderr, other, h.must("sandbox", "ls", "-o", "json", "--all")} {
+	for _, text := range []string{stderr, other, missing, h.must("sandbox", "ls", "-o", "json", "--all")} {
 		if strings.Contains(text, "CANARY-") {
 			t.Errorf("a secret is in the output %q", text)
 		}

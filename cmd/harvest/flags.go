@@ -11,6 +11,7 @@ import (
 type sandboxFlags struct {
 	image, name, network string
 	volumes, tags        []string
+	secrets              []string
 	cpu                  float64
 	memory, disk         sizeFlag
 	processes, files     int
@@ -22,6 +23,7 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.name, "name", "", "name of the sandbox")
 	flags.StringArrayVar(&f.tags, "tag", nil, "KEY=VALUE to find the sandbox by")
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], made if missing")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "secret whose pairs commands get as environment, by name")
 	flags.Float64Var(&f.cpu, "cpu", 0, "cores")
 	flags.Var(&f.memory, "memory", "memory, such as 512MiB or 2GiB")
 	flags.Var(&f.disk, "disk", "what may be written outside of volumes, such as 10GiB")
@@ -32,7 +34,7 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 
 func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
-		Image: f.image, Name: f.name, Network: api.Network{Mode: f.network},
+		Image: f.image, Name: f.name, Secrets: f.secrets, Network: api.Network{Mode: f.network},
 		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files,
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0} {

@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/store"
 )
 
@@ -190,7 +191,8 @@ func openLog(path string) (*os.File, error) {
 	return log, errors.Wrapf(err, "open server.log")
 }
 
-// inherited are the variables that a background server gets from the command that happens to start it, beside HARVEST_….
+// inherited are the variables that a background server gets from the command that happens to start it, beside HARVEST_… and
+// those that become secrets.
 var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "GOCOVERDIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
@@ -198,7 +200,7 @@ func (c *cli) serverEnv() []string {
 	var env []string
 	for _, pair := range c.environ {
 		name, _, _ := strings.Cut(pair, "=")
-		if strings.HasPrefix(name, "HARVEST_") || slices.Contains(inherited, name) {
+		if strings.HasPrefix(name, "HARVEST_") || slices.Contains(inherited, name) || slices.Contains(secret.Known(), name) {
 			env = append(env, pair)
 		}
 	}

@@ -45,7 +45,7 @@ func Full(id string) sandbox.Sandbox {
 	return sandbox.Sandbox{
 		ID: id, Account: "acme", Name: "näme", Tags: map[string]string{"a.b/c": `quote " and ' and %`, "k": ""},
 		Engine: "fake", Isolation: "none", Image: "base", ImageID: "img_0123456789abcdef", Workdir: "/w", User: "u:g",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Network: sandbox.Network{Mode: "none"},
+		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Secrets: []string{"s"}, Network: sandbox.Network{Mode: "none"},
 		Limits: engine.Limits{CPU: 1.5, Memory: 1 << 33, Disk: 1 << 40, Processes: 3, Files: 4},
 		Status: sandbox.Failed, Reason: "it broke", FailedStage: "start", OutOfMemory: true,
 		Stages: []sandbox.Stage{{Name: "image", MS: 1.25}}, Warm: true,

@@ -1,0 +1,162 @@
+package secret
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// known says which variables of a personal machine's environment are picked up, and as which secret.
+var known = []struct {
+	secret string
+	keys   []string
+}{
+	{"anthropic", []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"}},
+	{"aws", []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_BEARER_TOKEN_BEDROCK"}},
+	{"gemini", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
+	{"github", []string{"GITHUB_TOKEN", "GH_TOKEN"}},
+	{"linear", []string{"LINEAR_API_KEY"}},
+	{"modal", []string{"MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"}},
+	{"openai", []string{"OPENAI_API_KEY"}},
+	{"openrouter", []string{"OPENROUTER_API_KEY"}},
+	{"registry", []string{"REGISTRY_SERVER", "REGISTRY_USERNAME", "REGISTRY_PASSWORD"}},
+	{"sentry", []string{"SENTRY_AUTH_TOKEN"}},
+}
+
+// Known returns the names of all environment variables that FromEnviron looks for.
+func Known() []string {
+	var all []string
+	for _, k := range known {
+		all = append(all, k.keys...)
+	}
+	return all
+}
+
+// FromEnviron returns the secrets that an environment, as os.Environ gives it, holds: "anthropic" with ANTHROPIC_API_KEY,
+// "github" with GITHUB_TOKEN and so on. Empty variables, and a region or address without any credential, count as missing.
+func FromEnviron(environ []string) map[string]Pairs {
+	values := map[string]string{}
+	for _, pair := range environ {
+		if key, value, _ := strings.Cut(pair, "="); value != "" {
+			values[key] = value
+		}
+	}
+	found := map[string]Pairs{}
+	for _, k := range known {
+		p, confidential := Pairs{}, false
+		for _, key := range k.keys {
+			if value := values[key]; value != "" {
+				p[key] = value
+				confidential = confidential || !isPlain(key)
+			}
+		}
+		if confidential && p.Check() == nil {
+			found[k.secret] = p
+		}
+	}
+	return found
+}
+
+// Login is what a registry of images asks for.
+type Login struct {
+	Server   string // host, perhaps with a port
+	User     string
+	Password config.Secret
+}
+
+const dockerHub = "docker.io"
+
+// githubKeys hold tokens that ghcr.io takes too.
+var githubKeys = []string{"GITHUB_TOKEN", "GH_TOKEN"}
+
+func isLogin(key string) bool { return key == "REGISTRY_PASSWORD" || slices.Contains(githubKeys, key) }
+
+// Login returns what p has for the registry at host, such as "ghcr.io" or "docker.io": REGISTRY_USERNAME and REGISTRY_PASSWORD
+// for the host in REGISTRY_SERVER (without one, Docker Hub's), or GITHUB_TOKEN for ghcr.io.
+func (p Pairs) Login(host string) (Login, bool) {
+	host = registryHost(host)
+	if password := p["REGISTRY_PASSWORD"]; password != "" && registryHost(p["REGISTRY_SERVER"]) == host {
+		return Login{host, p["REGISTRY_USERNAME"], config.Secret(password)}, true
+	}
+	for _, key := range githubKeys {
+		if token := p[key]; token != "" && host == "ghcr.io" {
+			return Login{host, "x-access-token", config.Secret(token)}, true // ghcr.io looks at the token only
+		}
+	}
+	return Login{}, false
+}
+
+// registryHost strips what people write around a registry's host, and gives Docker Hub one name.
+func registryHost(server string) string {
+	_, rest, found := strings.Cut(server, "://")
+	if found {
+		server = rest
+	}
+	host, _, _ := strings.Cut(server, "/")
+	switch host = strings.ToLower(host); host {
+	case "", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com":
+		return dockerHub
+	}
+	return host
+}
+
+// Registry returns the login for the registry at host from the account's secrets, the named one if name is not "": otherwise the
+// first by name that has one; ok is false if none has. Its form suits whoever pulls images.
+func (v *Vault) Registry(ctx context.Context, account, name, host string) (l Login, ok bool, err error) {
+	names := []string{name}
+	if name == "" {
+		all, err := v.List(ctx, account)
+		if err != nil {
+			return Login{}, false, err
+		}
+		names = names[:0]
+		for _, s := range all {
+			if slices.ContainsFunc(s.Keys, isLogin) {
+				names = append(names, s.Name)
+			}
+		}
+	}
+	for _, n := range names {
+		v.mu.Lock()
+		p, err := v.reveal(ctx, account, n)
+		v.mu.Unlock()
+		if errors.Is(err, errors.NotFound) && name == "" {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return Login{}, false, err
+		}
+		if l, ok := p.Login(host); ok {
+			return l, true, nil
+		}
+	}
+	return Login{}, false, nil
+}
+
+// AWS is what S3 and Bedrock ask for.
+type AWS struct {
+	AccessKeyID     string
+	SecretAccessKey config.Secret
+	SessionToken    config.Secret // "" for long-lived keys
+	Region          string        // "" if the secret does not say
+	Endpoint        string        // of S3; "" means Amazon's own
+}
+
+// AWS returns p's credentials for Amazon Web Services: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and if present
+// AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL. Invalid if one of the first
+// two is missing.
+func (p Pairs) AWS() (AWS, error) {
+	a := AWS{
+		AccessKeyID: p["AWS_ACCESS_KEY_ID"], SecretAccessKey: config.Secret(p["AWS_SECRET_ACCESS_KEY"]),
+		SessionToken: config.Secret(p["AWS_SESSION_TOKEN"]),
+		Region:       cmp.Or(p["AWS_REGION"], p["AWS_DEFAULT_REGION"]), Endpoint: cmp.Or(p["AWS_ENDPOINT_URL_S3"], p["AWS_ENDPOINT_URL"]),
+	}
+	if a.AccessKeyID == "" || a.SecretAccessKey == "" {
+		return AWS{}, errors.Remedy(errors.Newf(errors.Invalid, "the secret has no AWS credentials"), "give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+	}
+	return a, nil
+}
