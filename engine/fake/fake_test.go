@@ -412,7 +412,7 @@ func TestImages(t *testing.T) {
 			t.Errorf("Find(%q): %v, %v", ref, got.ID, err)
 		}
 	}
-	if _, err := images.Build(ctx, image.Spec{Base: "other"}, image.BuildOptions{}); !errors.Is(err, errors.Invalid) {
+	if _, err := images.Build(ctx, image.Spec{Base: "other"}, image.BuildOptions{}); !errors.Is(err, errors.NotFound) {
 		t.Errorf("Build of something else: %v", err)
 	}
 	if err := images.Delete(ctx, base.ID); !errors.Is(err, errors.Conflict) {

@@ -35,6 +35,9 @@ var fileTypes = map[uint16]byte{syscall.S_IFREG: 1, syscall.S_IFDIR: 2, syscall.
 // inode, then all inodes. The order and thereby the image depend on nothing but what was added.
 func (w *Writer) Close() (Stats, error) {
 	order := w.place()
+	if err := w.copyContent(order); err != nil {
+		return Stats{}, err
+	}
 	for _, n := range order {
 		if n.isDir() && !n.inline || n.target != "" && !n.inline {
 			block, err := w.out.block()
@@ -70,7 +73,10 @@ func (w *Writer) Close() (Stats, error) {
 	binary.LittleEndian.PutUint64(super[16:], uint64(len(order)))
 	binary.LittleEndian.PutUint32(super[36:], blocks)
 	binary.LittleEndian.PutUint32(super[40:], meta)
-	if err := w.out.finish(super); err != nil {
+	if err := w.attributes(order); err != nil {
+		return Stats{}, err
+	}
+	if err := w.out.finish(super, w.lost); err != nil {
 		return Stats{}, err
 	}
 	return Stats{Size: w.out.off, Files: int64(len(order))}, nil

@@ -6,11 +6,16 @@ import (
 	"os"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/errors"
 )
 
 // minHole is from how many zeros on a hole in the image is worth its system calls.
 const minHole = 1 << 20
+
+// maxCopy is how much the kernel copies at once, so that signals are not held up.
+const maxCopy = 64 << 20
 
 var zeros [64 << 10]byte
 
@@ -93,10 +98,62 @@ func (o *output) settle() error {
 	return nil
 }
 
-// finish writes the superblock and makes everything durable.
-func (o *output) finish(super []byte) error {
+// copyFrom copies blocks of another image to where the next byte belongs, which is the beginning of a block. Its holes stay holes.
+func (o *output) copyFrom(from *Reader, block uint32, blocks int64) error {
+	if err := tooLarge(o.off + blocks<<blockBits); err != nil {
+		return err
+	}
 	if err := o.buf.Flush(); err != nil {
 		return writeError(err)
+	}
+	start, at, end := o.off, int64(block)<<blockBits, (int64(block)+blocks)<<blockBits
+	for at < end {
+		data, hole := from.segment(at, end)
+		if err := o.copySegment(from, data, start+data-int64(block)<<blockBits, hole-data); err != nil {
+			return err
+		}
+		at = hole
+	}
+	o.off, o.skip = start+blocks<<blockBits, 0
+	_, err := o.f.Seek(o.off, io.SeekStart)
+	return errors.Wrapf(err, "seek in the image")
+}
+
+// copySegment lets the kernel copy, which shares the blocks where the file system can.
+func (o *output) copySegment(from *Reader, at, to, n int64) error {
+	for n > 0 && from.file != nil {
+		done, err := unix.CopyFileRange(int(from.file.Fd()), &at, int(o.f.Fd()), &to, int(min(n, maxCopy)), 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || done == 0 { // not between these file systems, or a damaged image that ends too early: reading tells
+			break
+		}
+		n -= int64(done)
+	}
+	for n > 0 {
+		part := o.part[:min(n, int64(len(o.part)))]
+		if _, err := from.r.ReadAt(part, at); err != nil {
+			return errors.Wrapf(err, "read the content of an image")
+		}
+		if _, err := o.f.WriteAt(part, to); err != nil {
+			return writeError(err)
+		}
+		at, to, n = at+int64(len(part)), to+int64(len(part)), n-int64(len(part))
+	}
+	return nil
+}
+
+// finish writes the superblock and makes everything durable. The content of lost files gives its room on the disk back.
+func (o *output) finish(super []byte, lost []*node) error {
+	if err := o.buf.Flush(); err != nil {
+		return writeError(err)
+	}
+	for _, n := range lost {
+		err := unix.Fallocate(int(o.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(n.block)<<blockBits, align(n.size, blockSize))
+		if err != nil { // a file system that cannot: then it keeps the room
+			break
+		}
 	}
 	if err := o.f.Truncate(o.off); err != nil {
 		return writeError(err)

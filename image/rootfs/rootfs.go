@@ -1,8 +1,9 @@
-// Package rootfs writes the root file systems of sandboxes: tar streams become one EROFS image, in a single pass and
-// without unpacking anything. No rights and no tools of the host are needed.
+// Package rootfs writes and reads the root file systems of sandboxes: tar streams, layers and other images become one EROFS image,
+// in a single pass and without unpacking anything. No rights and no tools of the host are needed.
 //
 // The images are what gVisor's EROFS driver takes, which is less than the kernel's takes: the data of regular files begins at a block of
-// its own, so that it can be mapped, and there are no extended attributes, no chunks and no compression.
+// its own, so that it can be mapped, and there are no extended attributes, no chunks and no compression. Extended attributes are kept
+// behind the file system, where Reader finds them.
 package rootfs
 
 import (
@@ -24,11 +25,14 @@ const (
 	maxLinks = 40   // symbolic links that a path may go through
 	maxName  = 255  // bytes of one part of a path
 	maxPath  = 4095 // bytes of a path or of the target of a symbolic link
+	maxMeta  = 1 << 30
+	nodeCost = 256 // bytes that a file takes in memory besides its name, attributes and target
 )
 
 // Options of a Writer.
 type Options struct {
 	MaxBytes int64 // content of all files together; 0 means no limit
+	MaxFiles int64 // entries of all archives together; 0 means no limit
 }
 
 // Stats describe a finished image.
@@ -45,6 +49,17 @@ type Writer struct {
 	opts Options
 	root *node
 	used int64 // bytes of content
+	adds int64 // entries
+	meta int64 // bytes of memory, about
+
+	fresh map[entry]bool // in AddLayer: the names that this layer has brought
+	lost  []*node        // regular files whose last name was taken
+}
+
+// entry is a name in a directory.
+type entry struct {
+	dir  *node
+	name string
 }
 
 // NewWriter returns a Writer into f, which must be empty. The caller closes f.
@@ -78,10 +93,13 @@ func (w *Writer) AddTar(r io.Reader, tap func(name string) io.Writer) error {
 	}
 }
 
-// Add adds one entry; content is read to hdr.Size. Devices and extended attributes are left out: sandboxes have their own /dev,
-// and gVisor refuses files with attributes. Invalid: a name that cannot be, a hard link to nothing, an unknown type.
-// Exhausted: Options.MaxBytes is reached or the disk is full.
+// Add adds one entry; content is read to hdr.Size. Devices are left out: sandboxes have their own /dev. Extended attributes are kept for
+// Reader only, since gVisor refuses files that have any. Invalid: a name that cannot be, a hard link to nothing, an unknown type.
+// Exhausted: a limit of Options is reached or the disk is full.
 func (w *Writer) Add(hdr *tar.Header, content io.Reader) error {
+	if err := w.count(hdr); err != nil {
+		return err
+	}
 	n, err := newNode(hdr)
 	if err != nil {
 		return err
@@ -114,7 +132,23 @@ func (w *Writer) Add(hdr *tar.Header, content io.Reader) error {
 			return errors.Wrapf(err, "write %.200q", name)
 		}
 	}
-	parent.put(path.Base(name), n)
+	w.put(parent, path.Base(name), n)
+	return nil
+}
+
+// count checks the limits before anything of an entry is kept.
+func (w *Writer) count(hdr *tar.Header) error {
+	w.adds++
+	w.meta += nodeCost + int64(len(hdr.Name)+len(hdr.Linkname))
+	for key, value := range hdr.PAXRecords {
+		w.meta += int64(len(key) + len(value))
+	}
+	if w.opts.MaxFiles > 0 && w.adds > w.opts.MaxFiles {
+		return errors.Newf(errors.Exhausted, "the image would have more than %d files", w.opts.MaxFiles)
+	}
+	if w.meta > maxMeta {
+		return errors.Newf(errors.Exhausted, "the names and attributes of the image's files take too much memory")
+	}
 	return nil
 }
 
@@ -132,8 +166,9 @@ func newNode(hdr *tar.Header) (*node, error) {
 		return nil, errors.Newf(errors.Invalid, "%.200q has an owner that cannot be", hdr.Name)
 	}
 	n := &node{mode: uint16(hdr.Mode & 0o7777), uid: uint32(hdr.Uid), gid: uint32(hdr.Gid), mtime: hdr.ModTime.Unix(), nanos: uint32(hdr.ModTime.Nanosecond())}
+	n.xattrs = attributes(hdr)
 	switch hdr.Typeflag {
-	case tar.TypeReg, tar.TypeGNUSparse:
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
 		n.mode |= syscall.S_IFREG
 		n.size = hdr.Size
 	case tar.TypeDir:
@@ -211,7 +246,7 @@ func (w *Writer) dir(name string, like *tar.Header) (*node, error) {
 			return nil, nil
 		case next == nil:
 			next = &node{mode: syscall.S_IFDIR | 0o755, mtime: like.ModTime.Unix(), children: map[string]*node{}}
-			dir.put(part, next)
+			w.put(dir, part, next)
 			dir = next
 		case next.isDir():
 			dir = next
@@ -239,6 +274,8 @@ type node struct {
 	size     int64  // of the content; of directories since their layout
 	block    uint32 // first block of the content
 	target   string // of a symbolic link
+	xattrs   map[string]string
+	from     *Reader // whose content at block it has; nil if the content is in the image that is written
 	children map[string]*node
 	parent   *node  // of a directory
 	links    uint32 // names
@@ -251,24 +288,43 @@ func (n *node) isRegular() bool { return n.mode&syscall.S_IFMT == syscall.S_IFRE
 
 // adopt takes over everything but the children.
 func (n *node) adopt(from *node) {
-	n.mode, n.uid, n.gid, n.mtime, n.nanos = from.mode, from.uid, from.gid, from.mtime, from.nanos
+	n.mode, n.uid, n.gid, n.mtime, n.nanos, n.xattrs = from.mode, from.uid, from.gid, from.mtime, from.nanos, from.xattrs
 }
 
-// put gives child a name in the directory n.
-func (n *node) put(name string, child *node) {
-	old := n.children[name]
+// put gives child a name in a directory.
+func (w *Writer) put(dir *node, name string, child *node) {
+	if w.fresh != nil {
+		w.fresh[entry{dir, name}] = true
+	}
+	old := dir.children[name]
 	if old != nil && old.isDir() && child.isDir() {
 		old.adopt(child)
 		return
 	}
+	child.links++ // first, for it may be the old one
 	if old != nil {
-		old.links--
+		w.drop(old)
 	}
-	child.links++
 	if child.isDir() {
-		child.parent = n
+		child.parent = dir
 	}
-	n.children[name] = child
+	dir.children[name] = child
+}
+
+// drop takes one name from a file, and all below it from a directory.
+func (w *Writer) drop(n *node) {
+	todo := []*node{n}
+	for len(todo) > 0 {
+		n := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		n.links--
+		if n.links == 0 && n.isRegular() && n.from == nil && n.size > 0 {
+			w.lost = append(w.lost, n)
+		}
+		for _, child := range n.children {
+			todo = append(todo, child)
+		}
+	}
 }
 
 // names returns the names in a directory in the order of their bytes, "." and ".." among them, as drivers search them.
