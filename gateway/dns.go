@@ -1,0 +1,322 @@
+package gateway
+
+import (
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// ednsSize is the largest UDP message that the gateway asks for and accepts, after https://www.dnsflagday.net/2020/.
+const ednsSize = 1232
+
+// maxNegativeTTL bounds how long it is remembered that a name does not exist.
+const maxNegativeTTL = 5 * time.Minute
+
+// Query is a DNS question of a sandbox. Only the question itself goes on to the host's name servers: flags, options and whatever
+// else the message held do not.
+type Query struct {
+	Name     string // canonical
+	Type     dnsmessage.Type
+	question dnsmessage.Question // as it was asked, for the answer
+	id       uint16
+	edns     bool
+	size     int // of the largest answer over UDP
+}
+
+// ParseQuery reads a query. When it is false there is a reply to send instead, which is nil if the message deserves none.
+func ParseQuery(msg []byte) (q Query, reply []byte, ok bool) {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	if err != nil || h.Response {
+		return q, nil, false
+	}
+	q.id, q.size = h.ID, 512
+	fail := func(code dnsmessage.RCode) (Query, []byte, bool) {
+		m := dnsmessage.Message{Header: q.header(code)}
+		if q.question.Name.Length > 0 {
+			m.Questions = []dnsmessage.Question{q.question}
+		}
+		b, err := m.Pack()
+		if err != nil {
+			return q, nil, false
+		}
+		return q, b, false
+	}
+	if h.OpCode != 0 {
+		return fail(dnsmessage.RCodeNotImplemented)
+	}
+	questions, err := p.AllQuestions()
+	if err != nil || len(questions) != 1 {
+		return fail(dnsmessage.RCodeFormatError)
+	}
+	q.question = questions[0]
+	q.Type = q.question.Type
+	const ixfr, axfr = 251, 252
+	if q.question.Class != dnsmessage.ClassINET || q.Type == ixfr || q.Type == axfr {
+		return fail(dnsmessage.RCodeRefused)
+	}
+	name, valid := CanonicalName(q.question.Name.String())
+	if !valid {
+		return fail(dnsmessage.RCodeNameError)
+	}
+	q.Name = name
+	if p.SkipAllAnswers() != nil || p.SkipAllAuthorities() != nil {
+		return fail(dnsmessage.RCodeFormatError)
+	}
+	for {
+		rh, err := p.AdditionalHeader()
+		if err == dnsmessage.ErrSectionDone {
+			return q, nil, true
+		}
+		if err != nil || p.SkipAdditional() != nil {
+			return fail(dnsmessage.RCodeFormatError)
+		}
+		if rh.Type == dnsmessage.TypeOPT {
+			q.edns, q.size = true, min(max(int(rh.Class), 512), 4096)
+		}
+	}
+}
+
+func (q Query) header(code dnsmessage.RCode) dnsmessage.Header {
+	return dnsmessage.Header{ID: q.id, Response: true, RecursionDesired: true, RecursionAvailable: true, RCode: code}
+}
+
+// Message returns the query as it is asked of a name server.
+func (q Query) Message(id uint16) ([]byte, error) {
+	name, err := dnsmessage.NewName(q.Name + ".")
+	if err != nil {
+		return nil, errors.Wrapf(err, "ask for a name")
+	}
+	m := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: id, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: name, Type: q.Type, Class: dnsmessage.ClassINET}},
+	}
+	m.Additionals = append(m.Additionals, opt())
+	b, err := m.Pack()
+	return b, errors.Wrapf(err, "ask for a name")
+}
+
+func opt() dnsmessage.Resource {
+	var h dnsmessage.ResourceHeader
+	_ = h.SetEDNS0(ednsSize, dnsmessage.RCodeSuccess, false) // the root is a valid name
+	h.Name.Data[0], h.Name.Length = '.', 1
+	return dnsmessage.Resource{Header: h, Body: &dnsmessage.OPTResource{}}
+}
+
+// Answers reports whether msg is a name server's answer to the query with the id.
+func (q Query) Answers(msg []byte, id uint16) bool {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	if err != nil || !h.Response || h.ID != id {
+		return false
+	}
+	asked, err := p.Question()
+	if err != nil || asked.Type != q.Type || asked.Class != dnsmessage.ClassINET {
+		return false
+	}
+	name, _ := CanonicalName(asked.Name.String())
+	return name == q.Name
+}
+
+// Truncated reports whether a name server's answer says that the whole is to be had over TCP.
+func Truncated(msg []byte) bool {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	return err == nil && h.Truncated
+}
+
+// TTL returns how long a name server's answer may be kept: not at all if it tells of a failure.
+func TTL(msg []byte) time.Duration {
+	var m dnsmessage.Message
+	if m.Unpack(msg) != nil || m.RCode != dnsmessage.RCodeSuccess && m.RCode != dnsmessage.RCodeNameError {
+		return 0
+	}
+	if len(m.Answers) == 0 || m.RCode == dnsmessage.RCodeNameError {
+		for _, r := range m.Authorities {
+			if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
+				return min(time.Duration(min(r.Header.TTL, soa.MinTTL))*time.Second, maxNegativeTTL)
+			}
+		}
+		return 0
+	}
+	least := m.Answers[0].Header.TTL
+	for _, r := range m.Answers {
+		least = min(least, r.Header.TTL)
+	}
+	return min(time.Duration(least)*time.Second, maxPinTime)
+}
+
+// Reply is what the sandbox is told.
+type Reply struct {
+	Message []byte       // for TCP
+	UDP     []byte       // the same for UDP: if it is too large, the sandbox is told to ask over TCP
+	Addrs   []netip.Addr // that the name has, and the policy allows, for Pins
+	TTL     time.Duration
+	Refused []netip.Addr // that the name has, and the policy forbids
+}
+
+// Refuse says that the name does not exist, which programs believe at once, while of a refusal they would ask again.
+func (q Query) Refuse() Reply { return q.Fail(dnsmessage.RCodeNameError) }
+
+// Fail answers with nothing but a code.
+func (q Query) Fail(code dnsmessage.RCode) Reply {
+	return q.pack(dnsmessage.Message{Header: q.header(code)}, Reply{})
+}
+
+// Reply makes of a name server's answer, which is age old, what the sandbox is told: without addresses that the policy forbids, records of other names,
+// additional records, and without what leads around the policy (addresses and ECH keys in HTTPS records).
+func (q Query) Reply(p *Policy, host func(netip.Addr) bool, msg []byte, age time.Duration) Reply {
+	var m dnsmessage.Message
+	if err := m.Unpack(msg); err != nil {
+		return q.Fail(dnsmessage.RCodeServerFailure)
+	}
+	var r Reply
+	out := dnsmessage.Message{Header: q.header(m.RCode)}
+	names := q.aliases(m.Answers)
+	r.TTL = max(TTL(msg)-age, 0)
+	for _, rec := range m.Answers {
+		if owner, ok := CanonicalName(rec.Header.Name.String()); !ok || rec.Header.Class != dnsmessage.ClassINET || !slices.Contains(names, owner) {
+			continue
+		}
+		if addr := addressOf(rec.Body); addr.IsValid() {
+			if v := p.Connect(Target{Addr: addr, Names: []string{q.Name}, Host: host(addr.Unmap())}); !v.Allowed {
+				r.Refused = append(r.Refused, addr)
+				continue
+			}
+			r.Addrs = append(r.Addrs, addr)
+		}
+		if rec, ok := scrubbed(rec, age); ok {
+			out.Answers = append(out.Answers, rec)
+		}
+	}
+	for _, rec := range m.Authorities {
+		if _, ok := rec.Body.(*dnsmessage.SOAResource); ok {
+			rec.Header.TTL = older(rec.Header.TTL, age)
+			out.Authorities = append(out.Authorities, rec)
+		}
+	}
+	if len(r.Refused) > 0 && len(r.Addrs) == 0 {
+		refusal := q.Refuse()
+		refusal.Refused = r.Refused
+		return refusal
+	}
+	return q.pack(out, r)
+}
+
+// aliases returns the names that the answers lead to from the question, along CNAME records.
+func (q Query) aliases(answers []dnsmessage.Resource) []string {
+	names := []string{q.Name}
+	for range 16 { // long chains are refused elsewhere too
+		before := len(names)
+		for _, rec := range answers {
+			c, ok := rec.Body.(*dnsmessage.CNAMEResource)
+			if !ok {
+				continue
+			}
+			owner, _ := CanonicalName(rec.Header.Name.String())
+			target, valid := CanonicalName(c.CNAME.String())
+			if valid && slices.Contains(names, owner) && !slices.Contains(names, target) && len(names) < 32 {
+				names = append(names, target)
+			}
+		}
+		if len(names) == before {
+			break
+		}
+	}
+	return names
+}
+
+func addressOf(body dnsmessage.ResourceBody) netip.Addr {
+	switch b := body.(type) {
+	case *dnsmessage.AResource:
+		return netip.AddrFrom4(b.A)
+	case *dnsmessage.AAAAResource:
+		return netip.AddrFrom16(b.AAAA)
+	}
+	return netip.Addr{}
+}
+
+// scrubbed returns a record as the sandbox may see it, age older. It is false for one that makes no sense without what is taken out.
+func scrubbed(rec dnsmessage.Resource, age time.Duration) (dnsmessage.Resource, bool) {
+	rec.Header.TTL = older(rec.Header.TTL, age)
+	var s *dnsmessage.SVCBResource
+	switch b := rec.Body.(type) {
+	case *dnsmessage.SVCBResource:
+		s = b
+	case *dnsmessage.HTTPSResource:
+		s = &b.SVCBResource
+	default:
+		return rec, true
+	}
+	// RFC 9460: 0 names the parameters that must be understood, 4 and 6 are addresses; 5 are ECH keys.
+	if _, mandatory := s.GetParam(0); mandatory {
+		return rec, false
+	}
+	for _, key := range []dnsmessage.SVCParamKey{4, 5, 6} {
+		s.DeleteParam(key)
+	}
+	return rec, true
+}
+
+func older(ttl uint32, age time.Duration) uint32 {
+	seconds := uint32(min(age, maxPinTime) / time.Second)
+	if seconds > ttl {
+		return 0
+	}
+	return ttl - seconds
+}
+
+func (q Query) pack(m dnsmessage.Message, r Reply) Reply {
+	m.Questions = []dnsmessage.Question{q.question}
+	if q.edns {
+		m.Additionals = []dnsmessage.Resource{opt()}
+	}
+	var err error
+	if r.Message, err = m.Pack(); err != nil || len(r.Message) > 65535 {
+		m.Answers, m.Authorities, m.RCode = nil, nil, dnsmessage.RCodeServerFailure
+		r.Message, _ = m.Pack() // a question that was unpacked can be packed
+	}
+	r.UDP = r.Message
+	if len(r.UDP) > q.size {
+		m.Answers, m.Authorities, m.Truncated = nil, nil, true
+		r.UDP, _ = m.Pack()
+	}
+	return r
+}
+
+// ReverseAddr returns the address whose name is asked for, as "4.3.2.1.in-addr.arpa" is for 1.2.3.4.
+func ReverseAddr(name string) (netip.Addr, bool) {
+	if rest, ok := strings.CutSuffix(name, ".in-addr.arpa"); ok {
+		labels := strings.Split(rest, ".")
+		slices.Reverse(labels)
+		if len(labels) != 4 {
+			return netip.Addr{}, false
+		}
+		var b [4]byte
+		for i, l := range labels {
+			n, err := strconv.ParseUint(l, 10, 8)
+			if err != nil {
+				return netip.Addr{}, false
+			}
+			b[i] = byte(n)
+		}
+		return netip.AddrFrom4(b), true
+	}
+	if rest, ok := strings.CutSuffix(name, ".ip6.arpa"); ok {
+		labels := strings.Split(rest, ".")
+		slices.Reverse(labels)
+		b, err := hex.DecodeString(strings.Join(labels, ""))
+		if err != nil || len(labels) != 32 || len(b) != 16 {
+			return netip.Addr{}, false
+		}
+		return netip.AddrFrom16([16]byte(b)), true
+	}
+	return netip.Addr{}, false
+}

@@ -1,0 +1,289 @@
+package netstack
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/gateway"
+)
+
+// maxDials is the number of connections being dialled at once; more wait until the sandbox repeats its SYN.
+const maxDials = 512
+
+// dialTime is how long the host tries to connect. The sandbox repeats its SYN for about as long.
+const dialTime = 2 * time.Minute
+
+// buffers are the sizes in bytes of each of the two buffers of a connection, by how many are open: a few fast ones, or many of which all may
+// stall at once. 1,000 stalled connections take some 100 MB.
+var buffers = [...]struct{ below, size int }{{32, 512 << 10}, {160, 128 << 10}, {1 << 30, 32 << 10}}
+
+func tuneTCP(s *stack.Stack) {
+	largest := buffers[0].size
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: largest, Max: largest}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: largest, Max: largest}
+	moderate := tcpip.TCPModerateReceiveBufferOption(false)
+	sack := tcpip.TCPSACKEnabled(true)
+	// Nothing is late on a link of one hop, and endpoints that wait for it cost memory.
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Second)
+	linger := tcpip.TCPLingerTimeoutOption(10 * time.Second)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &receive)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &send)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &moderate)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &timeWait)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &linger)
+}
+
+func (g *Gateway) startTCP() {
+	for _, b := range buffers {
+		g.tcp = append(g.tcp, tcp.NewForwarder(g.stack, b.size, maxDials, func(r *tcp.ForwarderRequest) { g.acceptTCP(r, b.size) }))
+	}
+	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+		g.mu.Lock()
+		open := len(g.conns)
+		g.mu.Unlock()
+		for i, b := range buffers {
+			if open < b.below {
+				return g.tcp[i].HandlePacket(id, pkt)
+			}
+		}
+		return false
+	})
+}
+
+// acceptTCP answers one SYN: with a reset, an ICMP error, silence, or a connection.
+func (g *Gateway) acceptTCP(r *tcp.ForwarderRequest, bufferSize int) {
+	id := r.ID()
+	defer g.syns.forget(id)
+	if !g.begin() {
+		r.Complete(true)
+		return
+	}
+	defer g.wg.Done()
+	dst, port := netipAddr(id.LocalAddress), id.LocalPort
+	if dst == g.o.V4.DNS || dst == g.o.V6.DNS {
+		g.acceptDNS(r, port)
+		return
+	}
+	dst = g.outside(dst)
+	if v := g.verdict("tcp", dst, port); !v.Allowed {
+		r.Complete(true)
+		return
+	}
+	if g.full() {
+		g.deny(gateway.Denial{Protocol: "tcp", Address: dst.String(), Port: int(port), Reason: "the sandbox has too many connections open"})
+		r.Complete(true)
+		return
+	}
+	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
+	up, err := g.o.Dial(ctx, "tcp", netip.AddrPortFrom(dst, port))
+	cancel()
+	if err != nil {
+		g.answerDialError(r, err)
+		return
+	}
+	guest, err := accept(r, bufferSize)
+	if err != nil {
+		_ = up.Close()
+		return
+	}
+	g.relay(guest, up, dst, port)
+}
+
+// begin counts a goroutine that Close waits for, unless the gateway is closed.
+func (g *Gateway) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.wg.Add(1)
+	}
+	return !g.closed
+}
+
+// accept completes the handshake.
+func accept(r *tcp.ForwarderRequest, bufferSize int) (*endpoint, error) {
+	e := &endpoint{}
+	ep, terr := r.CreateEndpoint(&e.queue)
+	r.Complete(false)
+	if terr != nil {
+		return nil, errors.Errorf("accept a connection of the sandbox: %s", terr)
+	}
+	e.ep = ep
+	ep.SocketOptions().SetSendBufferSize(int64(bufferSize), true)
+	ep.SocketOptions().SetDelayOption(false)
+	return e, nil
+}
+
+// answerDialError lets the sandbox see the error that the host's socket had.
+func (g *Gateway) answerDialError(r *tcp.ForwarderRequest, err error) {
+	id := r.ID()
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		r.Complete(true)
+	case errors.Is(err, syscall.EHOSTUNREACH):
+		g.unreachableTCP(id, hostUnreachable)
+		r.Complete(false)
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.ENETDOWN):
+		g.unreachableTCP(id, netUnreachable)
+		r.Complete(false)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		g.unreachableTCP(id, prohibited)
+		r.Complete(false)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		r.Complete(false)
+	default:
+		r.Complete(true)
+	}
+}
+
+// relay carries a connection until both directions have ended, or it is cut.
+func (g *Gateway) relay(guest *endpoint, up net.Conn, dst netip.Addr, port uint16) {
+	var once sync.Once
+	c := &conn{protocol: "tcp", addr: dst, port: port}
+	c.cut = func() {
+		once.Do(func() {
+			abort(up)
+			guest.ep.Abort()
+		})
+	}
+	v := g.add(c)
+	if !v.Allowed {
+		g.deny(gateway.Denial{Protocol: "tcp", Address: dst.String(), Port: int(port), Reason: v.Reason})
+		c.cut()
+		guest.close()
+		return
+	}
+	defer g.remove(c)
+	entry, gone := waiter.NewChannelEntry(waiter.EventHUp | waiter.EventErr)
+	guest.queue.EventRegister(&entry)
+	defer guest.queue.EventUnregister(&entry)
+	toGuest := make(chan struct{})
+	go func() {
+		defer close(toGuest)
+		if pumpToGuest(guest, up) != nil {
+			c.cut()
+		}
+	}()
+	if g.pumpFromGuest(c, v.Check, guest, up) != nil {
+		c.cut()
+	}
+	for open := true; open; {
+		select {
+		case <-toGuest:
+			open = false
+		case <-gone: // the sandbox may reset what it had ended in its own direction
+			if tcp.EndpointState(guest.ep.State()) == tcp.StateError {
+				c.cut()
+			}
+		}
+	}
+	once.Do(func() { _ = up.Close() })
+	guest.close()
+}
+
+// abort closes a connection of the host with a reset, so that the other side does not take it for complete.
+func abort(up net.Conn) {
+	if t, ok := up.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
+	}
+	_ = up.Close()
+}
+
+// Dial connects to a TCP port of the sandbox's address; the sandbox sees the gateway's. Kinds: Unavailable if nobody listens or the
+// sandbox has no network, Timeout and Canceled by ctx.
+func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if port < 1 || port > 65535 {
+		return nil, errors.Newf(errors.Invalid, "there is no port %d", port)
+	}
+	if !g.begin() {
+		return nil, errors.Newf(errors.Unavailable, "the sandbox's network is closed")
+	}
+	defer g.wg.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(g.ctx, cancel)()
+	conn, err := g.dialGuest(ctx, g.o.V4, ipv4.ProtocolNumber, uint16(port))
+	if err != nil && ctx.Err() == nil {
+		// What listens on IPv6 only.
+		if six, err6 := g.dialGuest(ctx, g.o.V6, ipv6.ProtocolNumber, uint16(port)); err6 == nil {
+			return six, nil
+		}
+	}
+	switch {
+	case err == nil:
+		return conn, nil
+	case g.ctx.Err() != nil:
+		return nil, errors.Newf(errors.Unavailable, "the sandbox's network is closed")
+	case ctx.Err() != nil:
+		return nil, errors.Wrapf(ctx.Err(), "connect to port %d of the sandbox", port)
+	}
+	return nil, errors.Explainf(err, errors.Unavailable, "nobody listens on port %d of the sandbox", port)
+}
+
+func (g *Gateway) dialGuest(ctx context.Context, a Addresses, proto tcpip.NetworkProtocolNumber, port uint16) (net.Conn, error) {
+	local := tcpip.FullAddress{NIC: nic, Addr: address(a.Gateway)}
+	remote := tcpip.FullAddress{NIC: nic, Addr: address(a.Guest), Port: port}
+	c, err := gonet.DialTCPWithBind(ctx, g.stack, local, remote, proto)
+	if err != nil {
+		return nil, errors.Wrapf(err, "connect to the sandbox")
+	}
+	return c, nil
+}
+
+// endpoint is the stack's end of a connection of the sandbox.
+type endpoint struct {
+	ep    tcpip.Endpoint
+	queue waiter.Queue
+	once  sync.Once
+}
+
+func (e *endpoint) close() { e.once.Do(e.ep.Close) }
+
+// synTable remembers the sequence numbers of SYNs that are being answered, which ICMP errors quote.
+type synTable struct {
+	mu   sync.Mutex
+	seqs map[stack.TransportEndpointID]uint32 // guarded by mu
+}
+
+func (t *synTable) remember(id stack.TransportEndpointID, seq uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.seqs == nil || len(t.seqs) > 4*maxDials { // those that the stack dropped were not forgotten
+		t.seqs = map[stack.TransportEndpointID]uint32{}
+	}
+	t.seqs[id] = seq
+}
+
+func (t *synTable) forget(id stack.TransportEndpointID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.seqs, id)
+}
+
+func (t *synTable) seq(id stack.TransportEndpointID) uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seqs[id]
+}
+
+// unreachableTCP answers the SYN of id with an ICMP error.
+func (g *Gateway) unreachableTCP(id stack.TransportEndpointID, why unreachable) {
+	syn := make(header.TCP, header.TCPMinimumSize)
+	syn.Encode(&header.TCPFields{SrcPort: id.RemotePort, DstPort: id.LocalPort, SeqNum: g.syns.seq(id), DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn})
+	g.sendUnreachable(why, netipAddr(id.RemoteAddress), netipAddr(id.LocalAddress), header.TCPProtocolNumber, syn)
+}

@@ -1,0 +1,228 @@
+package netstack
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/gateway"
+)
+
+// How long a flow may be idle: before anything came back, and after.
+const (
+	udpUnanswered = 30 * time.Second
+	udpAnswered   = 3 * time.Minute
+)
+
+// maxFlows is the most UDP flows at once; the least recently opened is not closed for a new one, so that a flood harms only itself.
+const maxFlows = 1024
+
+// flowKey names a flow of the sandbox.
+type flowKey struct {
+	guest, dst netip.AddrPort // dst as the sandbox sees it
+}
+
+// udpFlow is what the sandbox sends from one port to one other, and back.
+type udpFlow struct {
+	key      flowKey
+	conn     *conn
+	guest    *endpoint
+	up       net.Conn
+	answered atomic.Bool
+	active   atomic.Int64 // when something was last carried, in nanoseconds
+}
+
+// handleUDP takes the packets of flows that the stack does not know. It must not wait.
+func (g *Gateway) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	dst := netipAddr(id.LocalAddress)
+	if dst == g.o.V4.DNS || dst == g.o.V6.DNS {
+		return false // nothing but DNS is there: the stack says so
+	}
+	if !g.allowNew() || !g.begin() {
+		return true
+	}
+	outside := g.outside(dst)
+	quote := quoteOf(pkt)
+	v := g.verdict("udp", outside, id.LocalPort)
+	if !v.Allowed {
+		g.wg.Done()
+		g.sendUnreachable(prohibited, netipAddr(id.RemoteAddress), dst, header.UDPProtocolNumber, quote)
+		return true
+	}
+	key := flowKey{netip.AddrPortFrom(netipAddr(id.RemoteAddress), id.RemotePort), netip.AddrPortFrom(dst, id.LocalPort)}
+	f := &udpFlow{key: key, guest: &endpoint{}}
+	if !g.reserve(f) {
+		g.wg.Done()
+		g.deny(gateway.Denial{Protocol: "udp", Address: outside.String(), Port: int(id.LocalPort), Reason: "the sandbox has too many connections open"})
+		return true
+	}
+	// The endpoint is made at once, so that what follows queues there in its order.
+	ep, terr := udp.NewForwarderRequest(g.stack, id, pkt.Clone()).CreateEndpoint(&f.guest.queue)
+	if terr != nil {
+		g.release(f)
+		g.wg.Done()
+		return true
+	}
+	f.guest.ep = ep
+	ep.SocketOptions().SetReceiveBufferSize(256<<10, true)
+	go func() {
+		defer g.wg.Done()
+		defer g.release(f)
+		defer f.guest.close()
+		g.carryUDP(f, outside, quote)
+	}()
+	return true
+}
+
+// quoteOf returns the transport header of a packet for an ICMP error.
+func quoteOf(pkt *stack.PacketBuffer) []byte {
+	return append([]byte(nil), pkt.TransportHeader().Slice()...)
+}
+
+func (g *Gateway) reserve(f *udpFlow) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.flows) >= maxFlows || len(g.conns) >= g.o.Connections || g.flows[f.key] != nil {
+		return false
+	}
+	g.flows[f.key] = f
+	return true
+}
+
+func (g *Gateway) release(f *udpFlow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.flows, f.key)
+}
+
+// carryUDP connects a flow and carries it until it is idle, broken or cut.
+func (g *Gateway) carryUDP(f *udpFlow, dst netip.Addr, quote []byte) {
+	port := f.key.dst.Port()
+	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
+	up, err := g.o.Dial(ctx, "udp", netip.AddrPortFrom(dst, port))
+	cancel()
+	if err != nil {
+		why := netUnreachable
+		if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM) {
+			why = prohibited
+		}
+		g.sendUnreachable(why, f.key.guest.Addr(), f.key.dst.Addr(), header.UDPProtocolNumber, quote)
+		return
+	}
+	f.up = up
+	var once sync.Once
+	closed := make(chan struct{})
+	f.conn = &conn{protocol: "udp", addr: dst, port: port}
+	f.conn.cut = func() { once.Do(func() { close(closed); _ = up.Close() }) }
+	defer f.conn.cut()
+	v := g.add(f.conn)
+	if !v.Allowed {
+		g.deny(gateway.Denial{Protocol: "udp", Address: dst.String(), Port: int(port), Reason: v.Reason})
+		return
+	}
+	defer g.remove(f.conn)
+	f.touch()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		defer f.conn.cut()
+		g.sendUDP(f, v.Check, closed)
+	}()
+	err = g.receiveUDP(f)
+	f.conn.cut()
+	<-sent
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		g.sendUnreachable(portUnreachable, f.key.guest.Addr(), f.key.dst.Addr(), header.UDPProtocolNumber, quote)
+	}
+}
+
+func (f *udpFlow) touch() { f.active.Store(time.Now().UnixNano()) }
+
+// expires returns when the flow ends if it stays idle.
+func (f *udpFlow) expires() time.Time {
+	patience := udpUnanswered
+	if f.answered.Load() {
+		patience = udpAnswered
+	}
+	return time.Unix(0, f.active.Load()).Add(patience)
+}
+
+// sendUDP carries what the sandbox sends.
+func (g *Gateway) sendUDP(f *udpFlow, check gateway.Check, closed <-chan struct{}) {
+	entry, readable := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
+	f.guest.queue.EventRegister(&entry)
+	defer f.guest.queue.EventUnregister(&entry)
+	out := g.inspectUDP(f.conn, check, f.up)
+	for {
+		b := chunks.Get().(*[]byte)
+		w := tcpip.SliceWriter(*b)
+		res, terr := f.guest.ep.Read(&w, tcpip.ReadOptions{})
+		if terr == nil {
+			f.touch()
+			_, err := out.Write((*b)[:res.Count])
+			chunks.Put(b)
+			// One datagram that the host cannot send, such as a too large one, is lost; what was refused ends the flow.
+			if errors.Is(err, errDenied) || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			continue
+		}
+		chunks.Put(b)
+		if _, wait := terr.(*tcpip.ErrWouldBlock); !wait {
+			return
+		}
+		select {
+		case <-readable:
+		case <-closed:
+			return
+		}
+	}
+}
+
+// receiveUDP carries what comes back, until the flow expires or breaks.
+func (g *Gateway) receiveUDP(f *udpFlow) error {
+	for {
+		until := f.expires()
+		if !time.Now().Before(until) {
+			return nil
+		}
+		if err := f.up.SetReadDeadline(until); err != nil {
+			return err
+		}
+		b, n, err := readChunk(f.up)
+		if err == nil || err == io.EOF { // an empty datagram
+			f.answered.Store(true)
+			f.touch()
+			var p []byte
+			if b != nil {
+				p = (*b)[:n]
+			}
+			writeDatagram(f.guest.ep, p)
+		}
+		if b != nil {
+			chunks.Put(b)
+		}
+		if err != nil && err != io.EOF && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+// writeDatagram sends one datagram to the sandbox. One that the link has no room for is lost.
+func writeDatagram(ep tcpip.Endpoint, p []byte) {
+	_, _ = ep.Write(bytes.NewReader(p), tcpip.WriteOptions{})
+}
