@@ -81,7 +81,7 @@ func (g *Gateway) admitIPv6(h header.IPv6) bool {
 	}
 	src, dst := netip.AddrFrom16([16]byte(h[8:24])), netip.AddrFrom16([16]byte(h[24:40]))
 	payload := h[header.IPv6MinimumSize:]
-	proto := h.TransportProtocol()
+	proto := tcpip.TransportProtocolNumber(h.NextHeader())
 	if proto == header.ICMPv6ProtocolNumber && len(payload) >= header.ICMPv6MinimumSize && header.ICMPv6(payload).Type() == header.ICMPv6NeighborSolicit {
 		return g.admitSolicitation(src, h.HopLimit(), payload)
 	}
