@@ -150,7 +150,9 @@ func newWorld(t testing.TB, p *gateway.Policy, change ...func(*netstack.Options)
 			}
 		},
 		Dial: w.dialOut,
-		Host: func(a netip.Addr) bool { return a == netip.MustParseAddr("198.51.100.1") || a == netip.MustParseAddr("10.9.9.9") },
+		Host: func(a netip.Addr) bool {
+			return a == netip.MustParseAddr("198.51.100.1") || a == netip.MustParseAddr("10.9.9.9")
+		},
 		Exchange: func(_ context.Context, q []byte) ([]byte, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
