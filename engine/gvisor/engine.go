@@ -33,6 +33,8 @@ type Images interface {
 	image.Builder
 	// Root returns the path of the image's EROFS file.
 	Root(img image.Image) string
+	// Layer returns the path of what a snapshot adds to that file, as a tar stream in the form of an OCI layer; "" for other images.
+	Layer(img image.Image) string
 	// Use keeps the image from being deleted until release.
 	Use(id, who string) (release func(), err error)
 }
@@ -241,7 +243,7 @@ func (e *Engine) Close() error {
 
 // Capabilities implements engine.Engine.
 func (e *Engine) Capabilities() engine.Capabilities {
-	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: true, Isolated: true,
+	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: true, Snapshot: true, Isolated: true,
 		Limits: []string{"cpu", "memory", "processes", "disk", "files"}}
 	if e.rootless {
 		c.Isolation += " rootless"
@@ -309,7 +311,7 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 	if err != nil {
 		return nil, errors.Join(err, e.remove(ref))
 	}
-	claim := &wire.ClaimArgs{ID: spec.ID, Root: e.opts.Images.Root(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: map[string]string{},
+	claim := &wire.ClaimArgs{ID: spec.ID, Root: e.opts.Images.Root(img), Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: map[string]string{},
 		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User)}
 	maps.Copy(claim.Env, img.Config.Env)
 	maps.Copy(claim.Env, spec.Env)

@@ -46,6 +46,7 @@ func (o oneImage) Find(_ context.Context, ref string) (image.Image, error) {
 
 func (o oneImage) Use(string, string) (func(), error) { return func() {}, nil }
 func (o oneImage) Root(image.Image) string            { return o.root }
+func (o oneImage) Layer(image.Image) string           { return "" }
 
 // images returns the base image: from the machine's test library, or as the first part of the test has prepared it.
 func images(t testing.TB) gvisor.Images {

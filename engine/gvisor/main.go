@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/filter"
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
+	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 )
 
 // Main hands the process over if it was started as one of the engine's helpers: a keeper, a tool inside a sandbox, or a part
@@ -22,6 +23,7 @@ func Main() {
 	}
 	switch name := os.Args[0]; {
 	case name == keeper.Name:
+		layer.Register()
 		os.Exit(keeper.Main())
 	case name == keeper.ToolName:
 		os.Exit(keeper.Tool(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -29,6 +31,7 @@ func Main() {
 		if name == "runsc-sandbox" {
 			bootWithoutGC()
 			filter.Register()
+			layer.Register()
 		}
 		maincli.Main()
 		os.Exit(0)

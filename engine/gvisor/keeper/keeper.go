@@ -58,6 +58,8 @@ type Keeper struct {
 	ended chan struct{} // closed when the sandbox has ended
 	end   engine.End    // valid once ended is closed
 
+	snapshot sync.Mutex // held while one is taken
+
 	finished chan struct{} // closed when this process may end
 	finish   func()        // closes it, once
 }
@@ -200,6 +202,9 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	if err := k.onThread(func() error { return k.guest.claim(c) }); err != nil {
 		return err
 	}
+	if err := k.guest.fill(c.Layer); err != nil {
+		return errors.Stage(err, "snapshot")
+	}
 	if _, err := k.lookUp(c.User); err != nil {
 		return errors.Stage(err, "start")
 	}
@@ -261,6 +266,8 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 	case req.Op == wire.Wait:
 		k.awaitEnd(conn)
 		return conn.SendJSON(wire.KindReply, wire.Reply{End: &k.end})
+	case req.Op == wire.Snapshot:
+		return k.serveSnapshot(conn, req.Path)
 	case req.Op == wire.Destroy:
 		return k.serveDestroy(conn)
 	}

@@ -60,6 +60,7 @@ const (
 	Processes Operation = "processes" // Reply with Processes
 	Wait      Operation = "wait"      // Reply with End when the sandbox has ended
 	Info      Operation = "info"      // Reply with State
+	Snapshot  Operation = "snapshot"  // KindStdout*, then Reply: the writable layer as a tar stream
 	Destroy   Operation = "destroy"   // Reply when everything is released
 )
 
@@ -71,6 +72,7 @@ type Request struct {
 	Start   *StartArgs   `json:",omitempty"`
 	Attach  *AttachArgs  `json:",omitempty"`
 	Control *ControlArgs `json:",omitempty"`
+	Path    string       `json:",omitempty"` // of a snapshot, "" for all
 }
 
 // BootArgs describe a sandbox before it has an image.
@@ -91,6 +93,7 @@ type BootArgs struct {
 type ClaimArgs struct {
 	ID       string
 	Root     string // path of the image's EROFS file
+	Layer    string // path of the tar stream that fills the writable layer; "" for none
 	Hostname string
 	Env      map[string]string // the image's and the sandbox's
 	Dir      string
@@ -268,17 +271,48 @@ func (c *Conn) ReceiveReply(stage func(Stage)) (Reply, error) {
 			if stage != nil {
 				stage(s)
 			}
-		case KindReply:
-			var r Reply
-			return r, errors.Wrapf(json.Unmarshal(b, &r), "decode reply")
-		case KindFailure:
-			var f Failure
-			if err := json.Unmarshal(b, &f); err != nil {
-				return Reply{}, errors.Wrapf(err, "decode failure")
-			}
-			return Reply{}, f.Err()
 		default:
-			return Reply{}, errors.Errorf("unexpected frame %q", k)
+			return decodeReply(k, b)
+		}
+	}
+}
+
+func decodeReply(k Kind, b []byte) (Reply, error) {
+	switch k {
+	case KindReply:
+		var r Reply
+		return r, errors.Wrapf(json.Unmarshal(b, &r), "decode reply")
+	case KindFailure:
+		var f Failure
+		if err := json.Unmarshal(b, &f); err != nil {
+			return Reply{}, errors.Wrapf(err, "decode failure")
+		}
+		return Reply{}, f.Err()
+	default:
+		return Reply{}, errors.Errorf("unexpected frame %q", k)
+	}
+}
+
+// ReceiveOutput copies the output that comes before the Reply to w.
+func (c *Conn) ReceiveOutput(w io.Writer) (Reply, error) {
+	buf := make([]byte, 256<<10)
+	for {
+		k, r, err := c.Next()
+		if err != nil {
+			return Reply{}, errors.Explainf(err, errors.Unavailable, "the connection to the sandbox broke")
+		}
+		if k != KindStdout {
+			b, err := io.ReadAll(r)
+			if err != nil || r.N > 0 {
+				return Reply{}, errors.Newf(errors.Unavailable, "the connection to the sandbox broke")
+			}
+			return decodeReply(k, b)
+		}
+		if _, err := io.CopyBuffer(struct{ io.Writer }{w}, r, buf); err != nil {
+			return Reply{}, err
+		}
+		if r.N > 0 {
+			return Reply{}, errors.Newf(errors.Unavailable, "the connection to the sandbox broke")
 		}
 	}
 }

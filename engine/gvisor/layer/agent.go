@@ -1,0 +1,175 @@
+package layer
+
+import (
+	"io"
+	"path"
+	"runtime"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/abi"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/fspath"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// agent answers requests within gVisor's process.
+type agent struct {
+	kernel *kernel.Kernel // valid once ready is closed
+	ready  chan struct{}
+}
+
+// watchedCall is a system call that every sandbox's init program makes, and hardly anybody else.
+const watchedCall = "capset"
+
+// readyTime is how long a request waits for the first init program, which has just been started.
+const readyTime = 10 * time.Second
+
+// watch learns of the kernel when the first program makes watchedCall: gVisor has no other way to get at it.
+func (a *agent) watch() {
+	host := map[string]arch.Arch{"amd64": arch.AMD64, "arm64": arch.ARM64}[runtime.GOARCH]
+	table, ok := kernel.LookupSyscallTable(abi.Linux, host)
+	if !ok {
+		return
+	}
+	var once sync.Once
+	for number, call := range table.Table {
+		if call.Name != watchedCall {
+			continue
+		}
+		own := call.Fn
+		call.Fn = func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+			once.Do(func() {
+				a.kernel = t.Kernel()
+				close(a.ready)
+			})
+			return own(t, number, args)
+		}
+		table.Table[number] = call
+	}
+	table.Init() // makes the lookup table anew
+}
+
+func (a *agent) answer(r request, file io.ReadWriter) error {
+	v, err := a.open(r.Container)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	if r.Apply {
+		return apply(v, file)
+	}
+	v.k.Pause()
+	defer v.k.Unpause()
+	return v.write(r.Path, file)
+}
+
+// view is a container's root file system without anything that is mounted on it, with the rights of root.
+type view struct {
+	k     *kernel.Kernel
+	ctx   context.Context
+	creds *auth.Credentials
+	root  vfs.VirtualDentry
+	mount *vfs.Mount
+}
+
+func (a *agent) open(container string) (*view, error) {
+	select {
+	case <-a.ready:
+	case <-time.After(readyTime):
+		return nil, errors.Errorf("no program has made the system call %s", watchedCall)
+	}
+	k := a.kernel
+	for _, tg := range k.RootPIDNamespace().ThreadGroups() {
+		leader := tg.Leader()
+		if leader == nil || leader.ContainerID() != container || leader.Parent() != nil || leader.Origin == kernel.OriginExec {
+			continue
+		}
+		ctx := k.SupervisorContext()
+		mntns := leader.MountNamespace()
+		if mntns == nil || !mntns.TryIncRef() {
+			break
+		}
+		defer mntns.DecRef(ctx)
+		root := mntns.Root(ctx)
+		defer root.DecRef(ctx)
+		// Opening a file to read it must not change its access time.
+		mount := k.VFS().NewDisconnectedMount(root.Mount().Filesystem(), root.Dentry(), &vfs.MountOptions{Flags: vfs.MountFlags{NoATime: true}})
+		return &view{k: k, ctx: ctx, creds: auth.NewRootCredentials(k.RootUserNamespace()), mount: mount,
+			root: vfs.MakeVirtualDentry(mount, root.Dentry())}, nil
+	}
+	return nil, errors.Newf(errors.Conflict, "the sandbox has ended")
+}
+
+func (v *view) close() { v.mount.DecRef(v.ctx) }
+
+// at is the file of that name, relative to the root; a symbolic link is not followed.
+func (v *view) at(name string) *vfs.PathOperation {
+	return &vfs.PathOperation{Root: v.root, Start: v.root, Path: fspath.Parse(name)}
+}
+
+// upper returns the tmpfs that is the container's writable layer. The caller drops the reference.
+func (v *view) upper() (*vfs.Filesystem, error) {
+	var found *vfs.Filesystem
+	for _, fs := range v.k.VFS().GetFilesystems() {
+		if mf := tmpfs.MemoryFileOf(fs); found == nil && mf != nil && mf.ResourceID().Path == "/" {
+			found = fs
+			continue
+		}
+		fs.DecRef(v.ctx)
+	}
+	if found == nil {
+		return nil, errors.Errorf("the container has no writable layer")
+	}
+	return found, nil
+}
+
+const statMask = linux.STATX_TYPE | linux.STATX_MODE | linux.STATX_UID | linux.STATX_GID | linux.STATX_MTIME | linux.STATX_SIZE
+
+func (v *view) stat(name string) (linux.Statx, error) {
+	return v.k.VFS().StatAt(v.ctx, v.creds, v.at(name), &vfs.StatOptions{Mask: statMask})
+}
+
+// resolve returns the name of a directory relative to the root, with symbolic links on the way followed.
+func (v *view) resolve(dir string) (string, error) {
+	op := v.at(dir)
+	op.FollowFinalSymlink = true
+	vd, err := v.k.VFS().GetDentryAt(v.ctx, v.creds, op, &vfs.GetDentryOptions{CheckSearchable: true})
+	switch {
+	case linuxerr.Equals(linuxerr.ENOENT, err):
+		return "", errors.Newf(errors.NotFound, "there is no directory %.200q in the sandbox", dir)
+	case linuxerr.Equals(linuxerr.ENOTDIR, err):
+		return "", errors.Newf(errors.Invalid, "%.200q in the sandbox is not a directory", dir)
+	case err != nil:
+		return "", errors.Wrapf(err, "find %s", dir)
+	}
+	defer vd.DecRef(v.ctx)
+	name, err := v.k.VFS().PathnameInFilesystem(v.ctx, vd)
+	return path.Clean("/" + name)[1:], errors.Wrapf(err, "find %s", dir)
+}
+
+// attributes returns a file's extended attributes.
+func (v *view) attributes(name string) (map[string]string, error) {
+	names, err := v.k.VFS().ListXattrAt(v.ctx, v.creds, v.at(name), 0)
+	if linuxerr.Equals(linuxerr.EOPNOTSUPP, err) || len(names) == 0 && err == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errors.Wrapf(err, "list attributes of %.200q", name)
+	}
+	all := make(map[string]string, len(names))
+	for _, key := range names {
+		if all[key], err = v.k.VFS().GetXattrAt(v.ctx, v.creds, v.at(name), &vfs.GetXattrOptions{Name: key}); err != nil {
+			return nil, errors.Wrapf(err, "read attribute %.200q of %.200q", key, name)
+		}
+	}
+	return all, nil
+}
