@@ -50,8 +50,9 @@ type Image struct {
 	Size      int64         `json:"size_bytes"` // of the root file system
 	Built     time.Time     `json:"built_at"`
 	BuildTime time.Duration `json:"build_ns"`
-	Parts     []Part        `json:"parts"`   // what is in it, with versions
-	Missing   []Part        `json:"missing"` // what should be in it and is not, with the reason
+	Parts     []Part        `json:"parts"`              // what is in it, with versions
+	Missing   []Part        `json:"missing"`            // what should be in it and is not, with the reason
+	Snapshot  *Snapshot     `json:"snapshot,omitempty"` // nil for images that were built
 }
 
 // Part is a program or package that an image should contain.

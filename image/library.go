@@ -116,6 +116,11 @@ func (l *Library) read(digits string) (Image, error) {
 	if img.Digest != digestPrefix+digits || img.Size != info.Size() {
 		return Image{}, errors.Newf(errors.NotFound, "image %s is not what its description says", digits)
 	}
+	if img.Snapshot != nil {
+		if info, err := os.Stat(l.path(digits, layerFile)); err != nil || info.Size() != img.Snapshot.Size {
+			return Image{}, errors.Newf(errors.NotFound, "the layer of image %s is damaged", digits)
+		}
+	}
 	img.ID = idOf(img.Digest)
 	return img, nil
 }

@@ -82,6 +82,9 @@ func (v *view) list() ([]entry, error) {
 				all[j].link, all[j].size, all[j].data, all[j].device = e.link, e.size, e.data, e.device
 			}
 			e.link = all[j].name
+			if all[j].gone() { // whiteouts are one file with many names
+				e.kind, e.device = tar.TypeChar, all[j].device
+			}
 		} else if e.kind != tar.TypeDir {
 			first[target] = i
 		}
@@ -284,7 +287,7 @@ func (w *writer) content(to io.Writer, e entry, ranges []segment) error {
 			part := w.buf[:min(int64(len(w.buf)), s.end-at)]
 			n, err := f.PRead(w.v.ctx, usermem.BytesIOSequence(part), at, vfs.ReadOptions{})
 			if n == 0 {
-				return errors.Errorf("read at %d of %d: %w", at, e.size, cmp.Or(err, io.ErrUnexpectedEOF))
+				return errors.Wrapf(cmp.Or(err, io.ErrUnexpectedEOF), "read at %d of %d", at, e.size)
 			}
 			if _, err := to.Write(part[:n]); err != nil {
 				return err

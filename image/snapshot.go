@@ -1,0 +1,179 @@
+package image
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"hash"
+	"hash/crc32"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// layerFile is what a snapshot adds to its root file system: a tar stream in the form of an OCI layer.
+const layerFile = "layer.tar"
+
+// Snapshot is what an image that was taken of a running sandbox has beside its root file system.
+type Snapshot struct {
+	Size int64  `json:"size_bytes"`     // of the layer
+	Path string `json:"path,omitempty"` // only what lies below was taken
+	// Lineage are the snapshots that lead to this one, the oldest first, this one last. Earlier images may have been deleted.
+	Lineage []Origin `json:"lineage"`
+}
+
+// Origin is where a snapshot came from.
+type Origin struct {
+	Image   string    `json:"image"`   // that the sandbox was created from
+	Sandbox string    `json:"sandbox"` // of which it was taken
+	Time    time.Time `json:"time"`
+}
+
+// Snapshotter is a Builder that keeps snapshots of sandboxes.
+type Snapshotter interface {
+	// Snapshot makes an image of a sandbox that has the image parent, which the caller keeps in use. fill writes what differs from
+	// parent's root file system, in the form of an OCI layer, or from that of the image that parent was a snapshot of. When
+	// Snapshot returns, the image is durable; after an error, nothing of it is left. Exhausted: the disk is full.
+	Snapshot(ctx context.Context, parent Image, opts SnapshotOptions, fill func(io.Writer) error) (Image, error)
+}
+
+// SnapshotOptions of one Library.Snapshot.
+type SnapshotOptions struct {
+	Names   []string // what users will call the image; an older image that has one of the names loses it
+	Sandbox string   // of which it is taken
+	Path    string   // "" for all
+}
+
+// Layer returns where what a snapshot adds to its Root is on this machine: a tar stream in the form of an OCI layer. It is "" for other
+// images.
+func (l *Library) Layer(img Image) string {
+	if img.Snapshot == nil {
+		return ""
+	}
+	return l.path(hexOf(img.Digest), layerFile)
+}
+
+// Snapshot implements Snapshotter. The root file system is shared with the parent and not copied, and stays when the parent is
+// deleted; a snapshot of a sandbox that came from a snapshot has one layer over the same root again. The layer is read again before
+// it is reported. Errors of fill are returned.
+func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptions, fill func(io.Writer) error) (img Image, err error) {
+	names, err := l.checkNames(opts.Names)
+	if err != nil {
+		return Image{}, err
+	}
+	digits := make([]byte, sha256.Size) // of the build; those of the image are known when it is written
+	_, _ = rand.Read(digits)            // never fails
+	lockName := l.path(lockDir, hex.EncodeToString(digits))
+	lock, err := tryLock(lockName)
+	if err != nil || lock == nil {
+		return Image{}, tarfs.Explain(err, "the snapshot")
+	}
+	temp := newPrefix + hex.EncodeToString(digits)
+	defer func() {
+		err = errors.Join(err, os.RemoveAll(l.path(temp)), os.Remove(lockName), lock.Close())
+		err = errors.Stage(err, "image: snapshot")
+	}()
+	start := time.Now()
+	img, err = l.layer(temp, parent, opts, fill)
+	if err != nil {
+		return Image{}, err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return Image{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if same, err := l.read(hexOf(img.Digest)); err == nil { // nothing has changed since the last one
+		return l.named(same, names)
+	}
+	img.Built, img.BuildTime = time.Now().UTC(), time.Since(start)
+	if err := l.describe(temp, img); err != nil {
+		return Image{}, tarfs.Explain(err, manifestFile)
+	}
+	if err := l.publish(temp, hexOf(img.Digest)); err != nil {
+		return Image{}, errors.Wrapf(err, "publish image %s", img.ID)
+	}
+	logf.Infof(ctx, "image %s is a snapshot of sandbox %s, taken in %v, %d bytes", img.ID, opts.Sandbox, img.BuildTime.Round(time.Millisecond), img.Snapshot.Size)
+	return l.named(img, names)
+}
+
+// layer fills the directory temp with parent's root and the layer, and returns what the image is like.
+func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill func(io.Writer) error) (Image, error) {
+	if err := os.Mkdir(l.path(temp), 0o700); err != nil {
+		return Image{}, tarfs.Explain(err, "the snapshot")
+	}
+	if err := os.Link(l.Root(parent), l.path(temp, rootFile)); err != nil {
+		return Image{}, tarfs.Explain(err, "the root file system of image "+parent.ID)
+	}
+	f, err := os.OpenFile(l.path(temp, layerFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return Image{}, tarfs.Explain(err, "the snapshot")
+	}
+	defer f.Close()
+	written := &checked{w: f, sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
+	if err := fill(written); err != nil {
+		if written.err != nil {
+			err = tarfs.Explain(written.err, "the snapshot")
+		}
+		return Image{}, err
+	}
+	if err := f.Sync(); err != nil {
+		return Image{}, tarfs.Explain(err, "the snapshot")
+	}
+	digest, err := verify(f, written)
+	if err != nil {
+		return Image{}, err
+	}
+	spec := Spec{Parent: parent.ID, Layer: digest}
+	full, err := spec.Digest([]byte(opts.Path))
+	if err != nil {
+		return Image{}, err
+	}
+	s := &Snapshot{Size: written.n, Path: opts.Path, Lineage: []Origin{{Image: parent.ID, Sandbox: opts.Sandbox, Time: time.Now().UTC()}}}
+	if parent.Snapshot != nil {
+		s.Lineage = append(slices.Clone(parent.Snapshot.Lineage), s.Lineage...)
+	}
+	return Image{ID: idOf(full), Digest: full, Names: []string{}, Spec: spec, Config: parent.Config, Size: parent.Size,
+		Parts: parent.Parts, Missing: parent.Missing, Snapshot: s}, nil
+}
+
+// checked is a file that keeps a quick checksum of what was written to it: the sandbox waits meanwhile.
+type checked struct {
+	w   io.Writer
+	sum hash.Hash32
+	n   int64
+	err error
+}
+
+func (c *checked) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	_, _ = c.sum.Write(p[:n]) // never fails
+	if err != nil {
+		c.err = err
+	}
+	return n, err
+}
+
+// verify reads the file again, compares it with what was written, and returns its digest.
+func verify(f *os.File, written *checked) (string, error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", errors.Wrapf(err, "read the snapshot again")
+	}
+	digest, sum := sha256.New(), crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	n, err := io.Copy(io.MultiWriter(digest, sum), bufio.NewReaderSize(f, 1<<20))
+	if err != nil {
+		return "", errors.Wrapf(err, "read the snapshot again")
+	}
+	if n != written.n || sum.Sum32() != written.sum.Sum32() {
+		return "", errors.Remedy(errors.Newf(errors.Internal, "the disk does not return what the snapshot has written to it"), "check the disk of the data directory")
+	}
+	return digestPrefix + hex.EncodeToString(digest.Sum(nil)), nil
+}
