@@ -1,6 +1,7 @@
 // Package store keeps Harvest's records in one SQLite file and guards the data directory that the file is in.
 //
-// DB.Sandboxes implements the small Store interface of package sandbox; package storetest proves it.
+// Each of Sandboxes, Secrets and Events implements the small Store interface of the package whose records it keeps; package
+// storetest proves it.
 package store
 
 import (

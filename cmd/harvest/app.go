@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -26,6 +27,7 @@ type App struct {
 	cfg        config.Config
 	background bool
 	secrets    *secret.Vault
+	events     *event.Journal
 	fleet      *sandbox.Fleet
 	server     *server.Server
 	listener   net.Listener
@@ -64,6 +66,8 @@ func (a *App) open(ctx context.Context) error {
 		return err
 	}
 	a.then("the records", func(context.Context) error { return db.Close() })
+	a.events = event.Open(ctx, event.Options{Store: db.Events()})
+	a.then("the events", a.events.Close)
 	if a.secrets, err = secret.Open(ctx, secret.Options{
 		Store: db.Secrets(), KeyFile: filepath.Join(a.cfg.Data, "secret.key"), Environ: os.Environ(), EnvironAccount: personal,
 	}); err != nil {
@@ -74,7 +78,9 @@ func (a *App) open(ctx context.Context) error {
 		return errors.Stage(err, "engine")
 	}
 	a.then("the engine", func(context.Context) error { return eng.Close() })
-	if a.fleet, err = sandbox.Open(ctx, fleetOptions(a.cfg, eng, db.Sandboxes(), a.secrets)); err != nil {
+	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
+	opts.Secrets, opts.Event = a.secrets, sandbox.Publish(ctx, a.events)
+	if a.fleet, err = sandbox.Open(ctx, opts); err != nil {
 		return errors.Stage(err, "recover")
 	}
 	a.then("the sandboxes", a.fleet.Close)
@@ -164,12 +170,12 @@ func (a *App) sandboxes() int {
 	return n
 }
 
-func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store, secrets *secret.Vault) sandbox.Options {
+func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) sandbox.Options {
 	if cfg.Source("limits.memory") == "default" {
 		cfg.Limits.Memory = 0 // then it depends on the machine, which may have less
 	}
 	return sandbox.Options{
-		Engine: eng, Store: records, Secrets: secrets,
+		Engine: eng, Store: records,
 		Defaults: engine.Limits(cfg.Limits),
 		Quotas:   sandbox.Quotas(cfg.Quotas),
 		Prices:   sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond},

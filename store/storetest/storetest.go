@@ -1,4 +1,4 @@
-// Package storetest proves that a sandbox.Store keeps its promises.
+// Package storetest proves that Stores keep their promises.
 package storetest
 
 import (

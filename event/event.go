@@ -1,0 +1,159 @@
+// Package event is what happened, in order: events are persisted before anybody sees them, numbered within their stream, and
+// sent to any number of readers, each from where it left off.
+//
+// Journal is the entry. A stream is the id of a session or sandbox, or all that concerns an account: see AccountStream. Within
+// one, ids are 1, 2, 3 and so on for ever, through restarts; a reader that comes back with the last id it has seen misses nothing
+// and gets nothing twice.
+package event
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// What an event may be.
+const (
+	MaxData   = 1 << 20 // bytes of its JSON
+	MaxDrafts = 1024    // in one Publish
+)
+
+// Event is something that happened. Events are shared between readers: nobody changes one.
+type Event struct {
+	Stream string
+	ID     int64  // within Stream; 0 of those about the reading itself: Lagged and Pruned
+	Type   string // such as "sandbox.ready": facts in the past tense
+	Time   time.Time
+	Data   json.RawMessage // on one line, without secret values
+
+	frame []byte // as Frame returns it; set before the first reader sees the event
+}
+
+// The events about a reader's own stream, which only that reader gets.
+const (
+	// Lagged is the last event of a reader that was too slow: it subscribes again after the last id it has.
+	Lagged = "stream.lagged"
+	// Pruned tells that older events than those that follow are not kept any more; its data has the "first" id that is.
+	Pruned = "stream.pruned"
+)
+
+// Draft is an event that has yet to be published.
+type Draft struct {
+	Stream string
+	Type   string
+	Data   any // what encoding/json takes; nil is an empty object
+}
+
+// Frame returns e as a server-sent event, ready to be written. All readers share the bytes.
+func (e *Event) Frame() []byte {
+	if e.frame != nil {
+		return e.frame
+	}
+	return e.encode()
+}
+
+func (e *Event) encode() []byte {
+	b := make([]byte, 0, len(e.Data)+len(e.Type)+48)
+	if e.ID > 0 {
+		b = strconv.AppendInt(append(b, "id: "...), e.ID, 10)
+		b = append(b, '\n')
+	}
+	b = append(append(b, "event: "...), e.Type...)
+	b = append(append(b, "\ndata: "...), e.Data...)
+	return append(b, "\n\n"...)
+}
+
+// AccountStream is the stream of all that concerns an account.
+func AccountStream(account string) string { return "account/" + account }
+
+// Store keeps events. Package store has one on SQLite and one in memory; package storetest proves them.
+type Store interface {
+	// Append adds events, all or none. Those of one stream go on from Last without gaps; anything else is refused.
+	Append(ctx context.Context, events []*Event) error
+	// Read returns the events of the stream with ids above after, the lowest first, at most limit.
+	Read(ctx context.Context, stream string, after int64, limit int) ([]*Event, error)
+	// Last returns the highest id that the stream ever had, 0 if none.
+	Last(ctx context.Context, stream string) (int64, error)
+	// Prune removes events older than before, of the stream or ("") of all, and returns how many. Ids are not used again.
+	Prune(ctx context.Context, stream string, before time.Time) (int, error)
+}
+
+var (
+	streamPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_./@:+-]{0,199}$`)
+	typePattern   = regexp.MustCompile(`^[a-z][a-z_]*(\.[a-z][a-z_]*)*$`)
+)
+
+// event checks d and makes an event of it, without an id.
+func (d Draft) event() (*Event, error) {
+	if !streamPattern.MatchString(d.Stream) {
+		return nil, errors.Errorf("%.100q cannot be a stream of events", d.Stream)
+	}
+	if !typePattern.MatchString(d.Type) || len(d.Type) > 64 {
+		return nil, errors.Errorf("%.100q cannot be a type of events", d.Type)
+	}
+	data, err := encode(d.Data)
+	if err != nil {
+		return nil, errors.Wrapf(err, "the data of an event %s", d.Type)
+	}
+	return &Event{Stream: d.Stream, Type: d.Type, Time: time.Now().UTC().Truncate(time.Microsecond), Data: data}, nil
+}
+
+// encode returns data as JSON on one line, in which no text has a secret value. Names of fields and numbers stay as they are:
+// readers rely on them.
+func encode(data any) (json.RawMessage, error) {
+	if data == nil {
+		return json.RawMessage("{}"), nil
+	}
+	text, err := json.Marshal(data)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > MaxData {
+		return nil, errors.Newf(errors.Invalid, "it takes %d bytes, %d are allowed", len(text), MaxData)
+	}
+	_, raw := data.(json.RawMessage)
+	if logf.Redacted(string(text)) == string(text) && !(raw && hasEscapes(text)) {
+		return text, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	var value any
+	if err := dec.Decode(&value); err != nil {
+		return nil, err
+	}
+	return json.Marshal(redact(value))
+}
+
+// hasEscapes reports whether JSON that others wrote may spell a character in more ways than one.
+func hasEscapes(text []byte) bool {
+	return bytes.Contains(text, []byte(`\u`)) || bytes.Contains(text, []byte(`\/`))
+}
+
+func redact(value any) any {
+	switch v := value.(type) {
+	case string:
+		return logf.Redacted(v)
+	case []any:
+		for i := range v {
+			v[i] = redact(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = redact(v[key])
+		}
+	}
+	return value
+}
+
+// notice is an event that a reader gets about its own stream.
+func notice(stream, kind string, after, first int64) *Event {
+	data := strings.NewReplacer("A", strconv.FormatInt(after, 10), "F", strconv.FormatInt(first, 10)).Replace(`{"after":A,"first":F}`)
+	return &Event{Stream: stream, Type: kind, Time: time.Now().UTC(), Data: json.RawMessage(data)}
+}

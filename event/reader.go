@@ -1,0 +1,153 @@
+package event
+
+import (
+	"context"
+	"io"
+	"iter"
+	"sort"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Reader reads a stream from some point on. It is for one goroutine at a time; what is not read takes no memory.
+type Reader struct {
+	journal *Journal
+	stream  *stream
+	after   int64 // the id of the last event that was returned
+	live    bool  // it has once had everything
+	lagged  bool
+	closed  bool
+}
+
+// Subscribe returns a reader of all events with ids above after, those that are yet to come included. 0 means from the beginning.
+// The caller closes it. Invalid if the stream has not come so far, as when a backup was put in its place.
+func (j *Journal) Subscribe(ctx context.Context, name string, after int64) (*Reader, error) {
+	return j.subscribe(ctx, name, func(last int64) (int64, error) {
+		if after < 0 || after > last {
+			return 0, errors.Remedy(errors.Newf(errors.Invalid, "the stream %.100s has %d events; there is none after %d", name, last, after), "begin again from 0")
+		}
+		return after, nil
+	})
+}
+
+// Tail is Subscribe from the last n events on. 0 means only those to come.
+func (j *Journal) Tail(ctx context.Context, name string, n int) (*Reader, error) {
+	return j.subscribe(ctx, name, func(last int64) (int64, error) { return max(0, last-int64(max(0, n))), nil })
+}
+
+func (j *Journal) subscribe(ctx context.Context, name string, from func(last int64) (int64, error)) (*Reader, error) {
+	r := &Reader{journal: j, stream: j.stream(name, 1)}
+	s := r.stream
+	_, err := s.load(ctx, j.opts.Store)
+	s.mu.Lock()
+	if err == nil {
+		r.after, err = from(s.last)
+	}
+	s.readers++
+	s.mu.Unlock()
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close ends the reader. It may be called more than once.
+func (r *Reader) Close() {
+	if r.closed {
+		return
+	}
+	r.closed = true
+	s := r.stream
+	s.mu.Lock()
+	s.readers--
+	if s.readers == 0 {
+		s.recent, s.bytes = nil, 0
+	}
+	s.mu.Unlock()
+	r.journal.mu.Lock()
+	s.refs--
+	r.journal.mu.Unlock()
+}
+
+// Next returns the events that follow, one or more, and waits until there is one. io.EOF means that no more will come: after
+// Lagged, and when the Journal is closed and everything was returned. When ctx ends it may be called again; nothing is lost.
+func (r *Reader) Next(ctx context.Context) ([]*Event, error) {
+	s := r.stream
+	for {
+		if r.lagged || r.closed {
+			return nil, io.EOF
+		}
+		s.mu.Lock()
+		wake, ended, visible := s.wake, s.ended, s.visible
+		var first int64
+		var batch []*Event
+		if len(s.recent) > 0 {
+			first = s.recent[0].ID
+			if skip := r.after + 1 - first; skip >= 0 && r.after < visible {
+				batch = append(batch, s.recent[skip:visible+1-first]...)
+			}
+		}
+		s.mu.Unlock()
+		switch {
+		case len(batch) > 0:
+			r.live, r.after = true, batch[len(batch)-1].ID
+			return batch, nil
+		case r.after >= visible && ended:
+			return nil, io.EOF
+		case r.after >= visible:
+			r.live = true
+			select {
+			case <-wake:
+			case <-ctx.Done():
+				return nil, errors.Wrapf(ctx.Err(), "wait for events")
+			}
+		case r.live && first > 0:
+			r.lagged = true
+			return []*Event{notice(s.name, Lagged, r.after, first)}, nil
+		default:
+			return r.catchUp(ctx, visible)
+		}
+	}
+}
+
+// catchUp returns older events from the Store, of which some up to visible are missing.
+func (r *Reader) catchUp(ctx context.Context, visible int64) ([]*Event, error) {
+	found, err := r.journal.opts.Store.Read(ctx, r.stream.name, r.after, pageEvents)
+	if err != nil {
+		return nil, errors.Wrapf(err, "read the events of %s", r.stream.name)
+	}
+	// What is persisted but not shown yet, nobody may know the id of: it could not be subscribed after.
+	found = found[:sort.Search(len(found), func(i int) bool { return found[i].ID > visible })]
+	before, first := r.after, visible+1
+	r.after = visible
+	if len(found) > 0 {
+		first, r.after = found[0].ID, found[len(found)-1].ID
+	}
+	if first > before+1 {
+		found = append([]*Event{notice(r.stream.name, Pruned, before, first)}, found...)
+	}
+	return found, nil
+}
+
+// All yields one event after the other, until ctx ends, which is an error, or no more will come. The reader is closed after that.
+func (r *Reader) All(ctx context.Context) iter.Seq2[*Event, error] {
+	return func(yield func(*Event, error) bool) {
+		defer r.Close()
+		for {
+			batch, err := r.Next(ctx)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, e := range batch {
+				if !yield(e, nil) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package sandbox
+
+import (
+	"context"
+
+	"github.com/RelevanceAI/harvest/event"
+)
+
+// eventData is what events of sandboxes carry.
+type eventData struct {
+	SandboxID   string `json:"sandbox_id"`
+	Name        string `json:"name,omitempty"`
+	Status      Status `json:"status"`
+	Reason      string `json:"reason,omitempty"`
+	FailedStage string `json:"failed_stage,omitempty"`
+	Stage       *Stage `json:"stage,omitempty"` // of sandbox.stage: the step that is done
+	ImageID     string `json:"image_id,omitempty"`
+}
+
+// Drafts returns e as it is published: in the stream of the sandbox, whose name is its id, and in that of its account.
+func (e Event) Drafts() []event.Draft {
+	sb := e.Sandbox
+	data := eventData{SandboxID: sb.ID, Name: sb.Name, Status: sb.Status, Reason: sb.Reason, FailedStage: sb.FailedStage, ImageID: sb.ImageID}
+	if e.Type == EventStage {
+		data.Stage = &e.Stage
+	}
+	return []event.Draft{
+		{Stream: sb.ID, Type: string(e.Type), Data: data},
+		{Stream: event.AccountStream(sb.Account), Type: string(e.Type), Data: data},
+	}
+}
+
+// Publish returns an Options.Event that publishes to j. Close the Fleet before j.
+func Publish(ctx context.Context, j *event.Journal) func(Event) {
+	return func(e Event) { j.Post(ctx, e.Drafts()...) }
+}

@@ -1,0 +1,72 @@
+package sandbox_test
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/store/memory"
+)
+
+// mission: F1, A9
+func TestEventsArePublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	j := event.Open(t.Context(), event.Options{Store: new(memory.Events)})
+	w.opts.Event = sandbox.Publish(t.Context(), j)
+	f := w.open(t)
+	sb := create(t, f, sandbox.Request{Name: "n"})
+	if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.fail("create", errors.Newf(errors.Unavailable, "boom"))
+	failed, err := f.Create(t.Context(), account, sandbox.Request{})
+	if err == nil {
+		t.Fatal("it was created")
+	}
+	if err := j.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	read := func(stream string) string {
+		t.Helper()
+		r, err := j.Subscribe(t.Context(), stream, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		var lines []string
+		for {
+			batch, err := r.Next(t.Context())
+			if errors.Is(err, io.EOF) {
+				return strings.Join(lines, "\n")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range batch {
+				lines = append(lines, e.Type+" "+string(e.Data))
+			}
+		}
+	}
+	own := read(sb.ID)
+	for _, want := range []string{
+		`sandbox.starting {"sandbox_id":"` + sb.ID + `","name":"n","status":"creating"}`,
+		`sandbox.stage {"sandbox_id":"` + sb.ID + `","name":"n","status":"creating","stage":{"name":"boot","ms":3},"image_id":"` + sb.ImageID + `"}`,
+		`sandbox.ready {"sandbox_id":"` + sb.ID + `","name":"n","status":"running"`,
+		`sandbox.terminated {"sandbox_id":"` + sb.ID + `","name":"n","status":"terminated"`,
+	} {
+		if !strings.Contains(own, want) {
+			t.Errorf("%s is missing in\n%s", want, own)
+		}
+	}
+	all, other := read(event.AccountStream(account)), read(failed.ID)
+	if !strings.Contains(all, own[:strings.Index(own, "\n")]) || !strings.HasSuffix(all, other[strings.LastIndex(other, "\n"):]) {
+		t.Errorf("the account's stream:\n%s", all)
+	}
+	if !strings.Contains(other, `"status":"failed","reason":"boom","failed_stage":"create"`) {
+		t.Errorf("the failed one's stream:\n%s", other)
+	}
+}

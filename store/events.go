@@ -1,0 +1,118 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+)
+
+// Events keeps events.
+type Events struct{ db *DB }
+
+var _ event.Store = Events{}
+
+// Events returns the events.
+func (db *DB) Events() Events { return Events{db} }
+
+// Append implements event.Store.
+func (s Events) Append(ctx context.Context, events []*event.Event) error {
+	tx, err := s.db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return s.db.explain(err, "write events")
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	insert, err := tx.PrepareContext(ctx, "INSERT INTO events (stream, id, type, at, data) VALUES (?, ?, ?, ?, ?)")
+	if err != nil {
+		return s.db.explain(err, "write events")
+	}
+	defer insert.Close()
+	last, next := map[string]int64{}, map[string]int64{}
+	for _, e := range events {
+		if _, known := next[e.Stream]; !known {
+			if last[e.Stream], err = lastEvent(ctx, tx, e.Stream); err != nil {
+				return s.db.explain(err, "find the last event of "+e.Stream)
+			}
+			next[e.Stream] = last[e.Stream]
+		}
+		next[e.Stream]++
+		if e.ID != next[e.Stream] {
+			return errors.Errorf("the event %d of %s cannot follow %d", e.ID, e.Stream, next[e.Stream]-1)
+		}
+		if _, err := insert.ExecContext(ctx, e.Stream, e.ID, e.Type, micros(e.Time), string(e.Data)); err != nil {
+			return s.db.explain(err, "write an event of "+e.Stream)
+		}
+	}
+	for stream, id := range next {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO streams (stream, last) VALUES (?, ?) ON CONFLICT (stream) DO UPDATE SET last = excluded.last", stream, id); err != nil {
+			return s.db.explain(err, "write the last event of "+stream)
+		}
+	}
+	return s.db.explainNil(tx.Commit(), "write events")
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func lastEvent(ctx context.Context, q querier, stream string) (int64, error) {
+	var last int64
+	err := q.QueryRowContext(ctx, "SELECT last FROM streams WHERE stream = ?", stream).Scan(&last)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return last, err
+}
+
+// Read implements event.Store.
+func (s Events) Read(ctx context.Context, stream string, after int64, limit int) ([]*event.Event, error) {
+	rows, err := s.db.read.QueryContext(ctx, "SELECT id, type, at, data FROM events WHERE stream = ? AND id > ? ORDER BY id LIMIT ?", stream, after, limit)
+	if err != nil {
+		return nil, s.db.explain(err, "read events of "+stream)
+	}
+	defer rows.Close()
+	var found []*event.Event
+	for rows.Next() {
+		e := &event.Event{Stream: stream}
+		var at int64
+		if err := rows.Scan(&e.ID, &e.Type, &at, (*[]byte)(&e.Data)); err != nil {
+			return nil, s.db.explain(err, "read an event of "+stream)
+		}
+		e.Time = fromMicros(at)
+		found = append(found, e)
+	}
+	return found, s.db.explainNil(rows.Err(), "read events of "+stream)
+}
+
+// Last implements event.Store.
+func (s Events) Last(ctx context.Context, stream string) (int64, error) {
+	last, err := lastEvent(ctx, s.db.read, stream)
+	return last, s.db.explainNil(err, "find the last event of "+stream)
+}
+
+// pruneChunk is how many events are removed at once, so that nobody waits long for the database.
+const pruneChunk = 5000
+
+// Prune implements event.Store.
+func (s Events) Prune(ctx context.Context, stream string, before time.Time) (int, error) {
+	total := 0
+	for {
+		where, args := "at < ?", []any{micros(before)}
+		if stream != "" {
+			where, args = "at < ? AND stream = ?", append(args, stream)
+		}
+		result, err := s.db.write.ExecContext(ctx, "DELETE FROM events WHERE (stream, id) IN (SELECT stream, id FROM events WHERE "+where+" LIMIT ?)",
+			append(args, pruneChunk)...)
+		if err != nil {
+			return total, s.db.explain(err, "remove old events")
+		}
+		n, err := result.RowsAffected()
+		total += int(n)
+		if err != nil || n < pruneChunk {
+			return total, errors.Wrapf(err, "count the removed events")
+		}
+	}
+}
