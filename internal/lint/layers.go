@@ -40,6 +40,8 @@ var rows = []row{
 	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
 	{"engine/modal/...", []string{"engine", "engine/modal/...", "image/...", "volume/...", "config", "internal/..."}, "engines hold no policy and do not know one another"},
 	{"agent", []string{"engine"}, "agents are pure: they make a command and decode lines"},
+	{"agent/opencode/bridge", []string{"agent/opencode", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
+	{"agent/scripted/program", []string{"agent", "agent/scripted", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
 	{"agent/...", []string{"agent", "engine"}, "agents are pure: they make a command and decode lines"},
 
 	{"sandbox", []string{"engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
@@ -125,7 +127,7 @@ var others = []struct {
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", nil, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
-	{"os/exec", []string{"engine/...", "image/...", "internal/testenv", "cmd/harvest/...", "bench/..."}, "only engines, image builders and the command line start programs"},
+	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "internal/testenv", "cmd/harvest/...", "bench/..."}, "only engines, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where nobody may gain from guessing"},
 }

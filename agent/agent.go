@@ -1,0 +1,169 @@
+// Package agent is the contract of coding-agent programs such as Claude Code and OpenCode.
+//
+// It is pure: an Agent says which command to start and what lines to write to it, and turns the lines that it prints into events
+// of one vocabulary. Who runs the command, keeps the events and answers the questions is package session. So transcripts of
+// the real programs test an Agent completely.
+package agent
+
+import (
+	"encoding/json"
+
+	"github.com/RelevanceAI/harvest/engine"
+)
+
+// Agent is a coding agent's program.
+type Agent interface {
+	// Name is a word for records and texts, such as "claude".
+	Name() string
+	// Command starts the program as a process that lives as long as the session has work for it: it reads lines on its standard
+	// input and prints lines on its standard output. Its environment holds no credential but what Setup gives.
+	Command(s Setup) engine.Command
+	// Open begins a conversation with a process that Command has started.
+	Open(s Setup) Conversation
+}
+
+// Conversation translates between a session and one process. What its methods return is written to the process as it is; nil
+// means that nothing need be written. It is not safe for concurrent use.
+type Conversation interface {
+	// Begin returns what is written first.
+	Begin() []byte
+	// Prompt returns what sends a prompt to an agent that is idle.
+	Prompt(id, text string) []byte
+	// Interrupt returns what ends the turn. The process stays and tells the end with a Done event.
+	Interrupt() []byte
+	// Answer returns what answers an Asked event. Invalid if no such question is open.
+	Answer(id string, a Answer) ([]byte, error)
+	// Decode returns what a line of standard output says, in order. Lines it does not understand become Other events: these
+	// programs change without asking. It never fails.
+	Decode(line []byte) []Event
+}
+
+// Setup is how a session wants its agent.
+type Setup struct {
+	Dir          string            // where the repository is
+	Conversation string            // the program's own name for a conversation to go on with; "" begins one
+	Model        string            // "" means the program's default
+	Env          map[string]string // base URL, key, …
+	Approval     Approval
+	MCPConfig    string // path of the MCP servers' configuration in the sandbox; "" means none
+	System       string // instructions on top of the program's own; "" means none
+}
+
+// Approval says which tools run without asking.
+type Approval string
+
+// The approvals.
+const (
+	ApproveAll   Approval = ""      // everything runs: the sandbox is the boundary
+	ApproveEdits Approval = "edits" // files are changed without asking
+	ApproveNone  Approval = "ask"   // every tool that changes something asks
+	ApprovePlan  Approval = "plan"  // nothing is changed
+)
+
+// Type names an event as clients see it.
+type Type string
+
+// The events. Beside each are the fields of Event that are set; Parent may be set in all that a sub-agent does.
+const (
+	Ready            Type = "agent.ready"       // Conversation, Model, Version, MCP: at the beginning of each turn
+	MessageStarted   Type = "message.started"   // ID, Thinking
+	MessageDelta     Type = "message.delta"     // ID, Text: a piece; not every agent sends them
+	MessageCompleted Type = "message.completed" // ID, Text: all of it; Thinking
+	ToolStarted      Type = "tool.started"      // ID, Tool, Input
+	ToolOutput       Type = "tool.output"       // ID, Text: a piece, or what it is doing
+	ToolCompleted    Type = "tool.completed"    // ID, Tool, Text, Failed, Denied
+	FileChanged      Type = "file.changed"      // ID of the tool call, Path, Created
+	Asked            Type = "agent.asked"       // ID, Tool, Input, Questions: the agent waits for an Answer
+	Withdrawn        Type = "agent.withdrawn"   // ID: the question needs no answer any more
+	Retrying         Type = "agent.retrying"    // Text, Attempt: the model's API failed and is asked again
+	Done             Type = "done"              // Text, Failed, Interrupted, Reason, Usage: the turn has ended
+	Other            Type = "agent.other"       // Raw: a line that means nothing to Harvest, as it was printed
+)
+
+// Event is something that an agent did. Type says which fields are set.
+type Event struct {
+	Type     Type   `json:"type"`
+	ID       string `json:"id,omitempty"`     // of the message, tool call or question; unique in the conversation
+	Parent   string `json:"parent,omitempty"` // tool call that runs the sub-agent whose event it is
+	Text     string `json:"text,omitempty"`
+	Thinking bool   `json:"thinking,omitempty"`
+
+	Tool    string          `json:"tool,omitempty"`
+	Input   json.RawMessage `json:"input,omitempty"`
+	Failed  bool            `json:"failed,omitempty"`
+	Denied  bool            `json:"denied,omitempty"` // not run, because somebody or a rule said no
+	Path    string          `json:"path,omitempty"`
+	Created bool            `json:"created,omitempty"` // the file did not exist before
+
+	Questions []Question `json:"questions,omitempty"`
+
+	Attempt     int    `json:"attempt,omitempty"`
+	Interrupted bool   `json:"interrupted,omitempty"`
+	Reason      string `json:"reason,omitempty"` // why the turn ended, in the program's own word, such as "max_turns"
+	Usage       *Usage `json:"usage,omitempty"`
+
+	Conversation string `json:"conversation,omitempty"`
+	Model        string `json:"model,omitempty"`
+	Version      string `json:"version,omitempty"`
+	MCP          []MCP  `json:"mcp,omitempty"`
+
+	Raw json.RawMessage `json:"raw,omitempty"` // a JSON string if the line was no JSON
+}
+
+// Question is asked of a person, with answers to choose from.
+type Question struct {
+	Text     string   `json:"text"`
+	Header   string   `json:"header,omitempty"`
+	Multiple bool     `json:"multiple,omitempty"` // more than one answer may be chosen
+	Options  []Option `json:"options,omitempty"`
+}
+
+// Option is an answer to choose.
+type Option struct {
+	Label       string `json:"label"`
+	Description string `json:"description,omitempty"`
+}
+
+// Answer is a person's answer to an Asked event.
+type Answer struct {
+	Allow   bool              `json:"allow"`             // the tool may run; for Questions: they were answered
+	Always  bool              `json:"always,omitempty"`  // and the same may run from now on, where the program can remember it
+	Message string            `json:"message,omitempty"` // why not, for the agent
+	Answers map[string]string `json:"answers,omitempty"` // text of a Question to the label chosen, or free text
+}
+
+// Usage of one turn.
+type Usage struct {
+	InputTokens      int64   `json:"input_tokens"`
+	OutputTokens     int64   `json:"output_tokens"`
+	CacheReadTokens  int64   `json:"cache_read_tokens"`
+	CacheWriteTokens int64   `json:"cache_write_tokens"`
+	Cost             float64 `json:"cost_usd"` // by the program's own price list
+}
+
+// Add adds v to u.
+func (u *Usage) Add(v Usage) {
+	u.InputTokens += v.InputTokens
+	u.OutputTokens += v.OutputTokens
+	u.CacheReadTokens += v.CacheReadTokens
+	u.CacheWriteTokens += v.CacheWriteTokens
+	u.Cost += v.Cost
+}
+
+// MCP is an MCP server as the agent sees it.
+type MCP struct {
+	Name   string `json:"name"`
+	Status string `json:"status"` // "connected", "failed", …
+}
+
+// OtherLine returns the event of a line that means nothing to Harvest.
+func OtherLine(line []byte) Event {
+	if json.Valid(line) {
+		return Event{Type: Other, Raw: append(json.RawMessage(nil), line...)}
+	}
+	text, err := json.Marshal(string(line)) // what is not UTF-8 is replaced
+	if err != nil {
+		text = nil
+	}
+	return Event{Type: Other, Raw: text}
+}

@@ -1,0 +1,131 @@
+// Package claude speaks with Claude Code (npm: @anthropic-ai/claude-code, 2.1.x) in its bidirectional stream-json mode, in which
+// one process serves many turns. The lines are not documented in full; what is used here was seen with the real program
+// and is kept as transcripts in testdata.
+package claude
+
+import (
+	"encoding/json"
+	"maps"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Agent is Claude Code.
+type Agent struct{}
+
+// Name implements agent.Agent.
+func (Agent) Name() string { return "claude" }
+
+// modes are the program's words for approvals.
+var modes = map[agent.Approval]string{
+	agent.ApproveAll: "bypassPermissions", agent.ApproveEdits: "acceptEdits", agent.ApproveNone: "default", agent.ApprovePlan: "plan",
+}
+
+// Command implements agent.Agent.
+func (Agent) Command(s agent.Setup) engine.Command {
+	args := []string{"claude", "--print", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
+		"--permission-mode", modes[s.Approval], "--permission-prompt-tool", "stdio"}
+	if s.Conversation != "" {
+		args = append(args, "--resume", s.Conversation)
+	}
+	if s.Model != "" {
+		args = append(args, "--model", s.Model)
+	}
+	if s.MCPConfig != "" {
+		args = append(args, "--mcp-config", s.MCPConfig, "--strict-mcp-config")
+	}
+	if s.System != "" {
+		args = append(args, "--append-system-prompt", s.System)
+	}
+	env := map[string]string{
+		"IS_SANDBOX": "1", // without it, bypassPermissions is refused to root
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+		"DISABLE_AUTOUPDATER":                      "1",
+	}
+	maps.Copy(env, s.Env)
+	return engine.Command{Args: args, Dir: s.Dir, Env: env}
+}
+
+// Open implements agent.Agent.
+func (Agent) Open(agent.Setup) agent.Conversation {
+	return &conversation{blocks: map[string]int{}, tools: map[string]string{}, started: map[string]bool{}, asked: map[string]json.RawMessage{}}
+}
+
+// conversation holds what later lines refer to.
+type conversation struct {
+	blocks  map[string]int             // complete content blocks by the model's message id
+	current map[string]string          // model's message id by parent tool call, while it streams; made when needed
+	tools   map[string]string          // names of running tools by their call's id
+	started map[string]bool            // ids of messages of which a MessageStarted was sent
+	asked   map[string]json.RawMessage // inputs of open questions by their request's id
+	written int                        // control requests that were sent
+}
+
+type userLine struct {
+	Type    string      `json:"type"`
+	UUID    string      `json:"uuid,omitempty"`
+	Message userMessage `json:"message"`
+}
+
+type userMessage struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// Begin implements agent.Conversation: the program answers the request, and so tells that it lives.
+func (c *conversation) Begin() []byte { return c.request(map[string]any{"subtype": "initialize"}) }
+
+// Prompt implements agent.Conversation.
+func (c *conversation) Prompt(id, text string) []byte {
+	return line(userLine{Type: "user", UUID: id, Message: userMessage{Role: "user", Content: text}})
+}
+
+// Interrupt implements agent.Conversation.
+func (c *conversation) Interrupt() []byte { return c.request(map[string]any{"subtype": "interrupt"}) }
+
+// Answer implements agent.Conversation.
+func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
+	input, ok := c.asked[id]
+	if !ok {
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id), "it may have gone on; look at the session's events")
+	}
+	delete(c.asked, id)
+	decision := map[string]any{"behavior": "deny", "message": a.Message}
+	if a.Message == "" {
+		decision["message"] = "The user said no."
+	}
+	if a.Allow {
+		decision = map[string]any{"behavior": "allow", "updatedInput": answered(input, a.Answers)}
+	}
+	return line(map[string]any{"type": "control_response", "response": map[string]any{"subtype": "success", "request_id": id, "response": decision}}), nil
+}
+
+// answered returns the tool's input with the answers in it.
+func answered(input json.RawMessage, answers map[string]string) any {
+	if len(answers) == 0 {
+		return input
+	}
+	var fields map[string]any
+	if json.Unmarshal(input, &fields) != nil || fields == nil {
+		return input
+	}
+	fields["answers"] = answers
+	return fields
+}
+
+// request returns a control request with an id of its own.
+func (c *conversation) request(request map[string]any) []byte {
+	c.written++
+	return line(map[string]any{"type": "control_request", "request_id": requestID(c.written), "request": request})
+}
+
+// line returns v as a line of JSON. A line that is not JSON would end the process.
+func line(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil { // strings, maps of strings, and JSON that was decoded before
+		return nil
+	}
+	return append(data, '\n')
+}

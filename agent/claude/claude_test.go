@@ -1,0 +1,248 @@
+package claude_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/claude"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// Transcripts of the real program become the events beside them.
+// mission: E1
+func TestTranscripts(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.jsonl")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl"), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := claude.Agent{}.Open(agent.Setup{})
+			var got bytes.Buffer
+			for line := range bytes.Lines(text) {
+				for _, e := range c.Decode(line) {
+					if e.Type == agent.Other && len(e.Raw) > 120 {
+						e.Raw = json.RawMessage(`"…"`) // that it is kept as it is, TestOther shows
+					}
+					out, err := json.Marshal(e)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got.Write(append(out, '\n'))
+				}
+			}
+			golden := strings.TrimSuffix(file, ".jsonl") + ".golden"
+			if *update {
+				if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func decode(t *testing.T, c agent.Conversation, lines ...string) []agent.Event {
+	t.Helper()
+	var all []agent.Event
+	for _, line := range lines {
+		all = append(all, c.Decode([]byte(line))...)
+	}
+	return all
+}
+
+// What is not understood is kept as it was printed, also what is no JSON.
+// mission: E1
+func TestOther(t *testing.T) {
+	t.Parallel()
+	c := claude.Agent{}.Open(agent.Setup{})
+	for line, want := range map[string]string{
+		`{"type":"new","x":[1, 2]}`:               `{"type":"new","x":[1, 2]}`,
+		`{"type":"assistant"}`:                    `{"type":"assistant"}`,
+		`{"type":"user","message":{"content":7}}`: `{"type":"user","message":{"content":7}}`,
+		`{"type":"stream_event"}`:                 `{"type":"stream_event"}`,
+		`{"type":"system","subtype":"new"}`:       `{"type":"system","subtype":"new"}`,
+		`{"type":"control_request"}`:              `{"type":"control_request"}`,
+		`plain text`:                              `"plain text"`,
+		"not UTF-8 \xff":                          `"not UTF-8 \ufffd"`,
+	} {
+		got := decode(t, c, line)
+		if len(got) != 1 || got[0].Type != agent.Other || string(got[0].Raw) != want {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+	for _, line := range []string{"", "  \r\n", `{"type":"system","subtype":"status","status":"requesting"}`, `{"type":"control_cancel_request","request_id":"x"}`} {
+		if got := decode(t, c, line); len(got) != 0 {
+			t.Errorf("%q: %+v", line, got)
+		}
+	}
+}
+
+// A question waits for one answer; the answer carries the tool's own input back.
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	ask := `{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"}}}`
+	for name, c := range map[string]struct {
+		answer agent.Answer
+		want   string
+	}{
+		"yes":       {agent.Answer{Allow: true}, `{"behavior":"allow","updatedInput":{"command":"ls"}}`},
+		"no":        {agent.Answer{}, `{"behavior":"deny","message":"The user said no."}`},
+		"no, since": {agent.Answer{Message: "too risky"}, `{"behavior":"deny","message":"too risky"}`},
+		"answers":   {agent.Answer{Allow: true, Answers: map[string]string{"Q?": "A"}}, `{"behavior":"allow","updatedInput":{"answers":{"Q?":"A"},"command":"ls"}}`},
+	} {
+		conv := claude.Agent{}.Open(agent.Setup{})
+		if got := decode(t, conv, ask); len(got) != 1 || got[0].Type != agent.Asked || got[0].Tool != "Bash" {
+			t.Fatalf("%+v", got)
+		}
+		line, err := conv.Answer("r", c.answer)
+		want := `{"response":{"request_id":"r","response":` + c.want + `,"subtype":"success"},"type":"control_response"}` + "\n"
+		if err != nil || string(line) != want {
+			t.Errorf("%s: %s, %v", name, line, err)
+		}
+		if _, err := conv.Answer("r", c.answer); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("%s: a second answer: %v", name, err)
+		}
+	}
+	conv := claude.Agent{}.Open(agent.Setup{})
+	decode(t, conv, strings.Replace(ask, `{"command":"ls"}`, `[1]`, 1))
+	if line, err := conv.Answer("r", agent.Answer{Allow: true, Answers: map[string]string{"a": "b"}}); err != nil || !bytes.Contains(line, []byte(`"updatedInput":[1]`)) {
+		t.Errorf("%s, %v", line, err)
+	}
+	decode(t, conv, ask)
+	got := decode(t, conv, `{"type":"control_cancel_request","request_id":"r"}`)
+	if len(got) != 1 || got[0].Type != agent.Withdrawn || got[0].ID != "r" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An end is a failure by is_error, whatever the subtype says, and says when it was interrupted.
+func TestDone(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]agent.Event{
+		`{"type":"result","subtype":"success","is_error":true,"result":"API Error"}`:                                     {Text: "API Error", Failed: true, Reason: "success"},
+		`{"type":"result","subtype":"error_max_turns","is_error":true,"errors":["a","b"],"terminal_reason":"max_turns"}`: {Text: "a\nb", Failed: true, Reason: "max_turns"},
+		`{"type":"result","subtype":"error_during_execution","is_error":true,"terminal_reason":"aborted_tools"}`:         {Failed: true, Interrupted: true, Reason: "aborted_tools"},
+		`{"type":"result","subtype":"success","result":"ok","total_cost_usd":9,"model_usage_since_last_result":{"a":{"inputTokens":1,"outputTokens":2,"costUSD":0.5},"b":{"cacheReadInputTokens":3,"cacheCreationInputTokens":4,"costUSD":0.25}}}`: {
+			Text: "ok", Reason: "success", Usage: &agent.Usage{InputTokens: 1, OutputTokens: 2, CacheReadTokens: 3, CacheWriteTokens: 4, Cost: 0.75}},
+	} {
+		want.Type = agent.Done
+		if want.Usage == nil {
+			want.Usage = &agent.Usage{}
+		}
+		got := decode(t, claude.Agent{}.Open(agent.Setup{}), line)
+		if diff := cmp.Diff([]agent.Event{want}, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// The blocks of one message have ids of their own, and so have those of messages that stream at the same time.
+func TestMessageIDs(t *testing.T) {
+	t.Parallel()
+	c := claude.Agent{}.Open(agent.Setup{})
+	got := decode(t, c,
+		`{"type":"stream_event","event":{"type":"message_start","message":{"id":"m"}}}`,
+		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"message_start","message":{"id":"sub"}}}`,
+		`{"type":"stream_event","event":{"type":"content_block_start","index":0,"content_block":{"type":"thinking"}}}`,
+		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"content_block_start","index":0,"content_block":{"type":"text"}}}`,
+		`{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}}`,
+		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}}`,
+		`{"type":"assistant","message":{"id":"m","content":[{"type":"thinking","thinking":"hm"}]}}`,
+		`{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"so"}]}}`,
+		`{"type":"stream_event","event":{"type":"message_stop"}}`)
+	want := []agent.Event{
+		{Type: agent.MessageStarted, ID: "m.0", Thinking: true},
+		{Type: agent.MessageStarted, ID: "sub.0", Parent: "call"},
+		{Type: agent.MessageDelta, ID: "m.0", Text: "hm"},
+		{Type: agent.MessageDelta, ID: "sub.0", Parent: "call", Text: "hi"},
+		{Type: agent.MessageCompleted, ID: "m.0", Text: "hm", Thinking: true},
+		{Type: agent.MessageStarted, ID: "m.1"},
+		{Type: agent.MessageCompleted, ID: "m.1", Text: "so"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	a := claude.Agent{}
+	cmd := a.Command(agent.Setup{Dir: "/workspace/r", Conversation: "c1", Model: "m1", Env: map[string]string{"ANTHROPIC_BASE_URL": "http://gw", "IS_SANDBOX": "0"},
+		Approval: agent.ApproveNone, MCPConfig: "/app/mcp.json", System: "Be brief."})
+	line := strings.Join(cmd.Args, " ")
+	for _, want := range []string{"--permission-mode default", "--resume c1", "--model m1", "--mcp-config /app/mcp.json --strict-mcp-config", "--append-system-prompt Be brief."} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%q lacks %q", line, want)
+		}
+	}
+	if cmd.Dir != "/workspace/r" || cmd.Env["ANTHROPIC_BASE_URL"] != "http://gw" || cmd.Env["IS_SANDBOX"] != "0" || a.Name() != "claude" {
+		t.Errorf("%+v", cmd)
+	}
+	plain := a.Command(agent.Setup{})
+	if !slices.Contains(plain.Args, "bypassPermissions") || slices.Contains(plain.Args, "--resume") || plain.Env["IS_SANDBOX"] != "1" {
+		t.Errorf("%+v", plain)
+	}
+	c := a.Open(agent.Setup{})
+	for got, want := range map[string]string{
+		string(c.Begin()):                     `{"request":{"subtype":"initialize"},"request_id":"harvest-1","type":"control_request"}` + "\n",
+		string(c.Prompt("u1", "do\nit \x00")): `{"type":"user","uuid":"u1","message":{"role":"user","content":"do\nit \u0000"}}` + "\n",
+		string(c.Interrupt()):                 `{"request":{"subtype":"interrupt"},"request_id":"harvest-2","type":"control_request"}` + "\n",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// No line makes the decoder fail, and whatever it says can be written as JSON.
+func FuzzDecode(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.jsonl")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte("{\"type\":\"stream_event\",\"event\":{\"type\":\"content_block_start\",\"index\":-1,\"content_block\":{\"type\":\"text\"}}}\n{\"type\":\"result\"}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c := claude.Agent{}.Open(agent.Setup{})
+		for line := range bytes.Lines(text) {
+			for _, e := range c.Decode(line) {
+				if e.Type == "" {
+					t.Fatalf("%q: an event without a type", line)
+				}
+				if _, err := json.Marshal(e); err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,319 @@
+// Package bridge runs OpenCode's server in a sandbox and makes it a process that speaks lines: the server's events come out, requests
+// go in (package opencode). It is part of Harvest's own program.
+package bridge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/RelevanceAI/harvest/agent/opencode"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const (
+	maxLine      = 64 << 20         // bytes of a line or of an event
+	startTime    = 60 * time.Second // the server takes about one second, more on a busy machine
+	requestTime  = 30 * time.Second
+	endTime      = 2 * time.Second // between the terminate signal and the kill: it does not always obey
+	reconnect    = 200 * time.Millisecond
+	listening    = "opencode server listening on " // the server accepts connections before, and then does not answer
+	user         = "opencode"
+	passwordName = "OPENCODE_SERVER_PASSWORD"
+)
+
+// Main runs OpenCode until the input or ctx ends, and returns the exit code. args are those after the program's name; server is
+// the command that starts the server, to which the address is added.
+func Main(ctx context.Context, args, server []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet(opencode.Program, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	b := &bridge{out: stdout, err: stderr, password: rand.Text(), http: &http.Client{Transport: &http.Transport{}}} // no proxy of the environment
+	flags.StringVar(&b.dir, "dir", ".", "directory of the repository")
+	flags.StringVar(&b.session, "session", "", "session to go on with")
+	flags.StringVar(&b.model, "model", "", "provider/model")
+	flags.StringVar(&b.system, "system", "", "instructions")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if err := b.run(ctx, server, stdin); err != nil {
+		b.tell(opencode.Notice{Type: opencode.BridgeError, Message: errors.Message(err)})
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	return 0
+}
+
+type bridge struct {
+	dir, session, model, system string
+	password                    string
+	base                        string // URL of the server
+	http                        *http.Client
+
+	mu  sync.Mutex // held while a line is written
+	out io.Writer
+	err io.Writer
+}
+
+// run starts the server, begins the session and serves requests.
+func (b *bridge) run(ctx context.Context, server []string, stdin io.Reader) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop, err := b.start(ctx, cancel, server)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	events, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.begin(ctx); err != nil {
+		return err
+	}
+	var copying sync.WaitGroup
+	copying.Go(func() { b.follow(ctx, events) })
+	requests := make(chan error, 1)
+	go func() { requests <- b.serve(ctx, stdin) }()
+	select {
+	case err = <-requests:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	cancel(nil)
+	copying.Wait()
+	return err
+}
+
+// start starts the server and waits until it serves. Its end cancels ctx.
+func (b *bridge) start(ctx context.Context, cancel context.CancelCauseFunc, server []string) (stop func(), err error) {
+	cmd := exec.CommandContext(ctx, server[0], append(server[1:], "--hostname", "127.0.0.1", "--port", "0")...)
+	cmd.Dir = b.dir
+	cmd.Env = append(os.Environ(), passwordName+"="+b.password)
+	cmd.Stderr = b.err
+	cmd.Cancel = func() error { return nil } // stop does it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, errors.Wrapf(err, "pipe")
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "OpenCode cannot be started"), "use an image that has the program %q, such as agent", server[0])
+	}
+	ended := make(chan struct{})
+	address := make(chan string, 1)
+	go func() {
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, maxLine)
+		for lines.Scan() {
+			if at, ok := strings.CutPrefix(lines.Text(), listening); ok {
+				select {
+				case address <- strings.TrimSpace(at):
+				default:
+				}
+			}
+		}
+		_, _ = io.Copy(io.Discard, out)
+		err := cmd.Wait()
+		cancel(errors.Explainf(errors.Errorf("the server: %v", err), errors.Unavailable, "OpenCode's server has ended"))
+		close(ended)
+	}()
+	stop = func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(endTime):
+		}
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		<-ended
+	}
+	select {
+	case b.base = <-address:
+		return stop, nil
+	case <-ctx.Done():
+		stop()
+		return nil, context.Cause(ctx)
+	case <-time.After(startTime):
+		stop()
+		return nil, errors.Newf(errors.Timeout, "OpenCode's server was not ready after %s", startTime)
+	}
+}
+
+// request asks the server and decodes its answer into out, unless that is nil.
+func (b *bridge) request(ctx context.Context, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return errors.Wrapf(err, "encode")
+		}
+		body = bytes.NewReader(data)
+	}
+	resp, err := b.do(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		return nil
+	}
+	return errors.Explainf(json.NewDecoder(resp.Body).Decode(out), errors.Unavailable, "OpenCode's answer cannot be read")
+}
+
+// do sends a request; what is not a success is an error.
+func (b *bridge) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, b.base+path, body)
+	if err != nil {
+		return nil, errors.Wrapf(err, "request")
+	}
+	req.SetBasicAuth(user, b.password)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := b.http.Do(req)
+	if err != nil {
+		return nil, errors.Explainf(err, errors.Unavailable, "OpenCode's server cannot be reached")
+	}
+	if resp.StatusCode/100 != 2 {
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
+		return nil, errors.Newf(errors.Unavailable, "OpenCode's server answered with status %d: %s", resp.StatusCode, bytes.TrimSpace(text))
+	}
+	return resp, nil
+}
+
+// connect returns the stream of events.
+func (b *bridge) connect(ctx context.Context) (io.ReadCloser, error) {
+	resp, err := b.do(ctx, http.MethodGet, "/event", nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// begin makes the session, or finds it again.
+func (b *bridge) begin(ctx context.Context) error {
+	var session struct{ ID, Version string }
+	var err error
+	if b.session == "" {
+		err = b.request(ctx, http.MethodPost, "/session", struct{}{}, &session)
+	} else {
+		err = b.request(ctx, http.MethodGet, "/session/"+url.PathEscape(b.session), nil, &session)
+	}
+	if err != nil {
+		return err
+	}
+	b.session = session.ID
+	b.tell(opencode.Notice{Type: opencode.BridgeReady, Session: session.ID, Version: session.Version})
+	return nil
+}
+
+// follow writes the events as lines until ctx ends.
+func (b *bridge) follow(ctx context.Context, events io.ReadCloser) {
+	for {
+		b.copy(events)
+		_ = events.Close()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(reconnect):
+			}
+			var err error
+			if events, err = b.connect(ctx); err == nil {
+				b.catchUp(ctx)
+				break
+			}
+		}
+	}
+}
+
+// catchUp tells that the session rests, if it does: its end may have been told while nobody was connected. The server keeps
+// the states of sessions that work.
+func (b *bridge) catchUp(ctx context.Context) {
+	var working map[string]struct{ Type string }
+	if err := b.request(ctx, http.MethodGet, "/session/status", nil, &working); err != nil {
+		return // it has ended, which shows elsewhere
+	}
+	if s, ok := working[b.session]; ok && s.Type != "idle" {
+		return
+	}
+	if data, err := json.Marshal(map[string]any{"type": "session.idle", "properties": map[string]string{"sessionID": b.session}}); err == nil {
+		b.line(data)
+	}
+}
+
+// copy writes the data of each event (https://html.spec.whatwg.org/multipage/server-sent-events.html): the server's are one line each.
+func (b *bridge) copy(events io.Reader) {
+	lines := bufio.NewScanner(events)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")); ok {
+			b.line(bytes.TrimSpace(data))
+		}
+	}
+}
+
+func (b *bridge) line(data []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, _ = b.out.Write(append(bytes.Clone(data), '\n')) // nobody reads any more: then the input ends, too
+}
+
+func (b *bridge) tell(n opencode.Notice) {
+	if data, err := json.Marshal(n); err == nil {
+		b.line(data)
+	}
+}
+
+// serve does what the lines of input ask for, until they end.
+func (b *bridge) serve(ctx context.Context, stdin io.Reader) error {
+	lines := bufio.NewScanner(stdin)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		var r opencode.Request
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return errors.Errorf("a line of the input is no request: %v", err)
+		}
+		if err := b.answer(ctx, r); err != nil {
+			b.tell(opencode.Notice{Type: opencode.BridgeError, Message: errors.Message(err)})
+		}
+	}
+	return errors.Wrapf(lines.Err(), "read the input")
+}
+
+func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
+	session := "/session/" + url.PathEscape(b.session)
+	switch r.Op {
+	case "prompt":
+		body := map[string]any{"parts": []any{map[string]string{"type": "text", "text": r.Text}}}
+		if provider, model, ok := strings.Cut(b.model, "/"); ok {
+			body["model"] = map[string]string{"providerID": provider, "modelID": model}
+		}
+		if b.system != "" {
+			body["system"] = b.system
+		}
+		return b.request(ctx, http.MethodPost, session+"/prompt_async", body, nil)
+	case "abort":
+		return b.request(ctx, http.MethodPost, session+"/abort", struct{}{}, nil)
+	case "reply":
+		body := map[string]string{"reply": r.Reply}
+		if r.Text != "" {
+			body["message"] = r.Text
+		}
+		return b.request(ctx, http.MethodPost, "/permission/"+url.PathEscape(r.ID)+"/reply", body, nil)
+	}
+	return errors.Newf(errors.Invalid, "there is no operation %.40q", r.Op)
+}

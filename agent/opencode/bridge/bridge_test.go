@@ -1,0 +1,262 @@
+package bridge_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/agent/opencode"
+	"github.com/RelevanceAI/harvest/agent/opencode/bridge"
+)
+
+// serverMode makes this test's program a server that speaks OpenCode's protocol as the real one was seen to; its value is how it behaves.
+const serverMode = "HARVEST_TEST_OPENCODE"
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(serverMode); mode != "" {
+		os.Exit(serve(mode))
+	}
+	os.Exit(m.Run())
+}
+
+// stand is the server: what it is asked becomes an event, so that the bridge's output shows it.
+type stand struct {
+	mu     sync.Mutex
+	events []chan string // guarded by mu; streams that are open
+}
+
+func serve(mode string) int {
+	if mode == "fails" {
+		fmt.Fprintln(os.Stderr, "no configuration")
+		return 3
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 1
+	}
+	s := &stand{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /event", s.stream)
+	mux.HandleFunc("POST /session", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"ses_new","version":"1.18.33"}`) })
+	mux.HandleFunc("GET /session/status", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"ses_other":{"type":"busy"}}`) })
+	mux.HandleFunc("GET /session/{id}", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("id") != "ses_old" {
+			http.Error(w, "no such session", http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, `{"id":"ses_old","version":"1.18.33"}`)
+	})
+	mux.HandleFunc("POST /", s.echo)
+	fmt.Println("some noise")
+	fmt.Println("opencode server listening on http://" + l.Addr().String())
+	return map[bool]int{true: 0, false: 1}[http.Serve(l, auth(mux)) == nil]
+}
+
+func auth(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, ok := r.BasicAuth(); !ok || user != "opencode" || password != os.Getenv("OPENCODE_SERVER_PASSWORD") || password == "" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *stand) stream(w http.ResponseWriter, r *http.Request) {
+	events := make(chan string, 100)
+	s.mu.Lock()
+	s.events = append(s.events, events)
+	s.mu.Unlock()
+	fmt.Fprint(w, ": comment\n\ndata: {\"type\":\"server.connected\"}\n\n")
+	http.NewResponseController(w).Flush()
+	for {
+		select {
+		case e := <-events:
+			if e == "cut" {
+				return
+			}
+			fmt.Fprintf(w, "data: %s\n\n", e)
+			http.NewResponseController(w).Flush()
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// echo tells what was asked, and does what a prompt says.
+func (s *stand) echo(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	switch {
+	case bytes.Contains(body, []byte("die")):
+		os.Exit(9)
+	case bytes.Contains(body, []byte("refuse")):
+		http.Error(w, "not now", http.StatusInternalServerError)
+		return
+	}
+	event, _ := json.Marshal(map[string]any{"type": "asked", "path": r.URL.Path, "body": json.RawMessage(body)})
+	if bytes.Contains(body, []byte("cut")) {
+		event = []byte("cut")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, events := range s.events {
+		events <- string(event)
+	}
+	if string(event) == "cut" {
+		s.events = nil
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// run is a bridge at work.
+type run struct {
+	in     *io.PipeWriter
+	out    *bufio.Scanner
+	code   chan int
+	stderr bytes.Buffer // read it after code
+}
+
+func start(t *testing.T, mode string, args ...string) *run {
+	t.Helper()
+	stdin, in := io.Pipe()
+	out, stdout := io.Pipe()
+	r := &run{in: in, out: bufio.NewScanner(out), code: make(chan int, 1)}
+	server := []string{"/usr/bin/env", serverMode + "=" + mode, os.Args[0]}
+	go func() {
+		r.code <- bridge.Main(context.WithoutCancel(t.Context()), args, server, stdin, stdout, &r.stderr)
+		stdout.Close()
+	}()
+	t.Cleanup(func() {
+		in.Close()
+		for r.out.Scan() {
+		}
+	})
+	return r
+}
+
+// next returns the next line that is not about the connection.
+func (r *run) next(t *testing.T) string {
+	t.Helper()
+	for r.out.Scan() {
+		if line := r.out.Text(); !strings.Contains(line, "server.connected") {
+			return line
+		}
+	}
+	t.Fatal("the bridge's output has ended")
+	return ""
+}
+
+func (r *run) send(t *testing.T, req opencode.Request) {
+	t.Helper()
+	data, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.in.Write(append(data, '\n')); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mission: E2
+func TestBridge(t *testing.T) {
+	t.Parallel()
+	r := start(t, "plain", "-model", "p/m", "-system", "Be brief.", "-dir", t.TempDir())
+	if diff := cmp.Diff(`{"type":"harvest.ready","session":"ses_new","version":"1.18.33"}`, r.next(t)); diff != "" {
+		t.Error(diff)
+	}
+	for _, c := range []struct {
+		req  opencode.Request
+		want string
+	}{
+		{opencode.Request{Op: "prompt", ID: "1", Text: "go"},
+			`{"body":{"model":{"modelID":"m","providerID":"p"},"parts":[{"text":"go","type":"text"}],"system":"Be brief."},"path":"/session/ses_new/prompt_async","type":"asked"}`},
+		{opencode.Request{Op: "abort"}, `{"body":{},"path":"/session/ses_new/abort","type":"asked"}`},
+		{opencode.Request{Op: "reply", ID: "per/1", Reply: "reject", Text: "no"}, `{"body":{"message":"no","reply":"reject"},"path":"/permission/per/1/reply","type":"asked"}`},
+		{opencode.Request{Op: "odd"}, `{"type":"harvest.error","message":"there is no operation \"odd\""}`},
+		{opencode.Request{Op: "prompt", Text: "refuse"}, `{"type":"harvest.error","message":"OpenCode's server answered with status 500: not now"}`},
+	} {
+		r.send(t, c.req)
+		if diff := cmp.Diff(c.want, r.next(t)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	r.in.Close()
+	if code := <-r.code; code != 0 {
+		t.Errorf("exit %d: %s", code, r.stderr.String())
+	}
+}
+
+// A stream of events that breaks is opened again; an end that was told meanwhile is not missed.
+func TestReconnect(t *testing.T) {
+	t.Parallel()
+	r := start(t, "plain", "-session", "ses_old")
+	if diff := cmp.Diff(`{"type":"harvest.ready","session":"ses_old","version":"1.18.33"}`, r.next(t)); diff != "" {
+		t.Error(diff)
+	}
+	r.send(t, opencode.Request{Op: "prompt", Text: "cut"})
+	if diff := cmp.Diff(`{"properties":{"sessionID":"ses_old"},"type":"session.idle"}`, r.next(t)); diff != "" {
+		t.Error(diff)
+	}
+	r.send(t, opencode.Request{Op: "abort"})
+	if line := r.next(t); !strings.Contains(line, "/abort") {
+		t.Error(line)
+	}
+}
+
+// Whatever goes wrong is told on the output and ends the program, and nothing stays.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		mode string
+		args []string
+		want string
+	}{
+		"the server fails":   {"fails", nil, "server has ended"},
+		"no such session":    {"plain", []string{"-session", "ses_gone"}, "status 404: no such session"},
+		"the server dies":    {"plain", nil, "server has ended"},
+		"input without JSON": {"plain", nil, "error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, c.mode, c.args...)
+			line := r.next(t)
+			switch name {
+			case "the server dies":
+				r.send(t, opencode.Request{Op: "prompt", Text: "die"})
+				for !strings.Contains(line, "has ended") {
+					line = r.next(t)
+				}
+			case "input without JSON":
+				if _, err := r.in.Write([]byte("noise\n")); err != nil {
+					t.Fatal(err)
+				}
+				line = r.next(t)
+			}
+			if !strings.Contains(line, `"harvest.error"`) || !strings.Contains(line, c.want) {
+				t.Errorf("%s", line)
+			}
+			if code := <-r.code; code != 1 {
+				t.Errorf("exit %d: %s", code, r.stderr.String())
+			}
+		})
+	}
+	var stderr bytes.Buffer
+	if code := bridge.Main(t.Context(), []string{"-odd"}, nil, strings.NewReader(""), io.Discard, &stderr); code != 2 {
+		t.Errorf("exit %d", code)
+	}
+	var out bytes.Buffer
+	if code := bridge.Main(t.Context(), nil, []string{"/nosuch/opencode"}, strings.NewReader(""), &out, &stderr); code != 1 || !strings.Contains(out.String(), "cannot be started") {
+		t.Errorf("exit %d: %s", code, out.String())
+	}
+}

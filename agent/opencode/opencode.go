@@ -1,0 +1,117 @@
+// Package opencode speaks with OpenCode (npm: opencode-ai, 1.18.x) through its server. A small bridge (package bridge) runs beside the server in
+// the sandbox: it makes the server's events lines of output and takes requests as lines of input, so that OpenCode is one
+// process as other agents are, and nothing is lost while nobody listens. The events are those of the server's /event; what is
+// used here was seen with the real program and is kept as transcripts in testdata.
+package opencode
+
+import (
+	"encoding/json"
+	"maps"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Program is the bridge's name in the sandbox.
+const Program = "harvest-opencode"
+
+// Agent is OpenCode.
+type Agent struct{}
+
+// Name implements agent.Agent.
+func (Agent) Name() string { return "opencode" }
+
+// Request is a line of the bridge's input.
+type Request struct {
+	Op    string `json:"op"`              // "prompt", "abort" or "reply"
+	ID    string `json:"id,omitempty"`    // of the prompt, or of the permission that a reply answers
+	Text  string `json:"text,omitempty"`  // of the prompt; of a reply that rejects, why
+	Reply string `json:"reply,omitempty"` // "once", "always" or "reject"
+}
+
+// The types of lines that are the bridge's own.
+const (
+	BridgeReady = "harvest.ready" // Notice: the server serves, and the conversation exists
+	BridgeError = "harvest.error" // Notice: a request failed
+)
+
+// Notice is a line of the bridge's own.
+type Notice struct {
+	Type    string `json:"type"`
+	Session string `json:"session,omitempty"`
+	Version string `json:"version,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// Command implements agent.Agent. The configuration, with provider and MCP servers, is the file opencode.json of the user or of the
+// directory.
+func (Agent) Command(s agent.Setup) engine.Command {
+	args := []string{Program, "-dir", s.Dir}
+	if s.Conversation != "" {
+		args = append(args, "-session", s.Conversation)
+	}
+	if s.Model != "" {
+		args = append(args, "-model", s.Model)
+	}
+	if s.System != "" {
+		args = append(args, "-system", s.System)
+	}
+	env := map[string]string{
+		"OPENCODE_DISABLE_MODELS_FETCH": "1",
+		"OPENCODE_DISABLE_AUTOUPDATE":   "1",
+		"OPENCODE_PERMISSION":           permissions[s.Approval],
+	}
+	maps.Copy(env, s.Env)
+	return engine.Command{Args: args, Dir: s.Dir, Env: env}
+}
+
+// permissions are the server's rules (https://opencode.ai/docs/permissions) for approvals.
+var permissions = map[agent.Approval]string{
+	agent.ApproveAll:   `{"*":"allow"}`,
+	agent.ApproveEdits: `{"*":"ask","edit":"allow","read":"allow","glob":"allow","grep":"allow","list":"allow"}`,
+	agent.ApproveNone:  `{"*":"ask","read":"allow","glob":"allow","grep":"allow","list":"allow"}`,
+	agent.ApprovePlan:  `{"*":"deny","read":"allow","glob":"allow","grep":"allow","list":"allow"}`,
+}
+
+// Open implements agent.Agent.
+func (Agent) Open(s agent.Setup) agent.Conversation {
+	return &conversation{session: s.Conversation, children: map[string]string{}, users: map[string]bool{}, texts: map[string]bool{},
+		calls: map[string]*call{}, asked: map[string]bool{}}
+}
+
+// Begin implements agent.Conversation: the bridge begins by itself.
+func (c *conversation) Begin() []byte { return nil }
+
+// Prompt implements agent.Conversation.
+func (c *conversation) Prompt(id, text string) []byte {
+	c.turn = turn{state: asked}
+	return line(Request{Op: "prompt", ID: id, Text: text})
+}
+
+// Interrupt implements agent.Conversation.
+func (c *conversation) Interrupt() []byte { return line(Request{Op: "abort"}) }
+
+// Answer implements agent.Conversation.
+func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
+	if !c.asked[id] {
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id), "it may have gone on; look at the session's events")
+	}
+	delete(c.asked, id)
+	r := Request{Op: "reply", ID: id, Reply: "reject", Text: a.Message}
+	switch {
+	case a.Allow && a.Always:
+		r.Reply = "always"
+	case a.Allow:
+		r.Reply = "once"
+	}
+	return line(r), nil
+}
+
+func line(r Request) []byte {
+	data, err := json.Marshal(r)
+	if err != nil { // it has strings only
+		return nil
+	}
+	return append(data, '\n')
+}

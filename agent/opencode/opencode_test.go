@@ -1,0 +1,312 @@
+package opencode_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/opencode"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// ready is the line with which the bridge begins a transcript's conversation.
+func ready(t *testing.T, transcript []byte) []byte {
+	t.Helper()
+	for line := range bytes.Lines(transcript) {
+		var e struct {
+			Type       string
+			Properties struct{ SessionID string }
+		}
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Type == "session.created" {
+			return []byte(`{"type":"harvest.ready","session":"` + e.Properties.SessionID + `","version":"1.18.33"}`)
+		}
+	}
+	t.Fatal("the transcript has no session")
+	return nil
+}
+
+// Transcripts of the real server become the events beside them.
+// mission: E2
+func TestTranscripts(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.jsonl")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl"), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := opencode.Agent{}.Open(agent.Setup{})
+			events := c.Decode(ready(t, text))
+			prompts := map[string]bool{}
+			for line := range bytes.Lines(text) {
+				var e struct {
+					Properties struct{ Info struct{ ID, Role string } }
+				}
+				if err := json.Unmarshal(line, &e); err != nil {
+					t.Fatal(err)
+				}
+				if info := e.Properties.Info; info.Role == "user" && !prompts[info.ID] { // who drove the server sent a prompt
+					prompts[info.ID] = true
+					c.Prompt(info.ID, "go")
+				}
+				events = append(events, c.Decode(line)...)
+			}
+			var got bytes.Buffer
+			for _, e := range events {
+				out, err := json.Marshal(e)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got.Write(append(out, '\n'))
+			}
+			golden := strings.TrimSuffix(file, ".jsonl") + ".golden"
+			if *update {
+				if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func decode(c agent.Conversation, lines ...string) []agent.Event {
+	var all []agent.Event
+	for _, line := range lines {
+		all = append(all, c.Decode([]byte(line))...)
+	}
+	return all
+}
+
+// open returns a conversation whose session is "s".
+func open(t *testing.T) agent.Conversation {
+	t.Helper()
+	c := opencode.Agent{}.Open(agent.Setup{})
+	got := decode(c, `{"type":"harvest.ready","session":"s","version":"1"}`)
+	if diff := cmp.Diff([]agent.Event{{Type: agent.Ready, Conversation: "s", Version: "1"}}, got); diff != "" {
+		t.Fatal(diff)
+	}
+	return c
+}
+
+const (
+	working = `{"type":"session.status","properties":{"sessionID":"s","status":{"type":"busy"}}}`
+	resting = `{"type":"session.idle","properties":{"sessionID":"s"}}`
+)
+
+// The end of a turn that the server tells late or twice does not end the next turn.
+func TestDoneOnce(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	if got := decode(c, resting); len(got) != 0 {
+		t.Errorf("an end without a turn: %+v", got)
+	}
+	for range 2 {
+		c.Prompt("p", "go")
+		if got := decode(c, resting); len(got) != 0 {
+			t.Errorf("the end of an earlier turn: %+v", got)
+		}
+		got := decode(c, working, resting, resting)
+		if diff := cmp.Diff([]agent.Event{{Type: agent.Done, Reason: "completed", Usage: &agent.Usage{}}}, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lines []string
+		want  agent.Event
+	}{
+		"aborted": {[]string{working, `{"type":"session.error","properties":{"sessionID":"s","error":{"name":"MessageAbortedError"}}}`, resting},
+			agent.Event{Failed: true, Interrupted: true, Reason: "MessageAbortedError"}},
+		"API error": {[]string{working, `{"type":"session.error","properties":{"sessionID":"s","error":{"name":"APIError","data":{"message":"401"}}}}`, resting},
+			agent.Event{Failed: true, Text: "401", Reason: "APIError"}},
+		"without a text": {[]string{working, `{"type":"message.updated","properties":{"sessionID":"s","info":{"role":"assistant","error":{"name":"ContextOverflowError"}}}}`, resting},
+			agent.Event{Failed: true, Text: "ContextOverflowError", Reason: "ContextOverflowError"}},
+		"the bridge": {[]string{`{"type":"harvest.error","message":"status 500"}`}, agent.Event{Failed: true, Text: "status 500", Reason: "request_failed"}},
+	} {
+		conv := open(t)
+		conv.Prompt("p", "go")
+		c.want.Type, c.want.Usage = agent.Done, &agent.Usage{}
+		if diff := cmp.Diff([]agent.Event{c.want}, decode(conv, c.lines...)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if got := decode(open(t), `{"type":"harvest.error","message":"x"}`); len(got) != 1 || got[0].Type != agent.Other {
+		t.Errorf("a failure without a turn: %+v", got)
+	}
+}
+
+// What a sub-agent does names the call that runs it, and does not end the turn.
+func TestSubAgent(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	c.Prompt("p", "go")
+	got := decode(c, working,
+		`{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"task","callID":"call","state":{"status":"running","input":{},"metadata":{"sessionId":"child"}}}}}`,
+		`{"type":"session.status","properties":{"sessionID":"child","status":{"type":"busy"}}}`,
+		`{"type":"message.part.updated","properties":{"sessionID":"child","part":{"id":"2","type":"reasoning","text":""}}}`,
+		`{"type":"message.part.delta","properties":{"sessionID":"child","partID":"2","field":"text","delta":"hm"}}`,
+		`{"type":"session.idle","properties":{"sessionID":"child"}}`,
+		`{"type":"file.edited","properties":{"file":"/w/a"}}`,
+		`{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"task","callID":"call","state":{"status":"completed","output":"done"}}}}`,
+		`{"type":"file.edited","properties":{"file":"/w/b"}}`)
+	want := []agent.Event{
+		{Type: agent.ToolStarted, ID: "call", Tool: "task", Input: json.RawMessage("{}")},
+		{Type: agent.MessageStarted, ID: "2", Parent: "call", Thinking: true},
+		{Type: agent.MessageDelta, ID: "2", Parent: "call", Text: "hm"},
+		{Type: agent.ToolCompleted, ID: "call", Tool: "task", Text: "done"},
+		{Type: agent.FileChanged, ID: "call", Path: "/w/a"},
+		{Type: agent.FileChanged, Path: "/w/b"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A call that an interrupt ends is told to have ended after the turn, once; a file that it changed is not forgotten.
+func TestInterruptedCall(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	c.Prompt("p", "go")
+	call := func(status string) string {
+		return `{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"bash","callID":"call","state":{"status":"` + status + `"}}}}`
+	}
+	got := decode(c, working, call("running"), `{"type":"file.edited","properties":{"file":"/w/a"}}`, resting, `{"type":"file.edited","properties":{"file":"/w/b"}}`, call("error"))
+	want := []agent.Event{
+		{Type: agent.ToolStarted, ID: "call", Tool: "bash"},
+		{Type: agent.FileChanged, ID: "call", Path: "/w/a"},
+		{Type: agent.Done, Reason: "completed", Usage: &agent.Usage{}},
+		{Type: agent.FileChanged, Path: "/w/b"},
+		{Type: agent.ToolCompleted, ID: "call", Tool: "bash", Failed: true},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	ask := `{"type":"permission.asked","properties":{"id":"per","sessionID":"s","permission":"bash","metadata":{"command":"ls"}}}`
+	for _, c := range []struct {
+		answer agent.Answer
+		want   string
+	}{
+		{agent.Answer{Allow: true}, `{"op":"reply","id":"per","reply":"once"}`},
+		{agent.Answer{Allow: true, Always: true}, `{"op":"reply","id":"per","reply":"always"}`},
+		{agent.Answer{Message: "no"}, `{"op":"reply","id":"per","text":"no","reply":"reject"}`},
+	} {
+		conv := open(t)
+		if got := decode(conv, ask); len(got) != 1 || got[0].Type != agent.Asked || got[0].Tool != "bash" || string(got[0].Input) != `{"command":"ls"}` {
+			t.Fatalf("%+v", got)
+		}
+		line, err := conv.Answer("per", c.answer)
+		if err != nil || string(line) != c.want+"\n" {
+			t.Errorf("%s, %v", line, err)
+		}
+		if _, err := conv.Answer("per", c.answer); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("a second answer: %v", err)
+		}
+		if got := decode(conv, `{"type":"permission.replied","properties":{"requestID":"per"}}`); len(got) != 0 {
+			t.Errorf("%+v", got)
+		}
+	}
+	conv := open(t)
+	got := decode(conv, ask, `{"type":"permission.replied","properties":{"requestID":"per"}}`)
+	if len(got) != 2 || got[1].Type != agent.Withdrawn || got[1].ID != "per" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestOther(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{`{"type":"new"}`, `{"type":"message.part.updated","properties":{"part":{"type":"new"}}}`, `{"type":7}`} {
+		if got := decode(open(t), line); len(got) != 1 || got[0].Type != agent.Other || string(got[0].Raw) != line {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+	if got := decode(open(t), "", "\n", `{"type":"server.heartbeat"}`, `{"type":"message.part.delta","properties":{"partID":"unknown","delta":"x"}}`); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	a := opencode.Agent{}
+	cmd := a.Command(agent.Setup{Dir: "/w", Conversation: "s", Model: "p/m", System: "Be brief.", Env: map[string]string{"K": "v"}, Approval: agent.ApproveNone})
+	if diff := cmp.Diff([]string{"harvest-opencode", "-dir", "/w", "-session", "s", "-model", "p/m", "-system", "Be brief."}, cmd.Args); diff != "" {
+		t.Error(diff)
+	}
+	if a.Name() != "opencode" || cmd.Dir != "/w" || cmd.Env["K"] != "v" || !strings.Contains(cmd.Env["OPENCODE_PERMISSION"], `"*":"ask"`) {
+		t.Errorf("%+v", cmd)
+	}
+	for _, approval := range []agent.Approval{agent.ApproveAll, agent.ApproveEdits, agent.ApproveNone, agent.ApprovePlan} {
+		if !json.Valid([]byte(a.Command(agent.Setup{Approval: approval}).Env["OPENCODE_PERMISSION"])) {
+			t.Errorf("%q: the permissions are no JSON", approval)
+		}
+	}
+	c := a.Open(agent.Setup{})
+	if begin := c.Begin(); begin != nil {
+		t.Errorf("%s", begin)
+	}
+	if got := string(c.Prompt("p", "a\nb")); got != `{"op":"prompt","id":"p","text":"a\nb"}`+"\n" {
+		t.Error(got)
+	}
+	if got := string(c.Interrupt()); got != `{"op":"abort"}`+"\n" {
+		t.Error(got)
+	}
+}
+
+// No line makes the decoder fail, and whatever it says can be written as JSON.
+func FuzzDecode(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.jsonl")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c := opencode.Agent{}.Open(agent.Setup{})
+		c.Prompt("p", "go")
+		for line := range bytes.Lines(text) {
+			for _, e := range c.Decode(line) {
+				if e.Type == "" {
+					t.Fatalf("%q: an event without a type", line)
+				}
+				if _, err := json.Marshal(e); err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+			}
+		}
+	})
+}
