@@ -27,11 +27,13 @@ var rows = []row{
 
 	{"config", nil, "config knows values only; whoever uses them converts them"},
 	{"event", nil, "events are plain; the package that sends one fills it"},
+	{"mcp", nil, "the description of MCP servers is plain; sessions and images write it down"},
 	{"secret", []string{"config"}, "secrets are plain; sandbox and session decide who gets them"},
 	{"gateway/...", []string{"gateway/...", "internal/..."}, "the gateway is plain: whoever runs it gives it the policy"},
 	{"volume", []string{"internal/..."}, "volumes know nothing of engines"},
 	{"volume/...", []string{"volume", "internal/..."}, "volumes know nothing of engines"},
 	{"image", []string{"internal/..."}, "the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
+	{"image/agent", []string{"image/...", "mcp", "internal/..."}, "images know nothing of engines; take a small Runner interface"},
 	{"image/...", []string{"image/...", "internal/..."}, "images know nothing of engines; take a small Runner interface"},
 
 	{"engine", []string{"image", "volume"}, "the contract of engines knows images and volumes only; policy belongs in sandbox"},
@@ -46,7 +48,7 @@ var rows = []row{
 
 	{"sandbox", []string{"engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
 	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
-	{"session", []string{"sandbox", "s3sync", "engine", "agent", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
+	{"session", []string{"sandbox", "mcp", "s3sync", "engine", "agent", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
 	{"store/...", []string{"store/...", "sandbox", "session", "repo", "schedule", "secret", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},

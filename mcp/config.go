@@ -1,0 +1,90 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// claudeServer is a server as Claude Code has it: https://code.claude.com/docs/en/mcp.
+type claudeServer struct {
+	Type    string            `json:"type"`
+	Command string            `json:"command,omitempty"`
+	Args    []string          `json:"args,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	URL     string            `json:"url,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// ClaudeConfig returns the file for Claude Code's --mcp-config. Invalid if Check finds something.
+func ClaudeConfig(servers []Server) ([]byte, error) {
+	if err := Check(servers); err != nil {
+		return nil, err
+	}
+	all := map[string]claudeServer{}
+	for _, s := range servers {
+		c := claudeServer{Type: "http", URL: s.URL, Headers: s.Headers}
+		if len(s.Command) > 0 {
+			c = claudeServer{Type: "stdio", Command: s.Command[0], Args: s.Command[1:], Env: s.Env}
+		}
+		all[s.Name] = c
+	}
+	return encode(map[string]any{"mcpServers": all})
+}
+
+// openCodeServer is a server as OpenCode has it: https://opencode.ai/docs/mcp-servers.
+type openCodeServer struct {
+	Type        string            `json:"type"`
+	Command     []string          `json:"command,omitempty"`
+	Environment map[string]string `json:"environment,omitempty"`
+	URL         string            `json:"url,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	OAuth       *bool             `json:"oauth,omitempty"`
+	Enabled     bool              `json:"enabled"`
+}
+
+// openCode is an opencode.json: https://opencode.ai/docs/config.
+type openCode struct {
+	Schema       string                    `json:"$schema"`
+	AutoUpdate   bool                      `json:"autoupdate"`
+	Share        string                    `json:"share"`
+	Instructions []string                  `json:"instructions"`
+	Permission   map[string]string         `json:"permission"`
+	MCP          map[string]openCodeServer `json:"mcp"`
+}
+
+// OpenCodeConfig returns a whole opencode.json for a sandbox: the servers, what the agent is told, nothing shared or updated, and
+// nothing asked, since the sandbox is the limit. Invalid if Check finds something.
+func OpenCodeConfig(servers []Server) ([]byte, error) {
+	if err := Check(servers); err != nil {
+		return nil, err
+	}
+	config := openCode{
+		Schema: "https://opencode.ai/config.json", Share: "disabled", Instructions: []string{Instructions},
+		Permission: map[string]string{"*": "allow"}, MCP: map[string]openCodeServer{},
+	}
+	const variable = "{env:$1}"
+	for _, s := range servers {
+		c := openCodeServer{Type: "remote", URL: s.URL, Headers: rewrite(s.Headers, variable), Enabled: true}
+		if len(s.Command) > 0 {
+			c = openCodeServer{Type: "local", Command: s.Command, Environment: rewrite(s.Env, variable), Enabled: true}
+		}
+		if len(c.Headers) > 0 {
+			c.OAuth = new(bool) // the key is there: nobody has to sign in
+		}
+		config.MCP[s.Name] = c
+	}
+	return encode(config)
+}
+
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return nil, errors.Wrapf(err, "encode the configuration of MCP servers")
+	}
+	return b.Bytes(), nil
+}
