@@ -64,7 +64,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
 		Volumes: p.Volumes, Secrets: p.Secrets, Network: p.Network, Limits: p.limits, Status: Creating,
 		Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
-		Stages: []Stage{},
+		Stages: []Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
 	}, p.cpu, p.memory)
 	if ctx.Err() != nil {
 		return nil, errors.Wrapf(context.Cause(ctx), "before the sandbox was recorded")

@@ -89,6 +89,7 @@ func (f *Fleet) waitEnded(ctx context.Context, e *entry, tell bool) error {
 func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	ctx := logf.With(context.WithoutCancel(f.ctx), "sandbox_id", e.id)
 	f.terminate(ctx, e)
+	f.captureEnd(ctx, e, box)
 	f.mu.Lock()
 	h := e.record.Handle
 	f.mu.Unlock()
@@ -219,6 +220,7 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	f.mu.Lock()
 	h := e.record.Handle
 	f.mu.Unlock()
+	f.captureEnd(ctx, e, box) // some engines keep files for it when memory ran out
 	events := []EventType{EventFailed}
 	if end.OutOfMemory {
 		events = []EventType{EventOOM, EventFailed}

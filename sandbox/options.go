@@ -65,7 +65,8 @@ type Machine struct {
 type Event struct {
 	Type    EventType
 	Sandbox Sandbox
-	Stage   Stage // of EventStage
+	Stage   Stage  // of EventStage
+	Image   string // id, of EventSnapshotted
 }
 
 // EventType names events as clients see them.
@@ -80,6 +81,8 @@ const (
 	EventLost       EventType = "sandbox.lost"
 	EventFailed     EventType = "sandbox.failed"
 	EventTerminated EventType = "sandbox.terminated"
+
+	EventSnapshotted EventType = "sandbox.snapshotted"
 )
 
 // Stats of a Fleet.

@@ -32,6 +32,10 @@ type Request struct {
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`      // of its life; 0 means the default
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"` // ends it when nothing ran and nothing was done for so long; 0 means the default
 
+	// SnapshotOnEnd makes an image of the sandbox's files however it ends, before what it holds is released: by request, by its
+	// lifetime, by its idle limit or because memory runs out. Sandbox.SnapshotID names it, Sandbox.SnapshotError says why there is none.
+	SnapshotOnEnd bool `json:"snapshot_on_end,omitempty"`
+
 	Cold     bool                 `json:"cold,omitempty"` // do not take a booted sandbox from the pool
 	Progress func(image.Progress) `json:"-"`              // is told how an image that has to be built comes along
 }
@@ -47,6 +51,12 @@ type Mount struct {
 type Network struct {
 	Mode  string   `json:"mode,omitempty"`
 	Allow []string `json:"allow,omitempty"`
+}
+
+// ForkRequest is what the copy of a sandbox does not take from it.
+type ForkRequest struct {
+	Name string            `json:"name,omitempty"`
+	Env  map[string]string `json:"env,omitempty"`
 }
 
 // ExecRequest is a command to run.

@@ -47,6 +47,10 @@ type Sandbox struct {
 	IdleTimeoutSeconds float64   `json:"idle_timeout_seconds,omitempty"` // 0: no idle limit
 	Cost               float64   `json:"cost_usd"`                       // so far, from Options.Prices
 
+	SnapshotOnEnd bool   `json:"snapshot_on_end,omitempty"` // as the request says
+	SnapshotID    string `json:"snapshot_id,omitempty"`     // the image that was made on its end
+	SnapshotError string `json:"snapshot_error,omitempty"`  // one sentence: why none was
+
 	// Handle and Commands are for recovery and not for clients.
 	Handle   engine.Handle `json:"-"`
 	Commands []Command     `json:"-"`

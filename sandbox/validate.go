@@ -66,6 +66,9 @@ func (f *Fleet) plan(req Request) (plan, error) {
 		p.addf(errors.Unsupported, "leave user out", "the engine %s has no users on this machine", f.opts.Engine.Name())
 	}
 	f.checkSecrets(&p, req.Secrets)
+	if req.SnapshotOnEnd {
+		f.checkSnapshots(&p)
+	}
 	checkNetwork(&p, req.Network)
 	out := plan{Request: req}
 	out.Image = orDefault(req.Image, baseImage)

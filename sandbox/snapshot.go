@@ -1,0 +1,164 @@
+package sandbox
+
+import (
+	"context"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// endSnapshotLimit is for the snapshot that a sandbox takes when it ends: after that, what it holds is released without one.
+const endSnapshotLimit = 15 * time.Minute
+
+// SnapshotOptions of one Snapshot.
+type SnapshotOptions struct {
+	Name string // of the image; an older image of that name loses it
+	Path string // absolute; only the files below it. "" means all
+}
+
+// Snapshot makes an image of the sandbox's files while it runs: it is paused while they are read, and goes on before the image is
+// durable. Files on volumes, in /proc, /sys and /dev are not part of it, and neither are processes and memory.
+// Kinds: Invalid, NotFound (sandbox or path), Conflict (it does not run), Unsupported (the engine has none), Exhausted (the disk is full).
+func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts SnapshotOptions) (image.Image, error) {
+	if err := f.begin(); err != nil {
+		return image.Image{}, err
+	}
+	defer f.tasks.Done()
+	var p problems
+	f.checkSnapshots(&p)
+	if opts.Name != "" {
+		p.add(image.CheckName(opts.Name))
+	}
+	if opts.Path != "" {
+		checkPath(&p, opts.Path)
+	}
+	if err := p.err(); err != nil {
+		return image.Image{}, errors.Stage(err, "validate")
+	}
+	e, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return image.Image{}, err
+	}
+	defer leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.ctx, cancel)()
+	img, err := f.capture(ctx, e, box, opts)
+	if err != nil {
+		return image.Image{}, errors.Stage(err, "snapshot")
+	}
+	f.mu.Lock()
+	sb := f.snapshot(e)
+	f.mu.Unlock()
+	f.emit(Event{Type: EventSnapshotted, Sandbox: sb, Image: img.ID})
+	logf.Infof(logContext(ctx, sb), "snapshot of the sandbox: image %s", img.ID)
+	return img, nil
+}
+
+// checkSnapshots reports it if this engine has no snapshots.
+func (f *Fleet) checkSnapshots(p *problems) {
+	if _, ok := f.opts.Engine.Images().(image.Snapshotter); !ok || !f.caps.Snapshot {
+		p.addf(errors.Unsupported, "copy the files out instead", "the engine %s has no snapshots on this machine", f.opts.Engine.Name())
+	}
+}
+
+// capture makes the image.
+func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts SnapshotOptions) (image.Image, error) {
+	source, ok := box.(engine.Snapshotter)
+	keeper, keeps := f.opts.Engine.Images().(image.Snapshotter)
+	if !ok || !keeps {
+		return image.Image{}, errors.Newf(errors.Unsupported, "the engine %s has no snapshots on this machine", f.opts.Engine.Name())
+	}
+	f.mu.Lock()
+	sb := e.record.Clone()
+	f.mu.Unlock()
+	for _, m := range sb.Volumes {
+		if opts.Path != "" && within(m.Path, path.Clean(opts.Path)) {
+			err := errors.Newf(errors.Invalid, "%.200q lies on the volume %s, which is not part of snapshots", opts.Path, m.Name)
+			return image.Image{}, errors.Remedy(err, "name a directory outside of volumes; a volume keeps its files by itself")
+		}
+	}
+	parent, err := f.opts.Engine.Images().Find(ctx, sb.ImageID)
+	if err != nil {
+		return image.Image{}, errors.Wrapf(err, "find the sandbox's image")
+	}
+	made := image.SnapshotOptions{Sandbox: sb.ID, Path: opts.Path}
+	if opts.Name != "" {
+		made.Names = []string{opts.Name}
+	}
+	return keeper.Snapshot(ctx, parent, made, func(w io.Writer) error { return source.Snapshot(ctx, opts.Path, w) })
+}
+
+// captureEnd takes the snapshot that a sandbox asked for on its end, and notes in its record where it is or why there is none. It never
+// fails: what the sandbox holds is released in any case.
+func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
+	f.mu.Lock()
+	sb := e.record.Clone()
+	f.mu.Unlock()
+	if !sb.SnapshotOnEnd || sb.SnapshotID != "" || sb.SnapshotError != "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, endSnapshotLimit)
+	defer cancel()
+	var img image.Image
+	var err error
+	if box == nil {
+		box, err = f.opts.Engine.Open(ctx, sb.Handle)
+	}
+	if err == nil {
+		img, err = f.capture(ctx, e, box, SnapshotOptions{})
+	}
+	if err != nil {
+		logf.Errorf(ctx, "no snapshot was taken on the end of the sandbox: %v", err)
+	} else {
+		logf.Infof(ctx, "snapshot on the end of the sandbox: image %s", img.ID)
+	}
+	_, saveErr := f.update(ctx, e, func(r *Sandbox) error {
+		r.SnapshotID = img.ID
+		if err != nil {
+			r.SnapshotError = strings.TrimSuffix(errors.Message(err), ".")
+		}
+		return nil
+	})
+	if saveErr != nil {
+		logf.Errorf(ctx, "the snapshot on the end of a sandbox: %v", saveErr)
+	}
+	if err == nil {
+		f.mu.Lock()
+		sb = f.snapshot(e)
+		f.mu.Unlock()
+		f.emit(Event{Type: EventSnapshotted, Sandbox: sb, Image: img.ID})
+	}
+}
+
+// Fork makes another sandbox like a running one, with its files as they are now. It has the same limits, volumes, secrets, network, tags,
+// user and working directory; the environment that was given to the first one is not recorded, and comes from req.Env, as the
+// name comes from req.Name. Its time limits begin anew. The kinds are those of Snapshot and Create.
+func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) (Sandbox, error) {
+	sb, err := f.Get(ctx, account, ref)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	img, err := f.Snapshot(ctx, account, sb.ID, SnapshotOptions{})
+	if err != nil {
+		return Sandbox{}, err
+	}
+	return f.Create(ctx, account, Request{
+		Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
+		Network: sb.Network, CPU: sb.Limits.CPU, Memory: sb.Limits.Memory, Disk: sb.Limits.Disk, Processes: sb.Limits.Processes, Files: sb.Limits.Files,
+		TimeoutSeconds: sb.Expires.Sub(orTime(sb.Started, sb.Created)).Seconds(), IdleTimeoutSeconds: sb.IdleTimeoutSeconds, SnapshotOnEnd: sb.SnapshotOnEnd,
+	})
+}
+
+func orTime(t, otherwise time.Time) time.Time {
+	if t.IsZero() {
+		return otherwise
+	}
+	return t
+}
