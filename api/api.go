@@ -17,6 +17,8 @@ const (
 	SandboxProcesses = "/v1/sandboxes/{id}/processes"
 	SandboxArchive   = "/v1/sandboxes/{id}/archive" // ?path=
 	SandboxExtend    = "/v1/sandboxes/{id}/extend"
+	SandboxSnapshot  = "/v1/sandboxes/{id}/snapshot"
+	SandboxFork      = "/v1/sandboxes/{id}/fork"
 	Run              = "/v1/run"
 
 	Volumes       = "/v1/volumes"

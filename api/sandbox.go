@@ -25,6 +25,9 @@ type SandboxRequest struct {
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
 
+	// SnapshotOnEnd makes an image of the sandbox's files however it ends.
+	SnapshotOnEnd bool `json:"snapshot_on_end,omitempty"`
+
 	Cold bool `json:"cold,omitempty"` // do not take a sandbox that was booted ahead
 }
 
@@ -84,6 +87,9 @@ type Sandbox struct {
 	LastUsed           time.Time         `json:"last_used_at,omitzero"`
 	IdleTimeoutSeconds float64           `json:"idle_timeout_seconds,omitempty"`
 	CostUSD            float64           `json:"cost_usd"`
+	SnapshotOnEnd      bool              `json:"snapshot_on_end,omitempty"`
+	SnapshotID         string            `json:"snapshot_id,omitempty"`    // the image that was made on its end
+	SnapshotError      string            `json:"snapshot_error,omitempty"` // why none was
 }
 
 // SandboxFilter is the query of GET /v1/sandboxes.
@@ -100,6 +106,18 @@ const (
 	DefaultPage = 100
 	MaxPage     = 1000
 )
+
+// SnapshotRequest is the body of POST /v1/sandboxes/{id}/snapshot, which answers with an Image.
+type SnapshotRequest struct {
+	Name string `json:"name,omitempty"` // of the image; an older image of that name loses it
+	Path string `json:"path,omitempty"` // only the files below it; "" means all
+}
+
+// ForkRequest is the body of POST /v1/sandboxes/{id}/fork, which answers with a Sandbox. What it does not name is like the first one's.
+type ForkRequest struct {
+	Name string            `json:"name,omitempty"`
+	Env  map[string]string `json:"env,omitempty"` // what the first one was given is not recorded
+}
 
 // ExtendRequest is the body of POST /v1/sandboxes/{id}/extend; 0 leaves a limit as it is.
 type ExtendRequest struct {

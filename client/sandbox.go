@@ -57,6 +57,18 @@ func (c *Client) ExtendSandbox(ctx context.Context, ref string, req api.ExtendRe
 	return changed, c.call(ctx, http.MethodPost, api.Path(api.SandboxExtend, ref), nil, req, &changed)
 }
 
+// SnapshotSandbox makes an image of a sandbox's files while it runs.
+func (c *Client) SnapshotSandbox(ctx context.Context, ref string, req api.SnapshotRequest) (api.Image, error) {
+	var made api.Image
+	return made, c.call(ctx, http.MethodPost, api.Path(api.SandboxSnapshot, ref), nil, req, &made)
+}
+
+// ForkSandbox makes another sandbox like one that runs, with its files as they are now.
+func (c *Client) ForkSandbox(ctx context.Context, ref string, req api.ForkRequest) (api.Sandbox, error) {
+	var made api.Sandbox
+	return made, c.call(ctx, http.MethodPost, api.Path(api.SandboxFork, ref), nil, req, &made)
+}
+
 // Exec runs a command. Its output is in the Result.
 func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (api.Result, error) {
 	if err := checkText(req); err != nil {

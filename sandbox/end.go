@@ -220,7 +220,12 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	f.mu.Lock()
 	h := e.record.Handle
 	f.mu.Unlock()
-	f.captureEnd(ctx, e, box) // some engines keep files for it when memory ran out
+	f.mu.Lock()
+	running := e.record.Status == Running
+	f.mu.Unlock()
+	if running {
+		f.captureEnd(ctx, e, box) // some engines keep the files for it when memory runs out
+	}
 	events := []EventType{EventFailed}
 	if end.OutOfMemory {
 		events = []EventType{EventOOM, EventFailed}

@@ -71,6 +71,10 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 			f.discard(ctx, sb.ID, sb.Handle, nil)
 		}
 	case Stopping:
+		if sb.SnapshotOnEnd && sb.SnapshotID == "" { // which takes time, and nobody has to wait for it
+			f.tasks.Go(func() { f.halt(e, nil) })
+			return
+		}
 		f.halt(e, nil)
 	case Running, Lost:
 		f.keep(ctx, e)

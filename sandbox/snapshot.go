@@ -152,13 +152,6 @@ func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) 
 	return f.Create(ctx, account, Request{
 		Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
 		Network: sb.Network, CPU: sb.Limits.CPU, Memory: sb.Limits.Memory, Disk: sb.Limits.Disk, Processes: sb.Limits.Processes, Files: sb.Limits.Files,
-		TimeoutSeconds: sb.Expires.Sub(orTime(sb.Started, sb.Created)).Seconds(), IdleTimeoutSeconds: sb.IdleTimeoutSeconds, SnapshotOnEnd: sb.SnapshotOnEnd,
+		TimeoutSeconds: min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife).Seconds(), IdleTimeoutSeconds: sb.IdleTimeoutSeconds, SnapshotOnEnd: sb.SnapshotOnEnd,
 	})
-}
-
-func orTime(t, otherwise time.Time) time.Time {
-	if t.IsZero() {
-		return otherwise
-	}
-	return t
 }

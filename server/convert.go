@@ -21,6 +21,7 @@ func sandboxOut(s sandbox.Sandbox) api.Sandbox {
 		Stages: each(s.Stages, func(g sandbox.Stage) api.Stage { return api.Stage(g) }), Warm: s.Warm,
 		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), Expires: s.Expires.UTC(), LastUsed: s.LastUsed.UTC(),
 		IdleTimeoutSeconds: s.IdleTimeoutSeconds, CostUSD: s.Cost,
+		SnapshotOnEnd: s.SnapshotOnEnd, SnapshotID: s.SnapshotID, SnapshotError: s.SnapshotError,
 	}
 }
 
@@ -35,11 +36,18 @@ func processOut(p engine.ProcessInfo) api.Process {
 
 func imageOut(i image.Image) api.Image {
 	part := func(p image.Part) api.Part { return api.Part(p) }
-	return api.Image{
-		ID: i.ID, Digest: i.Digest, Names: each(i.Names, func(n string) string { return n }), Base: i.Spec.Base,
+	out := api.Image{
+		Kind: api.KindBuilt, ID: i.ID, Digest: i.Digest, Names: each(i.Names, func(n string) string { return n }), Base: i.Spec.Base,
 		Env: i.Config.Env, User: i.Config.User, Workdir: i.Config.Dir, Size: i.Size, Built: i.Built.UTC(),
 		BuildSeconds: i.BuildTime.Seconds(), Parts: each(i.Parts, part), Missing: each(i.Missing, part),
 	}
+	if s := i.Snapshot; s != nil {
+		origin := func(o image.Origin) api.Origin {
+			return api.Origin{Image: o.Image, Sandbox: o.Sandbox, Time: o.Time.UTC()}
+		}
+		out.Kind, out.Snapshot = api.KindSnapshot, &api.Snapshot{Parent: i.Spec.Parent, Path: s.Path, Size: s.Size, Lineage: each(s.Lineage, origin)}
+	}
+	return out
 }
 
 func volumeOut(v volume.Info) api.Volume {

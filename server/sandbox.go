@@ -110,6 +110,30 @@ func (s *Server) extendSandbox(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, sandboxOut(changed))
 }
 
+func (s *Server) snapshotSandbox(w http.ResponseWriter, r *http.Request) error {
+	var req api.SnapshotRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	img, err := s.opts.Fleet.Snapshot(r.Context(), account, r.PathValue("id"), sandbox.SnapshotOptions(req))
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusCreated, imageOut(img))
+}
+
+func (s *Server) forkSandbox(w http.ResponseWriter, r *http.Request) error {
+	var req api.ForkRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	made, err := s.opts.Fleet.Fork(r.Context(), account, r.PathValue("id"), sandbox.ForkRequest(req))
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusCreated, sandboxOut(made))
+}
+
 func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.opts.Fleet.Processes(r.Context(), account, r.PathValue("id"))
 	if err != nil {

@@ -69,6 +69,8 @@ func (s *Server) routes() http.Handler {
 		"GET " + api.Sandboxed:        s.getSandbox,
 		"DELETE " + api.Sandboxed:     s.destroySandbox,
 		"POST " + api.SandboxExtend:   s.extendSandbox,
+		"POST " + api.SandboxSnapshot: s.snapshotSandbox,
+		"POST " + api.SandboxFork:     s.forkSandbox,
 		"POST " + api.SandboxExec:     s.exec,
 		"GET " + api.SandboxExec:      s.execStream,
 		"GET " + api.SandboxProcesses: s.listProcesses,

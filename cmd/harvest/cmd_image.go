@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -70,10 +71,10 @@ func (c *cli) imageList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			v := view{json: found, header: []string{"ID", "NAMES", "SIZE", "BUILT", "BUILD TIME"}}
+			v := view{json: found, header: []string{"ID", "NAMES", "KIND", "SIZE", "BUILT", "BUILD TIME"}}
 			for _, i := range found {
 				v.names = append(v.names, i.ID)
-				v.rows = append(v.rows, []string{i.ID, joined(i.Names), size(i.Size), ago(i.Built), fmt.Sprintf("%.1f s", i.BuildSeconds)})
+				v.rows = append(v.rows, []string{i.ID, joined(i.Names), kind(i), size(ownSize(i)), ago(i.Built), fmt.Sprintf("%.1f s", i.BuildSeconds)})
 			}
 			return c.show(v)
 		},
@@ -120,12 +121,37 @@ func (c *cli) imageRemove() *cobra.Command {
 	}
 }
 
+// kind says where an image came from.
+func kind(i api.Image) string {
+	if i.Snapshot != nil {
+		return i.Kind + " of " + i.Snapshot.Parent
+	}
+	return i.Kind
+}
+
+// ownSize is what an image takes that it does not share with another one.
+func ownSize(i api.Image) int64 {
+	if i.Snapshot != nil {
+		return i.Snapshot.Size
+	}
+	return i.Size
+}
+
 // oneImage shows everything about an image.
 func oneImage(i api.Image) view {
 	v := view{json: i, names: []string{i.ID}, rows: [][]string{
 		{"id", i.ID}, {"digest", i.Digest}, {"names", joined(i.Names)}, {"size", size(i.Size)}, {"built", ago(i.Built)},
 		{"build time", fmt.Sprintf("%.1f s", i.BuildSeconds)},
 	}}
+	if s := i.Snapshot; s != nil {
+		v.rows = append(v.rows, []string{"kind", kind(i)}, []string{"adds", size(s.Size) + " to " + s.Parent})
+		if s.Path != "" {
+			v.rows = append(v.rows, []string{"path", s.Path})
+		}
+		for _, o := range s.Lineage {
+			v.rows = append(v.rows, []string{"lineage", o.Image + ", sandbox " + o.Sandbox + ", " + o.Time.Format(time.RFC3339)})
+		}
+	}
 	for _, part := range i.Parts {
 		v.rows = append(v.rows, []string{"has", part.Name + " " + part.Version})
 	}

@@ -25,13 +25,14 @@ func (c *cli) sandboxCommand() *cobra.Command {
   harvest sandbox cp report.csv dev:/tmp/
   harvest sandbox rm dev`,
 	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(), c.sandboxProcesses(),
-		c.sandboxLogs(), c.sandboxExtend(), c.sandboxRemove())
+		c.sandboxLogs(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxRemove())
 }
 
 func (c *cli) sandboxCreate() *cobra.Command {
 	var box sandboxFlags
 	var where processFlags
 	var life, idle timeFlag
+	var onEnd bool
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "create [flags]",
 		Short: "Create a sandbox and print its id",
@@ -46,7 +47,7 @@ func (c *cli) sandboxCreate() *cobra.Command {
 			if req.Env, err = c.environment(where.envFile, where.env); err != nil {
 				return err
 			}
-			req.Workdir, req.User = where.workdir, where.user
+			req.Workdir, req.User, req.SnapshotOnEnd = where.workdir, where.user, onEnd
 			req.TimeoutSeconds, req.IdleTimeoutSeconds = life.seconds(), idle.seconds()
 			server, err := c.connect(cmd.Context())
 			if err != nil {
@@ -64,6 +65,7 @@ func (c *cli) sandboxCreate() *cobra.Command {
 	}, formatName)
 	box.add(cmd)
 	where.addWhere(cmd)
+	cmd.Flags().BoolVar(&onEnd, "snapshot-on-end", false, "make an image of its files however it ends; \"sandbox get\" names it")
 	cmd.Flags().Var(&life, "timeout", "how long it lives at most (default: timeout of the configuration)")
 	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran for so long (default: idle_timeout of the configuration)")
 	return cmd
@@ -176,6 +178,14 @@ func oneSandbox(s api.Sandbox) view {
 		add("expires", "%s", until(s.Expires))
 	} else {
 		add("ended", "%s", ago(s.Ended))
+	}
+	switch {
+	case s.SnapshotID != "":
+		add("snapshot", "%s, made when it ended", s.SnapshotID)
+	case s.SnapshotError != "":
+		add("snapshot", "none was made when it ended: %s", s.SnapshotError)
+	case s.SnapshotOnEnd:
+		add("snapshot", "will be made when it ends")
 	}
 	stages := make([]string, len(s.Stages))
 	for i, g := range s.Stages {
