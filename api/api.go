@@ -30,6 +30,17 @@ const (
 	Images = "/v1/images"
 	Imaged = "/v1/images/{id}"
 
+	Keys  = "/v1/keys"
+	Keyed = "/v1/keys/{id}"
+
+	Account = "/v1/account"       // who one is
+	Links   = "/v1/sign-in-links" // for browsers
+	SignIn  = "/sign-in"          // ?token=
+	SignOut = "/v1/sign-out"
+
+	OpenAPI = "/v1/openapi.json"
+	Docs    = "/docs"
+
 	Shutdown = "/v1/shutdown"
 	Healthz  = "/healthz"
 	Readyz   = "/readyz"
@@ -63,6 +74,10 @@ const (
 const (
 	HeaderRequestID = "X-Request-ID"
 	HeaderVersion   = "Harvest-Version"
+	// HeaderIdempotency names a POST: sent again within a day, it gets the same answer and nothing is done twice.
+	HeaderIdempotency = "Idempotency-Key"
+	// HeaderReplayed is "true" on an answer that was given before.
+	HeaderReplayed = "Idempotency-Replayed"
 )
 
 // Content types.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -21,21 +22,49 @@ import (
 // Socket is the name of the server's Unix socket in the data directory.
 const Socket = "harvest.sock"
 
-// base stands where URLs have a host; the socket needs none.
-const base = "http://harvest"
+// local stands where URLs have a host; the socket needs none.
+const local = "http://harvest"
 
 // Client talks to one server. All methods may be called concurrently. Methods that name a sandbox take an id, a unique
 // beginning of one, or a name.
 type Client struct {
-	http *http.Client
+	http   *http.Client
+	base   string      // URL without a path
+	header http.Header // of every request
 }
 
 // New returns a client of the server of a data directory, without asking whether there is one.
 func New(data string) *Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return socket.Dial(ctx, data, Socket) }
-	return &Client{http: &http.Client{Transport: &http.Transport{
-		DialContext: dial, DisableCompression: true, ExpectContinueTimeout: 5 * time.Second, MaxIdleConnsPerHost: 8,
-	}}}
+	return newClient(local, "", func(ctx context.Context, _, _ string) (net.Conn, error) { return socket.Dial(ctx, data, Socket) })
+}
+
+// At returns a client of the server at a URL, such as https://harvest.example.org, with a key that "harvest key create" made there.
+// It does not ask whether there is one. Invalid if base is no such URL.
+func At(base, key string) (*Client, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "this is not the URL of a server"), "write it like https://harvest.example.org or http://127.0.0.1:7777")
+	}
+	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "this is not a key"), "keys begin with hv_ and have no spaces")
+	}
+	return newClient(u.Scheme+"://"+u.Host, key, (&net.Dialer{Timeout: 10 * time.Second}).DialContext), nil
+}
+
+func newClient(base, key string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Client {
+	c := &Client{base: base, header: http.Header{}, http: &http.Client{
+		Transport: &http.Transport{
+			DialContext: dial, DisableCompression: true, ExpectContinueTimeout: 5 * time.Second, MaxIdleConnsPerHost: 8, TLSHandshakeTimeout: 10 * time.Second,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // nothing that is asked for lies elsewhere
+	}}
+	if base != local {
+		c.http.Transport.(*http.Transport).Proxy = http.ProxyFromEnvironment
+	}
+	if key != "" {
+		c.header.Set("Authorization", "Bearer "+key)
+	}
+	return c
 }
 
 // Connect returns a client of the server of a data directory. Unavailable if none answers.
@@ -115,7 +144,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 }
 
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, body io.Reader, header http.Header) (*http.Response, error) {
-	target := base + path
+	target := c.base + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
@@ -124,15 +153,27 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 		return nil, errors.Explainf(err, errors.Invalid, "the request has no valid URL")
 	}
 	req.Header = header
+	for name := range c.header {
+		req.Header.Set(name, c.header.Get(name))
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, broken(err)
+		return nil, c.unreachable(err)
 	}
 	if resp.StatusCode < 300 {
 		return resp, nil
 	}
 	defer resp.Body.Close()
 	return nil, failure(resp)
+}
+
+// unreachable explains why a request got no answer.
+func (c *Client) unreachable(err error) error {
+	var dial *net.OpError
+	if c.base != local && errors.As(err, &dial) && dial.Op == "dial" {
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "no server answers at %s", c.base), "check HARVEST_URL, and that the server runs: harvest up")
+	}
+	return broken(err)
 }
 
 // broken explains an error of the connection.
@@ -202,9 +243,22 @@ func (b *checkedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// list returns all of a list that has one page.
+// list returns all of a list, page by page.
 func list[T any](ctx context.Context, c *Client, route string, query url.Values) ([]T, error) {
-	var page api.List[T]
-	err := c.call(ctx, http.MethodGet, route, query, nil, &page)
-	return page.Data, err
+	all := []T{}
+	query = maps.Clone(query)
+	if query == nil {
+		query = url.Values{}
+	}
+	for {
+		var page api.List[T]
+		if err := c.call(ctx, http.MethodGet, route, query, nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Data...)
+		if page.NextCursor == "" {
+			return all, nil
+		}
+		query.Set("cursor", page.NextCursor)
+	}
 }

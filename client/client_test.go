@@ -80,7 +80,7 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 		return nil, nil, err
 	}
 	ended := make(chan error, 2)
-	go func() { ended <- w.server.Serve(l) }()
+	go func() { ended <- w.server.ServeLocal(l) }()
 	go func() {
 		<-ctx.Done()
 		w.server.Stop(context.WithoutCancel(ctx))

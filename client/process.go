@@ -91,7 +91,7 @@ func (c *Client) open(ctx context.Context, path string, first any, streams Strea
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the request takes %d bytes, %d are allowed", len(data), api.MaxExec),
 			"copy large files into a volume or the sandbox instead")
 	}
-	conn, resp, err := websocket.Dial(ctx, base+path, &websocket.DialOptions{HTTPClient: c.http})
+	conn, resp, err := websocket.Dial(ctx, c.base+path, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})
 	if err != nil {
 		if resp != nil && resp.StatusCode >= 300 {
 			return nil, failure(resp)

@@ -6,6 +6,8 @@ package config
 
 import (
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -32,6 +34,7 @@ type Config struct {
 	IdleExit       time.Duration // a server started in the background ends after so long without use; 0 means never
 	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
 	Log            Log
+	Server         Server
 
 	sources map[string]string // by key: what set it; "default" when missing
 }
@@ -57,6 +60,19 @@ type Prices struct {
 	CPUCoreSecond   float64
 	MemoryGiBSecond float64
 	Currency        string
+}
+
+// Server says how `harvest up` is reached over TCP; the Unix socket in the data directory is always there.
+type Server struct {
+	Listen     string   // host:port; "none" for the Unix socket only
+	Cert, Key  string   // files of a TLS certificate and its key; both or neither
+	ACMEDomain string   // a certificate is got for it
+	ACMEEmail  string   // whom the authority writes to; may be empty
+	ACMEURL    string   // the authority's directory; "" is Let's Encrypt
+	Insecure   bool     // without TLS although others than this machine can connect
+	Names      []string // what it is called, beside its addresses and "localhost"
+	Proxies    []string // addresses or CIDRs whose X-Forwarded-… headers are believed
+	Rate       float64  // requests a second of each key; 0 means no limit
 }
 
 // Log says what is logged and how.
@@ -90,6 +106,7 @@ func Default(env func(string) string) Config {
 		IdleExit:       10 * time.Minute,
 		CertificateDir: "/usr/local/share/ca-certificates",
 		Log:            Log{Level: slog.LevelInfo, Format: "text"},
+		Server:         Server{Listen: "127.0.0.1:7777", Rate: 200},
 	}
 }
 
@@ -171,7 +188,31 @@ func (c Config) problems() []string {
 	if q := c.Quotas; q.Sandboxes > 0 && c.Pool > q.Sandboxes {
 		all = append(all, c.Source("pool")+": pool is more than quotas.sandboxes; lower the one or raise the other")
 	}
+	return append(all, c.serverProblems()...)
+}
+
+// serverProblems checks what must hold between the options of the server.
+func (c Config) serverProblems() []string {
+	var all []string
+	add := func(key, text string) { all = append(all, c.Source(key)+": "+text) }
+	s := c.Server
+	if (s.Cert == "") != (s.Key == "") {
+		add("server.tls_cert", "server.tls_cert and server.tls_key belong together; set both, or neither")
+	}
+	if s.Cert != "" && s.ACMEDomain != "" {
+		add("server.acme_domain", "there are a certificate and server.acme_domain, which gets one; set one of them")
+	}
+	if host, _, err := net.SplitHostPort(s.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
+		add("server.listen", "server.listen "+quote(s.Listen)+" can be reached by other machines, where keys must not travel unencrypted; set server.tls_cert and server.tls_key, or "+
+			"server.acme_domain, or listen on 127.0.0.1, or allow it with server.insecure (harvest up --insecure)")
+	}
 	return all
+}
+
+// isLoopback reports whether only this machine can connect to host.
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
 func report(problems []string) error {
@@ -197,7 +238,8 @@ func (c Config) Effective() string {
 			section, name, indent = head, tail, "  "
 		}
 		text := o.field(&c).String()
-		if _, free := o.field(&c).(*textValue); free {
+		switch o.field(&c).(type) {
+		case *textValue, *listValue:
 			text = quote(text)
 		}
 		line := indent + name + ": " + text

@@ -2,11 +2,16 @@ package config
 
 import (
 	"math"
+	"net"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // option is one key of the configuration.
@@ -108,6 +113,57 @@ var options = []option{
 			}
 			return absolute(c.CertificateDir)
 		}},
+	{"server.listen", "where harvest up listens, host:port; none for the Unix socket only",
+		func(c *Config) value { return (*textValue)(&c.Server.Listen) },
+		func(c Config) string { return listenable(c.Server.Listen) }},
+	{"server.tls_cert", "file of a TLS certificate, with those that sign it",
+		func(c *Config) value { return (*textValue)(&c.Server.Cert) },
+		func(c Config) string { return absoluteOrNone(c.Server.Cert) }},
+	{"server.tls_key", "file of its key",
+		func(c *Config) value { return (*textValue)(&c.Server.Key) },
+		func(c Config) string { return absoluteOrNone(c.Server.Key) }},
+	{"server.acme_domain", "a name of this machine, for which a certificate is got",
+		func(c *Config) value { return (*textValue)(&c.Server.ACMEDomain) },
+		func(c Config) string {
+			if c.Server.ACMEDomain == "" {
+				return ""
+			}
+			return names([]string{c.Server.ACMEDomain})
+		}},
+	{"server.acme_email", "whom the certificate authority writes to",
+		func(c *Config) value { return (*textValue)(&c.Server.ACMEEmail) },
+		func(c Config) string {
+			if c.Server.ACMEEmail == "" || mailPattern.MatchString(c.Server.ACMEEmail) {
+				return ""
+			}
+			return "write a mail address, such as ops@example.org"
+		}},
+	{"server.acme_url", "the authority's directory; empty means Let's Encrypt",
+		func(c *Config) value { return (*textValue)(&c.Server.ACMEURL) },
+		func(c Config) string {
+			if c.Server.ACMEURL == "" || strings.HasPrefix(c.Server.ACMEURL, "https://") {
+				return ""
+			}
+			return "write a URL that begins with https://"
+		}},
+	{"server.insecure", "listen without TLS although other machines can connect",
+		func(c *Config) value { return (*boolValue)(&c.Server.Insecure) },
+		func(Config) string { return "" }},
+	{"server.public_names", "what the server is called, beside its addresses, with commas between",
+		func(c *Config) value { return (*listValue)(&c.Server.Names) },
+		func(c Config) string { return names(c.Server.Names) }},
+	{"server.trusted_proxies", "addresses or CIDRs of proxies whose X-Forwarded headers are believed, with commas between",
+		func(c *Config) value { return (*listValue)(&c.Server.Proxies) },
+		func(c Config) string {
+			_, err := Prefixes(c.Server.Proxies)
+			if err != nil {
+				return errors.Message(err)
+			}
+			return ""
+		}},
+	{"server.rate_limit", "requests a second of each key; 0 means no limit",
+		func(c *Config) value { return (*numberValue)(&c.Server.Rate) },
+		func(c Config) string { return between(c.Server.Rate, 0, 1e6, "a number from 0, which means no limit") }},
 	{"log.level", "what is logged: debug, info, warn or error",
 		func(c *Config) value { return (*levelValue)(&c.Log.Level) },
 		func(Config) string { return "" }},
@@ -180,4 +236,52 @@ func currency(text string) string {
 		return ""
 	}
 	return "write a code of three letters, such as USD"
+}
+
+func absoluteOrNone(path string) string {
+	if path == "" {
+		return ""
+	}
+	return absolute(path)
+}
+
+// NoListen is the value of server.listen for the Unix socket only.
+const NoListen = "none"
+
+func listenable(text string) string {
+	_, port, err := net.SplitHostPort(text)
+	n, number := strconv.Atoi(port)
+	if text == NoListen || err == nil && number == nil && n >= 0 && n < 1<<16 {
+		return ""
+	}
+	return "write an address and a port, such as 127.0.0.1:7777, or none"
+}
+
+var mailPattern = regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`)
+
+var hostPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+
+func names(all []string) string {
+	for _, name := range all {
+		if !hostPattern.MatchString(name) || len(name) > 253 {
+			return "write host names in lower case, such as harvest.example.org"
+		}
+	}
+	return ""
+}
+
+// Prefixes reads addresses and CIDRs. Invalid says what to write.
+func Prefixes(texts []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if addr, e := netip.ParseAddr(text); e == nil {
+			p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			return nil, errors.Newf(errors.Invalid, "write addresses such as 10.0.0.1 or 10.0.0.0/8")
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
 }

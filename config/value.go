@@ -24,10 +24,35 @@ type (
 	sizeValue     int64
 	durationValue time.Duration
 	levelValue    slog.Level
+	boolValue     bool
+	listValue     []string
 )
 
 func (v *textValue) Set(text string) error { *v = textValue(text); return nil }
 func (v *textValue) String() string        { return string(*v) }
+
+func (v *boolValue) Set(text string) error {
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return errors.Newf(errors.Invalid, "write true or false")
+	}
+	*v = boolValue(b)
+	return nil
+}
+
+func (v *boolValue) String() string { return strconv.FormatBool(bool(*v)) }
+
+func (v *listValue) Set(text string) error {
+	*v = nil
+	for one := range strings.SplitSeq(text, ",") {
+		if one = strings.TrimSpace(one); one != "" {
+			*v = append(*v, one)
+		}
+	}
+	return nil
+}
+
+func (v *listValue) String() string { return strings.Join(*v, ",") }
 
 func (v *numberValue) Set(text string) error {
 	n, err := strconv.ParseFloat(text, 64)

@@ -21,6 +21,7 @@ const (
 	Denied          Kind = "denied"          // known, but not allowed
 	NotFound        Kind = "not_found"       // no such thing, or not yours
 	Conflict        Kind = "conflict"        // the thing's state forbids it now
+	Gone            Kind = "gone"            // the thing has ended for good
 	Exhausted       Kind = "exhausted"       // a quota, limit, disk or memory is used up
 	Unsupported     Kind = "unsupported"     // this engine or machine cannot do it
 	Unavailable     Kind = "unavailable"     // not now; the same request may work later
@@ -30,14 +31,14 @@ const (
 )
 
 // Kinds lists every kind, so that tables over kinds can be checked for completeness.
-var Kinds = []Kind{Invalid, Unauthenticated, Denied, NotFound, Conflict, Exhausted, Unsupported, Unavailable, Timeout, Canceled, Internal}
+var Kinds = []Kind{Invalid, Unauthenticated, Denied, NotFound, Conflict, Gone, Exhausted, Unsupported, Unavailable, Timeout, Canceled, Internal}
 
 // Error returns the wire code.
 func (k Kind) Error() string { return string(k) }
 
 var general = map[Kind]string{
 	Invalid: "the request is not valid", Unauthenticated: "sign in first", Denied: "this is not allowed", NotFound: "there is no such thing",
-	Conflict: "the current state does not allow this", Exhausted: "a limit is reached", Unsupported: "this is not supported here",
+	Conflict: "the current state does not allow this", Gone: "this has ended", Exhausted: "a limit is reached", Unsupported: "this is not supported here",
 	Unavailable: "this is not available right now; try again", Timeout: "the time limit was reached", Canceled: "the request was canceled",
 	Internal: "something went wrong inside Harvest; the log has the details",
 }

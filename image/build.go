@@ -100,6 +100,9 @@ func (l *Library) Build(ctx context.Context, spec Spec, opts BuildOptions) (Imag
 	if err != nil {
 		return Image{}, err
 	}
+	for i := range names {
+		names[i] = stored(spec.Owner, names[i])
+	}
 	source, img, err := l.choose(ctx, spec, opts)
 	if err != nil {
 		return Image{}, err
@@ -120,7 +123,7 @@ func (l *Library) Build(ctx context.Context, spec Spec, opts BuildOptions) (Imag
 		return Image{}, err
 	}
 	if source != l.sources.Dockerfile {
-		names = append(names, spec.Base)
+		names = append(names, stored(spec.Owner, spec.Base))
 	}
 	return l.named(img, names)
 }
@@ -136,7 +139,7 @@ func (l *Library) choose(ctx context.Context, spec Spec, opts BuildOptions) (Sou
 	case spec.Base == "":
 		return nil, Image{}, errors.Remedy(errors.Newf(errors.Invalid, "the image has no base"), "%s", l.bases())
 	default:
-		img, err := l.Find(ctx, spec.Base)
+		img, err := Of(l, spec.Owner).Find(ctx, spec.Base)
 		isID := strings.HasPrefix(spec.Base, idPrefix) || strings.HasPrefix(spec.Base, digestPrefix)
 		pull := opts.Force || opts.Pull == PullAlways
 		if isID || err == nil && (!pull || !l.pulled(img)) || err != nil && errors.KindOf(err) != errors.NotFound {

@@ -20,6 +20,9 @@ type Spec struct {
 	Target     string            `json:"target,omitempty"`     // stage to build; "" means the last one
 	Args       map[string]string `json:"args,omitempty"`       // build arguments
 
+	// Owner is the account whose image it is; "" for the personal one and for what all share, see Of.
+	Owner string `json:"owner,omitempty"`
+
 	Parent string `json:"parent,omitempty"` // of a snapshot: id of the image that its sandbox had
 	Layer  string `json:"layer,omitempty"`  // of a snapshot: digest of what differs from it
 }

@@ -59,8 +59,9 @@ func (l *Library) named(img Image, names []string) (Image, error) {
 	if err != nil {
 		return Image{}, errors.Wrapf(err, "list the names of images")
 	}
-	img.Names = all.of(hexOf(img.Digest))
-	return img, nil
+	list := []Image{img}
+	all.give(list)
+	return list[0], nil
 }
 
 // name lets the name mean the image with those digits. It writes nothing if it does already.
@@ -101,7 +102,7 @@ func (l *Library) names() (nameTable, error) {
 	table := nameTable{}
 	for _, e := range entries {
 		name, err := url.PathUnescape(e.Name())
-		if err != nil || CheckName(name) != nil {
+		if _, plain := shown(name); err != nil || CheckName(plain) != nil {
 			continue
 		}
 		if digits, err := os.Readlink(l.path(namesDir, e.Name())); err == nil && isHex(digits) {
@@ -130,6 +131,9 @@ func (t nameTable) give(list []Image) {
 	}
 	for i := range list {
 		names := t.of(hexOf(list[i].Digest))
+		for j := range names {
+			_, names[j] = shown(names[j])
+		}
 		for _, name := range list[i].Names {
 			if !taken[name] {
 				taken[name] = true

@@ -10,10 +10,12 @@ import (
 	"github.com/docker/go-units"
 	"github.com/oklog/ulid/v2"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // user is what images and volumes that must not be deleted while a sandbox uses them offer.
@@ -159,7 +161,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		Limits: p.limits, Network: engine.Network{Mode: engine.NetworkMode(p.Network.Mode)},
 	}
 	for _, m := range p.Volumes {
-		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: m.Name, Path: m.Path, ReadOnly: m.ReadOnly})
+		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.Account), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})
 	}
 	box, warm, err := f.box(ctx, e, p, spec)
 	if err != nil {
@@ -196,7 +198,7 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 
 // image finds the image, and builds it if it is the base image.
 func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error) {
-	images := f.opts.Engine.Images()
+	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.Account))
 	img, err := images.Find(ctx, p.Image)
 	if errors.Is(err, errors.NotFound) && p.Image == baseImage {
 		img, err = images.Build(ctx, image.Spec{Base: baseImage}, image.BuildOptions{Progress: p.Progress})
@@ -210,7 +212,7 @@ func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error
 	f.mu.Lock()
 	e.record.ImageID = img.ID
 	f.mu.Unlock()
-	return img, f.use(e, images, img.ID)
+	return img, f.use(e, f.opts.Engine.Images(), img.ID)
 }
 
 // secrets returns the environment of commands with the secrets that p names. Their values stay hidden from the log until the
@@ -233,10 +235,11 @@ func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]strin
 // volumes makes the volumes that are missing (mission C1).
 func (f *Fleet) volumes(ctx context.Context, e *entry, p plan) error {
 	for _, m := range p.Volumes {
-		if _, err := f.opts.Engine.Volumes().Create(ctx, m.Name); err != nil {
+		owner := account.Owner(e.record.Account)
+		if _, err := volume.Of(f.opts.Engine.Volumes(), owner).Create(ctx, m.Name); err != nil {
 			return errors.Wrapf(err, "volume %s", m.Name)
 		}
-		if err := f.use(e, f.opts.Engine.Volumes(), m.Name); err != nil {
+		if err := f.use(e, f.opts.Engine.Volumes(), volume.Stored(owner, m.Name)); err != nil {
 			return err
 		}
 	}

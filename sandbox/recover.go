@@ -5,9 +5,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 const recoverAtOnce = 16
@@ -105,7 +107,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 func (f *Fleet) keep(ctx context.Context, e *entry) {
 	errs := []error{f.use(e, f.opts.Engine.Images(), e.record.ImageID)}
 	for _, m := range e.record.Volumes {
-		errs = append(errs, f.use(e, f.opts.Engine.Volumes(), m.Name))
+		errs = append(errs, f.use(e, f.opts.Engine.Volumes(), volume.Stored(account.Owner(e.record.Account), m.Name)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		logf.Warnf(ctx, "what the sandbox uses: %v", err)

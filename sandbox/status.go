@@ -39,7 +39,7 @@ func (s Status) Ended() bool { return len(transitions[s]) == 0 }
 // can reports whether a sandbox may go from s to next.
 func (s Status) can(next Status) bool { return slices.Contains(transitions[s], next) }
 
-// requireStatus returns Conflict unless s is in one of the states.
+// requireStatus returns Conflict, or Gone if it has ended, unless s is in one of the states.
 func (s Sandbox) requireStatus(allowed ...Status) error {
 	if slices.Contains(allowed, s.Status) {
 		return nil
@@ -52,9 +52,9 @@ func (s Sandbox) requireStatus(allowed ...Status) error {
 	if s.Reason != "" {
 		why = " (" + s.Reason + ")"
 	}
-	err := errors.Newf(errors.Conflict, "sandbox %s is %s%s", s.ID, s.Status, why)
 	if s.Status.Ended() {
-		return errors.Remedy(err, "create a new sandbox")
+		return errors.Remedy(errors.Newf(errors.Gone, "sandbox %s is %s%s", s.ID, s.Status, why), "create a new sandbox")
 	}
+	err := errors.Newf(errors.Conflict, "sandbox %s is %s%s", s.ID, s.Status, why)
 	return errors.Remedy(err, "wait until it is %s", strings.Join(words, " or "))
 }

@@ -85,8 +85,9 @@ func TestRequireStatus(t *testing.T) {
 		if err == nil {
 			continue
 		}
-		if !errors.Is(err, errors.Conflict) || !strings.Contains(errors.Message(err), "sbx_1 is "+string(s)+" (because)") {
-			t.Errorf("%s: %v, want a Conflict that names id, state and reason", s, err)
+		kind := map[bool]errors.Kind{true: errors.Gone, false: errors.Conflict}[s.Ended()]
+		if !errors.Is(err, kind) || !strings.Contains(errors.Message(err), "sbx_1 is "+string(s)+" (because)") {
+			t.Errorf("%s: %v, want one that names id, state and reason", s, err)
 		}
 		remedy := map[bool]string{true: "create a new sandbox", false: "wait until it is running or lost"}[s.Ended()]
 		if got := errors.RemedyOf(err); got != remedy {

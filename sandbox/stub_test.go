@@ -438,18 +438,18 @@ type stubImages struct {
 	s *stub
 }
 
-var baseImage = image.Image{ID: "img_0123456789abcdef", Names: []string{"base"}}
+var baseImage = image.Image{ID: "img_0123456789abcdef", Names: []string{"base"}, Spec: image.Spec{Base: "base"}}
 
-func (i stubImages) Find(ctx context.Context, ref string) (image.Image, error) {
+func (i stubImages) List(ctx context.Context) ([]image.Image, error) {
 	if err := i.s.called(ctx, "find"); err != nil {
-		return image.Image{}, err
+		return nil, err
 	}
 	i.s.mu.Lock()
 	defer i.s.mu.Unlock()
-	if i.s.absent || (ref != "base" && ref != baseImage.ID) {
-		return image.Image{}, errors.Newf(errors.NotFound, "there is no image %q", ref)
+	if i.s.absent {
+		return nil, nil
 	}
-	return baseImage, nil
+	return []image.Image{baseImage}, nil
 }
 
 func (i stubImages) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {

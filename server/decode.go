@@ -19,8 +19,8 @@ func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the request is larger than %d bytes", limit),
-			"copy large data into a volume or the sandbox instead")
+		return nil, withStatus(errors.Remedy(errors.Newf(errors.Invalid, "the request is larger than %d bytes", limit),
+			"copy large data into a volume or the sandbox instead"), http.StatusRequestEntityTooLarge)
 	}
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Canceled, "the request broke off")

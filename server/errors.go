@@ -19,12 +19,31 @@ var statuses = map[errors.Kind]int{
 	errors.Denied:          http.StatusForbidden,
 	errors.NotFound:        http.StatusNotFound,
 	errors.Conflict:        http.StatusConflict,
+	errors.Gone:            http.StatusGone,
 	errors.Exhausted:       http.StatusTooManyRequests,
 	errors.Unsupported:     http.StatusNotImplemented,
 	errors.Unavailable:     http.StatusServiceUnavailable,
 	errors.Timeout:         http.StatusGatewayTimeout,
 	errors.Canceled:        499, // as proxies have it: the client closed the request
 	errors.Internal:        http.StatusInternalServerError,
+}
+
+// statusError is an error whose status is more exact than that of its kind.
+type statusError struct {
+	error
+	status int
+}
+
+func (e statusError) Unwrap() error { return e.error }
+
+func withStatus(err error, status int) error { return statusError{err, status} }
+
+func statusOf(err error) int {
+	var exact statusError
+	if errors.As(err, &exact) {
+		return exact.status
+	}
+	return statuses[errors.KindOf(err)]
 }
 
 // retryable are the kinds for which the same request may work later.
@@ -53,6 +72,9 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 	rc := http.NewResponseController(w)
 	// Without it, net/http reads a part of the body before it answers, and closes the connection soon after.
 	_ = rc.EnableFullDuplex()
+	if p.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="harvest"`)
+	}
 	w.Header().Set("Content-Type", api.TypeProblem)
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(p.Status)
@@ -92,7 +114,7 @@ func problem(ctx context.Context, err error) *api.Problem {
 		logf.Infof(ctx, "%s: %v", kind, err)
 	}
 	return &api.Problem{
-		Type: "/problems/" + string(kind), Title: errors.Message(kind), Status: statuses[kind], Code: string(kind),
+		Type: "/problems/" + string(kind), Title: errors.Message(kind), Status: statusOf(err), Code: string(kind),
 		Detail: errors.Message(err), Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err),
 		Retryable: retryable[kind], RequestID: requestID(ctx),
 	}

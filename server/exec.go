@@ -125,7 +125,7 @@ func (s *Server) runOnce(ctx context.Context, req runRequest, stdio engine.Stdio
 	creating, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	made, err := s.opts.Fleet.Create(creating, account, req.sandbox)
+	made, err := s.opts.Fleet.Create(creating, accountOf(ctx), req.sandbox)
 	if err != nil {
 		if s.stopping.Err() != nil {
 			return sandbox.Result{}, errStopping()
@@ -148,7 +148,7 @@ func (s *Server) discard(ctx context.Context, id string) {
 	if s.stopping.Err() != nil {
 		return
 	}
-	if err := s.opts.Fleet.Destroy(context.WithoutCancel(ctx), account, id); err != nil {
+	if err := s.opts.Fleet.Destroy(context.WithoutCancel(ctx), accountOf(ctx), id); err != nil {
 		logf.Errorf(ctx, "destroy %s: %v", id, err)
 	}
 }
@@ -168,9 +168,9 @@ func (s *Server) start(ctx context.Context, ref string, req api.ExecRequest, std
 		command.Terminal = &size
 	}
 	if req.Code != "" {
-		return s.opts.Fleet.ExecCode(ctx, account, ref, req.Code, command)
+		return s.opts.Fleet.ExecCode(ctx, accountOf(ctx), ref, req.Code, command)
 	}
-	return s.opts.Fleet.Exec(ctx, account, ref, command)
+	return s.opts.Fleet.Exec(ctx, accountOf(ctx), ref, command)
 }
 
 // wait waits for the end of a command, even when ctx ends, since then the command is killed.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"regexp"
 	"runtime/debug"
@@ -33,7 +34,12 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 			id = "req_" + strings.ToLower(ulid.Make().String())
 		}
 		ctx := logf.With(context.WithValue(r.Context(), requestIDKey{}, id), "request_id", id)
+		from, v := s.peer(r), &visit{}
+		ctx = context.WithValue(context.WithValue(ctx, peerKey{}, from), visitKey{}, v)
 		r = r.WithContext(ctx)
+		if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
+			r.Body = &patient{ReadCloser: r.Body, rc: http.NewResponseController(w)}
+		}
 		w.Header().Set(api.HeaderRequestID, id)
 		w.Header().Set(api.HeaderVersion, s.opts.Version)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -46,8 +52,9 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		if !health {
 			start := time.Now()
 			defer func() {
-				logf.Infof(ctx, "%s %.200q: %d, %d bytes in %.1f ms", r.Method, r.URL.Path, rec.status, rec.bytes,
+				logf.Infof(logf.With(ctx, v.attributes(from)...), "%s %.200q: %d, %d bytes in %.1f ms", r.Method, r.URL.Path, rec.status, rec.bytes,
 					float64(time.Since(start).Microseconds())/1000)
+				s.audit(r, v, rec.status)
 			}()
 		}
 		defer caught(rec, r)
@@ -55,8 +62,42 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 			fail(rec, r, errStopping())
 			return
 		}
+		if err := s.checkHost(from); err != nil {
+			fail(rec, r, err)
+			return
+		}
 		next.ServeHTTP(rec, r)
 	})
+}
+
+// attributes are what the log says of who sent a request.
+func (v *visit) attributes(from peer) []any {
+	var all []any
+	if v.who.KeyID != "" {
+		all = append(all, "account", v.who.Account, "key_id", v.who.KeyID)
+	}
+	if !from.local {
+		all = append(all, "address", from.addr.String())
+	}
+	return all
+}
+
+// stall is how long a client may send nothing of a body that it has begun.
+const stall = time.Minute
+
+// patient is a body whose sender must not stop in the middle, however long all of it takes.
+type patient struct {
+	io.ReadCloser
+	rc *http.ResponseController
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	_ = p.rc.SetReadDeadline(time.Now().Add(stall)) // what cannot have one is no connection
+	n, err := p.ReadCloser.Read(b)
+	if err == io.EOF {
+		_ = p.rc.SetReadDeadline(time.Time{}) // of the next request
+	}
+	return n, err
 }
 
 func errStopping() error {

@@ -3,9 +3,11 @@ package server
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -22,7 +24,7 @@ func (s *Server) createSandbox(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !wantsEvents(r) {
-		made, err := s.opts.Fleet.Create(r.Context(), account, req)
+		made, err := s.opts.Fleet.Create(r.Context(), accountOf(r.Context()), req)
 		if err != nil {
 			return err
 		}
@@ -31,7 +33,7 @@ func (s *Server) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	ev := newEvents(w)
 	defer ev.close()
 	req.Progress = func(p image.Progress) { ev.send(api.EventProgress, api.Progress(p)) }
-	made, err := s.opts.Fleet.Create(r.Context(), account, req)
+	made, err := s.opts.Fleet.Create(r.Context(), accountOf(r.Context()), req)
 	if err != nil {
 		ev.send(api.EventProblem, problem(r.Context(), err))
 		return nil
@@ -49,8 +51,12 @@ func (s *Server) listSandboxes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	after, err := s.after(r)
+	if err != nil {
+		return err
+	}
 	query := r.URL.Query()
-	filter := sandbox.Filter{All: all, Name: query.Get("name"), Before: query.Get("cursor"), Limit: limit + 1}
+	filter := sandbox.Filter{All: all, Name: query.Get("name"), Before: after, Limit: limit + 1}
 	for _, tag := range query["tag"] {
 		key, value, ok := strings.Cut(tag, "=")
 		if !ok {
@@ -61,21 +67,21 @@ func (s *Server) listSandboxes(w http.ResponseWriter, r *http.Request) error {
 		}
 		filter.Tags[key] = value
 	}
-	found, err := s.opts.Fleet.List(r.Context(), account, filter)
+	found, err := s.opts.Fleet.List(r.Context(), accountOf(r.Context()), filter)
 	if err != nil {
 		return err
 	}
 	page := api.List[api.Sandbox]{}
 	if len(found) > limit {
 		found = found[:limit]
-		page.NextCursor = found[limit-1].ID
+		page.NextCursor = s.cursor(r, found[limit-1].ID)
 	}
 	page.Data = each(found, sandboxOut)
 	return respond(w, http.StatusOK, page)
 }
 
 func (s *Server) getSandbox(w http.ResponseWriter, r *http.Request) error {
-	found, err := s.opts.Fleet.Get(r.Context(), account, r.PathValue("id"))
+	found, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -83,7 +89,7 @@ func (s *Server) getSandbox(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) destroySandbox(w http.ResponseWriter, r *http.Request) error {
-	if err := s.opts.Fleet.Destroy(r.Context(), account, r.PathValue("id")); err != nil {
+	if err := s.opts.Fleet.Destroy(r.Context(), accountOf(r.Context()), r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -103,7 +109,7 @@ func (s *Server) extendSandbox(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	changed, err := s.opts.Fleet.Extend(r.Context(), account, r.PathValue("id"), life, idle)
+	changed, err := s.opts.Fleet.Extend(r.Context(), accountOf(r.Context()), r.PathValue("id"), life, idle)
 	if err != nil {
 		return err
 	}
@@ -115,7 +121,7 @@ func (s *Server) snapshotSandbox(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	img, err := s.opts.Fleet.Snapshot(r.Context(), account, r.PathValue("id"), sandbox.SnapshotOptions(req))
+	img, err := s.opts.Fleet.Snapshot(r.Context(), accountOf(r.Context()), r.PathValue("id"), sandbox.SnapshotOptions(req))
 	if err != nil {
 		return err
 	}
@@ -127,7 +133,7 @@ func (s *Server) forkSandbox(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	made, err := s.opts.Fleet.Fork(r.Context(), account, r.PathValue("id"), sandbox.ForkRequest(req))
+	made, err := s.opts.Fleet.Fork(r.Context(), accountOf(r.Context()), r.PathValue("id"), sandbox.ForkRequest(req))
 	if err != nil {
 		return err
 	}
@@ -135,15 +141,16 @@ func (s *Server) forkSandbox(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request) error {
-	found, err := s.opts.Fleet.Processes(r.Context(), account, r.PathValue("id"))
+	found, err := s.opts.Fleet.Processes(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, api.List[api.Process]{Data: each(found, processOut)})
+	slices.SortFunc(found, func(a, b engine.ProcessInfo) int { return strings.Compare(a.ID, b.ID) })
+	return paged(s, w, r, found, false, func(p engine.ProcessInfo) string { return p.ID }, processOut)
 }
 
 func (s *Server) sandboxArchiveIn(w http.ResponseWriter, r *http.Request) error {
-	err := s.opts.Fleet.CopyIn(r.Context(), account, r.PathValue("id"), r.URL.Query().Get("path"), r.Body)
+	err := s.opts.Fleet.CopyIn(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.URL.Query().Get("path"), r.Body)
 	if err != nil {
 		return err
 	}
@@ -152,7 +159,7 @@ func (s *Server) sandboxArchiveIn(w http.ResponseWriter, r *http.Request) error 
 }
 
 func (s *Server) sandboxArchiveOut(w http.ResponseWriter, r *http.Request) error {
-	tar, err := s.opts.Fleet.CopyOut(r.Context(), account, r.PathValue("id"), r.URL.Query().Get("path"))
+	tar, err := s.opts.Fleet.CopyOut(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.URL.Query().Get("path"))
 	if err != nil {
 		return err
 	}

@@ -4,20 +4,21 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
+	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/volume"
 )
-
-// account is whose everything is: a server on a Unix socket serves the one person who can open it.
-const account = "personal"
 
 // Options of a Server; Fleet, Images and Volumes are required.
 type Options struct {
@@ -27,14 +28,32 @@ type Options struct {
 	Engine     string // its name
 	Version    string
 	Background bool // it was started by a client and ends by itself
+	// Keys, if set, are how programs and browsers sign in. Without any, only connections of ServeLocal are let in.
+	Keys *account.Ring
+	// Replays, if set, keeps answers for requests that come again with the same Idempotency-Key.
+	Replays account.ReplayStore
+	// Secret signs what clients give back to us, such as cursors. Without one, they end with this Server.
+	Secret []byte
+
+	URL     string         // where browsers reach the server; "" if nowhere
+	Names   []string       // what the server is called, in lower case, beside "localhost" and addresses
+	Proxies []netip.Prefix // whose X-Forwarded-… headers are believed
+	Rate    float64        // requests a second of each key; 0 means no limit
+	Audit   io.Writer      // gets a line of JSON for each request that may change something; nil for none
+
 	// Shutdown, if set, is called, once, when a client asks the server to end. It must not wait for that end.
 	Shutdown func()
 }
 
 // Server serves HTTP. All methods may be called concurrently.
 type Server struct {
-	opts Options
-	http http.Server
+	opts   Options
+	http   http.Server
+	key    []byte // signs
+	limits limits
+	flying flights // requests with an Idempotency-Key
+	// auditing is held while a line of the audit log is written.
+	auditing sync.Mutex
 
 	stopping context.Context // ends with Stop
 	stop     context.CancelFunc
@@ -51,60 +70,33 @@ type Server struct {
 func New(ctx context.Context, opts Options) *Server {
 	s := &Server{opts: opts, done: make(chan struct{}), idle: time.Now()}
 	s.stopping, s.stop = context.WithCancel(ctx)
+	if s.key = opts.Secret; len(s.key) == 0 {
+		s.key = []byte(rand.Text())
+	}
+	// Only HTTP/1.1: WebSockets, and answers that are broken off, are connections of their own.
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
 	s.http = http.Server{
-		Handler:           s.middleware(s.routes()),
+		Handler:           s.middleware(s.router()),
+		ConnContext:       connContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		Protocols:         &protocols,
 	}
 	return s
 }
 
-// routes has one row per route.
-func (s *Server) routes() http.Handler {
-	mux := http.NewServeMux()
-	for pattern, handle := range map[string]handler{
-		"POST " + api.Sandboxes:       s.createSandbox,
-		"GET " + api.Sandboxes:        s.listSandboxes,
-		"GET " + api.Sandboxed:        s.getSandbox,
-		"DELETE " + api.Sandboxed:     s.destroySandbox,
-		"POST " + api.SandboxExtend:   s.extendSandbox,
-		"POST " + api.SandboxSnapshot: s.snapshotSandbox,
-		"POST " + api.SandboxFork:     s.forkSandbox,
-		"POST " + api.SandboxExec:     s.exec,
-		"GET " + api.SandboxExec:      s.execStream,
-		"GET " + api.SandboxProcesses: s.listProcesses,
-		"PUT " + api.SandboxArchive:   s.sandboxArchiveIn,
-		"GET " + api.SandboxArchive:   s.sandboxArchiveOut,
-		"POST " + api.Run:             s.run,
-		"GET " + api.Run:              s.runStream,
-		"POST " + api.Volumes:         s.createVolume,
-		"GET " + api.Volumes:          s.listVolumes,
-		"DELETE " + api.VolumeNamed:   s.deleteVolume,
-		"PUT " + api.VolumeArchive:    s.volumeArchiveIn,
-		"GET " + api.VolumeArchive:    s.volumeArchiveOut,
-		"GET " + api.VolumeList:       s.listVolumeFiles,
-		"DELETE " + api.VolumeFiles:   s.removeVolumeFile,
-		"POST " + api.Images:          s.buildImage,
-		"GET " + api.Images:           s.listImages,
-		"GET " + api.Imaged:           s.getImage,
-		"DELETE " + api.Imaged:        s.deleteImage,
-		"POST " + api.Shutdown:        s.shutdown,
-		"GET " + api.Healthz:          s.healthz,
-		"GET " + api.Readyz:           s.readyz,
-		"/":                           s.unknown,
-	} {
-		mux.Handle(pattern, s.handle(handle))
-	}
-	return mux
-}
-
 func (s *Server) unknown(_ http.ResponseWriter, r *http.Request) error {
 	return errors.Remedy(errors.Newf(errors.NotFound, "there is no route %.10s %.200q", r.Method, r.URL.Path),
-		"check the method and the path; the routes begin with /v1")
+		"check the method and the path; "+api.Docs+" lists the routes")
 }
 
-// Serve answers the connections of l until Close, or until l is closed after Stop. It returns the error that ended it earlier.
+// ServeLocal is Serve for a listener to which only its owner can connect, such as a Unix socket in a directory of mode 0700: who
+// comes that way needs no key, and is the operator.
+func (s *Server) ServeLocal(l net.Listener) error { return s.Serve(localListener{l}) }
+
+// Serve answers the connections of l, who need a key, until Close, or until l is closed after Stop. It returns the error that ended it earlier.
 func (s *Server) Serve(l net.Listener) error {
 	err := s.http.Serve(l)
 	if errors.Is(err, http.ErrServerClosed) || s.stopping.Err() != nil && errors.Is(err, net.ErrClosed) {

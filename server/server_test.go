@@ -57,7 +57,7 @@ func start(t *testing.T) *world {
 	}
 	w.url = "http://" + l.Addr().String()
 	served := make(chan error, 1)
-	go func() { served <- w.server.Serve(l) }()
+	go func() { served <- w.server.ServeLocal(l) }()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 		defer cancel()
@@ -202,7 +202,7 @@ func TestProblems(t *testing.T) {
 		"no JSON":         {"POST", "/v1/volumes", `{`, 400, "invalid", "not valid JSON"},
 		"syntax":          {"POST", "/v1/volumes", `{"name":]`, 400, "invalid", "byte 9"},
 		"two values":      {"POST", "/v1/volumes", `{"name":"a"} {}`, 400, "invalid", "follows"},
-		"too large":       {"POST", "/v1/volumes", `{"name":"` + strings.Repeat("a", api.MaxBody) + `"}`, 400, "invalid", "larger than"},
+		"too large":       {"POST", "/v1/volumes", `{"name":"` + strings.Repeat("a", api.MaxBody) + `"}`, 413, "invalid", "larger than"},
 		"empty command":   {"POST", "/v1/sandboxes/box/exec", `{}`, 400, "invalid", "empty"},
 		"NUL":             {"POST", "/v1/sandboxes/box/exec", `{"args":["a\u0000b"]}`, 400, "invalid", "NUL"},
 		"name with =":     {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"env":{"A=B":"c"}}`, 400, "invalid", "A=B"},
@@ -414,7 +414,7 @@ func TestRunLeavesNothing(t *testing.T) {
 	if resp, body := w.do("POST", "/v1/run", `{"args":["/no/such"]}`); resp.StatusCode != 400 {
 		t.Errorf("no such program: %s %s", resp.Status, body)
 	}
-	if resp, body := w.do("POST", "/v1/run", strings.Repeat(" ", api.MaxExec+1)); resp.StatusCode != 400 {
+	if resp, body := w.do("POST", "/v1/run", strings.Repeat(" ", api.MaxExec+1)); resp.StatusCode != 413 {
 		t.Errorf("too large: %s %s", resp.Status, body)
 	}
 	if left := w.fleet.Stats().Sandboxes; len(left) != 0 && left[sandbox.Running] != 0 {

@@ -27,7 +27,7 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request) error {
 			return sandbox.Result{}, err
 		}
 		if req.ProcessID != "" {
-			x, err := s.opts.Fleet.Attach(ctx, account, ref, req.ProcessID, engine.Stdio{
+			x, err := s.opts.Fleet.Attach(ctx, accountOf(ctx), ref, req.ProcessID, engine.Stdio{
 				Stdout: &frames{st: st, id: api.StreamStdout}, Stderr: &frames{st: st, id: api.StreamStderr},
 				Truncated: func(bytes int64) { st.control(api.Control{Truncated: bytes}) },
 			})
@@ -71,7 +71,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket, or use POST")
 	}
-	conn, err := websocket.Accept(w, r, nil)
+	// Who asks is known by now, and if a page's cookie says so, that the page is ours.
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		return nil // Accept has told the client
 	}

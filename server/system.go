@@ -15,10 +15,15 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error {
 	return errors.Wrapf(err, "answer")
 }
 
-func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) error {
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	status, code := "ready", http.StatusOK
 	if s.stopping.Err() != nil {
 		status, code = "stopping", http.StatusServiceUnavailable
+	}
+	if _, err := s.authenticate(r); err != nil { // a load balancer needs to know no more
+		return respond(w, code, struct {
+			Status string `json:"status"`
+		}{status})
 	}
 	can, stats := s.opts.Fleet.Capabilities(), s.opts.Fleet.Stats()
 	return respond(w, code, api.Server{

@@ -3,16 +3,22 @@ package server
 import (
 	"net/http"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/volume"
 )
+
+// volumes returns those of who asks.
+func (s *Server) volumes(r *http.Request) volume.Provider {
+	return volume.Of(s.opts.Volumes, account.Owner(accountOf(r.Context())))
+}
 
 func (s *Server) createVolume(w http.ResponseWriter, r *http.Request) error {
 	var req api.VolumeRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	made, err := s.opts.Volumes.Create(r.Context(), req.Name)
+	made, err := s.volumes(r).Create(r.Context(), req.Name)
 	if err != nil {
 		return err
 	}
@@ -20,15 +26,15 @@ func (s *Server) createVolume(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) listVolumes(w http.ResponseWriter, r *http.Request) error {
-	found, err := s.opts.Volumes.List(r.Context())
+	found, err := s.volumes(r).List(r.Context())
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, api.List[api.Volume]{Data: each(found, volumeOut)})
+	return paged(s, w, r, found, false, func(v volume.Info) string { return v.Name }, volumeOut)
 }
 
 func (s *Server) deleteVolume(w http.ResponseWriter, r *http.Request) error {
-	if err := s.opts.Volumes.Delete(r.Context(), r.PathValue("name")); err != nil {
+	if err := s.volumes(r).Delete(r.Context(), r.PathValue("name")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -36,7 +42,7 @@ func (s *Server) deleteVolume(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) volumeArchiveIn(w http.ResponseWriter, r *http.Request) error {
-	vol, err := s.opts.Volumes.Open(r.Context(), r.PathValue("name"))
+	vol, err := s.volumes(r).Open(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -51,7 +57,7 @@ func (s *Server) volumeArchiveIn(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) volumeArchiveOut(w http.ResponseWriter, r *http.Request) error {
-	vol, err := s.opts.Volumes.Open(r.Context(), r.PathValue("name"))
+	vol, err := s.volumes(r).Open(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -63,7 +69,7 @@ func (s *Server) volumeArchiveOut(w http.ResponseWriter, r *http.Request) error 
 }
 
 func (s *Server) listVolumeFiles(w http.ResponseWriter, r *http.Request) error {
-	vol, err := s.opts.Volumes.Open(r.Context(), r.PathValue("name"))
+	vol, err := s.volumes(r).Open(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -71,13 +77,11 @@ func (s *Server) listVolumeFiles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, api.List[api.Entry]{
-		Data: each(entries, func(e volume.Entry) api.Entry { return api.Entry(e) }),
-	})
+	return paged(s, w, r, entries, false, func(e volume.Entry) string { return e.Name }, func(e volume.Entry) api.Entry { return api.Entry(e) })
 }
 
 func (s *Server) removeVolumeFile(w http.ResponseWriter, r *http.Request) error {
-	vol, err := s.opts.Volumes.Open(r.Context(), r.PathValue("name"))
+	vol, err := s.volumes(r).Open(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}

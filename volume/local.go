@@ -221,7 +221,7 @@ func (l *Local) Open(_ context.Context, name string) (Volume, error) {
 
 // find returns nil if there is a volume of that name.
 func (l *Local) find(name string) error {
-	if err := CheckName(name); err != nil {
+	if err := checkStored(name); err != nil {
 		return err
 	}
 	stat, err := l.root.Lstat(name)
@@ -232,7 +232,7 @@ func (l *Local) find(name string) error {
 }
 
 func notFound(name string) error {
-	return errors.Remedy(errors.Newf(errors.NotFound, "there is no volume %q", name), "list the volumes, or create it")
+	return errors.Remedy(errors.Newf(errors.NotFound, "there is no volume %q", shown(name)), "list the volumes, or create it")
 }
 
 // List implements Provider. The sizes of very large volumes are lower bounds.
@@ -279,7 +279,7 @@ func (l *Local) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	if users := l.uses[name]; len(users) > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "volume %q is in use by %s", name, strings.Join(users, ", ")), "end what uses it first")
+		return errors.Remedy(errors.Newf(errors.Conflict, "volume %q is in use by %s", shown(name), strings.Join(users, ", ")), "end what uses it first")
 	}
 	if err := l.root.Rename(name, fmt.Sprintf("%s/%s-%s", trashDir, name, rand.Text())); err != nil {
 		return tarfs.Explain(err, name)

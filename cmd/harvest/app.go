@@ -5,10 +5,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
@@ -30,7 +33,10 @@ type App struct {
 	events     *event.Journal
 	fleet      *sandbox.Fleet
 	server     *server.Server
-	listener   net.Listener
+	ring       *account.Ring
+	listener   net.Listener  // the Unix socket
+	tcp        net.Listener  // nil without one
+	url        string        // of tcp, for browsers
 	asked      chan struct{} // closed when a client asks for the end
 	closers    []closer      // in the order in which things were opened
 }
@@ -84,12 +90,59 @@ func (a *App) open(ctx context.Context) error {
 		return errors.Stage(err, "recover")
 	}
 	a.then("the sandboxes", a.fleet.Close)
+	if err := a.listenTCP(ctx); err != nil {
+		return err
+	}
+	if err := a.openServer(ctx, db, eng); err != nil {
+		return err
+	}
+	a.listener, err = socket.Listen(a.cfg.Data, client.Socket)
+	return err
+}
+
+// listenTCP listens on TCP if the configuration says so, which concerns a server in the foreground only.
+func (a *App) listenTCP(ctx context.Context) (err error) {
+	if a.background || a.cfg.Server.Listen == config.NoListen {
+		return nil
+	}
+	if a.tcp, a.url, err = listenTCP(ctx, a.cfg); err != nil {
+		return errors.Stage(err, "listen")
+	}
+	a.then("the TCP listener", func(context.Context) error {
+		err := a.tcp.Close()
+		if errors.Is(err, net.ErrClosed) { // by the server
+			return nil
+		}
+		return err
+	})
+	return nil
+}
+
+func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) error {
+	secret, err := store.SigningKey(a.cfg.Data)
+	if err != nil {
+		return err
+	}
+	audit, err := openAudit(a.cfg.Data)
+	if err != nil {
+		return err
+	}
+	a.then("the audit log", func(context.Context) error { return audit.Close() })
+	proxies, err := config.Prefixes(a.cfg.Server.Proxies)
+	if err != nil {
+		return err
+	}
+	names := a.cfg.Server.Names
+	if a.cfg.Server.ACMEDomain != "" {
+		names = append(slices.Clone(names), a.cfg.Server.ACMEDomain)
+	}
+	a.ring = account.NewRing(db.Keys())
 	a.server = server.New(ctx, server.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
 		Background: a.background, Shutdown: func() { close(a.asked) },
+		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
-	a.listener, err = socket.Listen(a.cfg.Data, client.Socket)
-	return err
+	return nil
 }
 
 // then remembers how to close what was just opened.
@@ -113,10 +166,17 @@ func (a *App) closeAll(ctx context.Context) error {
 func (a *App) Serve(ctx context.Context) error {
 	var g errgroup.Group
 	broken := make(chan struct{})
+	end := sync.OnceFunc(func() { close(broken) })
 	g.Go(func() error {
-		defer close(broken)
-		return a.server.Serve(a.listener)
+		defer end()
+		return a.server.ServeLocal(a.listener)
 	})
+	if a.tcp != nil {
+		g.Go(func() error {
+			defer end()
+			return a.server.Serve(a.tcp)
+		})
+	}
 	select {
 	case <-ctx.Done():
 	case <-a.asked:

@@ -49,7 +49,7 @@ func (c *cli) lookupEnv(name string) (string, bool) {
 }
 
 // config returns the effective configuration.
-func (c *cli) config() (config.Config, error) {
+func (c *cli) config(more ...config.Setting) (config.Config, error) {
 	var flags []config.Setting
 	if c.data != "" {
 		dir, err := filepath.Abs(c.data)
@@ -58,7 +58,7 @@ func (c *cli) config() (config.Config, error) {
 		}
 		flags = append(flags, config.Setting{Key: "data", Value: dir, Source: "--data"})
 	}
-	cfg, err := config.Load(c.configFile, c.env, flags...)
+	cfg, err := config.Load(c.configFile, c.env, append(flags, more...)...)
 	return cfg, errors.Remedy(err, "correct it; harvest config --help tells where options come from")
 }
 
@@ -84,7 +84,7 @@ command prepares what is missing.`,
 	flags.StringVar(&c.data, "data", "", "data directory (environment: HARVEST_DATA)")
 	flags.StringVar(&c.configFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.quiet, "quiet", "q", false, "no progress, no hints")
-	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.upCommand(), c.downCommand(),
+	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.keyCommand(), c.upCommand(), c.downCommand(),
 		c.doctorCommand(), c.configCommand(), c.versionCommand())
 	return root
 }

@@ -3,42 +3,77 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/server"
 )
 
+// upFlags are options of the configuration that harvest up has as flags, too.
+var upFlags = []struct{ flag, key, help string }{
+	{"listen", "server.listen", "where to listen, host:port; none for the Unix socket only (default 127.0.0.1:7777)"},
+	{"tls-cert", "server.tls_cert", "file of a TLS certificate"},
+	{"tls-key", "server.tls_key", "file of its key"},
+	{"acme", "server.acme_domain", "a name of this machine, for which a certificate is got; needs port 443"},
+}
+
 func (c *cli) upCommand() *cobra.Command {
-	background := false
+	background, insecure := false, false
+	values := make([]string, len(upFlags))
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Run the server in the foreground",
+		Short: "Run the server in the foreground, for programs and browsers too",
 		Long: `Runs the server of the data directory until it is interrupted or told to stop with harvest down. Sandboxes, and the commands in
-them, go on; the next server takes them over. Commands that need a server start one in the background when there is none.`,
+them, go on; the next server takes them over. Commands that need a server start one in the background when there is none.
+
+Beside the Unix socket in the data directory, which needs no key, it listens on TCP: programs send a key that harvest key create made,
+browsers open the link that is printed, which is good once. Addresses that other machines reach need TLS.`,
 		Example: `  harvest up
-  harvest up --data ./data`,
+  harvest up --data ./data --listen 127.0.0.1:8080
+  harvest up --listen 0.0.0.0:443 --acme harvest.example.org`,
 		Args: count(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if background {
 				return c.serveBackground(cmd.Context())
 			}
-			return c.serve(cmd.Context(), false, func() {})
+			var settings []config.Setting
+			for i, f := range upFlags {
+				if cmd.Flags().Changed(f.flag) {
+					value := values[i]
+					if strings.HasPrefix(f.flag, "tls-") {
+						value, _ = filepath.Abs(value) // a directory that is gone is found out when the file is read
+					}
+					settings = append(settings, config.Setting{Key: f.key, Value: value, Source: "--" + f.flag})
+				}
+			}
+			if insecure {
+				settings = append(settings, config.Setting{Key: "server.insecure", Value: "true", Source: "--insecure"})
+			}
+			return c.serve(cmd.Context(), false, c.welcome, settings...)
 		},
 	}
+	for i, f := range upFlags {
+		cmd.Flags().StringVar(&values[i], f.flag, "", f.help)
+	}
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "listen without TLS although other machines can connect")
 	cmd.Flags().BoolVar(&background, "background", false, "be the server that another command starts")
 	// Only startServer knows what else that needs.
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd
 }
 
-func (c *cli) serve(ctx context.Context, background bool, ready func()) error {
-	cfg, err := c.config()
+func (c *cli) serve(ctx context.Context, background bool, ready func(*App), settings ...config.Setting) error {
+	cfg, err := c.config(settings...)
 	if err != nil {
 		return err
 	}
@@ -48,11 +83,25 @@ func (c *cli) serve(ctx context.Context, background bool, ready func()) error {
 	if err != nil {
 		return err
 	}
-	logf.Infof(ctx, "harvest %s serves %s", version(), filepath.Join(cfg.Data, client.Socket))
-	ready()
+	logf.Infof(ctx, "harvest %s serves %s %s", version(), filepath.Join(cfg.Data, client.Socket), app.url)
+	ready(app)
 	err = app.Serve(ctx)
 	logf.Infof(ctx, "the server has ended")
 	return err
+}
+
+// welcome says how a server in the foreground is reached. The link is for whoever sees this terminal: a journal has other readers.
+func (c *cli) welcome(app *App) {
+	if app.url == "" || c.quiet {
+		return
+	}
+	fmt.Fprintf(c.out, "Harvest listens on %s\n", app.url)
+	link, err := server.SignInLink(app.ring, account.Local(), app.url)
+	if err != nil || c.env("JOURNAL_STREAM") != "" {
+		fmt.Fprintln(c.out, "To sign a browser in: harvest key link")
+		return
+	}
+	fmt.Fprintf(c.out, "To sign a browser in, once, within 15 minutes, open:\n\n  %s\n\n", link)
 }
 
 // readyFD is where a background server tells the command that started it that it is ready, or why not.
@@ -72,7 +121,7 @@ func (c *cli) serveBackground(ctx context.Context) error {
 		_ = pipe.Close()
 	}
 	told := false
-	err := c.serve(ctx, true, func() {
+	err := c.serve(ctx, true, func(*App) {
 		told = true
 		tell(readiness{})
 	})
@@ -104,7 +153,7 @@ func (c *cli) downCommand() *cobra.Command {
 					return err
 				}
 			}
-			server, err := client.Connect(ctx, cfg.Data)
+			server, err := c.existing(ctx, cfg)
 			if errors.KindOf(err) == errors.Unavailable {
 				c.notef("no server is running")
 				return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/store"
 )
@@ -29,8 +30,37 @@ const (
 	pause     = 20 * time.Millisecond
 )
 
-// connect returns a client of the data directory's server, which it starts in the background if there is none.
+// The server that commands use instead of that of the data directory, and the key for it. The key is no option and no flag: it must
+// stand in no file and in no command line.
+const (
+	envURL = "HARVEST_URL"
+	envKey = "HARVEST_API_KEY"
+)
+
+// remoteServer returns a client of the server that HARVEST_URL names, nil if it names none.
+func (c *cli) remoteServer() (*client.Client, error) {
+	if c.env(envURL) == "" {
+		return nil, nil
+	}
+	logf.Redact(c.env(envKey))
+	server, err := client.At(c.env(envURL), c.env(envKey))
+	return server, errors.Wrapf(err, "%s", envURL)
+}
+
+// existing returns a client of a server that runs. Unavailable if none does.
+func (c *cli) existing(ctx context.Context, cfg config.Config) (*client.Client, error) {
+	if server, err := c.remoteServer(); server != nil || err != nil {
+		return server, err
+	}
+	return client.Connect(ctx, cfg.Data)
+}
+
+// connect returns a client of the server that HARVEST_URL names, else of the data directory's, which it starts in the background if there is
+// none.
 func (c *cli) connect(ctx context.Context) (*client.Client, error) {
+	if server, err := c.remoteServer(); server != nil || err != nil {
+		return server, err
+	}
 	cfg, err := c.config()
 	if err != nil {
 		return nil, err
@@ -200,7 +230,8 @@ func (c *cli) serverEnv() []string {
 	var env []string
 	for _, pair := range c.environ {
 		name, _, _ := strings.Cut(pair, "=")
-		if strings.HasPrefix(name, "HARVEST_") || slices.Contains(inherited, name) || slices.Contains(secret.Known(), name) {
+		ours := strings.HasPrefix(name, "HARVEST_") && name != envURL && name != envKey
+		if ours || slices.Contains(inherited, name) || slices.Contains(secret.Known(), name) {
 			env = append(env, pair)
 		}
 	}

@@ -26,6 +26,7 @@ var rows = []row{
 	{"internal/...", nil, "internal packages are plain helpers; pass what they need as parameters"},
 
 	{"config", nil, "config knows values only; whoever uses them converts them"},
+	{"account", []string{"config"}, "accounts are plain; the server asks them who may do what"},
 	{"event", nil, "events are plain; the package that sends one fills it"},
 	{"mcp", nil, "the description of MCP servers is plain; sessions and images write it down"},
 	{"secret", []string{"config"}, "secrets are plain; sandbox and session decide who gets them"},
@@ -46,17 +47,17 @@ var rows = []row{
 	{"agent/scripted/program", []string{"agent", "agent/scripted", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
 	{"agent/...", []string{"agent", "engine"}, "agents are pure: they make a command and decode lines"},
 
-	{"sandbox", []string{"engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
+	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
 	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
 	{"session", []string{"sandbox", "mcp", "s3sync", "engine", "agent", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
-	{"store/...", []string{"store/...", "sandbox", "session", "repo", "schedule", "secret", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},
+	{"store/...", []string{"store/...", "account", "sandbox", "session", "repo", "schedule", "secret", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},
 
 	{"api", []string{"event"}, "the wire format is plain; server and client convert"},
 	{"client", []string{"api", "event", "internal/..."}, "the client knows the wire format only, so that programs can import it alone"},
 	{"web", nil, "the UI is files; the server serves them"},
-	{"server", []string{"api", "web", "config", "sandbox", "session", "repo", "schedule", "s3sync", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
+	{"server", []string{"account", "api", "web", "config", "sandbox", "session", "repo", "schedule", "s3sync", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
 	{"modalapi/...", []string{"modalapi/...", "api", "sandbox", "session", "secret", "engine", "image", "volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
 
 	{"cmd/harvest/...", []string{"..."}, ""},

@@ -1,0 +1,266 @@
+package account
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// Store keeps keys and sign-ins. Package store has one on SQLite and one in memory; package storetest proves them.
+type Store interface {
+	// InsertKey records a new key. Conflict if the account has a key of that kind and name already, unless the name is "".
+	InsertKey(ctx context.Context, k Key) error
+	// KeyByHash returns the key with that hash. NotFound if there is none.
+	KeyByHash(ctx context.Context, hash string) (Key, error)
+	// Keys returns those of the account ("" means every account), newest first.
+	Keys(ctx context.Context, account string, kind Kind) ([]Key, error)
+	// KeyUsed records when a key was last used. A key that is gone is no error.
+	KeyUsed(ctx context.Context, id string, at time.Time) error
+	// DeleteKey removes a key. NotFound if there is none.
+	DeleteKey(ctx context.Context, id string) error
+}
+
+// Times.
+const (
+	linkLife    = 15 * time.Minute
+	signInLife  = 7 * 24 * time.Hour
+	usedEvery   = time.Minute // how exactly LastUsed is kept: a write for each request would cost more than the request
+	linksAtMost = 100
+)
+
+// prefixes tell what a secret is for, to people, to us and to those who look for leaked ones.
+const (
+	keyPrefix    = "hv_"
+	signInPrefix = "hvs_"
+	linkPrefix   = "hvl_"
+	bits         = 256
+)
+
+var encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// Ring makes, finds and revokes keys and sign-ins. All methods may be called concurrently.
+type Ring struct {
+	store Store
+	now   func() time.Time
+
+	mu    sync.Mutex
+	links map[string]link      // guarded by mu; by hash. They end with the server, which is the only one to know them
+	used  map[string]time.Time // guarded by mu; when use of a key was last recorded
+}
+
+// link is good for one sign-in.
+type link struct {
+	as      Principal
+	expires time.Time
+}
+
+// NewRing returns the Ring of what store keeps.
+func NewRing(store Store) *Ring {
+	return &Ring{store: store, now: time.Now, links: map[string]link{}, used: map[string]time.Time{}}
+}
+
+// secret returns a new secret and its hash.
+func secret(prefix string) (config.Secret, string) {
+	raw := make([]byte, bits/8)
+	_, _ = rand.Read(raw) // never fails
+	text := prefix + encoding.EncodeToString(raw)
+	return config.Secret(text), hashOf(text)
+}
+
+func hashOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// Create makes a key for by, and returns its secret, which nobody can have again.
+// Kinds: Invalid, Denied, Conflict if there is a key of that name.
+func (r *Ring) Create(ctx context.Context, by Principal, req Request) (Key, config.Secret, error) {
+	req, err := req.plan(by)
+	if err != nil {
+		return Key{}, "", err
+	}
+	text, hash := secret(keyPrefix)
+	k := Key{
+		ID: "key_" + strings.ToLower(ulid.Make().String()), Kind: APIKey, Account: req.Account, Name: req.Name, Role: req.Role,
+		Scopes: req.Scopes, Created: r.time(), Hash: hash,
+	}
+	if req.Life > 0 {
+		k.Expires = k.Created.Add(req.Life)
+	}
+	if err := r.store.InsertKey(ctx, k); err != nil {
+		return Key{}, "", err
+	}
+	logf.Infof(ctx, "key %s of account %s created: %s, %v", k.ID, k.Account, k.Role, k.Scopes)
+	return k, text, nil
+}
+
+// time is now as records keep it.
+func (r *Ring) time() time.Time { return r.now().UTC().Round(0) }
+
+// Authenticate returns who comes with the secret of a key, or of a sign-in. Unauthenticated if it is unknown, revoked or expired.
+func (r *Ring) Authenticate(ctx context.Context, kind Kind, text string) (Principal, error) {
+	unknown := errors.Remedy(errors.Newf(errors.Unauthenticated, "the key is not known"), "check it; it may have been revoked. An admin makes a new one with: harvest key create NAME")
+	prefix := keyPrefix
+	if kind == SignIn {
+		prefix = signInPrefix
+		unknown = errors.Remedy(errors.Newf(errors.Unauthenticated, "you are not signed in any more"), "sign in with a new link, which \"harvest key link\" prints")
+	}
+	if !strings.HasPrefix(text, prefix) || len(text) != len(prefix)+encoding.EncodedLen(bits/8) {
+		return Principal{}, unknown
+	}
+	k, err := r.store.KeyByHash(ctx, hashOf(text))
+	if errors.KindOf(err) == errors.NotFound || err == nil && k.Kind != kind {
+		return Principal{}, unknown
+	}
+	if err != nil {
+		return Principal{}, errors.Wrapf(err, "look for a key")
+	}
+	now := r.time()
+	if !k.Expires.IsZero() && !now.Before(k.Expires) {
+		if kind == SignIn {
+			return Principal{}, unknown
+		}
+		return Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "the key has expired"), "ask an admin of the account for a new one")
+	}
+	r.touch(ctx, k.ID, now)
+	return k.Principal(), nil
+}
+
+// touch records the use of a key, unless that was done just now. That it fails is no reason to refuse anybody.
+func (r *Ring) touch(ctx context.Context, id string, now time.Time) {
+	r.mu.Lock()
+	last := r.used[id]
+	due := now.Sub(last) >= usedEvery || now.Before(last) // the clock may have been set back
+	if due {
+		r.used[id] = now
+	}
+	r.mu.Unlock()
+	if !due {
+		return
+	}
+	if err := r.store.KeyUsed(context.WithoutCancel(ctx), id, now); err != nil {
+		logf.Errorf(ctx, "record the use of %s: %v", id, err)
+	}
+}
+
+// List returns the keys that by may see: those of its account, or of all accounts if everyone is true and by is an operator.
+func (r *Ring) List(ctx context.Context, by Principal, everyone bool) ([]Key, error) {
+	if err := by.MustBeAdmin(); err != nil {
+		return nil, err
+	}
+	account := by.Account
+	if everyone {
+		if err := by.MustBeOperator(); err != nil {
+			return nil, err
+		}
+		account = ""
+	}
+	return r.store.Keys(ctx, account, APIKey)
+}
+
+// Revoke ends a key, named by its id or, within the account of by, by its name. NotFound if by cannot see it.
+func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
+	keys, err := r.List(ctx, by, by.MustBeOperator() == nil)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if k.ID == ref || k.Name == ref && k.Account == by.Account {
+			if err := r.store.DeleteKey(ctx, k.ID); err != nil {
+				return err
+			}
+			logf.Infof(ctx, "key %s of account %s revoked", k.ID, k.Account)
+			return nil
+		}
+	}
+	return NoKey(ref)
+}
+
+// NoKey is what there is to say of a key that does not exist.
+func NoKey(ref string) error {
+	return errors.Remedy(errors.Newf(errors.NotFound, "there is no key %.80q", ref), "list those there are with: harvest key ls")
+}
+
+// Link returns a token that is good for one sign-in within 15 minutes, as by.
+func (r *Ring) Link(by Principal) (config.Secret, error) {
+	if err := by.MustBeAdmin(); err != nil {
+		return "", err
+	}
+	text, hash := secret(linkPrefix)
+	now := r.time()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for h, l := range r.links {
+		if !now.Before(l.expires) {
+			delete(r.links, h)
+		}
+	}
+	if len(r.links) >= linksAtMost {
+		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d links that nobody has used", len(r.links)), "use one of them, or wait %s", linkLife)
+	}
+	by.KeyID, by.Kind = "", ""
+	r.links[hash] = link{as: by, expires: now.Add(linkLife)}
+	return text, nil
+}
+
+// SignIn uses a link up and returns the secret of a new sign-in and when it ends. Unauthenticated if the link is unknown, used or old.
+func (r *Ring) SignIn(ctx context.Context, token string) (config.Secret, time.Time, error) {
+	hash := hashOf(token)
+	r.mu.Lock()
+	l, ok := r.links[hash]
+	delete(r.links, hash)
+	r.mu.Unlock()
+	now := r.time()
+	if !ok || !now.Before(l.expires) {
+		return "", time.Time{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link was used already, or is older than %d minutes", int(linkLife.Minutes())),
+			"make a new one with: harvest key link")
+	}
+	r.sweep(ctx, now)
+	text, hash := secret(signInPrefix)
+	k := Key{
+		ID: "sig_" + strings.ToLower(ulid.Make().String()), Kind: SignIn, Account: l.as.Account, Role: l.as.Role, Scopes: l.as.Scopes,
+		Created: now, Expires: now.Add(signInLife), Hash: hash,
+	}
+	if err := r.store.InsertKey(ctx, k); err != nil {
+		return "", time.Time{}, errors.Wrapf(err, "record a sign-in")
+	}
+	logf.Infof(ctx, "%s signed in as %s", k.Account, k.ID)
+	return text, k.Expires, nil
+}
+
+// sweep removes sign-ins that have ended.
+func (r *Ring) sweep(ctx context.Context, now time.Time) {
+	old, err := r.store.Keys(ctx, "", SignIn)
+	for _, k := range old {
+		if !now.Before(k.Expires) {
+			err = errors.Join(err, r.store.DeleteKey(ctx, k.ID))
+		}
+	}
+	if err != nil {
+		logf.Warnf(ctx, "remove old sign-ins: %v", err)
+	}
+}
+
+// SignOut ends the sign-in that p came with.
+func (r *Ring) SignOut(ctx context.Context, p Principal) error {
+	if p.Kind != SignIn {
+		return errors.Remedy(errors.Newf(errors.Invalid, "only a browser can sign out"), "revoke a key instead")
+	}
+	err := r.store.DeleteKey(ctx, p.KeyID)
+	if errors.KindOf(err) == errors.NotFound { // in another tab
+		return nil
+	}
+	logf.Infof(ctx, "%s signed out of %s", p.Account, p.KeyID)
+	return err
+}

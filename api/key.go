@@ -1,0 +1,43 @@
+package api
+
+import "time"
+
+// KeyRequest is the body of POST /v1/keys.
+type KeyRequest struct {
+	Name      string   `json:"name"`
+	Account   string   `json:"account,omitempty"`            // "" means one's own; only the server's operator may name another
+	Role      string   `json:"role,omitempty"`               // "member", which is also what "" means, or "admin"
+	Scopes    []string `json:"scopes,omitempty"`             // some of "read", "write" and "exec"; none means all that one has
+	ExpiresIn float64  `json:"expires_in_seconds,omitempty"` // 0: never
+}
+
+// Key is a key as it is shown.
+type Key struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Account  string    `json:"account"`
+	Role     string    `json:"role"`
+	Scopes   []string  `json:"scopes"`
+	Created  time.Time `json:"created_at"`
+	Expires  time.Time `json:"expires_at,omitzero"`
+	LastUsed time.Time `json:"last_used_at,omitzero"`
+}
+
+// NewKey is a key that was just made.
+type NewKey struct {
+	Key
+	Secret string `json:"key"` // what to send as "Authorization: Bearer …". It is shown this once
+}
+
+// Self says who one is.
+type Self struct {
+	Account string   `json:"account"`
+	Role    string   `json:"role"`
+	Scopes  []string `json:"scopes"`
+	KeyID   string   `json:"key_id,omitempty"`
+}
+
+// Link signs a browser in, once, within some minutes.
+type Link struct {
+	URL string `json:"url"`
+}

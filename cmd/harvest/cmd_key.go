@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+)
+
+func (c *cli) keyCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "key",
+		Short: "Work with keys, which let programs in",
+		Long: `Keys let programs and other machines use a server over TCP: set HARVEST_URL and HARVEST_API_KEY there. On the server's own machine, who
+owns the data directory needs none.`,
+		Example: `  export HARVEST_API_KEY=$(harvest key create laptop --quiet)
+  harvest key create ci --scope read --scope exec --expires 720h
+  harvest key ls
+  harvest key rm ci`,
+	}, c.keyCreate(), c.keyList(), c.keyRemove(), c.keyLink())
+}
+
+func (c *cli) keyCreate() *cobra.Command {
+	var req api.KeyRequest
+	var expires timeFlag
+	cmd := c.withOutput(&cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a key and print it, this once",
+		Long: `Makes a key and prints it. Only a hash of it is kept, so that it cannot be shown again. With --quiet nothing but the key is printed.
+
+The role admin may also make and revoke keys of its account; admins of the account "personal" are the server's operators, and may make keys
+of other accounts with --account. Everything belongs to an account, and what belongs to another one cannot be seen.`,
+		Example: `  harvest key create laptop --role admin
+  harvest key create ci --quiet --scope exec --expires 720h
+  harvest key create first --account acme --role admin`,
+		Args: count(1, 1, "one name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			req.Name, req.ExpiresIn = args[0], expires.seconds()
+			made, err := server.CreateKey(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			if c.format == formatTable {
+				fmt.Fprintln(c.out, made.Secret)
+				c.notef("this is the only time that the key %s is shown", made.ID)
+				return nil
+			}
+			return c.show(view{json: made, names: []string{made.ID}})
+		},
+	}, formatTable)
+	flags := cmd.Flags()
+	flags.StringVar(&req.Role, "role", "member", "member or admin")
+	flags.StringArrayVar(&req.Scopes, "scope", nil, "read, write or exec, repeatable (default all that you have)")
+	flags.Var(&expires, "expires", "time after which it is no good any more, such as 720h (default never)")
+	flags.StringVar(&req.Account, "account", "", "account that it belongs to (default your own)")
+	return cmd
+}
+
+func (c *cli) keyList() *cobra.Command {
+	everyone := false
+	cmd := c.withOutput(&cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List keys, newest first",
+		Example: `  harvest key ls
+  harvest key ls --all -o json`,
+		Args: count(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			found, err := server.Keys(cmd.Context(), everyone)
+			if err != nil {
+				return err
+			}
+			v := view{json: found, header: []string{"ID", "NAME", "ACCOUNT", "ROLE", "SCOPES", "CREATED", "EXPIRES", "USED"}}
+			for _, k := range found {
+				v.names = append(v.names, k.Name)
+				v.rows = append(v.rows, []string{k.ID, k.Name, k.Account, k.Role, joined(k.Scopes), ago(k.Created), until(k.Expires), ago(k.LastUsed)})
+			}
+			return c.show(v)
+		},
+	}, formatTable)
+	cmd.Flags().BoolVar(&everyone, "all", false, "those of all accounts")
+	return cmd
+}
+
+func (c *cli) keyRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm KEY…",
+		Aliases: []string{"remove"},
+		Short:   "Revoke keys, by id or name; from then on nobody gets in with them",
+		Example: "  harvest key rm ci",
+		Args:    count(1, -1, "keys"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			return removeEach(args, func(ref string) error { return server.RevokeKey(cmd.Context(), ref) })
+		},
+	}
+}
+
+func (c *cli) keyLink() *cobra.Command {
+	return &cobra.Command{
+		Use:     "link",
+		Short:   "Print a link that signs a browser in, once, within 15 minutes",
+		Example: "  harvest key link",
+		Args:    count(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			link, err := server.SignInLink(cmd.Context())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.out, link)
+			return nil
+		},
+	}
+}

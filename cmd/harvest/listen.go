@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/crypto/acme"
+	"golang.org/x/crypto/acme/autocert"
+
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// auditName is the audit log's name in the data directory.
+const auditName = "audit.log"
+
+// auditLimit is the size beyond which a new audit log is begun; one old one is kept.
+const auditLimit = 64 << 20
+
+// listenTCP listens as the configuration says, with TLS if it names a certificate or a domain, and returns the address for browsers.
+func listenTCP(ctx context.Context, cfg config.Config) (net.Listener, string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Server.Listen)
+	if err != nil {
+		return nil, "", listenError(err, cfg.Server.Listen)
+	}
+	certs, err := serverTLS(cfg)
+	if err != nil {
+		l.Close()
+		return nil, "", err
+	}
+	scheme := "http://"
+	if certs != nil {
+		l, scheme = tls.NewListener(l, certs), "https://"
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		l.Close()
+		return nil, "", errors.Wrapf(err, "the address we listen on")
+	}
+	host, _, err := net.SplitHostPort(cfg.Server.Listen)
+	if err != nil {
+		l.Close()
+		return nil, "", errors.Wrapf(err, "server.listen")
+	}
+	if addr := net.ParseIP(host); host == "" || addr != nil && addr.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	switch {
+	case cfg.Server.ACMEDomain != "":
+		host = cfg.Server.ACMEDomain
+	case len(cfg.Server.Names) > 0:
+		host = cfg.Server.Names[0]
+	}
+	return l, scheme + net.JoinHostPort(host, port), nil
+}
+
+func listenError(err error, address string) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return errors.Remedy(errors.Explainf(err, errors.Conflict, "another program listens on %s already", address), "end it, or choose another port: harvest up --listen 127.0.0.1:7778")
+	case errors.Is(err, os.ErrPermission):
+		return errors.Remedy(errors.Explainf(err, errors.Denied, "you may not listen on %s", address), "choose a port above 1023, or give the program the capability CAP_NET_BIND_SERVICE")
+	}
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "this machine cannot listen on %s", address), "use an address that it has, such as 127.0.0.1:7777")
+}
+
+// serverTLS returns nil if there is to be none.
+func serverTLS(cfg config.Config) (*tls.Config, error) {
+	s := cfg.Server
+	if s.ACMEDomain != "" {
+		manager := autocert.Manager{
+			Prompt: autocert.AcceptTOS, Email: s.ACMEEmail, Cache: autocert.DirCache(filepath.Join(cfg.Data, "acme")), HostPolicy: autocert.HostWhitelist(s.ACMEDomain),
+		}
+		if s.ACMEURL != "" {
+			manager.Client = &acme.Client{DirectoryURL: s.ACMEURL}
+		}
+		certs := manager.TLSConfig()
+		certs.MinVersion = tls.VersionTLS12
+		certs.NextProtos = []string{"http/1.1", acme.ALPNProto}
+		return certs, nil
+	}
+	if s.Cert == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+	if err != nil {
+		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "%s and %s are no certificate and its key", s.Cert, s.Key), "name two PEM files that belong together and that you may read")
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, nil
+}
+
+// openAudit opens the audit log to append to it.
+func openAudit(data string) (*os.File, error) {
+	path := filepath.Join(data, auditName)
+	if info, err := os.Stat(path); err == nil && info.Size() > auditLimit {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, errors.Wrapf(err, "begin a new audit log")
+		}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return f, errors.Wrapf(err, "open the audit log")
+}

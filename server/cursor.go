@@ -1,0 +1,71 @@
+package server
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// A cursor is the id after which the next page begins, with a signature that binds it to the list, its filters and the account: one from
+// elsewhere would skip or repeat things without anybody noticing.
+
+const cursorSum = 16 // bytes
+
+func (s *Server) cursorSum(r *http.Request, after string) []byte {
+	query := r.URL.Query()
+	query.Del("cursor")
+	query.Del("limit")
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write([]byte(strings.Join([]string{"cursor", accountOf(r.Context()), r.URL.Path, query.Encode(), after}, "\x00")))
+	return mac.Sum(nil)[:cursorSum]
+}
+
+// cursor returns what continues the list that r asks for after an id.
+func (s *Server) cursor(r *http.Request, after string) string {
+	return base64.RawURLEncoding.EncodeToString(append(s.cursorSum(r, after), after...))
+}
+
+// after returns the id after which the page begins that r asks for; "" for the first page.
+func (s *Server) after(r *http.Request) (string, error) {
+	text := r.URL.Query().Get("cursor")
+	if text == "" {
+		return "", nil
+	}
+	data, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(data) <= cursorSum || !hmac.Equal(data[:cursorSum], s.cursorSum(r, string(data[cursorSum:]))) {
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "this cursor is not one of this list"), "use next_cursor of the page before, with the same filters, or begin without a cursor")
+	}
+	return string(data[cursorSum:]), nil
+}
+
+// paged answers with the page of all that r asks for. key orders the elements, upwards or, with down, downwards.
+func paged[A, B any](s *Server, w http.ResponseWriter, r *http.Request, all []A, down bool, key func(A) string, out func(A) B) error {
+	limit, err := number(r, "limit", api.DefaultPage, api.MaxPage)
+	if err != nil {
+		return err
+	}
+	after, err := s.after(r)
+	if err != nil {
+		return err
+	}
+	if after != "" {
+		seen := func(a A) bool { return key(a) <= after }
+		if down {
+			seen = func(a A) bool { return key(a) >= after }
+		}
+		all = all[len(all)-len(slices.DeleteFunc(slices.Clone(all), seen)):]
+	}
+	page := api.List[B]{}
+	if len(all) > limit {
+		all = all[:limit]
+		page.NextCursor = s.cursor(r, key(all[limit-1]))
+	}
+	page.Data = each(all, out)
+	return respond(w, http.StatusOK, page)
+}

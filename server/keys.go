@@ -1,0 +1,154 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// ring returns the server's keys. Unsupported if it has none.
+func (s *Server) ring() (*account.Ring, error) {
+	if s.opts.Keys == nil {
+		return nil, errors.Newf(errors.Unsupported, "this server has no keys")
+	}
+	return s.opts.Keys, nil
+}
+
+func (s *Server) createKey(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	var req api.KeyRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	life, err := seconds("expires_in_seconds", req.ExpiresIn)
+	if err != nil {
+		return err
+	}
+	made, secret, err := ring.Create(r.Context(), principalOf(r.Context()), account.Request{
+		Name: req.Name, Account: req.Account, Role: account.Role(req.Role), Life: life,
+		Scopes: each(req.Scopes, func(text string) account.Scope { return account.Scope(text) }),
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	return respond(w, http.StatusCreated, api.NewKey{Key: keyOut(made), Secret: secret.Reveal()})
+}
+
+func (s *Server) listKeys(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	everyone, err := flag(r, "all")
+	if err != nil {
+		return err
+	}
+	found, err := ring.List(r.Context(), principalOf(r.Context()), everyone)
+	if err != nil {
+		return err
+	}
+	return paged(s, w, r, found, true, func(k account.Key) string { return k.ID }, keyOut)
+}
+
+func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	if err := ring.Revoke(r.Context(), principalOf(r.Context()), r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) self(w http.ResponseWriter, r *http.Request) error {
+	p := principalOf(r.Context())
+	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes), KeyID: p.KeyID})
+}
+
+// createLink answers with what signs a browser in as who asks.
+func (s *Server) createLink(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	base := s.opts.URL
+	if p := peerOf(r.Context()); !p.local {
+		base = map[bool]string{true: "https://", false: "http://"}[p.https] + p.host
+	}
+	if base == "" {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "this server listens on no address that a browser could reach"), "end it with \"harvest down\", and start it with: harvest up")
+	}
+	link, err := SignInLink(ring, principalOf(r.Context()), base)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	return respond(w, http.StatusCreated, api.Link{URL: link})
+}
+
+// SignInLink returns a link that signs a browser in, once, at the server whose address is base.
+func SignInLink(ring *account.Ring, as account.Principal, base string) (string, error) {
+	token, err := ring.Link(as)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(base, "/") + api.SignIn + "?token=" + token.Reveal(), nil
+}
+
+// signIn uses a link up: the browser gets a cookie, and goes on to the page.
+func (s *Server) signIn(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	secret, expires, err := ring.SignIn(r.Context(), r.URL.Query().Get("token"))
+	if err != nil {
+		return err
+	}
+	s.setCookie(w, r, secret.Reveal(), expires)
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+	return nil
+}
+
+func (s *Server) signOut(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	if err := ring.SignOut(r.Context(), principalOf(r.Context())); err != nil {
+		return err
+	}
+	s.setCookie(w, r, "", time.Unix(1, 0))
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, value string, expires time.Time) {
+	p := peerOf(r.Context())
+	http.SetCookie(w, &http.Cookie{
+		Name: p.cookieName(), Value: value, Path: "/", Expires: expires, Secure: p.https, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	})
+	w.Header().Set("Cache-Control", "no-store")
+}
+
+func keyOut(k account.Key) api.Key {
+	return api.Key{
+		ID: k.ID, Name: k.Name, Account: k.Account, Role: string(k.Role), Scopes: scopesOut(k.Scopes),
+		Created: k.Created.UTC(), Expires: k.Expires.UTC(), LastUsed: k.LastUsed.UTC(),
+	}
+}
+
+func scopesOut(scopes []account.Scope) []string {
+	return each(scopes, func(s account.Scope) string { return string(s) })
+}

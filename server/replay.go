@@ -1,0 +1,164 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+const (
+	replayLife = 24 * time.Hour
+	replayMost = 8 << 20 // bytes of an answer that are kept
+	unkept     = -1      // the status of a Replay whose answer was not kept
+)
+
+var replayPattern = regexp.MustCompile(`^[!-~]{1,255}$`)
+
+// flights are the requests with an Idempotency-Key that are under way.
+type flights struct {
+	mu sync.Mutex
+	by map[[2]string]chan struct{} // guarded by mu; by account and key: closed when there is an answer
+}
+
+// board returns nil and a function that ends the flight, or what is closed when the flight of that name that there is ends.
+func (f *flights) board(name [2]string) (wait <-chan struct{}, land func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if done := f.by[name]; done != nil {
+		return done, nil
+	}
+	if f.by == nil {
+		f.by = map[[2]string]chan struct{}{}
+	}
+	done := make(chan struct{})
+	f.by[name] = done
+	return nil, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.by, name)
+		close(done)
+	}
+}
+
+// once carries a request with an Idempotency-Key out, unless that was done before: then the answer is the same. Answers that say
+// that nothing was done, or that something went wrong with us, are not kept, so that the same request may work later.
+func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
+	key := r.Header.Get(api.HeaderIdempotency)
+	if !replayPattern.MatchString(key) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "the header %s cannot be %.80q", api.HeaderIdempotency, key), "use 1 to 255 printable ASCII characters without spaces, such as a UUID")
+	}
+	if s.opts.Replays == nil {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "this server keeps no answers"), "leave the header %s out", api.HeaderIdempotency)
+	}
+	data, err := body(w, r, api.MaxExec)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(r.Method + "\x00" + r.URL.RequestURI() + "\x00" + r.Header.Get("Accept") + "\x00" + string(data)))
+	now := time.Now()
+	want := account.Replay{Account: accountOf(r.Context()), Key: key, Request: hex.EncodeToString(sum[:]), Created: now}
+	for {
+		wait, land := s.flying.board([2]string{want.Account, key})
+		if land == nil {
+			select {
+			case <-wait:
+				continue
+			case <-r.Context().Done():
+				return errors.Wrapf(r.Context().Err(), "wait for the same request")
+			}
+		}
+		defer land()
+		break
+	}
+	ctx := context.WithoutCancel(r.Context())
+	known, again, err := s.opts.Replays.BeginReplay(ctx, want, now.Add(-replayLife))
+	if err != nil {
+		return err
+	}
+	if again {
+		return replay(w, want, known)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(data))
+	kept := &keeper{ResponseWriter: w}
+	err = rt.handle(kept, r)
+	if err != nil && kept.status == 0 {
+		p := problem(r.Context(), err)
+		kept.Header().Set("Content-Type", api.TypeProblem)
+		kept.WriteHeader(p.Status)
+		encode(kept, p)
+		err = nil
+	}
+	want.Status, want.Type, want.Body = kept.status, kept.Header().Get("Content-Type"), kept.body.Bytes()
+	switch {
+	case err != nil || kept.status == 0 || kept.status == http.StatusTooManyRequests || kept.status >= http.StatusInternalServerError || r.Context().Err() != nil && kept.status >= 400:
+		want.Status = 0
+	case rt.secret && kept.status < 300, kept.overflow:
+		want.Status, want.Body = unkept, nil
+	}
+	if e := s.opts.Replays.EndReplay(ctx, want); e != nil {
+		logf.Errorf(ctx, "keep an answer: %v", e)
+	}
+	return err
+}
+
+// replay answers as known was answered.
+func replay(w http.ResponseWriter, want, known account.Replay) error {
+	switch {
+	case known.Request != want.Request:
+		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "this %s was used for another request", api.HeaderIdempotency), "use a new one for each request"),
+			http.StatusUnprocessableEntity)
+	case known.Status == unkept:
+		return errors.Remedy(errors.Newf(errors.Conflict, "this was done before, but its answer was not kept"), "look at what there is; to do it once more, use another %s", api.HeaderIdempotency)
+	case known.Status == 0:
+		return errors.Remedy(errors.Newf(errors.Conflict, "this was begun before, but the server ended before it was done"),
+			"look at what there is; to do it once more, use another %s", api.HeaderIdempotency)
+	}
+	w.Header().Set("Content-Type", known.Type)
+	w.Header().Set(api.HeaderReplayed, "true")
+	w.WriteHeader(known.Status)
+	_, _ = w.Write(known.Body) // the client may be gone
+	return nil
+}
+
+// keeper keeps what is answered.
+type keeper struct {
+	http.ResponseWriter
+	status   int
+	body     bytes.Buffer
+	overflow bool
+}
+
+func (k *keeper) WriteHeader(status int) {
+	if k.status == 0 {
+		k.status = status
+	}
+	k.ResponseWriter.WriteHeader(status)
+}
+
+func (k *keeper) Write(p []byte) (int, error) {
+	if k.status == 0 {
+		k.status = http.StatusOK
+	}
+	if k.body.Len()+len(p) > replayMost {
+		k.overflow = true
+		k.body.Reset()
+	}
+	if !k.overflow {
+		k.body.Write(p)
+	}
+	return k.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (k *keeper) Unwrap() http.ResponseWriter { return k.ResponseWriter }

@@ -1,0 +1,163 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// route is one row of the API: what the router does, and what the OpenAPI document says.
+type route struct {
+	method, path string
+	handle       handler
+	scope        account.Scope // what who asks must have; "" for everybody, signed in or not
+	operator     bool          // only for who runs the server
+
+	summary string
+	query   string // its parameters, as "name: what it is" with ';' between them
+	in      any    // a value of the JSON body's type; nil for none
+	out     any    // a value of the answer's; nil for none
+	status  int    // of success
+	// raw are the types of bodies that are no JSON.
+	rawIn, rawOut string
+	events        string // the server-sent events that come with Accept: text/event-stream
+	socket        string // what the route is as a WebSocket
+	secret        bool   // the answer must not be kept
+}
+
+// Queries of several routes.
+const (
+	queryPage = "limit: at most so many, up to 1000; cursor: next_cursor of the page before"
+	queryPath = "path: where"
+)
+
+// routes has one row per route.
+func (s *Server) routes() []route {
+	const read, write, exec = account.Read, account.Write, account.Exec
+	return append([]route{
+		{method: "POST", path: api.Sandboxes, handle: s.createSandbox, scope: write, summary: "Create a sandbox", in: api.SandboxRequest{},
+			out: api.Sandbox{}, status: 201, events: "image.progress, then sandbox.ready or error"},
+		{method: "GET", path: api.Sandboxes, handle: s.listSandboxes, scope: read, summary: "List sandboxes, newest first",
+			query: queryPage + "; all: also those that have ended; name: only this name; tag: key=value, repeatable", out: api.List[api.Sandbox]{}, status: 200},
+		{method: "GET", path: api.Sandboxed, handle: s.getSandbox, scope: read, summary: "Get a sandbox", out: api.Sandbox{}, status: 200},
+		{method: "DELETE", path: api.Sandboxed, handle: s.destroySandbox, scope: write, summary: "End a sandbox and release all it holds", status: 204},
+		{method: "POST", path: api.SandboxExtend, handle: s.extendSandbox, scope: write, summary: "Give a sandbox more time", in: api.ExtendRequest{},
+			out: api.Sandbox{}, status: 200},
+		{method: "POST", path: api.SandboxSnapshot, handle: s.snapshotSandbox, scope: write, summary: "Make an image of a running sandbox's files",
+			in: api.SnapshotRequest{}, out: api.Image{}, status: 201},
+		{method: "POST", path: api.SandboxFork, handle: s.forkSandbox, scope: write, summary: "Make another sandbox with the files of a running one",
+			in: api.ForkRequest{}, out: api.Sandbox{}, status: 201},
+		{method: "POST", path: api.SandboxExec, handle: s.exec, scope: exec, summary: "Run a command; detached, the answer is 202 with what to come back to",
+			in: api.ExecRequest{}, out: api.Result{}, status: 200, events: "started, stdout, stderr, then exit or error"},
+		{method: "GET", path: api.SandboxExec, handle: s.execStream, scope: exec, summary: "Run a command, or attach to one, with its input and output as messages",
+			socket: "the first message is an ExecRequest or an AttachRequest"},
+		{method: "GET", path: api.SandboxProcesses, handle: s.listProcesses, scope: read, summary: "List the commands of a sandbox", query: queryPage,
+			out: api.List[api.Process]{}, status: 200},
+		{method: "PUT", path: api.SandboxArchive, handle: s.sandboxArchiveIn, scope: write, summary: "Unpack a tar stream below a directory", query: queryPath,
+			rawIn: api.TypeTar, status: 204},
+		{method: "GET", path: api.SandboxArchive, handle: s.sandboxArchiveOut, scope: read, summary: "Get a file or directory as a tar stream", query: queryPath,
+			rawOut: api.TypeTar, status: 200},
+		{method: "POST", path: api.Run, handle: s.run, scope: exec, summary: "Run a command in a sandbox of its own", in: api.RunRequest{}, out: api.Result{},
+			status: 200, events: "image.progress, started, stdout, stderr, then exit or error"},
+		{method: "GET", path: api.Run, handle: s.runStream, scope: exec, summary: "Run a command in a sandbox of its own, with its input and output as messages",
+			socket: "the first message is a RunRequest"},
+	}, append(s.dataRoutes(), s.systemRoutes()...)...)
+}
+
+func (s *Server) dataRoutes() []route {
+	const read, write = account.Read, account.Write
+	return []route{
+		{method: "POST", path: api.Volumes, handle: s.createVolume, scope: write, summary: "Create a volume if it is missing", in: api.VolumeRequest{},
+			out: api.Volume{}, status: 201},
+		{method: "GET", path: api.Volumes, handle: s.listVolumes, scope: read, summary: "List volumes by name", query: queryPage, out: api.List[api.Volume]{}, status: 200},
+		{method: "DELETE", path: api.VolumeNamed, handle: s.deleteVolume, scope: write, summary: "Delete a volume and its files", status: 204},
+		{method: "PUT", path: api.VolumeArchive, handle: s.volumeArchiveIn, scope: write, summary: "Unpack a tar stream below a directory", query: queryPath,
+			rawIn: api.TypeTar, status: 204},
+		{method: "GET", path: api.VolumeArchive, handle: s.volumeArchiveOut, scope: read, summary: "Get a file or directory as a tar stream", query: queryPath,
+			rawOut: api.TypeTar, status: 200},
+		{method: "GET", path: api.VolumeList, handle: s.listVolumeFiles, scope: read, summary: "List a directory", query: queryPath + "; " + queryPage,
+			out: api.List[api.Entry]{}, status: 200},
+		{method: "DELETE", path: api.VolumeFiles, handle: s.removeVolumeFile, scope: write, summary: "Remove a file or directory", query: queryPath, status: 204},
+
+		{method: "POST", path: api.Images, handle: s.buildImage, scope: write, summary: "Build an image if it does not exist", in: api.BuildRequest{},
+			out: api.Image{}, status: 201, events: "image.progress, then image.built or error"},
+		{method: "GET", path: api.Images, handle: s.listImages, scope: read, summary: "List images, newest first", query: queryPage, out: api.List[api.Image]{}, status: 200},
+		{method: "GET", path: api.Imaged, handle: s.getImage, scope: read, summary: "Get an image by its id, digest or name", out: api.Image{}, status: 200},
+		{method: "DELETE", path: api.Imaged, handle: s.deleteImage, scope: write, summary: "Delete an image", status: 204},
+	}
+}
+
+func (s *Server) systemRoutes() []route {
+	const read, write = account.Read, account.Write
+	return []route{
+		{method: "POST", path: api.Keys, handle: s.createKey, scope: write, summary: "Make a key, which is shown this once", in: api.KeyRequest{}, out: api.NewKey{},
+			status: 201, secret: true},
+		{method: "GET", path: api.Keys, handle: s.listKeys, scope: read, summary: "List the account's keys, newest first",
+			query: queryPage + "; all: those of all accounts, for the operator", out: api.List[api.Key]{}, status: 200},
+		{method: "DELETE", path: api.Keyed, handle: s.revokeKey, scope: write, summary: "Revoke a key, by its id or name", status: 204},
+		{method: "GET", path: api.Account, handle: s.self, scope: read, summary: "Who one is", out: api.Self{}, status: 200},
+		{method: "POST", path: api.Links, handle: s.createLink, scope: write, summary: "Make a link that signs a browser in, once", out: api.Link{}, status: 201, secret: true},
+		{method: "GET", path: api.SignIn, handle: s.signIn, summary: "Sign a browser in with the token of a link", query: "token: of the link", status: 303},
+		{method: "POST", path: api.SignOut, handle: s.signOut, scope: read, summary: "Sign a browser out", status: 204},
+
+		{method: "POST", path: api.Shutdown, handle: s.shutdown, scope: write, operator: true, summary: "End the server; sandboxes keep running",
+			in: api.ShutdownRequest{}, status: 202, secret: true},
+		{method: "GET", path: api.Healthz, handle: s.healthz, summary: "Whether the server lives", rawOut: "text/plain", status: 200},
+		{method: "GET", path: api.Readyz, handle: s.readyz, summary: "Whether the server takes requests; with a key, more about it", out: api.Server{}, status: 200},
+		{method: "GET", path: api.OpenAPI, handle: s.openAPI, summary: "This document", rawOut: api.TypeJSON, status: 200},
+		{method: "GET", path: api.Docs, handle: s.docs, summary: "This document to read", rawOut: "text/html", status: 200},
+	}
+}
+
+// router is the routes as a handler.
+func (s *Server) router() http.Handler {
+	mux := http.NewServeMux()
+	for _, rt := range s.routes() {
+		mux.Handle(rt.method+" "+rt.path, s.handle(s.guarded(rt)))
+	}
+	mux.Handle("GET /{$}", s.handle(s.home))
+	mux.Handle("/", s.handle(s.unknown))
+	return mux
+}
+
+// guarded lets in who may use the route, as often as they may.
+func (s *Server) guarded(rt route) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if rt.scope == "" {
+			return rt.handle(w, r)
+		}
+		who, err := s.authenticate(r)
+		if err != nil {
+			if limit := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); limit != nil {
+				return limit
+			}
+			return err
+		}
+		ctx := context.WithValue(r.Context(), principalKey{}, who)
+		if who.KeyID != "" {
+			ctx = logf.With(ctx, "account", who.Account, "key_id", who.KeyID)
+			if err := s.limits.allow(w, who.KeyID, s.opts.Rate); err != nil {
+				return err
+			}
+		}
+		r = r.WithContext(ctx)
+		if v := visitOf(ctx); v != nil {
+			v.who, v.audited = who, rt.scope != account.Read
+		}
+		if err := who.May(rt.scope); err != nil {
+			return err
+		}
+		if rt.operator {
+			if err := who.MustBeOperator(); err != nil {
+				return err
+			}
+		}
+		if r.Method == http.MethodPost && r.Header.Get(api.HeaderIdempotency) != "" {
+			return s.once(rt, w, r)
+		}
+		return rt.handle(w, r)
+	}
+}

@@ -1,0 +1,174 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Keys keeps keys and sign-ins.
+type Keys struct{ db *DB }
+
+var _ account.Store = Keys{}
+
+// Keys returns the keys and sign-ins.
+func (db *DB) Keys() Keys { return Keys{db} }
+
+// InsertKey implements account.Store.
+func (s Keys) InsertKey(ctx context.Context, k account.Key) error {
+	scopes := make([]string, len(k.Scopes))
+	for i, scope := range k.Scopes {
+		scopes[i] = string(scope)
+	}
+	_, err := s.db.write.ExecContext(ctx, `INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
+		micros(k.Created), micros(k.Expires), micros(k.LastUsed))
+	var e *sqlite.Error
+	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
+		return account.NameTaken(k.Name)
+	}
+	if err != nil {
+		return s.db.explain(err, "write the record of "+k.ID)
+	}
+	return nil
+}
+
+// KeyByHash implements account.Store.
+func (s Keys) KeyByHash(ctx context.Context, hash string) (account.Key, error) {
+	found, err := s.query(ctx, "WHERE hash = ?", hash)
+	if err != nil {
+		return account.Key{}, err
+	}
+	if len(found) == 0 {
+		return account.Key{}, errors.Newf(errors.NotFound, "there is no such key")
+	}
+	return found[0], nil
+}
+
+// Keys implements account.Store.
+func (s Keys) Keys(ctx context.Context, owner string, kind account.Kind) ([]account.Key, error) {
+	return s.query(ctx, "WHERE kind = ? AND (account = ? OR ? = '') ORDER BY id DESC", string(kind), owner, owner)
+}
+
+// KeyUsed implements account.Store.
+func (s Keys) KeyUsed(ctx context.Context, id string, at time.Time) error {
+	if _, err := s.db.write.ExecContext(ctx, "UPDATE keys SET last_used = ? WHERE id = ?", micros(at), id); err != nil {
+		return s.db.explain(err, "record the use of "+id)
+	}
+	return nil
+}
+
+// DeleteKey implements account.Store.
+func (s Keys) DeleteKey(ctx context.Context, id string) error {
+	result, err := s.db.write.ExecContext(ctx, "DELETE FROM keys WHERE id = ?", id)
+	if err != nil {
+		return s.db.explain(err, "delete "+id)
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return account.NoKey(id)
+	}
+	return nil
+}
+
+func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.Key, error) {
+	rows, err := s.db.read.QueryContext(ctx, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used FROM keys "+clause, args...)
+	if err != nil {
+		return nil, s.db.explain(err, "read the keys")
+	}
+	defer rows.Close()
+	found := []account.Key{}
+	for rows.Next() {
+		var k account.Key
+		var scopes string
+		var created, expires, used int64
+		if err := rows.Scan(&k.ID, &k.Kind, &k.Account, &k.Name, &k.Role, &scopes, &k.Hash, &created, &expires, &used); err != nil {
+			return nil, s.db.explain(err, "read a key")
+		}
+		for _, scope := range strings.Fields(scopes) {
+			k.Scopes = append(k.Scopes, account.Scope(scope))
+		}
+		k.Created, k.Expires, k.LastUsed = fromMicros(created), fromMicros(expires), fromMicros(used)
+		found = append(found, k)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, s.db.explain(err, "read the keys")
+	}
+	return found, nil
+}
+
+// micros returns t in Unix microseconds, 0 for the zero time.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(n).UTC()
+}
+
+// Replays keeps the answers to requests that may be repeated.
+type Replays struct{ db *DB }
+
+var _ account.ReplayStore = Replays{}
+
+// Replays returns the answers to requests that may be repeated.
+func (db *DB) Replays() Replays { return Replays{db} }
+
+// BeginReplay implements account.ReplayStore.
+func (s Replays) BeginReplay(ctx context.Context, r account.Replay, forget time.Time) (account.Replay, bool, error) {
+	tx, err := s.db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return account.Replay{}, false, s.db.explain(err, "begin to record a request")
+	}
+	defer func(tx *sql.Tx) { _ = tx.Rollback() }(tx) // does nothing after Commit
+	if _, err := tx.ExecContext(ctx, "DELETE FROM replays WHERE created < ?", forget.Unix()); err != nil {
+		return account.Replay{}, false, s.db.explain(err, "forget old requests")
+	}
+	known := account.Replay{Account: r.Account, Key: r.Key}
+	err = tx.QueryRowContext(ctx, "SELECT request, status, type, body FROM replays WHERE account = ? AND key = ?", r.Account, r.Key).
+		Scan(&known.Request, &known.Status, &known.Type, &known.Body)
+	if err == nil {
+		return known, true, nil
+	}
+	if !errors.Is(err, sql.ErrNoRows) {
+		return account.Replay{}, false, s.db.explain(err, "look for a request")
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO replays (account, key, request, created, status, type, body) VALUES (?, ?, ?, ?, 0, '', x'')",
+		r.Account, r.Key, r.Request, r.Created.Unix()); err != nil {
+		return account.Replay{}, false, s.db.explain(err, "record a request")
+	}
+	if err := tx.Commit(); err != nil {
+		return account.Replay{}, false, s.db.explain(err, "record a request")
+	}
+	return r, false, nil
+}
+
+// EndReplay implements account.ReplayStore.
+func (s Replays) EndReplay(ctx context.Context, r account.Replay) error {
+	var err error
+	if r.Status == 0 {
+		_, err = s.db.write.ExecContext(ctx, "DELETE FROM replays WHERE account = ? AND key = ?", r.Account, r.Key)
+	} else {
+		body := r.Body
+		if body == nil {
+			body = []byte{}
+		}
+		_, err = s.db.write.ExecContext(ctx, "UPDATE replays SET status = ?, type = ?, body = ? WHERE account = ? AND key = ?", r.Status, r.Type, body, r.Account, r.Key)
+	}
+	if err != nil {
+		return s.db.explain(err, "record an answer")
+	}
+	return nil
+}

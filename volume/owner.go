@@ -1,0 +1,101 @@
+package volume
+
+import (
+	"context"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// ownerMark stands between an owner and a volume's name where both are stored as one. No name that users give has it.
+const ownerMark = "~"
+
+// Stored returns the name under which a Provider keeps the owner's volume. The owner "" is who was there before there were others.
+func Stored(owner, name string) string {
+	if owner == "" {
+		return name
+	}
+	return owner + ownerMark + name
+}
+
+// shown is a stored name as its owner knows it.
+func shown(stored string) string { return stored[strings.Index(stored, ownerMark)+1:] }
+
+// checkStored returns Invalid if name cannot be what Stored returns.
+func checkStored(name string) error {
+	if owner, rest, owned := strings.Cut(name, ownerMark); owned && CheckName(owner) == nil {
+		return CheckName(rest)
+	}
+	return CheckName(name)
+}
+
+// Of returns the owner's volumes in p, which keeps those of all. Others' are as if they were not there.
+func Of(p Provider, owner string) Provider { return owned{p, owner} }
+
+type owned struct {
+	all   Provider
+	owner string
+}
+
+// ownedVolume is a volume by the name that its owner knows.
+type ownedVolume struct {
+	Volume
+	name string
+}
+
+func (v ownedVolume) Name() string { return v.name }
+
+// stored returns the name in o.all, and refuses one that would lead to somebody else's.
+func (o owned) stored(name string) (string, error) {
+	if err := CheckName(name); err != nil {
+		return "", err
+	}
+	return Stored(o.owner, name), nil
+}
+
+func (o owned) Create(ctx context.Context, name string) (Volume, error) {
+	return o.named(ctx, name, o.all.Create)
+}
+
+func (o owned) Open(ctx context.Context, name string) (Volume, error) {
+	return o.named(ctx, name, o.all.Open)
+}
+
+func (o owned) named(ctx context.Context, name string, get func(context.Context, string) (Volume, error)) (Volume, error) {
+	stored, err := o.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	v, err := get(ctx, stored)
+	if err != nil {
+		return nil, err
+	}
+	return ownedVolume{v, name}, nil
+}
+
+func (o owned) List(ctx context.Context) ([]Info, error) {
+	all, err := o.all.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	mine := []Info{}
+	for _, v := range all {
+		owner, _, marked := strings.Cut(v.Name, ownerMark)
+		if !marked {
+			owner = ""
+		}
+		if owner == o.owner {
+			v.Name = shown(v.Name)
+			mine = append(mine, v)
+		}
+	}
+	return mine, nil
+}
+
+func (o owned) Delete(ctx context.Context, name string) error {
+	stored, err := o.stored(name)
+	if err != nil {
+		return err
+	}
+	return errors.Wrapf(o.all.Delete(ctx, stored), "of %s", o.owner)
+}
