@@ -73,7 +73,7 @@ func (o owned) Find(ctx context.Context, ref string) (Image, error) {
 	case 1:
 		return begins[0], nil
 	case 0:
-		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "list the images, or build it")
+		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "name an image that \"harvest image ls\" shows, or build it")
 	}
 	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images", ref, len(begins)), "give more of the id")
 }

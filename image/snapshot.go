@@ -46,6 +46,7 @@ type Snapshotter interface {
 
 // SnapshotOptions of one Library.Snapshot.
 type SnapshotOptions struct {
+	Owner   string   // as Spec has it
 	Names   []string // what users will call the image; an older image that has one of the names loses it
 	Sandbox string   // of which it is taken
 	Path    string   // "" for all
@@ -67,6 +68,9 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 	names, err := l.checkNames(opts.Names)
 	if err != nil {
 		return Image{}, err
+	}
+	for i := range names {
+		names[i] = stored(opts.Owner, names[i])
 	}
 	digits := make([]byte, sha256.Size) // of the build; those of the image are known when it is written
 	_, _ = rand.Read(digits)            // never fails
@@ -131,7 +135,7 @@ func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill fu
 	if err != nil {
 		return Image{}, err
 	}
-	spec := Spec{Parent: parent.ID, Layer: digest}
+	spec := Spec{Owner: opts.Owner, Parent: parent.ID, Layer: digest}
 	full, err := spec.Digest([]byte(opts.Path))
 	if err != nil {
 		return Image{}, err

@@ -35,7 +35,7 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 		})
 		want := engine.Spec{
 			ID: sb.ID, Image: baseImage.ID, Hostname: "host", Env: map[string]string{"A": "b=c"}, Dir: "/w", User: "u:g",
-			Mounts:  []engine.Mount{{Volume: "v", Path: "/v", ReadOnly: true}, {Volume: "v", Path: "/again"}},
+			Mounts:  []engine.Mount{{Volume: "acme~v", Path: "/v", ReadOnly: true}, {Volume: "acme~v", Path: "/again"}},
 			Limits:  engine.Limits{CPU: 0.5, Memory: 64 << 20, Disk: 1 << 30, Processes: 10, Files: 20},
 			Network: engine.Network{Mode: "none"},
 		}
@@ -64,7 +64,7 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 		if diff := cmp.Diff(record, stored); diff != "" {
 			t.Errorf("stored record (-want +got):\n%s", diff)
 		}
-		if !w.volumes["v"] || w.uses["v"] != 2 || w.uses[baseImage.ID] != 1 {
+		if !w.volumes["acme~v"] || w.uses["acme~v"] != 2 || w.uses[baseImage.ID] != 1 {
 			t.Errorf("volumes %v, in use %v", w.volumes, w.uses)
 		}
 		if got := w.seen(sb.ID); got != "starting ready" {

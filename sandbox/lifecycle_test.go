@@ -131,7 +131,7 @@ func TestExtendRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = f.Extend(t.Context(), account, sb.ID, time.Hour, 0)
-		wantError(t, err, errors.Conflict, "terminated", "create a new sandbox")
+		wantError(t, err, errors.Gone, "terminated", "create a new sandbox")
 	})
 }
 
@@ -172,7 +172,7 @@ func TestDestroy(t *testing.T) {
 			}
 		}
 		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
-		wantError(t, err, errors.Conflict, "terminated", "on request")
+		wantError(t, err, errors.Gone, "terminated", "on request")
 	})
 }
 

@@ -39,7 +39,7 @@ func TestSandboxesSurviveARestart(t *testing.T) {
 		if got := get(t, f, "n"); got.ID != sb.ID || got.Status != sandbox.Running || got.Reason != "" {
 			t.Fatalf("after the restart: %+v", got)
 		}
-		if w.uses["v"] != 1 || w.uses[baseImage.ID] != 1 {
+		if w.uses["acme~v"] != 1 || w.uses[baseImage.ID] != 1 {
 			t.Errorf("in use: %v", w.uses)
 		}
 		if _, err := f.Create(t.Context(), account, sandbox.Request{}); !errors.Is(err, errors.Exhausted) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -88,7 +89,7 @@ func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts 
 	if err != nil {
 		return image.Image{}, errors.Wrapf(err, "find the sandbox's image")
 	}
-	made := image.SnapshotOptions{Sandbox: sb.ID, Path: opts.Path}
+	made := image.SnapshotOptions{Owner: account.Owner(sb.Account), Sandbox: sb.ID, Path: opts.Path}
 	if opts.Name != "" {
 		made.Names = []string{opts.Name}
 	}

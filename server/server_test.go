@@ -9,12 +9,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
@@ -30,11 +32,18 @@ type world struct {
 	engine *fake.Engine
 	fleet  *sandbox.Fleet
 	server *server.Server
-	url    string
+	ring   *account.Ring
+	audit  safeBuffer
+	url    string // of a listener that needs no key
+	strict string // of one that does
 	asked  chan struct{}
+
+	headers []string // of every request
+	last    string   // id of the sandbox that create made last
 }
 
-func start(t *testing.T) *world {
+// start starts a server whose TCP address needs no key; open is the one that does.
+func start(t *testing.T, changes ...func(*server.Options)) *world {
 	t.Helper()
 	eng, err := fake.Open(t.TempDir(), fake.Options{})
 	if err != nil {
@@ -46,32 +55,43 @@ func start(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, engine: eng, fleet: fleet, asked: make(chan struct{})}
-	w.server = server.New(context.WithoutCancel(t.Context()), server.Options{
+	w := &world{t: t, engine: eng, fleet: fleet, asked: make(chan struct{}), ring: account.NewRing(new(memory.Keys))}
+	opts := server.Options{
 		Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: "test",
 		Shutdown: func() { close(w.asked) },
-	})
+		Keys:     w.ring, Replays: new(memory.Replays), Audit: &w.audit,
+	}
+	for _, change := range changes {
+		change(&opts)
+	}
+	w.server = server.New(context.WithoutCancel(t.Context()), opts)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.url = "http://" + l.Addr().String()
-	served := make(chan error, 1)
+	strict, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.strict = "http://" + strict.Addr().String()
+	served := make(chan error, 2)
+	go func() { served <- w.server.Serve(strict) }()
 	go func() { served <- w.server.ServeLocal(l) }()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 		defer cancel()
-		all, err := fleet.List(ctx, "personal", sandbox.Filter{})
+		all, err := fleet.List(ctx, "", sandbox.Filter{})
 		if err != nil {
 			t.Error(err)
 		}
 		for _, s := range all {
-			if err := fleet.Destroy(ctx, "personal", s.ID); err != nil {
+			if err := fleet.Destroy(ctx, s.Account, s.ID); err != nil {
 				t.Error(err)
 			}
 		}
 		w.server.Stop(ctx)
-		if err := errors.Join(w.server.Close(), <-served, fleet.Close(ctx), eng.Close()); err != nil {
+		if err := errors.Join(w.server.Close(), <-served, <-served, fleet.Close(ctx), eng.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -85,10 +105,11 @@ func (w *world) do(method, path, body string, header ...string) (*http.Response,
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	header = append(slices.Clone(w.headers), header...)
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := http.DefaultTransport.RoundTrip(req) // which follows no redirects
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -106,7 +127,9 @@ func (w *world) create() api.Sandbox {
 	if resp.StatusCode != http.StatusCreated {
 		w.t.Fatalf("create: %s %s", resp.Status, body)
 	}
-	return parse[api.Sandbox](w.t, body)
+	made := parse[api.Sandbox](w.t, body)
+	w.last = made.ID
+	return made
 }
 
 func parse[T any](t *testing.T, text string) T {

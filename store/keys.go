@@ -103,21 +103,6 @@ func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.
 	return found, nil
 }
 
-// micros returns t in Unix microseconds, 0 for the zero time.
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
-func fromMicros(n int64) time.Time {
-	if n == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(n).UTC()
-}
-
 // Replays keeps the answers to requests that may be repeated.
 type Replays struct{ db *DB }
 

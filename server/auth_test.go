@@ -1,0 +1,403 @@
+package server_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/server"
+)
+
+// safeBuffer is a bytes.Buffer for several goroutines.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// as returns a world in which requests come to the listener that needs a key, with a key of that kind.
+func (w *world) as(req account.Request) *world {
+	w.t.Helper()
+	req.Name = fmt.Sprintf("k%d", time.Now().UnixNano())
+	_, secret, err := w.ring.Create(w.t.Context(), account.Local(), req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	other := &world{t: w.t, url: w.strict, headers: []string{"Authorization", "Bearer " + secret.Reveal()}}
+	return other
+}
+
+// stranger comes without a key.
+func (w *world) stranger() *world { return &world{t: w.t, url: w.strict} }
+
+func (w *world) status(method, path, body string, header ...string) int {
+	w.t.Helper()
+	resp, text := w.do(method, path, body, header...)
+	if resp.StatusCode >= 400 {
+		if p := parse[api.Problem](w.t, text); p.Status != resp.StatusCode || p.Remedy == "" && resp.StatusCode != 500 {
+			w.t.Errorf("%s %s: the problem is %s", method, path, text)
+		}
+	}
+	return resp.StatusCode
+}
+
+func (w *world) want(status int, method, path, body string, header ...string) {
+	w.t.Helper()
+	if got := w.status(method, path, body, header...); got != status {
+		w.t.Errorf("%s %s: %d, want %d", method, path, got, status)
+	}
+}
+
+// mission: 6.10, A7
+func TestWithoutAKeyNothing(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.create()
+	s := w.stranger()
+	for _, r := range [][2]string{{"GET", "/v1/sandboxes"}, {"POST", "/v1/sandboxes"}, {"GET", "/v1/sandboxes/box"}, {"DELETE", "/v1/sandboxes/box"},
+		{"POST", "/v1/run"}, {"GET", "/v1/keys"}, {"POST", "/v1/keys"}, {"POST", "/v1/shutdown"}, {"GET", "/v1/account"}} {
+		s.want(401, r[0], r[1], "")
+		s.want(401, r[0], r[1], "", "Authorization", "Bearer hv_"+strings.Repeat("a", 52))
+		s.want(401, r[0], r[1], "", "Authorization", "Basic eDp5")
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/docs": 200, "/v1/openapi.json": 200, "/": 200, "/v1/nothing": 404} {
+		s.want(want, "GET", path, "")
+	}
+	if _, body := s.do("GET", "/readyz", ""); strings.Contains(body, "pid") {
+		t.Errorf("a stranger learns %s", body)
+	}
+	if resp, _ := s.do("GET", "/v1/account", ""); !strings.HasPrefix(resp.Header.Get("WWW-Authenticate"), "Bearer") {
+		t.Error("401 without WWW-Authenticate")
+	}
+}
+
+// mission: 6.3, 6.10, A7
+func TestRolesAndScopes(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.create()
+	read := w.as(account.Request{Scopes: []account.Scope{account.Read}})
+	read.want(200, "GET", "/v1/sandboxes/box", "")
+	read.want(403, "POST", "/v1/sandboxes", "{}")
+	read.want(403, "DELETE", "/v1/sandboxes/box", "")
+	read.want(403, "POST", "/v1/sandboxes/box/exec", `{"args":["true"]}`)
+	read.want(403, "GET", "/v1/keys", "")
+	exec := w.as(account.Request{Scopes: []account.Scope{account.Exec}})
+	exec.want(200, "POST", "/v1/sandboxes/box/exec", `{"args":["true"]}`)
+	exec.want(403, "GET", "/v1/sandboxes/box", "")
+	member := w.as(account.Request{})
+	member.want(403, "POST", "/v1/keys", `{"name":"x"}`)
+	member.want(403, "POST", "/v1/shutdown", "")
+	member.want(204, "DELETE", "/v1/sandboxes/box", "")
+	member.want(410, "POST", "/v1/sandboxes/"+w.last+"/exec", `{"args":["true"]}`)
+	admin := w.as(account.Request{Role: account.Admin, Account: "acme"})
+	admin.want(201, "POST", "/v1/keys", `{"name":"x","scopes":["read"],"expires_in_seconds":60}`)
+	admin.want(409, "POST", "/v1/keys", `{"name":"x"}`)
+	admin.want(403, "POST", "/v1/keys", `{"name":"y","account":"personal"}`)
+	admin.want(403, "POST", "/v1/shutdown", "")
+	admin.want(403, "GET", "/v1/keys?all=true", "")
+	for _, bad := range []string{`{}`, `{"name":"a b"}`, `{"name":"y","role":"root"}`, `{"name":"y","scopes":["all"]}`, `{"name":"y","expires_in_seconds":-1}`,
+		`{"name":"y","expires_in_seconds":1e300}`, `{"name":"y","key":"hv_mine"}`} {
+		admin.want(400, "POST", "/v1/keys", bad)
+	}
+	_, body := admin.do("GET", "/v1/account", "")
+	if self := parse[api.Self](t, body); self.Account != "acme" || self.Role != "admin" || !strings.HasPrefix(self.KeyID, "key_") {
+		t.Errorf("self: %s", body)
+	}
+	_, body = admin.do("GET", "/v1/keys", "")
+	keys := parse[api.List[api.Key]](t, body)
+	if len(keys.Data) != 2 || strings.Contains(body, "hv_") || strings.Contains(body, "hash") {
+		t.Errorf("keys: %s", body)
+	}
+	admin.want(204, "DELETE", "/v1/keys/x", "")
+	admin.want(404, "DELETE", "/v1/keys/x", "")
+	admin.want(204, "DELETE", "/v1/keys/"+keys.Data[1].ID, "") // its own
+	admin.want(401, "GET", "/v1/account", "")
+}
+
+// Whatever has an id or a name is 404 to another account.
+// mission: A7, 6.3
+func TestOtherAccountsSeeNothing(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	mine := w.create()
+	w.want(201, "POST", "/v1/volumes", `{"name":"vol"}`)
+	_, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sleep","100"],"detach":true}`)
+	process := parse[api.Started](t, body).ProcessID
+	_, body = w.do("POST", "/v1/keys", `{"name":"mine"}`)
+	key := parse[api.NewKey](t, body)
+	other := w.as(account.Request{Account: "acme", Role: account.Admin})
+	for _, ref := range []string{mine.ID, "box", mine.ID[:12]} {
+		for _, r := range [][3]string{
+			{"GET", "", ""}, {"DELETE", "", ""}, {"POST", "/extend", `{"timeout_seconds":60}`}, {"POST", "/exec", `{"args":["true"]}`}, {"GET", "/processes", ""},
+			{"GET", "/archive?path=/", ""}, {"PUT", "/archive?path=/", "x"},
+		} {
+			other.want(404, r[0], "/v1/sandboxes/"+ref+r[1], r[2])
+		}
+	}
+	conn, _, err := websocket.Dial(t.Context(), other.url+"/v1/sandboxes/box/exec", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {other.headers[1]}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.CloseNow()
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"process_id":"`+process+`"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, msg, err := conn.Read(t.Context()); err != nil || !strings.Contains(string(msg), "not_found") {
+		t.Errorf("attached to another account's command: %s, %v", msg, err)
+	}
+	for _, r := range [][2]string{{"DELETE", ""}, {"GET", "/archive?path=/"}, {"PUT", "/archive?path=/"}, {"GET", "/files/list?path=/"}, {"DELETE", "/files?path=/x"}} {
+		other.want(404, r[0], "/v1/volumes/vol"+r[1], "")
+	}
+	other.want(404, "DELETE", "/v1/keys/"+key.ID, "")
+	other.want(404, "DELETE", "/v1/keys/mine", "")
+	other.want(403, "DELETE", "/v1/images/base", "")
+	for _, path := range []string{"/v1/sandboxes?all=true", "/v1/volumes"} {
+		if _, body := other.do("GET", path, ""); len(parse[api.List[json.RawMessage]](t, body).Data) != 0 {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
+	// Names are each account's own.
+	other.want(201, "POST", "/v1/volumes", `{"name":"vol"}`)
+	other.want(201, "POST", "/v1/sandboxes", `{"name":"box"}`)
+	if _, body := other.do("GET", "/v1/sandboxes/box", ""); parse[api.Sandbox](t, body).ID == mine.ID {
+		t.Error("a name leads to another account")
+	}
+	other.want(204, "DELETE", "/v1/volumes/vol", "")
+	w.want(200, "GET", "/v1/volumes/vol/files/list?path=/", "")
+	w.want(200, "GET", "/v1/sandboxes/box", "")
+}
+
+// mission: 6.10
+func TestSignIn(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(o *server.Options) { o.URL = "http://harvest.example" })
+	_, body := w.do("POST", "/v1/sign-in-links", "")
+	link := parse[api.Link](t, body)
+	token, ok := strings.CutPrefix(link.URL, "http://harvest.example/sign-in?token=")
+	if !ok {
+		t.Fatalf("the link is %s", link.URL)
+	}
+	s := w.stranger()
+	resp, _ := s.do("GET", "/sign-in?token="+token, "")
+	cookies := resp.Cookies()
+	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/" || len(cookies) != 1 {
+		t.Fatalf("sign in: %s %v", resp.Status, cookies)
+	}
+	c := cookies[0]
+	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Name != "harvest" || c.Path != "/" || c.Domain != "" || time.Until(c.Expires) > 8*24*time.Hour {
+		t.Errorf("the cookie is %+v", c)
+	}
+	s.want(401, "GET", "/sign-in?token="+token, "")
+	s.want(401, "GET", "/sign-in", "")
+	cookie, origin := c.Name+"="+c.Value, s.url
+	for name, r := range map[string]struct {
+		want   int
+		method string
+		header []string
+	}{
+		"a page":                   {200, "GET", nil},
+		"our page reads":           {200, "GET", []string{"Sec-Fetch-Site", "same-origin"}},
+		"our page writes":          {201, "POST", []string{"Sec-Fetch-Site", "same-origin"}},
+		"by origin":                {201, "POST", []string{"Origin", origin}},
+		"both":                     {201, "POST", []string{"Origin", origin, "Sec-Fetch-Site", "same-origin"}},
+		"another page":             {403, "POST", []string{"Sec-Fetch-Site", "cross-site"}},
+		"another port":             {403, "POST", []string{"Sec-Fetch-Site", "same-site"}},
+		"another port reads":       {403, "GET", []string{"Sec-Fetch-Site", "same-site"}},
+		"typed":                    {403, "POST", []string{"Sec-Fetch-Site", "none"}},
+		"another origin":           {403, "POST", []string{"Origin", "http://127.0.0.1:1"}},
+		"another origin reads":     {403, "GET", []string{"Origin", "http://evil.example"}},
+		"no origin":                {403, "POST", []string{"Origin", "null"}},
+		"contradiction":            {403, "POST", []string{"Origin", "http://evil.example", "Sec-Fetch-Site", "same-origin"}},
+		"neither":                  {403, "POST", nil},
+		"a form":                   {403, "POST", []string{"Content-Type", "application/x-www-form-urlencoded"}},
+		"https where there is not": {403, "POST", []string{"Origin", strings.Replace(origin, "http:", "https:", 1)}},
+	} {
+		body := map[string]string{"POST": `{"name":"v"}`}[r.method]
+		if got := s.status(r.method, "/v1/volumes", body, append([]string{"Cookie", cookie}, r.header...)...); got != r.want {
+			t.Errorf("%s: %d, want %d", name, got, r.want)
+		}
+	}
+	// A WebSocket is a GET, but not one that only reads.
+	for origin, want := range map[string]int{s.url: 101, "http://evil.example": 403, "": 403} {
+		header := http.Header{"Cookie": {cookie}}
+		if origin != "" {
+			header.Set("Origin", origin)
+		}
+		conn, resp, err := websocket.Dial(t.Context(), s.url+"/v1/run", &websocket.DialOptions{HTTPHeader: header})
+		if resp == nil || resp.StatusCode != want {
+			t.Errorf("a WebSocket of %q: %v, %v", origin, resp, err)
+		}
+		if conn != nil {
+			conn.CloseNow()
+		}
+	}
+	s.want(401, "GET", "/v1/volumes", "", "Authorization", "Bearer "+c.Value)
+	resp, _ = s.do("POST", "/v1/sign-out", "", "Cookie", cookie, "Origin", origin)
+	if resp.StatusCode != http.StatusNoContent || len(resp.Cookies()) != 1 || resp.Cookies()[0].Value != "" {
+		t.Errorf("sign out: %s", resp.Status)
+	}
+	s.want(401, "GET", "/v1/volumes", "", "Cookie", cookie)
+	w.want(400, "POST", "/v1/sign-out", "")
+}
+
+// A name that was pointed at this machine is not ours (DNS rebinding).
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(o *server.Options) {
+		o.Names = []string{"harvest.example.org"}
+		o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	member := w.as(account.Request{})
+	for host, want := range map[string]int{
+		"127.0.0.1:80": 200, "localhost": 200, "LOCALHOST:7777": 200, "[::1]:7777": 200, "10.1.2.3": 200, "harvest.example.org": 200, "Harvest.Example.org.:443": 200,
+		"evil.example": 421, "harvest.example.org.evil.example": 421, "127.0.0.1.evil.example": 421, "": 421,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", member.url+"/v1/account", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		req.Header.Set("Authorization", member.headers[1])
+		if host == "" {
+			req.Host = "x"
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%q: %d, want %d", host, resp.StatusCode, want)
+		}
+	}
+	member.want(421, "GET", "/v1/account", "", "X-Forwarded-Host", "evil.example")
+	member.want(200, "GET", "/v1/account", "", "X-Forwarded-Host", "harvest.example.org")
+	// Behind a proxy that speaks TLS, the cookie is for TLS.
+	link, err := w.ring.Link(account.Local())
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, _ := member.do("GET", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "harvest.example.org")
+	if c := resp.Cookies(); len(c) != 1 || !c[0].Secure || c[0].Name != "__Host-harvest" {
+		t.Errorf("cookies: %v", c)
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(o *server.Options) { o.Rate = 2 })
+	one, two := w.as(account.Request{}), w.as(account.Request{})
+	limited := 0
+	for range 20 {
+		resp, body := one.do("GET", "/v1/account", "")
+		if resp.StatusCode == http.StatusTooManyRequests {
+			limited++
+			if resp.Header.Get("Retry-After") == "" || !parse[api.Problem](t, body).Retryable {
+				t.Errorf("limited: %v %s", resp.Header, body)
+			}
+		}
+	}
+	if limited == 0 {
+		t.Error("20 requests at once, of 2 a second")
+	}
+	two.want(200, "GET", "/v1/account", "")
+	for range 20 { // who owns the machine is not limited
+		w.want(200, "GET", "/v1/account", "")
+	}
+}
+
+// mission: F6
+func TestAuditSaysWhoDidWhat(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	member := w.as(account.Request{Account: "acme"})
+	member.want(201, "POST", "/v1/volumes", `{"name":"CANARY-body"}`)
+	member.want(200, "GET", "/v1/volumes?x=CANARY-query", "")
+	member.want(403, "POST", "/v1/keys", `{"name":"x"}`)
+	w.want(204, "DELETE", "/v1/sandboxes/"+w.create().ID, "", "X-Request-ID", "mine")
+	type line struct {
+		Account, Method, Path, Address string
+		KeyID                          string `json:"key_id"`
+		RequestID                      string `json:"request_id"`
+		Status                         int
+	}
+	var lines []line
+	for text := range strings.Lines(w.audit.String()) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, l)
+	}
+	if len(lines) != 4 || lines[0].Account != "acme" || lines[0].Status != 201 || !strings.HasPrefix(lines[0].KeyID, "key_") || lines[0].Address != "127.0.0.1" ||
+		lines[1].Status != 403 || lines[3].Account != "personal" || lines[3].KeyID != "" || lines[3].RequestID != "mine" || lines[3].Method != "DELETE" {
+		t.Errorf("audit:\n%s", w.audit.String())
+	}
+	if strings.Contains(w.audit.String(), "CANARY") || strings.Contains(w.audit.String(), "hv_") {
+		t.Errorf("more than who did what:\n%s", w.audit.String())
+	}
+}
+
+// Connections that send nothing, or too slowly, neither keep others out nor stay.
+func TestSlowClients(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	addr := strings.TrimPrefix(w.strict, "http://")
+	var conns []net.Conn
+	for i := range 1000 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if i%2 == 0 {
+			if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		conns = append(conns, conn)
+	}
+	w.stranger().want(200, "GET", "/healthz", "")
+	if err := conns[0].SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(conns[0]); err != nil { // the server hangs up
+		t.Errorf("a header that never ends: %v", err)
+	}
+	long := strings.Repeat("a", 80<<10)
+	req, err := http.NewRequestWithContext(t.Context(), "GET", w.strict+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Long", long)
+	if resp, err := http.DefaultClient.Do(req); err == nil {
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("a header of 80 KB: %s", resp.Status)
+		}
+	}
+}

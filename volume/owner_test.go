@@ -1,0 +1,62 @@
+package volume_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// mission: A7
+func TestOwnersAreApart(t *testing.T) {
+	t.Parallel()
+	all, err := volume.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := all.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	mine, theirs := volume.Of(all, ""), volume.Of(all, "acme")
+	for _, p := range []volume.Provider{mine, theirs} {
+		v, err := p.Create(t.Context(), "data")
+		if err != nil || v.Name() != "data" {
+			t.Fatalf("%v, %v", v, err)
+		}
+	}
+	if _, err := theirs.Create(t.Context(), "other"); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := mine.List(t.Context()); err != nil || len(list) != 1 || list[0].Name != "data" {
+		t.Errorf("mine: %v, %v", list, err)
+	}
+	if list, err := theirs.List(t.Context()); err != nil || len(list) != 2 {
+		t.Errorf("theirs: %v, %v", list, err)
+	}
+	for _, name := range []string{"other", "acme~other", "acme~data", "~", "a/b"} {
+		if _, err := mine.Open(t.Context(), name); err == nil {
+			t.Errorf("%s was opened", name)
+		}
+		if err := mine.Delete(t.Context(), name); err == nil {
+			t.Errorf("%s was deleted", name)
+		}
+	}
+	release, err := all.Use(volume.Stored("acme", "data"), "somebody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = theirs.Delete(t.Context(), "data")
+	if errors.KindOf(err) != errors.Conflict || strings.Contains(errors.Message(err), "~") {
+		t.Errorf("in use: %v", err)
+	}
+	release()
+	if err := theirs.Delete(t.Context(), "data"); err != nil {
+		t.Error(err)
+	}
+	if _, err := mine.Open(t.Context(), "data"); err != nil {
+		t.Errorf("mine is gone, too: %v", err)
+	}
+}
