@@ -1,0 +1,162 @@
+// Package agent makes the agent image: what coding agents, and the projects that they work on, need. It is a Dockerfile of ours,
+// with the files that it copies, and is built as any other Dockerfile is.
+package agent
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/mcp"
+)
+
+const (
+	partsFile = "/usr/share/harvest/parts.json" // what the build says about itself
+	maxParts  = 1 << 20                         // bytes of it
+)
+
+//go:embed files
+var embedded embed.FS
+
+// Source makes the agent image. It implements image.Source.
+type Source struct{ builder image.Source }
+
+// New returns a Source that has builder, which builds Dockerfiles, do the work.
+func New(builder image.Source) *Source { return &Source{builder} }
+
+// Resolve implements image.Source. Only the spec's platform and build arguments are the caller's.
+func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Spec, []byte, error) {
+	temp, err := os.MkdirTemp("", "harvest-agent-")
+	if err != nil {
+		return spec, nil, tarfs.Explain(err, os.TempDir())
+	}
+	defer os.RemoveAll(temp)
+	if opts.Context, err = writeContext(temp); err != nil {
+		return spec, nil, err
+	}
+	text, err := embedded.ReadFile("files/Dockerfile")
+	if err != nil {
+		return spec, nil, errors.Wrapf(err, "read the agent image's Dockerfile")
+	}
+	inner := image.Spec{Dockerfile: string(text), Platform: spec.Platform, Args: spec.Args}
+	return s.builder.Resolve(ctx, inner, opts)
+}
+
+// Build implements image.Source.
+func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+	files, err := writeContext(filepath.Join(out.Temp, "context"))
+	if err != nil {
+		return image.Contents{}, err
+	}
+	opts.Context = files
+	inner := image.Output{Root: out.Root, Temp: filepath.Join(out.Temp, "build")}
+	if err := os.Mkdir(inner.Temp, 0o700); err != nil {
+		return image.Contents{}, tarfs.Explain(err, out.Temp)
+	}
+	contents, err := s.builder.Build(ctx, spec, opts, inner)
+	if err != nil {
+		return image.Contents{}, err
+	}
+	own, err := readParts(out.Root)
+	if err != nil {
+		return image.Contents{}, err
+	}
+	contents.Parts, contents.Missing = merge(contents.Parts, own.Parts), merge(contents.Missing, own.Missing)
+	return contents, nil
+}
+
+// writeContext writes the build context below dir, which is made, and returns its path.
+func writeContext(dir string) (string, error) {
+	generated, err := configurations()
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, "files")
+	err = fs.WalkDir(embedded, "files", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(filepath.Dir(dir), name)
+		if d.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		text, err := embedded.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, text, 0o644)
+	})
+	for name, text := range generated {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+		}
+	}
+	return dir, tarfs.Explain(err, dir)
+}
+
+// configurations returns the files of the context that are made of the description of the MCP servers: those that need no key.
+func configurations() (map[string][]byte, error) {
+	always := mcp.Enabled(mcp.Servers(), func(string) bool { return false })
+	open, err := mcp.OpenCodeConfig(always)
+	if err != nil {
+		return nil, err
+	}
+	claude, err := mcp.ClaudeConfig(always)
+	return map[string][]byte{"app/opencode.json": open, "app/mcp.json": claude}, err
+}
+
+// said is what the build writes down about what it made.
+type said struct {
+	Parts   []image.Part `json:"parts"`
+	Missing []image.Part `json:"missing"`
+}
+
+func readParts(root *os.File) (said, error) {
+	r, err := rootfs.OpenReader(root)
+	if err != nil {
+		return said{}, errors.Wrapf(err, "read the agent image")
+	}
+	_, content, err := r.Open(partsFile)
+	if err != nil {
+		return said{}, errors.Wrapf(err, "the agent image has no %s", partsFile)
+	}
+	return decodeParts(content)
+}
+
+func decodeParts(r io.Reader) (s said, err error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxParts))
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	return s, errors.Wrapf(err, "read %s of the agent image", partsFile)
+}
+
+// merge returns parts of both lists; what has the same name is as the second has it.
+func merge(base, own []image.Part) []image.Part {
+	byName := map[string]image.Part{}
+	for _, p := range own {
+		byName[p.Name] = p
+	}
+	all := []image.Part{}
+	for _, p := range base {
+		if q, ok := byName[p.Name]; ok {
+			p = q
+			delete(byName, p.Name)
+		}
+		all = append(all, p)
+	}
+	for _, p := range own {
+		if _, ok := byName[p.Name]; ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
