@@ -187,6 +187,7 @@ type Process interface {
 // Command is shaped after os/exec.Cmd.
 type Command struct {
 	Args     []string          // Args[0] is a path, or a name looked up in PATH
+	Own      bool              // Args[0] is the name of a program that is part of Harvest's own binary, which the engine brings along
 	Dir      string            // absolute; "" means the sandbox's
 	Env      map[string]string // over the sandbox's
 	User     string            // name, uid, or either with ":group"; "" means the sandbox's

@@ -22,6 +22,7 @@ var environmentChecks = []check{
 	{"command/arguments", "arguments arrive as they are", nil, checkArguments},
 	{"command/no program", "a program that is not there or cannot be executed is Invalid", nil, checkNoProgram},
 	{"command/script", "a program may be a path relative to the working directory", nil, checkScript},
+	{"command/own program", "a program of Harvest's own runs in every image, as any user in any directory", nil, checkOwn},
 	{"dir/given and default", "commands start in their directory, else in the sandbox's, else in the image's", nil, checkDir},
 	{"dir/missing", "a directory that is not there is Invalid, and so is a file", nil, checkNoDir},
 	{"user/of a command", "a command runs as the user it names, by name or number, with or without a group", users, checkUsers},
@@ -29,6 +30,20 @@ var environmentChecks = []check{
 	{"user/unknown", "an unknown user or group is Invalid", users, checkUnknownUser},
 	{"system/clock", "the clock inside is that of the host", nil, checkClock},
 	{"system/host name", "a sandbox has the host name of its spec, or its id", isolated, checkHostname},
+}
+
+func checkOwn(t *testing.T, s *suite) {
+	cmd := engine.Command{Args: []string{engine.OwnEcho, "a b", "", "ü"}, Own: true, Dir: "/"}
+	if s.engine.Capabilities().Users {
+		cmd.User = "1234:1234"
+		if got, want := output(t, s.shared, cmd), "1234\n/\na b\n\nü\n"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		cmd.User = ""
+	}
+	if got, want := output(t, s.shared, cmd), "\na b\n\nü\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("%q, want …%q", got, want)
+	}
 }
 
 func checkPrecedence(t *testing.T, s *suite) {

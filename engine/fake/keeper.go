@@ -31,6 +31,10 @@ func Main() {
 		}
 		os.Exit(0)
 	}
+	if os.Args[0] == engine.OwnEcho {
+		engine.Echo(os.Args[1:], os.Stdout)
+		os.Exit(0)
+	}
 	detached.Store(true)
 }
 

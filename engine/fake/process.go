@@ -94,7 +94,12 @@ func (sb *sandbox) order(p *process, cmd engine.Command) (*order, error) {
 	if info, err := os.Stat(o.Dir); err != nil || !info.IsDir() {
 		return nil, errors.Newf(errors.Invalid, "there is no directory %.200q", dir)
 	}
-	if o.Program, err = lookPath(cmd.Args[0], o.Dir, env["PATH"]); err != nil {
+	if cmd.Own {
+		o.Program, err = os.Executable()
+	} else {
+		o.Program, err = lookPath(cmd.Args[0], o.Dir, env["PATH"])
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {

@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/specutils"
 
+	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/filter"
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
@@ -25,6 +26,9 @@ func Main() {
 	case name == keeper.Name:
 		layer.Register()
 		os.Exit(keeper.Main())
+	case name == engine.OwnEcho:
+		engine.Echo(os.Args[1:], os.Stdout)
+		os.Exit(0)
 	case name == keeper.ToolName:
 		os.Exit(keeper.Tool(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	case strings.HasPrefix(name, "runsc-"), name == specutils.ExePath:

@@ -25,7 +25,7 @@ func (s *Sandbox) Start(ctx context.Context, cmd engine.Command) (engine.Process
 	if err := engine.CheckCommand(cmd); err != nil {
 		return nil, err
 	}
-	args := &wire.StartArgs{Dir: cmd.Dir, User: cmd.User, Terminal: cmd.Terminal, Stdin: cmd.Stdin != nil, Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
+	args := &wire.StartArgs{Own: cmd.Own, Dir: cmd.Dir, User: cmd.User, Terminal: cmd.Terminal, Stdin: cmd.Stdin != nil, Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
 	for _, arg := range cmd.Args {
 		args.Args = append(args.Args, []byte(arg))
 	}

@@ -154,11 +154,15 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	}
 	defer p.closeGuest()
 	var program *os.File
-	if !isText(exec) {
+	switch own := args.Tool || args.Own; {
+	case isText(exec):
+		if own {
+			program = k.exe
+		}
+	case own:
+		return nil, nil, errors.Newf(errors.Invalid, "the arguments and the environment of %q must be UTF-8", args.Args[0])
+	default:
 		viaTool(exec)
-		program = k.exe
-	}
-	if args.Tool {
 		program = k.exe
 	}
 	exec.FilePayload = control.NewFilePayload(p.guest, program)

@@ -115,7 +115,8 @@ type StartArgs struct {
 	User     string
 	Terminal *engine.Size
 	Stdin    bool // input follows; otherwise it is empty
-	Tool     bool // runs Harvest's own binary; its output is not kept after it ends
+	Own      bool // runs Harvest's own binary instead of a program of the image
+	Tool     bool // the same, as root and in /; its output is not kept after it ends
 	Quiet    bool // output is only kept; otherwise it is sent on this connection, and the command waits for a slow reader
 }
 
