@@ -10,7 +10,9 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -19,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/image/trust"
 )
 
 // suite is bookworm for its Python 3.11.
@@ -26,9 +29,6 @@ const suite = "bookworm"
 
 // statusFile is where Debian keeps what is installed.
 const statusFile = "var/lib/dpkg/status"
-
-// bundle is where Debian keeps the certificate authorities that programs trust.
-const bundle = "/etc/ssl/certs/ca-certificates.crt"
 
 // packages of the base image: what the mission asks for, what compiles Python's extensions, and what people miss at once.
 var packages = []string{
@@ -67,7 +67,7 @@ func New(opts Options) *Source { return &Source{opts} }
 
 // Resolve implements image.Source: the fingerprint is of the recipe and the certificates.
 func (s *Source) Resolve(_ context.Context, spec image.Spec, _ image.BuildOptions) (image.Spec, []byte, error) {
-	certs, err := readCertificates(s.opts.CertificateDir)
+	certs, err := trust.Read(s.opts.CertificateDir)
 	if err != nil {
 		return image.Spec{}, nil, err
 	}
@@ -75,13 +75,13 @@ func (s *Source) Resolve(_ context.Context, spec image.Spec, _ image.BuildOption
 	text, err := json.Marshal(struct {
 		Recipe       []byte
 		Architecture string
-		Certificates []certificate
+		Certificates []trust.Certificate
 	}{recipe[:], runtime.GOARCH, certs})
 	return spec, text, errors.Wrapf(err, "encode the fingerprint")
 }
 
 // arguments returns those of mmdebstrap that decide what the image is like.
-func arguments(certs []certificate, aptOptions []string) []string {
+func arguments(certs []trust.Certificate, aptOptions []string) []string {
 	args := []string{"--mode=unshare", "--variant=minbase", "--format=tar", "--skip=cleanup/apt", "--verbose", "--include=" + strings.Join(packages, ",")}
 	for _, o := range dpkgOptions {
 		args = append(args, "--dpkgopt="+o)
@@ -90,9 +90,15 @@ func arguments(certs []certificate, aptOptions []string) []string {
 		args = append(args, "--aptopt="+o)
 	}
 	for _, c := range certs {
-		args = append(args, "--customize-hook="+c.hook())
+		args = append(args, "--customize-hook="+hook(c))
 	}
 	return append(args, "--customize-hook="+customize, suite, "-")
+}
+
+// hook returns a command that puts a certificate where update-ca-certificates finds it. Name and PEM are our own encoding, so that
+// nothing in them means anything to the shell.
+func hook(c trust.Certificate) string {
+	return fmt.Sprintf("cat >\"$1/usr/local/share/ca-certificates/%s\" <<'END'\n%sEND\n", c.Name, c.PEM)
 }
 
 // Build implements image.Source.
@@ -100,7 +106,7 @@ func (s *Source) Build(ctx context.Context, _ image.Spec, opts image.BuildOption
 	if err := checkTools(); err != nil {
 		return image.Contents{}, errors.Stage(err, "image: prepare")
 	}
-	certs, err := readCertificates(s.opts.CertificateDir)
+	certs, err := trust.Read(s.opts.CertificateDir)
 	if err != nil {
 		return image.Contents{}, errors.Stage(err, "image: prepare")
 	}
@@ -135,9 +141,7 @@ func (s *Source) Build(ctx context.Context, _ image.Spec, opts image.BuildOption
 func configure(certificates bool) image.Config {
 	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 	if certificates {
-		for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "PIP_CERT"} {
-			env[name] = bundle
-		}
+		maps.Copy(env, trust.Env(trust.Bundle))
 	}
 	return image.Config{Env: env}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/trust"
 )
 
 var _ image.Source = (*Source)(nil)
@@ -120,7 +121,7 @@ func TestCertificates(t *testing.T) {
 	if err := os.Symlink("nowhere", filepath.Join(dir, "dangling.crt")); err != nil {
 		t.Fatal(err)
 	}
-	certs, err := readCertificates(dir)
+	certs, err := trust.Read(dir)
 	if err != nil || len(certs) != 2 || certs[0].PEM != one || certs[1].PEM != two {
 		t.Fatalf("got %v, %v", certs, err)
 	}
@@ -128,21 +129,21 @@ func TestCertificates(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "usr/local/share/ca-certificates"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("sh", "-c", certs[0].hook(), "sh", root).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-c", hook(certs[0]), "sh", root).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if data, err := os.ReadFile(filepath.Join(root, "usr/local/share/ca-certificates", certs[0].Name)); err != nil || string(data) != one {
 		t.Errorf("the hook wrote %q, %v", data, err)
 	}
 	for _, none := range []string{"", filepath.Join(dir, "none")} {
-		if certs, err := readCertificates(none); err != nil || len(certs) != 0 {
+		if certs, err := trust.Read(none); err != nil || len(certs) != 0 {
 			t.Errorf("%q: got %v, %v", none, certs, err)
 		}
 	}
 	if err := os.Symlink(".", filepath.Join(dir, "directory.crt")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readCertificates(dir); errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
+	if _, err := trust.Read(dir); errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
 		t.Errorf("an unreadable file: got %v", err)
 	}
 }
@@ -240,7 +241,7 @@ d=$(mktemp -d) && mkdir -p $d/var/lib/dpkg && printf 'Package: git\nStatus: inst
 	if len(c.Missing) != len(packages) || c.Missing[len(packages)-1] != (image.Part{Name: "other", Reason: "no network here"}) {
 		t.Errorf("got %v", c.Missing)
 	}
-	if c.Config.Env["LANG"] != "C.UTF-8" || c.Config.Env["PIP_CERT"] != "" || configure(true).Env["NODE_EXTRA_CA_CERTS"] != bundle {
+	if c.Config.Env["LANG"] != "C.UTF-8" || c.Config.Env["PIP_CERT"] != "" || configure(true).Env["NODE_EXTRA_CA_CERTS"] != trust.Bundle {
 		t.Errorf("got %v", c.Config)
 	}
 	if info, err := root.Stat(); err != nil || info.Size() == 0 {

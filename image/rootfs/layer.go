@@ -246,6 +246,12 @@ func (w *Writer) ReadFile(name string, limit int64) ([]byte, error) {
 	return data, errors.Wrapf(err, "read the image")
 }
 
+// IsDir reports whether the image has a directory of that name so far, with symbolic links followed as in a chroot.
+func (w *Writer) IsDir(name string) bool {
+	n, _, err := (&Reader{root: w.root}).open(name)
+	return err == nil && n.isDir()
+}
+
 // Replace gives a file that the image has new content, with symbolic links followed as in a chroot; it keeps its owner, mode and
 // attributes. Errors are those of ReadFile and Add.
 func (w *Writer) Replace(name string, content []byte) error {

@@ -1,0 +1,311 @@
+package oci
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"hash"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+const (
+	partSuffix = ".part" // of a blob that is on its way, or that was when somebody gave up
+	lockPoll   = 50 * time.Millisecond
+)
+
+// blobs are files named by the hex digits of their SHA-256. A file has its name only when all of it was checked. When one was last used is
+// its time of modification. Several processes may share them.
+type blobs struct{ dir string }
+
+func openBlobs(dir string) (*blobs, error) { return &blobs{dir}, os.MkdirAll(dir, 0o700) }
+
+func (b *blobs) path(digest v1.Hash) string { return filepath.Join(b.dir, digest.Hex) }
+
+// open returns a blob that is there, nil if it is not.
+func (b *blobs) open(digest v1.Hash) (*os.File, error) {
+	f, err := os.Open(b.path(digest))
+	if errors.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errors.Wrapf(err, "open a blob")
+	}
+	now := time.Now()
+	if err := os.Chtimes(b.path(digest), now, now); err != nil && !errors.IsNotExist(err) { // collected meanwhile: it stays open
+		f.Close()
+		return nil, errors.Wrapf(err, "mark a blob as used")
+	}
+	return f, nil
+}
+
+// put keeps text as a blob.
+func (b *blobs) put(digest v1.Hash, text []byte) error {
+	f, err := b.lock(context.Background(), digest)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt(text, 0)
+	}
+	if err != nil {
+		return full(err)
+	}
+	return b.publish(f, digest)
+}
+
+// lock returns the unfinished file of a blob, made if missing, for this caller alone until it is closed.
+func (b *blobs) lock(ctx context.Context, digest v1.Hash) (*os.File, error) {
+	name := b.path(digest) + partSuffix
+	for {
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, tarfs.Explain(err, "blobs")
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil && isStill(f, name) {
+			return f, nil
+		}
+		f.Close()
+		if err == nil { // who had it has finished it
+			continue
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Wrapf(err, "lock a blob")
+		}
+		if err := sleep(ctx, lockPoll); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// isStill reports whether f still has that name.
+func isStill(f *os.File, name string) bool {
+	own, err1 := f.Stat()
+	now, err2 := os.Stat(name)
+	return err1 == nil && err2 == nil && os.SameFile(own, now)
+}
+
+// publish gives a checked file its name.
+func (b *blobs) publish(f *os.File, digest v1.Hash) error {
+	if err := f.Sync(); err != nil {
+		return full(err)
+	}
+	return errors.Wrapf(os.Rename(f.Name(), b.path(digest)), "keep a blob")
+}
+
+// full explains an error of writing.
+func full(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = errors.Explainf(err, errors.Exhausted, "the disk is full: there is no space left for the image's layers")
+		return errors.Remedy(err, "free some space on the disk of the data directory, or run harvest image gc")
+	}
+	return errors.Wrapf(err, "write a blob")
+}
+
+// fetch returns a blob, from the registry if it is not there. told hears how many more bytes have come, or fewer if they were of no use.
+func (b *blobs) fetch(ctx context.Context, r *remote, d v1.Descriptor, told func(int64)) (*os.File, error) {
+	if err := checkDescriptor(d); err != nil {
+		return nil, err
+	}
+	if f, err := b.open(d.Digest); f != nil || err != nil {
+		told(d.Size)
+		return f, err
+	}
+	part, err := b.lock(ctx, d.Digest)
+	if err != nil {
+		return nil, err
+	}
+	defer part.Close()
+	if f, err := b.open(d.Digest); f != nil || err != nil { // while we waited
+		told(d.Size)
+		if err == nil {
+			err = os.Remove(part.Name()) // which our lock has made anew
+		}
+		return f, errors.Wrapf(err, "clear up")
+	}
+	err = r.each(ctx, func(s *session) error {
+		return (&download{remote: r, session: s, part: part, want: d, told: told}).run(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := b.publish(part, d.Digest); err != nil {
+		return nil, err
+	}
+	return b.open(d.Digest)
+}
+
+func checkDescriptor(d v1.Descriptor) error {
+	if d.Digest.Algorithm != "sha256" || len(d.Digest.Hex) != 2*sha256.Size || d.Size < 0 {
+		return errors.Newf(errors.Unsupported, "the image has a part with a digest that is not known here: %.100q", d.Digest.String())
+	}
+	return nil
+}
+
+// download is one blob on its way into a file.
+type download struct {
+	remote  *remote
+	session *session
+	part    *os.File
+	want    v1.Descriptor
+	told    func(int64)
+
+	sum  hash.Hash
+	have int64
+	bad  bool // what came was not what was asked for
+}
+
+// run goes on where an earlier download was cut, as often as something comes.
+func (d *download) run(ctx context.Context) error {
+	if err := d.resume(); err != nil {
+		return err
+	}
+	resumed := d.have > 0
+	for failures := 0; ; {
+		before := d.have
+		err := d.once(ctx)
+		if err == nil && d.have == d.want.Size {
+			if err = d.verify(); err == nil {
+				return nil
+			}
+		} else if err == nil {
+			err = errors.Newf(errors.Unavailable, "the registry %s sends only a part of the image", hostOf(d.session.repo))
+			err = errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
+		}
+		if ctx.Err() != nil || errors.KindOf(err) != errors.Unavailable || d.bad && !resumed {
+			return err
+		}
+		resumed, d.bad = resumed && !d.bad, false // what an earlier download has left may be what is wrong: once more from the start
+		if d.have > before {
+			failures = 0
+		}
+		if failures++; failures == attempts {
+			return err
+		}
+		if errors.Is(err, errRange) {
+			if err := d.restart(); err != nil {
+				return err
+			}
+		}
+		if err := sleep(ctx, backoff(d.remote.source.pause, failures)); err != nil {
+			return err
+		}
+	}
+}
+
+// resume takes what an earlier download has left.
+func (d *download) resume() error {
+	d.sum = sha256.New()
+	if _, err := d.part.Seek(0, io.SeekStart); err != nil {
+		return errors.Wrapf(err, "read a blob")
+	}
+	n, err := io.Copy(d.sum, d.part)
+	if err != nil {
+		return errors.Wrapf(err, "read a blob")
+	}
+	d.have = n
+	d.told(n)
+	if n > d.want.Size {
+		return d.restart()
+	}
+	return nil
+}
+
+func (d *download) restart() error {
+	d.told(-d.have)
+	d.have = 0
+	d.sum.Reset()
+	_, err := d.part.Seek(0, io.SeekStart)
+	return errors.Wrapf(errors.Join(err, d.part.Truncate(0)), "clear a blob")
+}
+
+// once asks for what is missing and writes it as it comes.
+func (d *download) once(ctx context.Context) error {
+	if d.have == d.want.Size {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	header := http.Header{}
+	if d.have > 0 {
+		header.Set("Range", "bytes="+strconv.FormatInt(d.have, 10)+"-")
+	}
+	resp, err := d.remote.get(ctx, d.session, "blobs/"+d.want.Digest.String(), header)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if d.have > 0 && !(resp.StatusCode == http.StatusPartialContent && strings.HasPrefix(resp.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(d.have, 10)+"-")) {
+		if resp.StatusCode == http.StatusPartialContent {
+			return errRange
+		}
+		if err := d.restart(); err != nil { // it sends everything again
+			return err
+		}
+	}
+	stalled := errors.Newf(errors.Unavailable, "the registry %s sends nothing any more", hostOf(d.session.repo))
+	watch := time.AfterFunc(d.remote.source.stall, func() { cancel(stalled) })
+	defer watch.Stop()
+	buf := make([]byte, 128<<10)
+	for {
+		n, err := resp.Body.Read(buf)
+		watch.Reset(d.remote.source.stall)
+		if werr := d.write(buf[:n]); werr != nil {
+			return werr
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil && context.Cause(ctx) == stalled:
+			return stalled
+		case err != nil:
+			return d.remote.explain(d.session, err)
+		}
+	}
+}
+
+func (d *download) write(p []byte) error {
+	if int64(len(p)) > d.want.Size-d.have {
+		return d.wrong("more bytes than it announced")
+	}
+	if _, err := d.part.Write(p); err != nil {
+		return full(err)
+	}
+	d.sum.Write(p)
+	d.have += int64(len(p))
+	d.told(int64(len(p)))
+	return nil
+}
+
+// verify checks what has come.
+func (d *download) verify() error {
+	if hex.EncodeToString(d.sum.Sum(nil)) == d.want.Digest.Hex {
+		return nil
+	}
+	return d.wrong("another content than its digest says")
+}
+
+// wrong throws away what has come.
+func (d *download) wrong(what string) error {
+	d.bad = true
+	err := errors.Newf(errors.Unavailable, "the registry %s sent %s for a part of %s", hostOf(d.session.repo), what, d.remote.ref.Name())
+	err = errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
+	if failed := d.restart(); failed != nil {
+		return failed
+	}
+	return err
+}

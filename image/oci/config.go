@@ -1,0 +1,58 @@
+package oci
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+)
+
+// configOf returns what an image's configuration says about commands. extra is the environment that it gets besides.
+func configOf(file *v1.ConfigFile, extra map[string]string) image.Config {
+	c := file.Config
+	config := image.Config{
+		Env: maps.Clone(extra), User: c.User, Dir: c.WorkingDir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell, Labels: c.Labels, StopSignal: c.StopSignal,
+		Ports: slices.Sorted(maps.Keys(c.ExposedPorts)), Volumes: slices.Sorted(maps.Keys(c.Volumes)),
+	}
+	if config.Env == nil {
+		config.Env = map[string]string{}
+	}
+	for _, v := range c.Env {
+		if name, value, ok := strings.Cut(v, "="); ok && name != "" {
+			config.Env[name] = value
+		}
+	}
+	if c.Healthcheck != nil {
+		if text, err := json.Marshal(c.Healthcheck); err == nil {
+			config.Healthcheck = text
+		}
+	}
+	return config
+}
+
+// release returns which distribution an image has, as its os-release says.
+func release(w *rootfs.Writer) []image.Part {
+	for _, name := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+		text, err := w.ReadFile(name, 64<<10)
+		if err != nil {
+			continue
+		}
+		values := map[string]string{}
+		lines := bufio.NewScanner(bytes.NewReader(text))
+		for lines.Scan() {
+			key, value, _ := strings.Cut(strings.TrimSpace(lines.Text()), "=")
+			values[key] = strings.Trim(value, `"'`)
+		}
+		if values["ID"] != "" {
+			return []image.Part{{Name: values["ID"], Version: values["VERSION_ID"]}}
+		}
+	}
+	return nil
+}

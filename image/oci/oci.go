@@ -1,0 +1,174 @@
+// Package oci makes images of what registries have, in the formats of OCI and Docker, and writes images as OCI archives.
+//
+// Blobs are kept once for all images in a directory, under the digest by which they were asked for and checked. Layers go from there into one
+// EROFS image in a single pass; nothing is unpacked on the way.
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/image/trust"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// recipe counts how this package makes images: another one makes others of equal manifests.
+const recipe = 1
+
+// Options of a Source.
+type Options struct {
+	Dir string // keeps blobs; made if missing
+	// CertificateDir has the certificate authorities (*.crt) of this machine that images trust too. "" means none.
+	CertificateDir string
+	// Mirrors are asked before the registry itself, by its host: "docker.io": {"mirror.example.org", "10.0.0.1:5000/prefix"}.
+	Mirrors  map[string][]string
+	Insecure []string // hosts that may be spoken to without TLS; this machine and private addresses always may
+	// MaxBytes and MaxFiles limit what an image may unpack to; 0 means DefaultMaxBytes and DefaultMaxFiles.
+	MaxBytes, MaxFiles int64
+	// Transport makes the connections; nil means as http.DefaultTransport does.
+	Transport http.RoundTripper
+}
+
+// The limits of what an image may unpack to.
+const (
+	DefaultMaxBytes = 32 << 30
+	DefaultMaxFiles = 4_000_000
+)
+
+// Source makes images of registries. It implements image.Source.
+type Source struct {
+	opts  Options
+	blobs *blobs
+	pause time.Duration // before the first repetition of a request
+	stall time.Duration // how long a registry may send nothing
+}
+
+// Open returns a Source. The error is of the directory.
+func Open(opts Options) (*Source, error) {
+	if opts.MaxBytes == 0 {
+		opts.MaxBytes = DefaultMaxBytes
+	}
+	if opts.MaxFiles == 0 {
+		opts.MaxFiles = DefaultMaxFiles
+	}
+	if opts.Transport == nil {
+		opts.Transport = newTransport()
+	}
+	dir, err := filepath.Abs(opts.Dir)
+	if err != nil {
+		return nil, errors.Wrapf(err, "find the directory of blobs")
+	}
+	b, err := openBlobs(dir)
+	if err != nil {
+		return nil, tarfs.Explain(err, opts.Dir)
+	}
+	return &Source{opts: opts, blobs: b, pause: time.Second, stall: time.Minute}, nil
+}
+
+// Resolve implements image.Source. Of a tag it asks the registry; of a digest only if the manifest was never fetched.
+func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Spec, []byte, error) {
+	certs, err := trust.Read(s.opts.CertificateDir)
+	if err != nil {
+		return image.Spec{}, nil, err
+	}
+	if err := checkPlatform(spec.Platform); err != nil {
+		return image.Spec{}, nil, err
+	}
+	ref, err := s.parse(spec.Base)
+	if err != nil {
+		return image.Spec{}, nil, err
+	}
+	digest, err := s.resolve(ctx, s.remote(ref, opts))
+	if err != nil {
+		return image.Spec{}, nil, err
+	}
+	spec.Base, spec.Platform = ref.Context().Name()+"@"+digest.String(), platform()
+	text, err := json.Marshal(struct {
+		Recipe       int
+		Certificates []trust.Certificate
+	}{recipe, certs})
+	return spec, text, errors.Wrapf(err, "encode the fingerprint")
+}
+
+// Build implements image.Source.
+func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+	ref, err := s.parse(spec.Base)
+	if err != nil {
+		return image.Contents{}, err
+	}
+	certs, err := trust.Read(s.opts.CertificateDir)
+	if err != nil {
+		return image.Contents{}, errors.Stage(err, "image: prepare")
+	}
+	p := &pull{source: s, remote: s.remote(ref, opts), progress: opts.Progress}
+	if err := p.describe(ctx); err != nil {
+		return image.Contents{}, errors.Stage(err, "image: download")
+	}
+	w := rootfs.NewWriter(out.Root, rootfs.Options{MaxBytes: s.opts.MaxBytes, MaxFiles: s.opts.MaxFiles})
+	if err := p.run(ctx, w); err != nil {
+		return image.Contents{}, s.limits(err)
+	}
+	env, err := trust.Add(w, certs)
+	if err != nil {
+		return image.Contents{}, errors.Stage(err, "image: configure")
+	}
+	parts := release(w)
+	if _, err := w.Close(); err != nil {
+		return image.Contents{}, errors.Stage(err, "image: pack")
+	}
+	config := configOf(p.config, env)
+	return image.Contents{Config: config, Parts: append(parts, image.Part{Name: ref.Context().Name(), Version: p.digest.String()})}, nil
+}
+
+// limits says how to raise a limit that was reached.
+func (s *Source) limits(err error) error {
+	if errors.Is(err, errors.Exhausted) && errors.RemedyOf(err) == "" {
+		err = errors.Remedy(err, "raise image_limits.bytes or image_limits.files if the image is what it should be")
+	}
+	return err
+}
+
+func platform() string { return "linux/" + runtime.GOARCH }
+
+// checkPlatform refuses other platforms than this machine's: nothing here could run them.
+func checkPlatform(asked string) error {
+	if asked == "" || asked == platform() {
+		return nil
+	}
+	err := errors.Newf(errors.Unsupported, "images for %.100q cannot run here: this machine is %s", asked, platform())
+	return errors.Remedy(err, "leave the platform out, or build on a machine of that platform")
+}
+
+// choose returns the manifest of an index that fits this machine.
+func choose(name string, index *v1.IndexManifest) (v1.Descriptor, error) {
+	var has []string
+	for _, m := range index.Manifests {
+		p := m.Platform
+		if p == nil || p.OS == "unknown" { // attestations
+			continue
+		}
+		// The first one is the most general: lists begin with it, and hosts with newer processors run it too.
+		if p.OS == "linux" && p.Architecture == runtime.GOARCH && m.MediaType.IsImage() {
+			return m, nil
+		}
+		has = append(has, p.String())
+	}
+	if len(index.Manifests) == 1 && index.Manifests[0].Platform == nil {
+		return index.Manifests[0], nil
+	}
+	return v1.Descriptor{}, wrongPlatform(name, has)
+}
+
+func wrongPlatform(name string, has []string) error {
+	err := errors.Newf(errors.Unsupported, "%s is not for %s but for %s", name, platform(), join(has))
+	return errors.Remedy(err, "choose another tag, or an image that has this machine's platform too")
+}

@@ -1,0 +1,277 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+)
+
+const (
+	parallel    = 4       // layers on their way at once
+	maxManifest = 4 << 20 // bytes, as most registries limit it too
+	maxLayers   = 1000    // Docker's own limit is 127
+)
+
+// manifestOf is what manifests and indexes have in common, to tell them apart.
+type manifestOf struct {
+	SchemaVersion int               `json:"schemaVersion"`
+	Manifests     []json.RawMessage `json:"manifests"`
+	Layers        []json.RawMessage `json:"layers"`
+}
+
+// resolve returns the digest of the manifest that a reference means on this machine. It and the image's configuration are kept.
+func (s *Source) resolve(ctx context.Context, r *remote) (v1.Hash, error) {
+	identifier := r.ref.Identifier()
+	for range 3 { // an index of an index is as deep as any registry goes
+		text, digest, err := s.manifest(ctx, r, identifier)
+		if err != nil {
+			return v1.Hash{}, err
+		}
+		var kind manifestOf
+		if err := json.Unmarshal(text, &kind); err != nil {
+			return v1.Hash{}, errors.Explainf(err, errors.Invalid, "the manifest of %s cannot be read", r.ref.Name())
+		}
+		switch {
+		case kind.SchemaVersion == 1:
+			err := errors.Newf(errors.Unsupported, "%s is in a format that Docker gave up in 2017", r.ref.Name())
+			return v1.Hash{}, errors.Remedy(err, "push it again with a current tool")
+		case kind.Manifests == nil:
+			_, _, err := s.image(ctx, r, digest)
+			return digest, err
+		}
+		index, err := v1.ParseIndexManifest(bytes.NewReader(text))
+		if err != nil {
+			return v1.Hash{}, errors.Explainf(err, errors.Invalid, "the index of %s cannot be read", r.ref.Name())
+		}
+		d, err := choose(r.ref.Name(), index)
+		if err != nil {
+			return v1.Hash{}, err
+		}
+		if err := checkDescriptor(d); err != nil {
+			return v1.Hash{}, err
+		}
+		identifier = d.Digest.String()
+	}
+	return v1.Hash{}, errors.Newf(errors.Invalid, "the index of %s only leads to others", r.ref.Name())
+}
+
+// manifest returns a manifest by tag or digest. Those by digest are not asked for twice.
+func (s *Source) manifest(ctx context.Context, r *remote, identifier string) ([]byte, v1.Hash, error) {
+	want, err := v1.NewHash(identifier)
+	if err == nil {
+		if text, err := s.small(want); text != nil || err != nil {
+			return text, want, err
+		}
+	}
+	var text []byte
+	err = r.each(ctx, func(session *session) (err error) {
+		text, err = r.manifest(ctx, session, identifier)
+		return err
+	})
+	if err != nil {
+		return nil, v1.Hash{}, err
+	}
+	digest, _, err := v1.SHA256(bytes.NewReader(text))
+	if err != nil {
+		return nil, v1.Hash{}, errors.Wrapf(err, "sum a manifest")
+	}
+	if want.Hex != "" && digest != want {
+		err := errors.Newf(errors.Unavailable, "the registry sent another manifest than the digest of %s says", r.ref.Name())
+		return nil, v1.Hash{}, errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
+	}
+	return text, digest, s.blobs.put(digest, text)
+}
+
+// small returns a blob that fits into memory, nil if it is not there or damaged.
+func (s *Source) small(digest v1.Hash) ([]byte, error) {
+	f, err := s.blobs.open(digest)
+	if f == nil || err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return check(f, digest)
+}
+
+func check(f *os.File, digest v1.Hash) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(f, maxManifest))
+	if err != nil {
+		return nil, errors.Wrapf(err, "read a blob")
+	}
+	if sum, _, err := v1.SHA256(bytes.NewReader(text)); err != nil || sum != digest {
+		return nil, errors.Wrapf(err, "sum a blob")
+	}
+	return text, nil
+}
+
+// image returns the manifest of that digest and the configuration that it names, which must be for this machine.
+func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Manifest, *v1.ConfigFile, error) {
+	text, _, err := s.manifest(ctx, r, digest.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := v1.ParseManifest(bytes.NewReader(text))
+	if err != nil {
+		return nil, nil, errors.Explainf(err, errors.Invalid, "the manifest of %s cannot be read", r.ref.Name())
+	}
+	if !m.Config.MediaType.IsConfig() || len(m.Layers) > maxLayers || m.Config.Size > maxManifest {
+		err := errors.Newf(errors.Unsupported, "%s is not an image of a file system (%.100s)", r.ref.Name(), m.Config.MediaType)
+		return nil, nil, errors.Remedy(err, "registries keep other things too; name an image")
+	}
+	f, err := s.blobs.fetch(ctx, r, m.Config, func(int64) {})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	config, err := v1.ParseConfigFile(f)
+	if err != nil {
+		return nil, nil, errors.Explainf(err, errors.Invalid, "the configuration of %s cannot be read", r.ref.Name())
+	}
+	if len(config.RootFS.DiffIDs) != len(m.Layers) {
+		return nil, nil, errors.Newf(errors.Invalid, "the configuration of %s does not fit its layers", r.ref.Name())
+	}
+	if config.OS != "linux" && config.OS != "" || config.Architecture != runtime.GOARCH && config.Architecture != "" {
+		return nil, nil, wrongPlatform(r.ref.Name(), []string{config.OS + "/" + config.Architecture})
+	}
+	return m, config, nil
+}
+
+// pull is one image on its way.
+type pull struct {
+	source   *Source
+	remote   *remote
+	progress func(image.Progress)
+
+	digest   v1.Hash
+	manifest *v1.Manifest
+	config   *v1.ConfigFile
+
+	mu                      sync.Mutex
+	total, fetched, written int64 // guarded by mu; compressed bytes
+	last                    time.Time
+}
+
+// describe reads what the image consists of.
+func (p *pull) describe(ctx context.Context) error {
+	d, ok := p.remote.ref.(name.Digest)
+	if !ok {
+		return errors.Errorf("%s is not resolved", p.remote.ref.Name())
+	}
+	digest, err := v1.NewHash(d.DigestStr())
+	if err != nil {
+		return errors.Wrapf(err, "parse a digest")
+	}
+	p.digest = digest
+	p.manifest, p.config, err = p.source.image(ctx, p.remote, digest)
+	if err != nil {
+		return err
+	}
+	for _, l := range p.manifest.Layers {
+		if l.Size < 0 || l.Size > p.source.opts.MaxBytes-p.total {
+			return p.source.limits(errors.Newf(errors.Exhausted, "the layers of %s have more than %s", p.remote.ref.Name(), units.BytesSize(float64(p.source.opts.MaxBytes))))
+		}
+		p.total += l.Size
+	}
+	return nil
+}
+
+// run fetches layers, several at once, while those that are there are written in their order.
+func (p *pull) run(ctx context.Context, w *rootfs.Writer) error {
+	group, ctx := errgroup.WithContext(ctx)
+	layers := make([]chan *os.File, len(p.manifest.Layers))
+	for i := range layers {
+		layers[i] = make(chan *os.File, 1)
+	}
+	group.Go(func() error { return p.write(ctx, w, layers) })
+	slots := make(chan struct{}, parallel)
+	for i, l := range p.manifest.Layers {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			defer func() { <-slots }()
+			f, err := p.source.blobs.fetch(ctx, p.remote, l, func(n int64) { p.report(n, 0) })
+			if err != nil {
+				return errors.Stage(err, "image: download")
+			}
+			layers[i] <- f
+			return nil
+		})
+	}
+	err := group.Wait()
+	for _, l := range layers {
+		select {
+		case f := <-l: // that nobody took
+			f.Close()
+		default:
+		}
+	}
+	return err
+}
+
+// write puts one layer over the other.
+func (p *pull) write(ctx context.Context, w *rootfs.Writer, layers []chan *os.File) error {
+	for i, l := range layers {
+		select {
+		case f := <-l:
+			err := p.layer(ctx, w, f, p.config.RootFS.DiffIDs[i])
+			f.Close()
+			if err != nil {
+				return errors.Stage(errors.Wrapf(err, "layer %d of %s", i+1, p.remote.ref.Name()), "image: unpack")
+			}
+			p.report(0, p.manifest.Layers[i].Size)
+		case <-ctx.Done():
+			return errors.Wrapf(context.Cause(ctx), "wait for a layer")
+		}
+	}
+	return nil
+}
+
+func (p *pull) layer(ctx context.Context, w *rootfs.Writer, f *os.File, diffID v1.Hash) error {
+	content, err := openLayer(ctx, f, diffID)
+	if err != nil {
+		return err
+	}
+	err = w.AddLayer(content, nil)
+	return errors.Join(err, content.finish(err == nil))
+}
+
+// every is how often progress is told.
+const every = 100 * time.Millisecond
+
+// report counts and tells how far we are: fetching is most of the work.
+func (p *pull) report(fetched, written int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fetched, p.written = p.fetched+fetched, p.written+written
+	if now := time.Now(); p.fetched == p.total || now.Sub(p.last) >= every {
+		p.last = now
+	} else {
+		return
+	}
+	total := float64(max(p.total, 1))
+	told := image.Progress{Step: "download", Done: 0.7*float64(p.fetched)/total + 0.25*float64(p.written)/total}
+	told.Message = fmt.Sprintf("%s of %s", units.HumanSize(float64(p.fetched)), units.HumanSize(float64(p.total)))
+	if p.fetched == p.total {
+		told.Step = "unpack"
+	}
+	p.progress(told)
+}

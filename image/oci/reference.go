@@ -1,0 +1,84 @@
+package oci
+
+import (
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// dockerHub is what users call the registry that serves under another name.
+const dockerHub = "docker.io"
+
+// parse reads a reference as Docker does: a name without a registry is one of Docker Hub's, one without a tag means "latest".
+func (s *Source) parse(text string) (name.Reference, error) {
+	ref, err := name.ParseReference(text)
+	if err != nil {
+		err = errors.Explainf(err, errors.Invalid, "%.200q is not the name of an image", text)
+		return nil, errors.Remedy(err, "write it as debian:12 or ghcr.io/owner/name@sha256:…")
+	}
+	if d, ok := ref.(name.Digest); ok && !strings.HasPrefix(d.DigestStr(), "sha256:") {
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "only sha256 digests are known here"), "use the image's tag")
+	}
+	return ref, nil
+}
+
+// hostOf returns the registry's host as users write it.
+func hostOf(repo name.Repository) string {
+	if host := repo.RegistryStr(); host != name.DefaultRegistry {
+		return host
+	}
+	return dockerHub
+}
+
+// repositories returns where to look for what repo has: its mirrors first.
+func (s *Source) repositories(repo name.Repository) ([]name.Repository, error) {
+	var all []name.Repository
+	for _, mirror := range s.opts.Mirrors[hostOf(repo)] {
+		host, prefix, _ := strings.Cut(strings.TrimRight(mirror, "/"), "/")
+		path := strings.TrimPrefix(prefix+"/"+repo.RepositoryStr(), "/")
+		at, err := name.NewRepository(host+"/"+path, s.nameOptions(host)...)
+		if err != nil {
+			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "the mirror %.200q of %s is not a registry", mirror, hostOf(repo)), "correct registries.mirrors")
+		}
+		all = append(all, at)
+	}
+	own, err := name.NewRepository(repo.Name(), s.nameOptions(hostOf(repo))...)
+	if err != nil {
+		return nil, errors.Wrapf(err, "parse a repository")
+	}
+	return append(all, own), nil
+}
+
+func (s *Source) nameOptions(host string) []name.Option {
+	if slices.Contains(s.opts.Insecure, host) {
+		return []name.Option{name.Insecure}
+	}
+	return nil
+}
+
+// newTransport returns what makes connections. Registries that never answer are given up; how long a body may take is not limited, but how long
+// none of it comes.
+func newTransport() http.RoundTripper {
+	t, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return http.DefaultTransport
+	}
+	t = t.Clone()
+	t.DialContext = (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	t.ResponseHeaderTimeout = time.Minute
+	t.MaxIdleConnsPerHost = parallel
+	return t
+}
+
+func join(all []string) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}

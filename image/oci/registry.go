@@ -1,0 +1,205 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// accepted are the manifests that we read, or refuse with a sentence of our own.
+var accepted = []types.MediaType{
+	types.OCIImageIndex, types.DockerManifestList, types.OCIManifestSchema1, types.DockerManifestSchema2, types.DockerManifestSchema1, types.DockerManifestSchema1Signed,
+}
+
+// remote is where an image's blobs are, for one caller.
+type remote struct {
+	source *Source
+	ref    name.Reference
+	opts   image.BuildOptions
+
+	mu       sync.Mutex
+	sessions []*session // guarded by mu; the mirrors' and the registry's own, connected when needed
+}
+
+// session is a connection to one repository.
+type session struct {
+	repo   name.Repository
+	client *http.Client // nil until connected
+	err    error        // why it is of no use
+}
+
+func (s *Source) remote(ref name.Reference, opts image.BuildOptions) *remote {
+	return &remote{source: s, ref: ref, opts: opts}
+}
+
+// each calls try with one session after another until one has an answer. The error is the last one's, which is the registry's own.
+func (r *remote) each(ctx context.Context, try func(*session) error) error {
+	r.mu.Lock()
+	if r.sessions == nil {
+		repos, err := r.source.repositories(r.ref.Context())
+		if err != nil {
+			r.mu.Unlock()
+			return err
+		}
+		for _, repo := range repos {
+			r.sessions = append(r.sessions, &session{repo: repo})
+		}
+	}
+	sessions := r.sessions
+	r.mu.Unlock()
+	for i, s := range sessions {
+		err := r.connect(ctx, s)
+		if err == nil {
+			err = try(s)
+		}
+		if err == nil || i == len(sessions)-1 || ctx.Err() != nil {
+			return err
+		}
+		logf.Warnf(ctx, "the mirror %s cannot give %s: %v", s.repo.RegistryStr(), r.ref.Name(), err)
+	}
+	return nil
+}
+
+// connect signs in. It happens once for all that wait for it.
+func (r *remote) connect(ctx context.Context, s *session) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.client != nil || s.err != nil {
+		return s.err
+	}
+	auth, err := r.authenticator(ctx, s.repo)
+	if err != nil {
+		s.err = err
+		return err
+	}
+	base := &retry{next: r.source.opts.Transport, pause: r.source.pause}
+	rt, err := transport.NewWithContext(ctx, s.repo.Registry, auth, base, []string{s.repo.Scope(transport.PullScope)})
+	if err != nil {
+		if ctx.Err() != nil {
+			return errors.Wrapf(context.Cause(ctx), "connect to %s", hostOf(s.repo))
+		}
+		s.err = r.explain(s, err)
+		return s.err
+	}
+	s.client = &http.Client{Transport: rt}
+	return nil
+}
+
+// authenticator returns who we are: what the caller says, else what the user's Docker configuration says.
+func (r *remote) authenticator(ctx context.Context, repo name.Repository) (authn.Authenticator, error) {
+	host := hostOf(repo)
+	if r.opts.Credentials != nil {
+		c, err := r.opts.Credentials(ctx, host)
+		if err != nil {
+			return nil, errors.Wrapf(err, "find the credentials for %s", host)
+		}
+		if c != (image.Credential{}) {
+			return authn.FromConfig(authn.AuthConfig{Username: c.User, Password: c.Password, RegistryToken: c.Token}), nil
+		}
+	}
+	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
+	if err != nil {
+		err = errors.Explainf(err, errors.Unauthenticated, "the Docker configuration of this user does not give the credentials for %s", host)
+		return nil, errors.Remedy(err, "check ~/.docker/config.json and the credential helper that it names")
+	}
+	return auth, nil
+}
+
+// get asks for a part of the repository. The caller closes the body.
+func (r *remote) get(ctx context.Context, s *session, path string, header http.Header) (*http.Response, error) {
+	url := fmt.Sprintf("%s://%s/v2/%s/%s", s.repo.Scheme(), s.repo.RegistryStr(), s.repo.RepositoryStr(), path)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, errors.Wrapf(err, "make a request")
+	}
+	for key, values := range header {
+		req.Header[key] = values
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, r.explain(s, err)
+	}
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return nil, errRange
+	}
+	wait, _ := retryAfter(resp.Header)
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for operators; what there is of it
+	return nil, r.refused(s, resp.StatusCode, wait, errors.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(said))))
+}
+
+// errRange says that there is nothing where we wanted to go on.
+var errRange = errors.Newf(errors.Unavailable, "the registry cannot go on where the download was cut")
+
+// manifest asks for a manifest by tag or digest.
+func (r *remote) manifest(ctx context.Context, s *session, identifier string) ([]byte, error) {
+	header := http.Header{}
+	for _, t := range accepted {
+		header.Add("Accept", string(t))
+	}
+	resp, err := r.get(ctx, s, "manifests/"+identifier, header)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxManifest+1))
+	if err != nil {
+		return nil, r.explain(s, err)
+	}
+	if len(text) > maxManifest {
+		return nil, errors.Newf(errors.Invalid, "the manifest of %s has more than %d bytes", r.ref.Name(), maxManifest)
+	}
+	return text, nil
+}
+
+// explain gives an error of a connection its kind and text.
+func (r *remote) explain(s *session, err error) error {
+	var refused *transport.Error
+	switch {
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return errors.Wrapf(err, "ask %s", hostOf(s.repo))
+	case errors.As(err, &refused):
+		return r.refused(s, refused.StatusCode, 0, err)
+	}
+	err = errors.Explainf(err, errors.Unavailable, "the registry %s cannot be reached", hostOf(s.repo))
+	return errors.Remedy(err, "check the name of the image and the network; a registry without TLS must be in registries.insecure")
+}
+
+// refused says what a status means.
+func (r *remote) refused(s *session, status int, wait time.Duration, cause error) error {
+	host, ref := hostOf(s.repo), r.ref.Name()
+	switch {
+	case status == http.StatusUnauthorized:
+		err := errors.Explainf(cause, errors.Unauthenticated, "the registry %s has no image %s for us: it does not exist, or needs other credentials", host, ref)
+		return errors.Remedy(err, "check the name; for a private image sign in with docker login %s", host)
+	case status == http.StatusForbidden:
+		return errors.Remedy(errors.Explainf(cause, errors.Denied, "the registry %s does not let us have %s", host, ref), "use credentials that may read it")
+	case status == http.StatusNotFound:
+		return errors.Remedy(errors.Explainf(cause, errors.NotFound, "the registry %s has no image %s", host, ref), "check the name and the tag")
+	case status == http.StatusTooManyRequests:
+		err := errors.Explainf(cause, errors.Unavailable, "the registry %s has had too many requests from here", host)
+		if wait > 0 {
+			return errors.Remedy(err, "try again in %v, or sign in to be allowed more", wait.Round(time.Second))
+		}
+		return errors.Remedy(err, "try again later, or sign in to be allowed more")
+	case status >= 500:
+		return errors.Remedy(errors.Explainf(cause, errors.Unavailable, "the registry %s has a fault of its own (status %d)", host, status), "try again later")
+	}
+	return errors.Remedy(errors.Explainf(cause, errors.Unavailable, "the registry %s answered with the status %d", host, status), "check that it is a registry")
+}

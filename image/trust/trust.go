@@ -1,0 +1,129 @@
+// Package trust puts the certificate authorities of this machine into images, so that sandboxes reach what the machine itself reaches
+// through an inspecting proxy.
+package trust
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+)
+
+// Bundle is where Debian keeps the certificate authorities that programs trust.
+const Bundle = "/etc/ssl/certs/ca-certificates.crt"
+
+// bundles are where distributions keep them; several may be one file.
+var bundles = []string{Bundle, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"}
+
+// anchors are where they look for more when they write the bundle anew. The last one is made if there is none.
+var anchors = []string{"/etc/pki/ca-trust/source/anchors", "/etc/pki/trust/anchors", "/usr/local/share/ca-certificates"}
+
+// maxBundle is how large a bundle may be; the usual ones have 200 KB.
+const maxBundle = 16 << 20
+
+// Certificate is one authority, as PEM, under the name of its file.
+type Certificate struct{ Name, PEM string }
+
+// Read returns the authorities in the *.crt files of dir, in the order of their names. As update-ca-certificates does, it passes over
+// what is not a certificate. A directory that does not exist has none.
+func Read(dir string) ([]Certificate, error) {
+	if _, err := os.Stat(dir); dir == "" || errors.IsNotExist(err) {
+		return nil, nil
+	}
+	var certs []Certificate
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".crt") {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		if errors.IsNotExist(err) { // a link to nothing
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for {
+			var block *pem.Block
+			if block, data = pem.Decode(data); block == nil {
+				return nil
+			}
+			if _, err := x509.ParseCertificate(block.Bytes); err != nil || block.Type != "CERTIFICATE" {
+				continue
+			}
+			sum := sha256.Sum256(block.Bytes)
+			text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})
+			certs = append(certs, Certificate{Name: "host-" + hex.EncodeToString(sum[:8]) + ".crt", PEM: string(text)})
+		}
+	})
+	err = errors.Explainf(err, errors.Denied, "the certificates in %s cannot be read", dir)
+	return certs, errors.Remedy(err, "make them readable, or set certificate_dir to another directory or to nothing")
+}
+
+// Env returns what tells programs that bring certificates of their own where the system's are.
+func Env(bundle string) map[string]string {
+	env := map[string]string{}
+	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "PIP_CERT"} {
+		env[name] = bundle
+	}
+	return env
+}
+
+// Add puts the authorities into an image that is being written, and returns the environment that its commands need for it. In an image that
+// trusts nobody yet, the bundle has these alone, and only programs that add it to their own are told.
+func Add(w *rootfs.Writer, certs []Certificate) (map[string]string, error) {
+	if len(certs) == 0 {
+		return nil, nil
+	}
+	dir := anchors[len(anchors)-1]
+	for _, d := range anchors {
+		if w.IsDir(d) {
+			dir = d
+			break
+		}
+	}
+	var all strings.Builder
+	for _, c := range certs {
+		all.WriteString(c.PEM)
+		if err := write(w, dir+"/"+c.Name, c.PEM); err != nil {
+			return nil, err
+		}
+	}
+	var env map[string]string
+	for _, name := range bundles {
+		old, err := w.ReadFile(name, maxBundle)
+		if errors.Is(err, errors.NotFound) || errors.Is(err, errors.Invalid) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if env == nil {
+			env = Env(name)
+		}
+		if strings.Contains(string(old), all.String()) { // by another name
+			continue
+		}
+		text := strings.TrimRight(string(old), "\n") + "\n" + all.String()
+		if err := w.Replace(name, []byte(strings.TrimLeft(text, "\n"))); err != nil {
+			return nil, err
+		}
+	}
+	if env != nil {
+		return env, nil
+	}
+	return map[string]string{"NODE_EXTRA_CA_CERTS": Bundle}, write(w, Bundle, all.String())
+}
+
+func write(w *rootfs.Writer, name, text string) error {
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(0, 0)}
+	return w.Add(hdr, strings.NewReader(text))
+}
