@@ -33,6 +33,9 @@ type Config struct {
 	Prices         Prices        // what a sandbox costs
 	IdleExit       time.Duration // a server started in the background ends after so long without use; 0 means never
 	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
+	Registries     Registries
+	ImageLimits    ImageLimits
+	ImageGC        ImageGC
 	Log            Log
 	Server         Server
 
@@ -75,6 +78,34 @@ type Server struct {
 	Rate       float64  // requests a second of each key; 0 means no limit
 }
 
+// Registries says how registries of images are reached.
+type Registries struct {
+	Mirrors  []string // "docker.io=mirror.example.org": asked before the registry itself
+	Insecure []string // "10.0.0.1:5000": hosts that may be spoken to without TLS
+}
+
+// MirrorsByHost returns the mirrors of each registry, in the order in which they are asked.
+func (r Registries) MirrorsByHost() map[string][]string {
+	all := map[string][]string{}
+	for _, pair := range r.Mirrors {
+		host, mirror, _ := strings.Cut(pair, "=")
+		all[host] = append(all[host], mirror)
+	}
+	return all
+}
+
+// ImageLimits are the most that an image of a registry may unpack to.
+type ImageLimits struct {
+	Bytes int64
+	Files int
+}
+
+// ImageGC says what the server removes once a day of images that nobody uses.
+type ImageGC struct {
+	Age  time.Duration // unused for so long; 0 means nothing is removed by itself
+	Size int64         // and beyond so many bytes in all; 0 means no limit
+}
+
 // Log says what is logged and how.
 type Log struct {
 	Level  slog.Level
@@ -105,6 +136,8 @@ func Default(env func(string) string) Config {
 		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, Currency: "USD"},
 		IdleExit:       10 * time.Minute,
 		CertificateDir: "/usr/local/share/ca-certificates",
+		ImageLimits:    ImageLimits{Bytes: 32 << 30, Files: 4_000_000},
+		ImageGC:        ImageGC{Age: 7 * 24 * time.Hour},
 		Log:            Log{Level: slog.LevelInfo, Format: "text"},
 		Server:         Server{Listen: "127.0.0.1:7777", Rate: 200},
 	}

@@ -113,6 +113,35 @@ var options = []option{
 			}
 			return absolute(c.CertificateDir)
 		}},
+	{"registries.mirrors", "asked before a registry itself: docker.io=mirror.example.org, with commas between",
+		func(c *Config) value { return (*listValue)(&c.Registries.Mirrors) },
+		func(c Config) string { return mirrors(c.Registries.Mirrors) }},
+	{"registries.insecure", "registries that may be spoken to without TLS: host:port, with commas between",
+		func(c *Config) value { return (*listValue)(&c.Registries.Insecure) },
+		func(c Config) string { return hosts(c.Registries.Insecure) }},
+	{"image_limits.bytes", "what an image of a registry may unpack to",
+		func(c *Config) value { return (*sizeValue)(&c.ImageLimits.Bytes) },
+		func(c Config) string {
+			return between(float64(c.ImageLimits.Bytes), 1<<20, 1<<50, "a size of at least 1MiB, such as 32GiB")
+		}},
+	{"image_limits.files", "how many files it may have",
+		func(c *Config) value { return (*countValue)(&c.ImageLimits.Files) },
+		func(c Config) string {
+			return between(float64(c.ImageLimits.Files), 100, 1<<30, "a number from 100 to 1073741824")
+		}},
+	{"image_gc.age", "once a day, images without a name that nobody used for so long are removed; 0 means never",
+		func(c *Config) value { return (*durationValue)(&c.ImageGC.Age) },
+		func(c Config) string {
+			if c.ImageGC.Age == 0 || c.ImageGC.Age >= time.Hour {
+				return ""
+			}
+			return "write a duration of at least 1h, such as 168h, or 0"
+		}},
+	{"image_gc.size", "and the longest unused ones beyond so many bytes in all; 0 means no limit",
+		func(c *Config) value { return (*sizeValue)(&c.ImageGC.Size) },
+		func(c Config) string {
+			return between(float64(c.ImageGC.Size), 0, 1<<60, "a size such as 50GiB, or 0 for no limit")
+		}},
 	{"server.listen", "where harvest up listens, host:port; none for the Unix socket only",
 		func(c *Config) value { return (*textValue)(&c.Server.Listen) },
 		func(c Config) string { return listenable(c.Server.Listen) }},
@@ -229,6 +258,28 @@ func positiveOrZero(d time.Duration) string {
 	return positive(d)
 }
 
+var hostPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?$`)
+
+func hosts(all []string) string {
+	for _, host := range all {
+		if !registryPattern.MatchString(host) {
+			return "write hosts, such as 10.0.0.1:5000"
+		}
+	}
+	return ""
+}
+
+func mirrors(all []string) string {
+	for _, pair := range all {
+		host, mirror, _ := strings.Cut(pair, "=")
+		at, _, _ := strings.Cut(mirror, "/")
+		if hosts([]string{host, at}) != "" {
+			return "write a registry and its mirror, such as docker.io=mirror.example.org"
+		}
+	}
+	return ""
+}
+
 var currencyPattern = regexp.MustCompile(`^[A-Z]{3}$`)
 
 func currency(text string) string {
@@ -259,7 +310,7 @@ func listenable(text string) string {
 
 var mailPattern = regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`)
 
-var hostPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+var registryPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 func names(all []string) string {
 	for _, name := range all {

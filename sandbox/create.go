@@ -196,15 +196,15 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 	return nil
 }
 
-// image finds the image, and builds it if it is the base image.
+// image finds the image. One that is not there is built, if it is the base image, or fetched from its registry.
 func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error) {
 	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.Account))
 	img, err := images.Find(ctx, p.Image)
-	if errors.Is(err, errors.NotFound) && p.Image == baseImage {
-		img, err = images.Build(ctx, image.Spec{Base: baseImage}, image.BuildOptions{Progress: p.Progress})
+	if errors.Is(err, errors.NotFound) {
+		img, err = images.Build(ctx, image.Spec{Base: p.Image}, image.BuildOptions{Progress: p.Progress, Credentials: f.credentials(e.record.Account)})
 	}
 	if errors.Is(err, errors.NotFound) {
-		err = errors.Remedy(err, "name an image that \"harvest image ls\" shows")
+		err = errors.Remedy(err, "name an image that \"harvest image ls\" shows, or one of a registry")
 	}
 	if err != nil {
 		return img, err
@@ -213,6 +213,17 @@ func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error
 	e.record.ImageID = img.ID
 	f.mu.Unlock()
 	return img, f.use(e, f.opts.Engine.Images(), img.ID)
+}
+
+// credentials looks for who we are at a registry among an account's secrets.
+func (f *Fleet) credentials(account string) func(context.Context, string) (image.Credential, error) {
+	if f.opts.Secrets == nil {
+		return nil
+	}
+	return func(ctx context.Context, host string) (image.Credential, error) {
+		login, _, err := f.opts.Secrets.Registry(ctx, account, "", host)
+		return image.Credential{User: login.User, Password: string(login.Password)}, err
+	}
 }
 
 // secrets returns the environment of commands with the secrets that p names. Their values stay hidden from the log until the

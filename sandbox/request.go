@@ -10,7 +10,7 @@ import (
 
 // Request is what a client may ask of Create. Every field is optional.
 type Request struct {
-	Image    string            `json:"image,omitempty"`   // id, unique beginning of an id, digest or name; "" means "base", which is built if missing
+	Image    string            `json:"image,omitempty"`   // id, unique beginning of an id, digest or name; "" means "base". What is missing is built, or fetched from its registry
 	Name     string            `json:"name,omitempty"`    // unique among the account's sandboxes that have not ended
 	Tags     map[string]string `json:"tags,omitempty"`    // for finding it
 	Env      map[string]string `json:"env,omitempty"`     // of every command

@@ -456,6 +456,9 @@ func (i stubImages) Build(ctx context.Context, spec image.Spec, opts image.Build
 	if err := i.s.called(ctx, "build"); err != nil {
 		return image.Image{}, err
 	}
+	if spec.Base == "none" {
+		return image.Image{}, errors.Newf(errors.NotFound, "no registry has an image %q", spec.Base)
+	}
 	if opts.Progress != nil {
 		opts.Progress(image.Progress{Step: "install " + spec.Base, Done: 1})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/debian"
+	"github.com/RelevanceAI/harvest/image/oci"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -21,8 +22,7 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 		logf.Warnf(ctx, "the engine fake isolates nothing: it is for tests only")
 		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes})
 	}
-	base := debian.New(debian.Options{CertificateDir: cfg.CertificateDir})
-	images, err := image.OpenLibrary(filepath.Join(cfg.Data, "images"), image.Sources{Named: map[string]image.Source{"base": base}})
+	images, err := openImages(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -37,6 +37,21 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 		return nil, errors.Join(err, volumes.Close())
 	}
 	return &withVolumes{eng, volumes}, nil
+}
+
+// openImages opens the library with everything that can make an image.
+func openImages(cfg config.Config) (*image.Library, error) {
+	registry, err := oci.Open(oci.Options{
+		Dir: filepath.Join(cfg.Data, "blobs"), CertificateDir: cfg.CertificateDir, Mirrors: cfg.Registries.MirrorsByHost(), Insecure: cfg.Registries.Insecure,
+		MaxBytes: cfg.ImageLimits.Bytes, MaxFiles: int64(cfg.ImageLimits.Files),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return image.OpenLibrary(filepath.Join(cfg.Data, "images"), image.Sources{
+		Named:    map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: cfg.CertificateDir})},
+		Registry: registry,
+	})
 }
 
 // withVolumes is gVisor's engine together with the volumes that were opened for it.

@@ -51,8 +51,8 @@ func (b *blobs) open(digest v1.Hash) (*os.File, error) {
 }
 
 // put keeps text as a blob.
-func (b *blobs) put(digest v1.Hash, text []byte) error {
-	f, err := b.lock(context.Background(), digest)
+func (b *blobs) put(ctx context.Context, digest v1.Hash, text []byte) error {
+	f, err := b.lock(ctx, digest)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (s *Source) manifest(ctx context.Context, r *remote, identifier string) ([]
 		err := errors.Newf(errors.Unavailable, "the registry sent another manifest than the digest of %s says", r.ref.Name())
 		return nil, v1.Hash{}, errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
 	}
-	return text, digest, s.blobs.put(digest, text)
+	return text, digest, s.blobs.put(ctx, digest, text)
 }
 
 // small returns a blob that fits into memory, nil if it is not there or damaged.
