@@ -98,16 +98,16 @@ func (d Draft) event() (*Event, error) {
 	if !typePattern.MatchString(d.Type) || len(d.Type) > 64 {
 		return nil, errors.Errorf("%.100q cannot be a type of events", d.Type)
 	}
-	data, err := encode(d.Data)
+	data, err := Encode(d.Data)
 	if err != nil {
 		return nil, errors.Wrapf(err, "the data of an event %s", d.Type)
 	}
 	return &Event{Stream: d.Stream, Type: d.Type, Time: time.Now().UTC().Truncate(time.Microsecond), Data: data}, nil
 }
 
-// encode returns data as JSON on one line, in which no text has a secret value. Names of fields and numbers stay as they are:
+// Encode returns data as JSON on one line, in which no text has a secret value. Names of fields and numbers stay as they are:
 // readers rely on them.
-func encode(data any) (json.RawMessage, error) {
+func Encode(data any) (json.RawMessage, error) {
 	if data == nil {
 		return json.RawMessage("{}"), nil
 	}

@@ -1,0 +1,232 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// maxOutput bounds the output that the history has of a run, in bytes of JSON.
+const maxOutput = 64 << 10
+
+// loop begins what is due, until Close.
+func (s *Scheduler) loop() {
+	for s.ctx.Err() == nil {
+		timer := time.NewTimer(s.step())
+		select {
+		case <-timer.C:
+		case <-s.wake:
+		case <-s.ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// step begins what is due, and returns when to look again.
+func (s *Scheduler) step() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return tick
+	}
+	now := s.now()
+	wait := tick
+	for _, e := range s.entries {
+		if e.bad != nil {
+			continue
+		}
+		if err := s.due(e, now); err != nil {
+			logf.Errorf(s.ctx, "the schedule %s of %s: %v", e.job.Name, e.job.Account, err)
+			wait = min(wait, storePause)
+			continue
+		}
+		if !e.job.Next.IsZero() && !s.opts.ByHand {
+			wait = min(wait, e.job.Next.Sub(now))
+		}
+		if e.retry != nil && e.running == nil {
+			wait = min(wait, e.retry.RetryAt.Sub(now))
+		}
+	}
+	return max(wait, time.Millisecond)
+}
+
+// due begins what is due of e, or notes why not. mu is held.
+func (s *Scheduler) due(e *entry, now time.Time) error {
+	next := e.job.Next
+	if s.opts.ByHand {
+		next = time.Time{}
+	}
+	if !next.IsZero() && next.Sub(e.times.NextAfter(now, now)) > setBack {
+		// The clock was set back by so much that it was wrong before.
+		job := e.job
+		job.Next = e.times.NextAfter(now, now)
+		logf.Warnf(s.ctx, "the clock was set back: the schedule %s is due at %s now", job.Name, job.Next.Format(time.RFC3339))
+		if err := s.opts.Store.Put(s.ctx, job); err != nil {
+			return err
+		}
+		e.job = job
+	}
+	if !next.IsZero() && !now.Before(next) {
+		return s.fire(e, next, now)
+	}
+	if r := e.retry; r != nil && e.running == nil && (!now.Before(r.RetryAt) || r.RetryAt.Sub(now) > longPause) {
+		_, err := s.begin(s.ctx, e, e.job, r.Due, r.Attempt+1)
+		return err
+	}
+	return nil
+}
+
+// fire has a job whose time has come run, unless it runs already, or that is too long ago. mu is held.
+func (s *Scheduler) fire(e *entry, due, now time.Time) error {
+	job := e.job
+	job.Next = e.times.NextAfter(due, now)
+	skip := ""
+	switch {
+	case e.running != nil:
+		skip = "the run that began at " + e.running.Started.Format(time.RFC3339) + " goes on"
+	case now.Sub(due) > lateness && job.Missed == Skip:
+		skip = "its time was over by " + now.Sub(due).Round(time.Second).String() + ", since no server was running or the clock was set"
+	}
+	if skip == "" {
+		_, err := s.begin(s.ctx, e, job, due, 1)
+		return err
+	}
+	run := Run{ID: newID(), Account: job.Account, Job: job.Name, Due: due, Status: Skipped, Reason: skip, Started: now, Ended: now}
+	if err := s.opts.Store.Put(s.ctx, job, run); err != nil {
+		return err
+	}
+	e.job = job
+	logf.Warnf(s.ctx, "the schedule %s is skipped: %s", job.Name, skip)
+	return nil
+}
+
+// begin persists that e, as job has it, runs, and then runs it. It takes the place of an attempt that waits. mu is held.
+func (s *Scheduler) begin(ctx context.Context, e *entry, job Job, due time.Time, attempt int) (Run, error) {
+	run := Run{ID: newID(), Account: job.Account, Job: job.Name, Due: due, Attempt: attempt, Status: Running, Started: s.now()}
+	runs := []Run{run}
+	if e.retry != nil {
+		runs = append(runs, withoutRetry(*e.retry))
+	}
+	if err := s.opts.Store.Put(ctx, job, runs...); err != nil {
+		return Run{}, err
+	}
+	shown := run
+	e.job, e.retry, e.running, e.done = job, nil, &shown, make(chan struct{})
+	timeout := time.Duration(job.TimeoutSeconds * float64(time.Second))
+	running, cancel := context.WithTimeout(logf.With(s.ctx, "schedule", job.Name, "run_id", run.ID), timeout)
+	e.cancel = cancel
+	logf.Infof(running, "attempt %d begins", attempt)
+	s.tasks.Go(func() {
+		start := time.Now()
+		output, err := s.call(running, job)
+		s.ended(running, e, run, output, err, time.Since(start))
+		cancel()
+	})
+	return run, nil
+}
+
+// call runs the function of a job. A panic is an error of that job, not the end of the server.
+func (s *Scheduler) call(ctx context.Context, job Job) (output any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = errors.Errorf("a panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return s.opts.Kinds[job.Kind](ctx, job.Args)
+}
+
+// ended persists how a run went, and whether it is tried again.
+func (s *Scheduler) ended(ctx context.Context, e *entry, run Run, output any, err error, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer close(e.done)
+	defer s.look()
+	e.running, e.cancel = nil, nil
+	if e.deleted {
+		return
+	}
+	run.Ended, run.Seconds, run.Output = s.now(), took.Seconds(), encode(output)
+	switch {
+	case err == nil:
+		run.Status = Succeeded
+		logf.Infof(ctx, "attempt %d succeeded after %s", run.Attempt, took.Round(time.Millisecond))
+	case s.ctx.Err() != nil:
+		run.Status, run.Reason = Interrupted, "the server ended while it ran"
+	case ctx.Err() != nil:
+		run.Status, run.Reason = TimedOut, fmt.Sprintf("its time limit of %s was reached", time.Duration(e.job.TimeoutSeconds*float64(time.Second)))
+	default:
+		run.Status, run.Reason = Failed, reason(err)
+	}
+	if err != nil {
+		if run.Attempt <= e.job.Retries && !e.job.Paused && !final(err) {
+			run.RetryAt = run.Ended
+			if run.Status != Interrupted {
+				run.RetryAt = run.Ended.Add(pauseAfter(run.Attempt))
+			}
+		}
+		logf.Warnf(ctx, "attempt %d: %s (again: %t): %v", run.Attempt, run.Status, !run.RetryAt.IsZero(), err)
+	}
+	// Not interrupted by Close: what happened must be known.
+	keep := context.WithoutCancel(ctx)
+	if err := s.opts.Store.Put(keep, e.job, run); err != nil {
+		logf.Errorf(ctx, "record how the schedule went: %v", err)
+	}
+	if !run.RetryAt.IsZero() {
+		e.retry = &run
+	}
+	if err := s.opts.Store.Trim(keep, run.Account, run.Job, s.opts.Keep); err != nil {
+		logf.Errorf(ctx, "shorten the history: %v", err)
+	}
+}
+
+// final reports whether err stays, however often it is tried.
+func final(err error) bool {
+	switch errors.KindOf(err) {
+	case errors.Invalid, errors.Unsupported, errors.Denied:
+		return true
+	}
+	return false
+}
+
+// reason is what the history says about err.
+func reason(err error) string {
+	text := errors.Message(err)
+	if stage := errors.StageOf(err); stage != "" {
+		text = stage + ": " + text
+	}
+	if remedy := errors.RemedyOf(err); remedy != "" {
+		text += "; " + remedy
+	}
+	return logf.Redacted(text)
+}
+
+// pauseAfter is how long to wait after an attempt: twice as long each time, and not all at the same moment.
+func pauseAfter(attempt int) time.Duration {
+	pause := min(firstPause<<(attempt-1), longPause)
+	return pause/2 + rand.N(pause/2)
+}
+
+// encode returns output as the history keeps it.
+func encode(output any) json.RawMessage {
+	if output == nil {
+		return nil
+	}
+	text, err := event.Encode(output)
+	if err != nil {
+		text, err = event.Encode(map[string]string{"problem": "the output is not JSON, or far too long"})
+	}
+	if err == nil && len(text) > maxOutput {
+		text, err = event.Encode(map[string]any{"truncated_bytes": len(text), "head": string(text[:maxOutput/2])})
+	}
+	if err != nil {
+		return nil
+	}
+	return text
+}
