@@ -241,14 +241,14 @@ type ProcessInfo struct {
 
 // Warmer boots sandboxes ahead of need.
 type Warmer interface {
-	// Warm boots a sandbox that is not tied to an image, with the limits that it will have.
-	Warm(ctx context.Context, limits Limits, network Network) (Warm, error)
+	// Warm boots a sandbox that is not tied to an image or a network, with the limits that it will have.
+	Warm(ctx context.Context, limits Limits) (Warm, error)
 }
 
 // Warm is a booted sandbox that waits for its spec.
 type Warm interface {
 	Handle() Handle
-	// Claim makes it the sandbox that spec describes; limits and network must be those of Warm. On failure it is destroyed.
+	// Claim makes it the sandbox that spec describes; the limits must be those of Warm. On failure it is destroyed.
 	Claim(ctx context.Context, spec Spec) (Sandbox, error)
 	// Destroy discards it. It is repeatable, and does nothing after a Claim that succeeded.
 	Destroy(ctx context.Context) error

@@ -12,12 +12,11 @@ import (
 
 // pool keeps booted sandboxes with the default limits. A nil pool is always empty.
 type pool struct {
-	fleet   *Fleet
-	warmer  engine.Warmer
-	limits  engine.Limits
-	network engine.Network
-	ready   chan engine.Warm // full when there are enough
-	more    chan struct{}    // tells the filler to look
+	fleet  *Fleet
+	warmer engine.Warmer
+	limits engine.Limits
+	ready  chan engine.Warm // full when there are enough
+	more   chan struct{}    // tells the filler to look
 }
 
 const firstRefillPause = 100 * time.Millisecond
@@ -38,7 +37,7 @@ func (f *Fleet) openPool() {
 		return
 	}
 	f.pool = &pool{
-		fleet: f, warmer: warmer, limits: p.limits, network: engine.Network{Mode: engine.NetworkMode(p.Network.Mode)},
+		fleet: f, warmer: warmer, limits: p.limits,
 		ready: make(chan engine.Warm, f.opts.Warm), more: make(chan struct{}, 1),
 	}
 	f.tasks.Go(f.pool.fill)
@@ -46,7 +45,7 @@ func (f *Fleet) openPool() {
 
 // take returns a warm sandbox that fits, or nil. It never waits.
 func (p *pool) take(plan plan) engine.Warm {
-	if p == nil || plan.Cold || plan.limits != p.limits || engine.NetworkMode(plan.Network.Mode) != p.network.Mode {
+	if p == nil || plan.Cold || plan.limits != p.limits {
 		return nil
 	}
 	select {
@@ -87,7 +86,7 @@ func (p *pool) fill() {
 			}
 			continue
 		}
-		w, err := p.warmer.Warm(f.ctx, p.limits, p.network)
+		w, err := p.warmer.Warm(f.ctx, p.limits)
 		if err != nil {
 			if f.ctx.Err() == nil {
 				logf.Warnf(f.ctx, "boot a warm sandbox (again in %s): %v", pause, err)

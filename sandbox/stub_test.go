@@ -153,7 +153,7 @@ func (s *stub) List(ctx context.Context) ([]engine.Handle, error) {
 	return all, nil
 }
 
-func (s *stub) Warm(ctx context.Context, _ engine.Limits, _ engine.Network) (engine.Warm, error) {
+func (s *stub) Warm(ctx context.Context, _ engine.Limits) (engine.Warm, error) {
 	if err := s.called(ctx, "warm"); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ var someLimits = engine.Limits{Memory: 512 << 20}
 
 func newWarm(t *testing.T, s *suite) engine.Warm {
 	t.Helper()
-	w, err := s.engine.(engine.Warmer).Warm(patient(t), someLimits, engine.Network{Mode: "none"})
+	w, err := s.engine.(engine.Warmer).Warm(patient(t), someLimits)
 	if err != nil {
 		t.Fatalf("Warm: %v", err)
 	}
@@ -109,7 +109,7 @@ func checkClaimRefused(t *testing.T, s *suite) {
 
 func checkWarmRestart(t *testing.T, s *suite) {
 	s = s.separate(t)
-	w, err := s.engine.(engine.Warmer).Warm(patient(t), someLimits, engine.Network{Mode: "none"})
+	w, err := s.engine.(engine.Warmer).Warm(patient(t), someLimits)
 	if err != nil {
 		t.Fatalf("Warm: %v", err)
 	}

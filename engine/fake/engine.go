@@ -158,7 +158,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 }
 
 // Warm makes a directory that belongs to no spec yet.
-func (e *Engine) Warm(ctx context.Context, _ engine.Limits, _ engine.Network) (engine.Warm, error) {
+func (e *Engine) Warm(ctx context.Context, _ engine.Limits) (engine.Warm, error) {
 	if err := e.fault(OpWarm); err != nil {
 		return nil, err
 	}

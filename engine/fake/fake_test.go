@@ -131,14 +131,14 @@ func TestFailNext(t *testing.T) {
 			return err
 		},
 		fake.OpWarm: func() error {
-			w, err := e.Warm(ctx, engine.Limits{}, engine.Network{})
+			w, err := e.Warm(ctx, engine.Limits{})
 			if err == nil {
 				err = w.Destroy(ctx)
 			}
 			return err
 		},
 		fake.OpClaim: func() error {
-			w, err := e.Warm(ctx, engine.Limits{}, engine.Network{})
+			w, err := e.Warm(ctx, engine.Limits{})
 			if err != nil {
 				t.Fatal(err)
 			}

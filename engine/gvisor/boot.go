@@ -20,7 +20,7 @@ import (
 )
 
 // boot starts a keeper for ref, which boots gVisor and, unless claim is nil, the image. On failure ref is gone.
-func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, network engine.Network, claim *wire.ClaimArgs, stage func(string, time.Duration)) (err error) {
+func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, claim *wire.ClaimArgs, stage func(string, time.Duration)) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.remove(ref))
@@ -30,7 +30,7 @@ func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, net
 		return errors.Wrapf(err, "boot sandbox %s", ref)
 	}
 	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Platform: e.opts.Platform, Rootless: e.rootless, Limits: limits,
-		Network: network, OutputBytes: e.opts.OutputBytes, Claim: claim}
+		OutputBytes: e.opts.OutputBytes, Claim: claim}
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)
 	}
@@ -130,10 +130,7 @@ func (e *Engine) lastWords(ref string) string {
 }
 
 // Warm implements engine.Warmer.
-func (e *Engine) Warm(ctx context.Context, limits engine.Limits, network engine.Network) (engine.Warm, error) {
-	if err := checkNetwork(network); err != nil {
-		return nil, err
-	}
+func (e *Engine) Warm(ctx context.Context, limits engine.Limits) (engine.Warm, error) {
 	ref := newRef()
 	if _, err := e.take(ref, ""); err != nil {
 		return nil, err
@@ -141,7 +138,7 @@ func (e *Engine) Warm(ctx context.Context, limits engine.Limits, network engine.
 	if err := e.writeUses(ref, uses{}); err != nil {
 		return nil, errors.Join(err, e.remove(ref))
 	}
-	if err := e.boot(ctx, ref, limits, network, nil, nil); err != nil {
+	if err := e.boot(ctx, ref, limits, nil, nil); err != nil {
 		return nil, err
 	}
 	return &warm{e: e, ref: ref}, nil

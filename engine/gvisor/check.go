@@ -112,7 +112,7 @@ func trial(ctx context.Context, dir, executable string) (err error) {
 		return err
 	}
 	defer e.Close()
-	w, err := e.Warm(ctx, engine.Limits{CPU: 1, Memory: 256 << 20, Processes: 100}, engine.Network{Mode: "none"})
+	w, err := e.Warm(ctx, engine.Limits{CPU: 1, Memory: 256 << 20, Processes: 100})
 	if err != nil {
 		return err
 	}

@@ -244,18 +244,6 @@ func TestProgramThatNeedsSharedLibraries(t *testing.T) {
 	}
 }
 
-func TestNetworkModesOfLaterVersionsAreRefused(t *testing.T) {
-	testenv.Root(t)
-	e := open(t, testenv.DataDir(t))
-	_, err := e.Create(t.Context(), engine.Spec{ID: "one", Image: "base", Network: engine.Network{Mode: "default"}})
-	if !errors.Is(err, errors.Unsupported) || errors.RemedyOf(err) == "" {
-		t.Errorf("Create: %v", err)
-	}
-	if _, err := e.Warm(t.Context(), engine.Limits{}, engine.Network{Mode: "default"}); !errors.Is(err, errors.Unsupported) {
-		t.Errorf("Warm: %v", err)
-	}
-}
-
 func TestCheckSaysWhatWorks(t *testing.T) {
 	testenv.Root(t)
 	found := map[string]gvisor.Finding{}

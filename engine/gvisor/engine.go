@@ -141,7 +141,7 @@ func checkStatic(path string) error {
 }
 
 func (e *Engine) sandboxes() string        { return filepath.Join(e.opts.Dir, "sandboxes") }
-func (e *Engine) initImage() string        { return filepath.Join(e.opts.Dir, "init.erofs") }
+func (e *Engine) initImage() string        { return filepath.Join(e.opts.Dir, keeper.InitName()) }
 func (e *Engine) dir(ref string) string    { return filepath.Join(e.sandboxes(), ref) }
 func (e *Engine) cgroup(ref string) string { return "harvest-" + ref }
 
@@ -244,7 +244,8 @@ func (e *Engine) Close() error {
 // Capabilities implements engine.Engine.
 func (e *Engine) Capabilities() engine.Capabilities {
 	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: true, Snapshot: true, Isolated: true,
-		Limits: []string{"cpu", "memory", "processes", "disk", "files"}}
+		Network: true,
+		Limits:  []string{"cpu", "memory", "processes", "disk", "files"}}
 	if e.rootless {
 		c.Isolation += " rootless"
 	}
@@ -280,15 +281,12 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 
 // Create implements engine.Engine.
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
-	if err := checkNetwork(spec.Network); err != nil {
-		return nil, err
-	}
 	ref := newRef()
 	claim, err := e.prepare(ctx, ref, spec)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.boot(ctx, ref, spec.Limits, spec.Network, claim, spec.Stage); err != nil {
+	if err := e.boot(ctx, ref, spec.Limits, claim, spec.Stage); err != nil {
 		return nil, err
 	}
 	return &Sandbox{e: e, h: engine.Handle{ID: spec.ID, Ref: ref}}, nil
@@ -312,7 +310,7 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 		return nil, errors.Join(err, e.remove(ref))
 	}
 	claim := &wire.ClaimArgs{ID: spec.ID, Root: e.opts.Images.Root(img), Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: map[string]string{},
-		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User)}
+		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network}
 	maps.Copy(claim.Env, img.Config.Env)
 	maps.Copy(claim.Env, spec.Env)
 	for _, m := range spec.Mounts {
@@ -331,12 +329,4 @@ func (e *Engine) writeUses(ref string, u uses) error {
 		err = os.WriteFile(filepath.Join(e.dir(ref), usesFile), b, 0o600)
 	}
 	return errors.Wrapf(err, "write down what sandbox %s uses", ref)
-}
-
-func checkNetwork(n engine.Network) error {
-	if n.Mode == "" || n.Mode == "none" {
-		return nil
-	}
-	err := errors.Newf(errors.Unsupported, "the network mode %q is not available in this version", n.Mode)
-	return errors.Remedy(err, "use --network none")
 }

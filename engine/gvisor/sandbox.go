@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Sandbox is a gVisor sandbox. It is an engine.Sandbox and engine.ProcessOpener.
+// Sandbox is a gVisor sandbox. It is an engine.Sandbox, engine.ProcessOpener, engine.Networker and engine.Dialer.
 type Sandbox struct {
 	e *Engine
 	h engine.Handle

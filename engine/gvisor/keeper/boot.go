@@ -54,7 +54,7 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 			return nil, err
 		}
 	}
-	g.spec = g.baseSpec(append([]string{"/init"}, g.processLimit()...))
+	g.spec = g.baseSpec(initArgs("/init", "sandbox", g.processLimit()...))
 	g.spec.Mounts = []specs.Mount{{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"}}
 	g.spec.Root.Readonly = true
 	g.spec.Annotations[annotationType] = "sandbox"
@@ -91,16 +91,16 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 // cgroupsInside is where gVisor's own control groups are mounted.
 const cgroupsInside = "/sys/fs/cgroup"
 
-// processLimit returns the arguments with which the root container's init program limits the processes of the main container:
+// processLimit returns how the root container's init program limits the processes of the main container:
 // inside gVisor, going beyond the limit is an ordinary EAGAIN. The main container sees its group as the root of a namespace of
 // its own and cannot change the limit. The host's cgroup has a wider one.
-func (g *guest) processLimit() []string {
+func (g *guest) processLimit() []initStep {
 	n := g.args.Limits.Processes
 	if n <= 0 {
 		return nil
 	}
 	group := filepath.Join(cgroupsInside, g.mainID())
-	return []string{"sandbox", strconv.Itoa(n + 1), group, filepath.Join(group, "pids.max")} // init is one
+	return []initStep{{dir: group, file: filepath.Join(group, "pids.max"), content: strconv.Itoa(n + 1)}} // init is one
 }
 
 // joinCgroup moves gVisor's processes to their cgroup: the sentry, and the stubs that run programs. What they fork afterwards
@@ -246,9 +246,9 @@ func (g *guest) mainID() string { return g.args.Ref + "-main" }
 
 // claim starts the main container. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
-	spec := g.baseSpec([]string{initPath + "/init", c.Hostname})
-	// The init program needs it for the host name, and gives it up after.
-	names := []string{"CAP_SYS_ADMIN"}
+	spec := g.baseSpec(initArgs(initPath+"/init", c.Hostname, nameFiles(c.Hostname)...))
+	// The init program needs them for the host name and the files, and gives them up after.
+	names := []string{"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"}
 	spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	spec.Process.Capabilities = &specs.LinuxCapabilities{Effective: names, Permitted: names, Bounding: names}
 	spec.Annotations[annotationType] = "container"
@@ -325,7 +325,7 @@ func (g *guest) startAlone(spec *specs.Spec, root string) error {
 	if err := g.sb.CreateSubcontainer(g.conf, g.mainID(), nil); err != nil {
 		return errors.Wrapf(err, "announce container")
 	}
-	err = g.sb.StartSubcontainer(spec, g.conf, g.mainID(), []*os.File{null, null, null}, []*os.File{rootFile, initFile},
+	err = g.sb.StartSubcontainer(spec, g.conf, g.mainID(), []*os.File{null, os.Stdout, null}, []*os.File{rootFile, initFile},
 		[]*os.File{upper}, nil, []specutils.GoferMountConf{rootConf, {Lower: specutils.Erofs, Upper: specutils.NoOverlay}})
 	return errors.Wrapf(err, "start container")
 }

@@ -133,7 +133,7 @@ func winsize(s engine.Size) *pty.Winsize {
 
 // start starts a command. Unless args.Quiet, follower gets all its output and the command waits for it.
 func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follower, err error) {
-	if err := k.errEnded(); err != nil {
+	if err := k.awaitReady(); err != nil {
 		return nil, nil, err
 	}
 	k.mu.Lock()
@@ -141,9 +141,6 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	k.started++
 	id := "p" + strconv.Itoa(k.started)
 	k.mu.Unlock()
-	if claim == nil {
-		return nil, nil, errors.Newf(errors.Conflict, "the sandbox has no image yet")
-	}
 	exec, err := k.execArgs(args, claim, id)
 	if err != nil {
 		return nil, nil, err

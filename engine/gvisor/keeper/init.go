@@ -1,7 +1,9 @@
 package keeper
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 
@@ -23,72 +25,123 @@ const initBase = 0x400000
 
 func (a *assembler) emit(b ...byte) { a.code = append(a.code, b...) }
 
-// initProgram returns a static ELF executable that is process 1 of a sandbox: it lets the kernel reap orphans, sets the host
-// name to its first argument if there is one, writes its second argument to the file that its fourth names in the directory
-// that its third names, which it makes, if they are there, gives up all capabilities, and sleeps. An image need not bring anything for it, and it costs one page of memory and no start-up time.
-func initProgram() []byte {
-	const (
-		headers = 64 + 56
-		// The data follows the code, at fixed offsets from it.
-		dataAt    = 192
-		actAt     = dataAt      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
-		capHeadAt = dataAt + 32 // struct cap_header: _LINUX_CAPABILITY_VERSION_3, this process
-		capDataAt = dataAt + 40 // two empty struct cap_data
-		end       = dataAt + 64
-	)
-	var a assembler
-	// lea loads the address of the data at offset into a register: op is its opcode bytes.
-	lea := func(op []byte, offset int) {
-		a.emit(op...)
-		rel := make([]byte, 4)
-		binary.LittleEndian.PutUint32(rel, uint32(offset-(len(a.code)+4)))
-		a.emit(rel...)
+// relative emits an instruction whose last four bytes are the way from its end to target.
+func (a *assembler) relative(target int, op ...byte) {
+	a.emit(op...)
+	a.code = binary.LittleEndian.AppendUint32(a.code, uint32(target-(len(a.code)+4)))
+}
+
+// ahead emits a jump; calling what it returns makes the place reached by then its target.
+func (a *assembler) ahead(op ...byte) func() {
+	a.relative(0, op...)
+	end := len(a.code)
+	return func() { binary.LittleEndian.PutUint32(a.code[end-4:], uint32(len(a.code)-end)) }
+}
+
+// syscall emits mov eax, number; syscall.
+func (a *assembler) syscall(number byte) { a.emit(0xb8, number, 0, 0, 0, 0x0f, 0x05) }
+
+// length emits what counts the bytes of the string at [rsi] into edx.
+func (a *assembler) length() {
+	a.emit(0x31, 0xd2)          // xor edx, edx
+	a.emit(0x80, 0x3c, 0x16, 0) // cmp byte [rsi+rdx], 0
+	a.emit(0x74, 4)             // je over the next 4 bytes
+	a.emit(0xff, 0xc2)          // inc edx
+	a.emit(0xeb, 0xf6)          // jmp to the cmp
+}
+
+// initStep is a file that the init program writes.
+type initStep struct {
+	dir     string // is made if missing
+	file    string // is made if missing, and written
+	content string
+	rename  string // what the file is called in the end, in place of what is there, be it a symbolic link; "" leaves it
+}
+
+// initArgs returns the arguments of the init program.
+func initArgs(program, hostname string, steps ...initStep) []string {
+	args := []string{program, hostname}
+	for _, s := range steps {
+		args = append(args, s.dir, s.file, s.content, s.rename)
 	}
-	syscall := func(number byte) { a.emit(0xb8, number, 0, 0, 0, 0x0f, 0x05) } // mov eax, number; syscall
+	return args
+}
 
+// Where the init program's data lies, from the beginning of its code.
+const (
+	initData    = 256
+	initAct     = initData      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
+	initCapHead = initData + 32 // struct cap_header: _LINUX_CAPABILITY_VERSION_3, this process
+	initCapData = initData + 40 // two empty struct cap_data
+	initEnd     = initData + 64
+)
+
+// initCode returns the code of the init program.
+func initCode() []byte {
+	var a assembler
 	// rt_sigaction(SIGCHLD, act, nil, 8)
-	a.emit(0xbf, 17, 0, 0, 0)            // mov edi, 17
-	lea([]byte{0x48, 0x8d, 0x35}, actAt) // lea rsi, [act]
-	a.emit(0x31, 0xd2)                   // xor edx, edx
-	a.emit(0x41, 0xba, 8, 0, 0, 0)       // mov r10d, 8
-	syscall(13)
-	// if argc >= 2: sethostname(argv[1], strlen(argv[1]))
-	a.emit(0x48, 0x83, 0x3c, 0x24, 2)    // cmp qword [rsp], 2
-	a.emit(0x7c, 24)                     // jl over the next 24 bytes
-	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x10) // mov rdi, [rsp+16]
-	a.emit(0x31, 0xf6)                   // xor esi, esi
-	a.emit(0x80, 0x3c, 0x37, 0)          // cmp byte [rdi+rsi], 0
-	a.emit(0x74, 4)                      // je over the next 4 bytes
-	a.emit(0xff, 0xc6)                   // inc esi
-	a.emit(0xeb, 0xf6)                   // jmp to the cmp
-	syscall(170)
-	// if argc >= 5: mkdir(argv[3], 0755); fd = open(argv[4], O_WRONLY); write(fd, argv[2], strlen(argv[2])); close(fd)
-	a.emit(0x48, 0x83, 0x3c, 0x24, 5)    // cmp qword [rsp], 5
-	a.emit(0x7c, 69)                     // jl over the next 69 bytes
-	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x20) // mov rdi, [rsp+32]
-	a.emit(0xbe, 0xed, 1, 0, 0)          // mov esi, 0755
-	syscall(83)
-	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x28) // mov rdi, [rsp+40]
-	a.emit(0xbe, 1, 0, 0, 0)             // mov esi, O_WRONLY
-	a.emit(0x31, 0xd2)                   // xor edx, edx
-	syscall(2)
-	a.emit(0x89, 0xc7)                   // mov edi, eax
-	a.emit(0x48, 0x8b, 0x74, 0x24, 0x18) // mov rsi, [rsp+24]
-	a.emit(0x31, 0xd2)                   // xor edx, edx
-	a.emit(0x80, 0x3c, 0x16, 0)          // cmp byte [rsi+rdx], 0
-	a.emit(0x74, 4)                      // je over the next 4 bytes
-	a.emit(0xff, 0xc2)                   // inc edx
-	a.emit(0xeb, 0xf6)                   // jmp to the cmp
-	syscall(1)
-	syscall(3)
+	a.emit(0xbf, 17, 0, 0, 0)             // mov edi, 17
+	a.relative(initAct, 0x48, 0x8d, 0x35) // lea rsi, [act]
+	a.emit(0x31, 0xd2)                    // xor edx, edx
+	a.emit(0x41, 0xba, 8, 0, 0, 0)        // mov r10d, 8
+	a.syscall(13)
+	a.emit(0x48, 0x83, 0x3c, 0x24, 2)  // cmp qword [rsp], 2
+	noArguments := a.ahead(0x0f, 0x8c) // jl
+	// sethostname(argv[1], strlen(argv[1]))
+	a.emit(0x48, 0x8b, 0x74, 0x24, 0x10) // mov rsi, [rsp+16]
+	a.emit(0x48, 0x89, 0xf7)             // mov rdi, rsi
+	a.length()
+	a.emit(0x89, 0xd6) // mov esi, edx
+	a.syscall(170)
+	// for p = &argv[2]; *p != nil; p += 4 { dir, file, content, rename = p[0], p[1], p[2], p[3]; … }
+	a.emit(0x48, 0x8d, 0x5c, 0x24, 0x18) // lea rbx, [rsp+24]
+	loop := len(a.code)
+	a.emit(0x48, 0x8b, 0x3b)      // mov rdi, [rbx]
+	a.emit(0x48, 0x85, 0xff)      // test rdi, rdi
+	noMore := a.ahead(0x0f, 0x84) // je
+	// mkdir(dir, 0755)
+	a.emit(0xbe, 0xed, 1, 0, 0) // mov esi, 0755
+	a.syscall(83)
+	// fd = open(file, O_WRONLY|O_CREAT|O_TRUNC, 0644)
+	a.emit(0x48, 0x8b, 0x7b, 0x08) // mov rdi, [rbx+8]
+	a.emit(0xbe, 0x41, 2, 0, 0)    // mov esi, 01101
+	a.emit(0xba, 0xa4, 1, 0, 0)    // mov edx, 0644
+	a.syscall(2)
+	// write(fd, content, strlen(content)); close(fd)
+	a.emit(0x89, 0xc7)             // mov edi, eax
+	a.emit(0x48, 0x8b, 0x73, 0x10) // mov rsi, [rbx+16]
+	a.length()
+	a.syscall(1)
+	a.syscall(3)
+	// rename(file, rename)
+	a.emit(0x48, 0x8b, 0x7b, 0x08) // mov rdi, [rbx+8]
+	a.emit(0x48, 0x8b, 0x73, 0x18) // mov rsi, [rbx+24]
+	a.syscall(82)
+	a.emit(0x48, 0x83, 0xc3, 0x20) // add rbx, 32
+	a.relative(loop, 0xe9)         // jmp
+	noArguments()
+	noMore()
 	// capset(header, data)
-	lea([]byte{0x48, 0x8d, 0x3d}, capHeadAt) // lea rdi, [header]
-	lea([]byte{0x48, 0x8d, 0x35}, capDataAt) // lea rsi, [data]
-	syscall(126)
+	a.relative(initCapHead, 0x48, 0x8d, 0x3d) // lea rdi, [header]
+	a.relative(initCapData, 0x48, 0x8d, 0x35) // lea rsi, [data]
+	a.syscall(126)
+	// write(1, data, 1): ready
+	a.emit(0xbf, 1, 0, 0, 0) // mov edi, 1
+	a.emit(0xba, 1, 0, 0, 0) // mov edx, 1
+	a.syscall(1)
 	// for { pause() }
-	syscall(34)
-	a.emit(0xeb, 0xf7) // jmp to the pause
+	forever := len(a.code)
+	a.syscall(34)
+	a.relative(forever, 0xe9) // jmp
+	return a.code
+}
 
+// initProgram returns a static ELF executable that is process 1 of a sandbox: it lets the kernel reap orphans, sets the host
+// name to its first argument if there is one, writes the files that initArgs has told it, gives up all capabilities, writes a
+// byte to its standard output, and sleeps. An image need not bring anything for it, and it costs one page of memory and no
+// start-up time.
+func initProgram() []byte {
+	const headers = 64 + 56
 	image := make([]byte, initBlock)
 	copy(image, "\x7fELF\x02\x01\x01") // 64 bit, little endian, version 1
 	le := binary.LittleEndian
@@ -101,19 +154,25 @@ func initProgram() []byte {
 	le.PutUint16(image[54:], 56)               // size of a program header
 	le.PutUint16(image[56:], 1)                // one of them
 	ph := image[64:]
-	le.PutUint32(ph, 1)                // PT_LOAD
-	le.PutUint32(ph[4:], 5)            // readable, executable
-	le.PutUint64(ph[16:], initBase)    // virtual address
-	le.PutUint64(ph[24:], initBase)    // physical address
-	le.PutUint64(ph[32:], headers+end) // size in the file
-	le.PutUint64(ph[40:], headers+end) // size in memory
-	le.PutUint64(ph[48:], initBlock)   // alignment
-	copy(image[headers:], a.code)
+	le.PutUint32(ph, 1)                    // PT_LOAD
+	le.PutUint32(ph[4:], 5)                // readable, executable
+	le.PutUint64(ph[16:], initBase)        // virtual address
+	le.PutUint64(ph[24:], initBase)        // physical address
+	le.PutUint64(ph[32:], headers+initEnd) // size in the file
+	le.PutUint64(ph[40:], headers+initEnd) // size in memory
+	le.PutUint64(ph[48:], initBlock)       // alignment
+	copy(image[headers:], initCode())
 	data := image[headers:]
-	le.PutUint64(data[actAt:], 1)              // SIG_IGN
-	le.PutUint64(data[actAt+8:], 2)            // SA_NOCLDWAIT
-	le.PutUint32(data[capHeadAt:], 0x20080522) // version 3
+	le.PutUint64(data[initAct:], 1)              // SIG_IGN
+	le.PutUint64(data[initAct+8:], 2)            // SA_NOCLDWAIT
+	le.PutUint32(data[initCapHead:], 0x20080522) // version 3
 	return image
+}
+
+// InitName is the file name of the init image: another program has another name, and a sandbox keeps the one it has.
+func InitName() string {
+	sum := sha256.Sum256(initProgram())
+	return "init-" + hex.EncodeToString(sum[:4]) + ".erofs"
 }
 
 // WriteInit makes the init image at path, atomically, unless it is there.

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -39,10 +40,15 @@ const bootFD = 3
 // answerTime is how long the end of this process waits for clients that still read.
 const answerTime = 200 * time.Millisecond
 
+// initTime is how long the init programs may take.
+const initTime = 30 * time.Second
+
 // Keeper holds one sandbox.
 type Keeper struct {
-	thread chan func() // runs on the main thread, with which gVisor's process dies
-	exe    *os.File    // this program, for tools inside
+	thread chan func()   // runs on the main thread, with which gVisor's process dies
+	exe    *os.File      // this program, for tools inside
+	inits  *os.File      // a byte comes from each of the two init programs when it has done its work
+	ready  chan struct{} // closed when both have
 
 	mu       sync.Mutex
 	args     wire.BootArgs       // guarded by mu; Claim is set once claimed
@@ -54,6 +60,8 @@ type Keeper struct {
 	oom      bool                // memory ran out; guarded by mu
 	destroy  bool                // Destroy was asked for; guarded by mu
 	booted   time.Time
+	network  network
+	relay    relay
 
 	ended chan struct{} // closed when the sandbox has ended
 	end   engine.End    // valid once ended is closed
@@ -74,7 +82,7 @@ func Main() int {
 	if err != nil {
 		return 1
 	}
-	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, dirs: map[string]bool{}, ended: make(chan struct{}), finished: make(chan struct{})}
+	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, dirs: map[string]bool{}, ready: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{})}
 	k.finish = sync.OnceFunc(func() { close(k.finished) })
 	exit := make(chan int, 1)
 	go func() { exit <- k.run(wire.NewConn(conn)) }()
@@ -162,6 +170,9 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	if k.exe, err = os.Open("/proc/self/exe"); err != nil {
 		return nil, errors.Wrapf(err, "open own program")
 	}
+	if err := k.listenToInits(); err != nil {
+		return nil, err
+	}
 	stage("keeper")
 	if k.args.Cgroup == "" {
 		limitCPUs(k.args.Limits.CPU)
@@ -192,6 +203,44 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	return listener, nil
 }
 
+// listenToInits makes this process's standard output, which is that of the init programs, a pipe to inits.
+func (k *Keeper) listenToInits() error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return errors.Wrapf(err, "pipe")
+	}
+	defer w.Close()
+	k.inits = r
+	return errors.Wrapf(unix.Dup3(int(w.Fd()), int(os.Stdout.Fd()), 0), "replace standard output")
+}
+
+// awaitInits closes ready when the init programs of both containers have done their work.
+func (k *Keeper) awaitInits() {
+	defer k.inits.Close()
+	if _, err := io.ReadFull(k.inits, make([]byte, 2)); err == nil {
+		close(k.ready)
+	}
+}
+
+// awaitReady returns when commands can start: a moment after the sandbox got its image. Conflict if it has none, or has ended.
+func (k *Keeper) awaitReady() error {
+	if err := k.errEnded(); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	claim := k.args.Claim
+	k.mu.Unlock()
+	if claim == nil {
+		return errors.Newf(errors.Conflict, "the sandbox has no image yet")
+	}
+	select {
+	case <-k.ready:
+		return nil
+	case <-k.ended:
+		return k.errEnded()
+	}
+}
+
 // claim gives the sandbox its image.
 func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	k.mu.Lock()
@@ -202,8 +251,19 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	if err := k.onThread(func() error { return k.guest.claim(c) }); err != nil {
 		return err
 	}
+	go k.awaitInits()
+	if c.Layer != "" { // nothing else may write meanwhile
+		select {
+		case <-k.ready:
+		case <-time.After(initTime):
+			return errors.Stage(errors.Errorf("the sandbox's first process does not start"), "start")
+		}
+	}
 	if err := k.guest.fill(c.Layer); err != nil {
 		return errors.Stage(err, "snapshot")
+	}
+	if err := k.network.set(k.guest, c.Network); err != nil {
+		return errors.Stage(err, "network")
 	}
 	if _, err := k.lookUp(c.User); err != nil {
 		return errors.Stage(err, "start")
@@ -268,6 +328,15 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 		return conn.SendJSON(wire.KindReply, wire.Reply{End: &k.end})
 	case req.Op == wire.Snapshot:
 		return k.serveSnapshot(conn, req.Path)
+	case req.Op == wire.SetNetwork && req.Network != nil:
+		if err := k.setNetwork(*req.Network); err != nil {
+			return err
+		}
+		return conn.SendJSON(wire.KindReply, wire.Reply{})
+	case req.Op == wire.Denials && req.Denials != nil:
+		return k.serveDenials(conn, req.Denials.Seq)
+	case req.Op == wire.Dial && req.Dial != nil:
+		return k.serveDial(conn, req.Dial)
 	case req.Op == wire.Destroy:
 		return k.serveDestroy(conn)
 	}
@@ -304,7 +373,7 @@ func (k *Keeper) serveDestroy(conn *wire.Conn) error {
 
 // release ends gVisor and frees what it holds; commands learn of it by watch.
 func (k *Keeper) release() error {
-	return k.onThread(k.guest.destroy)
+	return errors.Join(k.onThread(k.guest.destroy), k.network.close())
 }
 
 // watch notices the end of the sandbox and says why it ended.
@@ -345,9 +414,9 @@ func (k *Keeper) state() wire.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.sb.Getpid(), Started: k.booted, Cgroup: k.args.Cgroup,
-		Limits: k.args.Limits, Network: k.args.Network}
+		Limits: k.args.Limits}
 	if k.args.Claim != nil {
-		s.ID = k.args.Claim.ID
+		s.ID, s.Network = k.args.Claim.ID, k.network.state()
 	}
 	select {
 	case <-k.ended:

@@ -26,6 +26,8 @@ const (
 	Unpack = "unpack" // DIR: a tar stream on standard input
 	Pack   = "pack"   // PATH: to a tar stream on standard output
 	launch = "launch" // COMMAND: becomes another program whose arguments or environment are not UTF-8
+	// relayTool connects to ports inside; its standard input is a socket over which the connections come.
+	relayTool = "relay"
 )
 
 // launchArgs are a command whose bytes gVisor's control socket, which speaks JSON, would change.
@@ -99,6 +101,8 @@ func Tool(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			err = pack(args[1], stdout)
 		case launch:
 			err = become(args[1])
+		case relayTool:
+			err = runRelay(0)
 		}
 	}
 	if err == nil {

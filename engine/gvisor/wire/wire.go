@@ -62,6 +62,10 @@ const (
 	Info      Operation = "info"      // Reply with State
 	Snapshot  Operation = "snapshot"  // KindStdout*, then Reply: the writable layer as a tar stream
 	Destroy   Operation = "destroy"   // Reply when everything is released
+
+	SetNetwork Operation = "set-network" // Reply when the new policy is in force
+	Denials    Operation = "denials"     // Reply with Denials as soon as there are some
+	Dial       Operation = "dial"        // Reply, then no frames: a byte, DialOK if the port was reached, and what comes from it
 )
 
 // Request is the first frame of a connection.
@@ -73,7 +77,20 @@ type Request struct {
 	Attach  *AttachArgs  `json:",omitempty"`
 	Control *ControlArgs `json:",omitempty"`
 	Path    string       `json:",omitempty"` // of a snapshot, "" for all
+
+	Network *engine.Network `json:",omitempty"` // of SetNetwork
+	Denials *DenialsArgs    `json:",omitempty"`
+	Dial    *DialArgs       `json:",omitempty"`
 }
+
+// DenialsArgs ask for what the network policy refused after Seq.
+type DenialsArgs struct{ Seq uint64 }
+
+// DialArgs name a port of the sandbox.
+type DialArgs struct{ Port int }
+
+// DialOK is the first byte of a connection to a port on which somebody listens. Any other means that nobody does.
+const DialOK = 'k'
 
 // BootArgs describe a sandbox before it has an image.
 type BootArgs struct {
@@ -84,7 +101,6 @@ type BootArgs struct {
 	Rootless    bool
 	Cgroup      string // name of the cgroup; "" for none
 	Limits      engine.Limits
-	Network     engine.Network
 	OutputBytes int64      // of each command that are kept
 	Claim       *ClaimArgs `json:",omitempty"` // nil for a warm sandbox
 }
@@ -99,6 +115,7 @@ type ClaimArgs struct {
 	Dir      string
 	User     string
 	Mounts   []Mount
+	Network  engine.Network
 }
 
 // Mount is a directory of the host at a path of the sandbox.
@@ -141,6 +158,7 @@ type Reply struct {
 	Processes []engine.ProcessInfo `json:",omitempty"`
 	End       *engine.End          `json:",omitempty"`
 	State     *State               `json:",omitempty"`
+	Denials   []engine.Denial      `json:",omitempty"`
 }
 
 // State is what the keeper is, also on disk (state.json) for the time after it.
@@ -197,6 +215,25 @@ type Conn struct {
 
 // NewConn puts frames on c.
 func NewConn(c net.Conn) *Conn { return &Conn{Conn: c, r: bufio.NewReaderSize(c, 128<<10)} }
+
+// Stream returns the connection for what follows the last frame.
+func (c *Conn) Stream() net.Conn { return &stream{c.Conn, c.r} }
+
+// stream is a connection whose first bytes may already have been read.
+type stream struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (s *stream) Read(p []byte) (int, error) { return s.r.Read(p) }
+
+// CloseWrite ends one direction.
+func (s *stream) CloseWrite() error {
+	if c, ok := s.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return errors.Errorf("connections of the type %T have no directions", s.Conn)
+}
 
 // Send writes one frame.
 func (c *Conn) Send(k Kind, payload []byte) error {

@@ -1,0 +1,122 @@
+package keeper
+
+import (
+	"encoding/binary"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// relay is a tool of ours inside, which connects to ports there, loopback included: packets from outside never reach it. It gets
+// the connections themselves, as open files, so that the keeper has no part in what goes through them. It starts with the first
+// connection.
+type relay struct {
+	mu   sync.Mutex
+	conn *net.UnixConn // to the relay; guarded by mu; nil while none runs
+}
+
+// relayTime is how long the relay may take to accept a connection.
+const relayTime = 10 * time.Second
+
+// serveDial hands a connection over to the relay. After the reply, what comes through it is between its two ends.
+func (k *Keeper) serveDial(conn *wire.Conn, args *wire.DialArgs) error {
+	if args.Port < 1 || args.Port > 65535 {
+		return errors.Newf(errors.Invalid, "%d is not a port", args.Port)
+	}
+	client, ok := conn.Conn.(*net.UnixConn)
+	if !ok {
+		return errors.Errorf("connections of the type %T cannot be handed over", conn.Conn)
+	}
+	to, err := k.startRelay(nil)
+	if err != nil {
+		return err
+	}
+	if err := conn.SendJSON(wire.KindReply, wire.Reply{}); err != nil {
+		return nil // the client is gone
+	}
+	if err := handOver(to, client, args.Port); err == nil {
+		return nil
+	}
+	// It was killed from inside, or has only just ended.
+	if to, err = k.startRelay(to); err == nil {
+		err = handOver(to, client, args.Port)
+	}
+	if err != nil {
+		log.Warningf("hand a connection to port %d over: %v", args.Port, err)
+	}
+	return nil
+}
+
+// handOver gives the relay a connection, and the port it is for.
+func handOver(to, conn *net.UnixConn, port int) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return errors.Wrapf(err, "connection")
+	}
+	if err := to.SetWriteDeadline(time.Now().Add(relayTime)); err != nil {
+		return errors.Wrapf(err, "relay")
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		_, _, sent = to.WriteMsgUnix(binary.BigEndian.AppendUint16(nil, uint16(port)), unix.UnixRights(int(fd)), nil)
+	})
+	return errors.Wrapf(errors.Join(err, sent), "relay")
+}
+
+// startRelay returns the connection to the relay, which it starts if none runs but old, which is of no use.
+func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
+	if err := k.awaitReady(); err != nil {
+		return nil, err
+	}
+	r := &k.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conn != nil && r.conn != old {
+		return r.conn, nil
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Wrapf(err, "socket pair")
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "relay"), os.NewFile(uintptr(fds[1]), "relay")
+	defer ours.Close()
+	defer theirs.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, errors.Wrapf(err, "open null device")
+	}
+	defer null.Close()
+	c, err := net.FileConn(ours)
+	if err != nil {
+		return nil, errors.Wrapf(err, "relay")
+	}
+	exec := &control.ExecArgs{Argv: []string{ToolName, relayTool, "."}, WorkingDirectory: "/", ContainerID: k.guest.mainID(), NoNewPrivileges: true,
+		Capabilities: &auth.TaskCapabilities{}, FilePayload: control.NewFilePayload(map[int]*os.File{0: theirs, 1: null, 2: null}, k.exe)}
+	pid, err := k.guest.sb.Execute(k.guest.conf, exec)
+	if err != nil {
+		return nil, errors.Join(startError(err, ToolName, "/"), c.Close())
+	}
+	r.conn = c.(*net.UnixConn)
+	go k.tendRelay(r.conn, pid)
+	return r.conn, nil
+}
+
+// tendRelay takes note of the relay's end.
+func (k *Keeper) tendRelay(conn *net.UnixConn, pid int32) {
+	_, _ = k.guest.sb.WaitPID(k.guest.mainID(), pid)
+	k.relay.mu.Lock()
+	defer k.relay.mu.Unlock()
+	if k.relay.conn == conn {
+		k.relay.conn = nil
+	}
+	_ = conn.Close()
+}
