@@ -64,7 +64,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	e := newEntry(Sandbox{
 		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
-		Volumes: p.Volumes, Secrets: p.Secrets, Network: p.Network, Limits: p.limits, Status: Creating,
+		Volumes: p.Volumes, Secrets: p.Secrets, Network: p.Network, Ports: p.Ports, Limits: p.limits, Status: Creating,
 		Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
 		Stages: []Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
 	}, p.cpu, p.memory)
@@ -158,7 +158,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	}
 	spec := engine.Spec{
 		ID: e.id, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
-		Limits: p.limits, Network: engine.Network{Mode: engine.NetworkMode(p.Network.Mode)},
+		Limits: p.limits, Network: p.Network.engine(),
 	}
 	for _, m := range p.Volumes {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.Account), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})
@@ -192,6 +192,7 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 		logf.Errorf(ctx, "a sandbox that is ready: %v", err)
 	}
 	f.tasks.Go(func() { f.watch(e, box) })
+	f.follow(e, box)
 	f.wakeReaper()
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 // notYet are fields of the interface that this version cannot serve, with what to do instead.
 var notYet = map[string]string{
 	"dockerfile_commands": "leave it out, and run the commands in the sandbox",
-	"ports":               "leave it out; sandboxes have no network yet",
 	"s3":                  "leave it out, and use a volume",
 	"gpu":                 "leave it out; there are no GPUs",
 }
@@ -71,7 +70,7 @@ func decodeError(err error) error {
 			"give it a %s", words[wrongType.Type.Kind()])
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "there is no field %.80s", name), "volumes have name, path and read_only; network has mode and allow")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "there is no field %.80s", name), "volumes have name, path and read_only; network has mode, allow and deny")
 	}
 	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the request is not a JSON object"), `send an object such as {"image":"base"}`)
 }

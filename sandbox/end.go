@@ -310,6 +310,9 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) {
 		logf.Errorf(ctx, "a sandbox that was found: %v", err)
 	}
 	logf.Infof(ctx, "sandbox found")
+	if err := f.putInForce(ctx, e, box); err != nil {
+		logf.Errorf(ctx, "the network of a sandbox that was found: %v", err)
+	}
 	f.adoptCommands(ctx, e, box)
 	f.tasks.Go(func() { f.watch(e, box) })
 	f.wakeReaper()

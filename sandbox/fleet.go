@@ -50,6 +50,8 @@ type entry struct {
 	cancel   context.CancelCauseFunc // of Create; nil afterwards
 	releases []func()                // of what image and volumes are told about
 	endErr   error                   // of Destroy
+	followed engine.Sandbox          // the one whose denials are followed
+	network  sync.Mutex              // held while the network is changed; taken before save
 }
 
 // Open recovers what an earlier Fleet on the same engine and store left, and starts the reaper and the warm pool.

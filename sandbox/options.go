@@ -65,8 +65,9 @@ type Machine struct {
 type Event struct {
 	Type    EventType
 	Sandbox Sandbox
-	Stage   Stage  // of EventStage
-	Image   string // id, of EventSnapshotted
+	Stage   Stage         // of EventStage
+	Image   string        // id, of EventSnapshotted
+	Denial  engine.Denial // of EventDenied
 }
 
 // EventType names events as clients see them.
@@ -81,6 +82,7 @@ const (
 	EventLost       EventType = "sandbox.lost"
 	EventFailed     EventType = "sandbox.failed"
 	EventTerminated EventType = "sandbox.terminated"
+	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a look-up
 
 	EventSnapshotted EventType = "sandbox.snapshotted"
 )

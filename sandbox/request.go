@@ -21,6 +21,7 @@ type Request struct {
 	Volumes  []Mount           `json:"volumes,omitempty"`
 	Engine   string            `json:"engine,omitempty"`
 	Network  Network           `json:"network,omitzero"`
+	Ports    []int             `json:"ports,omitempty"` // that its user means to connect to; Dial connects to any
 
 	// Limits; 0 means the default. A limit that the engine cannot hold on this machine is refused, never ignored.
 	CPU       float64 `json:"cpu,omitempty"` // cores
@@ -47,10 +48,14 @@ type Mount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// Network is what a sandbox reaches. "none", which is also what "" means, is nothing but its own loopback.
+// Network is what a sandbox reaches. Rules are domains ("example.org", "*.example.org"), addresses and CIDRs, each with an
+// optional ":port".
 type Network struct {
+	// Mode is "none", nothing but its own loopback; "allow", what Allow names; or "default", the internet, but no loopback, private,
+	// link-local, metadata or host address. "" is "default" where the engine has a network, and "none" otherwise.
 	Mode  string   `json:"mode,omitempty"`
-	Allow []string `json:"allow,omitempty"`
+	Allow []string `json:"allow,omitempty"` // with "default" in addition to the internet
+	Deny  []string `json:"deny,omitempty"`  // wins over Allow
 }
 
 // ForkRequest is what the copy of a sandbox does not take from it.

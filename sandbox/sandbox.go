@@ -29,6 +29,7 @@ type Sandbox struct {
 	Volumes   []Mount           `json:"volumes,omitempty"`
 	Secrets   []string          `json:"secrets,omitempty"` // their names
 	Network   Network           `json:"network"`
+	Ports     []int             `json:"ports,omitempty"`
 	// Limits are those in force: a default that the engine cannot hold on this machine is zero here.
 	Limits engine.Limits `json:"limits"`
 
@@ -51,9 +52,10 @@ type Sandbox struct {
 	SnapshotID    string `json:"snapshot_id,omitempty"`     // the image that was made on its end
 	SnapshotError string `json:"snapshot_error,omitempty"`  // one sentence: why none was
 
-	// Handle and Commands are for recovery and not for clients.
+	// Handle, Commands and Denied are for recovery and not for clients.
 	Handle   engine.Handle `json:"-"`
 	Commands []Command     `json:"-"`
+	Denied   uint64        `json:"-"` // Seq of the last denial that was made known
 }
 
 // Command is what recovery has to know of a command that runs.
@@ -74,6 +76,8 @@ func (s Sandbox) Clone() Sandbox {
 	s.Tags = maps.Clone(s.Tags)
 	s.Volumes = slices.Clone(s.Volumes)
 	s.Secrets = slices.Clone(s.Secrets)
+	s.Network = s.Network.Clone()
+	s.Ports = slices.Clone(s.Ports)
 	s.Stages = slices.Clone(s.Stages)
 	s.Commands = slices.Clone(s.Commands)
 	return s

@@ -69,10 +69,10 @@ func (f *Fleet) plan(req Request) (plan, error) {
 	if req.SnapshotOnEnd {
 		f.checkSnapshots(&p)
 	}
-	checkNetwork(&p, req.Network)
+	checkPorts(&p, req.Ports)
 	out := plan{Request: req}
 	out.Image = orDefault(req.Image, baseImage)
-	out.Network.Mode = orDefault(req.Network.Mode, "none")
+	out.Network = f.network(&p, req.Network.Clone())
 	out.life = checkTime(&p, "timeout_seconds", req.TimeoutSeconds, f.opts.Timeouts.Life, f.opts.Timeouts.MaxLife)
 	out.idle = checkTime(&p, "idle_timeout_seconds", req.IdleTimeoutSeconds, f.opts.Timeouts.Idle, f.opts.Timeouts.MaxLife)
 	f.checkLimits(&p, &out)
@@ -184,19 +184,6 @@ func (f *Fleet) checkSecrets(p *problems, names []string) {
 	}
 	for _, name := range names {
 		p.add(secret.CheckName(name))
-	}
-}
-
-func checkNetwork(p *problems, n Network) {
-	switch n.Mode {
-	case "", "none":
-		if len(n.Allow) > 0 {
-			p.invalidf("leave network.allow out", "network.allow has no meaning without a network")
-		}
-	case "default", "allow":
-		p.addf(errors.Unsupported, "use the network mode \"none\", and bring what is needed in with files or volumes", "sandboxes cannot have the network mode %q yet", n.Mode)
-	default:
-		p.invalidf("use \"none\"", "there is no network mode %.80q", n.Mode)
 	}
 }
 

@@ -29,11 +29,12 @@ type record struct {
 	sandbox.Sandbox
 	Handle   engine.Handle     `json:"handle"`
 	Commands []sandbox.Command `json:"commands,omitempty"`
+	Denied   uint64            `json:"denied,omitempty"`
 }
 
 // Put implements sandbox.Store.
 func (s Sandboxes) Put(ctx context.Context, sb sandbox.Sandbox) error {
-	data, err := json.Marshal(record{sb, sb.Handle, sb.Commands})
+	data, err := json.Marshal(record{sb, sb.Handle, sb.Commands, sb.Denied})
 	if err != nil {
 		return errors.Wrapf(err, "encode the record of %s", sb.ID)
 	}
@@ -143,7 +144,7 @@ func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]san
 		if err := json.Unmarshal(data, &r); err != nil {
 			return nil, damaged(errors.Wrapf(err, "decode a record of a sandbox"), s.db.path)
 		}
-		r.Sandbox.Handle, r.Sandbox.Commands = r.Handle, r.Commands
+		r.Sandbox.Handle, r.Sandbox.Commands, r.Sandbox.Denied = r.Handle, r.Commands, r.Denied
 		found = append(found, r.Sandbox)
 	}
 	if err := rows.Err(); err != nil {

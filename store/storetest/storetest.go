@@ -45,13 +45,14 @@ func Full(id string) sandbox.Sandbox {
 	return sandbox.Sandbox{
 		ID: id, Account: "acme", Name: "näme", Tags: map[string]string{"a.b/c": `quote " and ' and %`, "k": ""},
 		Engine: "fake", Isolation: "none", Image: "base", ImageID: "img_0123456789abcdef", Workdir: "/w", User: "u:g",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Secrets: []string{"s"}, Network: sandbox.Network{Mode: "none"},
+		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Secrets: []string{"s"}, Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}, Deny: []string{"10.0.0.0/8"}}, Ports: []int{8080},
 		Limits: engine.Limits{CPU: 1.5, Memory: 1 << 33, Disk: 1 << 40, Processes: 3, Files: 4},
 		Status: sandbox.Failed, Reason: "it broke", FailedStage: "start", OutOfMemory: true,
 		Stages: []sandbox.Stage{{Name: "image", MS: 1.25}}, Warm: true,
 		Created: day, Started: day.Add(time.Second), Ended: day.Add(time.Minute), Expires: day.Add(time.Hour), LastUsed: day.Add(2 * time.Second),
 		IdleTimeoutSeconds: 90.5, Cost: 0.000123,
 		Handle:   engine.Handle{ID: id, Ref: "ref-" + id},
+		Denied:   7,
 		Commands: []sandbox.Command{{ID: "p1", Deadline: day.Add(time.Minute), Detached: true}},
 	}
 }

@@ -1,0 +1,250 @@
+package sandbox
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/gateway"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+const maxPorts = 64
+
+// Clone returns a copy that shares nothing with n.
+func (n Network) Clone() Network {
+	n.Allow, n.Deny = slices.Clone(n.Allow), slices.Clone(n.Deny)
+	return n
+}
+
+func (n Network) engine() engine.Network {
+	return engine.Network{Mode: engine.NetworkMode(n.Mode), Allow: slices.Clone(n.Allow), Deny: slices.Clone(n.Deny)}
+}
+
+// network checks what a sandbox shall reach, and fills in the default: the internet, where the engine has a network.
+func (f *Fleet) network(p *problems, n Network) Network {
+	if n.Mode == "" {
+		if len(n.Allow) > 0 {
+			p.invalidf(`say "mode":"allow" to reach nothing else, or "mode":"default" to reach it beside the internet`, "network.allow needs a network.mode")
+			return n
+		}
+		n.Mode = gateway.ModeNone
+		if f.caps.Network {
+			n.Mode = gateway.ModeDefault
+		}
+	}
+	_, err := gateway.Compile(n.Mode, n.Allow, n.Deny)
+	p.add(err)
+	if err == nil && n.Mode != gateway.ModeNone && !f.caps.Network {
+		p.addf(errors.Unsupported, `use the network mode "none", and bring what is needed in with files or volumes`,
+			"the engine %s has no network on this machine", f.opts.Engine.Name())
+	}
+	return n
+}
+
+func checkPorts(p *problems, ports []int) {
+	if len(ports) > maxPorts {
+		p.invalidf("name at most "+strconv.Itoa(maxPorts), "there are %d ports", len(ports))
+		return
+	}
+	for i, port := range ports {
+		checkPort(p, port)
+		if slices.Contains(ports[:i], port) {
+			p.invalidf("name each port once", "the port %d is named twice", port)
+		}
+	}
+}
+
+func checkPort(p *problems, port int) {
+	if port < 1 || port > 65535 {
+		p.invalidf("give a number from 1 to 65535", "%d is not a port", port)
+	}
+}
+
+// SetNetwork replaces what a running sandbox reaches. Connections that the new policy forbids are cut before it returns.
+// Kinds: Invalid, Unsupported, NotFound, Conflict (it does not run).
+func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) (Sandbox, error) {
+	if err := f.begin(); err != nil {
+		return Sandbox{}, err
+	}
+	defer f.tasks.Done()
+	var p problems
+	if n.Mode == "" && len(n.Allow) == 0 {
+		p.invalidf("use none, default or allow", "there is no network mode to change to")
+	}
+	n = f.network(&p, n.Clone())
+	if err := p.err(); err != nil {
+		return Sandbox{}, errors.Stage(err, "validate")
+	}
+	e, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	defer leave()
+	e.network.Lock()
+	defer e.network.Unlock()
+	f.mu.Lock()
+	old := e.record.Network.Clone()
+	f.mu.Unlock()
+	record := func(n Network) error {
+		_, err := f.update(ctx, e, func(sb *Sandbox) error {
+			sb.Network = n
+			return nil
+		})
+		return err
+	}
+	// A server that finds the sandbox later puts in force what the record says.
+	if err := record(n); err != nil {
+		return Sandbox{}, errors.Join(err, record(old))
+	}
+	if err := f.putInForce(ctx, e, box); err != nil {
+		return Sandbox{}, errors.Stage(errors.Join(err, record(old)), "network")
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sb := f.snapshot(e)
+	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "network %s", describe(n))
+	return sb, nil
+}
+
+// describe is n for the log.
+func describe(n Network) string {
+	var b strings.Builder
+	b.WriteString(n.Mode)
+	for word, rules := range map[string][]string{"allow": n.Allow, "deny": n.Deny} {
+		if len(rules) > 0 {
+			b.WriteString(", " + word + " " + strings.Join(rules, " "))
+		}
+	}
+	return b.String()
+}
+
+// putInForce has the engine do what e's record says of the network, and follows what that denies.
+func (f *Fleet) putInForce(ctx context.Context, e *entry, box engine.Sandbox) error {
+	f.mu.Lock()
+	n := e.record.Network.engine()
+	f.mu.Unlock()
+	networker, ok := box.(engine.Networker)
+	if !ok {
+		if n.Mode == engine.NetworkNone {
+			return nil
+		}
+		return errors.Newf(errors.Unsupported, "the engine %s cannot change the network of a sandbox that runs", f.opts.Engine.Name())
+	}
+	if err := networker.SetNetwork(ctx, n); err != nil {
+		return err
+	}
+	f.follow(e, box)
+	return nil
+}
+
+// denialPause is the least time between two looks at what one sandbox was denied: a sandbox that is denied much does not cost much.
+const denialPause = time.Second
+
+// follow makes known what a sandbox is denied, until it ends or is lost. Without a network nothing can be denied, and nothing is
+// followed.
+func (f *Fleet) follow(e *entry, box engine.Sandbox) {
+	networker, ok := box.(engine.Networker)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !ok || e.followed == box || e.record.Network.Mode == gateway.ModeNone {
+		return
+	}
+	e.followed = box
+	seq := e.record.Denied
+	f.tasks.Go(func() {
+		ctx := logf.With(f.ctx, "sandbox_id", e.id)
+		for {
+			denied, err := networker.Denials(ctx, seq)
+			if err != nil || ctx.Err() != nil {
+				return // it has ended, or watch notices that it is lost
+			}
+			for _, d := range denied {
+				seq = d.Seq
+				f.denied(ctx, e, d)
+			}
+			if changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+				sb.Denied = seq
+				return sb.requireStatus(Running)
+			}); changed && err != nil {
+				logf.Errorf(ctx, "remember what was denied: %v", err)
+			}
+			f.pause(denialPause)
+		}
+	})
+}
+
+// denied makes one denial known (mission A6).
+func (f *Fleet) denied(ctx context.Context, e *entry, d engine.Denial) {
+	what := d.Protocol
+	if d.Domain != "" {
+		what += " " + strconv.Quote(d.Domain)
+	}
+	if d.Address != "" {
+		what += " " + d.Address
+	}
+	if d.Port != 0 {
+		what += " port " + strconv.Itoa(d.Port)
+	}
+	logf.Warnf(ctx, "denied %s, %d times: %s", what, max(d.Count, 1), d.Reason)
+	f.mu.Lock()
+	sb := f.snapshot(e)
+	f.mu.Unlock()
+	f.emit(Event{Type: EventDenied, Sandbox: sb, Denial: d})
+}
+
+// Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. While the
+// connection is open the sandbox is not idle. The end of ctx ends connecting only.
+// Kinds: Invalid, Unsupported, NotFound, Conflict (it does not run), Unavailable (nobody listens).
+func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Conn, error) {
+	if err := f.begin(); err != nil {
+		return nil, err
+	}
+	defer f.tasks.Done()
+	var p problems
+	checkPort(&p, port)
+	if err := p.err(); err != nil {
+		return nil, errors.Stage(err, "validate")
+	}
+	_, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	dialer, ok := box.(engine.Dialer)
+	if !ok {
+		leave()
+		return nil, errors.Newf(errors.Unsupported, "the engine %s cannot connect to ports of sandboxes", f.opts.Engine.Name())
+	}
+	c, err := dialer.Dial(ctx, port)
+	if err != nil {
+		leave()
+		return nil, errors.Stage(err, "connect")
+	}
+	return &portConn{Conn: c, leave: sync.OnceFunc(leave)}, nil
+}
+
+// portConn is a connection to a port of a sandbox.
+type portConn struct {
+	net.Conn
+	leave func()
+}
+
+// Close ends the connection.
+func (c *portConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends the direction into the sandbox.
+func (c *portConn) CloseWrite() error {
+	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return errors.Errorf("connections of the type %T have no directions", c.Conn)
+}
