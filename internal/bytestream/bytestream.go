@@ -1,0 +1,184 @@
+// Package bytestream carries a stream of bytes over a WebSocket, both ways, each of which ends by itself as those of a TCP
+// connection do: binary messages are the bytes, and a text message is the end of what its sender says.
+package bytestream
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const (
+	chunk = 64 << 10 // the most that a message carries
+	limit = 1 << 20  // the most that one may
+)
+
+// closeTime is how long Close waits for the other side to have read everything.
+const closeTime = 5 * time.Second
+
+// Conn is a net.Conn over a WebSocket. A deadline that passes ends it for good.
+type Conn struct {
+	ws     *websocket.Conn
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	reading sync.Mutex
+	message io.Reader // what is left of a message; guarded by reading; nil between messages
+	ended   bool      // the other side has said all; guarded by reading
+
+	writing sync.Mutex
+	said    bool // this side has said all; guarded by writing
+
+	mu    sync.Mutex
+	timer *time.Timer // guarded by mu; nil without a deadline
+}
+
+// New makes a stream of ws, which it owns. The end of ctx ends it.
+func New(ctx context.Context, ws *websocket.Conn) *Conn {
+	ws.SetReadLimit(limit)
+	c := &Conn{ws: ws}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	return c
+}
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	for {
+		if c.ended {
+			return 0, io.EOF
+		}
+		if c.message == nil {
+			kind, r, err := c.ws.Reader(c.ctx)
+			if err != nil {
+				return 0, explain(err)
+			}
+			if kind == websocket.MessageText {
+				c.ended = true
+				continue
+			}
+			c.message = r
+		}
+		n, err := c.message.Read(p)
+		if err == io.EOF {
+			c.message, err = nil, nil
+		}
+		if n > 0 || err != nil || len(p) == 0 {
+			return n, explain(err)
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.said {
+		return 0, net.ErrClosed
+	}
+	for sent := 0; sent < len(p); {
+		n := min(len(p)-sent, chunk)
+		if err := c.ws.Write(c.ctx, websocket.MessageBinary, p[sent:sent+n]); err != nil {
+			return sent, explain(err)
+		}
+		sent += n
+	}
+	return len(p), nil
+}
+
+// CloseWrite tells the other side that this was all. It is repeatable.
+func (c *Conn) CloseWrite() error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.said {
+		return nil
+	}
+	c.said = true
+	return explain(c.ws.Write(c.ctx, websocket.MessageText, []byte("end")))
+}
+
+// Close ends the stream. What was written arrives.
+func (c *Conn) Close() error {
+	defer c.cancel()
+	_ = c.SetDeadline(time.Now().Add(closeTime))
+	err := c.ws.Close(websocket.StatusNormalClosure, "")
+	_ = c.SetDeadline(time.Time{})
+	if websocket.CloseStatus(err) == -1 && !errors.Is(err, net.ErrClosed) && err != nil {
+		return explain(c.ws.CloseNow())
+	}
+	return nil
+}
+
+func explain(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	if websocket.CloseStatus(err) == websocket.StatusNormalClosure {
+		return io.ErrUnexpectedEOF
+	}
+	return errors.Explainf(err, errors.Unavailable, "the connection broke off")
+}
+
+// LocalAddr implements net.Conn.
+func (c *Conn) LocalAddr() net.Addr { return addr{} }
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return addr{} }
+
+type addr struct{}
+
+func (addr) Network() string { return "websocket" }
+func (addr) String() string  { return "websocket" }
+
+// SetDeadline implements net.Conn; see Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+	if !t.IsZero() {
+		c.timer = time.AfterFunc(time.Until(t), c.cancel)
+	}
+	return nil
+}
+
+// SetReadDeadline is SetDeadline.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
+
+// SetWriteDeadline is SetDeadline.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
+
+// halfCloser is a connection whose directions end one by one.
+type halfCloser interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+// Join copies between a and b until both have said all, or one breaks, and closes both.
+func Join(a, b halfCloser) {
+	var both sync.WaitGroup
+	carry := func(to, from halfCloser) {
+		_, err := io.Copy(to, from)
+		if err == nil {
+			err = to.CloseWrite()
+		}
+		if err != nil { // the other direction is of no use any more
+			_ = a.Close()
+			_ = b.Close()
+		}
+	}
+	both.Go(func() { carry(a, b) })
+	both.Go(func() { carry(b, a) })
+	both.Wait()
+	_ = a.Close()
+	_ = b.Close()
+}

@@ -1,0 +1,126 @@
+package bytestream_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/bytestream"
+)
+
+// pair returns two ends of a stream.
+func pair(t *testing.T) (a, b *bytestream.Conn) {
+	t.Helper()
+	accepted := make(chan *bytestream.Conn, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		accepted <- bytestream.New(context.WithoutCancel(r.Context()), ws)
+	}))
+	t.Cleanup(s.Close)
+	ws, _, err := websocket.Dial(t.Context(), s.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b = bytestream.New(t.Context(), ws), <-accepted
+	t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+	return a, b
+}
+
+// echo listens on TCP, reads all that a client says, and only then answers with it.
+func echo(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				said, _ := io.ReadAll(c)
+				_, _ = c.Write(said)
+			}()
+		}
+	}()
+	return l
+}
+
+func TestEachDirectionEndsByItself(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	up, err := net.Dial("tcp", echo(t).Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := make(chan struct{})
+	go func() {
+		bytestream.Join(b, up.(*net.TCPConn))
+		close(joined)
+	}()
+	want := make([]byte, 3<<20)
+	_, _ = rand.Read(want)
+	go func() {
+		_, _ = a.Write(want)
+		_ = a.CloseWrite()
+		_ = a.CloseWrite()
+	}()
+	got, err := io.ReadAll(a)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes came back, %v; want %d", len(got), err, len(want))
+	}
+	if _, err := a.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Write after CloseWrite: %v", err)
+	}
+	if err := a.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	<-joined
+}
+
+func TestBrokenConnection(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	if err := b.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Read(make([]byte, 1)); !errors.Is(err, errors.Unavailable) {
+		t.Errorf("Read after the deadline: %v", err)
+	}
+	if _, err := io.ReadAll(a); err == nil {
+		t.Error("the other side saw an orderly end")
+	}
+	if _, err := b.Write([]byte("x")); err == nil {
+		t.Error("Write worked after the deadline")
+	}
+	_ = b.SetWriteDeadline(time.Time{})
+	if a.LocalAddr().Network() != "websocket" || a.RemoteAddr().String() == "" {
+		t.Error("no address")
+	}
+}
+
+func TestCloseWithoutAnEndIsNoOrderlyEnd(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	go a.Close()
+	if _, err := io.ReadAll(b); err == nil {
+		t.Error("the other side saw an orderly end")
+	}
+}
