@@ -15,6 +15,7 @@ type SandboxRequest struct {
 	Volumes  []Mount           `json:"volumes,omitempty"`
 	Engine   string            `json:"engine,omitempty"`
 	Network  Network           `json:"network,omitzero"`
+	Ports    []int             `json:"ports,omitempty"` // that its user means to connect to
 
 	CPU       float64 `json:"cpu,omitempty"` // cores; 0 means the default, here and below
 	Memory    int64   `json:"memory_bytes,omitempty"`
@@ -38,10 +39,12 @@ type Mount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// Network is what a sandbox reaches.
+// Network is what a sandbox reaches, and the body of POST /v1/sandboxes/{id}/network. Rules are domains ("example.org",
+// "*.example.org"), addresses and CIDRs, each with an optional ":port".
 type Network struct {
-	Mode  string   `json:"mode,omitempty"` // "none", which is also what "" means
-	Allow []string `json:"allow,omitempty"`
+	Mode  string   `json:"mode,omitempty"`  // "none", "default" (the internet) or "allow"; "" is "default" where the engine has a network
+	Allow []string `json:"allow,omitempty"` // what "allow" reaches, and "default" in addition
+	Deny  []string `json:"deny,omitempty"`  // wins over Allow
 }
 
 // Limits that are in force; zero means none.
@@ -77,6 +80,7 @@ type Sandbox struct {
 	Volumes            []Mount           `json:"volumes,omitempty"`
 	Secrets            []string          `json:"secrets,omitempty"` // their names
 	Network            Network           `json:"network"`
+	Ports              []int             `json:"ports,omitempty"`
 	Limits             Limits            `json:"limits"`
 	Stages             []Stage           `json:"stages"`
 	Warm               bool              `json:"warm,omitempty"` // it was booted ahead

@@ -69,6 +69,12 @@ func (c *Client) ForkSandbox(ctx context.Context, ref string, req api.ForkReques
 	return made, c.call(ctx, http.MethodPost, api.Path(api.SandboxFork, ref), nil, req, &made)
 }
 
+// SetNetwork replaces what a running sandbox reaches. Connections that are no longer allowed are cut.
+func (c *Client) SetNetwork(ctx context.Context, ref string, network api.Network) (api.Sandbox, error) {
+	var changed api.Sandbox
+	return changed, c.call(ctx, http.MethodPost, api.Path(api.SandboxNetwork, ref), nil, network, &changed)
+}
+
 // Exec runs a command. Its output is in the Result.
 func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (api.Result, error) {
 	if err := checkText(req); err != nil {

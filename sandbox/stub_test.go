@@ -108,7 +108,7 @@ func (s *stub) add(h engine.Handle) *box {
 	defer s.mu.Unlock()
 	s.count++
 	h.Ref = fmt.Sprintf("ref%d", s.count)
-	b := &box{s: s, handle: h, ended: make(chan struct{}), broken: make(chan struct{}), procs: map[string]*proc{}}
+	b := &box{s: s, handle: h, ended: make(chan struct{}), broken: make(chan struct{}), procs: map[string]*proc{}, net: &boxNet{more: make(chan struct{}, 100)}}
 	s.boxes[h.Ref] = b
 	return b
 }
@@ -135,7 +135,7 @@ func (s *stub) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, error
 		return nil, errors.Newf(errors.NotFound, "there is no %s", h.Ref)
 	}
 	// A new connection to the same sandbox.
-	b := &box{s: s, handle: old.handle, ended: old.ended, end: old.end, broken: make(chan struct{}), procs: old.procs}
+	b := &box{s: s, handle: old.handle, ended: old.ended, end: old.end, broken: make(chan struct{}), procs: old.procs, net: old.net}
 	s.boxes[h.Ref] = b
 	return b, nil
 }
@@ -208,6 +208,7 @@ type box struct {
 	broken chan struct{} // closed when the connection to it breaks
 	end    *engine.End
 	procs  map[string]*proc // guarded by s.mu
+	net    *boxNet
 }
 
 func (b *box) Handle() engine.Handle { return b.handle }

@@ -72,9 +72,16 @@ func TestBadRequests(t *testing.T) {
 		"mounts that are the same":   {sandbox.Request{Volumes: volumes("v", "/v", "w", "/v")}, errors.Invalid, []string{`"/v" and "/v" overlap`}},
 		"mounts that overlap":        {sandbox.Request{Volumes: volumes("v", "/v/w", "w", "/v")}, errors.Invalid, []string{`"/v/w" and "/v" overlap`}},
 		"too many mounts":            {sandbox.Request{Volumes: make([]sandbox.Mount, 65)}, errors.Invalid, []string{"65 volumes"}},
-		"network default":            {sandbox.Request{Network: sandbox.Network{Mode: "default"}}, errors.Unsupported, []string{`"default"`, `"none"`}},
-		"network allow":              {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}}}, errors.Unsupported, []string{`"allow"`}},
+		"network default":            {sandbox.Request{Network: sandbox.Network{Mode: "default"}}, errors.Unsupported, []string{`the engine stub has no network`, `"none"`}},
+		"network allow":              {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}}}, errors.Unsupported, []string{`no network`}},
 		"network allow without it":   {sandbox.Request{Network: sandbox.Network{Allow: []string{"x.org"}}}, errors.Invalid, []string{"network.allow"}},
+		"network none with rules":    {sandbox.Request{Network: sandbox.Network{Mode: "none", Allow: []string{"x.org"}}}, errors.Invalid, []string{"x.org"}},
+		"network rule":               {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"http://x.org/"}}}, errors.Invalid, []string{"http://x.org/"}},
+		"network deny rule":          {sandbox.Request{Network: sandbox.Network{Mode: "none", Deny: []string{"10.0.0.0/99"}}}, errors.Invalid, []string{"10.0.0.0/99"}},
+		"port 0":                     {sandbox.Request{Ports: []int{0}}, errors.Invalid, []string{"0 is not a port", "65535"}},
+		"port 65536":                 {sandbox.Request{Ports: []int{65536}}, errors.Invalid, []string{"65536 is not a port"}},
+		"port twice":                 {sandbox.Request{Ports: []int{80, 80}}, errors.Invalid, []string{"80 is named twice"}},
+		"too many ports":             {sandbox.Request{Ports: make([]int, 65)}, errors.Invalid, []string{"65 ports"}},
 		"network of another kind":    {sandbox.Request{Network: sandbox.Network{Mode: "odd"}}, errors.Invalid, []string{`"odd"`}},
 		"negative time limit":        {sandbox.Request{TimeoutSeconds: -1}, errors.Invalid, []string{"timeout_seconds cannot be -1", "604800"}},
 		"time limit above a week":    {sandbox.Request{TimeoutSeconds: 604801}, errors.Invalid, []string{"timeout_seconds cannot be 604801"}},
@@ -92,8 +99,8 @@ func TestBadRequests(t *testing.T) {
 		"negative processes":         {sandbox.Request{Processes: -1}, errors.Invalid, []string{"processes cannot be -1"}},
 		"negative open files":        {sandbox.Request{Files: -1}, errors.Invalid, []string{"open_files cannot be -1"}},
 		"several at once": {
-			sandbox.Request{Name: "a/b", Memory: 1, Network: sandbox.Network{Mode: "default"}, Volumes: volumes("..", "/proc")},
-			errors.Invalid, []string{"5 things are wrong", `"a/b"`, "memory_bytes", `"default"`, `".."`, "/proc"},
+			sandbox.Request{Name: "a/b", Memory: 1, Network: sandbox.Network{Mode: "odd"}, Volumes: volumes("..", "/proc")},
+			errors.Invalid, []string{"5 things are wrong", `"a/b"`, "memory_bytes", `"odd"`, `".."`, "/proc"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -136,15 +143,15 @@ func TestDecodeRequest(t *testing.T) {
 	t.Parallel()
 	got, err := sandbox.DecodeRequest([]byte(`{"image":"base","name":"n","tags":{"a":"b"},"env":{"A":"b"},"workdir":"/w","user":"u",
 		"volumes":[{"name":"v","path":"/v","read_only":true}],"cpu":1.5,"memory_bytes":1024,"disk_bytes":2048,"processes":3,"open_files":4,
-		"timeout_seconds":86400,"idle_timeout_seconds":0.5,"network":{"mode":"none","allow":["x"]},"hostname":"h","engine":"gvisor","cold":true,
-		"secrets":null,"ports":null}`))
+		"timeout_seconds":86400,"idle_timeout_seconds":0.5,"network":{"mode":"none","allow":["x"],"deny":["y"]},"ports":[80],"hostname":"h","engine":"gvisor","cold":true,
+		"secrets":null,"s3":null}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := sandbox.Request{
 		Image: "base", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"}, Workdir: "/w", User: "u",
 		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, CPU: 1.5, Memory: 1024, Disk: 2048, Processes: 3, Files: 4,
-		TimeoutSeconds: 86400, IdleTimeoutSeconds: 0.5, Network: sandbox.Network{Mode: "none", Allow: []string{"x"}}, Hostname: "h", Engine: "gvisor", Cold: true,
+		TimeoutSeconds: 86400, IdleTimeoutSeconds: 0.5, Network: sandbox.Network{Mode: "none", Allow: []string{"x"}, Deny: []string{"y"}}, Ports: []int{80}, Hostname: "h", Engine: "gvisor", Cold: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
@@ -158,7 +165,7 @@ func TestDecodeRequest(t *testing.T) {
 		`{"image":"a"} {}`:           {errors.Invalid, []string{"not a JSON object"}},
 		`{"imaeg":"a","nmae":"b"}`:   {errors.Invalid, []string{"2 things", `"imaeg"`, `"nmae"`, "the fields are image, name"}},
 		`{"Image":"a"}`:              {errors.Invalid, []string{`"Image"`}},
-		`{"ports":[80],"s3":{}}`:     {errors.Unsupported, []string{"2 things", "ports is not supported", "s3 is not supported", "use a volume"}},
+		`{"gpu":1,"s3":{}}`:          {errors.Unsupported, []string{"2 things", "gpu is not supported", "s3 is not supported", "use a volume"}},
 		`{"s3":{},"odd":1}`:          {errors.Invalid, []string{"s3", `"odd"`}},
 		`{"cpu":"1"}`:                {errors.Invalid, []string{"cpu cannot be a JSON string", "number"}},
 		`{"processes":1.5}`:          {errors.Invalid, []string{"processes cannot be a JSON number 1.5", "whole number"}},

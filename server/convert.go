@@ -15,7 +15,7 @@ func sandboxOut(s sandbox.Sandbox) api.Sandbox {
 		ID: s.ID, Name: s.Name, Status: string(s.Status), Reason: s.Reason, FailedStage: s.FailedStage, OutOfMemory: s.OutOfMemory,
 		Engine: s.Engine, Isolation: s.Isolation, Image: s.Image, ImageID: s.ImageID, Tags: s.Tags, Workdir: s.Workdir, User: s.User,
 		Volumes: each(s.Volumes, func(m sandbox.Mount) api.Mount { return api.Mount(m) }),
-		Secrets: s.Secrets, Network: api.Network(s.Network),
+		Secrets: s.Secrets, Network: api.Network(s.Network), Ports: s.Ports,
 		Limits: api.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk, Processes: s.Limits.Processes,
 			Files: s.Limits.Files},
 		Stages: each(s.Stages, func(g sandbox.Stage) api.Stage { return api.Stage(g) }), Warm: s.Warm,

@@ -157,19 +157,18 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
 // SetWriteDeadline is SetDeadline.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
 
-// halfCloser is a connection whose directions end one by one.
-type halfCloser interface {
-	io.ReadWriteCloser
-	CloseWrite() error
-}
-
-// Join copies between a and b until both have said all, or one breaks, and closes both.
-func Join(a, b halfCloser) {
+// Join copies between a and b until both have said all, or one breaks, and closes both. They have CloseWrite, as the connections of
+// TCP have.
+func Join(a, b net.Conn) {
 	var both sync.WaitGroup
-	carry := func(to, from halfCloser) {
+	carry := func(to, from net.Conn) {
 		_, err := io.Copy(to, from)
+		half, ok := to.(interface{ CloseWrite() error })
+		if !ok {
+			err = errors.Errorf("connections of the type %T have no directions", to)
+		}
 		if err == nil {
-			err = to.CloseWrite()
+			err = half.CloseWrite()
 		}
 		if err != nil { // the other direction is of no use any more
 			_ = a.Close()

@@ -72,7 +72,7 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 	}
 	joined := make(chan struct{})
 	go func() {
-		bytestream.Join(b, up.(*net.TCPConn))
+		bytestream.Join(b, up)
 		close(joined)
 	}()
 	want := make([]byte, 3<<20)

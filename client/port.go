@@ -1,0 +1,27 @@
+package client
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"strconv"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/internal/bytestream"
+)
+
+// Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. The end of ctx ends
+// connecting only. The connection has CloseWrite, as those of TCP have; a deadline that passes ends it. Unavailable if nobody listens.
+func (c *Client) Dial(ctx context.Context, ref string, port int) (net.Conn, error) {
+	query := url.Values{"port": {strconv.Itoa(port)}}
+	ws, resp, err := websocket.Dial(ctx, base+api.Path(api.SandboxConnect, ref)+"?"+query.Encode(), &websocket.DialOptions{HTTPClient: c.http})
+	if err != nil {
+		if resp != nil && resp.StatusCode >= 300 {
+			return nil, failure(resp)
+		}
+		return nil, broken(err)
+	}
+	return bytestream.New(context.WithoutCancel(ctx), ws), nil
+}

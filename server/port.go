@@ -1,0 +1,53 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/bytestream"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// setNetwork replaces what a sandbox reaches.
+func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
+	var req api.Network
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	changed, err := s.opts.Fleet.SetNetwork(r.Context(), accountOf(r.Context()), r.PathValue("id"), sandbox.Network(req))
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, sandboxOut(changed))
+}
+
+// connectPort is a connection to a port in a sandbox, as a WebSocket. It ends when the server stops.
+func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket")
+	}
+	port, err := strconv.Atoi(r.URL.Query().Get("port"))
+	if err != nil {
+		return errors.Remedy(errors.Newf(errors.Invalid, "?port= must be a number, it is %.40q", r.URL.Query().Get("port")), "give a number from 1 to 65535")
+	}
+	up, err := s.opts.Fleet.Dial(r.Context(), accountOf(r.Context()), r.PathValue("id"), port)
+	if err != nil {
+		return err
+	}
+	ws, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		_ = up.Close()
+		return nil // Accept has told the client
+	}
+	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
+	defer leave()
+	defer context.AfterFunc(s.stopping, leave)()
+	bytestream.Join(bytestream.New(ctx, ws), up)
+	return nil
+}
