@@ -16,7 +16,8 @@ import (
 // connecting only. The connection has CloseWrite, as those of TCP have; a deadline that passes ends it. Unavailable if nobody listens.
 func (c *Client) Dial(ctx context.Context, ref string, port int) (net.Conn, error) {
 	query := url.Values{"port": {strconv.Itoa(port)}}
-	ws, resp, err := websocket.Dial(ctx, base+api.Path(api.SandboxConnect, ref)+"?"+query.Encode(), &websocket.DialOptions{HTTPClient: c.http})
+	ws, resp, err := websocket.Dial(ctx, c.base+api.Path(api.SandboxConnect, ref)+"?"+query.Encode(),
+		&websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})
 	if err != nil {
 		if resp != nil && resp.StatusCode >= 300 {
 			return nil, failure(resp)

@@ -40,7 +40,7 @@ func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ws, err := websocket.Accept(w, r, nil)
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // who asks is known by now
 	if err != nil {
 		_ = up.Close()
 		return nil // Accept has told the client
