@@ -154,6 +154,8 @@ func (p *Policy) opened(addr netip.Addr, port uint16, host bool) bool {
 			return false
 		}
 		switch {
+		case kind == never:
+			return false
 		case host || kind >= loopback:
 			return r.prefix.IsSingleIP()
 		case kind == special:

@@ -97,15 +97,15 @@ func badRule(text, format string, args ...any) error {
 }
 
 func (r *rules) add(text string) error {
+	if strings.ContainsAny(text, " \t\r\n@?#\\") || strings.Contains(text, "://") {
+		return badRule(text, "is neither a domain, an address nor a CIDR")
+	}
 	host, port, err := splitPort(text)
 	if err != nil {
 		return err
 	}
-	switch {
-	case host == "":
+	if host == "" {
 		return badRule(text, "names nothing")
-	case strings.ContainsAny(host, " \t\r\n@?#\\") || strings.Contains(host, "://"):
-		return badRule(text, "is neither a domain, an address nor a CIDR")
 	}
 	if strings.Contains(host, "/") {
 		prefix, err := parsePrefix(text, host)

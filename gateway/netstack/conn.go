@@ -16,8 +16,8 @@ type conn struct {
 	cut      func() // ends it; may be called more than once
 
 	mu    sync.Mutex
-	names []string // guarded by mu: what it said about itself
-	read  bool     // guarded by mu: its beginning was read, so names are all that it told
+	names []string      // guarded by mu: what it said about itself
+	check gateway.Check // guarded by mu: how much of that was read, from the beginning on
 }
 
 // maxConnNames bounds what is remembered of one connection.
@@ -32,13 +32,6 @@ func (c *conn) told(name string) {
 	}
 }
 
-// watched remembers that all names of the connection are told.
-func (c *conn) watched() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read = true
-}
-
 // holds reports whether the connection may go on under p.
 func (c *conn) holds(p *gateway.Policy, t gateway.Target) bool {
 	v := p.Connect(t)
@@ -47,7 +40,7 @@ func (c *conn) holds(p *gateway.Policy, t gateway.Target) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.read && !slices.ContainsFunc(c.names, func(n string) bool { return !p.Name(v.Check, n, c.port).Allowed })
+	return v.Check <= c.check && !slices.ContainsFunc(c.names, func(n string) bool { return !p.Name(v.Check, n, c.port).Allowed })
 }
 
 // add registers a connection if the policy still allows it, it would not be too many, and the gateway is open. It returns the verdict that
@@ -64,6 +57,7 @@ func (g *Gateway) add(c *conn) gateway.Verdict {
 	}
 	v := g.policy.Connect(t)
 	if v.Allowed {
+		c.check = v.Check
 		g.conns[c] = struct{}{}
 		g.total.Add(1)
 	}

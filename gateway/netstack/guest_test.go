@@ -221,3 +221,5 @@ func listen(t testing.TB, handle func(net.Conn)) string {
 	})
 	return l.Addr().String()
 }
+
+func unlimited(o *netstack.Options) { o.Rate = 1 << 20 }

@@ -27,6 +27,7 @@ func (g *Gateway) pumpFromGuest(c *conn, check gateway.Check, guest *endpoint, u
 	guest.queue.EventRegister(&entry)
 	defer guest.queue.EventUnregister(&entry)
 	out := g.inspect(c, check, up)
+	defer out.stop()
 	for {
 		b := chunks.Get().(*[]byte)
 		w := tcpip.SliceWriter(*b)
@@ -143,18 +144,3 @@ func closeWrite(c net.Conn) error {
 	}
 	return nil
 }
-
-// inspect returns what the sandbox's bytes are written to: up itself, or through an inspector if names must be seen first.
-func (g *Gateway) inspect(c *conn, check gateway.Check, up net.Conn) io.WriteCloser {
-	return nopCloser{up}
-}
-
-type nopCloser struct{ io.Writer }
-
-func (nopCloser) Close() error { return nil }
-
-// errDenied ends a connection that said what the policy forbids.
-var errDenied = errors.Newf(errors.Denied, "the connection said what the policy forbids")
-
-// inspectUDP is inspect for datagrams.
-func (g *Gateway) inspectUDP(c *conn, check gateway.Check, up net.Conn) io.Writer { return up }

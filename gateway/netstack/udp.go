@@ -140,7 +140,7 @@ func (g *Gateway) carryUDP(f *udpFlow, dst netip.Addr, quote []byte) {
 	go func() {
 		defer close(sent)
 		defer f.conn.cut()
-		g.sendUDP(f, v.Check, closed)
+		g.sendUDP(f, v.Check, quote, closed)
 	}()
 	err = g.receiveUDP(f)
 	f.conn.cut()
@@ -162,21 +162,25 @@ func (f *udpFlow) expires() time.Time {
 }
 
 // sendUDP carries what the sandbox sends.
-func (g *Gateway) sendUDP(f *udpFlow, check gateway.Check, closed <-chan struct{}) {
+func (g *Gateway) sendUDP(f *udpFlow, check gateway.Check, quote []byte, closed <-chan struct{}) {
 	entry, readable := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	f.guest.queue.EventRegister(&entry)
 	defer f.guest.queue.EventUnregister(&entry)
-	out := g.inspectUDP(f.conn, check, f.up)
+	names := gateway.NewDatagramInspector(check, f.conn.port, g.decider(f.conn))
 	for {
 		b := chunks.Get().(*[]byte)
 		w := tcpip.SliceWriter(*b)
 		res, terr := f.guest.ep.Read(&w, tcpip.ReadOptions{})
 		if terr == nil {
 			f.touch()
-			_, err := out.Write((*b)[:res.Count])
+			datagrams, err := names.Next((*b)[:res.Count])
+			for _, d := range datagrams {
+				_, _ = f.up.Write(d) // one that the host cannot send, such as a too large one, is lost
+			}
 			chunks.Put(b)
-			// One datagram that the host cannot send, such as a too large one, is lost; what was refused ends the flow.
-			if errors.Is(err, errDenied) || errors.Is(err, net.ErrClosed) {
+			if err != nil {
+				g.refused(f.conn, err)
+				g.sendUnreachable(prohibited, f.key.guest.Addr(), f.key.dst.Addr(), header.UDPProtocolNumber, quote)
 				return
 			}
 			continue
