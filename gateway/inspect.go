@@ -186,7 +186,7 @@ func (i *Inspector) start() (int, error) {
 		}
 		return i.finish()
 	case len(last) >= 5 && strings.EqualFold(last[:5], "HTTP/"):
-		i.step = i.head
+		i.step, i.seen = i.head, 0
 		return i.head()
 	case plainMethods[line[:method]]:
 		if err := i.hidden("the HTTP request does not name a server"); err != nil {

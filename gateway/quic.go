@@ -282,11 +282,7 @@ func (c *quicConn) message() ([]byte, bool) {
 
 // newQUICKeys derives the keys of a client's Initial packets, RFC 9001, section 5.2.
 func newQUICKeys(v *quicVersion, dcid string) (k quicKeys, err error) {
-	secret, err := hkdf.Extract(sha256.New, []byte(dcid), []byte(v.salt))
-	if err != nil {
-		return k, err
-	}
-	client, err := expandLabel(secret, "client in", sha256.Size)
+	client, err := clientSecret(v, dcid)
 	if err != nil {
 		return k, err
 	}
@@ -310,6 +306,14 @@ func newQUICKeys(v *quicVersion, dcid string) (k quicKeys, err error) {
 	}
 	k.hp, err = aes.NewCipher(hp)
 	return k, err
+}
+
+func clientSecret(v *quicVersion, dcid string) ([]byte, error) {
+	secret, err := hkdf.Extract(sha256.New, []byte(dcid), []byte(v.salt))
+	if err != nil {
+		return nil, err
+	}
+	return expandLabel(secret, "client in", sha256.Size)
 }
 
 // expandLabel is HKDF-Expand-Label of RFC 8446 with an empty context.
