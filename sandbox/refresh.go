@@ -1,0 +1,154 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// StateVolume is the volume that sandboxes of agents share, and StatePath where they have it (mission C2).
+const (
+	StateVolume = "harvest-agent-state"
+	StatePath   = "/mnt/state"
+)
+
+// Refresh renews what sandboxes start from: it builds the base image anew, has a program run in a sandbox of it, and clears
+// caches in the state volume that nobody has used for long. What was there before stays in use until the new image is whole.
+type Refresh struct {
+	Fleet    *Fleet
+	Account  string
+	Image    string        // "" means "base"
+	CacheAge time.Duration // files in the caches that were not changed or read for so long go; 0 means 7 days
+}
+
+// RefreshReport says what a Refresh did, or how far it came.
+type RefreshReport struct {
+	Status       string    `json:"status"` // "success" or "failed"
+	Timestamp    time.Time `json:"timestamp"`
+	ImageRebuilt bool      `json:"image_rebuilt"`
+	ImageID      string    `json:"image_id,omitempty"`
+	ImageBytes   int64     `json:"image_size_bytes,omitempty"`
+	Verified     bool      `json:"verified"`         // a program ran in a sandbox of the image
+	Python       string    `json:"python,omitempty"` // its version
+	CacheFiles   int       `json:"cache_files_removed"`
+	CacheBytes   int64     `json:"cache_bytes_freed"`
+	CacheKept    string    `json:"cache_kept,omitempty"` // why the caches were not looked at
+	Seconds      float64   `json:"duration_secs"`
+}
+
+const (
+	cacheAge     = 7 * 24 * time.Hour
+	verifyWithin = 5 * time.Minute
+)
+
+// verify prints the version of Python, and clears what is old in the caches of the state volume if that is there. Links are
+// removed, not followed.
+const verify = `
+import json, os, platform, stat, sys, time
+state, age = sys.argv[1], float(sys.argv[2])
+files = freed = 0
+if state:
+    for name in (".cache", "git-repos", "checkpoints", "workspace", "sessions"):
+        os.makedirs(os.path.join(state, name), exist_ok=True)
+    cache, limit = os.path.join(state, ".cache"), time.time() - age
+    for top, dirs, names in os.walk(cache, topdown=False):
+        for name in names:
+            path = os.path.join(top, name)
+            try:
+                info = os.lstat(path)
+                if max(info.st_mtime, info.st_atime) < limit:
+                    os.remove(path)
+                    files += 1
+                    freed += info.st_size
+            except FileNotFoundError:
+                pass
+        if top != cache:
+            try:
+                if os.lstat(top).st_mtime < limit or files:
+                    os.rmdir(top)
+            except OSError:
+                pass
+print(json.dumps({"python": platform.python_version(), "files": files, "freed": freed}))
+`
+
+// Run does it. On failure the report, which is returned all the same, says how far it came, and the error names the stage: "image"
+// or "verify".
+func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
+	start := time.Now()
+	report := RefreshReport{Status: "failed", Timestamp: now()}
+	err := r.run(ctx, &report)
+	if err == nil {
+		report.Status = "success"
+		logf.Infof(ctx, "environment refreshed: image %s, Python %s, %d files of caches removed", report.ImageID, report.Python, report.CacheFiles)
+	}
+	report.Seconds = time.Since(start).Seconds()
+	return report, err
+}
+
+func (r Refresh) run(ctx context.Context, report *RefreshReport) error {
+	base := orDefault(r.Image, baseImage)
+	f := r.Fleet
+	img, err := f.opts.Engine.Images().Build(ctx, image.Spec{Base: base}, image.BuildOptions{Force: true, Credentials: f.credentials(r.Account)})
+	if err != nil {
+		return errors.Stage(errors.Wrapf(err, "build the image %s anew", base), "image")
+	}
+	report.ImageRebuilt, report.ImageID, report.ImageBytes = true, img.ID, img.Size
+	req := Request{Image: img.ID, Cold: true}
+	if f.caps.Volumes {
+		req.Volumes = []Mount{{Name: StateVolume, Path: StatePath}}
+	} else {
+		report.CacheKept = fmt.Sprintf("the engine %s has no volumes on this machine", f.opts.Engine.Name())
+	}
+	found, err := r.verify(ctx, req)
+	if err != nil {
+		return errors.Stage(err, "verify")
+	}
+	report.Verified, report.Python, report.CacheFiles, report.CacheBytes = true, found.Python, found.Files, found.Freed
+	return nil
+}
+
+// verified is what the program prints.
+type verified struct {
+	Python string
+	Files  int
+	Freed  int64
+}
+
+// verify runs the program in a sandbox of its own.
+func (r Refresh) verify(ctx context.Context, req Request) (verified, error) {
+	req.TimeoutSeconds = (verifyWithin + outlive).Seconds()
+	sb, err := r.Fleet.Create(ctx, r.Account, req)
+	if err != nil {
+		return verified{}, err
+	}
+	defer func() {
+		ctx := logContext(context.WithoutCancel(ctx), sb)
+		if err := r.Fleet.Destroy(ctx, r.Account, sb.ID); err != nil {
+			logf.Errorf(ctx, "destroy the sandbox of a refresh: %v", err)
+		}
+	}()
+	run := ExecRequest{Args: []string{"", fmt.Sprint(orDefault(r.CacheAge, cacheAge).Seconds())}, Timeout: verifyWithin}
+	if len(req.Volumes) > 0 {
+		run.Workdir, run.Args[0] = StatePath, "."
+	}
+	x, err := r.Fleet.ExecCode(ctx, r.Account, sb.ID, verify, run)
+	if err != nil {
+		return verified{}, err
+	}
+	result, err := x.Wait(context.WithoutCancel(ctx)) // the end of ctx kills the program
+	if err != nil {
+		return verified{}, err
+	}
+	var out verified
+	if result.ReturnCode != 0 || json.Unmarshal([]byte(result.Stdout), &out) != nil {
+		return verified{}, errors.Newf(errors.Unavailable, "a program in a sandbox of the new image ended with %d: %.500s",
+			result.ReturnCode, strings.TrimSpace(result.Reason+" "+result.Stderr))
+	}
+	return out, nil
+}
