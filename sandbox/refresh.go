@@ -50,13 +50,13 @@ const (
 // verify prints the version of Python, and clears what is old in the caches of the state volume if that is there. Links are
 // removed, not followed.
 const verify = `
-import json, os, platform, stat, sys, time
+import json, os, platform, sys, time
 state, age = sys.argv[1], float(sys.argv[2])
 files = freed = 0
 if state:
     for name in (".cache", "git-repos", "checkpoints", "workspace", "sessions"):
         os.makedirs(os.path.join(state, name), exist_ok=True)
-    cache, limit = os.path.join(state, ".cache"), time.time() - age
+    cache, limit, emptied = os.path.join(state, ".cache"), time.time() - age, set()
     for top, dirs, names in os.walk(cache, topdown=False):
         for name in names:
             path = os.path.join(top, name)
@@ -64,14 +64,16 @@ if state:
                 info = os.lstat(path)
                 if max(info.st_mtime, info.st_atime) < limit:
                     os.remove(path)
+                    emptied.add(top)
                     files += 1
                     freed += info.st_size
             except FileNotFoundError:
                 pass
-        if top != cache:
+        # A new directory may belong to somebody who is about to put something there.
+        if top != cache and (top in emptied or os.lstat(top).st_mtime < limit):
             try:
-                if os.lstat(top).st_mtime < limit or files:
-                    os.rmdir(top)
+                os.rmdir(top)
+                emptied.add(os.path.dirname(top))
             except OSError:
                 pass
 print(json.dumps({"python": platform.python_version(), "files": files, "freed": freed}))

@@ -20,6 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store"
@@ -32,6 +33,7 @@ type App struct {
 	secrets    *secret.Vault
 	events     *event.Journal
 	fleet      *sandbox.Fleet
+	schedules  *schedule.Scheduler
 	server     *server.Server
 	ring       *account.Ring
 	listener   net.Listener  // the Unix socket
@@ -90,6 +92,9 @@ func (a *App) open(ctx context.Context) error {
 		return errors.Stage(err, "recover")
 	}
 	a.then("the sandboxes", a.fleet.Close)
+	if err := a.openSchedules(ctx, db); err != nil {
+		return err
+	}
 	if err := a.listenTCP(ctx); err != nil {
 		return err
 	}

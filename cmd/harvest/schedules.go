@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+	_ "time/tzdata" // schedules have time zones, which not every machine knows
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/schedule"
+	"github.com/RelevanceAI/harvest/store"
+)
+
+// keepEvents is how long events are kept.
+const keepEvents = 30 * 24 * time.Hour
+
+// openSchedules opens the schedules and sees to it that those which come with Harvest are there. In the background they wait to be
+// asked for: such a server ends when nobody needs it.
+func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
+	if _, err := a.pruneEvents(ctx, nil); err != nil {
+		logf.Errorf(ctx, "remove old events: %v", err)
+	}
+	kinds := map[string]schedule.Func{"refresh": a.refresh, "prune-events": a.pruneEvents}
+	if a.schedules, err = schedule.Open(ctx, schedule.Options{Store: db.Schedules(), Kinds: kinds, ByHand: a.background}); err != nil {
+		return err
+	}
+	a.then("the schedules", a.schedules.Close)
+	for _, job := range []schedule.Job{
+		// Every half hour, retried 3 times, 10 minutes at most: as the environment is to be kept fresh.
+		{Name: "environment-refresh", Kind: "refresh", Cron: "*/30 * * * *", Missed: schedule.Skip},
+		{Name: "events-prune", Kind: "prune-events", Cron: "@daily"},
+	} {
+		job.Account = personal
+		if _, err := a.schedules.Ensure(ctx, job); err != nil {
+			return errors.Stage(err, "schedules")
+		}
+	}
+	return nil
+}
+
+// refresh renews the environment of sandboxes. Its arguments are {"image": "base", "cache_days": 7}, both optional.
+func (a *App) refresh(ctx context.Context, args json.RawMessage) (any, error) {
+	var asked struct {
+		Image     string  `json:"image"`
+		CacheDays float64 `json:"cache_days"`
+	}
+	if len(args) > 0 {
+		if err := json.Unmarshal(args, &asked); err != nil || asked.CacheDays < 0 || asked.CacheDays > 36500 {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the arguments of the refresh are not valid"), `give {"image": "base", "cache_days": 7}, or nothing`)
+		}
+	}
+	age := time.Duration(asked.CacheDays * float64(24*time.Hour))
+	return sandbox.Refresh{Fleet: a.fleet, Account: personal, Image: asked.Image, CacheAge: age}.Run(ctx)
+}
+
+func (a *App) pruneEvents(ctx context.Context, _ json.RawMessage) (any, error) {
+	n, err := a.events.Prune(ctx, "", time.Now().Add(-keepEvents))
+	return map[string]int{"events_removed": n}, err
+}
