@@ -67,6 +67,9 @@ type Spec struct {
 	Mounts   []Mount
 	Limits   Limits
 	Network  Network
+	// KeepOnOOM asks a Snapshotter to read the files when memory runs out, before it ends the sandbox: Snapshot then works after that end.
+	// It is an attempt: a command that takes memory quicker than the engine looks ends the sandbox without.
+	KeepOnOOM bool
 	// Stage, if set, is told each step of Create when it is done.
 	Stage func(name string, took time.Duration)
 }
@@ -138,7 +141,9 @@ type Dialer interface {
 type Snapshotter interface {
 	// Snapshot writes all that differs from the root file system of the sandbox's image as a tar stream, consistent in itself,
 	// in the form of an OCI layer (https://github.com/opencontainers/image-spec/blob/main/layer.md): whiteouts for what was removed. Volumes
-	// and what is mounted by the engine are not part of it. path, if not "", limits it to what lies below that directory.
+	// and what is mounted by the engine are not part of it. path, if not "", limits it to what lies below that directory. Commands may
+	// stand still meanwhile, and go on when it returns. Invalid: path is no directory, or mounted. NotFound: there is none.
+	// Conflict: the sandbox has ended, and nothing was kept (Spec.KeepOnOOM). Errors of w are returned.
 	Snapshot(ctx context.Context, path string, w io.Writer) error
 }
 

@@ -158,7 +158,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	}
 	spec := engine.Spec{
 		ID: e.id, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
-		Limits: p.limits, Network: p.Network.engine(),
+		Limits: p.limits, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 	}
 	for _, m := range p.Volumes {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.Account), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})

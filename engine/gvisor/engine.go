@@ -310,7 +310,7 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 		return nil, errors.Join(err, e.remove(ref))
 	}
 	claim := &wire.ClaimArgs{ID: spec.ID, Root: e.opts.Images.Root(img), Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: map[string]string{},
-		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network}
+		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network, Keep: spec.KeepOnOOM}
 	maps.Copy(claim.Env, img.Config.Env)
 	maps.Copy(claim.Env, spec.Env)
 	for _, m := range spec.Mounts {

@@ -129,6 +129,24 @@ func (g *Group) limit(h hierarchy, l engine.Limits, extra int64) error {
 	return nil
 }
 
+// RaiseMemory sets the memory limit to bytes, which must not be less than what it is.
+func (g *Group) RaiseMemory(bytes int64) error {
+	for _, h := range g.in {
+		if h.controller != "memory" {
+			continue
+		}
+		write := func(file string) error {
+			return os.WriteFile(filepath.Join(h.dir, g.name, file), strconv.AppendInt(nil, bytes, 10), 0)
+		}
+		if h.v2 {
+			return errors.Wrapf(write("memory.max"), "raise the memory limit")
+		}
+		_ = write("memory.memsw.limit_in_bytes") // first: it is never below the other
+		return errors.Wrapf(write("memory.limit_in_bytes"), "raise the memory limit")
+	}
+	return nil
+}
+
 // What a sandbox costs the host in tasks: gVisor holds the limit of processes itself, and this is the wall behind it.
 const (
 	pidsPerProcess = 4

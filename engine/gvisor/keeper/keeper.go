@@ -268,6 +268,11 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	if _, err := k.lookUp(c.User); err != nil {
 		return errors.Stage(err, "start")
 	}
+	if n := k.args.Limits.Memory; c.Keep && k.guest.group != nil && n > 0 {
+		if err := k.guest.group.RaiseMemory(n + sentryMemory + reserve(n)); err != nil {
+			return errors.Stage(err, "start")
+		}
+	}
 	k.args.Claim = c
 	go k.watchMain()
 	go k.watchVolumes(c.Mounts)

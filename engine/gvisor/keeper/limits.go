@@ -33,7 +33,8 @@ const (
 // gVisor, after which the sandbox is of no use.
 func (k *Keeper) watchMemory(stop <-chan struct{}) {
 	interval := memoryInterval
-	if k.args.Cgroup == "" {
+	watched := k.args.Cgroup == ""
+	if watched {
 		interval = memoryWatchInterval
 	}
 	tick := time.NewTicker(interval)
@@ -44,10 +45,21 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		if k.guest.outOfMemory() || k.args.Cgroup == "" && k.guest.memoryAbove(k.args.Limits.Memory) {
+		k.mu.Lock()
+		keep := k.args.Claim != nil && k.args.Claim.Keep
+		k.mu.Unlock()
+		if keep && !watched { // the kernel's limit has been raised by reserve
+			watched = true
+			tick.Reset(memoryWatchInterval)
+		}
+		gone := k.guest.outOfMemory()
+		if gone || watched && k.guest.memoryAbove(k.args.Limits.Memory) {
 			k.mu.Lock()
 			k.oom = true
 			k.mu.Unlock()
+			if keep && !gone {
+				k.keepLayer()
+			}
 			k.guest.kill()
 			return
 		}

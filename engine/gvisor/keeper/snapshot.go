@@ -1,10 +1,13 @@
 package keeper
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
@@ -17,7 +20,7 @@ const stalled = 30 * time.Second
 // serveSnapshot sends the writable layer.
 func (k *Keeper) serveSnapshot(conn *wire.Conn, path string) error {
 	if err := k.errEnded(); err != nil {
-		return err
+		return k.serveKept(conn, path, err)
 	}
 	k.mu.Lock()
 	claim := k.args.Claim
@@ -34,6 +37,46 @@ func (k *Keeper) serveSnapshot(conn *wire.Conn, path string) error {
 		if ended := k.errEnded(); ended != nil {
 			return ended
 		}
+		return errors.Stage(err, "snapshot")
+	}
+	_ = conn.SetWriteDeadline(time.Time{})
+	return conn.SendJSON(wire.KindReply, wire.Reply{})
+}
+
+// keptFile is the writable layer of a sandbox whose memory ran out.
+const keptFile = "kept.tar"
+
+// reserve is what a sandbox may use beyond its memory limit until that is noticed and its layer is read, if it shall be kept.
+func reserve(limit int64) int64 {
+	const least, share = 256 << 20, 4
+	return max(least, limit/share)
+}
+
+// keepLayer reads the layer of a sandbox that is about to be ended.
+func (k *Keeper) keepLayer() {
+	f, err := os.OpenFile(keptFile+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		log.Warningf("keep the writable layer: %v", err)
+		return
+	}
+	err = layer.Read(k.guest.sb, k.guest.mainID(), "", f)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(keptFile+".new", keptFile)
+	}
+	if err != nil {
+		log.Warningf("keep the writable layer: %v", err)
+		_ = os.Remove(keptFile + ".new")
+	}
+}
+
+// serveKept sends what was kept of a sandbox that has ended, or says why it ended.
+func (k *Keeper) serveKept(conn *wire.Conn, path string, ended error) error {
+	f, err := os.Open(keptFile)
+	if err != nil || path != "" {
+		return ended
+	}
+	defer f.Close()
+	if _, err := io.Copy(frames{conn}, f); err != nil {
 		return errors.Stage(err, "snapshot")
 	}
 	_ = conn.SetWriteDeadline(time.Time{})

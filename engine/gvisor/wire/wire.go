@@ -116,6 +116,7 @@ type ClaimArgs struct {
 	User     string
 	Mounts   []Mount
 	Network  engine.Network
+	Keep     bool // when memory runs out, the writable layer is read first
 }
 
 // Mount is a directory of the host at a path of the sandbox.
