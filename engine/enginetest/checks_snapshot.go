@@ -3,8 +3,10 @@ package enginetest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -17,6 +19,18 @@ var snapshots = needs(func(c engine.Capabilities) bool { return c.Snapshot }, "t
 // mission: A10
 var snapshotChecks = []check{
 	{"SnapshotKeepsAll", "a sandbox made from a snapshot has the same files: every kind, mode, owner, time, attribute and hard link", both(snapshots, users), checkSnapshotKeepsAll},
+	{"SnapshotWhileWriting", "a snapshot taken while files are written is consistent, and the writer goes on", snapshots, checkSnapshotWhileWriting},
+	{"SnapshotTwoAtOnce", "two snapshots at once are both whole", snapshots, checkSnapshotTwoAtOnce},
+	{"SnapshotOfDirectory", "a snapshot may be limited to a directory; what is no directory or mounted is refused", snapshots, checkSnapshotOfDirectory},
+	{"SnapshotCanceled", "a snapshot that is canceled ends with an error, and the sandbox goes on", snapshots, checkSnapshotCanceled},
+	{"SnapshotReceiverFails", "an error of the receiver is returned, and the sandbox goes on", snapshots, checkSnapshotReceiverFails},
+	{"SnapshotDestroyed", "a sandbox can be destroyed while its snapshot is taken, which then fails", snapshots, checkSnapshotDestroyed},
+	{"SnapshotClaimed", "a warm sandbox becomes one with the files of a snapshot", both(snapshots, warmth), checkSnapshotClaimed},
+	{"SnapshotWithoutVolumes", "files on volumes are not part of a snapshot", both(snapshots, mounts), checkSnapshotWithoutVolumes},
+	{"SnapshotTooLarge", "a snapshot that does not fit into the disk limit is refused with Exhausted", both(snapshots, limit("disk")), checkSnapshotTooLarge},
+	{"SnapshotOutOfMemory", "Spec.KeepOnOOM: a snapshot can be taken after memory ran out", both(snapshots, limit("memory")), checkSnapshotOutOfMemory},
+	{"SnapshotManyFiles", "50,000 changed files come back as they were", snapshots, checkSnapshotManyFiles},
+	{"SnapshotCycles", "files survive a chain of snapshots, each made in a sandbox from the one before", snapshots, checkSnapshotCycles},
 }
 
 // snapshot takes a snapshot of sb, which has the image parent, and returns its image, which is deleted when t ends.
@@ -175,5 +189,254 @@ func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	}
 	if !bytes.Equal(one.Bytes(), two.Bytes()) {
 		t.Errorf("two snapshots of the same files differ")
+	}
+}
+
+func checkSnapshotWhileWriting(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	writer := start(t, sb, sh(`n=0; while :; do n=$((n+1)); echo $n > /a; echo $n > /b; echo $n; done`))
+	for _, text := range []string{"\n100\n", "\n300\n"} {
+		writer.stdout.until(t, text)
+		img := s.snapshot(t, sb, s.image, "")
+		copied := s.create(t, engine.Spec{Image: img.ID})
+		var a, b int
+		if _, err := fmt.Sscan(script(t, copied, "/", "cat /a; echo; cat /b"), &a, &b); err != nil && a+b == 0 {
+			t.Fatalf("the files of the snapshot: %v", err)
+		}
+		// Each file is cut before it is written; what has been written before it is complete.
+		if a != 0 && b != 0 && a != b && a != b+1 {
+			t.Errorf("the snapshot has /a of %d and /b of %d", a, b)
+		}
+	}
+	_, moved := writer.stdout.change()
+	<-moved // it goes on
+}
+
+func checkSnapshotTwoAtOnce(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	script(t, sb, "/", "mkdir /two && head -c 10000000 /dev/urandom > /two/big && for i in 1 2 3; do echo $i > /two/$i; done")
+	var streams [2]bytes.Buffer
+	var g sync.WaitGroup
+	for i := range streams {
+		g.Go(func() {
+			if err := sb.(engine.Snapshotter).Snapshot(patient(t), "", &streams[i]); err != nil {
+				t.Errorf("Snapshot: %v", err)
+			}
+		})
+	}
+	g.Wait()
+	if !bytes.Equal(streams[0].Bytes(), streams[1].Bytes()) || streams[0].Len() < 10000000 {
+		t.Errorf("the snapshots have %d and %d bytes", streams[0].Len(), streams[1].Len())
+	}
+	if entries := untar(t, &streams[0]); entries["two/2"].content != "2\n" {
+		t.Errorf("two/2 in the snapshot is %q", entries["two/2"].content)
+	}
+}
+
+func checkSnapshotOfDirectory(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	script(t, sb, "/", "mkdir -p /here/below /elsewhere && echo 1 > /here/below/file && ln /here/below/file /elsewhere/first && echo 2 > /elsewhere/file && ln -s /here /way")
+	img := s.snapshot(t, sb, s.image, "/way/below")
+	copied := s.create(t, engine.Spec{Image: img.ID})
+	if got := script(t, copied, "/", "cat /here/below/file; ls -d /elsewhere /way 2>/dev/null | wc -l"); got != "1\n0\n" {
+		t.Errorf("a snapshot of /here/below has %q", got)
+	}
+	for path, kind := range map[string]errors.Kind{"/nowhere": errors.NotFound, "/here/below/file": errors.Invalid, "/proc/self": errors.Invalid, "relative": errors.Invalid} {
+		wantKind(t, "Snapshot of "+path, sb.(engine.Snapshotter).Snapshot(patient(t), path, io.Discard), kind)
+	}
+}
+
+// stuck is a receiver that takes the first bytes only, and waits until it is told how to go on.
+type stuck struct {
+	once  sync.Once
+	begun chan struct{}
+	end   chan error
+}
+
+func (w *stuck) Write(p []byte) (int, error) {
+	w.once.Do(func() { close(w.begun) })
+	if err := <-w.end; err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// hold begins a snapshot that is larger than what connections buffer, and returns its receiver and where its error will be.
+func hold(t *testing.T, sb engine.Sandbox, ctx context.Context) (*stuck, <-chan error) {
+	t.Helper()
+	script(t, sb, "/", "head -c 50000000 /dev/urandom > /large")
+	w, done := &stuck{begun: make(chan struct{}), end: make(chan error, 1)}, make(chan error, 1)
+	go func() { done <- sb.(engine.Snapshotter).Snapshot(ctx, "", w) }()
+	<-w.begun
+	return w, done
+}
+
+func checkSnapshotCanceled(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	ctx, cancel := context.WithCancel(patient(t))
+	w, done := hold(t, sb, ctx)
+	cancel()
+	w.end <- context.Canceled
+	wantKind(t, "a canceled Snapshot", <-done, errors.Canceled)
+	start(t, sb, sh("echo on")).expect(t, engine.Exit{}, "on\n")
+}
+
+func checkSnapshotReceiverFails(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	w, done := hold(t, sb, patient(t))
+	w.end <- errors.Newf(errors.Exhausted, "the disk is full")
+	wantKind(t, "Snapshot to a full disk", <-done, errors.Exhausted)
+	start(t, sb, sh("echo on")).expect(t, engine.Exit{}, "on\n")
+}
+
+func checkSnapshotDestroyed(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	w, done := hold(t, sb, patient(t))
+	if err := sb.Destroy(patient(t)); err != nil {
+		t.Errorf("Destroy: %v", err)
+	}
+	close(w.end)
+	wantKind(t, "Snapshot of a sandbox that is destroyed", <-done, errors.Conflict, errors.Unavailable)
+	wantKind(t, "Snapshot of a sandbox that was destroyed", sb.(engine.Snapshotter).Snapshot(patient(t), "", io.Discard), errors.Conflict)
+}
+
+func checkSnapshotClaimed(t *testing.T, s *suite) {
+	first := s.create(t, engine.Spec{})
+	script(t, first, "/", "useradd -u 4321 -m somebody 2>/dev/null || echo somebody:x:4321:4321::/:/bin/sh >> /etc/passwd; echo kept > /kept")
+	img := s.snapshot(t, first, s.image, "")
+	w, err := s.engine.(engine.Warmer).Warm(patient(t), engine.Limits{}, engine.Network{Mode: engine.NetworkNone})
+	if err != nil {
+		t.Fatalf("Warm: %v", err)
+	}
+	sb, err := w.Claim(patient(t), s.spec(engine.Spec{Image: img.ID, User: "somebody"}))
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	h := sb.Handle()
+	t.Cleanup(func() { s.destroy(t, h, sb) })
+	start(t, sb, sh("id -u; cat /kept")).expect(t, engine.Exit{}, "4321\nkept\n")
+}
+
+func checkSnapshotWithoutVolumes(t *testing.T, s *suite) {
+	name := strings.ToLower(newID())
+	if _, err := s.engine.Volumes().Create(patient(t), name); err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	sb := s.create(t, engine.Spec{Mounts: []engine.Mount{{Volume: name, Path: "/data/volume"}}})
+	script(t, sb, "/", "echo there > /data/volume/file && echo here > /data/file")
+	img := s.snapshot(t, sb, s.image, "")
+	copied := s.create(t, engine.Spec{Image: img.ID})
+	if got := script(t, copied, "/", "cat /data/file; ls /data/volume"); got != "here\n" {
+		t.Errorf("the snapshot has %q", got)
+	}
+	wantKind(t, "Snapshot of a volume", sb.(engine.Snapshotter).Snapshot(patient(t), "/data/volume", io.Discard), errors.Invalid)
+	// And a sandbox with a volume gets the files of a snapshot.
+	both := s.create(t, engine.Spec{Image: img.ID, Mounts: []engine.Mount{{Volume: name, Path: "/data/volume"}}})
+	if got := script(t, both, "/", "cat /data/file /data/volume/file"); got != "here\nthere\n" {
+		t.Errorf("a sandbox from the snapshot with the volume has %q", got)
+	}
+	t.Cleanup(func() { _ = s.engine.Volumes().Delete(context.Background(), name) })
+}
+
+func checkSnapshotTooLarge(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	script(t, sb, "/", "head -c 20000000 /dev/urandom > /large")
+	img := s.snapshot(t, sb, s.image, "")
+	spec := s.spec(engine.Spec{Image: img.ID, Limits: engine.Limits{Disk: 10 << 20}})
+	made, err := s.engine.Create(patient(t), spec)
+	wantKind(t, "Create with too little disk", err, errors.Exhausted)
+	if err == nil {
+		_ = made.Destroy(patient(t))
+	}
+	handles, err := s.engine.List(patient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range handles {
+		if h.ID == spec.ID {
+			t.Errorf("%+v is left", h)
+		}
+	}
+}
+
+func checkSnapshotOutOfMemory(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{KeepOnOOM: true, Limits: engine.Limits{Memory: 256 << 20}})
+	script(t, sb, "/", "echo precious > /kept")
+	hog := start(t, sb, engine.Command{Args: []string{"python3", "-c", "import time\na = []\nwhile True: a.append(b'x' * (5 << 20)); time.sleep(0.01)"}})
+	if end, err := sb.Wait(patient(t)); err != nil || !end.OutOfMemory {
+		t.Fatalf("the sandbox ended with %+v, %v", end, err)
+	}
+	_ = hog.wait(t)
+	img := s.snapshot(t, sb, s.image, "")
+	copied := s.create(t, engine.Spec{Image: img.ID})
+	start(t, copied, sh("cat /kept")).expect(t, engine.Exit{}, "precious\n")
+}
+
+// many makes files in /many, and removes, changes and links some of them.
+const many = `
+import os, sys
+n = int(sys.argv[1]); os.makedirs('/many', exist_ok=True)
+for i in range(n):
+    d = '/many/%03d' % (i // 500)
+    if i % 500 == 0: os.mkdir(d, 0o750)
+    p = '%s/%05d' % (d, i)
+    with open(p, 'wb') as f: f.write(os.urandom(20) * (i % 300))
+    os.chmod(p, 0o600 + i % 64); os.chown(p, i % 7, i % 11); 
+    if i % 10 == 0: os.setxattr(p, 'user.n', b'%d\xff' % i)
+    if i % 25 == 0: os.link(p, p + '.link')
+    if i % 50 == 0: os.symlink('%d' % i, p + '.sym')
+    os.utime(p, ns=(i, 1500000000 * 10**9 + i * 1234567))
+`
+
+func checkSnapshotManyFiles(t *testing.T, s *suite) {
+	n := "50000"
+	if testing.Short() {
+		n = "5000"
+	}
+	sb := s.create(t, engine.Spec{})
+	output(t, sb, engine.Command{Args: []string{"python3", "-c", many, n}})
+	want := trees(t, sb, "/many")
+	img := s.snapshot(t, sb, s.image, "")
+	copied := s.create(t, engine.Spec{Image: img.ID})
+	same(t, trees(t, copied, "/many"), want)
+}
+
+// cycle changes a tree a little: it adds, changes and removes files and directories.
+const cycle = `
+import os, sys, random, shutil
+n = int(sys.argv[1]); r = random.Random(n); os.makedirs('/tree', exist_ok=True)
+for k in range(20):
+    d = '/tree/%d/%d' % (r.randrange(5), r.randrange(5))
+    os.makedirs(d, exist_ok=True)
+    with open('%s/%d' % (d, r.randrange(10)), 'wb') as f: f.write(r.randbytes(r.randrange(5000)))
+d = '/tree/%d' % r.randrange(5)
+if n % 3 == 0 and os.path.isdir(d):
+    shutil.rmtree(d)
+    if n % 2: os.mkdir(d)
+p = sorted(os.listdir('/usr/share'))[n % 5]
+shutil.rmtree('/usr/share/' + p) if n % 4 == 1 else None
+`
+
+func checkSnapshotCycles(t *testing.T, s *suite) {
+	cycles := 20
+	if testing.Short() {
+		cycles = 5
+	}
+	parent := s.image
+	want := ""
+	for n := range cycles {
+		sb := s.create(t, engine.Spec{Image: parent})
+		if n > 0 {
+			same(t, trees(t, sb, "/tree", "/usr/share"), want)
+		}
+		output(t, sb, engine.Command{Args: []string{"python3", "-c", cycle, fmt.Sprint(n)}})
+		want = trees(t, sb, "/tree", "/usr/share")
+		parent = s.snapshot(t, sb, parent, "").ID
+		if err := sb.Destroy(patient(t)); err != nil {
+			t.Fatalf("Destroy: %v", err)
+		}
+		if t.Failed() {
+			t.Fatalf("after %d snapshots", n)
+		}
 	}
 }

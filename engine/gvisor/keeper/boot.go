@@ -29,12 +29,13 @@ const sentryMemory = 64 << 20
 
 // guest is a booted gVisor sandbox: a root container that only sleeps, and a main container once it was claimed.
 type guest struct {
-	args  wire.BootArgs
-	conf  *config.Config
-	sb    *sandbox.Sandbox
-	spec  *specs.Spec          // of the root container
-	main  *container.Container // nil unless the main container needs a gofer
-	group *cgroup.Group        // nil without cgroups
+	args    wire.BootArgs
+	conf    *config.Config
+	sb      *sandbox.Sandbox
+	spec    *specs.Spec          // of the root container
+	mounted []string             // where something is mounted in the main container
+	main    *container.Container // nil unless the main container needs a gofer
+	group   *cgroup.Group        // nil without cgroups
 }
 
 // bootGuest starts the gVisor process. It must run on the keeper's main thread: gVisor dies with that thread.
@@ -270,6 +271,9 @@ func (g *guest) claim(c *wire.ClaimArgs) error {
 			options[1] = "ro"
 		}
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.Source, Options: options})
+	}
+	for _, m := range spec.Mounts {
+		g.mounted = append(g.mounted, m.Destination)
 	}
 	var err error
 	if len(c.Mounts) > 0 {

@@ -117,5 +117,5 @@ func (g *guest) fill(path string) error {
 		return errors.Wrapf(err, "open the layer of the snapshot")
 	}
 	defer f.Close()
-	return layer.Apply(g.sb, g.mainID(), f)
+	return layer.Apply(g.sb, g.mainID(), g.mounted, f)
 }

@@ -65,7 +65,7 @@ func (a *agent) answer(r request, file io.ReadWriter) error {
 	}
 	defer v.close()
 	if r.Apply {
-		return apply(v, file)
+		return apply(v, r.Mounted, file)
 	}
 	v.k.Pause()
 	defer v.k.Unpause()

@@ -23,12 +23,22 @@ type filler struct {
 	*view
 	buf  []byte
 	dirs []*tar.Header // whose times are set last, since filling a directory changes them
+	// mounted are the directories at which something is mounted (true) and those on the way there (false). gVisor has made them
+	// in the layer, where it is missing in the image.
+	mounted map[string]bool
 }
 
 // apply fills the container's writable layer from a tar stream in the form of an OCI layer. Memory does not grow with the files'
 // content.
-func apply(v *view, r io.Reader) error {
-	f := &filler{view: v, buf: make([]byte, 256<<10)}
+func apply(v *view, mounted []string, r io.Reader) error {
+	f := &filler{view: v, buf: make([]byte, 256<<10), mounted: map[string]bool{}}
+	for _, dir := range mounted {
+		name := path.Clean("/" + dir)[1:]
+		for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
+			f.mounted[parent] = f.mounted[parent]
+		}
+		f.mounted[name] = true
+	}
 	tr := tar.NewReader(bufio.NewReaderSize(r, 1<<20))
 	for {
 		hdr, err := tr.Next()
@@ -83,6 +93,10 @@ func (f *filler) entry(hdr *tar.Header, content io.Reader) error {
 		return f.k.VFS().LinkAt(f.ctx, f.creds, f.at(target), f.at(name))
 	case tar.TypeXGlobalHeader:
 		return nil
+	}
+	if _, ok := f.mounted[name]; ok {
+		err := errors.Newf(errors.Invalid, "/%.200s is a file in the snapshot, and a volume is to be mounted there", name)
+		return errors.Remedy(err, "mount the volume elsewhere")
 	}
 	if err := f.remove(name); err != nil {
 		return err
@@ -219,8 +233,12 @@ func (f *filler) hide(dir string) error {
 	return err
 }
 
-// remove removes a file or a tree, if it is there.
+// remove removes a file or a tree, if it is there. What is mounted, and the way there, stays.
 func (f *filler) remove(name string) error {
+	at, kept := f.mounted[name]
+	if at {
+		return nil
+	}
 	st, err := f.stat(name)
 	if linuxerr.Equals(linuxerr.ENOENT, err) || linuxerr.Equals(linuxerr.ENOTDIR, err) {
 		return nil
@@ -231,7 +249,7 @@ func (f *filler) remove(name string) error {
 	if st.Mode&linux.FileTypeMask != linux.ModeDirectory {
 		return f.k.VFS().UnlinkAt(f.ctx, f.creds, f.at(name))
 	}
-	if err := f.hide(name); err != nil {
+	if err := f.hide(name); err != nil || kept {
 		return err
 	}
 	return f.k.VFS().RmdirAt(f.ctx, f.creds, f.at(name))

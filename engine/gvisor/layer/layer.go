@@ -28,9 +28,10 @@ const sinkName = "harvest-layer"
 // request is what a keeper asks gVisor's process for, as the configuration of the sink.
 type request struct {
 	Container string
-	Apply     bool   // fill the layer from the file; otherwise write it there
-	Path      string // of what is written, "" for all
-	File      int    // descriptor of the file in the keeper's process
+	Apply     bool     // fill the layer from the file; otherwise write it there
+	Path      string   // of what is written, "" for all
+	Mounted   []string // where something is mounted, for Apply
+	File      int      // descriptor of the file in the keeper's process
 }
 
 // failureMark begins an error of ours in the text of gVisor's, which comes over its control socket.
@@ -114,10 +115,10 @@ func Read(sb *sandbox.Sandbox, container, path string, w io.Writer) error {
 	return err
 }
 
-// Apply fills the container's layer from r. Nothing else may change its files meanwhile. Invalid: this is no layer.
-// Exhausted: it does not fit into the layer.
-func Apply(sb *sandbox.Sandbox, container string, r *os.File) error {
-	return call(sb, request{Container: container, Apply: true, File: int(r.Fd())})
+// Apply fills the container's layer from r, save for the directories at which something is mounted. Nothing else may change its files
+// meanwhile. Invalid: this is no layer, or it has something else where a directory is mounted. Exhausted: it does not fit.
+func Apply(sb *sandbox.Sandbox, container string, mounted []string, r *os.File) error {
+	return call(sb, request{Container: container, Apply: true, Mounted: mounted, File: int(r.Fd())})
 }
 
 func call(sb *sandbox.Sandbox, r request) error {

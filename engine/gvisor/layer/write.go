@@ -68,28 +68,42 @@ func (v *view) list() ([]entry, error) {
 		return nil, err
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(order(a.name), order(b.name)) })
-	// The name that sorts first has the content.
-	first := map[string]int{}
+	settleLinks(all)
+	return all, nil
+}
+
+// settleLinks gives the content of files with several names to the one that comes first.
+func settleLinks(all []entry) {
+	first := map[string]int{} // by the name that had the content
+	lead := make([]int, len(all))
 	for i := range all {
 		e := &all[i]
 		target := e.name
 		if e.kind == tar.TypeLink {
 			target = e.link
 		}
-		if j, seen := first[target]; seen {
-			if e.kind != tar.TypeLink {
-				e.kind, all[j].kind = tar.TypeLink, e.kind
-				all[j].link, all[j].size, all[j].data, all[j].device = e.link, e.size, e.data, e.device
+		j, seen := first[target]
+		if !seen {
+			j = i
+			if e.kind != tar.TypeDir {
+				first[target] = i
 			}
-			e.link = all[j].name
-			if all[j].gone() { // whiteouts are one file with many names
-				e.kind, e.device = tar.TypeChar, all[j].device
-			}
-		} else if e.kind != tar.TypeDir {
-			first[target] = i
+		} else if e.kind != tar.TypeLink {
+			name := all[j].name
+			all[j], e.kind = *e, tar.TypeLink
+			all[j].name = name
+		}
+		lead[i] = j
+	}
+	for i, j := range lead {
+		switch {
+		case i == j:
+		case all[j].gone(): // whiteouts are one file with many names
+			all[i].kind, all[i].device = all[j].kind, all[j].device
+		default:
+			all[i].link = all[j].name
 		}
 	}
-	return all, nil
 }
 
 // order is a name as it sorts: a directory before what is in it, and that before its neighbours.
