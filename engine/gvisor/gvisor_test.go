@@ -1,8 +1,8 @@
 package gvisor_test
 
 import (
-	"context"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,8 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// rootEnv names the base image's EROFS file for the part of a test that runs as another user, who cannot open the library.
-const rootEnv = "HARVEST_TEST_ROOT"
+// libraryEnv names a library with the base image for the part of a test that runs as another user, who cannot open the machine's.
+const libraryEnv = "HARVEST_TEST_LIBRARY"
 
 func TestMain(m *testing.M) {
 	if dir := testenv.CoverDir(); dir != "" {
@@ -30,30 +30,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// oneImage is a library of one image.
-type oneImage struct {
-	image.Builder
-	img  image.Image
-	root string
-}
-
-func (o oneImage) Find(_ context.Context, ref string) (image.Image, error) {
-	if ref == o.img.ID || ref == "base" {
-		return o.img, nil
-	}
-	return image.Image{}, errors.Newf(errors.NotFound, "there is no image %q", ref)
-}
-
-func (o oneImage) Use(string, string) (func(), error) { return func() {}, nil }
-func (o oneImage) Root(image.Image) string            { return o.root }
-func (o oneImage) Layer(image.Image) string           { return "" }
-
-// images returns the base image: from the machine's test library, or as the first part of the test has prepared it.
+// images returns a library with the base image: the machine's, or the one that the first part of the test has prepared.
 func images(t testing.TB) gvisor.Images {
-	if root := os.Getenv(rootEnv); root != "" {
-		return oneImage{img: image.Image{ID: "img_base", Config: image.Config{Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}}}, root: root}
+	dir := os.Getenv(libraryEnv)
+	if dir == "" {
+		return imagetest.Library(t)
 	}
-	return imagetest.Library(t)
+	l, err := image.OpenLibrary(dir, image.Sources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // open opens the engine with the ordinary binary, because one built with -race cannot boot gVisor.
@@ -105,7 +92,7 @@ const stranger = 23456
 
 // TestConformanceRootless runs the suite again as an ordinary user.
 func TestConformanceRootless(t *testing.T) {
-	if os.Getenv(rootEnv) != "" {
+	if os.Getenv(libraryEnv) != "" {
 		conformance(t, 64<<20) // a GiB is copied as root
 		return
 	}
@@ -125,17 +112,18 @@ func TestConformanceRootless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]string{"test": self, "harvest": testenv.Binary(t), "root.erofs": lib.Root(imagetest.Base(t, lib))}
-	for name, from := range files {
+	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t)} {
 		copyFile(t, from, filepath.Join(dir, name))
 	}
+	library := filepath.Join(dir, "tmp", "images")
+	copyImage(t, lib.Root(imagetest.Base(t, lib)), library)
 	args := []string{"-test.run=^TestConformanceRootless$", "-test.v", "-test.timeout=20m"}
 	if testing.Short() {
 		args = append(args, "-test.short")
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), args...)
 	cmd.Dir = dir
-	cmd.Env = append(testenv.CleanEnv(), rootEnv+"="+filepath.Join(dir, "root.erofs"), "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"),
+	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"),
 		"TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"), "HARVEST_COVERDIR="+testenv.CoverDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	out, err := cmd.CombinedOutput()
@@ -153,6 +141,27 @@ func failures(out string) string {
 		}
 	}
 	return b.String()
+}
+
+// copyImage makes a library that belongs to the stranger and has one image, named base, whose root file system is given.
+func copyImage(t *testing.T, root, library string) {
+	t.Helper()
+	digits := filepath.Base(filepath.Dir(root))
+	to := filepath.Join(library, digits)
+	for _, err := range []error{os.MkdirAll(to, 0o700), os.Mkdir(filepath.Join(library, ".names"), 0o700), os.Symlink(digits, filepath.Join(library, ".names", "base"))} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{filepath.Base(root), "image.json"} {
+		copyFile(t, filepath.Join(filepath.Dir(root), name), filepath.Join(to, name))
+	}
+	err := filepath.WalkDir(library, func(name string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(name, stranger, stranger))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func copyFile(t *testing.T, from, to string) {
