@@ -4,7 +4,8 @@ import "time"
 
 // SandboxRequest is the body of POST /v1/sandboxes. Every field is optional.
 type SandboxRequest struct {
-	Image    string            `json:"image,omitempty"` // "" means "base"
+	Image    string            `json:"image,omitempty"`               // "" means "base"
+	Commands []string          `json:"dockerfile_commands,omitempty"` // instructions of a Dockerfile, carried out on top of the image
 	Name     string            `json:"name,omitempty"`
 	Tags     map[string]string `json:"tags,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`

@@ -30,6 +30,7 @@ type Config struct {
 	Quotas         Quotas        // of all sandboxes together
 	Pool           int           // sandboxes booted ahead of need; 0 means none
 	OutputBytes    int64         // kept of each command's output
+	BuildCache     int64         // bytes kept of what builds have made
 	Prices         Prices        // what a sandbox costs
 	IdleExit       time.Duration // a server started in the background ends after so long without use; 0 means never
 	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
@@ -133,6 +134,7 @@ func Default(env func(string) string) Config {
 		Quotas:         Quotas{Sandboxes: 100},
 		Pool:           1,
 		OutputBytes:    64 << 20,
+		BuildCache:     20 << 30,
 		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, Currency: "USD"},
 		IdleExit:       10 * time.Minute,
 		CertificateDir: "/usr/local/share/ca-certificates",

@@ -93,6 +93,11 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.OutputBytes), 64<<10, 1<<40, "a size of at least 64KiB, such as 64MiB")
 		}},
+	{"build_cache", "kept of what the steps of image builds have made",
+		func(c *Config) value { return (*sizeValue)(&c.BuildCache) },
+		func(c Config) string {
+			return between(float64(c.BuildCache), 0, 1<<50, "a size such as 20GiB, or 0 to keep nothing")
+		}},
 	{"prices.cpu_core_second", "price of a core for a second",
 		func(c *Config) value { return (*numberValue)(&c.Prices.CPUCoreSecond) },
 		func(c Config) string { return between(c.Prices.CPUCoreSecond, 0, 1e6, "a price, or 0") }},

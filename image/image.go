@@ -41,6 +41,7 @@ type Config struct {
 	StopSignal string            `json:"stop_signal,omitempty"`
 	// Healthcheck is kept for export as the image's configuration has it.
 	Healthcheck json.RawMessage `json:"healthcheck,omitempty"`
+	OnBuild     []string        `json:"on_build,omitempty"` // instructions that a Dockerfile runs that begins with this image
 }
 
 // Image is a built image.

@@ -102,6 +102,9 @@ func newEntry(sb Sandbox, cpu float64, memory int64) *entry {
 
 // checkQuotas returns Conflict if the name is taken, and Exhausted if the account may have no more. f.mu is held.
 func (f *Fleet) checkQuotas(account string, p plan) error {
+	if account == buildAccount {
+		return nil
+	}
 	count, cpu, memory := 0, 0.0, int64(0)
 	for _, e := range f.live {
 		if e.record.Account != account {
@@ -200,9 +203,16 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 // image finds the image. One that is not there is built, if it is the base image, or fetched from its registry.
 func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error) {
 	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.Account))
-	img, err := images.Find(ctx, p.Image)
-	if errors.Is(err, errors.NotFound) {
-		img, err = images.Build(ctx, image.Spec{Base: p.Image}, image.BuildOptions{Progress: p.Progress, Credentials: f.credentials(e.record.Account)})
+	if e.record.Account == buildAccount { // its images are those of whoever builds
+		images = f.opts.Engine.Images()
+	}
+	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.credentials(e.record.Account)}
+	var img image.Image
+	var err error
+	if len(p.Commands) > 0 {
+		img, err = images.Build(ctx, image.Spec{Base: p.Image, Commands: p.Commands}, opts)
+	} else if img, err = images.Find(ctx, p.Image); errors.Is(err, errors.NotFound) {
+		img, err = images.Build(ctx, image.Spec{Base: p.Image}, opts)
 	}
 	if errors.Is(err, errors.NotFound) {
 		err = errors.Remedy(err, "name an image that \"harvest image ls\" shows, or one of a registry")

@@ -14,9 +14,8 @@ import (
 
 // notYet are fields of the interface that this version cannot serve, with what to do instead.
 var notYet = map[string]string{
-	"dockerfile_commands": "leave it out, and run the commands in the sandbox",
-	"s3":                  "leave it out, and use a volume",
-	"gpu":                 "leave it out; there are no GPUs",
+	"s3":  "leave it out, and use a volume",
+	"gpu": "leave it out; there are no GPUs",
 }
 
 // fields are the names that a Request has in JSON.

@@ -63,6 +63,12 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 	f.mu.Lock()
 	sb := e.record.Clone()
 	f.mu.Unlock()
+	if sb.Account == buildAccount && (sb.Status == Running || sb.Status == Lost) { // nobody waits for what it was to build
+		if err := f.end(ctx, e, "the server ended while it was building an image"); err != nil {
+			logf.Errorf(ctx, "end the sandbox of a build: %v", err)
+		}
+		return
+	}
 	switch sb.Status {
 	case Creating:
 		f.finish(ctx, e, nil, func(r *Sandbox) error {

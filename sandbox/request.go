@@ -10,13 +10,14 @@ import (
 
 // Request is what a client may ask of Create. Every field is optional.
 type Request struct {
-	Image    string            `json:"image,omitempty"`   // id, unique beginning of an id, digest or name; "" means "base". What is missing is built, or fetched from its registry
-	Name     string            `json:"name,omitempty"`    // unique among the account's sandboxes that have not ended
-	Tags     map[string]string `json:"tags,omitempty"`    // for finding it
-	Env      map[string]string `json:"env,omitempty"`     // of every command
-	Secrets  []string          `json:"secrets,omitempty"` // names; their pairs join Env. Of equal keys Env's wins, then the later secret's
-	Workdir  string            `json:"workdir,omitempty"` // absolute
-	User     string            `json:"user,omitempty"`    // name or uid, either with ":group"
+	Image    string            `json:"image,omitempty"`               // id, unique beginning of an id, digest or name; "" means "base". What is missing is built, or fetched from its registry
+	Name     string            `json:"name,omitempty"`                // unique among the account's sandboxes that have not ended
+	Commands []string          `json:"dockerfile_commands,omitempty"` // instructions of a Dockerfile that are carried out on top of Image
+	Tags     map[string]string `json:"tags,omitempty"`                // for finding it
+	Env      map[string]string `json:"env,omitempty"`                 // of every command
+	Secrets  []string          `json:"secrets,omitempty"`             // names; their pairs join Env. Of equal keys Env's wins, then the later secret's
+	Workdir  string            `json:"workdir,omitempty"`             // absolute
+	User     string            `json:"user,omitempty"`                // name or uid, either with ":group"
 	Hostname string            `json:"hostname,omitempty"`
 	Volumes  []Mount           `json:"volumes,omitempty"`
 	Engine   string            `json:"engine,omitempty"`

@@ -92,6 +92,9 @@ func (a *App) open(ctx context.Context) error {
 		return errors.Stage(err, "recover")
 	}
 	a.then("the sandboxes", a.fleet.Close)
+	if e, ok := eng.(*withVolumes); ok {
+		a.then("the builds", e.connect(a.fleet))
+	}
 	if err := a.openSchedules(ctx, db); err != nil {
 		return err
 	}

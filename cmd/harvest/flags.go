@@ -11,7 +11,7 @@ import (
 type sandboxFlags struct {
 	image, name, network string
 	volumes, tags        []string
-	secrets              []string
+	secrets, commands    []string
 	cpu                  float64
 	memory, disk         sizeFlag
 	processes, files     int
@@ -20,6 +20,7 @@ type sandboxFlags struct {
 func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.image, "image", "", "image, by id, digest or name (default base)")
+	flags.StringArrayVar(&f.commands, "dockerfile-command", nil, "instruction of a Dockerfile to carry out on top of the image, such as 'RUN apt-get install -y jq'")
 	flags.StringVar(&f.name, "name", "", "name of the sandbox")
 	flags.StringArrayVar(&f.tags, "tag", nil, "KEY=VALUE to find the sandbox by")
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], made if missing")
@@ -34,7 +35,7 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 
 func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
-		Image: f.image, Name: f.name, Secrets: f.secrets, Network: api.Network{Mode: f.network},
+		Image: f.image, Commands: f.commands, Name: f.name, Secrets: f.secrets, Network: api.Network{Mode: f.network},
 		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files,
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0} {

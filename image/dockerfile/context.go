@@ -1,0 +1,349 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+const (
+	ignoreName = ".dockerignore"
+	maxIgnore  = 1 << 20
+)
+
+// Limits of a build context.
+type Limits struct {
+	Bytes int64 // of all files together: 8 GiB
+	Files int   // 500,000
+}
+
+// openContext returns the files of a build context, a directory or a tar file, without those that its .dockerignore names. "" is an
+// empty one. Symbolic links stay what they are; nothing outside of it is ever opened.
+func openContext(ctx context.Context, name string, limits Limits) (*tree, error) {
+	t := newTree()
+	if name == "" {
+		return t, nil
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, errors.Explainf(err, errors.NotFound, "the build context cannot be read")
+	}
+	used := &budget{limits: limits}
+	if info.IsDir() {
+		err = t.addDir(ctx, name, used)
+	} else {
+		err = t.addContext(name, used)
+	}
+	if err == nil {
+		err = t.ignore()
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// budget is what a context may still bring.
+type budget struct {
+	limits Limits
+	bytes  int64
+	files  int
+}
+
+func (b *budget) take(size int64) error {
+	b.files++
+	b.bytes += size
+	if size < 0 || b.bytes > b.limits.Bytes || b.files > b.limits.Files {
+		err := errors.Newf(errors.Exhausted, "the build context has more than %d bytes or %d files", b.limits.Bytes, b.limits.Files)
+		return errors.Remedy(err, "name what the build does not need in a file .dockerignore")
+	}
+	return nil
+}
+
+// addContext reads a context's tar file. Entries whose names lead out of it are refused.
+func (t *tree) addContext(name string, used *budget) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return errors.Wrapf(err, "open the build context")
+	}
+	t.close = append(t.close, f)
+	tr := tarfs.NewReader(f)
+	for {
+		hdr, err := tr.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := used.take(hdr.Size); err != nil {
+			return err
+		}
+		if err := t.addEntry(hdr, func() (content, error) { return at(f, hdr.Size) }); err != nil {
+			return err
+		}
+	}
+}
+
+// at is the content that begins where a tar reader has left its file: it reads headers block by block.
+func at(f *os.File, size int64) (content, error) {
+	off, err := f.Seek(0, io.SeekCurrent)
+	return section{f, off, size}, errors.Wrapf(err, "find a file in an archive")
+}
+
+// addEntry adds an entry of an archive that somebody else has made. Devices are left out.
+func (t *tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
+	for _, part := range strings.Split(hdr.Name, "/") {
+		if part == ".." {
+			return errors.Newf(errors.Invalid, "the archive has the name %.200q, which leads out of its directory", hdr.Name)
+		}
+	}
+	if strings.ContainsRune(hdr.Name, 0) {
+		return errors.Newf(errors.Invalid, "the archive has a name with a NUL byte")
+	}
+	if hdr.Uid < 0 || hdr.Gid < 0 || int64(hdr.Uid) >= 1<<32 || int64(hdr.Gid) >= 1<<32 {
+		return errors.Newf(errors.Invalid, "%.200q has an owner that cannot be", hdr.Name)
+	}
+	switch hdr.Typeflag {
+	case tar.TypeLink:
+		target, _, err := t.lookup(hdr.Linkname, false)
+		if err != nil || target == nil || target.isDir() {
+			return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to", hdr.Name, hdr.Linkname)
+		}
+		return t.put(hdr.Name, target)
+	case tar.TypeGNUSparse:
+		return sparse(hdr.Name)
+	case tar.TypeSymlink:
+		if hdr.Linkname == "" || strings.ContainsRune(hdr.Linkname, 0) {
+			return errors.Newf(errors.Invalid, "the symbolic link %.200q has no usable target", hdr.Name)
+		}
+	case tar.TypeReg:
+		for key := range hdr.PAXRecords {
+			if strings.HasPrefix(key, "GNU.sparse.") {
+				return sparse(hdr.Name)
+			}
+		}
+	}
+	c, err := from()
+	if err != nil {
+		return err
+	}
+	if f := fromHeader(hdr, c); f != nil {
+		return t.put(hdr.Name, f)
+	}
+	return nil
+}
+
+func sparse(name string) error {
+	return errors.Remedy(errors.Newf(errors.Unsupported, "the archive has %.200q as a sparse file", name), "pack it without --sparse")
+}
+
+// rooted is content of a file below a directory.
+type rooted struct {
+	root *os.Root
+	name string
+}
+
+func (r rooted) open() (io.ReadCloser, error) {
+	f, err := r.root.OpenFile(r.name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, tarfs.Explain(err, r.name)
+	}
+	return f, nil
+}
+
+// addDir reads a context's directory.
+func (t *tree) addDir(ctx context.Context, name string, used *budget) error {
+	root, err := os.OpenRoot(name)
+	if err != nil {
+		return errors.Explainf(err, errors.Invalid, "the build context cannot be opened")
+	}
+	t.close = append(t.close, root)
+	return fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return tarfs.Explain(err, p)
+		}
+		info, err := d.Info()
+		if err != nil || p == "." {
+			return tarfs.Explain(err, p)
+		}
+		f := &file{mode: int64(info.Mode().Perm()), mtime: info.ModTime()}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			f.mode = int64(st.Mode & 0o7777)
+		}
+		switch info.Mode().Type() {
+		case 0:
+			f.typ, f.size, f.content = tar.TypeReg, info.Size(), rooted{root, p}
+		case fs.ModeDir:
+			f.typ, f.children = tar.TypeDir, map[string]*file{}
+		case fs.ModeSymlink:
+			f.typ = tar.TypeSymlink
+			if f.link, err = root.Readlink(p); err != nil {
+				return tarfs.Explain(err, p)
+			}
+		default:
+			return nil
+		}
+		if err := used.take(f.size); err != nil {
+			return err
+		}
+		return t.put(p, f)
+	})
+}
+
+// ignore takes away what the tree's own .dockerignore names.
+func (t *tree) ignore() error {
+	f := t.root.children[ignoreName]
+	if f == nil || f.typ != tar.TypeReg {
+		return nil
+	}
+	if f.size > maxIgnore {
+		return errors.Newf(errors.Invalid, "%s is larger than %d bytes", ignoreName, maxIgnore)
+	}
+	r, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	m, err := readIgnore(r)
+	if err != nil {
+		return err
+	}
+	return m.prune("", t.root, patternmatcher.MatchInfo{})
+}
+
+// matcher knows what .dockerignore names.
+type matcher struct {
+	pm *patternmatcher.PatternMatcher
+}
+
+func readIgnore(r io.Reader) (*matcher, error) {
+	patterns, err := ignorefile.ReadAll(r)
+	if err == nil {
+		var pm *patternmatcher.PatternMatcher
+		if pm, err = patternmatcher.New(patterns); err == nil {
+			return &matcher{pm}, nil
+		}
+	}
+	return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be understood: %s", ignoreName, clip(err.Error())),
+		"write one pattern on each line, such as node_modules or **/*.log")
+}
+
+// prune removes what matches below dir; what holds an exception stays.
+func (m *matcher) prune(name string, dir *file, parent patternmatcher.MatchInfo) error {
+	for last, f := range dir.children {
+		full := path.Join(name, last)
+		ignored, info, err := m.pm.MatchesUsingParentResults(full, parent)
+		if err != nil {
+			return errors.Explainf(err, errors.Invalid, "%s cannot be understood: %s", ignoreName, clip(err.Error()))
+		}
+		if f.isDir() && (!ignored || m.pm.Exclusions()) {
+			if err := m.prune(full, f, info); err != nil {
+				return err
+			}
+		}
+		if ignored && len(f.children) == 0 {
+			delete(dir.children, last)
+		}
+	}
+	return nil
+}
+
+// digest is the hash of all files below f, their names, modes and owners, but not their times.
+func (f *file) treeDigest() (string, error) {
+	h := sha256.New()
+	err := f.walk("", func(name string, f *file) error {
+		sum, err := f.digest()
+		for _, part := range []string{name, string(f.typ), strconv.FormatInt(f.mode, 8), strconv.Itoa(f.uid), strconv.Itoa(f.gid), f.link, sum} {
+			io.WriteString(h, part)
+			h.Write([]byte{0})
+		}
+		return err
+	})
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), err
+}
+
+// Pack writes a build context as a tar stream: the files of dir without those that an ignore file names, which is NAME.dockerignore
+// beside a Dockerfile of that name or else .dockerignore. Owners are left out, as they mean nothing elsewhere.
+func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the build context %.200q is not a directory that can be read", dir), "give the directory with the files that the Dockerfile copies")
+	}
+	defer root.Close()
+	t := newTree()
+	defer t.Close()
+	if err := t.addDir(ctx, dir, &budget{limits: Limits{Bytes: 1 << 62, Files: maxFiles}}); err != nil {
+		return err
+	}
+	if own, err := os.Open(dockerfile + ignoreName); dockerfile != "" && err == nil {
+		defer own.Close()
+		m, err := readIgnore(io.LimitReader(own, maxIgnore))
+		if err != nil {
+			return err
+		}
+		if err := m.prune("", t.root, patternmatcher.MatchInfo{}); err != nil {
+			return err
+		}
+		delete(t.root.children, ignoreName) // it does not count
+	} else if err := t.keepIgnore(); err != nil {
+		return err
+	}
+	tw := tar.NewWriter(w)
+	if err := t.root.walk("", func(name string, f *file) error {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		return writeFile(tw, f.header(name), f)
+	}); err != nil {
+		return err
+	}
+	return errors.Wrapf(tw.Close(), "end the archive")
+}
+
+// keepIgnore applies .dockerignore, and keeps it for who reads the context.
+func (t *tree) keepIgnore() error {
+	own := t.root.children[ignoreName]
+	err := t.ignore()
+	if own != nil {
+		t.root.children[ignoreName] = own
+	}
+	return err
+}
+
+// writeFile writes an entry with its content, which is cut or filled with zeros if the file has changed meanwhile.
+func writeFile(tw *tar.Writer, hdr *tar.Header, f *file) error {
+	if err := tw.WriteHeader(hdr); err != nil {
+		return errors.Wrapf(err, "write %.200q", hdr.Name)
+	}
+	if hdr.Typeflag != tar.TypeReg || hdr.Size == 0 {
+		return nil
+	}
+	r, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	n, err := io.Copy(tw, io.LimitReader(r, hdr.Size))
+	if err == nil && n < hdr.Size {
+		err = errors.Newf(errors.Conflict, "%.200q has become shorter while it was read", hdr.Name)
+	}
+	return errors.Wrapf(err, "write %.200q", hdr.Name)
+}

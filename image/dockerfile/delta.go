@@ -1,0 +1,186 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// Snapshots of a machine hold all that it has changed since it was started. A layer is what an instruction has changed, so
+// that it is the difference of two snapshots.
+
+// seen is an entry of a snapshot: all that counts of it, times included.
+type seen struct {
+	hdr string
+	sum string // of the content
+	dir bool
+}
+
+// index is a snapshot without content.
+type index map[string]seen
+
+// describe is what makes a header differ.
+func describe(hdr *tar.Header) string {
+	attributes := ""
+	for _, key := range slices.Sorted(maps.Keys(hdr.PAXRecords)) {
+		if strings.HasPrefix(key, "SCHILY.xattr.") {
+			attributes += key + "=" + hdr.PAXRecords[key] + "\x00"
+		}
+	}
+	return fmt.Sprint(hdr.Typeflag, hdr.Mode, hdr.Uid, hdr.Gid, hdr.Size, hdr.ModTime.UnixNano(), hdr.Linkname, attributes)
+}
+
+// delta writes the layer between two snapshots. out may be nil, when only the index is wanted. What hidden says is no part of it.
+type delta struct {
+	out    *os.File
+	before index
+	hidden func(name string) bool
+
+	after   index
+	written map[string]bool
+	entries int
+}
+
+// run reads a snapshot and returns its index. The layer ends in out, which is empty if nothing has changed.
+func (d *delta) run(snapshot io.Reader) (index, error) {
+	d.after, d.written = index{}, map[string]bool{}
+	tr := tarfs.NewReader(snapshot)
+	for {
+		hdr, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		name := strings.Trim(path.Clean("/"+hdr.Name), "/")
+		if name == "" || d.hidden != nil && d.hidden("/"+name) {
+			continue
+		}
+		hdr.Name = name
+		if hdr.Typeflag == tar.TypeDir {
+			hdr.Name += "/"
+		}
+		if err := d.entry(name, hdr, tr); err != nil {
+			return nil, err
+		}
+	}
+	if d.out == nil {
+		return d.after, nil
+	}
+	if err := d.removed(); err != nil {
+		return nil, err
+	}
+	if d.entries == 0 {
+		return d.after, nil
+	}
+	if err := tar.NewWriter(d.out).Close(); err != nil {
+		return nil, tarfs.Explain(err, "a layer")
+	}
+	return d.after, nil
+}
+
+// entry writes an entry, and takes it back if it is as before.
+func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
+	now := seen{hdr: describe(hdr), dir: hdr.Typeflag == tar.TypeDir}
+	was, known := d.before[name]
+	same := known && was.hdr == now.hdr
+	if hdr.Typeflag == tar.TypeLink && d.written[strings.Trim(path.Clean("/"+hdr.Linkname), "/")] {
+		same = false // the link must follow its file, which is a new one
+	}
+	if hdr.Typeflag != tar.TypeReg {
+		d.after[name] = now
+		if same || d.out == nil {
+			return nil
+		}
+		return d.write(name, hdr, nil, nil)
+	}
+	h := sha256.New()
+	if d.out == nil {
+		if _, err := io.Copy(h, content); err != nil {
+			return err
+		}
+	} else {
+		start, err := d.out.Seek(0, io.SeekCurrent)
+		if err == nil {
+			err = d.write(name, hdr, content, h)
+		}
+		if err != nil {
+			return tarfs.Explain(err, "a layer")
+		}
+		if same && hex.EncodeToString(h.Sum(nil)) == was.sum {
+			d.entries--
+			delete(d.written, name)
+			_, err := d.out.Seek(start, io.SeekStart)
+			if err = errors.Join(err, d.out.Truncate(start)); err != nil {
+				return errors.Wrapf(err, "write a layer")
+			}
+		}
+	}
+	now.sum = hex.EncodeToString(h.Sum(nil))
+	d.after[name] = now
+	return nil
+}
+
+// write writes an entry with a writer of its own, which keeps nothing back.
+func (d *delta) write(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
+	tw := tar.NewWriter(d.out)
+	hdr.Format = tar.FormatPAX
+	hdr.Uname, hdr.Gname, hdr.AccessTime, hdr.ChangeTime = "", "", time.Time{}, time.Time{}
+	if err := tw.WriteHeader(hdr); err != nil {
+		return errors.Wrapf(err, "write %.200q", name)
+	}
+	if content != nil {
+		if _, err := io.Copy(io.MultiWriter(tw, also), content); err != nil {
+			return err
+		}
+	}
+	d.entries++
+	d.written[name] = true
+	return tw.Flush()
+}
+
+// removed writes whiteouts for what is gone since the snapshot before: the image knows it from an earlier layer.
+func (d *delta) removed() error {
+	var gone []string
+	for name := range d.before {
+		if _, still := d.after[name]; still || strings.HasPrefix(path.Base(name), whiteout) || d.hiddenNow(name) || d.hidden != nil && d.hidden("/"+name) {
+			continue
+		}
+		gone = append(gone, name)
+	}
+	slices.Sort(gone)
+	for _, name := range gone {
+		dir := path.Dir(name)
+		if _, also := d.before[dir]; dir != "." && also {
+			if now, still := d.after[dir]; !still || !now.dir {
+				continue // the directory itself is gone, or became something else
+			}
+		}
+		if err := d.write(name, &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(dir, whiteout+path.Base(name)), Mode: 0o600}, nil, nil); err != nil {
+			return tarfs.Explain(err, "a layer")
+		}
+	}
+	return nil
+}
+
+// hiddenNow reports whether the snapshot says itself that name is gone, or one of the directories above it.
+func (d *delta) hiddenNow(name string) bool {
+	for ; name != "."; name = path.Dir(name) {
+		if _, ok := d.after[path.Join(path.Dir(name), whiteout+path.Base(name))]; ok {
+			return true
+		}
+	}
+	return false
+}

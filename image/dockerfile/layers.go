@@ -1,0 +1,90 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"context"
+	"io"
+	"os"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+)
+
+// addTar lays the entries of a tar file over the tree. Content is read from the file, which stays open until the tree is closed.
+func (t *tree) addTar(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return errors.Wrapf(err, "open a layer")
+	}
+	t.close = append(t.close, f)
+	return t.apply(tar.NewReader(f), func(hdr *tar.Header) (content, error) { return at(f, hdr.Size) })
+}
+
+// addImage puts all of an image into an empty tree.
+func (t *tree) addImage(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return errors.Wrapf(err, "open an image")
+	}
+	t.close = append(t.close, f)
+	r, err := rootfs.OpenReader(f)
+	if err != nil {
+		return err
+	}
+	return r.Walk(".", func(hdr *tar.Header, from io.Reader) error {
+		if hdr.Typeflag == tar.TypeLink {
+			target, _, err := t.lookup(hdr.Linkname, false)
+			if err != nil || target == nil {
+				return errors.Wrapf(err, "find the file of a hard link")
+			}
+			return t.put(hdr.Name, target)
+		}
+		var c content
+		if s, ok := from.(*io.SectionReader); ok {
+			r, off, size := s.Outer()
+			c = section{r, off, size}
+		}
+		if file := fromHeader(hdr, c); file != nil {
+			return t.put(hdr.Name, file)
+		}
+		return nil
+	})
+}
+
+// flatten writes an image with layers over it into root, which is empty. base is "" for none.
+func flatten(ctx context.Context, root *os.File, base string, layers []string) error {
+	w := rootfs.NewWriter(root, rootfs.Options{})
+	if base != "" {
+		f, err := os.Open(base)
+		if err != nil {
+			return errors.Wrapf(err, "open the base")
+		}
+		defer f.Close()
+		r, err := rootfs.OpenReader(f)
+		if err != nil {
+			return err
+		}
+		if err := w.AddImage(r); err != nil {
+			return err
+		}
+	}
+	for _, name := range layers {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := addLayer(w, name); err != nil {
+			return err
+		}
+	}
+	_, err := w.Close()
+	return err
+}
+
+func addLayer(w *rootfs.Writer, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return errors.Wrapf(err, "open a layer")
+	}
+	defer f.Close()
+	return w.AddLayer(f, nil)
+}

@@ -1,0 +1,128 @@
+package dockerfile
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/image"
+)
+
+const (
+	tailLines = 20   // of a failing command's output in its error
+	maxLine   = 4096 // bytes of a line of output
+	hiddenKey = "[redacted]"
+)
+
+// buildLog tells how a build comes along. Values of secrets never appear in it.
+type buildLog struct {
+	mu       sync.Mutex
+	say      func(string)         // guarded by mu
+	progress func(image.Progress) // guarded by mu
+	done     int                  // guarded by mu; steps
+	total    int
+	secrets  *strings.Replacer
+}
+
+func newLog(opts image.BuildOptions, p *plan) *buildLog {
+	l := &buildLog{say: opts.Log, progress: opts.Progress}
+	if l.say == nil {
+		l.say = func(string) {}
+	}
+	if l.progress == nil {
+		l.progress = func(image.Progress) {}
+	}
+	for _, s := range p.order {
+		l.total += len(s.steps)
+	}
+	l.total++ // packing
+	var pairs []string
+	for _, value := range opts.Secrets {
+		for _, line := range strings.Split(string(value), "\n") {
+			if line = strings.TrimSpace(line); len(line) >= 4 { // shorter ones would hide half of the log
+				pairs = append(pairs, line, hiddenKey)
+			}
+		}
+	}
+	l.secrets = strings.NewReplacer(pairs...)
+	return l
+}
+
+// step tells that a step begins.
+func (l *buildLog) step(kind, title string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	title = l.secrets.Replace(title)
+	l.progress(image.Progress{Step: kind, Done: float64(l.done) / float64(l.total), Message: title})
+	l.done++
+	l.say(title)
+}
+
+func (l *buildLog) line(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.say(text)
+}
+
+// output takes what a command writes and keeps its last lines.
+type output struct {
+	log    *buildLog
+	prefix string
+
+	mu   sync.Mutex
+	part []byte   // guarded by mu; a line without its end
+	tail []string // guarded by mu
+}
+
+func (l *buildLog) output(prefix string) *output { return &output{log: l, prefix: prefix} }
+
+// Write implements io.Writer. Both streams of a command may write at the same time.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := len(p)
+	for len(p) > 0 {
+		line, rest, ended := bytes.Cut(p, []byte("\n"))
+		o.part = append(o.part, line...)
+		p = rest
+		if ended || len(o.part) > maxLine {
+			o.flush()
+		}
+	}
+	return n, nil
+}
+
+// flush ends a line. o.mu is held. Of what a progress bar draws over itself, the last counts.
+func (o *output) flush() {
+	text := strings.TrimRight(string(o.part), "\r")
+	if i := strings.LastIndexByte(text, '\r'); i >= 0 {
+		text = text[i+1:]
+	}
+	o.part = o.part[:0]
+	text = o.log.secrets.Replace(strings.ToValidUTF8(text, "\uFFFD"))
+	if len(o.tail) == tailLines {
+		o.tail = append(o.tail[:0], o.tail[1:]...)
+	}
+	o.tail = append(o.tail, text)
+	o.log.line(o.prefix + text)
+}
+
+// last ends the output and returns its last lines.
+func (o *output) last() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.part) > 0 {
+		o.flush()
+	}
+	return strings.Join(o.tail, "\n")
+}
+
+// title names a step, such as "[build 2/5] RUN make".
+func title(s *stage, i int, text string) string {
+	name := s.name
+	if name == "" {
+		name = "stage"
+	}
+	return fmt.Sprintf("[%s %d/%d] %s", name, i+1, len(s.steps), text)
+}

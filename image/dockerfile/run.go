@@ -1,0 +1,432 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// secrets is where the values of secrets are while a RUN has them: in the machine's memory.
+const secrets = "/dev/shm/.harvest-secrets"
+
+// maxFetch is how large a file may be that ADD fetches.
+const maxFetch = 8 << 30
+
+// prepareRun is for RUN.
+func (x *executor) prepareRun(r *run, title string) (*work, error) {
+	var shown []string
+	for _, m := range r.Mounts {
+		if m.Type == "bind" {
+			digest, err := x.bindDigest(m)
+			if err != nil {
+				return nil, err
+			}
+			shown = append(shown, digest)
+		}
+		if m.Type == "secret" && m.Required && x.opts.Secrets[m.ID] == nil {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the build has no secret %.100q", m.ID), "give it with --secret id=%s,src=FILE", m.ID)
+		}
+	}
+	how, err := json.Marshal(r)
+	if err != nil {
+		return nil, errors.Wrapf(err, "encode an instruction")
+	}
+	key := hash(append([]string{x.chain.key, "run", string(how)}, shown...)...)
+	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, title, out) }}, nil
+}
+
+// bound returns what a bind mount shows.
+func (x *executor) bound(m mount) (*file, error) {
+	from, what, err := x.sourceTree(m.From)
+	if err != nil {
+		return nil, err
+	}
+	f, _, err := from.lookup(m.Source, true)
+	if err == nil && f == nil {
+		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.Source, what), "correct the name, or see whether %s leaves it out", ignoreName)
+	}
+	return f, err
+}
+
+func (x *executor) bindDigest(m mount) (string, error) {
+	f, err := x.bound(m)
+	if err != nil {
+		return "", err
+	}
+	x.hashing.Lock()
+	defer x.hashing.Unlock()
+	if f.isDir() {
+		return f.treeDigest()
+	}
+	sum, err := f.digest()
+	return sum + strconv.FormatInt(f.mode, 8), err
+}
+
+// run runs a command, and writes what it has changed.
+func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) error {
+	unlock, err := x.lockCaches(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := x.ready(ctx, r, title); err != nil {
+		return err
+	}
+	cmd := Command{Args: r.Args, Dir: r.Dir, User: r.User, Env: maps.Clone(r.proxy)}
+	for _, kv := range r.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		cmd.Env[name] = value
+	}
+	hidden, err := x.mounts(ctx, r, &cmd)
+	if err != nil {
+		return err
+	}
+	if err := x.command(ctx, cmd, title); err != nil {
+		return err
+	}
+	after, err := x.snapshot(ctx, &delta{out: out, before: x.index, hidden: hiddenBelow(hidden)})
+	if err != nil {
+		return errors.Wrapf(err, "take a snapshot")
+	}
+	x.index = after
+	return nil
+}
+
+// command runs a command within its time limit. Its error has the last lines of the output.
+func (x *executor) command(ctx context.Context, cmd Command, title string) error {
+	limit := x.source.opts.Run
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.Newf(errors.Timeout, "the command has taken longer than %s", limit))
+	defer cancel()
+	prefix, _, _ := strings.Cut(title, "] ")
+	out := x.log.output(prefix + "] ")
+	cmd.Stdout, cmd.Stderr = out, out
+	code, err := x.machine.Run(ctx, cmd)
+	tail := out.last()
+	if tail != "" {
+		tail = "\nIts last output was:\n" + tail
+	}
+	_, text, _ := strings.Cut(title, "] ")
+	text = x.log.secrets.Replace(text)
+	switch cause := context.Cause(ctx); {
+	case cause != nil && errors.KindOf(cause) == errors.Timeout:
+		return errors.Remedy(errors.Explainf(cause, errors.Timeout, "%s: %s%s", text, errors.Message(cause), tail), "see why it does not end, or make it faster")
+	case cause != nil:
+		return cause
+	case err != nil:
+		return errors.Wrapf(err, "run a command of a build")
+	case code != 0:
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: the command failed with exit code %d%s", text, code, tail), "correct the command; what was built before it is kept")
+	}
+	return nil
+}
+
+// lockCaches takes cache mounts that only one may use at a time.
+func (x *executor) lockCaches(ctx context.Context, r *run) (func(), error) {
+	var names []string
+	for _, m := range r.Mounts {
+		if m.Type == "cache" && m.Sharing != "" && m.Sharing != "shared" {
+			names = append(names, "volume "+cacheVolume(x.owner, m.ID))
+		}
+	}
+	slices.Sort(names) // so that two who want the same ones do not wait for each other
+	var unlocks []func()
+	unlock := func() {
+		for _, u := range unlocks {
+			u()
+		}
+	}
+	for _, name := range slices.Compact(names) {
+		u, err := x.source.lock(ctx, name)
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		unlocks = append(unlocks, u)
+	}
+	return unlock, nil
+}
+
+// cacheVolume is the name of the volume behind a cache mount. No account sees what another one has put there.
+func cacheVolume(owner, id string) string { return "build-cache-" + hash(owner, id)[:16] }
+
+// ready has a machine that is in the state of the stage and has the volumes that r mounts.
+func (x *executor) ready(ctx context.Context, r *run, title string) error {
+	setup := Setup{Network: cmp.Or(r.Network, "default"), Title: title}
+	for _, m := range r.Mounts {
+		if m.Type == "cache" {
+			setup.Mounts = append(setup.Mounts, Mount{Volume: cacheVolume(x.owner, m.ID), Path: m.Target, ReadOnly: m.ReadOnly})
+		}
+	}
+	shape := fmt.Sprint(setup.Network, setup.Mounts)
+	if x.machine != nil && shape == x.shape && !x.tainted {
+		return x.catchUp(ctx)
+	}
+	if err := x.stop(ctx); err != nil {
+		return err
+	}
+	id, layered, release, err := x.prepareRoot(ctx)
+	if err != nil {
+		return err
+	}
+	setup.Image = id
+	x.machine, err = x.runner.Start(ctx, setup)
+	release()
+	if err != nil {
+		return errors.Wrapf(err, "start the machine of a build")
+	}
+	x.shape, x.tainted, x.index, x.pending = shape, false, index{}, nil
+	if layered {
+		x.index, err = x.snapshot(ctx, &delta{before: index{}})
+	}
+	return errors.Wrapf(err, "take a snapshot")
+}
+
+// prepareRoot returns the id of a root file system with all that the stage has. layered says that a machine's snapshot has part of it.
+func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, release func(), err error) {
+	c := x.chain
+	if c.img != nil && len(c.layers) == 0 && x.images.Layer(*c.img) == "" {
+		return c.img.ID, false, func() {}, nil
+	}
+	if root, ok := x.cache.root(c.key); ok {
+		id, release := x.cache.prepare(Prepared{Root: root})
+		return id, false, release, nil
+	}
+	if c.img != nil {
+		if id, release, err = x.prepareLayer(c); id != "" || err != nil {
+			return id, true, release, err
+		}
+	}
+	unlock, err := x.source.lock(ctx, "root "+c.key)
+	if err != nil {
+		return "", false, nil, err
+	}
+	defer unlock()
+	if err := x.cache.makeRoot(c.key, func(f *os.File) error { return flatten(ctx, f, x.base(c), x.files(c)) }); err != nil {
+		return "", false, nil, err
+	}
+	id, release = x.cache.prepare(Prepared{Root: x.cache.path(c.key, "erofs")})
+	return id, false, release, nil
+}
+
+// prepareLayer returns the id of the stage's image with one layer that has all that the stage has. It is "" if that is not worth it.
+func (x *executor) prepareLayer(c chain) (string, func(), error) {
+	size := int64(0)
+	for _, name := range x.files(c) {
+		info, err := os.Stat(name)
+		if err != nil {
+			return "", nil, errors.Wrapf(err, "measure a layer")
+		}
+		size += info.Size()
+	}
+	if size > maxMerged {
+		return "", nil, nil
+	}
+	f, err := os.CreateTemp(x.temp, "layer-*.tar")
+	if err != nil {
+		return "", nil, tarfs.Explain(err, "a layer")
+	}
+	remove := func() { _ = os.Remove(f.Name()) } // the directory goes with the build
+	ok, err := merge(f, x.files(c))
+	if err = errors.Join(err, f.Close()); !ok || err != nil {
+		remove()
+		return "", nil, err
+	}
+	id, release := x.cache.prepare(Prepared{Root: x.base(c), Layer: f.Name()})
+	return id, func() { release(); remove() }, nil
+}
+
+// mounts puts into the machine what a RUN has besides the image, and returns the paths that are no part of the layer.
+func (x *executor) mounts(ctx context.Context, r *run, cmd *Command) (hidden []string, err error) {
+	if r.Script != nil {
+		f := &file{typ: tar.TypeReg, mode: 0o755, size: int64(len(r.Script.Data)), content: text(r.Script.Data)}
+		if err := x.bring(ctx, path.Join(scripts, r.Script.Name), f); err != nil {
+			return nil, err
+		}
+	}
+	for i, m := range r.Mounts {
+		if m.Target != "" {
+			hidden = append(hidden, m.Target)
+		}
+		switch m.Type {
+		case "cache":
+			err = x.ownCache(ctx, m)
+		case "tmpfs":
+			x.tainted = true
+			err = x.bring(ctx, m.Target, newDir(0o1777))
+		case "bind":
+			x.tainted = true
+			var f *file
+			if f, err = x.bound(m); err == nil {
+				err = x.bring(ctx, m.Target, f)
+			}
+		case "secret":
+			err = x.secret(ctx, m, i, cmd)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return hidden, nil
+}
+
+// secret lets the command have a secret, in memory only.
+func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) error {
+	value, ok := x.opts.Secrets[m.ID]
+	if !ok {
+		return nil // as BuildKit has it for one that is not required
+	}
+	x.tainted = true
+	if m.Env != "" {
+		if bytes.IndexByte(value, 0) >= 0 {
+			return errors.Newf(errors.Invalid, "the secret %.100q contains a NUL byte and cannot be a variable", m.ID)
+		}
+		cmd.Env[m.Env] = string(value)
+	}
+	if m.Target == "" {
+		return nil
+	}
+	at := path.Join(secrets, strconv.Itoa(i))
+	f := &file{typ: tar.TypeReg, mode: int64(m.Mode), uid: m.UID, gid: m.GID, size: int64(len(value)), content: text(value)}
+	if err := x.bring(ctx, at, f); err != nil {
+		return err
+	}
+	return x.bring(ctx, m.Target, &file{typ: tar.TypeSymlink, mode: 0o777, link: at})
+}
+
+// ownCache gives the directory of a cache mount the owner and mode that the Dockerfile asks for.
+func (x *executor) ownCache(ctx context.Context, m mount) error {
+	if m.UID == 0 && m.GID == 0 && m.Mode == 0o755 || m.ReadOnly {
+		return nil
+	}
+	var out bytes.Buffer
+	script := fmt.Sprintf(`chown %d:%d "$1" && chmod %o "$1"`, m.UID, m.GID, m.Mode)
+	code, err := x.machine.Run(ctx, Command{Args: []string{"/bin/sh", "-c", script, "sh", m.Target}, User: "0", Dir: "/", Stdout: io.Discard, Stderr: &out})
+	if err == nil && code != 0 {
+		err = errors.Newf(errors.Invalid, "the cache mount at %s cannot have that owner and mode: %s", m.Target, clip(out.String()))
+	}
+	return err
+}
+
+// bring copies a file, or a directory with all below it, to a path in the machine.
+func (x *executor) bring(ctx context.Context, target string, f *file) error {
+	dir, base := path.Split(target)
+	r, w := io.Pipe()
+	go func() {
+		tw := tar.NewWriter(w)
+		err := writeFile(tw, f.header(base), f)
+		if err == nil {
+			err = f.walk(base, func(name string, f *file) error { return writeFile(tw, f.header(name), f) })
+		}
+		if err == nil {
+			err = tw.Close()
+		}
+		w.CloseWithError(err)
+	}()
+	err := x.machine.CopyIn(ctx, path.Clean(dir), r)
+	r.CloseWithError(err)
+	return errors.Wrapf(err, "copy %s into the machine", target)
+}
+
+// prepareFetch is for ADD of a URL.
+func (x *executor) prepareFetch(c *copying, title string) *work {
+	how := fmt.Sprint(c.Sources, c.Dest, c.Chown, c.Chmod, c.Unpack, c.Sum)
+	return &work{hash(x.chain.key, "fetch", how), func(ctx context.Context, out *os.File) error {
+		f, err := x.fetch(ctx, c, title)
+		if err != nil {
+			return err
+		}
+		over, err := x.tree()
+		if err != nil {
+			return err
+		}
+		l, err := c.lay(over, []picked{{name: urlName(c.Sources[0]), f: f, plain: !c.Unpack}}, x.temp)
+		if err != nil {
+			return err
+		}
+		return l.write(out)
+	}}
+}
+
+// urlName is what the file of a URL is called.
+func urlName(source string) string {
+	source, _, _ = strings.Cut(source, "#")
+	source, _, _ = strings.Cut(source, "?")
+	_, rest, _ := strings.Cut(source, "://")
+	_, name, _ := strings.Cut(rest, "/")
+	if base := path.Base("/" + name); base != "/" {
+		return base
+	}
+	return "__unnamed__"
+}
+
+// fetch has a machine of its own download a file, so that it reaches what sandboxes reach and nothing else.
+func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, error) {
+	base, err := x.images.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
+	if err != nil {
+		return nil, errors.Wrapf(err, "prepare the machine that downloads")
+	}
+	m, err := x.runner.Start(ctx, Setup{Image: base.ID, Network: "default", Title: title})
+	if err != nil {
+		return nil, errors.Wrapf(err, "start the machine that downloads")
+	}
+	temp, err := os.CreateTemp(x.temp, "add-*")
+	if err != nil {
+		return nil, errors.Join(tarfs.Explain(err, "a download"), m.Close(context.WithoutCancel(ctx)))
+	}
+	x.later(temp)
+	w := &limited{w: temp, left: maxFetch}
+	prefix, _, _ := strings.Cut(title, "] ")
+	messages := x.log.output(prefix + "] ")
+	limit, cancel := context.WithTimeout(ctx, x.source.opts.Run)
+	defer cancel()
+	code, err := m.Run(limit, Command{
+		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https", "--max-filesize", strconv.Itoa(maxFetch), "--", c.Sources[0]},
+		Dir:  "/", Env: map[string]string{}, Stdout: w, Stderr: messages,
+	})
+	err = errors.Join(err, m.Close(context.WithoutCancel(ctx)))
+	switch tail := messages.last(); {
+	case err != nil:
+		return nil, errors.Wrapf(err, "download a file")
+	case w.full:
+		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", c.Sources[0], int64(maxFetch))
+	case code != 0:
+		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", c.Sources[0], clip(tail)), "see whether sandboxes may reach it")
+	}
+	f := &file{typ: tar.TypeReg, mode: 0o600, size: maxFetch - w.left, content: section{temp, 0, maxFetch - w.left}, mtime: time.Unix(0, 0)}
+	sum, err := f.digest()
+	if err == nil && c.Sum != "" && "sha256:"+sum != c.Sum {
+		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", c.Sources[0], sum, c.Sum), "see who has changed the file, and correct --checksum if that is right")
+	}
+	return f, err
+}
+
+// limited writes up to a limit; what is beyond it is told and dropped.
+type limited struct {
+	w    io.Writer
+	left int64
+	full bool
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if int64(len(p)) > l.left {
+		l.full = true
+		return 0, io.ErrShortWrite
+	}
+	l.left -= int64(len(p))
+	return l.w.Write(p)
+}

@@ -1,0 +1,412 @@
+// Package dockerfile builds images from Dockerfiles, and from instructions on top of an image.
+//
+// The syntax is BuildKit's, read by its own parser. What instructions have made is kept by what went into them, so that only what
+// follows a change is built again. COPY and the like are worked out here, from names and contents; RUN happens in machines that a Runner
+// starts, which are as isolated as any sandbox.
+package dockerfile
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+)
+
+// recipe changes when the same Dockerfile would make another image.
+const recipe = "1"
+
+// Options of a Source; Cache is required, what else is zero gets the default named here.
+type Options struct {
+	Cache   *Cache
+	Context Limits        // 8 GiB, 500,000 files
+	Run     time.Duration // time limit of each RUN: 30 minutes
+	Build   time.Duration // time limit of a build: 2 hours
+	AtOnce  int           // stages of all builds that run at the same time: 2
+}
+
+// Source is the image.Source of specs with a Dockerfile or with Commands.
+type Source struct {
+	opts Options
+
+	slots  chan struct{}  // taken by stages that run commands
+	builds sync.WaitGroup // counted up under mu
+
+	mu     sync.Mutex
+	closed bool                               // guarded by mu
+	ends   map[*build]context.CancelCauseFunc // guarded by mu; of the builds under way
+	images Images                             // guarded by mu
+	runner Runner                             // guarded by mu
+	locks  map[string]chan struct{}           // guarded by mu; of layers that are being made, and of cache mounts
+}
+
+// New returns a Source, which builds once it is connected.
+func New(opts Options) *Source {
+	if opts.Context.Bytes == 0 {
+		opts.Context.Bytes = 8 << 30
+	}
+	if opts.Context.Files == 0 {
+		opts.Context.Files = 500_000
+	}
+	if opts.Run == 0 {
+		opts.Run = 30 * time.Minute
+	}
+	if opts.Build == 0 {
+		opts.Build = 2 * time.Hour
+	}
+	if opts.AtOnce == 0 {
+		opts.AtOnce = 2
+	}
+	return &Source{opts: opts, slots: make(chan struct{}, opts.AtOnce), locks: map[string]chan struct{}{}, ends: map[*build]context.CancelCauseFunc{}}
+}
+
+// Close ends all builds and waits until they are gone.
+func (s *Source) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	for _, end := range s.ends {
+		end(closing())
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() { s.builds.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return errors.Wrapf(ctx.Err(), "wait for the end of builds")
+	}
+}
+
+func closing() error {
+	return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it is up")
+}
+
+// begin counts a build, which ends when the Source is closed.
+func (s *Source) begin(ctx context.Context, b *build) (context.Context, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, closing()
+	}
+	s.builds.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.ends[b] = cancel
+	end := s.opts.Cache.begin()
+	return ctx, func() {
+		end()
+		cancel(nil)
+		s.mu.Lock()
+		delete(s.ends, b)
+		s.mu.Unlock()
+		s.builds.Done()
+	}, nil
+}
+
+// Connect gives the source the library that it is itself a part of, and what runs commands, which stands on that library.
+func (s *Source) Connect(images Images, runner Runner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.images, s.runner = images, runner
+}
+
+func (s *Source) connected() (Images, Runner, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.images == nil || s.runner == nil {
+		return nil, nil, errors.Newf(errors.Unavailable, "Harvest is not ready to build images yet")
+	}
+	return s.images, s.runner, nil
+}
+
+// lock waits until nobody else holds the lock of that name.
+func (s *Source) lock(ctx context.Context, name string) (unlock func(), err error) {
+	for {
+		s.mu.Lock()
+		held := s.locks[name]
+		if held == nil {
+			mine := make(chan struct{})
+			s.locks[name] = mine
+			s.mu.Unlock()
+			return sync.OnceFunc(func() {
+				s.mu.Lock()
+				delete(s.locks, name)
+				s.mu.Unlock()
+				close(mine)
+			}), nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-held:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Resolve implements image.Source: the spec gets the digest of the context's files, if the Dockerfile uses any, and the fingerprint is
+// that of the images it stands on, which are pulled.
+func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Spec, []byte, error) {
+	p, err := s.plan(ctx, spec, opts)
+	if err != nil {
+		return spec, nil, errors.Stage(err, "image: plan")
+	}
+	spec.Context = ""
+	if p.usesContext() {
+		files, err := openContext(ctx, opts.Context, s.opts.Context)
+		if err != nil {
+			return spec, nil, errors.Stage(err, "image: context")
+		}
+		defer files.Close()
+		if spec.Context, err = files.root.treeDigest(); err != nil {
+			return spec, nil, errors.Stage(err, "image: context")
+		}
+	}
+	type stand struct {
+		Digest string
+		Built  time.Time
+	}
+	var on []stand
+	for _, img := range p.images() {
+		on = append(on, stand{img.Digest, img.Built})
+	}
+	text, err := json.Marshal(struct {
+		Recipe, Architecture string
+		On                   []stand
+	}{recipe, runtime.GOARCH, on})
+	return spec, text, errors.Wrapf(err, "encode the fingerprint")
+}
+
+// plan reads the Dockerfile and pulls what it stands on.
+func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*plan, error) {
+	images, _, err := s.connected()
+	if err != nil {
+		return nil, err
+	}
+	known := map[[2]string]image.Image{}
+	return newPlan(ctx, spec, func(ctx context.Context, ref, platform string) (image.Image, error) {
+		if img, ok := known[[2]string{ref, platform}]; ok {
+			return img, nil
+		}
+		img, err := image.Of(images, spec.Owner).Build(ctx, image.Spec{Base: ref, Platform: platform},
+			image.BuildOptions{Pull: opts.Pull, Credentials: opts.Credentials, Progress: opts.Progress, Log: opts.Log})
+		if err == nil {
+			known[[2]string{ref, platform}] = img
+		}
+		return img, err
+	})
+}
+
+// usesContext reports whether any step takes files of the build context.
+func (p *plan) usesContext() bool {
+	for _, s := range p.order {
+		for _, st := range s.steps {
+			if st.copy != nil && st.copy.fromContext() {
+				return true
+			}
+			if st.run == nil {
+				continue
+			}
+			for _, m := range st.run.Mounts {
+				if m.Type == string(instructions.MountTypeBind) && (m.From == "" || m.From == "context") {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func (c *copying) fromContext() bool {
+	return (c.From == "" || c.From == "context") && len(c.Sources) > 0 && !isURL(c.Sources[0])
+}
+
+// Build implements image.Source.
+func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+	images, runner, err := s.connected()
+	if err != nil {
+		return image.Contents{}, err
+	}
+	limit := errors.Remedy(errors.Newf(errors.Timeout, "the build has taken longer than %s", s.opts.Build), "split the Dockerfile, or make what it runs faster")
+	b := &build{source: s, cache: s.opts.Cache, images: images, runner: runner, owner: spec.Owner, opts: opts, temp: out.Temp, results: map[*stage]*result{}}
+	ctx, end, err := s.begin(ctx, b)
+	if err != nil {
+		return image.Contents{}, err
+	}
+	defer end()
+	ctx, cancel := context.WithTimeoutCause(ctx, s.opts.Build, limit)
+	defer cancel()
+	p, err := s.plan(ctx, spec, image.BuildOptions{Credentials: opts.Credentials, Progress: opts.Progress, Log: opts.Log})
+	if err != nil {
+		return image.Contents{}, errors.Stage(err, "image: plan")
+	}
+	b.plan, b.log = p, newLog(opts, p)
+	b.context = sync.OnceValues(func() (*tree, error) { return openContext(ctx, opts.Context, s.opts.Context) })
+	contents, err := b.run(ctx, out.Root)
+	err = errors.Join(err, b.close())
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = errors.Explainf(err, errors.KindOf(cause), "%s", errors.Message(cause))
+	}
+	if err == nil {
+		_, err = s.opts.Cache.Prune(ctx, 0, s.opts.Cache.max)
+	}
+	return contents, errors.Stage(err, "image: build")
+}
+
+// build is one build under way.
+type build struct {
+	source  *Source
+	cache   *Cache
+	images  Images
+	runner  Runner
+	owner   string // the account whose image it will be
+	plan    *plan
+	opts    image.BuildOptions
+	log     *buildLog
+	temp    string
+	context func() (*tree, error)
+
+	commits errgroup.Group // layers that are being made durable
+	hashing sync.Mutex     // held while files are hashed, which remember it
+
+	mu       sync.Mutex
+	results  map[*stage]*result // guarded by mu until the first stage runs, constant then
+	closers  []io.Closer        // guarded by mu
+	releases []func()           // guarded by mu
+}
+
+// chain is a root file system: an image with layers over it.
+type chain struct {
+	img    *image.Image // nil: nothing
+	key    string
+	layers []string // keys of those that change anything
+}
+
+// result is what became of a stage.
+type result struct {
+	done  chan struct{} // closed when the others are set
+	chain chain
+	err   error
+	files func() (*tree, error) // all that it has
+}
+
+func (b *build) later(c io.Closer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closers = append(b.closers, c)
+}
+
+// close gives back what the build held.
+func (b *build) close() error {
+	err := b.commits.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.closers {
+		err = errors.Join(err, c.Close())
+	}
+	for _, release := range b.releases {
+		release()
+	}
+	return err
+}
+
+// run carries out all stages and writes the target's files into root.
+func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) {
+	for _, img := range b.plan.images() {
+		release, err := b.images.Use(img.ID, "a build")
+		if err != nil {
+			return image.Contents{}, err
+		}
+		b.releases = append(b.releases, release)
+	}
+	for _, s := range b.plan.order {
+		r := &result{done: make(chan struct{})}
+		r.files = sync.OnceValues(func() (*tree, error) { return b.tree(r.chain) })
+		b.results[s] = r
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, s := range b.plan.order {
+		g.Go(func() error {
+			r := b.results[s]
+			defer close(r.done)
+			r.err = b.stage(ctx, s, r)
+			return r.err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return image.Contents{}, err
+	}
+	contents := image.Contents{Config: b.plan.target.config, Parts: []image.Part{}, Missing: []image.Part{}}
+	last := b.results[b.plan.target].chain
+	if last.img != nil {
+		contents.Parts, contents.Missing = last.img.Parts, last.img.Missing
+	}
+	b.log.step("pack", "writing the image")
+	return contents, b.pack(context.WithoutCancel(ctx), root, last)
+}
+
+// pack writes the target's root file system. If the cache has it already, it is copied; otherwise the cache keeps it.
+func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
+	if name, ok := b.cache.root(c.key); ok {
+		from, err := os.Open(name)
+		if err != nil {
+			return errors.Wrapf(err, "open a root file system")
+		}
+		defer from.Close()
+		_, err = io.Copy(root, from)
+		return errors.Wrapf(err, "copy a root file system")
+	}
+	if err := flatten(ctx, root, b.base(c), b.files(c)); err != nil {
+		return err
+	}
+	b.cache.adopt(c.key, root)
+	return nil
+}
+
+// base returns the file of the image that a chain begins with.
+func (b *build) base(c chain) string {
+	if c.img == nil {
+		return ""
+	}
+	return b.images.Root(*c.img)
+}
+
+// files returns those of a chain's layers, and of its image's if that is a snapshot.
+func (b *build) files(c chain) []string {
+	var all []string
+	if c.img != nil {
+		if name := b.images.Layer(*c.img); name != "" {
+			all = append(all, name)
+		}
+	}
+	for _, key := range c.layers {
+		all = append(all, b.cache.path(key, "tar"))
+	}
+	return all
+}
+
+// tree returns all files of a chain.
+func (b *build) tree(c chain) (*tree, error) {
+	t := newTree()
+	b.later(t)
+	if name := b.base(c); name != "" {
+		if err := t.addImage(name); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range b.files(c) {
+		if err := t.addTar(name); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}

@@ -1,0 +1,358 @@
+package dockerfile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// executor carries out the steps of one stage.
+type executor struct {
+	*build
+	s      *stage
+	chain  chain
+	missed bool // a step was not in the cache: none after it is looked for
+	over   *tree
+
+	machine Machine
+	slot    bool     // it has one of the source's
+	shape   string   // what the machine was started for
+	tainted bool     // it has files that are no part of the image
+	index   index    // of the machine's last snapshot
+	pending []string // files of layers that the machine does not have yet
+}
+
+// stage waits for what a stage needs and carries it out.
+func (b *build) stage(ctx context.Context, s *stage, r *result) error {
+	for _, need := range s.needs {
+		select {
+		case <-b.results[need].done:
+			if err := b.results[need].err; err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	x := &executor{build: b, s: s}
+	switch {
+	case s.base != nil:
+		x.chain = b.results[s.base].chain
+	case s.img != nil:
+		x.chain = chain{img: s.img, key: hash("image", b.owner, s.img.Digest, s.img.Built.UTC().String())}
+	default:
+		x.chain = chain{key: hash("scratch", b.owner)}
+	}
+	err := x.steps(ctx)
+	r.chain = x.chain
+	err = errors.Join(err, x.stop(ctx))
+	if x.slot {
+		<-b.source.slots
+	}
+	return err
+}
+
+// takeSlot waits until not too many stages run. It comes before all locks, so that who holds one gets on.
+func (x *executor) takeSlot(ctx context.Context) error {
+	if x.slot {
+		return nil
+	}
+	select {
+	case x.source.slots <- struct{}{}:
+		x.slot = true
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (x *executor) steps(ctx context.Context) error {
+	for i, st := range x.s.steps {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := x.step(ctx, st, title(x.s, i, st.text)); err != nil {
+			if context.Cause(ctx) != nil && errors.KindOf(err) != errors.Timeout {
+				return context.Cause(ctx)
+			}
+			return x.plan.doc.at(st.line, err)
+		}
+	}
+	return nil
+}
+
+// stop ends the machine.
+func (x *executor) stop(ctx context.Context) error {
+	if x.machine == nil {
+		return nil
+	}
+	m := x.machine
+	x.machine = nil
+	return errors.Wrapf(m.Close(context.WithoutCancel(ctx)), "end the machine of a build")
+}
+
+// hash joins parts that cannot be confused.
+func hash(parts ...string) string {
+	h := sha256.New()
+	for _, part := range parts {
+		io.WriteString(h, part)
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// work is a step that is about to happen.
+type work struct {
+	key string
+	do  func(ctx context.Context, out *os.File) error // writes the layer
+}
+
+// step takes a step from the cache or carries it out.
+func (x *executor) step(ctx context.Context, st step, title string) error {
+	kind := "copy"
+	if st.run != nil {
+		kind = "run"
+	}
+	x.log.step(kind, title)
+	w, err := x.prepare(ctx, st, title)
+	if err != nil {
+		return err
+	}
+	if x.cached(w.key) {
+		x.log.line(title + ": cached")
+		return nil
+	}
+	if err := x.takeSlot(ctx); err != nil {
+		return err
+	}
+	unlock, err := x.source.lock(ctx, w.key)
+	if err != nil {
+		return err
+	}
+	if x.cached(w.key) { // somebody else has just made it
+		unlock()
+		x.log.line(title + ": cached")
+		return nil
+	}
+	x.missed = true
+	size, err := x.make(ctx, w)
+	if err != nil {
+		unlock()
+		return err
+	}
+	x.commits.Go(func() error {
+		defer unlock()
+		return x.cache.put(w.key, entry{Size: size, Text: x.log.secrets.Replace(st.text)})
+	})
+	return x.advance(w.key, size, st.run != nil)
+}
+
+// cached goes on with the layer of that key if the cache has it.
+func (x *executor) cached(key string) bool {
+	if x.missed || x.opts.Force {
+		return false
+	}
+	e, ok := x.cache.get(key)
+	return ok && x.advance(key, e.Size, false) == nil
+}
+
+// advance lays a layer over what the stage has. ran says that the machine has it too.
+func (x *executor) advance(key string, size int64, ran bool) error {
+	x.chain.key = key
+	if size == 0 {
+		return nil
+	}
+	x.chain.layers = append(x.chain.layers[:len(x.chain.layers):len(x.chain.layers)], key)
+	if x.machine != nil && !ran {
+		x.pending = append(x.pending, x.cache.path(key, "tar"))
+	}
+	if x.over == nil {
+		return nil
+	}
+	return x.over.addTar(x.cache.path(key, "tar"))
+}
+
+// make writes a layer's file and returns its size.
+func (x *executor) make(ctx context.Context, w *work) (int64, error) {
+	f, err := os.CreateTemp(x.cache.dir, w.key+".*.new")
+	if err != nil {
+		return 0, tarfs.Explain(err, "a layer")
+	}
+	err = w.do(ctx, f)
+	info, statErr := f.Stat()
+	err = errors.Join(err, statErr, f.Close())
+	if err != nil || info.Size() == 0 {
+		return 0, errors.Join(err, os.Remove(f.Name()))
+	}
+	return info.Size(), tarfs.Explain(os.Rename(f.Name(), x.cache.path(w.key, "tar")), "a layer")
+}
+
+// tree returns the files that the stage has now.
+func (x *executor) tree() (*tree, error) {
+	if x.over == nil {
+		t, err := x.build.tree(x.chain)
+		if err != nil {
+			return nil, err
+		}
+		x.over = t
+	}
+	return x.over, nil
+}
+
+// prepare finds out the key of a step and what there is to do.
+func (x *executor) prepare(ctx context.Context, st step, title string) (*work, error) {
+	switch {
+	case st.run != nil:
+		return x.prepareRun(st.run, title)
+	case st.dir != nil:
+		return x.prepareDir(st.dir)
+	case len(st.copy.Sources) == 1 && isURL(st.copy.Sources[0]):
+		return x.prepareFetch(st.copy, title), nil
+	}
+	return x.prepareCopy(st.copy)
+}
+
+// prepareDir is for WORKDIR.
+func (x *executor) prepareDir(d *workdir) (*work, error) {
+	return &work{hash(x.chain.key, "workdir", d.Path, d.User), func(_ context.Context, out *os.File) error {
+		over, err := x.tree()
+		if err != nil {
+			return err
+		}
+		l := newLayer(over, x.temp)
+		if l.own, err = findOwner(over, d.User); err != nil {
+			return err
+		}
+		if err := l.mkdir(d.Path, newDir(0o755)); err != nil {
+			return err
+		}
+		return l.write(out)
+	}}, nil
+}
+
+// sourceTree returns where an instruction copies from, and what texts call it.
+func (x *executor) sourceTree(from string) (*tree, string, error) {
+	if from == "" || from == "context" {
+		t, err := x.context()
+		return t, "the build context", err
+	}
+	src := x.s.sources[from]
+	t, err := x.results[src].files()
+	return t, "the stage or image " + from, err
+}
+
+// prepareCopy is for COPY and ADD. What was copied from a stage earlier needs not be looked at again to know its digest.
+func (x *executor) prepareCopy(c *copying) (*work, error) {
+	var all []picked
+	pick := func() error {
+		if all != nil {
+			return nil
+		}
+		from, what, err := x.sourceTree(c.From)
+		if err == nil {
+			all, err = c.pick(from, what)
+		}
+		return err
+	}
+	digest, memo := "", ""
+	if src := x.s.sources[c.From]; src != nil {
+		how, err := json.Marshal(c)
+		if err != nil {
+			return nil, errors.Wrapf(err, "encode an instruction")
+		}
+		memo = hash("memo", x.results[src].chain.key, string(how))
+		if e, ok := x.cache.get(memo); ok && !x.opts.Force {
+			digest = e.Memo
+		}
+	}
+	if digest == "" {
+		err := pick()
+		if err == nil {
+			x.hashing.Lock()
+			digest, err = c.digest(all)
+			x.hashing.Unlock()
+		}
+		if err == nil && memo != "" {
+			err = x.cache.put(memo, entry{Memo: digest})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &work{hash(x.chain.key, "copy", digest), func(_ context.Context, out *os.File) error {
+		if err := pick(); err != nil {
+			return err
+		}
+		over, err := x.tree()
+		if err != nil {
+			return err
+		}
+		l, err := c.lay(over, all, x.temp)
+		if err != nil {
+			return err
+		}
+		return l.write(out)
+	}}, nil
+}
+
+// catchUp hands layers that were worked out here to the machine.
+func (x *executor) catchUp(ctx context.Context) error {
+	if len(x.pending) == 0 {
+		return nil
+	}
+	for _, name := range x.pending {
+		if err := x.copyLayer(ctx, name); err != nil {
+			return err
+		}
+	}
+	x.pending = nil
+	var err error
+	x.index, err = x.snapshot(ctx, &delta{before: index{}})
+	return err
+}
+
+func (x *executor) copyLayer(ctx context.Context, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return errors.Wrapf(err, "open a layer")
+	}
+	defer f.Close()
+	return errors.Wrapf(x.machine.CopyIn(ctx, "/", f), "copy a layer into the machine")
+}
+
+// snapshot has the machine's files compared with what d knows.
+func (x *executor) snapshot(ctx context.Context, d *delta) (index, error) {
+	r, w := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		err := x.machine.Snapshot(ctx, w)
+		w.CloseWithError(err)
+		sent <- err
+	}()
+	after, err := d.run(r)
+	r.CloseWithError(err)
+	if sendErr := <-sent; err == nil {
+		err = sendErr
+	}
+	return after, err
+}
+
+// hiddenBelow returns what reports names at or below any of the paths.
+func hiddenBelow(paths []string) func(string) bool {
+	return func(name string) bool {
+		for _, p := range paths {
+			if name == p || strings.HasPrefix(name, p+"/") || name == path.Join(path.Dir(p), whiteout+path.Base(p)) {
+				return true
+			}
+		}
+		return false
+	}
+}

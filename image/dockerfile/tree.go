@@ -1,0 +1,317 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const (
+	maxLinks  = 40        // symbolic links that a path may go through
+	maxFiles  = 2_000_000 // of a tree
+	whiteout  = ".wh."    // https://github.com/opencontainers/image-spec/blob/main/layer.md
+	opaque    = ".wh..wh..opq"
+	maxSource = 64 << 10 // bytes of a file that we read ourselves, such as /etc/passwd
+)
+
+// tree is a file tree in memory: names and what they stand for. Content stays where it is.
+type tree struct {
+	root  *file
+	files int
+	close []io.Closer // what content is read from
+}
+
+// file is one file; several names may stand for the same one.
+type file struct {
+	typ      byte // as in tar headers
+	mode     int64
+	uid, gid int
+	mtime    time.Time
+	size     int64
+	link     string // target of a symbolic link
+	content  content
+	children map[string]*file
+	sum      string // of the content, once it was asked for
+}
+
+// content is where a file's bytes are.
+type content interface {
+	open() (io.ReadCloser, error)
+}
+
+// section is content within a file that is open.
+type section struct {
+	r         io.ReaderAt
+	off, size int64
+}
+
+func (s section) open() (io.ReadCloser, error) {
+	return io.NopCloser(io.NewSectionReader(s.r, s.off, s.size)), nil
+}
+
+// text is content in memory.
+type text string
+
+func (t text) open() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(string(t))), nil }
+
+func newTree() *tree { return &tree{root: newDir(0o755)} }
+
+func newDir(mode int64) *file {
+	return &file{typ: tar.TypeDir, mode: mode, children: map[string]*file{}}
+}
+
+func (f *file) isDir() bool { return f.typ == tar.TypeDir }
+
+// digest is the hash of the content, which is read once.
+func (f *file) digest() (string, error) {
+	if f.sum != "" || f.typ != tar.TypeReg {
+		return f.sum, nil
+	}
+	r, err := f.open()
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, r); err != nil {
+		return "", errors.Wrapf(err, "read a file")
+	}
+	f.sum = hex.EncodeToString(h.Sum(nil))
+	return f.sum, nil
+}
+
+func (f *file) open() (io.ReadCloser, error) {
+	if f.content == nil {
+		return text("").open()
+	}
+	return f.content.open()
+}
+
+// header describes the file as an entry of a tar stream.
+func (f *file) header(name string) *tar.Header {
+	hdr := &tar.Header{Typeflag: f.typ, Name: name, Mode: f.mode, Uid: f.uid, Gid: f.gid, ModTime: f.mtime, Linkname: f.link, Format: tar.FormatPAX}
+	if f.typ == tar.TypeReg {
+		hdr.Size = f.size
+	}
+	if f.isDir() {
+		hdr.Name += "/"
+	}
+	return hdr
+}
+
+// fromHeader makes a file of an entry. It is nil for what a tree does not hold: devices and the like.
+func fromHeader(hdr *tar.Header, c content) *file {
+	f := &file{typ: hdr.Typeflag, mode: hdr.Mode & 0o7777, uid: hdr.Uid, gid: hdr.Gid, mtime: hdr.ModTime}
+	switch hdr.Typeflag {
+	case tar.TypeReg:
+		f.size, f.content = hdr.Size, c
+	case tar.TypeDir:
+		f.children = map[string]*file{}
+	case tar.TypeSymlink:
+		f.link = hdr.Linkname
+	case tar.TypeFifo:
+	default:
+		return nil
+	}
+	return f
+}
+
+// Close closes what the content is read from.
+func (t *tree) Close() error {
+	var all error
+	for _, c := range t.close {
+		all = errors.Join(all, c.Close())
+	}
+	t.close = nil
+	return all
+}
+
+// parts splits a clean name; the root has none.
+func parts(name string) []string {
+	name = strings.Trim(path.Clean("/"+name), "/")
+	if name == "" {
+		return nil
+	}
+	return strings.Split(name, "/")
+}
+
+// lookup returns what name stands for and its path without symbolic links, as if the tree were the whole file system. The
+// last part is followed if follow says so. The file is nil if there is none; then the path is what it would have.
+func (t *tree) lookup(name string, follow bool) (*file, string, error) {
+	links := 0
+	done, at := []*file{t.root}, []string{}
+	rest := parts(name)
+	for len(rest) > 0 {
+		part := rest[0]
+		rest = rest[1:]
+		if part == ".." {
+			if len(at) > 0 {
+				done, at = done[:len(done)-1], at[:len(at)-1]
+			}
+			continue
+		}
+		if part == "." || part == "" {
+			continue
+		}
+		dir := done[len(done)-1]
+		if dir != nil && !dir.isDir() {
+			return nil, "", errors.Explainf(syscall.ENOTDIR, errors.Invalid, "a part of %.200q is not a directory", name)
+		}
+		var next *file
+		if dir != nil {
+			next = dir.children[part]
+		}
+		if next != nil && next.typ == tar.TypeSymlink && (len(rest) > 0 || follow) {
+			if links++; links > maxLinks {
+				return nil, "", errors.Newf(errors.Invalid, "%.200q goes through too many symbolic links", name)
+			}
+			if path.IsAbs(next.link) {
+				done, at = done[:1], at[:0]
+			}
+			rest = append(strings.Split(next.link, "/"), rest...)
+			continue
+		}
+		done, at = append(done, next), append(slices.Clone(at), part)
+	}
+	return done[len(done)-1], "/" + strings.Join(at, "/"), nil
+}
+
+// put gives a file a name; symbolic links on the way are followed and missing directories are made. A directory joins a directory.
+func (t *tree) put(name string, f *file) error {
+	base := path.Base(path.Clean("/" + name))
+	if base == "/" {
+		if f.isDir() {
+			t.root.adopt(f)
+		}
+		return nil
+	}
+	parent, err := t.dir(path.Dir(path.Clean("/" + name)))
+	if err != nil {
+		return err
+	}
+	if old := parent.children[base]; old != nil && old.isDir() && f.isDir() {
+		old.adopt(f)
+		return nil
+	}
+	if t.files++; t.files > maxFiles {
+		return errors.Newf(errors.Exhausted, "there are more than %d files", maxFiles)
+	}
+	parent.children[base] = f
+	return nil
+}
+
+// adopt takes over all but the children.
+func (f *file) adopt(from *file) {
+	f.mode, f.uid, f.gid, f.mtime = from.mode, from.uid, from.gid, from.mtime
+}
+
+// dir returns a directory, made if missing.
+func (t *tree) dir(name string) (*file, error) {
+	f, real, err := t.lookup(name, true)
+	if err != nil || f != nil {
+		if err == nil && !f.isDir() {
+			err = errors.Newf(errors.Invalid, "%.200q is not a directory", name)
+		}
+		return f, err
+	}
+	dir := t.root
+	for _, part := range parts(real) {
+		next := dir.children[part]
+		if next == nil {
+			next = newDir(0o755)
+			next.mtime = time.Unix(0, 0)
+			dir.children[part] = next
+			t.files++
+		}
+		dir = next
+	}
+	return dir, nil
+}
+
+// remove takes a name away.
+func (t *tree) remove(name string) {
+	if dir, _, err := t.lookup(path.Dir(name), true); err == nil && dir != nil && dir.isDir() {
+		delete(dir.children, path.Base(name))
+	}
+}
+
+// walk visits all files below name, directories first, by name.
+func (f *file) walk(name string, visit func(name string, f *file) error) error {
+	for _, child := range slices.Sorted(maps.Keys(f.children)) {
+		full := path.Join(name, child)
+		if err := visit(full, f.children[child]); err != nil {
+			return err
+		}
+		if err := f.children[child].walk(full, visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read returns the content of a small file, "" if there is none.
+func (t *tree) read(name string) string {
+	f, _, err := t.lookup(name, true)
+	if err != nil || f == nil || f.typ != tar.TypeReg {
+		return ""
+	}
+	r, err := f.open()
+	if err != nil {
+		return ""
+	}
+	defer r.Close()
+	b, _ := io.ReadAll(io.LimitReader(r, maxSource))
+	return string(b)
+}
+
+// apply lays a layer over the tree. content says where the bytes of the entry are that was just read.
+func (t *tree) apply(tr *tar.Reader, at func(hdr *tar.Header) (content, error)) error {
+	for {
+		hdr, err := tr.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return errors.Wrapf(err, "read a layer")
+		}
+		name := path.Clean("/" + hdr.Name)
+		base := path.Base(name)
+		switch {
+		case base == opaque:
+			if dir, err := t.dir(path.Dir(name)); err == nil {
+				clear(dir.children)
+			}
+			continue
+		case strings.HasPrefix(base, whiteout):
+			t.remove(path.Join(path.Dir(name), strings.TrimPrefix(base, whiteout)))
+			continue
+		case hdr.Typeflag == tar.TypeLink:
+			target, _, err := t.lookup(hdr.Linkname, false)
+			if err != nil || target == nil || target.isDir() {
+				return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to", hdr.Name, hdr.Linkname)
+			}
+			if err := t.put(name, target); err != nil {
+				return err
+			}
+			continue
+		}
+		c, err := at(hdr)
+		if err != nil {
+			return err
+		}
+		if f := fromHeader(hdr, c); f != nil {
+			if err := t.put(name, f); err != nil {
+				return err
+			}
+		}
+	}
+}

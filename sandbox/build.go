@@ -1,0 +1,109 @@
+package sandbox
+
+import (
+	"context"
+	"io"
+	"slices"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/dockerfile"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// buildAccount is whose the sandboxes are in which images are built. No client has it, and no quota: package dockerfile bounds how many
+// there are. After a restart nobody waits for them, and recovery ends them.
+const buildAccount = "harvest-build"
+
+// Builds runs the commands of image builds, each stage in a sandbox of this Fleet: as isolated as any other, with the same limits on
+// disk and processes, but with all processors and half of the memory of the machine.
+type Builds struct{ fleet *Fleet }
+
+var _ dockerfile.Runner = Builds{}
+
+// Builds returns what runs the commands of image builds.
+func (f *Fleet) Builds() Builds { return Builds{f} }
+
+// Start implements dockerfile.Runner.
+func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.Machine, error) {
+	f := b.fleet
+	if !f.caps.Snapshot {
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "the engine %s cannot build images on this machine", f.opts.Engine.Name()),
+			"use an image that a registry has, or see \"harvest doctor\"")
+	}
+	req := Request{
+		Image: setup.Image, Hostname: "build", Network: Network{Mode: setup.Network},
+		CPU: f.opts.Machine.CPU, Memory: max(f.opts.Defaults.Memory, f.opts.Machine.Memory/2),
+	}
+	if !f.caps.Network {
+		req.Network.Mode = "none"
+	}
+	if !slices.Contains(f.caps.Limits, "cpu") {
+		req.CPU = 0
+	}
+	if !slices.Contains(f.caps.Limits, "memory") {
+		req.Memory = 0
+	}
+	for _, m := range setup.Mounts {
+		req.Volumes = append(req.Volumes, Mount{Name: m.Volume, Path: m.Path, ReadOnly: m.ReadOnly})
+	}
+	sb, err := f.Create(ctx, buildAccount, req)
+	if err != nil {
+		return nil, err
+	}
+	logf.Infof(ctx, "sandbox %s runs the build step %.200s", sb.ID, setup.Title)
+	return &machine{f, sb.ID}, nil
+}
+
+// machine is a sandbox in which a stage of a build runs.
+type machine struct {
+	fleet *Fleet
+	id    string
+}
+
+// Run implements dockerfile.Machine.
+func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) {
+	x, err := m.fleet.Exec(ctx, buildAccount, m.id, ExecRequest{
+		Args: cmd.Args, Env: cmd.Env, Workdir: cmd.Dir, User: cmd.User, Stdout: cmd.Stdout, Stderr: cmd.Stderr, Timeout: m.fleet.opts.Timeouts.MaxLife,
+	})
+	if err != nil {
+		return 0, err
+	}
+	res, err := x.Wait(context.WithoutCancel(ctx)) // ctx kills the command, whose end is worth waiting for
+	switch {
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case err != nil:
+		return 0, err
+	case res.OutOfMemory:
+		err := errors.Newf(errors.Exhausted, "the command used more memory than a build may have")
+		return 0, errors.Remedy(err, "build on a machine with more memory, or let the command do less at once")
+	case res.TimedOut:
+		return 0, errors.Newf(errors.Timeout, "the command has taken too long")
+	}
+	return res.ReturnCode, nil
+}
+
+// CopyIn implements dockerfile.Machine.
+func (m *machine) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
+	return m.fleet.CopyIn(ctx, buildAccount, m.id, dir, tar)
+}
+
+// Snapshot implements dockerfile.Machine.
+func (m *machine) Snapshot(ctx context.Context, w io.Writer) error {
+	_, box, leave, err := m.fleet.enter(ctx, buildAccount, m.id)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s, ok := box.(engine.Snapshotter)
+	if !ok {
+		return errors.Newf(errors.Unsupported, "the engine %s has no snapshots", m.fleet.opts.Engine.Name())
+	}
+	return s.Snapshot(ctx, "", w)
+}
+
+// Close implements dockerfile.Machine.
+func (m *machine) Close(ctx context.Context) error {
+	return m.fleet.Destroy(ctx, buildAccount, m.id)
+}
