@@ -29,8 +29,10 @@ const (
 	VolumeList    = "/v1/volumes/{name}/files/list" // ?path=
 	VolumeFiles   = "/v1/volumes/{name}/files"      // ?path=
 
-	Images = "/v1/images"
-	Imaged = "/v1/images/{id}"
+	Images       = "/v1/images"
+	Imaged       = "/v1/images/{id}"
+	ImageExport  = "/v1/images/{id}/export"
+	ImageCollect = "/v1/images/collect"
 
 	Keys  = "/v1/keys"
 	Keyed = "/v1/keys/{id}"
@@ -88,6 +90,7 @@ const (
 	TypeProblem = "application/problem+json"
 	TypeEvents  = "text/event-stream"
 	TypeTar     = "application/x-tar"
+	TypeForm    = "multipart/form-data"
 )
 
 // Names of server-sent events.
@@ -98,6 +101,7 @@ const (
 	EventExit     = "exit"           // Result
 	EventProgress = "image.progress" // Progress
 	EventReady    = "sandbox.ready"  // Sandbox
+	EventLog      = "image.log"      // LogLine
 	EventBuilt    = "image.built"    // Image
 	EventProblem  = "error"          // Problem
 )

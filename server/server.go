@@ -22,9 +22,15 @@ import (
 
 // Options of a Server; Fleet, Images and Volumes are required.
 type Options struct {
-	Fleet      *sandbox.Fleet
-	Images     image.Builder
-	Volumes    volume.Provider
+	Fleet   *sandbox.Fleet
+	Images  image.Builder
+	Volumes volume.Provider
+	// Export, if set, writes an image as an OCI archive.
+	Export func(ctx context.Context, img image.Image, w io.Writer) error
+	// ImageAge is how long an image must be unused to be collected when a request does not say.
+	ImageAge time.Duration
+	// Temp is where build contexts wait; "" means the system's directory for such things.
+	Temp       string
 	Engine     string // its name
 	Version    string
 	Background bool // it was started by a client and ends by itself
