@@ -34,6 +34,18 @@ const (
 	ImageExport  = "/v1/images/{id}/export"
 	ImageCollect = "/v1/images/collect"
 
+	Secrets  = "/v1/secrets"
+	Secreted = "/v1/secrets/{name}"
+
+	Schedules      = "/v1/schedules"
+	Scheduled      = "/v1/schedules/{name}"
+	ScheduleRuns   = "/v1/schedules/{name}/runs"
+	ScheduleStart  = "/v1/schedules/{name}/run"
+	SchedulePause  = "/v1/schedules/{name}/pause"
+	ScheduleResume = "/v1/schedules/{name}/resume"
+
+	Events = "/v1/events" // ?stream=&after=&tail=
+
 	Keys  = "/v1/keys"
 	Keyed = "/v1/keys/{id}"
 
@@ -78,6 +90,7 @@ const (
 const (
 	HeaderRequestID = "X-Request-ID"
 	HeaderVersion   = "Harvest-Version"
+	HeaderLastEvent = "Last-Event-ID"
 	// HeaderIdempotency names a POST: sent again within a day, it gets the same answer and nothing is done twice.
 	HeaderIdempotency = "Idempotency-Key"
 	// HeaderReplayed is "true" on an answer that was given before.

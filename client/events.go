@@ -60,23 +60,29 @@ func (c *Client) follow(ctx context.Context, path string, body io.Reader, media 
 	return err
 }
 
-// readEvents calls each for every server-sent event of r, until it fails or r ends. Comments, ids and unknown fields are
-// passed over.
+// readEvents is readFrames for events without ids.
 func readEvents(r io.Reader, each func(name string, data []byte) error) error {
+	return readFrames(r, func(_, name string, data []byte) error { return each(name, data) })
+}
+
+// readFrames calls each for every server-sent event of r, until it fails or r ends. Comments and unknown fields are passed over.
+func readFrames(r io.Reader, each func(id, name string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
-	name, data, some := "", []byte(nil), false
+	id, name, data, some := "", "", []byte(nil), false
 	for lines.Scan() {
 		field, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimPrefix(value, " ")
 		switch {
 		case lines.Text() == "" && some:
-			if err := each(name, data); err != nil {
+			if err := each(id, name, data); err != nil {
 				return err
 			}
-			name, data, some = "", nil, false
+			id, name, data, some = "", "", nil, false
 		case lines.Text() == "":
-			name = ""
+			id, name = "", ""
+		case field == "id":
+			id = value
 		case field == "event":
 			name = value
 		case field == "data":

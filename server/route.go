@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
@@ -64,11 +65,14 @@ func (s *Server) routes() []route {
 			rawIn: api.TypeTar, status: 204},
 		{method: "GET", path: api.SandboxArchive, handle: s.sandboxArchiveOut, scope: read, summary: "Get a file or directory as a tar stream", query: queryPath,
 			rawOut: api.TypeTar, status: 200},
+		{method: "GET", path: api.Events, handle: s.streamEvents, scope: read, summary: "Follow what happens to the account's sandboxes, or to one",
+			query:  "stream: a sandbox, by id or name, instead of all; after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
+			rawOut: api.TypeEvents, status: 200},
 		{method: "POST", path: api.Run, handle: s.run, scope: exec, summary: "Run a command in a sandbox of its own", in: api.RunRequest{}, out: api.Result{},
 			status: 200, events: "image.progress, started, stdout, stderr, then exit or error"},
 		{method: "GET", path: api.Run, handle: s.runStream, scope: exec, summary: "Run a command in a sandbox of its own, with its input and output as messages",
 			socket: "the first message is a RunRequest"},
-	}, append(s.dataRoutes(), s.systemRoutes()...)...)
+	}, slices.Concat(s.dataRoutes(), s.secretRoutes(), s.scheduleRoutes(), s.systemRoutes())...)
 }
 
 func (s *Server) dataRoutes() []route {

@@ -15,8 +15,11 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/schedule"
+	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -40,6 +43,10 @@ type Options struct {
 	Replays account.ReplayStore
 	// Secret signs what clients give back to us, such as cursors. Without one, they end with this Server.
 	Secret []byte
+
+	Secrets   *secret.Vault       // nil: there are none
+	Schedules *schedule.Scheduler // nil: there are none
+	Events    *event.Journal      // nil: there are none
 
 	URL     string         // where browsers reach the server; "" if nowhere
 	Names   []string       // what the server is called, in lower case, beside "localhost" and addresses

@@ -155,6 +155,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
 		Background: a.background, Shutdown: func() { close(a.asked) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
+		Secrets: a.secrets, Schedules: a.schedules, Events: a.events,
 		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
 	return nil
