@@ -33,7 +33,7 @@ func (c *Client) Events(ctx context.Context, f Follow) iter.Seq2[api.Event, erro
 	return func(yield func(api.Event, error) bool) {
 		pause, connected := firstAgain, false
 		for {
-			err := c.follow(ctx, &f, func(e api.Event) bool {
+			err := c.followOnce(ctx, &f, func(e api.Event) bool {
 				pause = firstAgain
 				return yield(e, nil)
 			}, &connected)
@@ -61,8 +61,8 @@ func (c *Client) Events(ctx context.Context, f Follow) iter.Seq2[api.Event, erro
 // errBroken says that the caller wants no more.
 var errBroken = errors.Newf(errors.Canceled, "no more events are wanted")
 
-// follow reads one connection's events, and keeps f where it is.
-func (c *Client) follow(ctx context.Context, f *Follow, yield func(api.Event) bool, connected *bool) error {
+// followOnce reads one connection's events, and keeps f where it is.
+func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event) bool, connected *bool) error {
 	query := url.Values{}
 	if f.Stream != "" {
 		query.Set("stream", f.Stream)
