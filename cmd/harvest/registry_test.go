@@ -8,6 +8,7 @@ import (
 	"log"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -163,6 +164,7 @@ func TestImageOfARegistry(t *testing.T) {
 	if out, _, code := h.run("image", "export", "nosuch", "-o", archive+"2"); code != 4 || out != "" {
 		t.Errorf("an export of nothing ends with %d", code)
 	}
+	loadWithPodman(t, archive)
 	if err := os.Remove(archive); err != nil {
 		t.Error(err)
 	}
@@ -197,3 +199,30 @@ func TestImageOfARegistry(t *testing.T) {
 	}
 }
 
+
+// loadWithPodman runs a command in the image of an archive, with podman, where there is one.
+func loadWithPodman(t *testing.T, archive string) {
+	t.Helper()
+	if _, err := exec.LookPath("podman"); err != nil || os.Geteuid() != 0 {
+		t.Log("what podman makes of the export is not tried: apt-get install podman, and be root")
+		return
+	}
+	dir := t.TempDir()
+	podman := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "podman", append([]string{"--root", dir + "/root", "--runroot", dir + "/run", "--tmpdir", dir + "/tmp", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	out, err := podman("load", "-i", archive)
+	if err != nil || !strings.Contains(out, "app") {
+		t.Errorf("podman load: %v\n%s", err, out)
+	}
+	out, err = podman("image", "inspect", "localhost/app:latest", "--format", "{{.User}} {{.Config.WorkingDir}} {{.Config.Env}} {{.Config.Labels}}")
+	if err != nil || !strings.Contains(out, "1234:55 /app") || !strings.Contains(out, "GREETING=hello") || !strings.Contains(out, "made:here") {
+		t.Errorf("podman inspect: %v\n%s", err, out)
+	}
+	out, err = podman("run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "localhost/app:latest", "echo $GREETING; cat link; id -u")
+	if err != nil || !strings.HasSuffix(out, "hello\none\n1234\n") {
+		t.Errorf("podman run: %v\n%s", err, out)
+	}
+}
