@@ -199,7 +199,6 @@ func TestImageOfARegistry(t *testing.T) {
 	}
 }
 
-
 // loadWithPodman runs a command in the image of an archive, with podman, where there is one.
 func loadWithPodman(t *testing.T, archive string) {
 	t.Helper()
