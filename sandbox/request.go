@@ -68,6 +68,7 @@ type ForkRequest struct {
 // ExecRequest is a command to run.
 type ExecRequest struct {
 	Args     []string // Args[0] is a path, or a name looked up in PATH
+	Own      bool     // Args[0] is a program of Harvest's own, as engine.Command has it
 	Env      map[string]string
 	Workdir  string        // "" means the sandbox's
 	User     string        // "" means the sandbox's

@@ -63,7 +63,7 @@ func (Agent) Command(s agent.Setup) engine.Command {
 		"OPENCODE_PERMISSION":           permissions[s.Approval],
 	}
 	maps.Copy(env, s.Env)
-	return engine.Command{Args: args, Dir: s.Dir, Env: env}
+	return engine.Command{Args: args, Own: true, Dir: s.Dir, Env: env}
 }
 
 // permissions are the server's rules (https://opencode.ai/docs/permissions) for approvals.

@@ -37,7 +37,7 @@ func (Agent) Command(s agent.Setup) engine.Command {
 	if s.Conversation != "" {
 		args = append(args, "-conversation", s.Conversation)
 	}
-	return engine.Command{Args: args, Dir: s.Dir, Env: s.Env}
+	return engine.Command{Args: args, Own: true, Dir: s.Dir, Env: s.Env}
 }
 
 // Open implements agent.Agent.

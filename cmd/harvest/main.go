@@ -17,7 +17,12 @@ func main() {
 	gvisor.Main()
 	fake.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	code := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr, os.Environ())
+	code := 0
+	if program := ownPrograms[os.Args[0]]; program != nil {
+		code = program(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	} else {
+		code = run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr, os.Environ())
+	}
 	stop()
 	os.Exit(code)
 }

@@ -1,0 +1,93 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+)
+
+// Event is the data of a session's events. The event's type says which fields are set; those of agents are package agent's.
+type Event struct {
+	agent.Event
+	MessageID string   `json:"message_id,omitempty"` // the prompt whose turn it is
+	Message   *Message `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
+	Position  int      `json:"position,omitempty"`
+	Status    Status   `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
+	Stage     *Stage   `json:"stage,omitempty"`  // of session.stage
+	Limit     string   `json:"limit,omitempty"`
+	Offset    int64    `json:"offset"` // bytes of the agent's output that had become events, this one included
+}
+
+// Stage is a step of making a session ready that is done.
+type Stage struct {
+	Name string  `json:"name"`
+	MS   float64 `json:"ms"`
+}
+
+// The types of events that are not the agent's.
+const (
+	EventCreated   = "session.created"
+	EventStatus    = "session.status_changed"
+	EventEnded     = "session.ended"
+	EventStage     = "session.stage"
+	EventQueued    = "message.queued"
+	EventSent      = "message.sent"
+	EventCancelled = "message.cancelled"
+	EventStarted   = "agent.started" // a process of the agent, before it has printed anything
+)
+
+type draft struct {
+	Type string
+	Data Event
+}
+
+// maxText is how much of a tool's output or of a line that is not understood an event has, in bytes. All of it is in the agent's own
+// transcript.
+const maxText = 256 << 10
+
+// fit shortens what is too long for an event.
+func fit(e agent.Event) agent.Event {
+	if len(e.Text) > maxText {
+		e.Text = strings.ToValidUTF8(e.Text[:maxText], "") + "\n[the rest is left out]"
+	}
+	if len(e.Raw) > maxText {
+		e.Raw = json.RawMessage(`"[a line that is too long]"`)
+	}
+	if len(e.Input) > maxText {
+		e.Input = json.RawMessage(`"[too long]"`)
+	}
+	return e
+}
+
+// lastEvent returns the session's newest event, nil if it has none.
+func (m *Manager) lastEvent(ctx context.Context, id string) (*Event, error) {
+	last, err := m.opts.Journal.Last(ctx, id)
+	if err != nil || last == 0 {
+		return nil, errors.Wrapf(err, "read the events of session %s", id)
+	}
+	reader, err := m.opts.Journal.Subscribe(ctx, id, last-1)
+	if err != nil {
+		return nil, errors.Wrapf(err, "read the events of session %s", id)
+	}
+	defer reader.Close()
+	events, err := reader.Next(ctx)
+	if err != nil {
+		return nil, errors.Wrapf(err, "read the events of session %s", id)
+	}
+	var e Event
+	newest := events[len(events)-1]
+	return &e, errors.Wrapf(json.Unmarshal(newest.Data, &e), "decode event %d of session %s", newest.ID, id)
+}
+
+// Events returns a reader of the session's events after that id; see event.Journal.Subscribe. The caller closes it.
+func (m *Manager) Events(ctx context.Context, account, ref string, after int64) (*event.Reader, error) {
+	s, _, err := m.find(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	return m.opts.Journal.Subscribe(ctx, s.ID, after)
+}

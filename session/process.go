@@ -1,0 +1,213 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// process is a running agent. The methods of a nil one do nothing.
+type process struct {
+	x      *sandbox.Execution
+	in     *inbox
+	lines  chan line
+	ended  chan procEnd
+	stop   chan struct{} // closed when nobody takes lines any more
+	once   sync.Once
+	stderr tail
+}
+
+// procEnd is how a process ended; err if that is not known.
+type procEnd struct {
+	result sandbox.Result
+	err    error
+}
+
+func newProcess() *process {
+	return &process{in: newInbox(), lines: make(chan line, 64), ended: make(chan procEnd, 1), stop: make(chan struct{})}
+}
+
+func (p *process) output() <-chan line {
+	if p == nil {
+		return nil
+	}
+	return p.lines
+}
+
+// exit gets the end once all output was taken.
+func (p *process) exit() <-chan procEnd {
+	if p == nil || len(p.lines) > 0 {
+		return nil
+	}
+	return p.ended
+}
+
+// letGo stops taking output. The process goes on, and waits once nobody reads what it prints.
+func (p *process) letGo() {
+	if p != nil {
+		p.once.Do(func() { close(p.stop) })
+	}
+}
+
+// close ends the input of a process that is gone.
+func (p *process) close() {
+	if p != nil {
+		p.in.close()
+	}
+}
+
+func (p *process) kill(ctx context.Context) {
+	if p == nil {
+		return
+	}
+	if err := p.x.Kill(ctx); err != nil {
+		logf.Errorf(ctx, "kill the agent: %v", err)
+	}
+}
+
+// follow waits for the end.
+func (p *process) follow(ctx context.Context) {
+	result, err := p.x.Wait(ctx)
+	p.ended <- procEnd{result, err}
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte // guarded by mu
+}
+
+// agentLife is how long an agent's process may live: as long as its sandbox may.
+const agentLife = 7 * 24 * time.Hour
+
+const tailSize = 4 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	if over := len(t.text) - tailSize; over > 0 {
+		t.text = append([]byte(nil), t.text[over:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(strings.ToValidUTF8(string(t.text), ""))
+}
+
+// setup is how the agent is started and spoken with.
+func (s Session) setup() agent.Setup {
+	return agent.Setup{Dir: s.Dir, Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(), Approval: s.Approval}
+}
+
+// start starts the agent for the first prompt that waits, and reports whether it did. If not, either that prompt has failed, or a new
+// sandbox is made for it.
+func (r *runner) start(ctx context.Context) bool {
+	s := r.session()
+	cmd := r.m.opts.Agents[s.Agent].Command(s.setup())
+	r.published = 0
+	r.publish(draft{EventStarted, Event{}}) // with the offset of a process that has printed nothing
+	p := newProcess()
+	out := &splitter{lines: p.lines, stop: p.stop}
+	x, err := r.m.opts.Fleet.Exec(ctx, r.account, s.SandboxID, sandbox.ExecRequest{
+		Args: cmd.Args, Own: cmd.Own, Env: cmd.Env, Workdir: cmd.Dir, Timeout: agentLife, Stdin: p.in, Stdout: out, Stderr: &p.stderr, Detach: true,
+	})
+	if err != nil {
+		p.close()
+		if sb, e := r.m.opts.Fleet.Get(ctx, r.account, s.SandboxID); errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() {
+			r.ready = false
+			r.makeReady(ctx)
+			return false
+		}
+		logf.Errorf(ctx, "start the agent: %v", err)
+		r.failFirst("the agent could not be started: " + errors.Message(err))
+		return false
+	}
+	p.x = x
+	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(s.setup())
+	r.change(func(s *Session) { s.Process = x.ID() })
+	r.m.work.Go(func() { p.follow(r.m.ctx) })
+	p.in.write(r.conv.Begin())
+	return true
+}
+
+// attach finds the agent of an earlier server again. All its output is read anew; what has become events then does not again.
+func (r *runner) attach(ctx context.Context, s Session) {
+	p := newProcess()
+	out := &splitter{lines: p.lines, stop: p.stop}
+	stdio := engine.Stdio{Stdin: p.in, Stdout: out, Stderr: &p.stderr, Truncated: func(n int64) { out.at = n }}
+	x, err := r.m.opts.Fleet.Attach(r.m.ctx, r.account, s.SandboxID, s.Process, stdio)
+	if err != nil {
+		p.close()
+		logf.Errorf(ctx, "find the agent again: %v", err)
+		r.change(func(s *Session) { s.Process = "" })
+		return
+	}
+	p.x = x
+	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(s.setup())
+	r.began, r.heard = time.Now(), time.Now()
+	r.m.work.Go(func() { p.follow(r.m.ctx) })
+}
+
+// exited deals with the end of the agent's process. In the middle of a turn it is a failure, whatever the exit code.
+func (r *runner) exited(ctx context.Context, end procEnd) {
+	if r.m.ctx.Err() != nil {
+		return // the connection to it has ended, with this server
+	}
+	p := r.agent
+	p.close()
+	r.agent = nil
+	r.change(func(s *Session) { s.Process = "" })
+	if r.current == nil {
+		return
+	}
+	why := fmt.Sprintf("the agent's process ended with code %d and without a result", end.result.ReturnCode)
+	switch {
+	case end.err != nil:
+		why = "the agent was lost: " + errors.Message(end.err)
+	case end.result.OutOfMemory:
+		why = "the agent's process was ended because the sandbox ran out of memory"
+	case end.result.Reason != "":
+		why = "the agent's process ended: " + end.result.Reason
+	}
+	if said := p.stderr.String(); said != "" && r.stopped == "" {
+		why += ": " + said
+	}
+	logf.Infof(ctx, "%s", why)
+	r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "process_ended", Text: why}, 0)
+}
+
+// failFirst fails the first prompt that waits.
+func (r *runner) failFirst(why string) {
+	m := r.queue[0]
+	r.queue = r.queue[1:]
+	r.current = &m
+	r.turnEndedAs(agent.Event{Type: agent.Done, Failed: true, Reason: "not_started", Text: why})
+}
+
+// turnEndedAs is turnEnded for a turn that never began.
+func (r *runner) turnEndedAs(e agent.Event) {
+	if s := r.session().Status; s == Ready || s == Done || s == Failed {
+		r.setStatus(Thinking, "")
+	}
+	r.turnEnded(e, 0)
+}
+
+// agentEnv says where the agent keeps its conversation.
+func (s Session) agentEnv() map[string]string {
+	return map[string]string{"CLAUDE_CONFIG_DIR": s.stateDir() + "/claude", "XDG_DATA_HOME": s.stateDir() + "/data"}
+}
+
+// stateDir is where a session keeps what must outlive its sandbox.
+func (s Session) stateDir() string { return stateMount + "/sessions/" + s.ID }

@@ -1,0 +1,506 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// runner owns a session that has not ended: one goroutine, its loop, does all that happens to it, one after the other.
+type runner struct {
+	m           *Manager
+	id, account string
+	do          chan func()   // runs on the loop
+	gone        chan struct{} // closed when the loop has ended
+
+	mu sync.Mutex
+	s  Session // guarded by mu, for those outside of the loop; the loop alone changes it
+
+	// Only the loop uses the rest.
+	bundle    []byte            // the repository, until it is there
+	env       map[string]string // of the first sandbox
+	recovered bool
+	ready     bool          // sandbox and repository are there
+	prepared  chan prepared // gets what preparing led to; nil when none is under way
+	stages    chan Stage
+	undo      context.CancelFunc
+	queue     []Message
+	current   *Message // the turn under way
+	began     time.Time
+	heard     time.Time // when the agent last showed a sign
+	killAt    time.Time // when an interrupted turn is ended the hard way; zero if none is interrupted
+	stopped   string    // why the turn was interrupted
+	agent     *process  // nil while none runs
+	conv      agent.Conversation
+	tools     map[string]bool // that run
+	asked     map[string]bool // that wait for an answer
+	published int64           // bytes of the process's output that have become events
+	over      string          // why the session ends
+	failed    bool            // it could not be made ready
+}
+
+func newRunner(m *Manager, s Session) *runner {
+	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]bool{}, asked: map[string]bool{}}
+}
+
+// session returns the record as it is now.
+func (r *runner) session() Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.s
+}
+
+// call runs f on the loop. Gone if the session has ended.
+func (r *runner) call(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	select {
+	case r.do <- func() { done <- f() }:
+		return <-done
+	case <-r.gone:
+		return errors.Newf(errors.Gone, "session %s has ended", r.id)
+	case <-ctx.Done():
+		return errors.Wrapf(ctx.Err(), "session %s", r.id)
+	}
+}
+
+// loop runs the session until it ends, or until ctx does; then the next server goes on.
+func (r *runner) loop(ctx context.Context) {
+	defer close(r.gone)
+	r.begin(ctx)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for r.over == "" {
+		timer.Reset(r.wait())
+		select {
+		case <-ctx.Done():
+			r.leave()
+			return
+		case f := <-r.do:
+			f()
+		case stage := <-r.stages:
+			r.publish(draft{EventStage, Event{Stage: &stage}})
+		case p := <-r.prepared:
+			r.prepare(ctx, p)
+		case l := <-r.agent.output():
+			r.read(l)
+		case end := <-r.agent.exit():
+			r.exited(ctx, end)
+		case <-timer.C:
+			r.watch(ctx)
+		}
+		r.advance(ctx)
+	}
+	r.finish(ctx)
+}
+
+// begin makes the session ready, or finds its agent again.
+func (r *runner) begin(ctx context.Context) {
+	s := r.session()
+	if r.recovered && s.SandboxID != "" && s.Status != Creating {
+		r.ready = true
+		if s.Process != "" {
+			r.attach(ctx, s)
+		}
+		if r.agent == nil && r.current != nil {
+			r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "lost", Text: "the agent was gone when the server came back"}, 0)
+		}
+		if r.current == nil && s.Status.working() { // the earlier server had recorded the end of the turn, and no more
+			r.setStatus(Done, "")
+		}
+		return
+	}
+	r.makeReady(ctx)
+}
+
+// leave stops following. The agent goes on.
+func (r *runner) leave() {
+	if r.undo != nil {
+		r.undo()
+		<-r.prepared
+	}
+	r.agent.letGo()
+}
+
+// change changes the record and stores it. Failing to do so is logged: the next change tries again.
+func (r *runner) change(f func(s *Session)) {
+	r.mu.Lock()
+	f(&r.s)
+	r.s.Active = time.Now().UTC()
+	s := r.s
+	r.mu.Unlock()
+	if err := r.m.opts.Store.PutSession(context.WithoutCancel(r.m.ctx), s); err != nil {
+		logf.Errorf(r.m.ctx, "record session %s: %v", r.id, err)
+	}
+}
+
+// setStatus changes the state, if it is another one, and tells it.
+func (r *runner) setStatus(to Status, reason string) {
+	from := r.session().Status
+	if from == to {
+		return
+	}
+	if !from.may(to) {
+		logf.Errorf(r.m.ctx, "session %s cannot become %s from %s", r.id, to, from)
+		return
+	}
+	r.change(func(s *Session) { s.Status, s.Reason = to, reason })
+	r.publish(draft{EventStatus, Event{Event: agent.Event{Reason: reason}, Status: to}})
+}
+
+// publishRetry is how long to wait before events that could not be persisted are tried again.
+const publishRetry = time.Second
+
+// publish persists events. It waits as long as they cannot be: meanwhile the agent waits, too.
+func (r *runner) publish(drafts ...draft) {
+	var out []event.Draft
+	for _, d := range drafts {
+		d.Data.Event = fit(d.Data.Event)
+		d.Data.Type = agent.Type(d.Type)
+		d.Data.Offset = max(d.Data.Offset, r.published)
+		if d.Data.MessageID == "" && r.current != nil {
+			d.Data.MessageID = r.current.ID
+		}
+		out = append(out, event.Draft{Stream: r.id, Type: d.Type, Data: d.Data})
+	}
+	for {
+		err := r.m.opts.Journal.Publish(context.WithoutCancel(r.m.ctx), out...)
+		if err == nil {
+			return
+		}
+		logf.Errorf(r.m.ctx, "events of session %s: %v", r.id, err)
+		select {
+		case <-r.m.ctx.Done():
+			return
+		case <-time.After(publishRetry):
+		}
+	}
+}
+
+// putMessage stores a message.
+func (r *runner) putMessage(m Message) {
+	if err := r.m.opts.Store.PutMessage(context.WithoutCancel(r.m.ctx), m); err != nil {
+		logf.Errorf(r.m.ctx, "record message %s: %v", m.ID, err)
+	}
+}
+
+// enqueue adds a prompt to the queue.
+func (r *runner) enqueue(ctx context.Context, prompt string) (Message, error) {
+	if len(r.queue) >= maxQueue {
+		return Message{}, errors.Remedy(errors.Newf(errors.Exhausted, "%d prompts wait already", maxQueue), "wait until the agent has done some, or cancel them")
+	}
+	m := Message{ID: "msg_" + strings.ToLower(ulid.Make().String()), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC()}
+	if err := r.m.opts.Store.PutMessage(ctx, m); err != nil {
+		return Message{}, errors.Wrapf(err, "record the message")
+	}
+	r.queue = append(r.queue, m)
+	if r.session().Title == "" {
+		r.change(func(s *Session) { s.Title = title(prompt) })
+	}
+	r.publish(draft{EventQueued, Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
+	return m, nil
+}
+
+// cancel takes a prompt out of the queue.
+func (r *runner) cancel(id string) error {
+	for i, m := range r.queue {
+		if m.ID == id {
+			r.queue = append(r.queue[:i:i], r.queue[i+1:]...)
+			r.drop(m, "")
+			return nil
+		}
+	}
+	if r.current != nil && r.current.ID == id {
+		return errors.Remedy(errors.Newf(errors.Conflict, "the agent works on it already"), "stop the turn instead")
+	}
+	return errors.Newf(errors.NotFound, "no message %.80q waits", id)
+}
+
+// drop tells that a prompt will not be sent.
+func (r *runner) drop(m Message, why string) {
+	m.State, m.Ended = Cancelled, time.Now().UTC()
+	r.putMessage(m)
+	r.publish(draft{EventCancelled, Event{Event: agent.Event{Reason: why}, MessageID: m.ID, Message: &m}})
+}
+
+// exhausted returns Exhausted if the session may have no more turns.
+func (r *runner) exhausted() error {
+	s := r.session()
+	planned := s.Turns + len(r.queue)
+	if r.current != nil {
+		planned++
+	}
+	switch l := s.Limits; {
+	case l.Turns > 0 && planned >= l.Turns:
+		return errors.Remedy(errors.Newf(errors.Exhausted, "the session may have %d turns", l.Turns), "create a new session, or give this one a higher limit")
+	case l.USD > 0 && s.Usage.Cost >= l.USD:
+		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has cost %.2f USD of the %.2f that it may", s.Usage.Cost, l.USD), "create a new session, or give this one a higher limit")
+	}
+	return nil
+}
+
+// advance sends the next prompt if nothing is under way.
+func (r *runner) advance(ctx context.Context) {
+	for r.over == "" && r.ready && r.current == nil && len(r.queue) > 0 {
+		if l := r.session().Limits; l.USD > 0 && r.session().Usage.Cost >= l.USD {
+			for _, m := range r.queue {
+				r.drop(m, "the session's limit of cost is reached")
+			}
+			r.queue = nil
+			return
+		}
+		if r.agent == nil && !r.start(ctx) {
+			if r.prepared != nil { // in a new sandbox
+				return
+			}
+			continue // the prompt has failed
+		}
+		m := r.queue[0]
+		r.queue = r.queue[1:]
+		m.State, m.Started = Running, time.Now().UTC()
+		r.putMessage(m)
+		r.current, r.began, r.heard, r.killAt, r.stopped = &m, time.Now(), time.Now(), time.Time{}, ""
+		r.publish(draft{EventSent, Event{Message: &m}})
+		r.setStatus(Thinking, "")
+		r.agent.in.write(r.conv.Prompt(m.ID, m.Prompt))
+	}
+}
+
+// read makes events of a line, and of those that are there already.
+func (r *runner) read(l line) {
+	const batch = 200 // lines
+	var drafts []draft
+	for n := 0; ; n++ {
+		events := []agent.Event{agent.OtherLine([]byte("a line that is too long"))}
+		if !l.cut {
+			events = r.conv.Decode(l.text)
+		}
+		r.heard = time.Now()
+		for _, e := range events {
+			r.track(e)
+			if l.end <= r.published {
+				continue // an earlier server has published it
+			}
+			if e.Type == agent.Done && r.current != nil {
+				r.turnEnded(e, l.end, drafts...)
+				drafts = nil
+				continue
+			}
+			drafts = append(drafts, draft{string(e.Type), Event{Event: e, Offset: l.end}})
+		}
+		more := false
+		if n < batch {
+			select {
+			case next := <-r.agent.lines:
+				l, more = next, true
+			default:
+			}
+		}
+		if !more {
+			break
+		}
+	}
+	r.publishLines(drafts, l.end)
+	r.showWork()
+}
+
+// publishLines publishes what lines up to end have led to.
+func (r *runner) publishLines(drafts []draft, end int64) {
+	if len(drafts) > 0 {
+		r.publish(drafts...)
+	}
+	r.published = max(r.published, end)
+}
+
+// track keeps in mind what is under way.
+func (r *runner) track(e agent.Event) {
+	switch e.Type {
+	case agent.Ready:
+		s := r.session()
+		if e.Conversation != "" && e.Conversation != s.Conversation || e.Model != "" && e.Model != s.Model {
+			r.change(func(s *Session) {
+				s.Conversation, s.Model = cmp.Or(e.Conversation, s.Conversation), cmp.Or(e.Model, s.Model)
+			})
+		}
+	case agent.ToolStarted:
+		r.tools[e.ID] = true
+	case agent.ToolCompleted:
+		delete(r.tools, e.ID)
+	case agent.Asked:
+		r.asked[e.ID] = true
+	case agent.Withdrawn:
+		delete(r.asked, e.ID)
+	case agent.Done:
+		clear(r.tools)
+		clear(r.asked)
+	}
+}
+
+// showWork sets the state to what is under way.
+func (r *runner) showWork() {
+	switch {
+	case r.current == nil:
+	case len(r.asked) > 0:
+		r.setStatus(Waiting, "")
+	case len(r.tools) > 0:
+		r.setStatus(RunningTool, "")
+	default:
+		r.setStatus(Thinking, "")
+	}
+}
+
+// turnEnded records the end of the turn that a line up to end has told (0: no line), and publishes it after drafts: all or none, so that
+// the next server knows what this one has published.
+func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
+	m := *r.current
+	m.Ended, m.Reply, m.State = time.Now().UTC(), logf.Redacted(e.Text), Completed
+	status, reason := Done, ""
+	if e.Usage != nil {
+		m.Usage = *e.Usage
+	}
+	if r.stopped != "" { // however the agent puts it
+		e.Interrupted, e.Failed, e.Reason = true, true, r.stopped
+	}
+	switch {
+	case e.Interrupted:
+		m.State, reason = Stopped, "the turn was interrupted"
+		if r.stopped != "" {
+			reason += ": " + r.stopped
+		}
+	case e.Failed:
+		m.State, status, reason = Broken, Failed, cmp.Or(e.Text, e.Reason, "the turn failed")
+	}
+	clear(r.tools)
+	clear(r.asked)
+	r.putMessage(m)
+	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage) })
+	r.publish(append(drafts, draft{string(agent.Done), Event{Event: e, Message: &m, Offset: end}})...)
+	r.published = max(r.published, end)
+	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
+	r.setStatus(status, reason)
+}
+
+// interrupt ends the turn under way: the agent is asked to, and killed if it does not.
+func (r *runner) interrupt(why string) {
+	if r.stopped != "" {
+		return
+	}
+	r.stopped, r.killAt = why, time.Now().Add(r.m.opts.StopGrace)
+	r.agent.in.write(r.conv.Interrupt())
+}
+
+// answer gives the agent what it has asked for.
+func (r *runner) answer(question string, a agent.Answer) error {
+	if r.agent == nil {
+		return errors.Newf(errors.Conflict, "the agent is not at work")
+	}
+	text, err := r.conv.Answer(question, a)
+	if err != nil {
+		return err
+	}
+	delete(r.asked, question)
+	r.agent.in.write(text)
+	r.heard = time.Now()
+	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question}}})
+	r.showWork()
+	return nil
+}
+
+// wait returns how long nothing need be watched.
+func (r *runner) wait() time.Duration {
+	if r.current == nil {
+		return time.Hour
+	}
+	at := r.heard.Add(r.patience())
+	if !r.killAt.IsZero() && r.killAt.Before(at) {
+		at = r.killAt
+	}
+	if d := r.deadline(); !d.IsZero() && r.stopped == "" && d.Before(at) {
+		at = d
+	}
+	return max(time.Until(at), time.Millisecond)
+}
+
+// patience is how long nothing may be heard of the agent.
+func (r *runner) patience() time.Duration {
+	switch {
+	case len(r.asked) > 0 || r.session().Status == Hung:
+		return 24 * time.Hour
+	case len(r.tools) > 0:
+		return r.m.opts.ToolHangAfter
+	}
+	return r.m.opts.HangAfter
+}
+
+// deadline is when the turn must end; zero if it need not.
+func (r *runner) deadline() time.Time {
+	seconds := r.session().Limits.Seconds
+	if seconds <= 0 {
+		return time.Time{}
+	}
+	return r.began.Add(time.Duration(seconds * float64(time.Second)))
+}
+
+// watch does what is due.
+func (r *runner) watch(ctx context.Context) {
+	now := time.Now()
+	if r.current == nil {
+		return
+	}
+	switch d := r.deadline(); {
+	case !r.killAt.IsZero() && !now.Before(r.killAt):
+		r.killAt = time.Time{}
+		r.agent.kill(ctx)
+	case !d.IsZero() && r.stopped == "" && !now.Before(d):
+		r.interrupt(fmt.Sprintf("it took longer than its limit of %g s", r.session().Limits.Seconds))
+	case now.Sub(r.heard) >= r.patience():
+		r.setStatus(Hung, fmt.Sprintf("nothing was heard of the agent for %s", r.patience()))
+	}
+}
+
+// end has the session end.
+func (r *runner) end(why string) { r.over = why }
+
+// finish ends the session: agent and sandbox go, the record stays.
+func (r *runner) finish(ctx context.Context) {
+	if r.undo != nil {
+		r.undo()
+		p := <-r.prepared
+		if p.sandbox != "" {
+			r.change(func(s *Session) { s.SandboxID = p.sandbox })
+		}
+	}
+	for _, m := range r.queue {
+		r.drop(m, r.over)
+	}
+	r.queue = nil
+	if r.current != nil {
+		r.stopped = r.over
+		r.turnEnded(agent.Event{Type: agent.Done}, 0)
+	}
+	defer r.agent.close()
+	r.agent.letGo()
+	if id := r.session().SandboxID; id != "" {
+		if err := r.m.opts.Fleet.Destroy(context.WithoutCancel(ctx), r.account, id); err != nil && errors.KindOf(err) != errors.NotFound {
+			logf.Errorf(ctx, "destroy the sandbox of session %s: %v", r.id, err)
+		}
+	}
+	status := Ended
+	if r.failed {
+		status = Failed
+	}
+	r.change(func(s *Session) { s.Status, s.Reason, s.Ended, s.Process = status, r.over, time.Now().UTC(), "" })
+	r.publish(draft{EventEnded, Event{Event: agent.Event{Reason: r.over}, Status: status}})
+	r.m.mu.Lock()
+	delete(r.m.runners, r.id)
+	r.m.mu.Unlock()
+}

@@ -1,0 +1,179 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/agent"
+)
+
+// The diagram in the docs shows exactly the transitions that there are.
+func TestDiagram(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/sessions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^    ([a-z_]+) --> ([a-z_]+)$`).FindAllStringSubmatch(string(text), -1) {
+		got[m[1]+" "+m[2]] = true
+	}
+	want := map[string]bool{}
+	for from, all := range next {
+		for _, to := range all {
+			want[fmt.Sprintf("%s %s", from, to)] = true
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// splitAll writes text in pieces of n bytes and returns the lines.
+func splitAll(text []byte, n int) []line {
+	lines := make(chan line, 1000)
+	w := &splitter{lines: lines, stop: make(chan struct{})}
+	for len(text) > 0 {
+		k := min(n, len(text))
+		w.Write(text[:k])
+		text = text[k:]
+	}
+	close(lines)
+	var all []line
+	for l := range lines {
+		all = append(all, l)
+	}
+	return all
+}
+
+func TestSplitter(t *testing.T) {
+	t.Parallel()
+	text := []byte("one\n\ntwo two\nrest")
+	want := []line{{[]byte("one"), 4, false}, {nil, 5, false}, {[]byte("two two"), 13, false}}
+	for n := 1; n <= len(text); n++ {
+		if diff := cmp.Diff(want, splitAll(text, n), cmp.AllowUnexported(line{}), cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
+			t.Errorf("%d: %s", n, diff)
+		}
+	}
+	long := append(bytes.Repeat([]byte("x"), maxLine+5), "\nnext\n"...)
+	got := splitAll(long, 1<<20)
+	if len(got) != 2 || !got[0].cut || len(got[0].text) != maxLine || got[0].end != int64(maxLine+6) || got[1].cut || string(got[1].text) != "next" {
+		t.Errorf("%d lines", len(got))
+	}
+	stop := make(chan struct{})
+	close(stop)
+	if _, err := (&splitter{lines: make(chan line), stop: stop}).Write([]byte("a\n")); err != io.ErrClosedPipe {
+		t.Errorf("nobody takes lines: %v", err)
+	}
+}
+
+// However output is cut into pieces, the lines are the same, and their ends add up.
+func FuzzSplitter(f *testing.F) {
+	f.Add([]byte("a\nb\n\nc"), 2)
+	f.Fuzz(func(t *testing.T, text []byte, n int) {
+		if n < 1 || bytes.Count(text, []byte{'\n'}) > 900 {
+			return
+		}
+		var at int64
+		for i, l := range splitAll(text, n) {
+			at += int64(len(l.text)) + 1
+			if l.end != at {
+				t.Fatalf("line %d ends at %d, want %d", i, l.end, at)
+			}
+		}
+	})
+}
+
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	in := newInbox()
+	go func() {
+		in.write([]byte("one "))
+		in.write([]byte("two"))
+		in.close()
+	}()
+	if text, err := io.ReadAll(in); err != nil || string(text) != "one two" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+func TestTail(t *testing.T) {
+	t.Parallel()
+	var w tail
+	for range 100 {
+		fmt.Fprint(&w, strings.Repeat("x", 100))
+	}
+	fmt.Fprint(&w, "the end\n\xff")
+	if got := w.String(); len(got) > tailSize || !strings.HasSuffix(got, "xthe end") {
+		t.Errorf("%d bytes: …%q", len(got), got[max(0, len(got)-20):])
+	}
+}
+
+func TestFit(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("ü", maxText)
+	quoted, err := json.Marshal(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fit(agent.Event{Text: long, Raw: quoted, Input: quoted})
+	if len(got.Text) > maxText+100 || !strings.HasSuffix(got.Text, "left out]") || !json.Valid(got.Raw) || len(got.Raw) > 100 || !json.Valid(got.Input) || len(got.Input) > 100 {
+		t.Errorf("%d, %s, %s", len(got.Text), got.Raw, got.Input)
+	}
+	short := agent.Event{Text: "a", Raw: quoted[:0]}
+	if diff := cmp.Diff(short, fit(short)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTitle(t *testing.T) {
+	t.Parallel()
+	for prompt, want := range map[string]string{
+		"":                        "",
+		" fix \n the  test ":      "fix the test",
+		strings.Repeat("ab ", 40): strings.TrimSpace(strings.Repeat("ab ", 26)) + "…",
+		strings.Repeat("ü", 100):  strings.Repeat("ü", 40) + "…",
+	} {
+		if got := title(prompt); got != want {
+			t.Errorf("%q: %q, want %q", prompt, got, want)
+		}
+	}
+}
+
+func TestCheckRepo(t *testing.T) {
+	t.Parallel()
+	for repo, want := range map[string]string{
+		"": "/workspace/work", "https://example.org/a/b.git": "/workspace/b", "ssh://git@example.org/a/b": "/workspace/b", "git@example.org:a/b.git": "/workspace/b",
+		"https://example.org/": "/workspace/work", "https://example.org/a/..": "/workspace/work", "https://example.org/a/%2e%2e%2f": "/workspace/work",
+		"file:///srv/x": "/workspace/x", "https://example.org/a/-b c": "",
+	} {
+		got, err := checkRepo(Request{Repo: repo})
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v", repo, got, err)
+		}
+	}
+}
+
+// Whatever the address, the directory is right below the workspace.
+func FuzzCheckRepo(f *testing.F) {
+	for _, repo := range []string{"https://example.org/a/..", "git@h:x/../..", "ext::sh", "-u", "https://h/a/%2e%2e/%00"} {
+		f.Add(repo)
+	}
+	f.Fuzz(func(t *testing.T, repo string) {
+		dir, err := checkRepo(Request{Repo: repo})
+		if err != nil {
+			return
+		}
+		if !regexp.MustCompile(`^/workspace/[A-Za-z0-9._-]*[A-Za-z0-9_][A-Za-z0-9._-]*$`).MatchString(dir) {
+			t.Fatalf("%q: %q", repo, dir)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/session"
+)
+
+// Sessions keeps the records of sessions and their messages. The zero value is ready.
+type Sessions struct {
+	mu       sync.Mutex
+	sessions map[string]session.Session // guarded by mu; by id
+	messages map[string]session.Message // guarded by mu; by id
+}
+
+var _ session.Store = (*Sessions)(nil)
+
+// PutSession implements session.Store.
+func (s *Sessions) PutSession(_ context.Context, record session.Session) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions == nil {
+		s.sessions = map[string]session.Session{}
+	}
+	s.sessions[record.ID] = record
+	return nil
+}
+
+// Session implements session.Store.
+func (s *Sessions) Session(_ context.Context, id string) (session.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record, ok := s.sessions[id]
+	if !ok {
+		return session.Session{}, session.NotFound(id)
+	}
+	return record, nil
+}
+
+// Sessions implements session.Store.
+func (s *Sessions) Sessions(_ context.Context, account string, live bool, before string, limit int) ([]session.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := []session.Session{}
+	for _, r := range s.sessions {
+		if (account == "" || r.Account == account) && (!live || r.Ended.IsZero()) && (before == "" || r.ID < before) {
+			found = append(found, r)
+		}
+	}
+	slices.SortFunc(found, func(a, b session.Session) int { return cmp.Compare(b.ID, a.ID) })
+	if limit > 0 && len(found) > limit {
+		found = found[:limit]
+	}
+	return found, nil
+}
+
+// PutMessage implements session.Store.
+func (s *Sessions) PutMessage(_ context.Context, m session.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.messages == nil {
+		s.messages = map[string]session.Message{}
+	}
+	s.messages[m.ID] = m
+	return nil
+}
+
+// Messages implements session.Store.
+func (s *Sessions) Messages(_ context.Context, id string) ([]session.Message, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := []session.Message{}
+	for _, m := range s.messages {
+		if m.Session == id {
+			found = append(found, m)
+		}
+	}
+	slices.SortFunc(found, func(a, b session.Message) int { return cmp.Compare(a.ID, b.ID) })
+	return found, nil
+}

@@ -1,0 +1,14 @@
+package memory_test
+
+import (
+	"testing"
+
+	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/storetest"
+)
+
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	storetest.RunSessions(t, func(*testing.T) session.Store { return new(memory.Sessions) })
+}

@@ -1,0 +1,122 @@
+package storetest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session"
+)
+
+// RunSessions runs the suite of session.Store. open returns a new, empty store.
+func RunSessions(t *testing.T, open func(t *testing.T) session.Store) {
+	for name, check := range map[string]func(*testing.T, session.Store){
+		"a record comes back as it was put":      sessionRoundTrip,
+		"lists are by account, age and liveness": sessionLists,
+		"messages come back in order":            sessionMessages,
+		"a missing record is NotFound":           sessionMissing,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, open(t))
+		})
+	}
+}
+
+// FullSession returns a record with every field set.
+func FullSession(id string) session.Session {
+	return session.Session{
+		ID: id, Account: "acme", Title: "Do it", Agent: "claude", Model: "m", Repo: "https://example.org/a/b", Branch: "main", Base: "abc", Dir: "/workspace/b",
+		Author: session.Author{Name: "Ada", Email: "ada@example.org"}, SandboxID: "sbx_1", Conversation: "c", Approval: agent.ApproveEdits,
+		Limits: session.Limits{Turns: 1, Seconds: 2.5, USD: 3}, Status: session.Done, Reason: "r", Turns: 4, Usage: agent.Usage{InputTokens: 1, Cost: 0.5},
+		Created: day, Active: day.Add(time.Minute), Ended: day.Add(time.Hour), Process: "p1", Depth: 7,
+		Sandbox: sandbox.Request{Image: "agent", Secrets: []string{"s"}, Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, SnapshotOnEnd: true},
+	}
+}
+
+func putSession(t *testing.T, s session.Store, r session.Session) {
+	t.Helper()
+	if err := s.PutSession(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sessionRoundTrip(t *testing.T, s session.Store) {
+	want := FullSession("ses_1")
+	putSession(t, s, want)
+	for range 2 {
+		got, err := s.Session(t.Context(), "ses_1")
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%v\n%s", err, diff)
+		}
+		want = session.Session{ID: "ses_1", Account: "acme", Status: session.Thinking}
+		putSession(t, s, want)
+	}
+}
+
+func sessionLists(t *testing.T, s session.Store) {
+	for i, account := range []string{"acme", "other", "acme", "acme"} {
+		r := FullSession(fmt.Sprintf("ses_%d", i))
+		r.Account = account
+		if i != 2 {
+			r.Ended = time.Time{}
+		}
+		putSession(t, s, r)
+	}
+	for _, c := range []struct {
+		account string
+		live    bool
+		before  string
+		limit   int
+		want    string
+	}{
+		{"acme", false, "", 0, "[ses_3 ses_2 ses_0]"},
+		{"acme", true, "", 0, "[ses_3 ses_0]"},
+		{"", true, "", 0, "[ses_3 ses_1 ses_0]"},
+		{"acme", false, "ses_3", 1, "[ses_2]"},
+		{"acme", false, "ses_0", 5, "[]"},
+		{"nobody", false, "", 0, "[]"},
+	} {
+		list, err := s.Sessions(t.Context(), c.account, c.live, c.before, c.limit)
+		ids := []string{}
+		for _, r := range list {
+			ids = append(ids, r.ID)
+		}
+		if got := fmt.Sprint(ids); err != nil || got != c.want {
+			t.Errorf("%+v: %s, %v", c, got, err)
+		}
+	}
+}
+
+func sessionMessages(t *testing.T, s session.Store) {
+	want := []session.Message{
+		{ID: "msg_1", Session: "ses_1", Prompt: "a\x01\"", State: session.Completed, Reply: "ü", Created: day, Started: day, Ended: day.Add(1), Usage: agent.Usage{OutputTokens: 2}},
+		{ID: "msg_3", Session: "ses_1", Prompt: "c", State: session.Queued, Created: day},
+	}
+	other := session.Message{ID: "msg_2", Session: "ses_2", Prompt: "b", State: session.Queued, Created: day}
+	first := want[0]
+	first.State = session.Running
+	for _, m := range []session.Message{want[1], other, first, want[0]} {
+		if err := s.PutMessage(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := s.Messages(t.Context(), "ses_1")
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	if got, err := s.Messages(t.Context(), "ses_9"); err != nil || len(got) != 0 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func sessionMissing(t *testing.T, s session.Store) {
+	if _, err := s.Session(t.Context(), "ses_x"); errors.KindOf(err) != errors.NotFound {
+		t.Error(err)
+	}
+}
