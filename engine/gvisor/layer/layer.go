@@ -62,8 +62,7 @@ func Register() {
 				err = a.answer(r, file)
 			}
 			if err != nil {
-				b, _ := json.Marshal(wire.FailureOf(err))
-				return nil, errors.Errorf("%s%s", failureMark, b)
+				return nil, mark(err)
 			}
 			return sink{}, nil
 		},
@@ -124,6 +123,12 @@ func Apply(sb *sandbox.Sandbox, container string, mounted []string, r *os.File) 
 func call(sb *sandbox.Sandbox, r request) error {
 	config := &seccheck.SessionConfig{Name: seccheck.DefaultSessionName, Sinks: []seccheck.SinkConfig{{Name: sinkName, Config: encode(r)}}}
 	return failure(sb.CreateTraceSession(config, true))
+}
+
+// mark makes err one that failure finds again in gVisor's text.
+func mark(err error) error {
+	b, _ := json.Marshal(wire.FailureOf(err)) // strings always have JSON
+	return errors.Errorf("%s%s", failureMark, b)
 }
 
 // failure finds our error in gVisor's text.

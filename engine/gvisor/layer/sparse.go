@@ -64,7 +64,7 @@ func (w *writer) sparse(hdr *tar.Header, e entry) error {
 			return errors.Wrapf(err, "write header")
 		}
 	}
-	if err := w.content(w.out, e, e.data); err != nil {
+	if err := w.copy(w.out, e, e.data); err != nil {
 		return err
 	}
 	_, err := w.out.Write(make([]byte, (block-stored%block)%block))

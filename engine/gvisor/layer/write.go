@@ -182,7 +182,9 @@ func (v *view) write(dir string, file io.Writer) error {
 		return err
 	}
 	out := bufio.NewWriterSize(file, 256<<10)
-	w := &writer{v: v, out: out, tw: tar.NewWriter(out), buf: make([]byte, 256<<10)}
+	w := &writer{v: v, out: out, tw: tar.NewWriter(out)}
+	buf := make([]byte, 256<<10)
+	w.copy = func(to io.Writer, e entry, ranges []segment) error { return v.content(to, e, ranges, buf) }
 	names := map[string]string{} // of what has several names: those that are written
 	for _, e := range all {
 		if !within(e, below) || ours(e.name) {
@@ -230,7 +232,8 @@ type writer struct {
 	v   *view
 	out *bufio.Writer
 	tw  *tar.Writer
-	buf []byte
+	// copy writes ranges of a file's content.
+	copy func(to io.Writer, e entry, ranges []segment) error
 }
 
 func (w *writer) entry(e entry) error {
@@ -288,23 +291,23 @@ func (w *writer) file(hdr *tar.Header, e entry) error {
 	if err := w.tw.WriteHeader(hdr); err != nil {
 		return err
 	}
-	return w.content(w.tw, e, []segment{{0, e.size}})
+	return w.copy(w.tw, e, []segment{{0, e.size}})
 }
 
 // content copies ranges of a file.
-func (w *writer) content(to io.Writer, e entry, ranges []segment) error {
+func (v *view) content(to io.Writer, e entry, ranges []segment, buf []byte) error {
 	if len(ranges) == 0 || e.size == 0 {
 		return nil
 	}
-	f, err := w.v.k.VFS().OpenAt(w.v.ctx, w.v.creds, w.v.at(e.name), &vfs.OpenOptions{Flags: linux.O_RDONLY | linux.O_NOFOLLOW})
+	f, err := v.k.VFS().OpenAt(v.ctx, v.creds, v.at(e.name), &vfs.OpenOptions{Flags: linux.O_RDONLY | linux.O_NOFOLLOW})
 	if err != nil {
 		return errors.Wrapf(err, "open")
 	}
-	defer f.DecRef(w.v.ctx)
+	defer f.DecRef(v.ctx)
 	for _, s := range ranges {
 		for at := s.start; at < s.end; {
-			part := w.buf[:min(int64(len(w.buf)), s.end-at)]
-			n, err := f.PRead(w.v.ctx, usermem.BytesIOSequence(part), at, vfs.ReadOptions{})
+			part := buf[:min(int64(len(buf)), s.end-at)]
+			n, err := f.PRead(v.ctx, usermem.BytesIOSequence(part), at, vfs.ReadOptions{})
 			if n == 0 {
 				return errors.Wrapf(cmp.Or(err, io.ErrUnexpectedEOF), "read at %d of %d", at, e.size)
 			}

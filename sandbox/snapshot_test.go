@@ -1,0 +1,220 @@
+package sandbox_test
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// Find finds the one image that the stub has.
+func (i stubImages) Find(ctx context.Context, ref string) (image.Image, error) {
+	if ref != baseImage.ID {
+		return image.Image{}, errors.Newf(errors.NotFound, "there is no image %q", ref)
+	}
+	return baseImage, i.s.called(ctx, "find")
+}
+
+// Snapshot makes an image whose id is what was written.
+func (i stubImages) Snapshot(ctx context.Context, parent image.Image, opts image.SnapshotOptions, fill func(io.Writer) error) (image.Image, error) {
+	var text strings.Builder
+	if err := fill(&text); err != nil {
+		return image.Image{}, err
+	}
+	img := image.Image{ID: "img_" + text.String(), Names: opts.Names, Spec: image.Spec{Parent: parent.ID},
+		Snapshot: &image.Snapshot{Path: opts.Path, Lineage: []image.Origin{{Image: parent.ID, Sandbox: opts.Sandbox}}}}
+	return img, i.s.called(ctx, "keep")
+}
+
+func (b *box) Snapshot(ctx context.Context, path string, w io.Writer) error {
+	if err := b.s.called(ctx, "snapshot"); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "snapshot"+strings.ReplaceAll(path, "/", "-"))
+	return err
+}
+
+func newSnapshotWorld() *world {
+	w := newWorld()
+	w.caps.Snapshot = true
+	return w
+}
+
+// mission: A10
+func TestSnapshot(t *testing.T) {
+	t.Parallel()
+	w := newSnapshotWorld()
+	f := w.open(t)
+	sb := create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}})
+	img, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{Name: "team/dev:1", Path: "/work"})
+	if err != nil || img.ID != "img_snapshot-work" || img.Names[0] != "team/dev:1" || img.Snapshot.Lineage[0].Sandbox != sb.ID || img.Spec.Parent != baseImage.ID {
+		t.Errorf("the snapshot is %+v, %v", img, err)
+	}
+	if got := w.seen(sb.ID); got != "starting ready snapshotted" {
+		t.Errorf("events: %s", got)
+	}
+	for _, c := range []struct {
+		ref  string
+		opts sandbox.SnapshotOptions
+		kind errors.Kind
+		word string
+	}{
+		{"nosuch", sandbox.SnapshotOptions{}, errors.NotFound, "nosuch"},
+		{sb.ID, sandbox.SnapshotOptions{Name: "no spaces"}, errors.Invalid, "letter"},
+		{sb.ID, sandbox.SnapshotOptions{Path: "relative"}, errors.Invalid, "absolute"},
+		{sb.ID, sandbox.SnapshotOptions{Path: "/data/below"}, errors.Invalid, "volume data"},
+	} {
+		_, err := f.Snapshot(t.Context(), account, c.ref, c.opts)
+		wantError(t, err, c.kind, c.word)
+	}
+	w.fail("snapshot", errors.Newf(errors.Exhausted, "the disk is full"))
+	_, err = f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
+	wantError(t, err, errors.Exhausted, "disk is full", "snapshot")
+	if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
+	wantError(t, err, errors.Gone)
+}
+
+func TestNoSnapshots(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	f := w.open(t)
+	sb := create(t, f, sandbox.Request{})
+	_, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
+	wantError(t, err, errors.Unsupported, "copy")
+	_, err = f.Create(t.Context(), account, sandbox.Request{SnapshotOnEnd: true})
+	wantError(t, err, errors.Unsupported, "no snapshots")
+	_, err = f.Fork(t.Context(), account, sb.ID, sandbox.ForkRequest{})
+	wantError(t, err, errors.Unsupported)
+	_, err = f.Fork(t.Context(), account, "nosuch", sandbox.ForkRequest{})
+	wantError(t, err, errors.NotFound)
+}
+
+// mission: A10
+func TestFork(t *testing.T) {
+	t.Parallel()
+	w := newSnapshotWorld()
+	f := w.open(t)
+	first := create(t, f, sandbox.Request{Name: "one", Tags: map[string]string{"team": "a"}, Workdir: "/work", User: "1000", CPU: 2, Memory: 1 << 30,
+		Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 60, Env: map[string]string{"A": "b"}})
+	second, err := f.Fork(t.Context(), account, "one", sandbox.ForkRequest{Name: "two", Env: map[string]string{"C": "d"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.ID == first.ID || second.Image != "img_snapshot" || second.Name != "two" || second.Tags["team"] != "a" || second.Workdir != "/work" || second.User != "1000" ||
+		second.Limits != first.Limits || len(second.Volumes) != 1 || second.IdleTimeoutSeconds != 60 {
+		t.Errorf("the copy is %+v", second)
+	}
+	if life := second.Expires.Sub(second.Started).Round(time.Second); life != 2*time.Hour {
+		t.Errorf("the copy lives %s", life)
+	}
+	if spec := w.specs[len(w.specs)-1]; len(spec.Env) != 1 || spec.Env["C"] != "d" {
+		t.Errorf("the copy's environment is %v", spec.Env)
+	}
+	_, err = f.Fork(t.Context(), account, "one", sandbox.ForkRequest{Name: "two"})
+	wantError(t, err, errors.Conflict, "two")
+}
+
+// mission: A5
+// mission: A10
+func TestSnapshotOnEnd(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		req    sandbox.Request
+		end    func(t *testing.T, w *world, f *sandbox.Fleet, id string)
+		events string
+		status sandbox.Status
+	}{
+		"by request": {sandbox.Request{}, func(t *testing.T, _ *world, f *sandbox.Fleet, id string) {
+			if err := f.Destroy(t.Context(), account, id); err != nil {
+				t.Error(err)
+			}
+		}, "starting ready snapshotted terminated", sandbox.Terminated},
+		"lifetime":  {sandbox.Request{TimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {}, "starting ready snapshotted terminated", sandbox.Terminated},
+		"idle time": {sandbox.Request{IdleTimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {}, "starting ready snapshotted terminated", sandbox.Terminated},
+		"memory": {sandbox.Request{}, func(t *testing.T, w *world, _ *sandbox.Fleet, id string) {
+			w.box(t, id).die(engine.End{OutOfMemory: true})
+		}, "starting ready snapshotted oom failed", sandbox.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newSnapshotWorld()
+				f := w.open(t)
+				c.req.SnapshotOnEnd = true
+				sb := create(t, f, c.req)
+				if !w.specs[0].KeepOnOOM || !sb.SnapshotOnEnd {
+					t.Errorf("the sandbox is %+v", sb)
+				}
+				c.end(t, w, f, sb.ID)
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				got := w.wantEnd(t, f, sb.ID, c.status, "", c.events)
+				if got.SnapshotID != "img_snapshot" || got.SnapshotError != "" {
+					t.Errorf("its record names the snapshot %q, %q", got.SnapshotID, got.SnapshotError)
+				}
+			})
+		})
+	}
+}
+
+// A snapshot that fails is reported, and what the sandbox holds is released all the same.
+//
+// mission: A8
+func TestSnapshotOnEndFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newSnapshotWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{SnapshotOnEnd: true})
+		w.fail("snapshot", errors.Newf(errors.Exhausted, "the disk is full"))
+		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		got := w.wantEnd(t, f, sb.ID, sandbox.Terminated, "", "starting ready terminated")
+		if got.SnapshotID != "" || got.SnapshotError != "the disk is full" {
+			t.Errorf("its record says %q, %q", got.SnapshotID, got.SnapshotError)
+		}
+
+		stuck := create(t, f, sandbox.Request{SnapshotOnEnd: true})
+		unblock := w.block("snapshot")
+		defer unblock()
+		if err := f.Destroy(t.Context(), account, stuck.ID); err != nil { // after some minutes of synthetic time
+			t.Fatal(err)
+		}
+		if got := get(t, f, stuck.ID); got.SnapshotError == "" {
+			t.Errorf("its record says nothing of the snapshot that never ended: %+v", got)
+		}
+	})
+}
+
+// A server that ended while the snapshot was taken leaves it to the next one.
+func TestSnapshotOnEndAfterACrash(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newSnapshotWorld()
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{SnapshotOnEnd: true})
+		if err := f.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sb.Status = sandbox.Stopping
+		if err := w.store.Put(t.Context(), sb); err != nil {
+			t.Fatal(err)
+		}
+		f = w.open(t)
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != sandbox.Terminated || got.SnapshotID != "img_snapshot" {
+			t.Errorf("after the crash: %+v", got)
+		}
+	})
+}
