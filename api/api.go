@@ -29,8 +29,22 @@ const (
 	VolumeList    = "/v1/volumes/{name}/files/list" // ?path=
 	VolumeFiles   = "/v1/volumes/{name}/files"      // ?path=
 
-	Images = "/v1/images"
-	Imaged = "/v1/images/{id}"
+	Images       = "/v1/images"
+	Imaged       = "/v1/images/{id}"
+	ImageExport  = "/v1/images/{id}/export"
+	ImageCollect = "/v1/images/collect"
+
+	Secrets  = "/v1/secrets"
+	Secreted = "/v1/secrets/{name}"
+
+	Schedules      = "/v1/schedules"
+	Scheduled      = "/v1/schedules/{name}"
+	ScheduleRuns   = "/v1/schedules/{name}/runs"
+	ScheduleStart  = "/v1/schedules/{name}/run"
+	SchedulePause  = "/v1/schedules/{name}/pause"
+	ScheduleResume = "/v1/schedules/{name}/resume"
+
+	Events = "/v1/events" // ?stream=&after=&tail=
 
 	Keys  = "/v1/keys"
 	Keyed = "/v1/keys/{id}"
@@ -76,6 +90,7 @@ const (
 const (
 	HeaderRequestID = "X-Request-ID"
 	HeaderVersion   = "Harvest-Version"
+	HeaderLastEvent = "Last-Event-ID"
 	// HeaderIdempotency names a POST: sent again within a day, it gets the same answer and nothing is done twice.
 	HeaderIdempotency = "Idempotency-Key"
 	// HeaderReplayed is "true" on an answer that was given before.
@@ -88,6 +103,7 @@ const (
 	TypeProblem = "application/problem+json"
 	TypeEvents  = "text/event-stream"
 	TypeTar     = "application/x-tar"
+	TypeForm    = "multipart/form-data"
 )
 
 // Names of server-sent events.
@@ -98,6 +114,7 @@ const (
 	EventExit     = "exit"           // Result
 	EventProgress = "image.progress" // Progress
 	EventReady    = "sandbox.ready"  // Sandbox
+	EventLog      = "image.log"      // LogLine
 	EventBuilt    = "image.built"    // Image
 	EventProblem  = "error"          // Problem
 )

@@ -48,10 +48,46 @@ type Part struct {
 	Reason  string `json:"reason,omitempty"` // why it is missing
 }
 
-// BuildRequest is the body of POST /v1/images.
+// BuildRequest is the body of POST /v1/images. With a build context, the body is a form (multipart/form-data): the field "request" has this as JSON,
+// then the file "context" is a tar stream.
 type BuildRequest struct {
-	Base  string `json:"base"`            // "base" is Harvest's own
-	Force bool   `json:"force,omitempty"` // build it even if it exists
+	Base       string            `json:"base,omitempty"`                // "base" is Harvest's own, and what "" means without a Dockerfile; an image of the library; or one of a registry
+	Platform   string            `json:"platform,omitempty"`            // "linux/amd64"; "" means the server's
+	Commands   []string          `json:"dockerfile_commands,omitempty"` // instructions of a Dockerfile on top of Base
+	Dockerfile string            `json:"dockerfile,omitempty"`          // a whole one, as text
+	Target     string            `json:"target,omitempty"`              // its stage; "" means the last one
+	Args       map[string]string `json:"build_args,omitempty"`
+	Secrets    map[string]string `json:"secrets,omitempty"`         // for --mount=type=secret, by id; never kept
+	Names      []string          `json:"names,omitempty"`           // what to call it; an older image of such a name loses it
+	Pull       string            `json:"pull,omitempty"`            // "missing", which "" means, or "always": ask the registry what the name means now
+	Force      bool              `json:"force,omitempty"`           // build it even if it exists
+	Login      string            `json:"registry_secret,omitempty"` // the secret with the login of a registry; "" means whichever fits
+}
+
+// Fields of a form that builds an image.
+const (
+	FieldRequest = "request"
+	FieldContext = "context"
+)
+
+// LogLine is a line of what a build says.
+type LogLine struct {
+	Line string `json:"line"`
+}
+
+// CollectRequest is the body of POST /v1/images/collect. Images that are in use, have a name or are snapshots always stay.
+type CollectRequest struct {
+	AgeSeconds *float64 `json:"age_seconds,omitempty"` // what was not used for so long; missing means as configured
+	Size       int64    `json:"size_bytes,omitempty"`  // and the longest unused while all is larger; 0 means no limit
+	All        bool     `json:"all,omitempty"`         // also images of registries that have a name
+	DryRun     bool     `json:"dry_run,omitempty"`
+}
+
+// Collected is what was removed.
+type Collected struct {
+	Images []Image `json:"images"`
+	Freed  int64   `json:"freed_bytes"`
+	Left   int64   `json:"left_bytes"`
 }
 
 // Progress of a build.

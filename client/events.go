@@ -22,32 +22,37 @@ func (c *Client) events(ctx context.Context, path string, in any, progress func(
 	if err != nil {
 		return errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
 	}
-	header := http.Header{"Content-Type": {api.TypeJSON}, "Accept": {api.TypeEvents}}
-	resp, err := c.do(ctx, http.MethodPost, path, nil, bytes.NewReader(data), header)
+	return c.follow(ctx, path, bytes.NewReader(data), api.TypeJSON, func(name string, data []byte) (bool, error) {
+		switch name {
+		case api.EventProgress:
+			return false, each(data, progress)
+		case done:
+			return true, broken(json.Unmarshal(data, out))
+		}
+		return false, nil
+	})
+}
+
+// follow posts a body and gives each event of the answer to take, which says whether it was the last one.
+func (c *Client) follow(ctx context.Context, path string, body io.Reader, media string, take func(name string, data []byte) (bool, error)) error {
+	header := http.Header{"Content-Type": {media}, "Accept": {api.TypeEvents}}
+	resp, err := c.do(ctx, http.MethodPost, path, nil, body, header)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	finished := false
-	err = readEvents(resp.Body, func(name string, data []byte) error {
-		switch name {
-		case api.EventProgress:
-			var p api.Progress
-			if err := json.Unmarshal(data, &p); err != nil || progress == nil {
-				return broken(err)
-			}
-			progress(p)
-		case api.EventProblem:
+	err = readEvents(resp.Body, func(name string, data []byte) (err error) {
+		if name == api.EventProblem {
 			var p api.Problem
 			if err := json.Unmarshal(data, &p); err != nil {
 				return broken(err)
 			}
 			return Error(p)
-		case done:
-			finished = true
-			return broken(json.Unmarshal(data, out))
 		}
-		return nil
+		last, err := take(name, data)
+		finished = finished || last && err == nil
+		return err
 	})
 	if err == nil && !finished {
 		err = broken(io.ErrUnexpectedEOF)
@@ -55,23 +60,29 @@ func (c *Client) events(ctx context.Context, path string, in any, progress func(
 	return err
 }
 
-// readEvents calls each for every server-sent event of r, until it fails or r ends. Comments, ids and unknown fields are
-// passed over.
+// readEvents is readFrames for events without ids.
 func readEvents(r io.Reader, each func(name string, data []byte) error) error {
+	return readFrames(r, func(_, name string, data []byte) error { return each(name, data) })
+}
+
+// readFrames calls each for every server-sent event of r, until it fails or r ends. Comments and unknown fields are passed over.
+func readFrames(r io.Reader, each func(id, name string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
-	name, data, some := "", []byte(nil), false
+	id, name, data, some := "", "", []byte(nil), false
 	for lines.Scan() {
 		field, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimPrefix(value, " ")
 		switch {
 		case lines.Text() == "" && some:
-			if err := each(name, data); err != nil {
+			if err := each(id, name, data); err != nil {
 				return err
 			}
-			name, data, some = "", nil, false
+			id, name, data, some = "", "", nil, false
 		case lines.Text() == "":
-			name = ""
+			id, name = "", ""
+		case field == "id":
+			id = value
 		case field == "event":
 			name = value
 		case field == "data":

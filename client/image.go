@@ -1,16 +1,98 @@
 package client
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"mime/multipart"
 	"net/http"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // BuildImage returns the image, building it if it does not exist or if req.Force. progress may be nil.
 func (c *Client) BuildImage(ctx context.Context, req api.BuildRequest, progress func(api.Progress)) (api.Image, error) {
 	var built api.Image
 	return built, c.events(ctx, api.Images, req, progress, api.EventBuilt, &built)
+}
+
+// Build is what goes with a BuildRequest.
+type Build struct {
+	Context  io.Reader          // a tar stream of the build context; nil for none
+	Progress func(api.Progress) // may be nil
+	Log      func(line string)  // may be nil
+}
+
+// BuildImageWith is BuildImage with a build context, and with what the build says.
+func (c *Client) BuildImageWith(ctx context.Context, req api.BuildRequest, with Build) (api.Image, error) {
+	var built api.Image
+	text, err := json.Marshal(req)
+	if err != nil {
+		return built, errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
+	}
+	body, media := io.Reader(bytes.NewReader(text)), api.TypeJSON
+	if with.Context != nil {
+		pr, pw := io.Pipe()
+		defer pr.Close()
+		form := multipart.NewWriter(pw)
+		media = form.FormDataContentType()
+		go func() { pw.CloseWithError(writeForm(form, text, with.Context)) }()
+		body = pr
+	}
+	return built, c.follow(ctx, api.Images, body, media, func(name string, data []byte) (bool, error) {
+		switch name {
+		case api.EventProgress:
+			return false, each(data, with.Progress)
+		case api.EventLog:
+			return false, each(data, func(l api.LogLine) {
+				if with.Log != nil {
+					with.Log(l.Line)
+				}
+			})
+		case api.EventBuilt:
+			return true, broken(json.Unmarshal(data, &built))
+		}
+		return false, nil
+	})
+}
+
+// each decodes data for tell, unless that is nil.
+func each[T any](data []byte, tell func(T)) error {
+	var v T
+	if err := json.Unmarshal(data, &v); err != nil || tell == nil {
+		return broken(err)
+	}
+	tell(v)
+	return nil
+}
+
+// writeForm writes the two fields of a form that builds an image.
+func writeForm(form *multipart.Writer, request []byte, files io.Reader) error {
+	if err := form.WriteField(api.FieldRequest, string(request)); err != nil {
+		return err
+	}
+	w, err := form.CreateFormFile(api.FieldContext, "context.tar")
+	if err == nil {
+		_, err = io.Copy(w, files)
+	}
+	return errors.Join(err, form.Close())
+}
+
+// ExportImage returns an image as an OCI archive, which the caller closes.
+func (c *Client) ExportImage(ctx context.Context, ref string) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, http.MethodGet, api.Path(api.ImageExport, ref), nil, nil, http.Header{})
+	if err != nil {
+		return nil, err
+	}
+	return &checkedBody{resp.Body}, nil
+}
+
+// CollectImages removes images that nobody needs.
+func (c *Client) CollectImages(ctx context.Context, req api.CollectRequest) (api.Collected, error) {
+	var done api.Collected
+	return done, c.call(ctx, http.MethodPost, api.ImageCollect, nil, req, &done)
 }
 
 // Images returns all images, newest first.

@@ -108,6 +108,7 @@ func (l *Library) Build(ctx context.Context, spec Spec, opts BuildOptions) (Imag
 		return Image{}, err
 	}
 	if source == nil {
+		l.touch(ctx, img)
 		return l.named(img, names)
 	}
 	resolved, fingerprint, err := source.Resolve(ctx, spec, opts)
@@ -165,6 +166,7 @@ func (l *Library) wait(ctx context.Context, source Source, spec Spec, digest str
 	for {
 		if !opts.Force {
 			if img, err := l.read(hexOf(digest)); err == nil {
+				l.touch(ctx, img)
 				return img, nil
 			}
 		}

@@ -113,6 +113,7 @@ const (
 type Credential struct {
 	User, Password string
 	Token          string // a bearer token, instead of the two
+	Anonymous      bool   // nobody, even if Docker's configuration knows somebody
 }
 
 // Progress of a build.

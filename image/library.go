@@ -202,9 +202,11 @@ func (l *Library) Use(id, who string) (release func(), err error) {
 		return nil, errors.Wrapf(err, "lock image %s", id)
 	}
 	l.uses[id] = append(l.uses[id], who)
+	l.touch(context.Background(), img)
 	return sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		l.touch(context.Background(), img)
 		lock.Close()
 		users := l.uses[id]
 		if i := slices.Index(users, who); i >= 0 {

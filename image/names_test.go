@@ -140,6 +140,34 @@ func TestNamesInDescriptions(t *testing.T) {
 	}
 }
 
+// Names of one owner are no concern of another's.
+func TestNamesOfOwners(t *testing.T) {
+	t.Parallel()
+	l, registry, _ := choices(t, t.TempDir())
+	ann, bob := image.Of(l, "ann"), image.Of(l, "bob")
+	spec := image.Spec{Base: "debian:12"}
+	of := func(b image.Builder, opts image.BuildOptions) image.Image {
+		t.Helper()
+		img, err := b.Build(t.Context(), spec, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img
+	}
+	hers, his := of(ann, image.BuildOptions{Names: []string{"app"}}), of(bob, image.BuildOptions{Names: []string{"app"}})
+	if hers.ID == his.ID || registry.builds.Load() != 2 {
+		t.Errorf("both have %s", hers.ID)
+	}
+	for owner, want := range map[string]string{"ann": hers.ID, "bob": his.ID} {
+		img, err := image.Of(l, owner).Find(t.Context(), "app")
+		if err != nil || img.ID != want || len(img.Names) != 2 {
+			t.Errorf("%s's is %+v, %v", owner, img, err)
+		}
+	}
+	_, err := bob.Build(t.Context(), image.Spec{Base: hers.ID}, image.BuildOptions{})
+	expect(t, "another's image by id", err, errors.NotFound)
+}
+
 func TestLog(t *testing.T) {
 	t.Parallel()
 	s := &source{hold: make(chan struct{}), begun: make(chan struct{}, 1)}

@@ -206,7 +206,7 @@ func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error
 	if e.record.Account == buildAccount { // its images are those of whoever builds
 		images = f.opts.Engine.Images()
 	}
-	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.credentials(e.record.Account)}
+	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.Credentials(e.record.Account, "")}
 	var img image.Image
 	var err error
 	if len(p.Commands) > 0 {
@@ -226,14 +226,25 @@ func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error
 	return img, f.use(e, f.opts.Engine.Images(), img.ID)
 }
 
-// credentials looks for who we are at a registry among an account's secrets.
-func (f *Fleet) credentials(account string) func(context.Context, string) (image.Credential, error) {
-	if f.opts.Secrets == nil {
-		return nil
-	}
+// Credentials looks for who an account is at a registry in the secret of that name, or, if it is "", in all of the account's. The user's
+// Docker configuration is for the personal account only.
+func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (image.Credential, error) {
 	return func(ctx context.Context, host string) (image.Credential, error) {
-		login, _, err := f.opts.Secrets.Registry(ctx, account, "", host)
-		return image.Credential{User: login.User, Password: string(login.Password)}, err
+		nobody := image.Credential{Anonymous: owner != account.Personal}
+		if f.opts.Secrets == nil {
+			return nobody, nil
+		}
+		login, ok, err := f.opts.Secrets.Registry(ctx, owner, name, host)
+		switch {
+		case err != nil:
+			return image.Credential{}, err
+		case ok:
+			return image.Credential{User: login.User, Password: string(login.Password)}, nil
+		case name != "":
+			err := errors.Newf(errors.Invalid, "the secret %s has no login for the registry %s", name, host)
+			return image.Credential{}, errors.Remedy(err, "give it REGISTRY_SERVER=%s, REGISTRY_USERNAME and REGISTRY_PASSWORD", host)
+		}
+		return nobody, nil
 	}
 }
 

@@ -68,7 +68,7 @@ func checkPort(p *problems, port int) {
 }
 
 // SetNetwork replaces what a running sandbox reaches. Connections that the new policy forbids are cut before it returns.
-// Kinds: Invalid, Unsupported, NotFound, Conflict (it does not run).
+// Kinds: Invalid, Unsupported, NotFound, Conflict and Gone (it does not run).
 func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) (Sandbox, error) {
 	if err := f.begin(); err != nil {
 		return Sandbox{}, err
@@ -201,7 +201,7 @@ func (f *Fleet) denied(ctx context.Context, e *entry, d engine.Denial) {
 
 // Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. While the
 // connection is open the sandbox is not idle. The end of ctx ends connecting only.
-// Kinds: Invalid, Unsupported, NotFound, Conflict (it does not run), Unavailable (nobody listens).
+// Kinds: Invalid, Unsupported, NotFound, Conflict and Gone (it does not run), Unavailable (nobody listens).
 func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Conn, error) {
 	if err := f.begin(); err != nil {
 		return nil, err

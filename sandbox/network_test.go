@@ -154,9 +154,9 @@ func TestSetNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = f.SetNetwork(t.Context(), account, sb.ID, want)
-		wantError(t, err, errors.Conflict, "terminated")
+		wantError(t, err, errors.Gone, "terminated")
 		_, err = f.Dial(t.Context(), account, sb.ID, 80)
-		wantError(t, err, errors.Conflict, "terminated")
+		wantError(t, err, errors.Gone, "terminated")
 	})
 }
 

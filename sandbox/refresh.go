@@ -96,7 +96,7 @@ func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
 func (r Refresh) run(ctx context.Context, report *RefreshReport) error {
 	base := orDefault(r.Image, baseImage)
 	f := r.Fleet
-	img, err := f.opts.Engine.Images().Build(ctx, image.Spec{Base: base}, image.BuildOptions{Force: true, Credentials: f.credentials(r.Account)})
+	img, err := f.opts.Engine.Images().Build(ctx, image.Spec{Base: base}, image.BuildOptions{Force: true, Credentials: f.Credentials(r.Account, "")})
 	if err != nil {
 		return errors.Stage(errors.Wrapf(err, "build the image %s anew", base), "image")
 	}

@@ -1,10 +1,17 @@
 package server
 
 import (
+	"bytes"
+	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
+	"os"
+	"syscall"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 )
 
@@ -13,13 +20,29 @@ func (s *Server) images(r *http.Request) image.Builder {
 	return image.Of(s.opts.Images, account.Owner(accountOf(r.Context())))
 }
 
+// maxContext is how large a build context may be, in bytes.
+const maxContext = 8 << 30
+
 // buildImage answers with the image, or, as events, first with how it comes along.
 func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
-	req := api.BuildRequest{Base: "base"}
-	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+	req, files, err := s.buildRequest(w, r)
+	if err != nil {
 		return err
 	}
-	spec, opts := image.Spec{Base: req.Base}, image.BuildOptions{Force: req.Force}
+	if files != "" {
+		defer os.Remove(files)
+	}
+	spec := image.Spec{Base: req.Base, Platform: req.Platform, Commands: req.Commands, Dockerfile: req.Dockerfile, Target: req.Target, Args: req.Args}
+	if spec.Base == "" && spec.Dockerfile == "" {
+		spec.Base = "base"
+	}
+	opts := image.BuildOptions{
+		Force: req.Force, Pull: image.Pull(req.Pull), Names: req.Names, Context: files, Secrets: map[string][]byte{},
+		Credentials: s.opts.Fleet.Credentials(accountOf(r.Context()), req.Login),
+	}
+	for id, value := range req.Secrets {
+		opts.Secrets[id] = []byte(value)
+	}
 	if !wantsEvents(r) {
 		built, err := s.images(r).Build(r.Context(), spec, opts)
 		if err != nil {
@@ -30,6 +53,7 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 	ev := newEvents(w)
 	defer ev.close()
 	opts.Progress = func(p image.Progress) { ev.send(api.EventProgress, api.Progress(p)) }
+	opts.Log = func(line string) { ev.send(api.EventLog, api.LogLine{Line: line}) }
 	built, err := s.images(r).Build(r.Context(), spec, opts)
 	if err != nil {
 		ev.send(api.EventProblem, problem(r.Context(), err))
@@ -37,6 +61,132 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 	}
 	ev.send(api.EventBuilt, imageOut(built))
 	return nil
+}
+
+// buildRequest reads what to build. The build context, if there is one, is in the file of that name, which the caller removes.
+func (s *Server) buildRequest(w http.ResponseWriter, r *http.Request) (req api.BuildRequest, files string, err error) {
+	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != api.TypeForm {
+		err := decodeBody(w, r, api.MaxBody, &req)
+		return req, "", errors.Join(err, checkBuild(req))
+	}
+	form, err := r.MultipartReader()
+	if err != nil {
+		return req, "", errors.Explainf(err, errors.Invalid, "the form cannot be read")
+	}
+	if err := part(form, api.FieldRequest, func(body io.Reader) error {
+		data, err := io.ReadAll(io.LimitReader(body, api.MaxBody+1))
+		if err != nil {
+			return errors.Explainf(err, errors.Canceled, "the request broke off")
+		}
+		if len(data) > api.MaxBody {
+			return errors.Newf(errors.Invalid, "the field %q is larger than %d bytes", api.FieldRequest, api.MaxBody)
+		}
+		return errors.Join(decode(data, &req), checkBuild(req))
+	}); err != nil {
+		return req, "", err
+	}
+	err = part(form, api.FieldContext, func(body io.Reader) error {
+		files, err = s.keepContext(body)
+		return err
+	})
+	return req, files, err
+}
+
+// checkBuild refuses what no builder would.
+func checkBuild(req api.BuildRequest) error {
+	if pull := image.Pull(req.Pull); pull != "" && pull != image.PullMissing && pull != image.PullAlways {
+		return errors.Remedy(errors.Newf(errors.Invalid, "pull cannot be %.40q", req.Pull), `write "missing" or "always"`)
+	}
+	return nil
+}
+
+// part reads the next part of a form, which must have that name.
+func part(form *multipart.Reader, name string, read func(io.Reader) error) error {
+	p, err := form.NextPart()
+	if err != nil && err != io.EOF {
+		return errors.Explainf(err, errors.Invalid, "the form cannot be read")
+	}
+	if err != nil || p.FormName() != name {
+		return errors.Remedy(errors.Newf(errors.Invalid, "the form has no field %q where it should be", name), "send %q, then %q", api.FieldRequest, api.FieldContext)
+	}
+	return read(p)
+}
+
+// keepContext writes a build context to a file.
+func (s *Server) keepContext(body io.Reader) (_ string, err error) {
+	f, err := os.CreateTemp(s.opts.Temp, "context-*.tar")
+	if err != nil {
+		return "", errors.Wrapf(err, "keep the build context")
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	n, err := io.Copy(f, io.LimitReader(body, maxContext+1))
+	switch {
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		return "", errors.Remedy(errors.Explainf(err, errors.Exhausted, "the disk is full: there is no space left for the build context"), "free some space, or leave files out with .dockerignore")
+	case err != nil:
+		return "", errors.Explainf(err, errors.Canceled, "the build context broke off")
+	case n > maxContext:
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "the build context is larger than %d bytes", int64(maxContext)), "build from a smaller directory")
+	}
+	return f.Name(), nil
+}
+
+// exportImage answers with an OCI archive. It begins when it is sure that there is one.
+func (s *Server) exportImage(w http.ResponseWriter, r *http.Request) error {
+	if s.opts.Export == nil {
+		return errors.Newf(errors.Unsupported, "the engine %s has no images to export", s.opts.Engine)
+	}
+	found, err := s.images(r).Find(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	pr, pw := io.Pipe()
+	go func() { pw.CloseWithError(s.opts.Export(r.Context(), found, pw)) }()
+	first := make([]byte, 512)
+	n, err := io.ReadFull(pr, first)
+	if err != nil {
+		pr.Close()
+		return err
+	}
+	return sendTar(w, r, &resumed{io.MultiReader(bytes.NewReader(first[:n]), pr), pr})
+}
+
+// resumed is a stream of which something was read already.
+type resumed struct {
+	io.Reader
+	io.Closer
+}
+
+// collectImages removes what nobody needs.
+func (s *Server) collectImages(w http.ResponseWriter, r *http.Request) error {
+	var req api.CollectRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	what := image.Collection{Age: s.opts.ImageAge, Size: req.Size, All: req.All, Dry: req.DryRun}
+	if req.AgeSeconds != nil {
+		age, err := seconds("age_seconds", *req.AgeSeconds)
+		if err != nil {
+			return err
+		}
+		what.Age = age
+	}
+	if what.Age < 0 || what.Size < 0 {
+		return errors.Remedy(errors.Newf(errors.Invalid, "age_seconds and size_bytes cannot be negative"), "write 0 for whatever is not in use, and for no limit")
+	}
+	c, ok := s.opts.Images.(image.Collector)
+	if !ok {
+		return errors.Newf(errors.Unsupported, "the engine %s has no images to collect", s.opts.Engine)
+	}
+	done, err := c.Collect(r.Context(), what)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, api.Collected{Images: each(done.Images, imageOut), Freed: done.Freed, Left: done.Left})
 }
 
 func (s *Server) listImages(w http.ResponseWriter, r *http.Request) error {

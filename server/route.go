@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
@@ -64,11 +65,14 @@ func (s *Server) routes() []route {
 			rawIn: api.TypeTar, status: 204},
 		{method: "GET", path: api.SandboxArchive, handle: s.sandboxArchiveOut, scope: read, summary: "Get a file or directory as a tar stream", query: queryPath,
 			rawOut: api.TypeTar, status: 200},
+		{method: "GET", path: api.Events, handle: s.streamEvents, scope: read, summary: "Follow what happens to the account's sandboxes, or to one",
+			query:  "stream: a sandbox, by id or name, instead of all; after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
+			rawOut: api.TypeEvents, status: 200},
 		{method: "POST", path: api.Run, handle: s.run, scope: exec, summary: "Run a command in a sandbox of its own", in: api.RunRequest{}, out: api.Result{},
 			status: 200, events: "image.progress, started, stdout, stderr, then exit or error"},
 		{method: "GET", path: api.Run, handle: s.runStream, scope: exec, summary: "Run a command in a sandbox of its own, with its input and output as messages",
 			socket: "the first message is a RunRequest"},
-	}, append(s.dataRoutes(), s.systemRoutes()...)...)
+	}, slices.Concat(s.dataRoutes(), s.secretRoutes(), s.scheduleRoutes(), s.systemRoutes())...)
 }
 
 func (s *Server) dataRoutes() []route {
@@ -86,8 +90,13 @@ func (s *Server) dataRoutes() []route {
 			out: api.List[api.Entry]{}, status: 200},
 		{method: "DELETE", path: api.VolumeFiles, handle: s.removeVolumeFile, scope: write, summary: "Remove a file or directory", query: queryPath, status: 204},
 
-		{method: "POST", path: api.Images, handle: s.buildImage, scope: write, summary: "Build an image if it does not exist", in: api.BuildRequest{},
-			out: api.Image{}, status: 201, events: "image.progress, then image.built or error"},
+		{method: "POST", path: api.Images, handle: s.buildImage, scope: write,
+			summary: "Build an image if it does not exist; with a build context, a form with the JSON as \"request\" and then a tar stream as \"context\"", in: api.BuildRequest{},
+			out: api.Image{}, status: 201, events: "image.progress and image.log, then image.built or error"},
+		{method: "POST", path: api.ImageCollect, handle: s.collectImages, scope: write, operator: true, summary: "Remove images that nobody needs", in: api.CollectRequest{},
+			out: api.Collected{}, status: 200},
+		{method: "GET", path: api.ImageExport, handle: s.exportImage, scope: read, summary: "Get an image as an OCI archive, which Docker and Podman can load",
+			rawOut: api.TypeTar, status: 200},
 		{method: "GET", path: api.Images, handle: s.listImages, scope: read, summary: "List images, newest first", query: queryPage, out: api.List[api.Image]{}, status: 200},
 		{method: "GET", path: api.Imaged, handle: s.getImage, scope: read, summary: "Get an image by its id, digest or name", out: api.Image{}, status: 200},
 		{method: "DELETE", path: api.Imaged, handle: s.deleteImage, scope: write, summary: "Delete an image", status: 204},

@@ -15,16 +15,25 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/schedule"
+	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
 // Options of a Server; Fleet, Images and Volumes are required.
 type Options struct {
-	Fleet      *sandbox.Fleet
-	Images     image.Builder
-	Volumes    volume.Provider
+	Fleet   *sandbox.Fleet
+	Images  image.Builder
+	Volumes volume.Provider
+	// Export, if set, writes an image as an OCI archive.
+	Export func(ctx context.Context, img image.Image, w io.Writer) error
+	// ImageAge is how long an image must be unused to be collected when a request does not say.
+	ImageAge time.Duration
+	// Temp is where build contexts wait; "" means the system's directory for such things.
+	Temp       string
 	Engine     string // its name
 	Version    string
 	Background bool // it was started by a client and ends by itself
@@ -34,6 +43,10 @@ type Options struct {
 	Replays account.ReplayStore
 	// Secret signs what clients give back to us, such as cursors. Without one, they end with this Server.
 	Secret []byte
+
+	Secrets   *secret.Vault       // nil: there are none
+	Schedules *schedule.Scheduler // nil: there are none
+	Events    *event.Journal      // nil: there are none
 
 	URL     string         // where browsers reach the server; "" if nowhere
 	Names   []string       // what the server is called, in lower case, beside "localhost" and addresses

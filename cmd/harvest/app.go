@@ -144,10 +144,18 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	if a.cfg.Server.ACMEDomain != "" {
 		names = append(slices.Clone(names), a.cfg.Server.ACMEDomain)
 	}
+	temp, err := uploads(a.cfg.Data)
+	if err != nil {
+		return err
+	}
+	stop := collectDaily(ctx, a.cfg, eng.Images())
+	a.then("the collection of images", func(context.Context) error { stop(); return nil })
 	a.ring = account.NewRing(db.Keys())
 	a.server = server.New(ctx, server.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
 		Background: a.background, Shutdown: func() { close(a.asked) },
+		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
+		Secrets: a.secrets, Schedules: a.schedules, Events: a.events,
 		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
 	return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,44 +15,9 @@ func (c *cli) imageCommand() *cobra.Command {
 		Use:   "image",
 		Short: "Work with images, the root file systems of sandboxes",
 		Example: `  harvest image build
+  harvest image pull debian:12
   harvest image inspect base`,
-	}, c.imageBuild(), c.imageList(), c.imageInspect(), c.imageRemove())
-}
-
-func (c *cli) imageBuild() *cobra.Command {
-	req := api.BuildRequest{}
-	cmd := c.withOutput(&cobra.Command{
-		Use:   "build [BASE]",
-		Short: "Build an image if it is missing, and print its id",
-		Long: `Builds an image, by default base, which is what sandboxes have if they ask for no other. An image that exists already is not
-built again, unless --force.`,
-		Example: `  harvest image build
-  harvest image build --force base -o json`,
-		Args: count(0, 1, "at most one base"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req.Base = "base"
-			if len(args) == 1 {
-				req.Base = args[0]
-			}
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			building := c.building()
-			built, err := server.BuildImage(cmd.Context(), req, building.update)
-			building.done()
-			if err != nil {
-				return err
-			}
-			for _, part := range built.Missing {
-				c.notef("missing in the image: %s, because %s", part.Name, part.Reason)
-			}
-			return c.show(oneImage(built))
-		},
-	}, formatName)
-	cmd.Flags().BoolVar(&req.Force, "force", false, "build it even if it exists")
-	return cmd
+	}, c.imageBuild(), c.imagePull(), c.imageList(), c.imageInspect(), c.imageRemove(), c.imageExport(), c.imageCollect())
 }
 
 func (c *cli) imageList() *cobra.Command {
@@ -71,10 +37,10 @@ func (c *cli) imageList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			v := view{json: found, header: []string{"ID", "NAMES", "KIND", "SIZE", "BUILT", "BUILD TIME"}}
+			v := view{json: found, header: []string{"ID", "NAMES", "KIND", "BASE", "SIZE", "BUILT", "MISSING"}}
 			for _, i := range found {
 				v.names = append(v.names, i.ID)
-				v.rows = append(v.rows, []string{i.ID, joined(i.Names), kind(i), size(ownSize(i)), ago(i.Built), fmt.Sprintf("%.1f s", i.BuildSeconds)})
+				v.rows = append(v.rows, []string{i.ID, joined(i.Names), kind(i), shortBase(i.Base), size(ownSize(i)), ago(i.Built), missing(i)})
 			}
 			return c.show(v)
 		},
@@ -119,6 +85,24 @@ func (c *cli) imageRemove() *cobra.Command {
 			return removeEach(args, func(ref string) error { return server.DeleteImage(cmd.Context(), ref) })
 		},
 	}
+}
+
+// shortBase is an image's base with no more of a digest than people compare.
+func shortBase(base string) string {
+	name, digest, ok := strings.Cut(base, "@sha256:")
+	if !ok || len(digest) < 12 {
+		return base
+	}
+	return name + "@" + digest[:12]
+}
+
+// missing names what should be in an image and is not.
+func missing(i api.Image) string {
+	var names []string
+	for _, part := range i.Missing {
+		names = append(names, part.Name)
+	}
+	return joined(names)
 }
 
 // kind says where an image came from.

@@ -18,6 +18,7 @@ func (c *cli) runCommand() *cobra.Command {
 	var how processFlags
 	var code string
 	var keep bool
+	var ports []string
 	cmd := &cobra.Command{
 		Use:   "run [flags] (--code CODE | SCRIPT | -) [ARG…] | run [flags] -- PROGRAM [ARG…]",
 		Short: "Run Python code or a program in a fresh sandbox",
@@ -28,6 +29,8 @@ Output is streamed, standard input and signals are passed on, and the exit code 
   echo 'print("hello")' | harvest run -
   harvest run --timeout 10s --memory 512MiB -v data:/data -- python3 /data/job.py
   harvest run -it -- bash
+  harvest run -p 8080 -- python3 -m http.server 8080
+  harvest run --network allow=pypi.org,files.pythonhosted.org -- pip download requests
   harvest run --json --code 'raise SystemExit(3)'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := how.request(c)
@@ -43,13 +46,19 @@ Output is streamed, standard input and signals are passed on, and the exit code 
 			if run.Sandbox, err = box.request(cmd); err != nil {
 				return err
 			}
-			return c.run(cmd.Context(), run, how)
+			forwards, err := parseForwards(ports)
+			if err != nil {
+				return err
+			}
+			run.Sandbox.Ports = portsOf(forwards)
+			return c.run(cmd.Context(), run, how, forwards)
 		},
 	}
 	// What follows the script is the script's, as it is with python3 itself.
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringVar(&code, "code", "", "Python code")
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the sandbox, and tell its id")
+	addPorts(cmd, &ports, "[LOCAL:]PORT of the sandbox to make reachable on 127.0.0.1 while it runs, repeatable")
 	box.add(cmd)
 	how.add(cmd)
 	return cmd
@@ -95,7 +104,12 @@ func checkSource(what, code string) error {
 	return nil
 }
 
-func (c *cli) run(ctx context.Context, req api.RunRequest, how processFlags) error {
+func (c *cli) run(ctx context.Context, req api.RunRequest, how processFlags, forwards []forward) error {
+	opened, err := listenAll(forwards)
+	if err != nil {
+		return err
+	}
+	defer closeAll(opened)
 	server, err := c.connect(ctx)
 	if err != nil {
 		return err
@@ -106,6 +120,10 @@ func (c *cli) run(ctx context.Context, req api.RunRequest, how processFlags) err
 		p, err := server.Run(ctx, req, streams)
 		if err == nil {
 			kept = p.SandboxID()
+			for _, f := range opened {
+				c.notef("port %d of the sandbox is at %s", f.port, f.listener.Addr())
+			}
+			go c.passOn(ctx, server, kept, opened)
 		}
 		return p, err
 	})

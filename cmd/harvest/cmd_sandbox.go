@@ -25,7 +25,7 @@ func (c *cli) sandboxCommand() *cobra.Command {
   harvest sandbox cp report.csv dev:/tmp/
   harvest sandbox rm dev`,
 	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(), c.sandboxProcesses(),
-		c.sandboxLogs(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxRemove())
+		c.sandboxLogs(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxRemove())
 }
 
 func (c *cli) sandboxCreate() *cobra.Command {
@@ -33,6 +33,7 @@ func (c *cli) sandboxCreate() *cobra.Command {
 	var where processFlags
 	var life, idle timeFlag
 	var onEnd bool
+	var ports []string
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "create [flags]",
 		Short: "Create a sandbox and print its id",
@@ -48,6 +49,13 @@ func (c *cli) sandboxCreate() *cobra.Command {
 				return err
 			}
 			req.Workdir, req.User, req.SnapshotOnEnd = where.workdir, where.user, onEnd
+			for _, text := range ports {
+				port, err := parsePort(text)
+				if err != nil {
+					return err
+				}
+				req.Ports = append(req.Ports, port)
+			}
 			req.TimeoutSeconds, req.IdleTimeoutSeconds = life.seconds(), idle.seconds()
 			server, err := c.connect(cmd.Context())
 			if err != nil {
@@ -65,6 +73,7 @@ func (c *cli) sandboxCreate() *cobra.Command {
 	}, formatName)
 	box.add(cmd)
 	where.addWhere(cmd)
+	addPorts(cmd, &ports, "port that \"harvest sandbox port\" passes on, repeatable")
 	cmd.Flags().BoolVar(&onEnd, "snapshot-on-end", false, "make an image of its files however it ends; \"sandbox get\" names it")
 	cmd.Flags().Var(&life, "timeout", "how long it lives at most (default: timeout of the configuration)")
 	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran for so long (default: idle_timeout of the configuration)")
@@ -166,7 +175,10 @@ func oneSandbox(s api.Sandbox) view {
 	add("image", "%s (%s)", s.Image, orDash(s.ImageID))
 	add("limits", "%g cores, %s of memory, %s of disk, %d processes, %d open files (0 or -: none)",
 		s.Limits.CPU, size(s.Limits.Memory), size(s.Limits.Disk), s.Limits.Processes, s.Limits.Files)
-	add("network", "%s", s.Network.Mode)
+	add("network", "%s", networkText(s.Network))
+	for _, port := range s.Ports {
+		add("port", "%d", port)
+	}
 	for _, m := range s.Volumes {
 		add("volume", "%s at %s", m.Name, m.Path)
 	}

@@ -42,7 +42,6 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 		f.Needed = err != nil || len(images) == 0
 		findings = append(findings, f)
 	}
-	findings = append(findings, tunDevice())
 	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "") {
 		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
 	}
@@ -185,13 +184,4 @@ func grants(table string, names ...string) bool {
 		}
 	}
 	return false
-}
-
-// tunDevice is not needed as long as sandboxes have no network.
-func tunDevice() finding {
-	f := finding{Name: "/dev/net/tun", OK: true, Detail: "it can be opened, for sandboxes with a network in later versions"}
-	if unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil {
-		f.Detail = "it cannot be opened; sandboxes without a network do not need it"
-	}
-	return f
 }

@@ -9,10 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/image"
-	"github.com/RelevanceAI/harvest/image/debian"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
-	"github.com/RelevanceAI/harvest/image/oci"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/volume"
@@ -39,28 +36,6 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 		return nil, errors.Join(err, volumes.Close())
 	}
 	return &withVolumes{eng, volumes, images, builds}, nil
-}
-
-// openImages opens the library with everything that can make an image. Dockerfiles are built once the source is connected.
-func openImages(cfg config.Config) (dockerfile.Shelf, *dockerfile.Source, error) {
-	registry, err := oci.Open(oci.Options{
-		Dir: filepath.Join(cfg.Data, "blobs"), CertificateDir: cfg.CertificateDir, Mirrors: cfg.Registries.MirrorsByHost(), Insecure: cfg.Registries.Insecure,
-		MaxBytes: cfg.ImageLimits.Bytes, MaxFiles: int64(cfg.ImageLimits.Files),
-	})
-	if err != nil {
-		return dockerfile.Shelf{}, nil, err
-	}
-	cache, err := dockerfile.OpenCache(filepath.Join(cfg.Data, "build-cache"), cfg.BuildCache)
-	if err != nil {
-		return dockerfile.Shelf{}, nil, err
-	}
-	builds := dockerfile.New(dockerfile.Options{Cache: cache, Run: cfg.ExecTimeout})
-	library, err := image.OpenLibrary(filepath.Join(cfg.Data, "images"), image.Sources{
-		Named:      map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: cfg.CertificateDir})},
-		Registry:   registry,
-		Dockerfile: builds,
-	})
-	return dockerfile.Shelf{Library: library, Cache: cache}, builds, err
 }
 
 // withVolumes is gVisor's engine together with what was opened for it.

@@ -9,12 +9,14 @@ import (
 
 // sandboxFlags describe a sandbox.
 type sandboxFlags struct {
-	image, name, network string
-	volumes, tags        []string
-	secrets, commands    []string
-	cpu                  float64
-	memory, disk         sizeFlag
-	processes, files     int
+	image, name      string
+	volumes, tags    []string
+	secrets          []string
+	commands         []string
+	network          []string
+	cpu              float64
+	memory, disk     sizeFlag
+	processes, files int
 }
 
 func (f *sandboxFlags) add(cmd *cobra.Command) {
@@ -30,12 +32,12 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags.Var(&f.disk, "disk", "what may be written outside of volumes, such as 10GiB")
 	flags.IntVar(&f.processes, "processes", 0, "how many processes there may be")
 	flags.IntVar(&f.files, "open-files", 0, "how many files a process may have open")
-	flags.StringVar(&f.network, "network", "none", "what the sandbox reaches; none is all that there is yet")
+	addNetwork(cmd, &f.network)
 }
 
 func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
-		Image: f.image, Commands: f.commands, Name: f.name, Secrets: f.secrets, Network: api.Network{Mode: f.network},
+		Image: f.image, Commands: f.commands, Name: f.name, Secrets: f.secrets,
 		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files,
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0} {
@@ -43,11 +45,10 @@ func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 			return req, errors.Remedy(errors.Newf(errors.Invalid, "--%s cannot be 0", flag), "give a number above 0, or leave it out for the default")
 		}
 	}
-	if f.network != "none" {
-		return req, errors.Remedy(errors.Newf(errors.Unsupported, "sandboxes cannot have the network %q yet", f.network),
-			"leave --network out, and bring what is needed in with files or volumes")
-	}
 	var err error
+	if req.Network, err = parseNetwork(f.network); err != nil {
+		return req, err
+	}
 	if req.Volumes, err = mounts(f.volumes); err != nil {
 		return req, err
 	}

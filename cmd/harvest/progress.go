@@ -55,11 +55,24 @@ func (b *building) update(p api.Progress) {
 		b.bar = progressbar.NewOptions(barSteps, progressbar.OptionSetWriter(b.c.err), progressbar.OptionClearOnFinish(),
 			progressbar.OptionSetWidth(30), progressbar.OptionUseANSICodes(false), progressbar.OptionSetPredictTime(false))
 	}
-	b.bar.Describe(fmt.Sprintf("building the image: %-10.10s", p.Step))
+	b.bar.Describe(fmt.Sprintf("building the image: %-10.10s %-22.22s", p.Step, p.Message))
 	if p.Done >= 0 {
 		// What the bar cannot draw is no reason to fail.
 		_ = b.bar.Set(min(int(p.Done*barSteps), barSteps-1))
 	}
+}
+
+// line shows what a build says.
+func (b *building) line(text string) {
+	if b.c.quiet {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.bar != nil {
+		_ = b.bar.Clear()
+	}
+	b.c.notef("%s", text)
 }
 
 // done takes the bar away.

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/docker/go-units"
-	"github.com/joho/godotenv"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/secret"
 )
 
 // sizeFlag is a number of bytes, such as "2GiB".
@@ -59,9 +59,9 @@ func (c *cli) environment(file string, pairs []string) (map[string]string, error
 			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "the file %s cannot be read", file), "give --env-file a file that you can read")
 		}
 		defer f.Close()
-		read, err := godotenv.Parse(f)
+		read, err := secret.ParseEnv(f)
 		if err != nil {
-			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "the file %s is no list of variables", file), "write one NAME=VALUE on each line")
+			return nil, errors.Explainf(err, errors.Invalid, "the file %s is no list of variables: %s", file, errors.Message(err))
 		}
 		env = read
 	}

@@ -203,6 +203,7 @@ func listen(t testing.TB, handle func(net.Conn)) string {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
 	wg.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -211,12 +212,14 @@ func listen(t testing.TB, handle func(net.Conn)) string {
 			}
 			wg.Go(func() {
 				defer c.Close()
+				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 				handle(c)
 			})
 		}
 	})
 	t.Cleanup(func() {
 		_ = l.Close()
+		cancel()
 		wg.Wait()
 	})
 	return l.Addr().String()

@@ -106,6 +106,9 @@ func (r *remote) authenticator(ctx context.Context, repo name.Repository) (authn
 		if err != nil {
 			return nil, errors.Wrapf(err, "find the credentials for %s", host)
 		}
+		if c.Anonymous {
+			return authn.Anonymous, nil
+		}
 		if c != (image.Credential{}) {
 			return authn.FromConfig(authn.AuthConfig{Username: c.User, Password: c.Password, RegistryToken: c.Token}), nil
 		}

@@ -67,41 +67,40 @@ func (v *view) list() ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(order(a.name), order(b.name)) })
-	settleLinks(all)
+	settle(all)
 	return all, nil
 }
 
-// settleLinks gives the content of files with several names to the one that comes first.
-func settleLinks(all []entry) {
-	first := map[string]int{} // by the name that had the content
-	lead := make([]int, len(all))
+// settle sorts the entries, and gives the content of what has several names to the one that sorts first.
+func settle(all []entry) {
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(order(a.name), order(b.name)) })
+	first := map[string]int{}
 	for i := range all {
 		e := &all[i]
 		target := e.name
 		if e.kind == tar.TypeLink {
 			target = e.link
 		}
-		j, seen := first[target]
-		if !seen {
-			j = i
-			if e.kind != tar.TypeDir {
-				first[target] = i
+		if j, seen := first[target]; seen {
+			if e.kind != tar.TypeLink {
+				e.kind, all[j].kind = tar.TypeLink, e.kind
+				all[j].link, all[j].size, all[j].data, all[j].device = e.link, e.size, e.data, e.device
 			}
-		} else if e.kind != tar.TypeLink {
-			name := all[j].name
-			all[j], e.kind = *e, tar.TypeLink
-			all[j].name = name
+			e.link = all[j].name
+		} else if e.kind != tar.TypeDir {
+			first[target] = i
 		}
-		lead[i] = j
 	}
-	for i, j := range lead {
-		switch {
-		case i == j:
-		case all[j].gone(): // whiteouts are one file with many names
-			all[i].kind, all[i].device = all[j].kind, all[j].device
-		default:
-			all[i].link = all[j].name
+	// Whiteouts are one file with many names. Which file that is, is only known now.
+	gone := map[string]bool{}
+	for _, e := range all {
+		if e.gone() {
+			gone[e.name] = true
+		}
+	}
+	for i := range all {
+		if e := &all[i]; e.kind == tar.TypeLink && gone[e.link] {
+			e.kind, e.device = tar.TypeChar, [2]int64{}
 		}
 	}
 }

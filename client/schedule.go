@@ -1,0 +1,91 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// SetSchedule creates or replaces a schedule.
+func (c *Client) SetSchedule(ctx context.Context, req api.ScheduleRequest) (api.Schedule, error) {
+	var made api.Schedule
+	return made, c.call(ctx, http.MethodPost, api.Schedules, nil, req, &made)
+}
+
+// Schedules returns all schedules by name.
+func (c *Client) Schedules(ctx context.Context) ([]api.Schedule, error) {
+	return list[api.Schedule](ctx, c, api.Schedules, nil)
+}
+
+// Schedule returns a schedule.
+func (c *Client) Schedule(ctx context.Context, name string) (api.Schedule, error) {
+	var found api.Schedule
+	return found, c.call(ctx, http.MethodGet, api.Path(api.Scheduled, name), nil, nil, &found)
+}
+
+// PauseSchedule keeps a schedule from being due, until ResumeSchedule.
+func (c *Client) PauseSchedule(ctx context.Context, name string) (api.Schedule, error) {
+	var found api.Schedule
+	return found, c.call(ctx, http.MethodPost, api.Path(api.SchedulePause, name), nil, nil, &found)
+}
+
+// ResumeSchedule ends PauseSchedule.
+func (c *Client) ResumeSchedule(ctx context.Context, name string) (api.Schedule, error) {
+	var found api.Schedule
+	return found, c.call(ctx, http.MethodPost, api.Path(api.ScheduleResume, name), nil, nil, &found)
+}
+
+// DeleteSchedule removes a schedule and its history, and cancels it if it runs.
+func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.Scheduled, name), nil, nil, nil)
+}
+
+// StartSchedule has a schedule's job run now. Conflict if it runs already.
+func (c *Client) StartSchedule(ctx context.Context, name string) (api.ScheduleRun, error) {
+	var run api.ScheduleRun
+	return run, c.call(ctx, http.MethodPost, api.Path(api.ScheduleStart, name), nil, nil, &run)
+}
+
+// ScheduleRuns returns at most limit runs of a schedule, newest first.
+func (c *Client) ScheduleRuns(ctx context.Context, name string, limit int) ([]api.ScheduleRun, error) {
+	var page api.List[api.ScheduleRun]
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	return page.Data, c.call(ctx, http.MethodGet, api.Path(api.ScheduleRuns, name), query, nil, &page)
+}
+
+// lookAgain is how often WaitScheduleRun asks.
+const lookAgain = 200 * time.Millisecond
+
+// WaitScheduleRun waits until a run has ended, and returns it. NotFound if the history does not have it.
+func (c *Client) WaitScheduleRun(ctx context.Context, run api.ScheduleRun) (api.ScheduleRun, error) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		runs, err := c.ScheduleRuns(ctx, run.Schedule, api.MaxPage)
+		if err != nil {
+			return run, err
+		}
+		found := false
+		for _, r := range runs {
+			if r.ID == run.ID {
+				run, found = r, true
+			}
+		}
+		switch {
+		case !found:
+			return run, errors.Newf(errors.NotFound, "the history of %s does not have %s any more", run.Schedule, run.ID)
+		case !run.Ended.IsZero():
+			return run, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return run, errors.Wrapf(ctx.Err(), "wait for the schedule %s", run.Schedule)
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/bytestream"
+)
+
+func (c *cli) sandboxNetwork() *cobra.Command {
+	var rules []string
+	cmd := c.withOutput(&cobra.Command{
+		Use:   "network SANDBOX --network RULE…",
+		Short: "Change what a sandbox reaches, while it runs",
+		Long:  "Changes what a sandbox reaches, while it runs. Connections that are no longer allowed are cut.\n\n" + networkHelp,
+		Example: `  harvest sandbox network dev --network none
+  harvest sandbox network dev --network allow=example.org,*.example.org:443`,
+		Args: count(1, 1, "one sandbox"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			network, err := parseNetwork(rules)
+			if err != nil {
+				return err
+			}
+			if network.Mode == "" {
+				return usage(cmd, "there is nothing to change: give --network")
+			}
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			changed, err := server.SetNetwork(cmd.Context(), args[0], network)
+			if err != nil {
+				return err
+			}
+			return c.show(oneSandbox(changed))
+		},
+	}, formatTable)
+	addNetwork(cmd, &rules)
+	return cmd
+}
+
+const networkHelp = `--network can be given several times:
+  none       nothing but the sandbox's own loopback
+  default    the internet, but no loopback, private, link-local, metadata or host address
+  allow=A,B  what is named; nothing else, unless default is given as well
+  deny=A,B   never what is named
+Names are domains (example.org), all domains below one (*.example.org), addresses and CIDRs, each with an optional :PORT.`
+
+func addNetwork(cmd *cobra.Command, rules *[]string) {
+	cmd.Flags().StringArrayVar(rules, "network", nil, "what the sandbox reaches: none, default (the internet), allow=NAME,… or deny=NAME,…, repeatable")
+}
+
+// parseNetwork reads the values of --network. The mode is "" if there are none.
+func parseNetwork(texts []string) (api.Network, error) {
+	var n api.Network
+	for _, text := range texts {
+		word, list, has := strings.Cut(text, "=")
+		names := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+		switch {
+		case has && len(names) > 0 && word == "allow":
+			n.Allow = append(n.Allow, names...)
+		case has && len(names) > 0 && word == "deny":
+			n.Deny = append(n.Deny, names...)
+		case !has && (word == "none" || word == "default"):
+			if n.Mode != "" && n.Mode != word {
+				return n, errors.Remedy(errors.Newf(errors.Invalid, "the network cannot be none and default at once"), "give one of them")
+			}
+			n.Mode = word
+		default:
+			return n, errors.Remedy(errors.Newf(errors.Invalid, "--network cannot be %.100q", text), "give none, default, allow=NAME,… or deny=NAME,…")
+		}
+	}
+	switch {
+	case n.Mode == "" && len(n.Allow) > 0:
+		n.Mode = "allow"
+	case n.Mode == "" && len(n.Deny) > 0:
+		n.Mode = "default"
+	}
+	return n, nil
+}
+
+// networkText is n as the command line writes it.
+func networkText(n api.Network) string {
+	text := n.Mode
+	for _, part := range []struct {
+		word  string
+		names []string
+	}{{"allow", n.Allow}, {"deny", n.Deny}} {
+		if len(part.names) > 0 {
+			text += " " + part.word + "=" + strings.Join(part.names, ",")
+		}
+	}
+	return strings.TrimPrefix(text, "allow ")
+}
+
+func (c *cli) sandboxPort() *cobra.Command {
+	listen := ""
+	cmd := &cobra.Command{
+		Use:   "port SANDBOX [PORT] [--listen ADDRESS:PORT]",
+		Short: "Make a port of a sandbox reachable on this machine",
+		Long: `Listens on this machine and passes connections on to a port in the sandbox, until it is interrupted. The port is reached on
+whatever address a program in the sandbox listens, its loopback included, and whatever the sandbox's network is. Without PORT, the ports
+that the sandbox was created with (-p) are passed on.`,
+		Example: `  harvest sandbox port dev 8080
+  harvest sandbox port dev 5432 --listen 127.0.0.1:15432`,
+		Args: count(1, 2, "a sandbox, and perhaps a port"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			server, err := c.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			found, err := server.Sandbox(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if found.Status != "running" {
+				return errors.Remedy(errors.Newf(errors.Conflict, "the sandbox %s is %s", found.ID, found.Status), "wait until it is running")
+			}
+			ports := found.Ports
+			if len(args) == 2 {
+				port, err := parsePort(args[1])
+				if err != nil {
+					return err
+				}
+				ports = []int{port}
+			}
+			if len(ports) == 0 {
+				return usage(cmd, "the sandbox was created without ports: name one")
+			}
+			if listen != "" && len(ports) > 1 {
+				return usage(cmd, "--listen is for one port: name it")
+			}
+			var forwards []forward
+			for _, port := range ports {
+				forwards = append(forwards, forward{address: listen, port: port})
+			}
+			opened, err := listenAll(forwards)
+			if err != nil {
+				return err
+			}
+			for _, f := range opened {
+				fmt.Fprintln(c.out, f.listener.Addr())
+			}
+			c.passOn(ctx, server, found.ID, opened)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "", "where to listen (default: the same port on 127.0.0.1, or a free one if that is taken)")
+	return cmd
+}
+
+func addPorts(cmd *cobra.Command, ports *[]string, what string) {
+	cmd.Flags().StringArrayVarP(ports, "port", "p", nil, what)
+}
+
+// forward is a port of a sandbox and where it is reachable.
+type forward struct {
+	address  string // "" for one that is free on the loopback
+	port     int
+	listener net.Listener // nil until listenAll
+}
+
+// parseForwards reads [LOCAL:]PORT.
+func parseForwards(texts []string) ([]forward, error) {
+	var all []forward
+	for _, text := range texts {
+		f := forward{}
+		local, inside, has := strings.Cut(text, ":")
+		if !has {
+			inside = local
+		} else if n, err := parsePort(local); err != nil {
+			return nil, err
+		} else {
+			f.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(n))
+		}
+		var err error
+		if f.port, err = parsePort(inside); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(all, func(other forward) bool { return other.port == f.port }) {
+			return nil, errors.Newf(errors.Invalid, "the port %d is named twice", f.port)
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+func parsePort(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 65535 {
+		return 0, errors.Remedy(errors.Newf(errors.Invalid, "%.40q is not a port", text), "give a number from 1 to 65535")
+	}
+	return n, nil
+}
+
+func portsOf(forwards []forward) []int {
+	var ports []int
+	for _, f := range forwards {
+		ports = append(ports, f.port)
+	}
+	return ports
+}
+
+// listenAll listens for all of them, or for none.
+func listenAll(forwards []forward) ([]forward, error) {
+	opened := slices.Clone(forwards)
+	for i, f := range opened {
+		var err error
+		if f.address != "" {
+			f.listener, err = net.Listen("tcp", f.address)
+		} else if f.listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(f.port))); err != nil {
+			f.listener, err = net.Listen("tcp", "127.0.0.1:0")
+		}
+		if err != nil {
+			closeAll(opened[:i])
+			err = errors.Explainf(err, errors.Invalid, "this machine does not let us listen on %.100s: %v", f.address, err)
+			return nil, errors.Remedy(err, "name an address that is free, such as 127.0.0.1:0")
+		}
+		opened[i] = f
+	}
+	return opened, nil
+}
+
+func closeAll(opened []forward) {
+	for _, f := range opened {
+		_ = f.listener.Close()
+	}
+}
+
+// passOn passes connections on until ctx ends, and closes the listeners.
+func (c *cli) passOn(ctx context.Context, server *client.Client, sandbox string, opened []forward) {
+	var all sync.WaitGroup
+	for _, f := range opened {
+		all.Go(func() {
+			defer context.AfterFunc(ctx, func() { _ = f.listener.Close() })()
+			for {
+				local, err := f.listener.Accept()
+				if err != nil {
+					_ = f.listener.Close()
+					return
+				}
+				all.Go(func() {
+					inside, err := server.Dial(ctx, sandbox, f.port)
+					if err != nil {
+						_ = local.Close()
+						if ctx.Err() == nil {
+							c.notef("port %d: %s", f.port, errors.Message(err))
+						}
+						return
+					}
+					defer context.AfterFunc(ctx, func() {
+						_ = local.Close()
+						_ = inside.Close()
+					})()
+					bytestream.Join(local, inside)
+				})
+			}
+		})
+	}
+	all.Wait()
+}

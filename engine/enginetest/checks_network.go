@@ -1,0 +1,462 @@
+package enginetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// mission: A6
+
+var networks = needs(func(c engine.Capabilities) bool { return c.Network }, "the engine announces no network")
+
+var networkChecks = []check{
+	{"network/default", "with the internet, no address of this machine, private or metadata address is reached", networks, checkDefaultNetwork},
+	{"network/allow", "allow reaches exactly what it names, and deny wins", networks, checkAllow},
+	{"network/change", "a policy changes while the sandbox runs, and connections that it forbids are cut", networks, checkChange},
+	{"network/denials", "what was denied is told, once, in order, to who waits and to who asks later", networks, checkDenials},
+	{"network/names", "the files that say who answers for names belong to the sandbox", networks, checkNames},
+	{"network/volume", "a sandbox with a volume has the same network", both(networks, mounts), checkVolumeNetwork},
+	{"network/restart", "connections outlive a restart of the server, and its policy can be changed after", both(networks, reopen), checkNetworkRestart},
+	{"network/apart", "sandboxes do not reach one another", networks, checkApart},
+	{"network/warm", "a warm sandbox becomes one with any network", both(networks, warmth), checkWarmNetwork},
+	{"network/refused", "a policy that cannot be is refused, and the old one stays", networks, checkBadNetwork},
+	{"dial/addresses", "a port is reached on whatever address somebody listens, loopback included, without any network", networks, checkDial},
+	{"dial/nobody", "a port on which nobody listens is Unavailable, and one of a sandbox that has ended is Conflict", networks, checkDialNobody},
+	{"dial/half", "each direction of a connection ends by itself, and a megabyte goes through unchanged", networks, checkHalfClose},
+	{"dial/100 at once", "100 connections at once work", networks, checkManyDials},
+	{"dial/killed", "a port is reached also after everything inside was killed that can be", networks, checkDialKilled},
+}
+
+// server accepts connections on addr, greets each, and sends back what comes.
+func server(t *testing.T, addr string) (port int) {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				if _, err := io.WriteString(c, "hello\n"); err == nil {
+					_, _ = io.Copy(c, c)
+				}
+			}()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// hostAddress is an address of this machine that is not its loopback's.
+func hostAddress(t *testing.T) string {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && p.Addr().IsGlobalUnicast() {
+			return p.Addr().String()
+		}
+	}
+	t.Skip("this machine has no address but its loopback's")
+	return ""
+}
+
+// reach says which of the targets a sandbox reaches.
+func reach(t *testing.T, sb engine.Sandbox, targets ...string) string {
+	t.Helper()
+	cmd := python(`
+import socket, sys
+for target in sys.argv[1:]:
+    host, port = target.rsplit(":", 1)
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=20) as s:
+            s.settimeout(20)
+            if s.recv(6) == b"hello\n":
+                print(target)
+    except OSError:
+        pass
+`)
+	cmd.Args = append(cmd.Args, targets...)
+	return strings.Join(strings.Fields(output(t, sb, cmd)), " ")
+}
+
+func allowed(rules ...string) engine.Network {
+	return engine.Network{Mode: engine.NetworkAllow, Allow: rules}
+}
+
+// setNetwork replaces the policy of a sandbox.
+func setNetwork(t *testing.T, sb engine.Sandbox, n engine.Network) {
+	t.Helper()
+	if err := sb.(engine.Networker).SetNetwork(patient(t), n); err != nil {
+		t.Fatalf("SetNetwork: %v", err)
+	}
+}
+
+func checkDefaultNetwork(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
+	port := server(t, "")
+	var targets []string
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := []string{"127.0.0.1", "0.0.0.0", "127.0.0.2", "::1", "::ffff:127.0.0.1", "2130706433", "0x7f.1"}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			hosts = append(hosts, p.Addr().WithZone("").String())
+		}
+	}
+	inside := strings.Fields(output(t, sb, sh(`ip -4 route 2>/dev/null | sed -n 's/^default via \([0-9.]*\).*/\1/p'; sed -n 's/^nameserver //p' /etc/resolv.conf`)))
+	if len(inside) == 0 {
+		t.Error("the sandbox has no name server")
+	}
+	for _, host := range append(hosts, inside...) {
+		targets = append(targets, fmt.Sprintf("%s:%d", host, port))
+	}
+	targets = append(targets, "169.254.169.254:80", "[fd00:ec2::254]:80", "100.100.100.200:80", "metadata.google.internal:80", "10.255.255.1:80",
+		"192.168.0.1:80", "172.16.0.1:80", "100.64.0.1:80", "[fe80::1]:80", "[fc00::1]:80", "224.0.0.1:80", "[::ffff:169.254.169.254]:80")
+	if got := reach(t, sb, targets...); got != "" {
+		t.Errorf("it reaches %s", got)
+	}
+}
+
+func checkAllow(t *testing.T, s *suite) {
+	host := hostAddress(t)
+	one, two := server(t, host), server(t, host)
+	at := func(port int) string { return fmt.Sprintf("%s:%d", host, port) }
+	for _, c := range []struct {
+		network engine.Network
+		want    string
+	}{
+		{allowed(at(one)), at(one)},
+		{allowed(host), at(one) + " " + at(two)},
+		{engine.Network{Mode: engine.NetworkAllow, Allow: []string{host}, Deny: []string{at(one)}}, at(two)},
+		{engine.Network{Mode: engine.NetworkDefault, Allow: []string{at(two)}}, at(two)},
+		{allowed("example.org", "192.0.2.0/24"), ""},
+	} {
+		sb := s.create(t, engine.Spec{Network: c.network})
+		if got := reach(t, sb, at(one), at(two), "169.254.169.254:80"); got != c.want {
+			t.Errorf("with %+v it reaches %q, want %q", c.network, got, c.want)
+		}
+	}
+}
+
+func checkChange(t *testing.T, s *suite) {
+	host := hostAddress(t)
+	port := server(t, host)
+	target := fmt.Sprintf("%s:%d", host, port)
+	sb := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkNone}})
+	if got := reach(t, sb, target); got != "" {
+		t.Errorf("without a network it reaches %s", got)
+	}
+	setNetwork(t, sb, allowed(target))
+	if got := reach(t, sb, target); got != target {
+		t.Error("what a new policy allows is not reached")
+	}
+	open := start(t, sb, connected(host, port))
+	open.stdout.until(t, "connected")
+	setNetwork(t, sb, allowed(target, "192.0.2.0/24"))
+	if got := reach(t, sb, target); got != target {
+		t.Error("what both policies allow is not reached")
+	}
+	if open.stdout.String() != "connected\n" {
+		t.Error("a policy that allows a connection cuts it")
+	}
+	setNetwork(t, sb, engine.Network{Mode: engine.NetworkNone})
+	open.expect(t, engine.Exit{}, "connected\ncut\n")
+	if got := reach(t, sb, target); got != "" {
+		t.Errorf("without a network again it reaches %s", got)
+	}
+	setNetwork(t, sb, allowed(target))
+	if got := reach(t, sb, target); got != target {
+		t.Error("what is allowed again is not reached")
+	}
+}
+
+// connected is a command that holds a connection and says when it ends.
+func connected(host string, port int) engine.Command {
+	cmd := python(`
+import socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60)
+s.recv(6)
+print("connected", flush=True)
+try:
+    s.settimeout(None)
+    print("cut" if s.recv(1) == b"" else "data")
+except OSError:
+    print("cut")
+`)
+	cmd.Args = append(cmd.Args, host, fmt.Sprint(port))
+	return cmd
+}
+
+func checkDenials(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Network: allowed("192.0.2.1")})
+	n := sb.(engine.Networker)
+	type answer struct {
+		denied []engine.Denial
+		err    error
+	}
+	waiting := make(chan answer, 1)
+	go func() {
+		denied, err := n.Denials(patient(t), 0)
+		waiting <- answer{denied, err}
+	}()
+	reach(t, sb, "169.254.169.254:81")
+	first := <-waiting
+	if first.err != nil || len(first.denied) != 1 {
+		t.Fatalf("Denials: %+v, %v", first.denied, first.err)
+	}
+	d := first.denied[0]
+	if d.Seq == 0 || d.Protocol != "tcp" || d.Address != "169.254.169.254" || d.Port != 81 || d.Reason == "" || d.Time.IsZero() {
+		t.Errorf("the denial is %+v", d)
+	}
+	output(t, sb, sh("getent ahosts denied.example.org; true"))
+	next, err := n.Denials(patient(t), d.Seq)
+	if err != nil || len(next) == 0 || next[0].Seq <= d.Seq || next[0].Protocol != "dns" || next[0].Domain != "denied.example.org" {
+		t.Errorf("after a look-up: %+v, %v", next, err)
+	}
+	all, err := n.Denials(patient(t), 0)
+	if err != nil || len(all) < 2 || all[0] != d {
+		t.Errorf("all: %+v, %v", all, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := n.Denials(ctx, all[len(all)-1].Seq+1000); err == nil {
+		t.Error("Denials waits for nobody")
+	}
+}
+
+func checkNames(t *testing.T, s *suite) {
+	for _, n := range []engine.Network{{Mode: engine.NetworkNone}, {Mode: engine.NetworkDefault}} {
+		sb := s.create(t, engine.Spec{Hostname: "some-host", Network: n})
+		got := output(t, sb, sh(`cat /etc/resolv.conf; ls -A /etc | grep harvest; stat -c '%a %U' /etc/resolv.conf /etc/hosts
+for name in localhost some-host; do getent hosts $name | cut -d ' ' -f 1; done`))
+		lines := strings.Split(strings.TrimSpace(got), "\n")
+		if len(lines) != 5 || !strings.HasPrefix(lines[0], "nameserver ") || lines[1] != "644 root" || lines[2] != "644 root" || lines[3] != "::1" ||
+			!strings.HasPrefix(lines[4], "127.") {
+			t.Errorf("mode %s: %q", n.Mode, got)
+		}
+	}
+}
+
+func checkVolumeNetwork(t *testing.T, s *suite) {
+	host := hostAddress(t)
+	target := fmt.Sprintf("%s:%d", host, server(t, host))
+	spec := mounted(newVolume(t, s), "/mnt/data")
+	spec.Network = allowed(target)
+	sb := s.create(t, spec)
+	if got := reach(t, sb, target); got != target {
+		t.Error("what is allowed is not reached")
+	}
+	if got := output(t, sb, sh("grep -c nameserver /etc/resolv.conf")); got != "1\n" {
+		t.Errorf("name servers: %s", got)
+	}
+}
+
+func checkNetworkRestart(t *testing.T, s *suite) {
+	s = s.separate(t)
+	host := hostAddress(t)
+	port := server(t, host)
+	target := fmt.Sprintf("%s:%d", host, port)
+	sb := s.create(t, engine.Spec{Network: allowed(target)})
+	open := start(t, sb, connected(host, port))
+	open.stdout.until(t, "connected")
+	s.restart(t)
+	sb, opener := s.reopened(t, sb.Handle())
+	if got := reach(t, sb, target); got != target {
+		t.Error("after a restart what is allowed is not reached")
+	}
+	out := &buffer{}
+	again, err := opener.OpenProcess(patient(t), open.ID(), engine.Stdio{Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	setNetwork(t, sb, engine.Network{Mode: engine.NetworkNone})
+	if exit, err := again.Wait(patient(t)); err != nil || exit.Code != 0 || out.String() != "connected\ncut\n" {
+		t.Errorf("the connection's command ended with %+v, %v, %q", exit, err, out)
+	}
+}
+
+func checkApart(t *testing.T, s *suite) {
+	a, b := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}}), s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
+	listening := start(t, a, greeter("0.0.0.0", 7001))
+	listening.stdout.until(t, "listening")
+	addrs := strings.Fields(output(t, a, sh("hostname -I")))
+	if len(addrs) == 0 {
+		t.Fatal("the sandbox has no address")
+	}
+	for _, addr := range addrs {
+		target := fmt.Sprintf("%s:7001", addr)
+		if strings.Contains(addr, ":") {
+			target = fmt.Sprintf("[%s]:7001", addr)
+		} else if got := reach(t, a, target); got != target {
+			t.Errorf("the sandbox does not reach itself at %s", target)
+		}
+		if got := reach(t, b, target); got != "" {
+			t.Errorf("another sandbox reaches %s", got)
+		}
+	}
+}
+
+func checkWarmNetwork(t *testing.T, s *suite) {
+	s = s.separate(t)
+	host := hostAddress(t)
+	target := fmt.Sprintf("%s:%d", host, server(t, host))
+	for want, n := range map[string]engine.Network{"": {Mode: engine.NetworkNone}, target: allowed(target)} {
+		sb, err := newWarm(t, s).Claim(patient(t), s.spec(engine.Spec{Limits: someLimits, Network: n}))
+		if err != nil {
+			t.Fatalf("Claim: %v", err)
+		}
+		t.Cleanup(func() { s.destroy(t, sb.Handle(), sb) })
+		if got := reach(t, sb, target); got != want {
+			t.Errorf("with %+v it reaches %q", n, got)
+		}
+	}
+}
+
+func checkBadNetwork(t *testing.T, s *suite) {
+	host := hostAddress(t)
+	target := fmt.Sprintf("%s:%d", host, server(t, host))
+	sb := s.create(t, engine.Spec{Network: allowed(target)})
+	for _, bad := range []engine.Network{{Mode: "odd"}, {Mode: engine.NetworkAllow}, allowed("http://example.org/"), allowed("10.0.0.0/99")} {
+		wantKind(t, fmt.Sprintf("%+v", bad), sb.(engine.Networker).SetNetwork(patient(t), bad), errors.Invalid)
+		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{Network: bad}))
+		if !errors.Is(err, errors.Invalid) {
+			t.Errorf("Create with %+v: %v", bad, err)
+		}
+	}
+	if got := reach(t, sb, target); got != target {
+		t.Error("the old policy does not hold any more")
+	}
+}
+
+// greeter listens inside, greets who comes, and answers with all that was said, when that has ended.
+func greeter(addr string, port int) engine.Command {
+	cmd := python(`
+import socket, sys, threading
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+server = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family, backlog=200)
+print("listening", flush=True)
+def serve(conn):
+    with conn:
+        conn.sendall(b"hello\n")
+        said = b""
+        while data := conn.recv(1 << 16):
+            said += data
+        conn.sendall(said)
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+`)
+	cmd.Args = append(cmd.Args, addr, fmt.Sprint(port))
+	return cmd
+}
+
+// say connects to a port inside, says text and returns the answer.
+func say(t *testing.T, sb engine.Sandbox, port int, text []byte) []byte {
+	t.Helper()
+	c, err := sb.(engine.Dialer).Dial(patient(t), port)
+	if err != nil {
+		t.Errorf("Dial %d: %v", port, err)
+		return nil
+	}
+	defer c.Close()
+	go func() {
+		_, _ = c.Write(text)
+		_ = c.(interface{ CloseWrite() error }).CloseWrite()
+	}()
+	got, err := io.ReadAll(c)
+	if err != nil {
+		t.Errorf("read from port %d: %v", port, err)
+	}
+	return got
+}
+
+func checkDial(t *testing.T, s *suite) {
+	for _, n := range []engine.Network{{Mode: engine.NetworkNone}, {Mode: engine.NetworkDefault}} {
+		sb := s.create(t, engine.Spec{Network: n})
+		addrs := []string{"127.0.0.1", "::1", "0.0.0.0", "::"}
+		if n.Mode != engine.NetworkNone {
+			addrs = append(addrs, strings.Fields(output(t, sb, sh("hostname -I")))...)
+		}
+		for i, addr := range addrs {
+			port := 7100 + i
+			start(t, sb, greeter(addr, port)).stdout.until(t, "listening")
+			if got := say(t, sb, port, []byte("text")); string(got) != "hello\ntext" {
+				t.Errorf("mode %s, on %s: %q", n.Mode, addr, got)
+			}
+		}
+	}
+}
+
+func checkDialNobody(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	_, err := sb.(engine.Dialer).Dial(patient(t), 7200)
+	wantKind(t, "a port on which nobody listens", err, errors.Unavailable)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := sb.(engine.Dialer).Dial(ctx, 7200); err == nil {
+		t.Error("Dial after the end of ctx worked")
+	}
+	if err := sb.Destroy(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = sb.(engine.Dialer).Dial(patient(t), 7200)
+	wantKind(t, "a sandbox that has ended", err, errors.Conflict)
+	wantKind(t, "its network", sb.(engine.Networker).SetNetwork(patient(t), engine.Network{Mode: engine.NetworkNone}), errors.Conflict)
+	_, err = sb.(engine.Networker).Denials(patient(t), 0)
+	wantKind(t, "its denials", err, errors.Conflict)
+}
+
+func checkHalfClose(t *testing.T, s *suite) {
+	start(t, s.shared, greeter("127.0.0.1", 7300)).stdout.until(t, "listening")
+	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	if got := say(t, s.shared, 7300, text); !bytes.Equal(got, append([]byte("hello\n"), text...)) {
+		t.Errorf("%d bytes came back of %d", len(got), len(text))
+	}
+}
+
+func checkManyDials(t *testing.T, s *suite) {
+	start(t, s.shared, greeter("127.0.0.1", 7400)).stdout.until(t, "listening")
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() {
+			text := fmt.Sprintf("connection %d", i)
+			if got := say(t, s.shared, 7400, []byte(text)); string(got) != "hello\n"+text {
+				t.Errorf("%s: %.100q", text, got)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func checkDialKilled(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	for range 2 {
+		start(t, sb, greeter("127.0.0.1", 7500)).stdout.until(t, "listening")
+		if got := say(t, sb, 7500, []byte("text")); string(got) != "hello\ntext" {
+			t.Errorf("%q", got)
+		}
+		cmd := start(t, sb, sh("kill -9 -1"))
+		if _, err := cmd.Wait(patient(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+)
+
+// epoch is the time of everything in an archive that has none of its own, so that equal images are equal archives.
+var epoch = time.Unix(0, 0).UTC()
+
+// annotations of OCI, by which tools find an image's name in an archive.
+const (
+	refName       = "org.opencontainers.image.ref.name"
+	containerdRef = "io.containerd.image.name"
+)
+
+// Export writes an image as an OCI archive that docker load, podman load and skopeo take: a tar stream of an OCI layout with Docker's own
+// manifest.json. root is its root file system, and layer, if not nil, what a snapshot adds to it. Both are read twice, since their digests stand
+// before them. Equal images give equal bytes.
+func Export(ctx context.Context, w io.Writer, img image.Image, root *os.File, layer *os.File) error {
+	r, err := rootfs.OpenReader(root)
+	if err != nil {
+		return err
+	}
+	a := &archive{ctx: ctx, tw: tar.NewWriter(w)}
+	parts := []func(io.Writer) error{func(w io.Writer) error { return r.WriteTar(ctx, w) }}
+	if layer != nil {
+		parts = append(parts, func(w io.Writer) error {
+			info, err := layer.Stat()
+			if err != nil {
+				return errors.Wrapf(err, "measure a layer")
+			}
+			_, err = io.Copy(w, io.NewSectionReader(layer, 0, info.Size()))
+			return errors.Wrapf(err, "read a layer")
+		})
+	}
+	var layers []v1.Descriptor
+	for _, write := range parts {
+		d, err := describe(write)
+		if err != nil {
+			return err
+		}
+		layers = append(layers, d)
+	}
+	if err := a.meta(img, layers); err != nil {
+		return err
+	}
+	for i, write := range parts {
+		if err := a.blob(layers[i], write); err != nil {
+			return err
+		}
+	}
+	return errors.Wrapf(a.tw.Close(), "end the archive")
+}
+
+// describe returns digest and size of what write writes.
+func describe(write func(io.Writer) error) (v1.Descriptor, error) {
+	sum := sha256.New()
+	count := &counter{w: sum}
+	if err := write(count); err != nil {
+		return v1.Descriptor{}, err
+	}
+	return v1.Descriptor{MediaType: types.OCIUncompressedLayer, Size: count.n, Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}}, nil
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// archive is an OCI archive that is being written.
+type archive struct {
+	ctx  context.Context
+	tw   *tar.Writer
+	seen []string // blobs that are in it
+}
+
+// meta writes all but the layers.
+func (a *archive) meta(img image.Image, layers []v1.Descriptor) error {
+	config, err := a.json(types.OCIConfigJSON, configFile(img, layers))
+	if err != nil {
+		return err
+	}
+	manifest, err := a.json(types.OCIManifestSchema1, v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: config, Layers: layers})
+	if err != nil {
+		return err
+	}
+	tags := tagsOf(img.Names)
+	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{}}
+	if len(tags) == 0 {
+		index.Manifests = append(index.Manifests, manifest)
+	}
+	for _, tag := range tags {
+		named := manifest
+		named.Annotations = map[string]string{containerdRef: tag, refName: tag[strings.LastIndexByte(tag, ':')+1:]}
+		index.Manifests = append(index.Manifests, named)
+	}
+	docker := dockerManifest{Config: blobPath(config.Digest), RepoTags: tags}
+	for _, l := range layers {
+		docker.Layers = append(docker.Layers, blobPath(l.Digest))
+	}
+	for _, f := range []struct {
+		name  string
+		value any
+	}{{"oci-layout", map[string]string{"imageLayoutVersion": "1.0.0"}}, {"index.json", index}, {"manifest.json", []dockerManifest{docker}}} {
+		text, err := json.Marshal(f.value)
+		if err != nil {
+			return errors.Wrapf(err, "encode %s", f.name)
+		}
+		if err := a.file(f.name, int64(len(text)), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dockerManifest is an entry of Docker's manifest.json.
+type dockerManifest struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+func blobPath(digest v1.Hash) string { return "blobs/sha256/" + digest.Hex }
+
+// json writes a value as a blob.
+func (a *archive) json(media types.MediaType, value any) (v1.Descriptor, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return v1.Descriptor{}, errors.Wrapf(err, "encode a part of the image")
+	}
+	digest, size, err := v1.SHA256(bytes.NewReader(text))
+	if err != nil {
+		return v1.Descriptor{}, errors.Wrapf(err, "sum a part of the image")
+	}
+	d := v1.Descriptor{MediaType: media, Size: size, Digest: digest}
+	return d, a.blob(d, func(w io.Writer) error { _, err := w.Write(text); return err })
+}
+
+// blob writes a blob that is not there yet.
+func (a *archive) blob(d v1.Descriptor, write func(io.Writer) error) error {
+	if slices.Contains(a.seen, d.Digest.Hex) {
+		return nil
+	}
+	a.seen = append(a.seen, d.Digest.Hex)
+	return a.file(blobPath(d.Digest), d.Size, write)
+}
+
+func (a *archive) file(name string, size int64, write func(io.Writer) error) error {
+	if err := context.Cause(a.ctx); err != nil {
+		return err
+	}
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: size, ModTime: epoch, Format: tar.FormatPAX}
+	if err := a.tw.WriteHeader(hdr); err != nil {
+		return errors.Wrapf(err, "write %s", name)
+	}
+	return errors.Wrapf(write(a.tw), "write %s", name)
+}
+
+// configFile is the configuration as OCI has it.
+func configFile(img image.Image, layers []v1.Descriptor) v1.ConfigFile {
+	c := img.Config
+	file := v1.ConfigFile{
+		OS: "linux", Architecture: runtime.GOARCH, Created: v1.Time{Time: epoch}, RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{User: c.User, WorkingDir: c.Dir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell, Labels: c.Labels, StopSignal: c.StopSignal},
+	}
+	if _, arch, ok := strings.Cut(img.Spec.Platform, "/"); ok {
+		file.Architecture = arch
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
+		file.Config.Env = append(file.Config.Env, key+"="+c.Env[key])
+	}
+	file.Config.ExposedPorts, file.Config.Volumes = set(c.Ports), set(c.Volumes)
+	var health v1.HealthConfig
+	if len(c.Healthcheck) > 0 && json.Unmarshal(c.Healthcheck, &health) == nil {
+		file.Config.Healthcheck = &health
+	}
+	for _, l := range layers {
+		file.RootFS.DiffIDs = append(file.RootFS.DiffIDs, l.Digest)
+		file.History = append(file.History, v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "harvest image export"})
+	}
+	return file
+}
+
+func set(names []string) map[string]struct{} {
+	if len(names) == 0 {
+		return nil
+	}
+	all := map[string]struct{}{}
+	for _, n := range names {
+		all[n] = struct{}{}
+	}
+	return all
+}
+
+// tagsOf returns the names under which others' tools can keep the image: those that are no digests, with a tag.
+func tagsOf(names []string) []string {
+	var tags []string
+	for _, n := range names {
+		tag, err := name.NewTag(n)
+		if err != nil || strings.Contains(n, "@") {
+			continue
+		}
+		if !strings.Contains(n[strings.LastIndexByte(n, '/')+1:], ":") {
+			n += ":" + tag.TagStr()
+		}
+		tags = append(tags, n)
+	}
+	return tags
+}

@@ -1,0 +1,79 @@
+package oci
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// kept is a file among the blobs.
+type kept struct {
+	name string
+	used time.Time
+	size int64 // on the disk
+}
+
+// Collect implements image.Cache. A blob that is being fetched stays.
+func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry bool) (freed, left int64, err error) {
+	entries, err := os.ReadDir(s.blobs.dir)
+	if err != nil {
+		return 0, 0, errors.Wrapf(err, "list the blobs")
+	}
+	var all []kept
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil { // renamed or removed meanwhile
+			continue
+		}
+		k := kept{e.Name(), info.ModTime(), info.Size()}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			k.size = st.Blocks * 512
+		}
+		all, left = append(all, k), left+k.size
+	}
+	slices.SortFunc(all, func(a, b kept) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
+	for _, k := range all {
+		if ctx.Err() != nil {
+			return freed, left, errors.Wrapf(context.Cause(ctx), "collect blobs")
+		}
+		if k.used.After(before) && (size < 0 || left <= size) {
+			break
+		}
+		ok, err := s.blobs.remove(k.name, dry)
+		if err != nil {
+			return freed, left, errors.Wrapf(err, "remove a blob")
+		}
+		if ok {
+			freed, left = freed+k.size, left-k.size
+		}
+	}
+	return freed, left, nil
+}
+
+// remove removes a file unless somebody writes it. Those who read it have it open.
+func (b *blobs) remove(name string, dry bool) (bool, error) {
+	full := b.dir + "/" + name
+	if strings.HasSuffix(name, partSuffix) {
+		f, err := os.Open(full)
+		if err != nil {
+			return false, nil
+		}
+		defer f.Close()
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return false, nil
+		}
+	}
+	if dry {
+		return true, nil
+	}
+	err := os.Remove(full)
+	return err == nil, err
+}

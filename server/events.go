@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// maxTail bounds how many events a reader may ask to begin with.
+const maxTail = 10_000
+
+// streamEvents sends the events of the account, or of one sandbox, from where the reader left off, until one of both ends it.
+func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
+	if s.opts.Events == nil {
+		return errors.Newf(errors.Unsupported, "this server has no events")
+	}
+	reader, err := s.reader(r)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	h := w.Header()
+	h.Set("Content-Type", api.TypeEvents)
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	logf.Infof(ctx, "events are followed")
+	sent, err := sendEvents(ctx, w, reader)
+	logf.Infof(ctx, "events are not followed any more, after %d: %v", sent, err)
+	return nil
+}
+
+// reader finds out what r wants to read.
+func (s *Server) reader(r *http.Request) (*event.Reader, error) {
+	ctx, query := r.Context(), r.URL.Query()
+	stream := event.AccountStream(accountOf(ctx))
+	if ref := query.Get("stream"); ref != "" {
+		sb, err := s.opts.Fleet.Get(ctx, accountOf(ctx), ref)
+		if err != nil {
+			return nil, err
+		}
+		stream = sb.ID
+	}
+	after := query.Get("after")
+	if last := r.Header.Get(api.HeaderLastEvent); last != "" { // what a browser sends when it comes back
+		after = last
+	}
+	switch {
+	case after != "":
+		id, err := strconv.ParseInt(after, 10, 64)
+		if err != nil {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.40q is no event's id", after), "give the id of the last event that you have, or 0")
+		}
+		return s.opts.Events.Subscribe(ctx, stream, id)
+	case query.Has("tail"):
+		n, err := strconv.Atoi(query.Get("tail"))
+		if err != nil || n < 0 || n > maxTail {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "?tail= cannot be %.40q", query.Get("tail")), "give a number from 0 to %d", maxTail)
+		}
+		return s.opts.Events.Tail(ctx, stream, n)
+	}
+	return s.opts.Events.Subscribe(ctx, stream, 0)
+}
+
+// sendEvents sends until ctx, the stream or the connection ends. Whoever takes nothing for a minute is gone.
+func sendEvents(ctx context.Context, w http.ResponseWriter, reader *event.Reader) (sent int, err error) {
+	rc := http.NewResponseController(w)
+	defer func() { _ = rc.SetWriteDeadline(time.Time{}) }()
+	frames := []byte(": \n\n") // so that the reader knows that it is there
+	for {
+		_ = rc.SetWriteDeadline(time.Now().Add(stall)) // what cannot have one is no connection
+		if _, err := w.Write(frames); err != nil {
+			return sent, err
+		}
+		if err := rc.Flush(); err != nil {
+			return sent, err
+		}
+		waiting, cancel := context.WithTimeout(ctx, keepAlive)
+		batch, err := reader.Next(waiting)
+		cancel()
+		switch {
+		case errors.Is(err, io.EOF):
+			return sent, nil
+		case err != nil && ctx.Err() == nil && waiting.Err() != nil:
+			frames = append(frames[:0], ": \n\n"...)
+			continue
+		case err != nil:
+			return sent, err
+		}
+		frames = frames[:0]
+		for _, e := range batch {
+			frames = append(frames, e.Frame()...)
+		}
+		sent += len(batch)
+	}
+}
