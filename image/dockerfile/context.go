@@ -259,7 +259,7 @@ func (m *matcher) prune(name string, dir *file, parent patternmatcher.MatchInfo)
 				return err
 			}
 		}
-		if ignored && len(f.children) == 0 {
+		if ignored && (len(f.children) == 0 || !m.pm.Exclusions()) {
 			delete(dir.children, last)
 		}
 	}

@@ -14,10 +14,6 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// maxMerged is up to how many bytes of layers a machine is started from its image and one layer: beyond, a whole root file system
-// is written first, which starts faster and needs no memory.
-const maxMerged = 256 << 20
-
 // merger makes one layer of several.
 type merger struct {
 	entries map[string]*merged

@@ -233,7 +233,7 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 		}
 		size += info.Size()
 	}
-	if size > maxMerged {
+	if size > x.source.opts.Merged {
 		return "", nil, nil
 	}
 	f, err := os.CreateTemp(x.temp, "layer-*.tar")

@@ -31,7 +31,10 @@ type Options struct {
 	Context Limits        // 8 GiB, 500,000 files
 	Run     time.Duration // time limit of each RUN: 30 minutes
 	Build   time.Duration // time limit of a build: 2 hours
-	AtOnce  int           // stages of all builds that run at the same time: 2
+	// Merged is up to how many bytes of layers a machine is started from its image and one layer: 256 MiB. Beyond, a whole root file
+	// system is written first, which starts faster and needs no memory.
+	Merged int64
+	AtOnce int // stages of all builds that run at the same time: 2
 }
 
 // Source is the image.Source of specs with a Dockerfile or with Commands.
@@ -62,6 +65,9 @@ func New(opts Options) *Source {
 	}
 	if opts.Build == 0 {
 		opts.Build = 2 * time.Hour
+	}
+	if opts.Merged == 0 {
+		opts.Merged = 256 << 20
 	}
 	if opts.AtOnce == 0 {
 		opts.AtOnce = 2

@@ -1,0 +1,528 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+
+	"github.com/RelevanceAI/harvest/image"
+)
+
+// mission: B2
+func TestCacheFollowsChanges(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	files := map[string]string{"a": "A", "b": "B", "unused": "1"}
+	text := "FROM tiny AS one\nCOPY a /a\nRUN cat /a /a >/aa\nFROM tiny\nCOPY --from=one /aa /x\nRUN cat /x >/y\nCOPY b /b\nRUN cat /b >/c; rm /x\n"
+	build := func(what string, starts int, files map[string]string, text string, opts image.BuildOptions) *built {
+		t.Helper()
+		before := b.runner.starts()
+		opts.Context = b.context(files)
+		img := b.build(t, text, opts)
+		if n := b.runner.starts() - before; n != starts {
+			t.Errorf("%s: %d machines were started, want %d\n%s", what, n, starts, strings.Join(b.log, "\n"))
+		}
+		return img
+	}
+	first := build("first", 2, files, text, image.BuildOptions{})
+	first.want(map[string]string{"/y": "AA", "/c": "B", "/x": ""})
+	again := build("again", 0, files, text, image.BuildOptions{})
+	if again.print != first.print || again.spec.Context != first.spec.Context {
+		t.Error("an equal build is another image")
+	}
+	again.want(map[string]string{"/y": "AA", "/c": "B", "/x": ""})
+	files["unused"] = "2"
+	if img := build("another context", 0, files, text, image.BuildOptions{}); img.spec.Context == first.spec.Context {
+		t.Error("the digest does not follow the context")
+	}
+	files["b"] = "BB"
+	build("the last file", 1, files, text, image.BuildOptions{}).want(map[string]string{"/y": "AA", "/c": "BB", "/x": ""})
+	files["a"] = "A2"
+	build("the first file", 2, files, text, image.BuildOptions{}).want(map[string]string{"/y": "A2A2", "/c": "BB"})
+	build("a comment", 0, files, "# why\n"+text+"\n# because\n", image.BuildOptions{})
+	build("an appended step", 1, files, text+"RUN echo new >/new\n", image.BuildOptions{}).want(map[string]string{"/new": "new\n", "/y": "A2A2", "/x": ""})
+	build("force", 2, files, text, image.BuildOptions{Force: true}).want(map[string]string{"/y": "A2A2"})
+	// Other times are no change.
+	touched := b.context(files)
+	if err := os.Chtimes(filepath.Join(touched, "a"), time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	before := b.runner.starts()
+	b.build(t, text, image.BuildOptions{Context: touched})
+	if b.runner.starts() != before {
+		t.Error("another time of a file made a step run again")
+	}
+	if err := os.Chmod(filepath.Join(touched, "b"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.build(t, text, image.BuildOptions{Context: touched})
+	if b.runner.starts() != before+1 {
+		t.Error("another mode of a file made no step run again")
+	}
+}
+
+func TestStages(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	text := `ARG V=1
+FROM tiny AS common
+ARG V
+RUN echo $V >/v
+FROM common AS never
+RUN exit 1
+FROM common AS left
+RUN echo left >/left
+FROM common AS right
+RUN echo right >/right
+FROM scratch AS out
+COPY --from=left /left /v /
+COPY --from=2 /l?ft /again/
+COPY --from=right /right /sub/dir/r
+COPY --from=tiny /etc/passwd /passwd
+`
+	img := b.build(t, text, image.BuildOptions{})
+	img.want(map[string]string{"/left": "left\n", "/v": "1\n", "/again/left": "left\n", "/sub/dir/r": "right\n", "/bin": "", "/passwd": img.read("/passwd"), "/sub": "dir|755 0 0"})
+	if img.files > 10 {
+		t.Errorf("there are %d files", img.files)
+	}
+	b.spec(t, image.Spec{Dockerfile: text, Target: "LEFT", Args: map[string]string{"V": "2"}}, image.BuildOptions{}).want(map[string]string{"/v": "2\n", "/left": "left\n", "/right": ""})
+	if b.runner.most > 2 {
+		t.Errorf("there were %d machines at once", b.runner.most)
+	}
+	if _, err := b.try(t, image.Spec{Dockerfile: text, Target: "never"}, image.BuildOptions{}); err == nil {
+		t.Error("the stage never was built")
+	}
+}
+
+func TestExpansion(t *testing.T) {
+	t.Parallel()
+	p, err := planOf(t, image.Spec{Dockerfile: `ARG TAG=x
+FROM base${TAG:+y} AS s
+ARG TAG
+ARG DEF=d$TAG
+ARG TARGETARCH
+ARG GIVEN=no
+ENV A=1 B=$A
+ENV C=$A DEF=env
+RUN echo
+WORKDIR rel
+WORKDIR ../$A
+RUN pwd
+USER u$A
+SHELL ["/bin/zsh", "-c"]
+RUN x
+CMD y z
+ENTRYPOINT ["e"]
+EXPOSE 80 $PORTS 10-12/UDP
+VOLUME /v$A
+STOPSIGNAL SIG$A
+HEALTHCHECK --interval=5s CMD h
+MAINTAINER me
+ONBUILD RUN later
+`, Args: map[string]string{"GIVEN": "yes", "PORTS": "9", "https_proxy": "http://p", "DEF": "over"}}, map[string]image.Config{
+		"basey": {Env: map[string]string{"PATH": "/p"}, Dir: "/d", Cmd: []string{"old"}, OnBuild: []string{"LABEL trigger=1"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := p.target
+	env := strings.Join(s.steps[0].run.Env, " ")
+	if !strings.HasPrefix(env, "A=1 B= C=1 DEF=env GIVEN=yes PATH=/p TAG=x TARGETARCH=") {
+		t.Errorf("the environment is %s", env)
+	}
+	if s.steps[0].run.proxy["https_proxy"] != "http://p" || s.steps[3].run.Dir != "/d/1" || s.steps[0].run.Dir != "/d" {
+		t.Errorf("got %+v", s.steps[0].run)
+	}
+	last := s.steps[len(s.steps)-1].run
+	if strings.Join(last.Args, " ") != "/bin/zsh -c x" || last.User != "u1" {
+		t.Errorf("got %+v", last)
+	}
+	c := s.config
+	if strings.Join(c.Cmd, " ") != "/bin/zsh -c y z" || strings.Join(c.Entrypoint, " ") != "e" || strings.Join(c.Volumes, " ") != "/v1" || c.StopSignal != "SIG1" ||
+		!strings.Contains(string(c.Healthcheck), "5000000000") || c.Labels["maintainer"] != "me" || c.Labels["trigger"] != "1" || c.OnBuild[0] != "RUN later" ||
+		strings.Join(c.Ports, " ") != "10/udp 11/udp 12/udp 80/tcp" || c.Env["DEF"] != "env" || c.Env["TAG"] != "" {
+		t.Errorf("got %+v", c)
+	}
+	p, err = planOf(t, image.Spec{Dockerfile: "FROM base\nENTRYPOINT x\n"}, map[string]image.Config{"base": {Cmd: []string{"old"}}})
+	if err != nil || p.target.config.Cmd != nil {
+		t.Errorf("ENTRYPOINT keeps the base's CMD: %v", err)
+	}
+}
+
+func TestHeredocs(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	img := b.build(t, `FROM tiny
+ENV W=world
+RUN <<EOF
+echo hello >/a
+echo $W >>/a
+EOF
+RUN <<EOF cat >/b
+from the heredoc $W
+EOF
+RUN <<'S'
+#!/bin/sh
+echo "$0" >/c
+S
+COPY <<one <<"two" /d/
+1 $W
+one
+2 $W
+two
+COPY --chmod=755 <<-x /e
+	tab
+x
+`, image.BuildOptions{})
+	img.want(map[string]string{"/a": "hello\nworld\n", "/b": "from the heredoc world\n", "/c": "/dev/pipes/S\n", "/d/one": "1 world\n|644 0 0", "/d/two": "2 $W\n", "/e": "tab\n|755 0 0"})
+}
+
+// mission: F6
+func TestSecretsStayOut(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	const canary = "canary-8f3a9c"
+	secrets := map[string][]byte{"token": []byte(canary + "\n"), "key": []byte("second-" + canary)}
+	text := `FROM tiny
+RUN --mount=type=secret,id=token,required=true cat /run/secrets/token >/dev/null && stat -L -c '%a %u' /run/secrets/token >/mode
+RUN --mount=type=secret,id=key,env=KEY --mount=type=secret,id=token,target=/etc/t,mode=0444,uid=1000 echo "value: $KEY"; stat -L -c '%a %u' /etc/t >/mode2; cat /etc/t
+RUN --mount=type=secret,id=absent ls /run/secrets/absent 2>/dev/null || echo none >/none
+RUN ls /run/secrets >/left 2>&1 || true; cat /dev/shm/.harvest-secrets/* >>/left 2>/dev/null || true
+`
+	img := b.build(t, text, image.BuildOptions{Secrets: secrets})
+	img.want(map[string]string{"/mode": "400 0\n", "/mode2": "444 1000\n", "/none": "none\n", "/etc/t": "", "/run/secrets/token": ""})
+	if strings.Contains(img.read("/left"), canary) {
+		t.Errorf("a later RUN sees %q", img.read("/left"))
+	}
+	if log := strings.Join(b.log, "\n"); strings.Contains(log, canary) || !strings.Contains(log, "value: [redacted]") {
+		t.Errorf("the log is %s", log)
+	}
+	found := false
+	err := filepath.WalkDir(b.cache.dir, func(p string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			data, _ := os.ReadFile(p)
+			found = found || bytes.Contains(data, []byte(canary))
+		}
+		return err
+	})
+	if err != nil || found {
+		t.Errorf("the cache holds the secret: %v, %v", found, err)
+	}
+	before := b.runner.starts()
+	secrets["token"] = []byte("another")
+	b.build(t, text, image.BuildOptions{Secrets: secrets})
+	if b.runner.starts() != before {
+		t.Error("another value of a secret made steps run again")
+	}
+	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN --mount=type=secret,id=token echo " + canary + " && cat /run/secrets/token; exit 1\n"},
+		image.BuildOptions{Secrets: map[string][]byte{"token": []byte(canary)}}); err == nil || strings.Contains(err.Error(), canary) {
+		t.Errorf("the error is %v", err)
+	}
+	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN --mount=type=secret,id=token,env=T true\n"}, image.BuildOptions{Secrets: map[string][]byte{"token": {0}}}); err == nil {
+		t.Error("a secret with NUL became a variable")
+	}
+}
+
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{"src/a": "A", "src/d/b": "B", "one": "1"})
+	text := `FROM tiny AS tools
+RUN echo tool >/tool
+FROM tiny
+WORKDIR /w
+RUN --mount=type=cache,id=c,target=/cache echo x >>/cache/n; cat /cache/n >/n1
+RUN --mount=type=cache,id=c,target=/elsewhere,sharing=locked,uid=1000,gid=1001,mode=0700 echo x >>/elsewhere/n; cat /elsewhere/n >/n2; stat -c '%a %u %g' /elsewhere >/own
+RUN --mount=type=bind,source=src,target=src --mount=type=bind,from=tools,source=/tool,target=/t cat src/a src/d/b /t >/all; echo >src/new
+RUN --mount=source=one,target=o cat o >/one
+RUN --mount=type=tmpfs,target=/scratch echo t >/scratch/t; cat /scratch/t >/t2
+RUN ls /w /scratch >/after 2>&1; true
+`
+	img := b.build(t, text, image.BuildOptions{Context: dir})
+	img.want(map[string]string{
+		"/n1": "x\n", "/n2": "x\nx\n", "/own": "700 1000 1001\n", "/all": "ABtool\n", "/one": "1", "/t2": "t\n", "/cache/n": "", "/w/src/a": "", "/w/o": "", "/t": "", "/scratch/t": "",
+	})
+	before := b.runner.starts()
+	b.build(t, text, image.BuildOptions{Context: dir})
+	if b.runner.starts() != before {
+		t.Error("built again")
+	}
+	changed := b.context(map[string]string{"src/a": "A2", "src/d/b": "B", "one": "1"})
+	b.build(t, text, image.BuildOptions{Context: changed}).want(map[string]string{"/all": "A2Btool\n", "/n2": "x\nx\n"})
+	if mounts := b.runner.started[1].Mounts; len(mounts) != 1 || !strings.HasPrefix(mounts[0].Volume, "build-cache-") {
+		t.Errorf("got %+v", b.runner.started)
+	}
+	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN rm /bin/chown\nRUN --mount=type=cache,target=/c,uid=5 true\n"}, image.BuildOptions{}); err == nil || !strings.Contains(err.Error(), "owner and mode") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCopyForms(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{
+		"a.txt": "A", "b.txt": "B", "c.md": "C", "d/e/f.go": "F", "d/e/g.txt": "G", "d/h.go": "H", "empty/": "", "l": "->d/e", ".dockerignore": "*.md\nd/h.go\n!c2.md\n", "c2.md": "C2",
+	})
+	img := b.build(t, `FROM tiny
+COPY a.txt /one
+COPY a.txt /dir/
+COPY *.txt /many/
+COPY d /d2
+COPY l /followed
+COPY --parents d/e/*.go /par/
+COPY --parents ./d/./e/g.txt /piv/
+COPY --exclude=**/*.txt d /ex
+COPY --exclude=b.txt *.txt /ex2/
+COPY --chmod=u=rwX,go=rX d /sym
+COPY --chown=7 a.txt /num
+COPY --chown=app:staff empty /made/up
+COPY --link a.txt /var/run/linked
+COPY . /all
+COPY nothing* /nope/
+COPY ["a.txt", "/with space/"]
+WORKDIR /var/run/wd
+COPY b.txt .
+ADD a.txt b.txt ./sub/
+`, image.BuildOptions{Context: dir})
+	img.want(map[string]string{
+		"/one": "A|644 0 0", "/dir/a.txt": "A", "/many/a.txt": "A", "/many/b.txt": "B", "/d2/e/f.go": "F", "/d2/h.go": "", "/followed/f.go": "F", "/par/d/e/f.go": "F", "/par/d/e/g.txt": "",
+		"/piv/e/g.txt": "G", "/ex/e/f.go": "F", "/ex/e/g.txt": "", "/ex2/a.txt": "A", "/ex2/b.txt": "", "/sym/e": "dir|755 0 0", "/sym/e/f.go": "F|644 0 0", "/num": "A|644 7 7",
+		"/made/up": "dir|755 1000 50", "/made": "dir|755 1000 50", "/tmp/linked": "A", "/all/c.md": "", "/all/c2.md": "C2", "/all/l": "->d/e", "/all/empty": "dir", "/all/.dockerignore": img.read("/all/.dockerignore"),
+		"/with space/a.txt": "A", "/tmp/wd/b.txt": "B", "/tmp/wd/sub/a.txt": "A", "/nope": "",
+	})
+	if b.runner.starts() != 0 {
+		t.Errorf("%d machines were started to copy files", b.runner.starts())
+	}
+}
+
+func TestIgnoreExceptions(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	files := map[string]string{".dockerignore": "*\n!keep/**\nkeep/not\n", "a": "A", "keep/b": "B", "keep/not": "N", "other/c": "C"}
+	dir := b.context(files)
+	var packed bytes.Buffer
+	if err := Pack(t.Context(), dir, filepath.Join(dir, "Dockerfile"), &packed); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(b.dir, "context.tar")
+	if err := os.WriteFile(archive, packed.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var digests []string
+	for _, context := range []string{dir, archive} {
+		img := b.build(t, "FROM tiny\nCOPY . /all\n", image.BuildOptions{Context: context})
+		img.want(map[string]string{"/all/a": "", "/all/keep/b": "B", "/all/keep/not": "", "/all/other": ""})
+		digests = append(digests, img.spec.Context)
+	}
+	if digests[0] != digests[1] {
+		t.Error("the directory and its archive have different digests")
+	}
+	own := filepath.Join(b.dir, "Own")
+	if err := os.WriteFile(own+".dockerignore", []byte("keep\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	packed.Reset()
+	if err := Pack(t.Context(), dir, own, &packed); err != nil {
+		t.Fatal(err)
+	}
+	names := tarNames(t, &packed)
+	if !slices.Equal(names, []string{"a", "other/", "other/c"}) {
+		t.Errorf("got %v", names)
+	}
+	bad := b.context(map[string]string{".dockerignore": "[a-\n", "a": "A"})
+	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nCOPY . /\n"}, image.BuildOptions{Context: bad}); err == nil || !strings.Contains(err.Error(), "cannot be understood") {
+		t.Errorf("got %v", err)
+	}
+	if err := Pack(t.Context(), filepath.Join(dir, "a"), "", &packed); err == nil {
+		t.Error("a file was packed as a context")
+	}
+}
+
+func tarNames(t *testing.T, r *bytes.Buffer) []string {
+	t.Helper()
+	var names []string
+	tr := tar.NewReader(r)
+	for {
+		hdr, err := tr.Next()
+		if err != nil {
+			return names
+		}
+		names = append(names, hdr.Name)
+	}
+}
+
+func TestAddUnpacks(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	var plain bytes.Buffer
+	tw := tar.NewWriter(&plain)
+	dirEntry(tw, "d", 0o750)
+	fileEntry(tw, "d/f", "F", 0o640)
+	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "d/g", Linkname: "d/f"})
+	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "own", Uid: 12, Gid: 13, Mode: 0o600})
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"a.tar": plain.String(), "half.tar": plain.String()[:1600]}
+	var z bytes.Buffer
+	gz := gzip.NewWriter(&z)
+	_, _ = gz.Write(plain.Bytes())
+	_ = gz.Close()
+	files["a.tar.gz"] = z.String()
+	files["half.tgz"] = z.String()[:len(z.String())/2]
+	z.Reset()
+	x, _ := xz.NewWriter(&z)
+	_, _ = x.Write(plain.Bytes())
+	_ = x.Close()
+	files["a.tar.xz"] = z.String()
+	z.Reset()
+	zs, _ := zstd.NewWriter(&z)
+	_, _ = zs.Write(plain.Bytes())
+	_ = zs.Close()
+	files["a.tar.zst"] = z.String()
+	z.Reset()
+	gz = gzip.NewWriter(&z)
+	_, _ = gz.Write([]byte("only text"))
+	_ = gz.Close()
+	files["text.gz"] = z.String()
+	dir := b.context(files)
+	for _, name := range []string{"a.tar", "a.tar.gz", "a.tar.xz", "a.tar.zst"} {
+		img := b.build(t, "FROM tiny\nADD "+name+" /x/\nADD --unpack=false "+name+" /y/\nCOPY "+name+" /z/\nADD --chown=5:6 "+name+" /own\n", image.BuildOptions{Context: dir})
+		img.want(map[string]string{"/x/d": "dir|750 0 0", "/x/d/f": "F|640 0 0", "/x/d/g": "F", "/x/own": "|600 12 13", "/own/own": "|600 5 6", "/own/d/f": "F|640 5 6"})
+		f, _, _ := img.lookup("/x/d/f", false)
+		g, _, _ := img.lookup("/x/d/g", false)
+		h, _, _ := img.lookup("/y/"+name, false)
+		if f != g || h == nil || h.size != int64(len(files[name])) {
+			t.Errorf("%s: the hard link or the plain copy is missing", name)
+		}
+	}
+	b.build(t, "FROM tiny\nADD text.gz /x\n", image.BuildOptions{Context: dir}).want(map[string]string{"/x": files["text.gz"]})
+	for _, name := range []string{"half.tar", "half.tgz"} {
+		if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nADD " + name + " /x/\n"}, image.BuildOptions{Context: dir}); err == nil {
+			t.Errorf("%s was unpacked", name)
+		}
+	}
+}
+
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	img := b.spec(t, image.Spec{Base: "tiny", Commands: []string{"ENV A=1", "RUN echo $A >/a", "RUN <<E\necho two >/b\nE"}}, image.BuildOptions{})
+	img.want(map[string]string{"/a": "1\n", "/b": "two\n"})
+	if img.config.Env["A"] != "1" || img.spec.Base != "tiny" {
+		t.Errorf("got %+v", img.spec)
+	}
+}
+
+// mission: B2
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	text := "FROM tiny\nRUN echo 1 >/1\nRUN echo 2 >/2\n"
+	b.build(t, text, image.BuildOptions{})
+	usage, err := b.cache.Usage()
+	if err != nil || usage.Layers != 2 || usage.Bytes == 0 {
+		t.Fatalf("got %+v, %v", usage, err)
+	}
+	if freed, err := b.cache.Prune(t.Context(), time.Hour, -1); err != nil || freed != 0 {
+		t.Errorf("fresh layers were removed: %d, %v", freed, err)
+	}
+	end := b.cache.begin()
+	for key := range keys(t, b.cache) {
+		if _, ok := b.cache.get(key); !ok {
+			t.Errorf("%s is no layer", key)
+		}
+	}
+	if freed, err := b.cache.Prune(t.Context(), 0, 0); err != nil || freed != 0 {
+		t.Errorf("layers that a build uses were removed: %d, %v", freed, err)
+	}
+	end()
+	if freed, err := b.cache.Prune(t.Context(), 0, 0); err != nil || freed != usage.Bytes {
+		t.Errorf("%d bytes were freed of %d, %v", freed, usage.Bytes, err)
+	}
+	before := b.runner.starts()
+	b.build(t, text, image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/2": "2\n"})
+	if b.runner.starts() == before {
+		t.Error("what was pruned is still used")
+	}
+	// A layer that is damaged, or only half there, is built again; leftovers go when the cache is opened.
+	for key := range keys(t, b.cache) {
+		if err := os.Truncate(b.cache.path(key, "tar"), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"x.new", strings.Repeat("a", 64) + ".tar", strings.Repeat("b", 64) + ".1.new"} {
+		if err := os.WriteFile(filepath.Join(b.cache.dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := OpenCache(b.cache.dir, 1); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(b.cache.dir, "*.new")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if err := os.RemoveAll(filepath.Join(b.cache.dir, "none")); err != nil {
+		t.Fatal(err)
+	}
+	b.build(t, text, image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/2": "2\n"})
+	if _, err := OpenCache(b.cache.path(strings.Repeat("c", 64), "json")+"/x\x00", 1); err == nil {
+		t.Error("a cache was opened at a name that cannot be")
+	}
+}
+
+func keys(t *testing.T, c *Cache) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	names, err := filepath.Glob(filepath.Join(c.dir, "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		all[strings.TrimSuffix(filepath.Base(name), ".json")] = true
+	}
+	return all
+}
+
+// TestLargeLayers starts machines from whole root file systems, because their layers are large.
+func TestLargeLayers(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{Merged: 1})
+	dir := b.context(map[string]string{"a": "A"})
+	img := b.build(t, "FROM tiny\nRUN cat /bin/* >/big\nRUN --mount=type=tmpfs,target=/t true\nRUN rm /big; echo ok >/ok\n", image.BuildOptions{Context: dir})
+	img.want(map[string]string{"/ok": "ok\n", "/big": ""})
+	b.build(t, "FROM scratch\nCOPY a /a\nCOPY --from=tiny / /\nRUN cat /a >/b\n", image.BuildOptions{Context: dir}).want(map[string]string{"/b": "A"})
+}
+
+func TestEqualBuildsAtOnceShareSteps(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	errs := make(chan error, 2)
+	for range 2 {
+		go func() {
+			root, err := os.CreateTemp(b.dir, "root-")
+			if err == nil {
+				defer root.Close()
+				_, err = b.source.Build(t.Context(), image.Spec{Dockerfile: "FROM tiny\nRUN sleep 0.3; echo 1 >/1\n"}, image.BuildOptions{}, image.Output{Root: root, Temp: b.dir})
+			}
+			errs <- err
+		}()
+	}
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := b.runner.starts(); n != 1 {
+		t.Errorf("%d machines were started, want 1", n)
+	}
+}
