@@ -96,7 +96,7 @@ func TestSettleLinks(t *testing.T) {
 		{name: "w", kind: tar.TypeChar},
 		{name: "x", kind: tar.TypeLink, link: "w"},
 	}
-	settleLinks(all)
+	settle(all)
 	for i, want := range []entry{
 		{name: "a", kind: tar.TypeReg, size: 7, data: []segment{{0, 7}}},
 		{name: "b", kind: tar.TypeLink, link: "a"},
@@ -237,7 +237,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		settleLinks(all)
+		settle(all)
 		for _, e := range all {
 			for _, s := range e.data {
 				if s.start >= s.end || s.end > e.size {
