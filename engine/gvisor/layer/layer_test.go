@@ -83,7 +83,7 @@ func TestParse(t *testing.T) {
 }
 
 // Of a file with several names, the first has the content, whichever had it in gVisor's list; whiteouts are no links.
-func TestSettleLinks(t *testing.T) {
+func TestSettle(t *testing.T) {
 	t.Parallel()
 	all := []entry{
 		{name: "a", kind: tar.TypeLink, link: "c"},
