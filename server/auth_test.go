@@ -64,6 +64,8 @@ func (w *world) status(method, path, body string, header ...string) int {
 	return resp.StatusCode
 }
 
+func readCloser(text string) io.ReadCloser { return io.NopCloser(strings.NewReader(text)) }
+
 func (w *world) want(status int, method, path, body string, header ...string) {
 	w.t.Helper()
 	if got := w.status(method, path, body, header...); got != status {
