@@ -15,7 +15,9 @@ const (
 	Sandboxed        = "/v1/sandboxes/{id}"
 	SandboxExec      = "/v1/sandboxes/{id}/exec"
 	SandboxProcesses = "/v1/sandboxes/{id}/processes"
-	SandboxArchive   = "/v1/sandboxes/{id}/archive" // ?path=
+	SandboxArchive   = "/v1/sandboxes/{id}/archive"  // ?path=
+	SandboxTerminal  = "/v1/sandboxes/{id}/terminal" // ?rows=&cols=
+	SandboxPort      = "/v1/sandboxes/{id}/ports/{port}/{path...}"
 	SandboxExtend    = "/v1/sandboxes/{id}/extend"
 	SandboxSnapshot  = "/v1/sandboxes/{id}/snapshot"
 	SandboxFork      = "/v1/sandboxes/{id}/fork"
@@ -58,6 +60,7 @@ const (
 	Docs    = "/docs"
 
 	Shutdown = "/v1/shutdown"
+	Metrics  = "/metrics"
 	Healthz  = "/healthz"
 	Readyz   = "/readyz"
 )

@@ -144,6 +144,11 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 }
 
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, body io.Reader, header http.Header) (*http.Response, error) {
+	return c.doSized(ctx, method, path, query, body, -1, header)
+}
+
+// doSized is do with a body whose size is known; -1 if net/http has to find out.
+func (c *Client) doSized(ctx context.Context, method, path string, query url.Values, body io.Reader, size int64, header http.Header) (*http.Response, error) {
 	target := c.base + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()
@@ -151,6 +156,9 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	req, err := http.NewRequestWithContext(ctx, method, target, body)
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Invalid, "the request has no valid URL")
+	}
+	if size >= 0 {
+		req.ContentLength = size
 	}
 	req.Header = header
 	for name := range c.header {

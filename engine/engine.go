@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -145,6 +146,13 @@ type Snapshotter interface {
 	// stand still meanwhile, and go on when it returns. Invalid: path is no directory, or mounted. NotFound: there is none.
 	// Conflict: the sandbox has ended, and nothing was kept (Spec.KeepOnOOM). Errors of w are returned.
 	Snapshot(ctx context.Context, path string, w io.Writer) error
+}
+
+// Filer is a sandbox whose files can be looked at and changed one by one, whatever its image has.
+type Filer interface {
+	// Files carries out req, whose paths are absolute, and writes its answer to w as tarfs.Do does. It sees what commands see, links
+	// included, and may do what root may where the engine has users. The end of ctx ends it. Kinds: those of tarfs.Do.
+	Files(ctx context.Context, req tarfs.Request, w io.Writer) error
 }
 
 // Sandbox is a running sandbox. All methods may be called concurrently. A sandbox that has ended answers with Conflict.

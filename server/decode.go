@@ -48,12 +48,16 @@ func decode(data []byte, v any) error {
 		return explainJSON(err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.Newf(errors.Invalid, "something follows the JSON value of the request")
+		return errors.Remedy(errors.Newf(errors.Invalid, "something follows the JSON value of the request"), "send one JSON object")
 	}
 	return nil
 }
 
 func explainJSON(err error) error {
+	return errors.Remedy(whichJSON(err), "see %s for what the request may have", api.Docs)
+}
+
+func whichJSON(err error) error {
 	var wrongType *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	switch {
@@ -86,7 +90,7 @@ func number(r *http.Request, name string, or, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > most {
-		return 0, errors.Newf(errors.Invalid, "?%s= must be a number from 1 to %d, it is %.40q", name, most, text)
+		return 0, errors.Remedy(errors.Newf(errors.Invalid, "?%s= must be a number from 1 to %d, it is %.40q", name, most, text), "correct it, or leave it out")
 	}
 	return n, nil
 }
@@ -99,7 +103,7 @@ func flag(r *http.Request, name string) (bool, error) {
 	}
 	v, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, errors.Newf(errors.Invalid, "?%s= must be true or false, it is %.40q", name, text)
+		return false, errors.Remedy(errors.Newf(errors.Invalid, "?%s= must be true or false, it is %.40q", name, text), "correct it, or leave it out")
 	}
 	return v, nil
 }

@@ -55,6 +55,7 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 				logf.Infof(logf.With(ctx, v.attributes(from)...), "%s %.200q: %d, %d bytes in %.1f ms", r.Method, r.URL.Path, rec.status, rec.bytes,
 					float64(time.Since(start).Microseconds())/1000)
 				s.audit(r, v, rec.status)
+				s.metrics.done(r.Pattern, rec.status, time.Since(start))
 			}()
 		}
 		defer caught(rec, r)

@@ -89,7 +89,7 @@ func (rt route) operation(types *types) object {
 			parameters = append(parameters, object{"name": name, "in": "query", "description": about, "schema": object{"type": "string"}})
 		}
 	}
-	if rt.method == http.MethodPost {
+	if rt.method == http.MethodPost && !rt.raw {
 		parameters = append(parameters, object{"name": api.HeaderIdempotency, "in": "header", "schema": object{"type": "string", "maxLength": 255}})
 	}
 	op := object{"operationId": rt.id(), "summary": rt.summary, "parameters": parameters, "tags": []string{rt.tag()}}

@@ -27,6 +27,7 @@ type route struct {
 	events        string // the server-sent events that come with Accept: text/event-stream
 	socket        string // what the route is as a WebSocket
 	secret        bool   // the answer must not be kept
+	raw           bool   // the request is not ours to look at: no Idempotency-Key
 }
 
 // Queries of several routes.
@@ -72,7 +73,7 @@ func (s *Server) routes() []route {
 			status: 200, events: "image.progress, started, stdout, stderr, then exit or error"},
 		{method: "GET", path: api.Run, handle: s.runStream, scope: exec, summary: "Run a command in a sandbox of its own, with its input and output as messages",
 			socket: "the first message is a RunRequest"},
-	}, slices.Concat(s.dataRoutes(), s.secretRoutes(), s.scheduleRoutes(), s.systemRoutes())...)
+	}, slices.Concat(s.dataRoutes(), s.systemRoutes(), s.secretRoutes(), s.scheduleRoutes(), s.modalRoutes(), s.fileRoutes(), s.terminalRoutes(), s.proxyRoutes())...)
 }
 
 func (s *Server) dataRoutes() []route {
@@ -118,6 +119,7 @@ func (s *Server) systemRoutes() []route {
 
 		{method: "POST", path: api.Shutdown, handle: s.shutdown, scope: write, operator: true, summary: "End the server; sandboxes keep running",
 			in: api.ShutdownRequest{}, status: 202, secret: true},
+		{method: "GET", path: api.Metrics, handle: s.showMetrics, scope: read, summary: "Figures for Prometheus, for keys of the account personal", rawOut: "text/plain", status: 200},
 		{method: "GET", path: api.Healthz, handle: s.healthz, summary: "Whether the server lives", rawOut: "text/plain", status: 200},
 		{method: "GET", path: api.Readyz, handle: s.readyz, summary: "Whether the server takes requests; with a key, more about it", out: api.Server{}, status: 200},
 		{method: "GET", path: api.OpenAPI, handle: s.openAPI, summary: "This document", rawOut: api.TypeJSON, status: 200},
@@ -168,7 +170,7 @@ func (s *Server) guarded(rt route) handler {
 				return err
 			}
 		}
-		if r.Method == http.MethodPost && r.Header.Get(api.HeaderIdempotency) != "" {
+		if r.Method == http.MethodPost && !rt.raw && r.Header.Get(api.HeaderIdempotency) != "" {
 			return s.once(rt, w, r)
 		}
 		return rt.handle(w, r)

@@ -60,11 +60,14 @@ type Options struct {
 
 // Server serves HTTP. All methods may be called concurrently.
 type Server struct {
-	opts   Options
-	http   http.Server
-	key    []byte // signs
-	limits limits
-	flying flights // requests with an Idempotency-Key
+	opts    Options
+	http    http.Server
+	key     []byte // signs
+	limits  limits
+	terms   terminals
+	ports   http.RoundTripper // to ports of sandboxes
+	metrics *metrics
+	flying  flights // requests with an Idempotency-Key
 	// auditing is held while a line of the audit log is written.
 	auditing sync.Mutex
 
@@ -86,6 +89,7 @@ func New(ctx context.Context, opts Options) *Server {
 	if s.key = opts.Secret; len(s.key) == 0 {
 		s.key = []byte(rand.Text())
 	}
+	s.ports, s.metrics = s.openTransport(), newMetrics(s)
 	// Only HTTP/1.1: WebSockets, and answers that are broken off, are connections of their own.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
@@ -29,7 +30,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, code, api.Server{
 		Status: status, Version: s.opts.Version, PID: os.Getpid(), Background: s.opts.Background,
 		Requests: s.active(), Sandboxes: s.sandboxes(), Commands: stats.Commands,
-		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: can.Limits, Missing: can.Missing,
+		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone), Missing: each(can.Missing, strings.Clone),
 	})
 }
 

@@ -24,7 +24,7 @@ func (c *cli) sandboxCommand() *cobra.Command {
   harvest sandbox exec dev -- python3 --version
   harvest sandbox cp report.csv dev:/tmp/
   harvest sandbox rm dev`,
-	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(), c.sandboxProcesses(),
+	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(), c.sandboxFiles(), c.sandboxProcesses(),
 		c.sandboxLogs(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxRemove())
 }
 

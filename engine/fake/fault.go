@@ -21,6 +21,7 @@ const (
 	OpStart   Op = "start"
 	OpCopyIn  Op = "copy in"
 	OpCopyOut Op = "copy out"
+	OpFiles   Op = "files"
 	OpDestroy Op = "destroy"
 )
 

@@ -180,6 +180,35 @@ func (sb *sandbox) CopyOut(ctx context.Context, path string) (io.ReadCloser, err
 	return tarfs.Open(ctx, root, rest)
 }
 
+// Files implements engine.Filer. Links that lead out of the sandbox's directory are refused; moves stay within one volume.
+func (sb *sandbox) Files(ctx context.Context, req tarfs.Request, w io.Writer) error {
+	if err := sb.begin(ctx, OpFiles); err != nil {
+		return err
+	}
+	root, rest, readOnly, err := sb.locate(req.Path)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if readOnly && req.Op != tarfs.OpStat && req.Op != tarfs.OpList && req.Op != tarfs.OpWatch {
+		return errors.Newf(errors.Denied, "%.200q is mounted read-only", req.Path)
+	}
+	asked := req.Path
+	req.Path = rest
+	if req.Op == tarfs.OpMove {
+		other, to, _, err := sb.locate(req.To)
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		if other.Name() != root.Name() {
+			return errors.Remedy(errors.Newf(errors.Invalid, "%.200q and %.200q are on different file systems", asked, req.To), "copy it, and remove the original")
+		}
+		req.To = to
+	}
+	return tarfs.Do(ctx, root, req, w)
+}
+
 func (sb *sandbox) Wait(ctx context.Context) (engine.End, error) {
 	select {
 	case <-sb.ended:

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -135,6 +136,19 @@ func (s *Sandbox) CopyOut(ctx context.Context, path string) (io.ReadCloser, erro
 		p.hangUp()
 		return nil
 	}}, nil
+}
+
+// Files implements engine.Filer.
+func (s *Sandbox) Files(ctx context.Context, req tarfs.Request, w io.Writer) error {
+	text, err := json.Marshal(req)
+	if err != nil {
+		return errors.Wrapf(err, "write a request for files")
+	}
+	p, stderr, err := s.tool(ctx, w, nil, keeper.Files, string(text))
+	if err != nil {
+		return err
+	}
+	return s.toolEnd(ctx, p, stderr)
 }
 
 type stream struct {

@@ -16,6 +16,7 @@ var exceptions = map[string]string{
 	"engine/gvisor/keeper/kill.go time.Sleep":            "nothing tells when processes inside gVisor have ended",
 	"engine/gvisor/keeper/network.go context.Background": "a keeper is nobody's callee: what it starts lives as long as it does",
 	"engine/gvisor/keeper/keeper.go os.Chdir":            "a keeper is a process of its own, with one directory",
+	"engine/gvisor/keeper/tool.go context.Background":    "what a tool does ends with its process",
 
 	"image/library.go context.Background": "opening and finding read a directory, at once and for no caller with a context",
 	"store/lock.go time.Sleep":            "the other process is about to write its pid, and tells nobody when",

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"os"
@@ -25,6 +26,7 @@ const ToolName = "harvest-tool"
 const (
 	Unpack = "unpack" // DIR: a tar stream on standard input
 	Pack   = "pack"   // PATH: to a tar stream on standard output
+	Files  = "files"  // REQUEST: a tarfs.Request as JSON, answered on standard output
 	launch = "launch" // COMMAND: becomes another program whose arguments or environment are not UTF-8
 	// relayTool connects to ports inside; its standard input is a socket over which the connections come.
 	relayTool = "relay"
@@ -92,13 +94,15 @@ func search(name string, env []string) string {
 
 // Tool runs a tool inside a sandbox and returns its exit code. An error goes to stderr as JSON of wire.Failure.
 func Tool(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	err := errors.Errorf("the tools are %s DIR and %s PATH", Unpack, Pack)
+	err := errors.Errorf("the tools are %s DIR, %s PATH and %s REQUEST", Unpack, Pack, Files)
 	if len(args) == 2 {
 		switch args[0] {
 		case Unpack:
 			err = unpack(args[1], stdin)
 		case Pack:
 			err = pack(args[1], stdout)
+		case Files:
+			err = files(args[1], stdout)
 		case launch:
 			err = become(args[1])
 		case relayTool:
@@ -123,6 +127,15 @@ func unpack(dir string, r io.Reader) error {
 	}
 	defer root.Close()
 	return tarfs.Unpack(root, ".", r, tarfs.Options{Owners: true, SetID: true})
+}
+
+// files does what request says. The end of this process is the end of a watch.
+func files(request string, w io.Writer) error {
+	var req tarfs.Request
+	if err := json.Unmarshal([]byte(request), &req); err != nil {
+		return errors.Wrapf(err, "read the request")
+	}
+	return tarfs.Do(context.Background(), tarfs.Host{}, req, w)
 }
 
 func pack(path string, w io.Writer) error {

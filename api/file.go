@@ -1,0 +1,51 @@
+package api
+
+import "time"
+
+// Routes of a sandbox's files. Paths are absolute, and are what commands in the sandbox see.
+const (
+	SandboxFiles = "/v1/sandboxes/{id}/files"       // ?path=; GET (with ranges), PUT, DELETE
+	FilesList    = "/v1/sandboxes/{id}/files/list"  // ?path=
+	FilesStat    = "/v1/sandboxes/{id}/files/stat"  // ?path=
+	FilesWatch   = "/v1/sandboxes/{id}/files/watch" // ?path=&recursive=
+	FilesMove    = "/v1/sandboxes/{id}/files/move"
+	FilesMkdir   = "/v1/sandboxes/{id}/files/mkdir"
+)
+
+// MaxFile is the size of the largest file that a PUT writes, in bytes.
+const MaxFile = 5 << 30
+
+// EventFile is the name of the events of FilesWatch, which are of FileChange.
+const EventFile = "file.changed"
+
+// File is a file of any kind.
+type File struct {
+	Name     string    `json:"name"`
+	Path     string    `json:"path,omitempty"` // of stat
+	Kind     string    `json:"kind"`           // "file", "directory", "symlink" or "other"
+	Mode     uint32    `json:"mode"`           // as in struct stat
+	Size     int64     `json:"size_bytes"`
+	Modified time.Time `json:"modified_at"`
+	Link     string    `json:"link,omitempty"` // target of a symbolic link
+	UID      int       `json:"uid"`
+	GID      int       `json:"gid"`
+}
+
+// FileChange is something that happened below a path that is watched.
+type FileChange struct {
+	Kind string `json:"kind"` // "ready" once changes are seen, then "created", "changed", "removed", or "lagged": there were too many, list again
+	Path string `json:"path,omitempty"`
+}
+
+// MoveRequest is the body of POST …/files/move.
+type MoveRequest struct {
+	From      string `json:"from"`
+	To        string `json:"to"`
+	Overwrite bool   `json:"overwrite,omitempty"` // replace a file that is there
+}
+
+// MkdirRequest is the body of POST …/files/mkdir.
+type MkdirRequest struct {
+	Path    string `json:"path"`
+	Parents bool   `json:"parents,omitempty"` // make what is missing above it, too, and mind nothing that is there
+}

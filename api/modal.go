@@ -1,0 +1,55 @@
+package api
+
+import "time"
+
+// Routes of the Modal Sandbox System (mission 6.1 to 6.7), on the same core as the others. Successes are all 200 (6.9).
+const (
+	ModalSandboxes = "/api/modal/sandbox"
+	ModalSandboxed = "/api/modal/sandbox/{id}"
+	ModalClaude    = "/api/modal/sandbox/{id}/claude"
+)
+
+// ModalRequest is the body of POST /api/modal/sandbox. Every field is optional.
+type ModalRequest struct {
+	ImageBase          string   `json:"image_base,omitempty"`          // an image by id or name, or a registry's; "" means "base"
+	DockerfileCommands []string `json:"dockerfile_commands,omitempty"` // on top of it
+
+	VolumeName      string `json:"volume_name,omitempty"` // made if missing
+	VolumeMountPath string `json:"volume_mount_path,omitempty"`
+
+	S3BucketName string `json:"s3_bucket_name,omitempty"`
+	S3KeyPrefix  string `json:"s3_key_prefix,omitempty"`
+	S3MountPath  string `json:"s3_mount_path,omitempty"`
+	InitFromS3   bool   `json:"init_from_s3,omitempty"`
+	SyncToS3     bool   `json:"sync_on_terminate,omitempty"`
+
+	Environment map[string]string `json:"environment,omitempty"`
+	Secrets     []string          `json:"secrets,omitempty"`
+	Workdir     string            `json:"workdir,omitempty"`
+	CPU         float64           `json:"cpu,omitempty"`
+	Memory      int64             `json:"memory_bytes,omitempty"`
+	Timeout     float64           `json:"timeout_seconds,omitempty"`
+}
+
+// ModalMountPath is where a volume is mounted unless the request says otherwise.
+const ModalMountPath = "/workspace"
+
+// ModalSandbox is a sandbox as these routes show it.
+type ModalSandbox struct {
+	SandboxID  string    `json:"sandbox_id"`
+	Status     string    `json:"status"` // "running", "terminated" or "error"
+	AccountID  string    `json:"account_id"`
+	Image      string    `json:"image"`
+	VolumeName string    `json:"volume_name,omitempty"`
+	MountPath  string    `json:"volume_mount_path,omitempty"`
+	Workdir    string    `json:"workdir,omitempty"`
+	Reason     string    `json:"reason,omitempty"` // why it ended or failed
+	Created    time.Time `json:"created_at"`
+	Ended      time.Time `json:"terminated_at,omitzero"`
+	Expires    time.Time `json:"expires_at"`
+}
+
+// ModalPrompt is the body of POST /api/modal/sandbox/{id}/claude.
+type ModalPrompt struct {
+	Prompt string `json:"prompt"`
+}

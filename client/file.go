@@ -1,0 +1,112 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// ReadFile returns a file of a sandbox from offset on, length bytes of it, or all if length is below 0. The caller closes it. A file that
+// is not so long is Invalid.
+func (c *Client) ReadFile(ctx context.Context, ref, path string, offset, length int64) (io.ReadCloser, error) {
+	header := http.Header{}
+	switch {
+	case length == 0 || offset < 0:
+		return nil, errors.Newf(errors.Invalid, "there is nothing to read at %d", offset)
+	case length > 0:
+		header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, offset+length-1))
+	case offset > 0:
+		header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+	}
+	resp, err := c.do(ctx, http.MethodGet, api.Path(api.SandboxFiles, ref), url.Values{"path": {path}}, nil, header)
+	if err != nil {
+		return nil, err
+	}
+	return &checkedBody{resp.Body}, nil
+}
+
+// WriteFile writes a file of a sandbox whole: it is seen with all its size bytes or not at all. mode 0 keeps that of a file which is there, and
+// is 0644 otherwise.
+func (c *Client) WriteFile(ctx context.Context, ref, path string, mode uint32, size int64, content io.Reader) (api.File, error) {
+	query := url.Values{"path": {path}}
+	if mode != 0 {
+		query.Set("mode", strconv.FormatUint(uint64(mode), 8))
+	}
+	body := io.NopCloser(io.LimitReader(content, size))
+	if size == 0 {
+		body = http.NoBody
+	}
+	header := http.Header{"Content-Type": {"application/octet-stream"}, "Expect": {"100-continue"}}
+	resp, err := c.doSized(ctx, http.MethodPut, api.Path(api.SandboxFiles, ref), query, body, size, header)
+	if err != nil {
+		return api.File{}, err
+	}
+	defer resp.Body.Close()
+	var made api.File
+	return made, broken(json.NewDecoder(resp.Body).Decode(&made))
+}
+
+// RemoveFile removes a file or an empty directory of a sandbox, or, recursively, a directory with all that is in it.
+func (c *Client) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
+	query := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
+	return c.call(ctx, http.MethodDelete, api.Path(api.SandboxFiles, ref), query, nil, nil)
+}
+
+// ListFiles returns what is in a directory of a sandbox, by name.
+func (c *Client) ListFiles(ctx context.Context, ref, dir string) ([]api.File, error) {
+	return list[api.File](ctx, c, api.Path(api.FilesList, ref), url.Values{"path": {dir}})
+}
+
+// StatFile returns what a file of a sandbox is like; with follow, what a symbolic link leads to.
+func (c *Client) StatFile(ctx context.Context, ref, path string, follow bool) (api.File, error) {
+	var found api.File
+	query := url.Values{"path": {path}, "follow": {strconv.FormatBool(follow)}}
+	return found, c.call(ctx, http.MethodGet, api.Path(api.FilesStat, ref), query, nil, &found)
+}
+
+// MoveFile moves or renames a file or directory of a sandbox.
+func (c *Client) MoveFile(ctx context.Context, ref string, req api.MoveRequest) (api.File, error) {
+	var moved api.File
+	return moved, c.call(ctx, http.MethodPost, api.Path(api.FilesMove, ref), nil, req, &moved)
+}
+
+// MakeDirectory makes a directory of a sandbox.
+func (c *Client) MakeDirectory(ctx context.Context, ref string, req api.MkdirRequest) (api.File, error) {
+	var made api.File
+	return made, c.call(ctx, http.MethodPost, api.Path(api.FilesMkdir, ref), nil, req, &made)
+}
+
+// WatchFiles calls each for what changes at path, and, recursively, below it, until it returns an error or ctx ends. The first change is
+// "ready": from then on, nothing is missed, or it is said that there was too much.
+func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive bool, each func(api.FileChange) error) error {
+	query := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
+	resp, err := c.do(ctx, http.MethodGet, api.Path(api.FilesWatch, ref), query, nil, http.Header{"Accept": {api.TypeEvents}})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return readEvents(resp.Body, func(name string, data []byte) error {
+		switch name {
+		case api.EventFile:
+			var change api.FileChange
+			if err := json.Unmarshal(data, &change); err != nil {
+				return broken(err)
+			}
+			return each(change)
+		case api.EventProblem:
+			var p api.Problem
+			if err := json.Unmarshal(data, &p); err != nil {
+				return broken(err)
+			}
+			return Error(p)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,37 @@
+package sandbox
+
+import (
+	"context"
+	"io"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// Files looks at files of a running sandbox, or changes them, one by one, as engine.Filer has it; the answer goes to w. Watching does not
+// keep a sandbox from being idle. Kinds: Invalid, NotFound (sandbox or file), Conflict, Denied, Exhausted, Unsupported (the engine has no Filer).
+func (f *Fleet) Files(ctx context.Context, account, ref string, req tarfs.Request, w io.Writer) error {
+	var p problems
+	checkPath(&p, req.Path)
+	if req.Op == tarfs.OpMove {
+		checkPath(&p, req.To)
+	}
+	if err := p.err(); err != nil {
+		return errors.Stage(err, "validate")
+	}
+	_, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return err
+	}
+	if req.Op == tarfs.OpWatch {
+		leave()
+	} else {
+		defer leave()
+	}
+	filer, ok := box.(engine.Filer)
+	if !ok {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "the engine %s has no files one by one", f.opts.Engine.Name()), "copy archives in and out instead")
+	}
+	return errors.Stage(filer.Files(ctx, req, w), "files")
+}

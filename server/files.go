@@ -1,0 +1,365 @@
+package server
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"path"
+	"strconv"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// fileRoutes are those of single files.
+func (s *Server) fileRoutes() []route {
+	const read, write = account.Read, account.Write
+	return []route{
+		{method: "GET", path: api.SandboxFiles, handle: s.readFile, scope: read, summary: "Read a file, or ranges of it", query: queryPath, rawOut: "application/octet-stream", status: 200},
+		{method: "PUT", path: api.SandboxFiles, handle: s.writeFile, scope: write, summary: "Write a file whole, of up to 5 GiB; directories that are missing are made",
+			query: queryPath + "; mode: octal, such as 755", rawIn: "application/octet-stream", out: api.File{}, status: 200},
+		{method: "DELETE", path: api.SandboxFiles, handle: s.removeFile, scope: write, summary: "Remove a file or an empty directory",
+			query: queryPath + "; recursive: with all that is in it", status: 204},
+		{method: "GET", path: api.FilesList, handle: s.listFiles, scope: read, summary: "List a directory by name", query: queryPath + "; " + queryPage, out: api.List[api.File]{}, status: 200},
+		{method: "GET", path: api.FilesStat, handle: s.statFile, scope: read, summary: "Look at a file", query: queryPath + "; follow: what a symbolic link leads to", out: api.File{}, status: 200},
+		{method: "GET", path: api.FilesWatch, handle: s.watchFiles, scope: read, summary: "See what changes, as events; not what others change on a shared volume",
+			query: queryPath + "; recursive: below it, too", status: 200, events: api.EventFile + ", each a FileChange"},
+		{method: "POST", path: api.FilesMove, handle: s.moveFile, scope: write, summary: "Move or rename a file or directory", in: api.MoveRequest{}, out: api.File{}, status: 200},
+		{method: "POST", path: api.FilesMkdir, handle: s.makeDirectory, scope: write, summary: "Make a directory", in: api.MkdirRequest{}, out: api.File{}, status: 201},
+	}
+}
+
+// files carries out a request in the sandbox that r names.
+func (s *Server) files(ctx context.Context, r *http.Request, req tarfs.Request, w io.Writer) error {
+	err := s.opts.Fleet.Files(ctx, accountOf(ctx), r.PathValue("id"), req, w)
+	return errors.Remedy(err, "look at what there is with GET %s?path=", api.FilesList)
+}
+
+// stat looks at a file.
+func (s *Server) stat(r *http.Request, name string, follow bool) (tarfs.Entry, error) {
+	var b bytes.Buffer
+	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpStat, Path: name, Follow: follow}, &b); err != nil {
+		return tarfs.Entry{}, err
+	}
+	var e tarfs.Entry
+	if err := json.Unmarshal(b.Bytes(), &e); err != nil {
+		return e, errors.Wrapf(err, "what a sandbox says of a file")
+	}
+	if !path.IsAbs(e.Path) { // as an engine has it whose sandboxes have roots of their own
+		e.Path = path.Clean(name)
+	}
+	return e, nil
+}
+
+func (s *Server) statFile(w http.ResponseWriter, r *http.Request) error {
+	follow, err := flag(r, "follow")
+	if err != nil {
+		return err
+	}
+	return s.showFile(w, r, http.StatusOK, r.URL.Query().Get("path"), follow)
+}
+
+// showFile answers with what a file is like.
+func (s *Server) showFile(w http.ResponseWriter, r *http.Request, status int, name string, follow bool) error {
+	e, err := s.stat(r, name, follow)
+	if err != nil {
+		return err
+	}
+	if !follow {
+		e.Path = path.Clean(name)
+	}
+	return respond(w, status, fileOut(e))
+}
+
+func (s *Server) listFiles(w http.ResponseWriter, r *http.Request) error {
+	var b bytes.Buffer
+	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpList, Path: r.URL.Query().Get("path")}, &b); err != nil {
+		return err
+	}
+	var all []tarfs.Entry
+	for lines := json.NewDecoder(&b); ; {
+		var e tarfs.Entry
+		err := lines.Decode(&e)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return errors.Wrapf(err, "what a sandbox says of a directory")
+		}
+		all = append(all, e)
+	}
+	return paged(s, w, r, all, false, func(e tarfs.Entry) string { return e.Name }, fileOut)
+}
+
+func (s *Server) removeFile(w http.ResponseWriter, r *http.Request) error {
+	recursive, err := flag(r, "recursive")
+	if err != nil {
+		return err
+	}
+	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpRemove, Path: r.URL.Query().Get("path"), Recursive: recursive}, io.Discard); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) moveFile(w http.ResponseWriter, r *http.Request) error {
+	var req api.MoveRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpMove, Path: req.From, To: req.To, Overwrite: req.Overwrite}, io.Discard); err != nil {
+		return err
+	}
+	return s.showFile(w, r, http.StatusOK, req.To, false)
+}
+
+func (s *Server) makeDirectory(w http.ResponseWriter, r *http.Request) error {
+	var req api.MkdirRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpMkdir, Path: req.Path, Parents: req.Parents}, io.Discard); err != nil {
+		return err
+	}
+	return s.showFile(w, r, http.StatusCreated, req.Path, false)
+}
+
+// watchFiles sends what changes until the client leaves. What goes wrong before changes are seen is an ordinary answer.
+func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request) error {
+	recursive, err := flag(r, "recursive")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	lines, tell := io.Pipe()
+	defer lines.Close()
+	go func() {
+		err := s.files(ctx, r, tarfs.Request{Op: tarfs.OpWatch, Path: r.URL.Query().Get("path"), Recursive: recursive}, tell)
+		tell.CloseWithError(err)
+	}()
+	read := bufio.NewScanner(lines)
+	if !read.Scan() {
+		if err := read.Err(); err != nil {
+			return err
+		}
+		return errors.Errorf("a watch ended before it began")
+	}
+	ev := newEvents(w)
+	defer ev.close()
+	logf.Infof(ctx, "watching files of %s", r.PathValue("id"))
+	for ok := true; ok; ok = read.Scan() {
+		var c tarfs.Change
+		if err := json.Unmarshal(read.Bytes(), &c); err == nil {
+			ev.send(api.EventFile, api.FileChange{Kind: string(c.Kind), Path: c.Path})
+		}
+	}
+	if err := read.Err(); err != nil && ctx.Err() == nil {
+		ev.send(api.EventProblem, problem(r.Context(), err))
+	}
+	return nil
+}
+
+// readFile answers with a file, or with the ranges of it that are asked for. It is never shown as a page: what is in a sandbox is not ours.
+func (s *Server) readFile(w http.ResponseWriter, r *http.Request) error {
+	name := r.URL.Query().Get("path")
+	e, err := s.stat(r, name, true)
+	if err != nil {
+		return err
+	}
+	if kindOf(e.Mode) != "file" {
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q is no file, it is a %s", name, kindOf(e.Mode)), "list a directory, or get it as an archive")
+	}
+	content := &fileReader{ctx: r.Context(), size: e.Size, open: func() (io.ReadCloser, error) {
+		return s.opts.Fleet.CopyOut(r.Context(), accountOf(r.Context()), r.PathValue("id"), e.Path)
+	}}
+	defer content.Close()
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Content-Disposition", "attachment")
+	h.Set("Content-Security-Policy", "sandbox")
+	h.Set("ETag", fmt.Sprintf(`"%x-%x"`, e.Modified.UnixNano(), e.Size))
+	http.ServeContent(w, r, "", e.Modified, content)
+	if content.err != nil {
+		return errors.Wrapf(content.err, "send a file")
+	}
+	return nil
+}
+
+// fileReader reads a file of a sandbox from anywhere on. What lies before is read and dropped: a sandbox gives files from their beginning only.
+type fileReader struct {
+	ctx    context.Context
+	size   int64
+	open   func() (io.ReadCloser, error)
+	stream io.ReadCloser // nil before the first Read after Seek
+	tar    *tar.Reader
+	at     int64 // where the next Read is
+	err    error // of the sandbox, if any
+}
+
+// Seek is for http.ServeContent, which asks for the size so.
+func (f *fileReader) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += f.at
+	case io.SeekEnd:
+		offset += f.size
+	}
+	if offset < 0 {
+		return 0, errors.Errorf("a place before the beginning")
+	}
+	if offset != f.at {
+		f.Close()
+	}
+	f.at = offset
+	return offset, nil
+}
+
+// Read fails, and remembers that, if the file became shorter meanwhile.
+func (f *fileReader) Read(p []byte) (int, error) {
+	if f.at >= f.size {
+		return 0, io.EOF
+	}
+	if f.tar == nil {
+		if f.err = f.begin(); f.err != nil {
+			return 0, f.err
+		}
+	}
+	n, err := f.tar.Read(p[:min(int64(len(p)), f.size-f.at)])
+	f.at += int64(n)
+	if err == io.EOF && f.at < f.size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil && err != io.EOF {
+		f.err = err
+	}
+	return n, err
+}
+
+func (f *fileReader) begin() error {
+	stream, err := f.open()
+	if err != nil {
+		return err
+	}
+	f.stream, f.tar = stream, tar.NewReader(stream)
+	if _, err := f.tar.Next(); err != nil {
+		return errors.Wrapf(err, "read a file's header")
+	}
+	_, err = io.CopyN(io.Discard, f.tar, f.at)
+	return errors.Wrapf(err, "find the place in a file")
+}
+
+// Close ends reading; it is repeatable.
+func (f *fileReader) Close() error {
+	if f.stream != nil {
+		_ = f.stream.Close() // what was wanted of it was read
+	}
+	f.stream, f.tar = nil, nil
+	return nil
+}
+
+// writeFile writes a file under another name beside it, and moves it to its own when it is whole: nobody ever sees half of it. It belongs to
+// whom the file, or else its directory, belonged before.
+func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
+	name := r.URL.Query().Get("path")
+	switch {
+	case r.ContentLength < 0:
+		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "the size of the file is not known"), "send the header Content-Length"), http.StatusLengthRequired)
+	case r.ContentLength > api.MaxFile:
+		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "the file has %d bytes, %d are allowed", r.ContentLength, int64(api.MaxFile)),
+			"copy it onto a volume in pieces"), http.StatusRequestEntityTooLarge)
+	case !path.IsAbs(name) || path.Clean(name) == "/" || name[len(name)-1] == '/':
+		return errors.Remedy(errors.Newf(errors.Invalid, "?path= is no file in the sandbox"), "give an absolute path, such as /workspace/file")
+	}
+	name = path.Clean(name)
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Size: r.ContentLength, Mode: 0o644, Format: tar.FormatPAX}
+	before, err := s.stat(r, name, true)
+	switch {
+	case err == nil && kindOf(before.Mode) != "file":
+		return errors.Remedy(errors.Newf(errors.Conflict, "%.200q is a %s", name, kindOf(before.Mode)), "give a file's path")
+	case err == nil:
+		name = before.Path // of what a link leads to
+		hdr.Mode, hdr.Uid, hdr.Gid = int64(before.Mode&0o7777), before.UID, before.GID
+	case errors.KindOf(err) != errors.NotFound:
+		return err
+	default:
+		if dir, e := s.stat(r, path.Dir(name), true); e == nil {
+			hdr.Uid, hdr.Gid = dir.UID, dir.GID
+		} else if _, e := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id")); e != nil {
+			return e // it is the sandbox that there is not
+		}
+	}
+	if text := r.URL.Query().Get("mode"); text != "" {
+		mode, err := strconv.ParseUint(text, 8, 12)
+		if err != nil {
+			return errors.Remedy(errors.Newf(errors.Invalid, "?mode= cannot be %.20q", text), "write it in octal, such as 644 or 755")
+		}
+		hdr.Mode = int64(mode)
+	}
+	if err := s.upload(r, name, hdr); err != nil {
+		return err
+	}
+	return s.showFile(w, r, http.StatusOK, name, false)
+}
+
+func (s *Server) upload(r *http.Request, name string, hdr *tar.Header) error {
+	ctx, id := r.Context(), r.PathValue("id")
+	hdr.Name = ".harvest-" + rand.Text()
+	temp := path.Join(path.Dir(name), hdr.Name)
+	archive, fill := io.Pipe()
+	go func() {
+		out := tar.NewWriter(fill)
+		err := out.WriteHeader(hdr)
+		if err == nil {
+			_, err = io.Copy(out, r.Body)
+			err = errors.Explainf(err, errors.Canceled, "the request broke off")
+		}
+		if err == nil {
+			err = out.Close()
+		}
+		fill.CloseWithError(err)
+	}()
+	err := s.opts.Fleet.CopyIn(ctx, accountOf(ctx), id, path.Dir(name), archive)
+	archive.Close()
+	if err == nil {
+		err = s.files(ctx, r, tarfs.Request{Op: tarfs.OpMove, Path: temp, To: name, Overwrite: true}, io.Discard)
+	}
+	if err != nil {
+		gone := context.WithoutCancel(ctx)
+		if e := s.opts.Fleet.Files(gone, accountOf(ctx), id, tarfs.Request{Op: tarfs.OpRemove, Path: temp}, io.Discard); e != nil && errors.KindOf(e) != errors.NotFound {
+			logf.Warnf(ctx, "remove half a file: %v", e)
+		}
+	}
+	return err
+}
+
+// kindOf is the kind of a file with that mode of struct stat.
+func kindOf(mode uint32) string {
+	switch mode & 0o170000 {
+	case 0o100000:
+		return "file"
+	case 0o040000:
+		return "directory"
+	case 0o120000:
+		return "symlink"
+	}
+	return "other"
+}
+
+func fileOut(e tarfs.Entry) api.File {
+	return api.File{
+		Name: e.Name, Path: e.Path, Kind: kindOf(e.Mode), Mode: e.Mode & uint32(0o170000|0o7000|fs.ModePerm), Size: e.Size, Modified: e.Modified.UTC(), Link: e.Link, UID: e.UID, GID: e.GID,
+	}
+}

@@ -1,0 +1,76 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// metrics are what /metrics shows (https://prometheus.io/docs/instrumenting/exposition_formats/). No label has what clients choose freely.
+type metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+}
+
+func newMetrics(s *Server) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "harvest_http_requests_total", Help: "Requests, by route and status."}, []string{"route", "status"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "harvest_http_request_seconds", Help: "How long requests took, by route; streams as long as they were open.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
+	}
+	gauge := func(name, help string, value func(sandbox.Stats) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(s.opts.Fleet.Stats()) })
+	}
+	count := func(name, help string, value func(sandbox.Stats) float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return value(s.opts.Fleet.Stats()) })
+	}
+	m.registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.requests, m.seconds,
+		gauge("harvest_sandboxes", "Sandboxes that have not ended.", func(v sandbox.Stats) float64 {
+			n := 0
+			for _, c := range v.Sandboxes {
+				n += c
+			}
+			return float64(n)
+		}),
+		gauge("harvest_sandboxes_running", "Sandboxes that run.", func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Running]) }),
+		gauge("harvest_sandboxes_lost", "Sandboxes that should run, but cannot be reached.", func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Lost]) }),
+		gauge("harvest_sandboxes_warm", "Sandboxes booted ahead of need.", func(v sandbox.Stats) float64 { return float64(v.Warm) }),
+		gauge("harvest_sandboxes_leftover", "Sandboxes that have ended, but are not all released.", func(v sandbox.Stats) float64 { return float64(v.Leftover) }),
+		gauge("harvest_commands_running", "Commands that run.", func(v sandbox.Stats) float64 { return float64(v.Commands) }),
+		gauge("harvest_reserved_cpu_cores", "Cores reserved by sandboxes.", func(v sandbox.Stats) float64 { return v.CPU }),
+		gauge("harvest_reserved_memory_bytes", "Memory reserved by sandboxes.", func(v sandbox.Stats) float64 { return float64(v.Memory) }),
+		count("harvest_sandboxes_created_total", "Sandboxes created since the server started.", func(v sandbox.Stats) float64 { return float64(v.Created) }),
+		count("harvest_sandboxes_failed_total", "Sandboxes that failed since then.", func(v sandbox.Stats) float64 { return float64(v.Failed) }),
+		count("harvest_sandboxes_warm_used_total", "Sandboxes that were taken from those booted ahead.", func(v sandbox.Stats) float64 { return float64(v.WarmUsed) }),
+	)
+	return m
+}
+
+// done notes a request. pattern is the route's, "" if there is none.
+func (m *metrics) done(pattern string, status int, took time.Duration) {
+	if pattern == "" || pattern == "/" {
+		pattern = "none"
+	}
+	m.requests.WithLabelValues(pattern, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(pattern).Observe(took.Seconds())
+}
+
+// showMetrics is for who runs the server: a key of the personal account that may read.
+func (s *Server) showMetrics(w http.ResponseWriter, r *http.Request) error {
+	if accountOf(r.Context()) != account.Personal {
+		return errors.Remedy(errors.Newf(errors.Denied, "only who runs the server may see how it does"), "use a key of the account %q", account.Personal)
+	}
+	promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	return nil
+}

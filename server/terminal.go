@@ -1,0 +1,343 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+const (
+	scrollback   = 256 << 10 // bytes of output that a new client gets
+	terminalLag  = 128 << 10 // so far the client may be behind before the command waits for it
+	terminalLife = 7 * 24 * time.Hour
+	terminalSend = 30 * time.Second // until a client that reads nothing is given up
+	terminalMark = "harvest-terminal"
+)
+
+// terminalArgs run the shell that there is. Their last one is how a later server finds it.
+var terminalArgs = []string{"/bin/sh", "-c", `[ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`, terminalMark}
+
+func (s *Server) terminalRoutes() []route {
+	return []route{{method: "GET", path: api.SandboxTerminal, handle: s.openTerminal, scope: account.Exec,
+		summary: "The sandbox's terminal: a shell that goes on when its client leaves. A second client takes it over", query: "rows: lines; cols: columns",
+		socket: "messages are those of a stream, without a first request; what was written before comes again"}}
+}
+
+// terminals are the sandboxes' terminals that this server is connected to.
+type terminals struct {
+	mu sync.Mutex
+	by map[string]*terminal // guarded by mu; by sandbox id
+}
+
+// terminal is a shell with at most one client.
+type terminal struct {
+	stdin *window
+	ready chan struct{} // closed when x or err is set
+	x     *sandbox.Execution
+	err   error
+
+	mu     sync.Mutex
+	change sync.Cond
+	output []byte          // guarded by mu: the last scrollback bytes
+	end    int64           // guarded by mu: how much there was in all
+	client *terminalClient // guarded by mu; nil for none
+	over   *api.End        // guarded by mu; set when the shell has ended
+}
+
+// terminalClient is who sees a terminal.
+type terminalClient struct {
+	conn *websocket.Conn
+	ctx  context.Context
+	at   int64 // guarded by the terminal's mu: so much of the output was sent
+	gone bool  // guarded by the terminal's mu: it left, or another one took over
+}
+
+// terminal returns the sandbox's terminal, and begins or finds its shell if this server does not know it yet.
+func (s *Server) terminal(ctx context.Context, id string) (*terminal, error) {
+	s.terms.mu.Lock()
+	t := s.terms.by[id]
+	if t == nil {
+		t = &terminal{ready: make(chan struct{})}
+		t.change.L = &t.mu
+		t.stdin = newWindow(t.took)
+		if s.terms.by == nil {
+			s.terms.by = map[string]*terminal{}
+		}
+		s.terms.by[id] = t
+		owner := accountOf(ctx)
+		go s.runTerminal(context.WithoutCancel(ctx), t, owner, id)
+	}
+	s.terms.mu.Unlock()
+	select {
+	case <-t.ready:
+		return t, t.err
+	case <-ctx.Done():
+		return nil, errors.Wrapf(ctx.Err(), "wait for a terminal")
+	}
+}
+
+// runTerminal begins or finds the shell of t and waits for its end.
+func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id string) {
+	t.x, t.err = s.shell(ctx, t, owner, id)
+	close(t.ready)
+	end := api.End{}
+	if t.err == nil {
+		res, err := t.x.Wait(ctx)
+		if err != nil {
+			end.Problem = problem(ctx, err)
+		} else {
+			exit := api.Result(res)
+			end.Exit = &exit
+		}
+	}
+	s.terms.mu.Lock()
+	delete(s.terms.by, id)
+	s.terms.mu.Unlock()
+	t.stdin.close()
+	t.mu.Lock()
+	t.over = &end
+	t.change.Broadcast()
+	t.mu.Unlock()
+}
+
+// shell finds the shell that an earlier server began, or begins one.
+func (s *Server) shell(ctx context.Context, t *terminal, owner, id string) (*sandbox.Execution, error) {
+	known, err := s.opts.Fleet.Processes(ctx, owner, id)
+	if err != nil {
+		return nil, err
+	}
+	stdio := engine.Stdio{Stdin: t.stdin, Stdout: t, Stderr: t}
+	for _, p := range slices.Backward(known) {
+		if p.Exit == nil && p.Terminal && len(p.Args) > 0 && p.Args[len(p.Args)-1] == terminalMark {
+			return s.opts.Fleet.Attach(ctx, owner, id, p.ID, stdio)
+		}
+	}
+	return s.opts.Fleet.Exec(ctx, owner, id, sandbox.ExecRequest{
+		Args: terminalArgs, Terminal: &engine.Size{Rows: 24, Cols: 80}, Timeout: terminalLife, Detach: true,
+		Stdin: t.stdin, Stdout: t, Stderr: t, Env: map[string]string{"TERM": "xterm-256color"},
+	})
+}
+
+// Write takes the shell's output. It waits while a client is there and far behind; without one, the beginning is dropped.
+func (t *terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for rest := p; len(rest) > 0; {
+		n := min(len(rest), terminalLag)
+		t.output = append(t.output, rest[:n]...)
+		if more := len(t.output) - scrollback; more > 0 {
+			t.output = append(t.output[:0], t.output[more:]...)
+		}
+		t.end += int64(n)
+		rest = rest[n:]
+		t.change.Broadcast()
+		for t.client != nil && !t.client.gone && t.end-t.client.at > terminalLag {
+			t.change.Wait()
+		}
+	}
+	return len(p), nil
+}
+
+// took tells the client that the shell has read n bytes.
+func (t *terminal) took(n int) {
+	t.mu.Lock()
+	c := t.client
+	t.mu.Unlock()
+	if c != nil {
+		c.send(api.StreamControl, marshal(api.Control{StdinRead: n}))
+	}
+}
+
+func (c *terminalClient) send(id byte, data []byte) error {
+	ctx, cancel := context.WithTimeout(c.ctx, terminalSend)
+	defer cancel()
+	return c.conn.Write(ctx, websocket.MessageBinary, append([]byte{id}, data...))
+}
+
+// attach makes c the client, and tells the one that was there.
+func (t *terminal) attach(r *http.Request, c *terminalClient) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.client; old != nil {
+		old.gone = true
+		p := problem(r.Context(), errors.Remedy(errors.Newf(errors.Conflict, "another client has taken the terminal over"), "connect again to take it back"))
+		go func() {
+			_ = old.send(api.StreamEnd, marshal(api.End{Problem: p})) // it may have left
+			_ = old.conn.Close(websocket.StatusNormalClosure, "taken over")
+		}()
+	}
+	t.client = c
+	c.at = max(0, t.end-int64(len(t.output)))
+	t.change.Broadcast()
+}
+
+func (t *terminal) detach(c *terminalClient) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.gone = true
+	if t.client == c {
+		t.client = nil
+	}
+	t.change.Broadcast()
+}
+
+// next waits for output that c has not got, and returns it; or how the shell ended. gone says that c is not to get any more.
+func (t *terminal) next(c *terminalClient) (data []byte, dropped int64, over *api.End, gone bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for !c.gone && c.at == t.end && t.over == nil {
+		t.change.Wait()
+	}
+	if c.gone {
+		return nil, 0, nil, true
+	}
+	if c.at == t.end {
+		return nil, 0, t.over, false
+	}
+	first := t.end - int64(len(t.output))
+	if c.at < first {
+		dropped, c.at = first-c.at, first
+	}
+	data = slices.Clone(t.output[c.at-first:])
+	if len(data) > api.Chunk {
+		data = data[:api.Chunk]
+	}
+	return data, dropped, nil, false
+}
+
+func (t *terminal) sent(c *terminalClient, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.at += int64(n)
+	t.change.Broadcast()
+}
+
+// openTerminal connects a client with the sandbox's terminal.
+func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
+	if !isUpgrade(r) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket")
+	}
+	rows, err := number(r, "rows", 24, 1000)
+	if err != nil {
+		return err
+	}
+	cols, err := number(r, "cols", 80, 1000)
+	if err != nil {
+		return err
+	}
+	box, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	t, err := s.terminal(r.Context(), box.ID)
+	if err != nil {
+		return err
+	}
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // who asks is known by now
+	if err != nil {
+		return nil // Accept has told the client
+	}
+	defer conn.CloseNow()
+	conn.SetReadLimit(api.MaxFrame)
+	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
+	defer leave()
+	defer context.AfterFunc(s.stopping, leave)()
+	c := &terminalClient{conn: conn, ctx: ctx}
+	what := started(t.x)
+	if c.send(api.StreamControl, marshal(api.Control{Started: &what})) != nil {
+		return nil
+	}
+	_ = t.x.Resize(ctx, engine.Size{Rows: rows, Cols: cols}) // the shell may just have ended
+	logf.Infof(logf.With(ctx, "sandbox_id", box.ID), "a client has the terminal")
+	t.attach(r, c)
+	defer t.detach(c)
+	defer context.AfterFunc(ctx, func() { t.detach(c) })()
+	var receiving sync.WaitGroup
+	receiving.Go(func() {
+		defer leave()
+		t.receive(c)
+	})
+	t.deliver(c)
+	leave()
+	_ = conn.Close(websocket.StatusNormalClosure, "")
+	receiving.Wait()
+	return nil
+}
+
+// deliver sends the output until the shell or the client is gone.
+func (t *terminal) deliver(c *terminalClient) {
+	for {
+		data, dropped, over, gone := t.next(c)
+		switch {
+		case gone:
+			return
+		case over != nil:
+			_ = c.send(api.StreamEnd, marshal(over)) // it may have left
+			return
+		}
+		if dropped > 0 && c.send(api.StreamControl, marshal(api.Control{Truncated: dropped})) != nil {
+			return
+		}
+		if c.send(api.StreamStdout, data) != nil {
+			return
+		}
+		t.sent(c, len(data))
+	}
+}
+
+// receive takes the client's messages until it leaves, another one takes over, or it sends what it must not.
+func (t *terminal) receive(c *terminalClient) {
+	for {
+		kind, msg, err := c.conn.Read(c.ctx)
+		if err != nil {
+			return
+		}
+		t.mu.Lock()
+		gone := c.gone
+		t.mu.Unlock()
+		if gone {
+			return
+		}
+		err = errors.Newf(errors.Invalid, "not a message of a terminal")
+		if kind == websocket.MessageBinary && len(msg) > 0 {
+			switch msg[0] {
+			case api.StreamStdin:
+				err = t.stdin.add(msg[1:])
+			case api.StreamControl:
+				err = t.obey(c.ctx, msg[1:])
+			}
+		}
+		if err != nil {
+			_ = c.conn.Close(websocket.StatusPolicyViolation, errors.Message(err))
+			return
+		}
+	}
+}
+
+// obey does what a control message says. That the shell may just have ended is not the client's fault.
+func (t *terminal) obey(ctx context.Context, data []byte) error {
+	var c api.Control
+	if err := decode(data, &c); err != nil {
+		return err
+	}
+	switch {
+	case c.Kill:
+		_ = t.x.Kill(ctx)
+	case c.Signal != "":
+		_ = t.x.Signal(ctx, c.Signal)
+	case c.Resize != nil:
+		_ = t.x.Resize(ctx, engine.Size(*c.Resize))
+	}
+	return nil
+}
