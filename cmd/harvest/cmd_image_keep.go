@@ -77,6 +77,9 @@ Images that are in use, that have a name, and snapshots stay. The server does th
   harvest image gc --unused --all`,
 		Args: count(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if age > 0 && everything {
+				return usage(cmd, "%s takes --age or --unused, not both", cmd.CommandPath())
+			}
 			if seconds := age.seconds(); seconds > 0 || everything {
 				req.AgeSeconds = &seconds
 			}
@@ -109,6 +112,5 @@ Images that are in use, that have a name, and snapshots stay. The server does th
 	f.Var(&limit, "size", "also the longest unused, while all is larger than this")
 	f.BoolVar(&req.All, "all", false, "also images of registries that have a name: they can be fetched again")
 	f.BoolVar(&req.DryRun, "dry-run", false, "only show what would be removed")
-	cmd.MarkFlagsMutuallyExclusive("age", "unused")
 	return cmd
 }

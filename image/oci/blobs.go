@@ -107,6 +107,31 @@ func (b *blobs) publish(f *os.File, digest v1.Hash) error {
 	return errors.Wrapf(os.Rename(f.Name(), b.path(digest)), "keep a blob")
 }
 
+// discard removes a blob, if it is there.
+func (b *blobs) discard(digest v1.Hash) error {
+	if err := os.Remove(b.path(digest)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "remove a blob")
+	}
+	return nil
+}
+
+// blame tells a layer that cannot be unpacked from one that the disk has changed since it was checked, which is removed.
+func (b *blobs) blame(f *os.File, digest v1.Hash, unreadable error) error {
+	sum := sha256.New()
+	_, err := f.Seek(0, io.SeekStart)
+	if err == nil {
+		_, err = io.Copy(sum, f)
+	}
+	if err != nil {
+		return errors.Wrapf(err, "read a blob again")
+	}
+	if hex.EncodeToString(sum.Sum(nil)) == digest.Hex {
+		return unreadable
+	}
+	err = errors.Explainf(unreadable, errors.Unavailable, "a layer that was kept on this machine is damaged; it was removed")
+	return errors.Join(errors.Remedy(err, "try again, and check the disk of the data directory if it happens again"), b.discard(digest))
+}
+
 // full explains an error of writing.
 func full(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {

@@ -132,6 +132,16 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Mani
 		err := errors.Newf(errors.Unsupported, "%s is not an image of a file system (%.100s)", r.ref.Name(), m.Config.MediaType)
 		return nil, nil, errors.Remedy(err, "registries keep other things too; name an image")
 	}
+	if err := checkDescriptor(m.Config); err != nil {
+		return nil, nil, err
+	}
+	if text, err := s.small(m.Config.Digest); err != nil {
+		return nil, nil, err
+	} else if text == nil {
+		if err := s.blobs.discard(m.Config.Digest); err != nil { // a damaged one
+			return nil, nil, err
+		}
+	}
 	f, err := s.blobs.fetch(ctx, r, m.Config, func(int64) {})
 	if err != nil {
 		return nil, nil, err
@@ -233,6 +243,9 @@ func (p *pull) write(ctx context.Context, w *rootfs.Writer, layers []chan *os.Fi
 		select {
 		case f := <-l:
 			err := p.layer(ctx, w, f, p.config.RootFS.DiffIDs[i])
+			if errors.KindOf(err) == errors.Invalid {
+				err = p.source.blobs.blame(f, p.manifest.Layers[i].Digest, err)
+			}
 			f.Close()
 			if err != nil {
 				return errors.Stage(errors.Wrapf(err, "layer %d of %s", i+1, p.remote.ref.Name()), "image: unpack")

@@ -180,7 +180,7 @@ func (r *remote) explain(s *session, err error) error {
 	case errors.As(err, &refused):
 		return r.refused(s, refused.StatusCode, 0, err)
 	}
-	err = errors.Explainf(err, errors.Unavailable, "the registry %s cannot be reached", hostOf(s.repo))
+	err = errors.Explainf(err, errors.Unavailable, "the registry %s, which should have %s, cannot be reached", hostOf(s.repo), r.ref.Name())
 	return errors.Remedy(err, "check the name of the image and the network; a registry without TLS must be in registries.insecure")
 }
 

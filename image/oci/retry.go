@@ -60,11 +60,12 @@ func rewind(req *http.Request) bool {
 	return err == nil
 }
 
-// broken reports whether a connection failed in a way that the next one may not. Certificates and refused ports do not mend themselves.
+// broken reports whether a connection failed in a way that the next one may not. Whoever cannot connect at all is told at once: names, ports
+// and certificates do not mend themselves.
 func broken(err error) bool {
-	var dns *net.DNSError
-	if errors.As(err, &dns) {
-		return dns.IsTemporary && !dns.IsNotFound
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return false
 	}
 	var timeout net.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||

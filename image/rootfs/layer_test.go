@@ -412,6 +412,18 @@ func TestReadAndReplaceWhileWriting(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+	if !w.IsDir("/d/.") || w.IsDir("new") || w.IsDir("no") {
+		t.Error("what is a directory is not told")
+	}
+	var tapped bytes.Buffer
+	if err := w.AddLayer(bytes.NewReader(archive(t, file{name: "./d/../d/x", content: "tap"})), func(name string) io.Writer {
+		if name == "d/x" {
+			return &tapped
+		}
+		return nil
+	}); err != nil || tapped.String() != "tap" {
+		t.Errorf("got %q, %v", tapped.String(), err)
+	}
 	if err := w.Replace("/link", []byte("newer")); err != nil {
 		t.Fatal(err)
 	}

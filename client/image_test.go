@@ -1,0 +1,137 @@
+package client_test
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server"
+
+	"github.com/RelevanceAI/harvest/engine/fake"
+	"github.com/RelevanceAI/harvest/store/memory"
+)
+
+// builder makes an image of whatever it is asked for, and tells the context's content.
+type builder struct{ image.Builder }
+
+func (builder) Build(_ context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {
+	if spec.Base == "bad" {
+		return image.Image{}, errors.Remedy(errors.Newf(errors.NotFound, "nothing"), "look elsewhere")
+	}
+	text := ""
+	if opts.Context != "" {
+		data, err := os.ReadFile(opts.Context)
+		if err != nil {
+			return image.Image{}, err
+		}
+		text = string(data)
+	}
+	if opts.Log != nil {
+		opts.Progress(image.Progress{Step: "unpack", Done: 1})
+		opts.Log("files: " + text)
+	}
+	return image.Image{ID: "img_1", Names: opts.Names}, nil
+}
+
+func (builder) List(context.Context) ([]image.Image, error) {
+	return []image.Image{{ID: "img_1", Names: []string{"team/app:1"}}}, nil
+}
+
+func (builder) Collect(context.Context, image.Collection) (image.Collected, error) {
+	return image.Collected{Freed: 7}, nil
+}
+
+// images is a client of a server that has that builder.
+func images(t *testing.T) *client.Client {
+	t.Helper()
+	data := testenv.DataDir(t)
+	eng, err := fake.Open(data, fake.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: &memory.Sandboxes{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := server.New(context.WithoutCancel(t.Context()), server.Options{
+		Fleet: fleet, Images: builder{}, Volumes: eng.Volumes(), Temp: t.TempDir(),
+		Export: func(_ context.Context, _ image.Image, w io.Writer) error {
+			_, err := io.WriteString(w, strings.Repeat("archive ", 100))
+			return err
+		},
+	})
+	l, err := socket.Listen(data, client.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.ServeLocal(l) }()
+	c := client.New(data)
+	t.Cleanup(func() {
+		c.Close()
+		ctx := context.WithoutCancel(t.Context())
+		s.Stop(ctx)
+		if err := errors.Join(s.Close(), <-served, fleet.Close(ctx), eng.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// mission: B2
+func TestBuildExportCollect(t *testing.T) {
+	t.Parallel()
+	c := images(t)
+	var lines, steps []string
+	watch := client.Build{Log: func(l string) { lines = append(lines, l) }, Progress: func(p api.Progress) { steps = append(steps, p.Step) }}
+	built, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x", Names: []string{"n"}}, watch)
+	if err != nil || built.ID != "img_1" || built.Names[0] != "n" {
+		t.Errorf("got %+v, %v", built, err)
+	}
+	watch.Context = strings.NewReader("tar")
+	if _, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x"}, watch); err != nil {
+		t.Error(err)
+	}
+	if strings.Join(lines, "|") != "files: |files: tar" || len(steps) != 2 {
+		t.Errorf("got the lines %q and the steps %q", lines, steps)
+	}
+	if _, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x"}, client.Build{Context: strings.NewReader("silent")}); err != nil {
+		t.Error(err)
+	}
+	_, err = c.BuildImageWith(t.Context(), api.BuildRequest{Base: "bad"}, client.Build{})
+	if errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	gone := errors.Newf(errors.Invalid, "the directory is gone")
+	if _, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x"}, client.Build{Context: io.MultiReader(strings.NewReader("x"), failing{gone})}); err == nil {
+		t.Error("a context that breaks off builds an image")
+	}
+
+	archive, err := c.ExportImage(t.Context(), "team/app:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(archive)
+	if err != nil || len(data) != 800 || archive.Close() != nil {
+		t.Errorf("got %d bytes, %v", len(data), err)
+	}
+	if _, err := c.ExportImage(t.Context(), "nosuch"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("got %v", err)
+	}
+	if done, err := c.CollectImages(t.Context(), api.CollectRequest{}); err != nil || done.Freed != 7 || done.Images == nil {
+		t.Errorf("got %+v, %v", done, err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }

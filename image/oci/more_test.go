@@ -1,0 +1,197 @@
+package oci_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/oci"
+)
+
+// Layers that several pulls want, in several processes, are fetched once.
+// mission: B2
+func TestConcurrentPulls(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	ref := h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", strings.Repeat("1", 1<<20)), tarOf(t, "b", "2")))
+	dir := t.TempDir()
+	var fetched atomic.Int64
+	h.change(blobsOnly(func(http.ResponseWriter, *http.Request) bool { fetched.Add(1); return false }))
+	var wg sync.WaitGroup
+	for range 2 {
+		s := open(t, oci.Options{Dir: dir}) // as another process has it
+		for range 3 {
+			wg.Go(func() {
+				if got, err := pull(t, s, ref, image.BuildOptions{}); err != nil || len(got.files) != 3 {
+					t.Errorf("got %d files, %v", len(got.files), err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := fetched.Load(); n != 3 {
+		t.Errorf("three blobs were fetched %d times", n)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*.part")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a small file system")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("cannot mount a small file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	h := newHub(t)
+	noise := make([]byte, 1<<20)
+	if _, err := rand.Read(noise); err != nil {
+		t.Fatal(err)
+	}
+	_, err := pull(t, open(t, oci.Options{Dir: dir}), h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", string(noise)))), image.BuildOptions{})
+	expect(t, "a full disk", err, errors.Exhausted)
+}
+
+// Sandboxes of images trust whom the machine trusts, and an image knows whom it was made to trust.
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	ref := h.push(t, "app", imageOf(t, v1.Config{Env: []string{"SSL_CERT_FILE=/mine"}}, tarOf(t, "etc/ssl/certs/ca-certificates.crt", "old\n")))
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true}
+	der, err := x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	if err := os.WriteFile(filepath.Join(dir, "mine.crt"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plain, err := pull(t, open(t, oci.Options{}), ref, image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pull(t, open(t, oci.Options{CertificateDir: dir}), ref, image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.print == plain.print {
+		t.Error("the fingerprint does not know the certificates")
+	}
+	if got.files["etc/ssl/certs/ca-certificates.crt"] != "old\n"+text || plain.files["etc/ssl/certs/ca-certificates.crt"] != "old\n" {
+		t.Errorf("got %q", got.files)
+	}
+	if got.Config.Env["SSL_CERT_FILE"] != "/mine" || got.Config.Env["CURL_CA_BUNDLE"] != "/etc/ssl/certs/ca-certificates.crt" {
+		t.Errorf("got %v", got.Config.Env)
+	}
+}
+
+// Most registries hand out tokens.
+// mission: B2
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	ref := h.push(t, "team/app", imageOf(t, v1.Config{}, tarOf(t, "a", "1")))
+	var tokens atomic.Int64
+	h.change(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/token" {
+			user, password, _ := r.BasicAuth()
+			if r.Method == http.MethodPost {
+				user, password = r.FormValue("username"), r.FormValue("password")
+			}
+			if user != "u" || password != "p" || !strings.Contains(r.FormValue("scope"), "repository:team/app:pull") {
+				w.WriteHeader(http.StatusForbidden)
+				return true
+			}
+			if tokens.Add(1) == 1 { // once, it is too busy
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return true
+			}
+			fmt.Fprint(w, `{"token":"secret-token"}`)
+			return true
+		}
+		if r.Header.Get("Authorization") == "Bearer secret-token" {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="http://%s/token",service="x"`, h.host))
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	})
+	if _, err := pull(t, open(t, oci.Options{}), ref, as(image.Credential{User: "u", Password: "p"})); err != nil {
+		t.Error(err)
+	}
+	if tokens.Load() < 2 {
+		t.Errorf("%d tokens", tokens.Load())
+	}
+	_, err := pull(t, open(t, oci.Options{}), ref, as(image.Credential{User: "u", Password: "wrong"}))
+	expect(t, "a wrong password", err, errors.Denied)
+	if _, err := pull(t, open(t, oci.Options{}), ref, as(image.Credential{Token: "secret-token"})); err != nil {
+		t.Errorf("with a token of ours: %v", err)
+	}
+	_, err = pull(t, open(t, oci.Options{}), ref, as(image.Credential{Anonymous: true}))
+	if kind := errors.KindOf(err); kind != errors.Denied && kind != errors.Unauthenticated {
+		t.Errorf("as nobody: %v", err)
+	}
+}
+
+// as says who we are, wherever.
+func as(c image.Credential) image.BuildOptions {
+	return image.BuildOptions{Credentials: func(context.Context, string) (image.Credential, error) { return c, nil }}
+}
+
+func TestManifestsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	const oci1, config = `"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"`, `"mediaType":"application/vnd.oci.image.config.v1+json"`
+	zeros := strings.Repeat("0", 64)
+	for what, text := range map[string]string{
+		"another digest":         `{` + oci1 + `,"config":{` + config + `,"digest":"sha512:` + zeros + zeros + `","size":1},"layers":[]}`,
+		"a negative size":        `{` + oci1 + `,"config":{` + config + `,"digest":"sha256:` + zeros + `","size":-1},"layers":[]}`,
+		"a path for a digest":    `{` + oci1 + `,"config":{` + config + `,"digest":"sha256:../../../etc/passwd","size":1},"layers":[]}`,
+		"an index without end":   `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.index.v1+json","digest":"sha256:` + zeros + `","size":3}]}`,
+		"an index of odd things": `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"digest":"md5:00","size":3}]}`,
+	} {
+		h := newHub(t)
+		h.change(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/v2/" {
+				return false
+			}
+			_, _ = io.WriteString(w, text)
+			return true
+		})
+		_, err := pull(t, open(t, oci.Options{}), h.host+"/app", image.BuildOptions{})
+		if kind := errors.KindOf(err); kind != errors.Invalid && kind != errors.Unsupported && kind != errors.Unavailable {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+}
