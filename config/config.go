@@ -32,6 +32,7 @@ type Config struct {
 	OutputBytes    int64         // kept of each command's output
 	BuildCache     int64         // bytes kept of what builds have made
 	Prices         Prices        // what a sandbox costs
+	Refresh        bool          // the environment is refreshed every half hour while a server in the foreground runs
 	IdleExit       time.Duration // a server started in the background ends after so long without use; 0 means never
 	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
 	Registries     Registries
@@ -136,6 +137,7 @@ func Default(env func(string) string) Config {
 		OutputBytes:    64 << 20,
 		BuildCache:     20 << 30,
 		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, Currency: "USD"},
+		Refresh:        true,
 		IdleExit:       10 * time.Minute,
 		CertificateDir: "/usr/local/share/ca-certificates",
 		ImageLimits:    ImageLimits{Bytes: 32 << 30, Files: 4_000_000},

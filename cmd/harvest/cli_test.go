@@ -49,7 +49,7 @@ func onEngines(t *testing.T, test func(t *testing.T, h *host)) {
 func newHost(t *testing.T, engine string, setup func(env *testscript.Env) error) *host {
 	t.Helper()
 	h := &host{t: t, data: testenv.DataDir(t)}
-	h.env = &testscript.Env{Vars: append(testenv.CleanEnv(), "HARVEST_DATA="+h.data, "HARVEST_ENGINE="+engine, "HARVEST_POOL=0")}
+	h.env = &testscript.Env{Vars: append(testenv.CleanEnv(), "HARVEST_DATA="+h.data, "HARVEST_ENGINE="+engine, "HARVEST_POOL=0", "HARVEST_REFRESH=false")}
 	if setup != nil {
 		if err := setup(h.env); err != nil {
 			t.Fatal(err)

@@ -72,6 +72,7 @@ func scripts(t *testing.T, engine string, setup func(env *testscript.Env) error)
 			env.Setenv("HARVEST_DATA", data)
 			env.Setenv("HARVEST_ENGINE", engine)
 			env.Setenv("HARVEST_POOL", "0")
+			env.Setenv("HARVEST_REFRESH", "false")         // whatever time it is
 			if home, err := os.UserHomeDir(); err == nil { // where the host's python3 may have its settings
 				env.Setenv("HOME", home)
 			}
