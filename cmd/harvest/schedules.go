@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/store"
 )
 
+const refreshJob = "environment-refresh"
+
 // keepEvents is how long events are kept.
 const keepEvents = 30 * 24 * time.Hour
 
@@ -29,7 +31,7 @@ func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
 	a.then("the schedules", a.schedules.Close)
 	for _, job := range []schedule.Job{
 		// Every half hour, retried 3 times, 10 minutes at most: as the environment is to be kept fresh.
-		{Name: "environment-refresh", Kind: "refresh", Cron: "*/30 * * * *", Missed: schedule.Skip},
+		{Name: refreshJob, Kind: "refresh", Cron: "*/30 * * * *", Missed: schedule.Skip},
 		{Name: "events-prune", Kind: "prune-events", Cron: "@daily"},
 	} {
 		job.Account = personal
@@ -37,7 +39,20 @@ func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
 			return errors.Stage(err, "schedules")
 		}
 	}
-	return nil
+	return errors.Stage(a.configureRefresh(ctx), "schedules")
+}
+
+// configureRefresh has the refresh as the configuration says, if it does: otherwise it stays as its user has left it.
+func (a *App) configureRefresh(ctx context.Context) error {
+	if a.cfg.Source("refresh") == "default" {
+		return nil
+	}
+	change := a.schedules.Pause
+	if a.cfg.Refresh {
+		change = a.schedules.Resume
+	}
+	_, err := change(ctx, personal, refreshJob)
+	return err
 }
 
 // refresh renews the environment of sandboxes. Its arguments are {"image": "base", "cache_days": 7}, both optional.
