@@ -34,6 +34,7 @@ var rows = []row{
 	{"P3", "many: bursts of creates, and one every 200 ms, each until its Python has printed", benchMany},
 	{"P4", "exec `true` in a running sandbox, in process", benchExec},
 	{"P5", "exec that prints 100 MB", benchOutput},
+	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
 	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
 	{"abuse", "a fork bomb, a memory bomb and a disk filler in one sandbox; `true` in another one", benchAbuse},
