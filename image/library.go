@@ -89,7 +89,10 @@ func (l *Library) clearBuild(digits string) error {
 		return err
 	}
 	defer lock.Close()
-	return os.RemoveAll(l.path(newPrefix + digits))
+	if strings.HasPrefix(digits, snapshotPrefix) { // nobody else will ever want this lock
+		err = os.Remove(l.path(lockDir, digits))
+	}
+	return errors.Join(err, os.RemoveAll(l.path(newPrefix+digits)))
 }
 
 func (l *Library) path(names ...string) string {

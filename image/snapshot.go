@@ -21,6 +21,9 @@ import (
 // layerFile is what a snapshot adds to its root file system: a tar stream in the form of an OCI layer.
 const layerFile = "layer.tar"
 
+// snapshotPrefix begins the names of snapshots that are being made.
+const snapshotPrefix = "snapshot-"
+
 // Snapshot is what an image that was taken of a running sandbox has beside its root file system.
 type Snapshot struct {
 	Size int64  `json:"size_bytes"`     // of the layer
@@ -72,14 +75,13 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 	for i := range names {
 		names[i] = stored(opts.Owner, names[i])
 	}
-	digits := make([]byte, sha256.Size) // of the build; those of the image are known when it is written
-	_, _ = rand.Read(digits)            // never fails
-	lockName := l.path(lockDir, hex.EncodeToString(digits))
+	name := snapshotPrefix + rand.Text() // the image's digits are known when it is written
+	lockName := l.path(lockDir, name)
 	lock, err := tryLock(lockName)
 	if err != nil || lock == nil {
 		return Image{}, tarfs.Explain(err, "the snapshot")
 	}
-	temp := newPrefix + hex.EncodeToString(digits)
+	temp := newPrefix + name
 	defer func() {
 		err = errors.Join(err, os.RemoveAll(l.path(temp)), os.Remove(lockName), lock.Close())
 		err = errors.Stage(err, "image: snapshot")

@@ -202,6 +202,32 @@ func TestSnapshotOnAFullDisk(t *testing.T) {
 	snapshot(t, l, parent, "small", image.SnapshotOptions{}) // the room is there again
 }
 
+// A snapshot whose process was killed leaves nothing once the library is opened again.
+func TestKilledSnapshotLeavesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, dir, &source{})
+	parent := build(t, l, image.BuildOptions{})
+	_, err := l.Snapshot(t.Context(), parent, image.SnapshotOptions{}, func(io.Writer) error {
+		// What another process finds meanwhile, and what is left if this one is killed.
+		open(t, dir, &source{})
+		left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
+		if err != nil || len(left) != 1 {
+			t.Errorf("while it is made: %v, %v", left, err)
+			return err
+		}
+		dead := filepath.Join(dir, ".new-snapshot-DEAD")
+		return errors.Join(os.Mkdir(dead, 0o700), os.WriteFile(filepath.Join(dead, "layer.tar"), []byte("half"), 0o600), os.WriteFile(filepath.Join(dir, ".locks", "snapshot-DEAD"), nil, 0o600))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir, &source{})
+	if n := snapshots(t, dir); n != 1 {
+		t.Errorf("there are %d snapshots", n)
+	}
+}
+
 func TestSnapshotManifest(t *testing.T) {
 	t.Parallel()
 	l := open(t, t.TempDir(), &source{})

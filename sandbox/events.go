@@ -15,12 +15,16 @@ type eventData struct {
 	FailedStage string `json:"failed_stage,omitempty"`
 	Stage       *Stage `json:"stage,omitempty"` // of sandbox.stage: the step that is done
 	ImageID     string `json:"image_id,omitempty"`
+	// SnapshotID is the image of sandbox.snapshotted, and with the end of a sandbox the one that was made then. SnapshotError says why none was.
+	SnapshotID    string `json:"snapshot_id,omitempty"`
+	SnapshotError string `json:"snapshot_error,omitempty"`
 }
 
 // Drafts returns e as it is published: in the stream of the sandbox, whose name is its id, and in that of its account.
 func (e Event) Drafts() []event.Draft {
 	sb := e.Sandbox
-	data := eventData{SandboxID: sb.ID, Name: sb.Name, Status: sb.Status, Reason: sb.Reason, FailedStage: sb.FailedStage, ImageID: sb.ImageID}
+	data := eventData{SandboxID: sb.ID, Name: sb.Name, Status: sb.Status, Reason: sb.Reason, FailedStage: sb.FailedStage, ImageID: sb.ImageID,
+		SnapshotID: orDefault(e.Image, sb.SnapshotID), SnapshotError: sb.SnapshotError}
 	if e.Type == EventStage {
 		data.Stage = &e.Stage
 	}
