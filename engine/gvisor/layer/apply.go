@@ -35,7 +35,9 @@ func apply(v *view, mounted []string, r io.Reader) error {
 	for _, dir := range mounted {
 		name := path.Clean("/" + dir)[1:]
 		for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
-			f.mounted[parent] = f.mounted[parent]
+			if _, ok := f.mounted[parent]; !ok {
+				f.mounted[parent] = false
+			}
 		}
 		f.mounted[name] = true
 	}
