@@ -63,6 +63,10 @@ func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) error {
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return errors.Wrapf(err, "answer")
 	}
+	if v := visitOf(r.Context()); v != nil { // when this request is done, so is the audit log
+		s.audit(r, v, http.StatusAccepted)
+		v.audited = false
+	}
 	s.mu.Lock()
 	first := !s.asked
 	s.asked = true

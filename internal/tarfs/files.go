@@ -251,7 +251,7 @@ func move(tree Tree, from, to string, overwrite bool) error {
 	if errors.Is(err, syscall.EXDEV) {
 		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%.200q and %.200q are on different file systems", from, to), "copy it, and remove the original")
 	}
-	if errors.Is(err, syscall.ENOTEMPTY) {
+	if errors.Is(err, fs.ErrExist) { // ENOTEMPTY is one, too
 		return errors.Remedy(errors.Explainf(err, errors.Conflict, "the directory %.200q is not empty", to), "remove it first")
 	}
 	return Explain(err, to)
