@@ -56,6 +56,14 @@ func OpenLibrary(dir string, sources Sources) (*Library, error) {
 	return l, nil
 }
 
+// Look finds an image, as Find does, of the library in dir without opening it: nothing in dir is changed.
+func Look(ctx context.Context, dir, ref string) (Image, error) {
+	if _, err := os.Stat(dir); errors.IsNotExist(err) {
+		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "build it")
+	}
+	return (&Library{dir: dir}).Find(ctx, ref)
+}
+
 // clear removes leftovers and reports images that cannot be read.
 func (l *Library) clear() error {
 	entries, err := os.ReadDir(l.dir)

@@ -616,3 +616,28 @@ func TestFullDisk(t *testing.T) {
 	expect(t, "Build", err, errors.Exhausted)
 	clean(t, dir, 0)
 }
+
+func TestLookChangesNothing(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "none")
+	if _, err := image.Look(t.Context(), dir, "x"); errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
+		t.Errorf("without a library: %v", err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("it made a directory: %v", err)
+	}
+	want := build(t, open(t, dir, &source{content: "content"}), image.BuildOptions{})
+	if err := os.Mkdir(filepath.Join(dir, ".new-"+strings.Repeat("0", 64)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	got, err := image.Look(t.Context(), dir, "base")
+	if err != nil || got.ID != want.ID || len(got.Names) != 1 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if _, err := image.Look(t.Context(), dir, "y"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("what is not there: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, ".new-"+strings.Repeat("0", 64))); err != nil {
+		t.Errorf("it removed something: %v", err)
+	}
+}

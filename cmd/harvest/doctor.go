@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/image"
 )
 
 // finding is what doctor found out about one thing.
@@ -41,6 +43,9 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	for _, f := range build {
 		f.Needed = err != nil || len(images) == 0
 		findings = append(findings, f)
+	}
+	if img, err := image.Look(ctx, filepath.Join(cfg.Data, "images"), "agent"); err == nil {
+		findings = append(findings, agentImage(img))
 	}
 	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "") {
 		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
@@ -152,6 +157,26 @@ func tool(name, debianPackage, why string) finding {
 			Remedy: "apt-get install " + debianPackage + ", or as root: harvest doctor --fix"}
 	}
 	return finding{Name: name, OK: true, Detail: path}
+}
+
+// agentImage says what the agent image has, and what it could not get.
+func agentImage(img image.Image) finding {
+	f := finding{Name: "agent image", OK: len(img.Missing) == 0}
+	var has, lacks []string
+	for _, part := range img.Parts {
+		if slices.Contains([]string{"claude", "opencode", "node", "chromium", "gh"}, part.Name) {
+			has = append(has, part.Name+" "+part.Version)
+		}
+	}
+	for _, part := range img.Missing {
+		lacks = append(lacks, fmt.Sprintf("without %s: %s", part.Name, part.Reason))
+	}
+	f.Detail = fmt.Sprintf("%s, %s; %s", img.ID, size(img.Size), orDash(strings.Join(has, ", ")))
+	if !f.OK {
+		f.Detail += "; " + strings.Join(lacks, "; ")
+		f.Remedy = "where the network reaches their sites: harvest image build agent --force; all else works without them"
+	}
+	return f
 }
 
 // subordinateIDs looks for the ids that an image's users get when an ordinary user builds it.

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/agent"
 	"github.com/RelevanceAI/harvest/image/debian"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/image/oci"
@@ -35,7 +36,10 @@ func openImages(cfg config.Config) (dockerfile.Shelf, *dockerfile.Source, error)
 	}
 	builds := dockerfile.New(dockerfile.Options{Cache: cache, Run: cfg.ExecTimeout})
 	library, err := image.OpenLibrary(filepath.Join(cfg.Data, "images"), image.Sources{
-		Named:      map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: cfg.CertificateDir})},
+		Named: map[string]image.Source{
+			"base":  debian.New(debian.Options{CertificateDir: cfg.CertificateDir}),
+			"agent": agent.New(builds),
+		},
 		Registry:   registry,
 		Dockerfile: builds,
 	})
