@@ -80,7 +80,7 @@ func broadcast(p netip.Prefix) netip.Addr {
 		return netip.Addr{}
 	}
 	b := p.Addr().As4()
-	n := binary.BigEndian.Uint32(b[:]) | 1<<(32-p.Bits()) - 1
+	n := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)
 	binary.BigEndian.PutUint32(b[:], n)
 	return netip.AddrFrom4(b)
 }

@@ -188,7 +188,12 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 	z.set("six.example", "2001:db8::10")
 	for _, a := range []string{"203.0.113.10", "203.0.113.11", "203.0.113.12", "203.0.113.13", "203.0.113.50", "203.0.113.66", "[2001:db8::10]"} {
 		w.serve("tcp", a+":443", hello(t, a))
-		w.serve("tcp", a+":80", listen(t, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n"); _, _ = io.Copy(io.Discard, c) }))
+		w.serve("tcp", a+":80", listen(t, func(c net.Conn) {
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+			}
+			_, _ = io.Copy(io.Discard, c)
+		}))
 		w.serve("tcp", a+":22", listen(t, func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-x\r\n"); _, _ = io.Copy(io.Discard, c) }))
 	}
 
