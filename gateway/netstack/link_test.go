@@ -365,7 +365,7 @@ func TestEndsAreCarried(t *testing.T) {
 			t.Errorf("a reset reads as %v", err)
 		}
 	}
-	if c, err = w.guest.dial(t, "203.0.113.7:3"); err != nil {
+	if _, err = w.guest.dial(t, "203.0.113.7:3"); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool { return w.Stats().Open == 1 })
