@@ -288,10 +288,13 @@ func TestAFloodIsBounded(t *testing.T) {
 			}
 		}
 	}
-	_ = w.end.SetReadDeadline(time.Time{})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n := len(w.dialled); n == 0 || n > 2500 {
+	dialled := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.dialled)
+	}
+	waitFor(t, func() bool { return dialled() > 0 })
+	if n := dialled(); n > 2500 {
 		t.Errorf("of 5000 attempts %d were dialled", n)
 	}
 }
