@@ -256,15 +256,42 @@ func (g *Gateway) Close() error {
 		c.cut()
 	}
 	g.pings.close()
+	g.waitAborting()
 	g.stack.Close()
 	g.link.close()
-	g.wg.Wait()
 	if g.link.IsAttached() {
 		<-g.link.done
 	}
 	g.stack.Wait()
 	g.denied.flush()
 	return nil
+}
+
+// closeTime is the most that Close waits for what still runs.
+const closeTime = 10 * time.Second
+
+// waitAborting waits for what runs. Handshakes may still begin meanwhile, so it ends endpoints again and again; a stack that was closed would
+// never tell those that they have failed.
+func (g *Gateway) waitAborting() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.wg.Wait()
+	}()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(closeTime); ; {
+		for _, e := range g.stack.RegisteredEndpoints() {
+			e.Abort()
+		}
+		select {
+		case <-done:
+			return
+		case <-end:
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // target describes where a connection of the sandbox to addr leads.

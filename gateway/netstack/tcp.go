@@ -98,7 +98,7 @@ func (g *Gateway) acceptTCP(r *tcp.ForwarderRequest, bufferSize int) {
 	}
 	guest, err := accept(r, bufferSize)
 	if err != nil {
-		_ = up.Close()
+		abort(up)
 		return
 	}
 	g.relay(guest, up, dst, port)
