@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
@@ -24,6 +26,7 @@ type buildFlags struct {
 	secrets   []string
 	pull      bool
 	directory string
+	ignore    string // the file beside which NAME.dockerignore may be
 }
 
 func (c *cli) imageBuild() *cobra.Command {
@@ -46,7 +49,7 @@ A registry's login comes from a secret with REGISTRY_SERVER, REGISTRY_USERNAME a
 			if err := c.readBuild(&req, &flags, args); err != nil {
 				return err
 			}
-			return c.buildImage(cmd.Context(), req, flags.directory)
+			return c.buildImage(cmd.Context(), req, flags.directory, flags.ignore)
 		},
 	}, formatName)
 	f := cmd.Flags()
@@ -74,7 +77,7 @@ func (c *cli) imagePull() *cobra.Command {
 		Args:    count(1, 1, "one name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Base = args[0]
-			return c.buildImage(cmd.Context(), req, "")
+			return c.buildImage(cmd.Context(), req, "", "")
 		},
 	}, formatName)
 	cmd.Flags().StringArrayVarP(&req.Names, "tag", "t", nil, "what else to call the image; repeatable")
@@ -83,14 +86,11 @@ func (c *cli) imagePull() *cobra.Command {
 	return cmd
 }
 
-// buildImage builds and shows an image. directory is the build context, "" for none.
-func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory string) error {
+// buildImage builds and shows an image. directory is the build context, "" for none, and file the Dockerfile's.
+func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory, file string) error {
 	with := client.Build{}
 	if directory != "" {
-		files, err := contextOf(ctx, directory)
-		if err != nil {
-			return err
-		}
+		files := contextOf(ctx, directory, file)
 		defer files.Close()
 		with.Context = files
 	}
@@ -112,14 +112,11 @@ func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory st
 	return c.show(oneImage(built))
 }
 
-// contextOf returns the files of a build context as a tar stream.
-func contextOf(ctx context.Context, directory string) (io.ReadCloser, error) {
-	root, err := os.OpenRoot(directory)
-	if err != nil {
-		return nil, errors.Remedy(tarfs.Explain(err, directory), "name a directory as the build context")
-	}
-	defer root.Close()
-	return tarfs.Open(ctx, root, ".")
+// contextOf returns the files of a build context as a tar stream, without those that its .dockerignore names.
+func contextOf(ctx context.Context, directory, file string) io.ReadCloser {
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(dockerfile.Pack(ctx, directory, file, w)) }()
+	return r
 }
 
 // readBuild makes the request of arguments and flags.
@@ -141,6 +138,15 @@ func (c *cli) readBuild(req *api.BuildRequest, flags *buildFlags, args []string)
 		}
 		if req.Dockerfile, err = c.dockerfile(flags.file, flags.directory); err != nil {
 			return err
+		}
+		if flags.ignore = flags.file; flags.ignore == "-" {
+			flags.ignore = ""
+		}
+		if flags.ignore == "" && flags.directory != "" {
+			flags.ignore = filepath.Join(flags.directory, "Dockerfile")
+		}
+		if info, err := os.Stat(flags.directory); flags.directory != "" && (err != nil || !info.IsDir()) {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the build context %s is not a directory that can be read", flags.directory), "name a directory as the build context")
 		}
 	}
 	if flags.pull {

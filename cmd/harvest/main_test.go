@@ -63,8 +63,15 @@ func gvisorSetup(t *testing.T) func(env *testscript.Env) error {
 }
 
 func scripts(t *testing.T, engine string, setup func(env *testscript.Env) error) {
+	t.Helper()
+	scriptsIn(t, "testdata/script", engine, setup)
+}
+
+// scriptsIn runs the scripts of a directory.
+func scriptsIn(t *testing.T, dir, engine string, setup func(env *testscript.Env) error) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {

@@ -264,34 +264,34 @@ func (c *Cache) Usage() (Usage, error) {
 	return u, err
 }
 
-// Prune removes what was not used for longer than unused, if that is positive, and then the longest unused until at most max bytes are
-// left, if max is not negative. What a build under way may use stays. It returns how many bytes that gave back.
-func (c *Cache) Prune(ctx context.Context, unused time.Duration, max int64) (int64, error) {
+// Collect removes what was last used before that time, and then the longest unused until at most max bytes are left, unless max is
+// negative. What a build under way may use stays. If dry, it only says what it would remove.
+func (c *Cache) Collect(ctx context.Context, before time.Time, max int64, dry bool) (freed, left int64, err error) {
 	all, keep, err := c.items()
 	if err != nil {
-		return 0, err
-	}
-	var total, freed int64
-	for _, it := range all {
-		total += it.size
+		return 0, 0, err
 	}
 	for _, it := range all {
-		old := unused > 0 && time.Since(it.used) > unused
-		if !it.used.Before(keep) || !old && (max < 0 || total <= max) {
+		left += it.size
+	}
+	for _, it := range all {
+		if !it.used.Before(keep) || !it.used.Before(before) && (max < 0 || left <= max) {
 			continue
 		}
 		if err := context.Cause(ctx); err != nil {
-			return freed, err
+			return freed, left, err
 		}
-		if err := c.remove(it.name); err != nil {
-			return freed, errors.Wrapf(err, "prune the build cache")
+		if !dry {
+			if err := c.remove(it.name); err != nil {
+				return freed, left, errors.Wrapf(err, "collect the build cache")
+			}
 		}
-		total, freed = total-it.size, freed+it.size
+		freed, left = freed+it.size, left-it.size
 	}
-	if freed > 0 {
-		logf.Infof(ctx, "build cache: %d bytes removed, %d left", freed, total)
+	if freed > 0 && !dry {
+		logf.Infof(ctx, "build cache: %d bytes removed, %d left", freed, left)
 	}
-	return freed, nil
+	return freed, left, nil
 }
 
 func (c *Cache) remove(name string) error {

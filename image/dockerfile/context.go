@@ -93,6 +93,7 @@ func (t *tree) addContext(name string, used *budget) error {
 		if err := used.take(hdr.Size); err != nil {
 			return err
 		}
+		hdr.Uid, hdr.Gid = 0, 0 // owners mean nothing on another machine
 		if err := t.addEntry(hdr, func() (content, error) { return at(f, hdr.Size) }); err != nil {
 			return err
 		}

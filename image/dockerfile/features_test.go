@@ -433,7 +433,7 @@ func TestPrune(t *testing.T) {
 	if err != nil || usage.Layers != 2 || usage.Bytes == 0 {
 		t.Fatalf("got %+v, %v", usage, err)
 	}
-	if freed, err := b.cache.Prune(t.Context(), time.Hour, -1); err != nil || freed != 0 {
+	if freed, _, err := b.source.Collect(t.Context(), time.Now().Add(-time.Hour), -1, false); err != nil || freed != 0 {
 		t.Errorf("fresh layers were removed: %d, %v", freed, err)
 	}
 	end := b.cache.begin()
@@ -442,11 +442,14 @@ func TestPrune(t *testing.T) {
 			t.Errorf("%s is no layer", key)
 		}
 	}
-	if freed, err := b.cache.Prune(t.Context(), 0, 0); err != nil || freed != 0 {
+	if freed, _, err := b.cache.Collect(t.Context(), time.Time{}, 0, false); err != nil || freed != 0 {
 		t.Errorf("layers that a build uses were removed: %d, %v", freed, err)
 	}
 	end()
-	if freed, err := b.cache.Prune(t.Context(), 0, 0); err != nil || freed != usage.Bytes {
+	if freed, _, err := b.cache.Collect(t.Context(), time.Time{}, 0, true); err != nil || freed != usage.Bytes {
+		t.Errorf("%d bytes would be freed of %d, %v", freed, usage.Bytes, err)
+	}
+	if freed, left, err := b.cache.Collect(t.Context(), time.Now(), -1, false); left != 0 || err != nil || freed != usage.Bytes {
 		t.Errorf("%d bytes were freed of %d, %v", freed, usage.Bytes, err)
 	}
 	before := b.runner.starts()

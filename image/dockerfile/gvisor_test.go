@@ -115,9 +115,9 @@ func newSite(t *testing.T) *site {
 	source.Connect(s.shelf, s.fleet.Builds())
 	t.Cleanup(func() {
 		ctx := context.Background()
-		all, err := s.fleet.List(ctx, "test", sandbox.Filter{})
+		all, err := s.fleet.List(ctx, "personal", sandbox.Filter{})
 		for _, sb := range all {
-			err = errors.Join(err, s.fleet.Destroy(ctx, "test", sb.ID))
+			err = errors.Join(err, s.fleet.Destroy(ctx, "personal", sb.ID))
 		}
 		if err := errors.Join(err, source.Close(ctx), s.fleet.Close(ctx), eng.Close(), volumes.Close()); err != nil {
 			t.Error(err)
@@ -142,12 +142,12 @@ func (s *site) build(spec image.Spec, opts image.BuildOptions) image.Image {
 // run runs a command in a sandbox of the image and returns its output.
 func (s *site) run(img image.Image, args ...string) string {
 	s.t.Helper()
-	sb, err := s.fleet.Create(s.t.Context(), "test", sandbox.Request{Image: img.ID})
+	sb, err := s.fleet.Create(s.t.Context(), "personal", sandbox.Request{Image: img.ID})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer s.fleet.Destroy(s.t.Context(), "test", sb.ID)
-	x, err := s.fleet.Exec(s.t.Context(), "test", sb.ID, sandbox.ExecRequest{Args: args})
+	defer s.fleet.Destroy(s.t.Context(), "personal", sb.ID)
+	x, err := s.fleet.Exec(s.t.Context(), "personal", sb.ID, sandbox.ExecRequest{Args: args})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -208,5 +208,138 @@ CMD ["hello"]
 	}
 	if n := s.buildSandboxes() - before; n != 1 {
 		t.Errorf("a change in the middle started %d sandboxes, want 1", n)
+	}
+}
+
+// online skips the test where sandboxes reach no package registry.
+func (s *site) online() {
+	s.t.Helper()
+	sb, err := s.fleet.Create(s.t.Context(), "personal", sandbox.Request{Network: sandbox.Network{Mode: "default"}})
+	if err != nil {
+		s.t.Skipf("sandboxes have no network here: %v", err)
+	}
+	defer s.fleet.Destroy(s.t.Context(), "personal", sb.ID)
+	x, err := s.fleet.Exec(s.t.Context(), "personal", sb.ID, sandbox.ExecRequest{Args: []string{"apt-get", "update", "-qq"}, Timeout: time.Minute})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if res, err := x.Wait(s.t.Context()); err != nil || res.ReturnCode != 0 {
+		s.t.Skipf("Debian's packages cannot be reached from a sandbox: %v, %s", err, res.Stderr)
+	}
+}
+
+// project is a Dockerfile in the style of a well-known sort of project.
+type project struct {
+	name, text string
+	files      map[string]string
+	args       []string // what to run in the image
+	want       string   // of its output
+	online     bool
+	opts       image.BuildOptions
+}
+
+var projects = []project{
+	{name: "static binary from scratch", files: map[string]string{"main.c": "#include <stdio.h>\nint main(void) { puts(VERSION); return 0; }\n"},
+		text: `ARG VERSION=dev
+FROM base AS build
+ARG VERSION
+WORKDIR /src
+RUN --mount=type=bind,source=main.c,target=main.c --mount=type=cache,target=/root/.ccache \
+    gcc -static -DVERSION="\"${VERSION}\"" -o /app main.c && date >>/root/.ccache/used
+FROM scratch
+COPY --from=build --chmod=755 /app /app
+USER 65532:65532
+ENTRYPOINT ["/app"]
+`, args: []string{"/app"}, want: "dev\n"},
+	{name: "Python application", files: map[string]string{
+		"pyproject.toml": "[project]\nname = \"greet\"\nversion = \"1.0\"\n", "src/greet/__init__.py": "def greet(who):\n    return f'hello {who}'\n",
+		"src/greet/__main__.py": "import os\nfrom greet import greet\nprint(greet(os.environ['WHO']), os.getuid(), __import__('sys').flags.dont_write_bytecode)\n",
+		"tests/test_greet.py":   "import unittest\nfrom greet import greet\n\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(greet('x'), 'hello x')\n",
+		".dockerignore":         "**/__pycache__\n*.md\n", "README.md": "not copied\n",
+	}, text: `FROM base AS build
+ENV PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app/src
+RUN groupadd -g 1500 app && useradd -u 1500 -g app -m app
+WORKDIR /app
+COPY --chown=app:app . .
+USER app
+RUN --mount=type=secret,id=token,uid=1500 test "$(cat /run/secrets/token)" = s3cr3t-canary
+RUN --network=none <<EOF
+set -e
+python3 -m unittest discover -s tests
+test ! -e README.md
+EOF
+FROM build
+ENV WHO=world
+HEALTHCHECK --interval=30s CMD python3 -m greet
+CMD ["python3", "-m", "greet"]
+`, args: []string{"python3", "-m", "greet"}, want: "hello world 1500 1\n", opts: image.BuildOptions{Secrets: map[string][]byte{"token": []byte("s3cr3t-canary")}}},
+	{name: "static site behind nginx", online: true, files: map[string]string{"site/index.html": "<h1>it works</h1>\n", "site/draft.html": "no\n"}, text: `FROM base AS server
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked apt-get update \
+ && apt-get install -y --no-install-recommends nginx-light && rm -rf /var/lib/apt/lists/*
+FROM server
+COPY --exclude=draft.html site /var/www/html
+COPY <<EOF /etc/nginx/conf.d/site.conf
+server { listen 8080; root /var/www/html; }
+EOF
+RUN nginx -t
+EXPOSE 8080
+STOPSIGNAL SIGQUIT
+CMD ["nginx", "-g", "daemon off;"]
+`, args: []string{"sh", "-c", "nginx && curl -s http://127.0.0.1:8080/ && ls /var/www/html/draft.html 2>/dev/null || true"}, want: "<h1>it works</h1>\n"},
+	{name: "Node application", online: true, files: map[string]string{"package.json": `{"name":"app","version":"1.0.0","private":true}`, "index.js": "console.log('node', [1, 2, 3].map(n => n * 2).join())\n"},
+		text: `FROM base AS deps
+WORKDIR /app
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked apt-get update && apt-get install -y --no-install-recommends nodejs
+COPY package.json .
+RUN node -e 'const p = require("./package.json"); require("fs").writeFileSync("lock", p.name + "@" + p.version)'
+FROM deps
+COPY index.js .
+CMD ["node", "index.js"]
+`, args: []string{"sh", "-c", "cat /app/lock && echo && node /app/index.js"}, want: "app@1.0.0\nnode 2,4,6\n"},
+}
+
+// TestProjects builds projects twice: the second time nothing runs, and the image is the same.
+//
+// mission: B2
+func TestProjects(t *testing.T) {
+	for _, p := range projects {
+		t.Run(p.name, func(t *testing.T) {
+			s := newSite(t)
+			if p.online {
+				s.online()
+			}
+			dir := t.TempDir()
+			write(t, dir, p.files)
+			p.opts.Context = dir
+			img := s.build(image.Spec{Dockerfile: p.text}, p.opts)
+			if out := s.run(img, p.args...); out != p.want {
+				t.Errorf("got %q, want %q", out, p.want)
+			}
+			before := s.buildSandboxes()
+			if again := s.build(image.Spec{Dockerfile: p.text}, p.opts); again.ID != img.ID || s.buildSandboxes() != before {
+				t.Errorf("the second build is %s and not %s, and started %d sandboxes", again.ID, img.ID, s.buildSandboxes()-before)
+			}
+		})
+	}
+}
+
+// TestIsolation shows that RUN reaches nothing but its sandbox, and that a RUN that never ends is ended.
+//
+// mission: A3
+func TestIsolation(t *testing.T) {
+	s := newSite(t)
+	img := s.build(image.Spec{Base: "base", Commands: []string{"RUN dmesg 2>/dev/null | head -1 >/kernel; id -u >/id; ls /proc | grep -c '^[0-9]' >/processes"}}, image.BuildOptions{})
+	if out := s.run(img, "cat", "/kernel", "/id"); !strings.Contains(out, "gVisor") || !strings.HasSuffix(out, "0\n") {
+		t.Errorf("got %q", out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	_, err := s.shelf.Build(ctx, image.Spec{Base: "base", Commands: []string{"RUN sleep 1000"}}, image.BuildOptions{})
+	if errors.KindOf(err) != errors.Timeout && errors.KindOf(err) != errors.Canceled {
+		t.Errorf("got %v", err)
+	}
+	left, err := s.fleet.List(t.Context(), "harvest-build", sandbox.Filter{})
+	if err != nil || len(left) > 0 {
+		t.Errorf("sandboxes of builds are left: %v, %v", left, err)
 	}
 }

@@ -75,6 +75,11 @@ func New(opts Options) *Source {
 	return &Source{opts: opts, slots: make(chan struct{}, opts.AtOnce), locks: map[string]chan struct{}{}, ends: map[*build]context.CancelCauseFunc{}}
 }
 
+// Collect implements image.Cache.
+func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry bool) (freed, left int64, err error) {
+	return s.opts.Cache.Collect(ctx, before, size, dry)
+}
+
 // Close ends all builds and waits until they are gone.
 func (s *Source) Close(ctx context.Context) error {
 	s.mu.Lock()
@@ -263,7 +268,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 		err = errors.Explainf(err, errors.KindOf(cause), "%s", errors.Message(cause))
 	}
 	if err == nil {
-		_, err = s.opts.Cache.Prune(ctx, 0, s.opts.Cache.max)
+		_, _, err = s.opts.Cache.Collect(ctx, time.Time{}, s.opts.Cache.max, false)
 	}
 	return contents, errors.Stage(err, "image: build")
 }

@@ -1,0 +1,213 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// state is what a tree holds, by name.
+func stateOf(t *testing.T, tr *tree) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	if err := tr.root.walk("/", func(name string, f *file) error {
+		sum, err := f.digest()
+		all[name] = fmt.Sprintf("%c %o %s %s", f.typ, f.mode, f.link, sum)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// change makes a random layer over what a tree has, as an instruction would.
+func change(r *rand.Rand, over *tree, w *bytes.Buffer) {
+	tw := tar.NewWriter(w)
+	defer tw.Close()
+	names := []string{"a", "b", "a/x", "a/y", "b/x", "a/x/p", "a/x/q"}
+	for range 1 + r.IntN(5) {
+		name := names[r.IntN(len(names))]
+		if dir, _, err := over.lookup(filepath.Dir("/"+name), false); err != nil || dir == nil || !dir.isDir() {
+			continue
+		}
+		old, _, _ := over.lookup("/"+name, false)
+		var hdr tar.Header
+		data := ""
+		switch kind := r.IntN(5); {
+		case kind == 0 && old != nil:
+			hdr = tar.Header{Typeflag: tar.TypeReg, Name: filepath.Join(filepath.Dir(name), whiteout+filepath.Base(name))}
+			over.remove("/" + name)
+		case kind == 1 && (old == nil || old.isDir()):
+			hdr = tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(0o700 + r.IntN(8))}
+			_ = over.put("/"+name, fromHeader(&hdr, nil))
+		case kind == 2 && old != nil && old.isDir():
+			hdr = tar.Header{Typeflag: tar.TypeReg, Name: name + "/" + opaque}
+			clear(old.children)
+		default:
+			data = fmt.Sprint(r.IntN(1000))
+			hdr = tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data))}
+			over.remove("/" + name)
+			_ = over.put("/"+name, &file{typ: tar.TypeReg, mode: 0o600, size: hdr.Size, content: text(data)})
+		}
+		_ = tw.WriteHeader(&hdr)
+		_, _ = tw.Write([]byte(data))
+	}
+}
+
+// TestMergedLayersAreWhatTheyWere shows that one merged layer makes of any base what the layers make one after the other.
+func TestMergedLayersAreWhatTheyWere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var base bytes.Buffer
+		tw := tar.NewWriter(&base)
+		dirEntry(tw, "a", 0o755)
+		fileEntry(tw, "a/x", "base", 0o644)
+		dirEntry(tw, "b", 0o755)
+		fileEntry(tw, "b/x", "base", 0o644)
+		if err := tw.Close(); err != nil {
+			t.Fatal(err)
+		}
+		baseFile := filepath.Join(dir, "base.tar")
+		if err := os.WriteFile(baseFile, base.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want := newTree()
+		if err := want.addTar(baseFile); err != nil {
+			t.Fatal(err)
+		}
+		var layers []string
+		for i := range 4 {
+			var b bytes.Buffer
+			change(r, want, &b)
+			name := filepath.Join(dir, fmt.Sprint(i))
+			if err := os.WriteFile(name, b.Bytes(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			layers = append(layers, name)
+		}
+		var b bytes.Buffer
+		ok, err := merge(&b, layers)
+		if err != nil || !ok {
+			t.Fatalf("seed %d: %t, %v", seed, ok, err)
+		}
+		merged := filepath.Join(dir, "merged")
+		if err := os.WriteFile(merged, b.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := newTree()
+		for _, name := range []string{baseFile, merged} {
+			if err := got.addTar(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a, b := fmt.Sprint(stateOf(t, want)), fmt.Sprint(stateOf(t, got)); a != b {
+			t.Fatalf("seed %d: merged\n%s, want\n%s", seed, b, a)
+		}
+		_ = want.Close()
+		_ = got.Close()
+	}
+}
+
+func TestMergeKeepsHardLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name string, fill func(tw *tar.Writer)) string {
+		var b bytes.Buffer
+		tw := tar.NewWriter(&b)
+		fill(tw)
+		_ = tw.Close()
+		full := filepath.Join(dir, name)
+		if err := os.WriteFile(full, b.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return full
+	}
+	linked := file("linked", func(tw *tar.Writer) {
+		fileEntry(tw, "f", "one", 0o644)
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "g", Linkname: "f"})
+	})
+	replaced := file("replaced", func(tw *tar.Writer) { fileEntry(tw, "f", "two", 0o644) })
+	both := file("both", func(tw *tar.Writer) {
+		fileEntry(tw, "g", "three", 0o644)
+		fileEntry(tw, "f", "two", 0o644)
+	})
+	var b bytes.Buffer
+	if ok, err := merge(&b, []string{linked, replaced}); ok || err != nil {
+		t.Errorf("a hard link lost its file: %t, %v", ok, err)
+	}
+	b.Reset()
+	if ok, err := merge(&b, []string{linked, both}); !ok || err != nil {
+		t.Errorf("got %t, %v", ok, err)
+	}
+	if names := strings.Join(tarNames(t, &b), " "); names != "g f" {
+		t.Errorf("got %s", names)
+	}
+	if _, err := merge(&b, []string{filepath.Join(dir, "none")}); err == nil {
+		t.Error("a missing layer was merged")
+	}
+}
+
+// TestDeltaFollowsSnapshots shows what of two snapshots makes a layer.
+func TestDeltaFollowsSnapshots(t *testing.T) {
+	t.Parallel()
+	snapshot := func(fill func(tw *tar.Writer)) *bytes.Buffer {
+		var b bytes.Buffer
+		tw := tar.NewWriter(&b)
+		fill(tw)
+		_ = tw.Close()
+		return &b
+	}
+	out, err := os.CreateTemp(t.TempDir(), "layer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	first := snapshot(func(tw *tar.Writer) {
+		dirEntry(tw, "d", 0o755)
+		fileEntry(tw, "d/same", "same", 0o644)
+		fileEntry(tw, "d/changed", "old", 0o644)
+		fileEntry(tw, "d/gone", "x", 0o644)
+		dirEntry(tw, "tree", 0o755)
+		fileEntry(tw, "tree/below", "x", 0o644)
+		fileEntry(tw, "f", "content", 0o644)
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "g", Linkname: "f"})
+		fileEntry(tw, "secret", "canary", 0o400)
+	})
+	hidden := func(name string) bool { return name == "/secret" }
+	before, err := (&delta{before: index{}, hidden: hidden}).run(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = (&delta{out: out, before: before, hidden: hidden}).run(snapshot(func(tw *tar.Writer) {
+		dirEntry(tw, "d", 0o755)
+		fileEntry(tw, "d/same", "same", 0o644)
+		fileEntry(tw, "d/changed", "new", 0o644)
+		fileEntry(tw, "f", "CONTENT", 0o644)
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "g", Linkname: "f"})
+		fileEntry(tw, ".wh.fromimage", "", 0o600)
+		fileEntry(tw, "secret", "canary2", 0o400)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(data, []byte("canary")) {
+		t.Error("what is hidden is in the layer")
+	}
+	if names := strings.Join(tarNames(t, bytes.NewBuffer(data)), " "); names != "d/changed f g .wh.fromimage d/.wh.gone .wh.tree" {
+		t.Errorf("got %s", names)
+	}
+	if _, err := (&delta{before: index{}}).run(strings.NewReader("no archive")); err == nil {
+		t.Error("a broken snapshot was taken")
+	}
+}
