@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	ignoreName = ".dockerignore"
-	maxIgnore  = 1 << 20
+	ignoreName  = ".dockerignore"
+	contextName = "the build context"
+	maxIgnore   = 1 << 20
 )
 
 // Limits of a build context.

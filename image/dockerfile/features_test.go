@@ -41,11 +41,15 @@ func TestCacheFollowsChanges(t *testing.T) {
 	}
 	again.want(map[string]string{"/y": "AA", "/c": "B", "/x": ""})
 	files["unused"] = "2"
-	if img := build("another context", 0, files, text, image.BuildOptions{}); img.spec.Context == first.spec.Context {
-		t.Error("the digest does not follow the context")
+	if img := build("another file that nothing uses", 0, files, text, image.BuildOptions{}); img.spec.Context != first.spec.Context {
+		t.Error("the digest follows a file that nothing uses")
 	}
 	files["b"] = "BB"
-	build("the last file", 1, files, text, image.BuildOptions{}).want(map[string]string{"/y": "AA", "/c": "BB", "/x": ""})
+	img := build("the last file", 1, files, text, image.BuildOptions{})
+	img.want(map[string]string{"/y": "AA", "/c": "BB", "/x": ""})
+	if img.spec.Context == first.spec.Context {
+		t.Error("the digest does not follow the context")
+	}
 	files["a"] = "A2"
 	build("the first file", 2, files, text, image.BuildOptions{}).want(map[string]string{"/y": "A2A2", "/c": "BB"})
 	build("a comment", 0, files, "# why\n"+text+"\n# because\n", image.BuildOptions{})

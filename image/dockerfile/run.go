@@ -56,6 +56,11 @@ func (x *executor) bound(m mount) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
+	return m.shown(from, what)
+}
+
+// shown finds a bind mount's source in a tree.
+func (m mount) shown(from *tree, what string) (*file, error) {
 	f, _, err := from.lookup(m.Source, true)
 	if err == nil && f == nil {
 		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.Source, what), "correct the name, or see whether %s leaves it out", ignoreName)
@@ -70,6 +75,11 @@ func (x *executor) bindDigest(m mount) (string, error) {
 	}
 	x.hashing.Lock()
 	defer x.hashing.Unlock()
+	return f.anyDigest()
+}
+
+// anyDigest is the hash of a file and its mode, or of a directory with all below it.
+func (f *file) anyDigest() (string, error) {
 	if f.isDir() {
 		return f.treeDigest()
 	}

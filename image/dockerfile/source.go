@@ -178,7 +178,7 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 			return spec, nil, errors.Stage(err, "image: context")
 		}
 		defer files.Close()
-		if spec.Context, err = files.root.treeDigest(); err != nil {
+		if spec.Context, err = p.contextDigest(files); err != nil {
 			return spec, nil, errors.Stage(err, "image: context")
 		}
 	}
@@ -235,6 +235,45 @@ func (p *plan) usesContext() bool {
 		}
 	}
 	return false
+}
+
+// contextDigest is the hash of what the steps take of the build context: other files make no difference.
+func (p *plan) contextDigest(files *tree) (string, error) {
+	var sums []string
+	add := func(line int, sum string, err error) error {
+		sums = append(sums, sum)
+		return p.doc.at(line, err)
+	}
+	for _, s := range p.order {
+		for _, st := range s.steps {
+			if st.copy != nil && st.copy.fromContext() {
+				all, err := st.copy.pick(files, contextName)
+				sum := ""
+				if err == nil {
+					sum, err = st.copy.digest(all)
+				}
+				if err := add(st.line, sum, err); err != nil {
+					return "", err
+				}
+			}
+			if st.run == nil {
+				continue
+			}
+			for _, m := range st.run.Mounts {
+				if m.Type == string(instructions.MountTypeBind) && (m.From == "" || m.From == "context") {
+					f, err := m.shown(files, contextName)
+					sum := ""
+					if err == nil {
+						sum, err = f.anyDigest()
+					}
+					if err := add(st.line, sum, err); err != nil {
+						return "", err
+					}
+				}
+			}
+		}
+	}
+	return "sha256:" + hash(sums...), nil
 }
 
 func (c *copying) fromContext() bool {

@@ -242,7 +242,7 @@ func (x *executor) prepareDir(d *workdir) (*work, error) {
 func (x *executor) sourceTree(from string) (*tree, string, error) {
 	if from == "" || from == "context" {
 		t, err := x.context()
-		return t, "the build context", err
+		return t, contextName, err
 	}
 	src := x.s.sources[from]
 	t, err := x.results[src].files()
