@@ -1,0 +1,107 @@
+package sandbox_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/dockerfile"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// buildAccount is whose the sandboxes of builds are.
+const buildAccount = "harvest-build"
+
+// mission: B2
+func TestBuildsRunInSandboxes(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.caps.Snapshot = true
+	w.opts.Quotas = sandbox.Quotas{Sandboxes: 1}
+	f := w.open(t)
+	create(t, f, sandbox.Request{}) // the quota of accounts does not concern builds
+	m, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default", Title: "RUN true", Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := f.List(t.Context(), buildAccount, sandbox.Filter{})
+	if err != nil || len(list) != 1 || list[0].Limits.CPU != 8 || list[0].Limits.Memory != 8<<30 || list[0].Volumes[0].Name != "c" {
+		t.Fatalf("got %+v, %v", list, err)
+	}
+	if own, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(own) != 1 {
+		t.Errorf("an account sees sandboxes of builds: %+v, %v", own, err)
+	}
+	var out bytes.Buffer
+	code, err := m.Run(t.Context(), dockerfile.Command{Args: []string{"echo", "hello"}, Dir: "/", Stdout: &out, Stderr: io.Discard})
+	if err != nil || code != 0 || !strings.Contains(out.String(), "hello") {
+		t.Errorf("got %d, %v, %q", code, err, &out)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(time.Millisecond, cancel)
+	if _, err := m.Run(ctx, dockerfile.Command{Args: []string{"run"}, Dir: "/", Stdout: io.Discard, Stderr: io.Discard}); errors.KindOf(err) != errors.Canceled {
+		t.Errorf("a command that is given up: %v", err)
+	}
+	if _, err := m.Run(t.Context(), dockerfile.Command{Dir: "/"}); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("no command: %v", err)
+	}
+	if err := m.CopyIn(t.Context(), "/x", strings.NewReader("")); err != nil {
+		t.Errorf("copy: %v", err)
+	}
+	if err := m.Snapshot(t.Context(), io.Discard); err != nil {
+		t.Errorf("snapshot: %v", err)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := m.Snapshot(t.Context(), io.Discard); err == nil {
+		t.Error("a machine that has ended has a snapshot")
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Errorf("Close again: %v", err)
+	}
+}
+
+func TestBuildsNeedSnapshots(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.caps.Snapshot, w.caps.Network, w.caps.Limits = false, false, nil
+	f := w.open(t)
+	_, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default"})
+	wantError(t, err, errors.Unsupported, "cannot build images")
+	w.caps.Snapshot = true
+	f = w.open(t)
+	m, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBuildsEndWithTheServer shows that the next server removes the sandboxes of builds, for which nobody waits any more.
+func TestBuildsEndWithTheServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.caps.Snapshot = true
+		f := w.open(t)
+		kept := create(t, f, sandbox.Request{})
+		if _, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none"}); err != nil {
+			t.Fatal(err)
+		}
+		f = w.restart(t, f)
+		synctest.Wait()
+		if list, err := f.List(t.Context(), buildAccount, sandbox.Filter{}); err != nil || len(list) != 0 {
+			t.Errorf("left: %+v, %v", list, err)
+		}
+		if got := get(t, f, kept.ID); got.Status != sandbox.Running {
+			t.Errorf("another sandbox is %s", got.Status)
+		}
+	})
+}
