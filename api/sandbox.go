@@ -104,6 +104,8 @@ type SandboxFilter struct {
 	Tags   map[string]string // ?tag=key=value, repeatable
 	Limit  int               // ?limit=, at most MaxPage
 	Cursor string            // ?cursor=, from List.NextCursor
+
+	Everyone bool // ?everyone=true: those of all accounts; for the server's operator
 }
 
 // Sizes of pages.

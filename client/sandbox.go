@@ -23,6 +23,9 @@ func (c *Client) Sandboxes(ctx context.Context, filter api.SandboxFilter) ([]api
 	if filter.All {
 		query.Set("all", "true")
 	}
+	if filter.Everyone {
+		query.Set("everyone", "true")
+	}
 	if filter.Name != "" {
 		query.Set("name", filter.Name)
 	}
@@ -49,6 +52,11 @@ func (c *Client) Sandbox(ctx context.Context, ref string) (api.Sandbox, error) {
 // DestroySandbox ends a sandbox and releases all it holds. It is repeatable.
 func (c *Client) DestroySandbox(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref), nil, nil, nil)
+}
+
+// DestroyAnySandbox is DestroySandbox for the server's operator: of a sandbox of any account, by its whole id.
+func (c *Client) DestroyAnySandbox(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, id), url.Values{"everyone": {"true"}}, nil, nil)
 }
 
 // ExtendSandbox gives a sandbox more time.

@@ -189,6 +189,17 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 		t.Error("a name leads to another account")
 	}
 	other.want(204, "DELETE", "/v1/volumes/vol", "")
+	// Only who runs the server sees, and ends, everybody's.
+	other.want(403, "GET", "/v1/sandboxes?everyone=true", "")
+	other.want(403, "DELETE", "/v1/sandboxes/"+mine.ID+"?everyone=true", "")
+	_, body = w.do("GET", "/v1/sandboxes?everyone=true", "")
+	all := parse[api.List[api.Sandbox]](t, body)
+	if len(all.Data) != 2 || all.Data[0].ID == mine.ID {
+		t.Fatalf("everybody's: %s", body)
+	}
+	w.want(404, "DELETE", "/v1/sandboxes/"+all.Data[0].ID, "")
+	w.want(204, "DELETE", "/v1/sandboxes/"+all.Data[0].ID+"?everyone=true", "")
+	w.want(404, "DELETE", "/v1/sandboxes/sbx_none?everyone=true", "")
 	w.want(200, "GET", "/v1/volumes/vol/files/list?path=/", "")
 	w.want(200, "GET", "/v1/sandboxes/box", "")
 }

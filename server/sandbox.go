@@ -67,7 +67,11 @@ func (s *Server) listSandboxes(w http.ResponseWriter, r *http.Request) error {
 		}
 		filter.Tags[key] = value
 	}
-	found, err := s.opts.Fleet.List(r.Context(), accountOf(r.Context()), filter)
+	owner, err := ownerOf(r)
+	if err != nil {
+		return err
+	}
+	found, err := s.opts.Fleet.List(r.Context(), owner, filter)
 	if err != nil {
 		return err
 	}
@@ -88,8 +92,34 @@ func (s *Server) getSandbox(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, sandboxOut(found))
 }
 
+// ownerOf returns whose sandboxes r is about: those of who asks, or, for the operator with ?everyone=true, "", which is all.
+func ownerOf(r *http.Request) (string, error) {
+	who := principalOf(r.Context())
+	everyone, err := flag(r, "everyone")
+	if err != nil || !everyone {
+		return who.Account, err
+	}
+	return "", who.MustBeOperator()
+}
+
 func (s *Server) destroySandbox(w http.ResponseWriter, r *http.Request) error {
-	if err := s.opts.Fleet.Destroy(r.Context(), accountOf(r.Context()), r.PathValue("id")); err != nil {
+	owner, err := ownerOf(r)
+	if err != nil {
+		return err
+	}
+	if owner == "" { // then it is named by its whole id
+		all, err := s.opts.Fleet.List(r.Context(), "", sandbox.Filter{})
+		if err != nil {
+			return err
+		}
+		owner = accountOf(r.Context())
+		for _, one := range all {
+			if one.ID == r.PathValue("id") {
+				owner = one.Account
+			}
+		}
+	}
+	if err := s.opts.Fleet.Destroy(r.Context(), owner, r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

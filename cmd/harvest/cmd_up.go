@@ -166,7 +166,7 @@ func (c *cli) downCommand() *cobra.Command {
 			return server.Shutdown(ctx, api.ShutdownRequest{})
 		},
 	}
-	cmd.Flags().BoolVar(&sandboxes, "sandboxes", false, "end all sandboxes, too")
+	cmd.Flags().BoolVar(&sandboxes, "sandboxes", false, "end all sandboxes, of all accounts, too")
 	return cmd
 }
 
@@ -177,7 +177,7 @@ func (c *cli) endSandboxes(ctx context.Context) error {
 		return err
 	}
 	defer server.Close()
-	all, err := everySandbox(ctx, server, api.SandboxFilter{})
+	all, err := everySandbox(ctx, server, api.SandboxFilter{Everyone: true})
 	if err != nil {
 		return err
 	}
@@ -185,5 +185,5 @@ func (c *cli) endSandboxes(ctx context.Context) error {
 	for i, s := range all {
 		refs[i] = s.ID
 	}
-	return removeEach(refs, func(ref string) error { return server.DestroySandbox(ctx, ref) })
+	return removeEach(refs, func(ref string) error { return server.DestroyAnySandbox(ctx, ref) })
 }
