@@ -254,6 +254,10 @@ func TestProblems(t *testing.T) {
 		"not a WebSocket": {"GET", "/v1/run", "", 400, "invalid", "WebSocket"},
 		"run detached":    {"POST", "/v1/run", `{"args":["true"],"detach":true}`, 400, "invalid", "detached"},
 		"run badly":       {"POST", "/v1/run", `{"args":["true"],"sandbox":{"x":1}}`, 400, "invalid", "x"},
+		"network of box":  {"POST", "/v1/sandboxes/box/network", `{"mode":"default"}`, 501, "unsupported", "network"},
+		"network odd":     {"POST", "/v1/sandboxes/box/network", `{"mode":"odd"}`, 400, "invalid", "odd"},
+		"network field":   {"POST", "/v1/sandboxes/box/network", `{"rules":[]}`, 400, "invalid", "rules"},
+		"connect":         {"GET", "/v1/sandboxes/box/connect?port=80", "", 400, "invalid", "WebSocket"},
 		"no network":      {"POST", "/v1/run", `{"args":["true"],"sandbox":{"network":{"mode":"default"}}}`, 501, "unsupported", "network"},
 	} {
 		t.Run(name, func(t *testing.T) {

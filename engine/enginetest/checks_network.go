@@ -131,7 +131,7 @@ func checkDefaultNetwork(t *testing.T, s *suite) {
 		targets = append(targets, fmt.Sprintf("%s:%d", host, port))
 	}
 	targets = append(targets, "169.254.169.254:80", "[fd00:ec2::254]:80", "100.100.100.200:80", "metadata.google.internal:80", "10.255.255.1:80",
-		"192.168.0.1:80", "172.16.0.1:80", "100.64.0.1:80", "[fe80::1]:80", "[fc00::1]:80", "224.0.0.1:80", "[::ffff:169.254.169.254]:80")
+		"192.168.0.1:80", "172.16.0.1:80", "100.64.0.1:80", "[fe80::1]:80", "[fc00::1]:80", "[::ffff:169.254.169.254]:80")
 	if got := reach(t, sb, targets...); got != "" {
 		t.Errorf("it reaches %s", got)
 	}
