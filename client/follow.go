@@ -15,7 +15,7 @@ import (
 
 // Follow says which events are wanted. The zero value is all of the account, from the beginning.
 type Follow struct {
-	Stream string // a sandbox, by id or name, instead of all
+	Stream string // a sandbox, by id or name, or a session, by its id, instead of all
 	After  int64  // only events behind that id
 	Tail   int    // if positive, only the last so many, and what follows; if negative, only what follows
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/api"
@@ -44,7 +45,19 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	ctx, query := r.Context(), r.URL.Query()
 	stream := event.AccountStream(accountOf(ctx))
-	if ref := query.Get("stream"); ref != "" {
+	ref := query.Get("stream")
+	if id := r.PathValue("id"); id != "" {
+		ref = id
+	}
+	switch {
+	case ref == "":
+	case s.opts.Sessions != nil && (r.PathValue("id") != "" || strings.HasPrefix(ref, "ses_")):
+		of, err := s.opts.Sessions.Get(ctx, accountOf(ctx), ref)
+		if err != nil {
+			return nil, err
+		}
+		stream = of.ID
+	default:
 		sb, err := s.opts.Fleet.Get(ctx, accountOf(ctx), ref)
 		if err != nil {
 			return nil, err

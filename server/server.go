@@ -20,6 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -47,6 +48,7 @@ type Options struct {
 	Secrets   *secret.Vault       // nil: there are none
 	Schedules *schedule.Scheduler // nil: there are none
 	Events    *event.Journal      // nil: there are none
+	Sessions  *session.Manager    // nil: there are none
 
 	URL     string         // where browsers reach the server; "" if nowhere
 	Names   []string       // what the server is called, in lower case, beside "localhost" and addresses

@@ -133,8 +133,16 @@ func (m *Manager) plan(account string, req Request) (Session, error) {
 	now := time.Now().UTC()
 	return Session{
 		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: req.Repo, Branch: req.Branch,
-		Dir: dir, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, Sandbox: sandboxOf(req.Sandbox, m.opts.Image), Depth: req.Depth,
+		Dir: dir, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name)), Depth: req.Depth,
 	}, nil
+}
+
+// imageFor returns the image of sessions that name none: an agent may say that it needs less than all agents together do.
+func (m *Manager) imageFor(name string) string {
+	if a, ok := m.opts.Agents[name].(interface{ Image() string }); ok {
+		return a.Image()
+	}
+	return m.opts.Image
 }
 
 func (m *Manager) add(s Session) *runner {

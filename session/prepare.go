@@ -187,19 +187,6 @@ func (p *preparation) script(ctx context.Context, user, text string, params ...s
 	return result.Stdout, nil
 }
 
-// lastLines returns the end of what a script complained about, or else.
-func lastLines(stderr, otherwise string) string {
-	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(stderr, "")), "\n")
-	text := strings.Join(lines[max(0, len(lines)-3):], "; ")
-	if text == "" {
-		text = otherwise
-	}
-	if text == "" {
-		text = "it failed and said nothing"
-	}
-	return text
-}
-
 // makeDirs makes what the agent's user cannot.
 func (p *preparation) makeDirs(ctx context.Context) error {
 	ids, err := p.script(ctx, "", `id -u; id -g`)
@@ -335,30 +322,4 @@ func checkAuthor(a Author) error {
 		}
 	}
 	return nil
-}
-
-// diffScript prints what differs from the commit that the work began on, files that git does not know yet included, without touching the
-// agent's index.
-const diffScript = `
-cd "$1"
-index=$(git rev-parse --git-path index)
-GIT_INDEX_FILE=$(mktemp); export GIT_INDEX_FILE
-trap 'rm -f "$GIT_INDEX_FILE"' EXIT
-if [ -f "$index" ]; then cp "$index" "$GIT_INDEX_FILE"; else rm -f "$GIT_INDEX_FILE"; fi
-git -c core.fsmonitor=false -c core.hooksPath=/dev/null add --all
-git -c core.quotePath=false diff --cached --binary --no-ext-diff --no-textconv --no-color ${2:+"$2"}`
-
-// Diff returns what the agent has changed since the session began, as a patch that `git apply` takes.
-func (m *Manager) Diff(ctx context.Context, account, ref string) (string, error) {
-	r, err := m.live(ctx, account, ref)
-	if err != nil {
-		return "", err
-	}
-	s := r.session()
-	if s.SandboxID == "" || s.Status == Creating {
-		return "", errors.Remedy(errors.Newf(errors.Conflict, "the repository is not there yet"), "wait until the session is ready")
-	}
-	p := preparation{m: m, s: s, sandbox: s.SandboxID}
-	out, err := p.script(ctx, "", diffScript, s.Dir, s.Base)
-	return out, errors.Wrapf(err, "diff of session %s", s.ID)
 }

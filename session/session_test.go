@@ -305,8 +305,12 @@ func TestTurn(t *testing.T) {
 		t.Errorf("stages %q", got)
 	}
 	diff, err := h.Diff(t.Context(), account, s.ID)
-	if err != nil || !strings.Contains(diff, "+++ b/SCRIPTED-AGENT.md") || !strings.Contains(diff, "+- say hello") {
+	if err != nil || !bytes.Contains(diff, []byte("+++ b/SCRIPTED-AGENT.md")) || !bytes.Contains(diff, []byte("+- say hello")) {
 		t.Errorf("%s, %v", diff, err)
+	}
+	again, err := h.Bundle(t.Context(), account, s.ID)
+	if err != nil || !bytes.HasPrefix(again, []byte("# v2 git bundle\n-"+mustGet(t, h, s.ID).Base)) {
+		t.Errorf("%.100q, %v", again, err)
 	}
 	now, err := h.Get(t.Context(), account, s.ID[:12])
 	if err != nil || now.Turns != 1 || now.Base == "" || now.Model != scripted.Model {
@@ -337,6 +341,9 @@ func TestQueue(t *testing.T) {
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
 	w.status(t, session.Ready)
+	if _, err := h.Bundle(t.Context(), account, s.ID); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("a bundle of nothing: %v", err)
+	}
 	h.send(t, s.ID, "/say one\n/run sleep 600 & sleep 600")
 	w.status(t, session.RunningTool)
 	h.send(t, s.ID, "/say two")

@@ -23,6 +23,9 @@ type Agent struct{}
 // Name implements agent.Agent.
 func (Agent) Name() string { return "scripted" }
 
+// Image is the image that it needs: any.
+func (Agent) Image() string { return "base" }
+
 // Request is a line of the program's input. Its output are agent.Events as JSON.
 type Request struct {
 	Op     string        `json:"op"` // "prompt", "interrupt" or "answer"

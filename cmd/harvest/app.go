@@ -23,6 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
+	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/store"
 )
 
@@ -34,6 +35,7 @@ type App struct {
 	events     *event.Journal
 	fleet      *sandbox.Fleet
 	schedules  *schedule.Scheduler
+	sessions   *session.Manager
 	server     *server.Server
 	ring       *account.Ring
 	listener   net.Listener  // the Unix socket
@@ -95,6 +97,12 @@ func (a *App) open(ctx context.Context) error {
 	if e, ok := eng.(*withVolumes); ok {
 		a.then("the builds", e.connect(a.fleet))
 	}
+	if a.sessions, err = session.Open(ctx, session.Options{
+		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents,
+	}); err != nil {
+		return errors.Stage(err, "sessions")
+	}
+	a.then("the sessions", func(context.Context) error { a.sessions.Close(); return nil })
 	if err := a.openSchedules(ctx, db); err != nil {
 		return err
 	}
@@ -155,7 +163,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
 		Background: a.background, Shutdown: func() { close(a.asked) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
-		Secrets: a.secrets, Schedules: a.schedules, Events: a.events,
+		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions,
 		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
 	return nil

@@ -76,10 +76,15 @@ func (f *processFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON instead of the output")
 }
 
+// addEnv adds the flags of the environment.
+func (f *processFlags) addEnv(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE, or NAME to pass a variable on")
+	cmd.Flags().StringVar(&f.envFile, "env-file", "", "file of NAME=VALUE lines")
+}
+
 func (f *processFlags) addWhere(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE, or NAME to pass a variable on")
-	flags.StringVar(&f.envFile, "env-file", "", "file of NAME=VALUE lines")
+	f.addEnv(cmd)
 	flags.StringVarP(&f.workdir, "workdir", "w", "", "working directory")
 	flags.StringVarP(&f.user, "user", "u", "", "user, by name or number, either with :GROUP")
 }

@@ -84,3 +84,10 @@ func (b *building) done() {
 		b.bar = nil
 	}
 }
+
+// hint tells something beside the result, unless --quiet.
+func (c *cli) hint(format string, args ...any) {
+	if !c.quiet {
+		fmt.Fprintf(c.err, format+"\n", args...)
+	}
+}

@@ -1,0 +1,156 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Routes of sessions.
+const (
+	Sessions        = "/v1/sessions"
+	Sessioned       = "/v1/sessions/{id}"
+	SessionMessages = "/v1/sessions/{id}/messages"
+	SessionMessage  = "/v1/sessions/{id}/messages/{message}"
+	SessionStop     = "/v1/sessions/{id}/stop"
+	SessionAnswer   = "/v1/sessions/{id}/answers/{question}"
+	SessionEvents   = "/v1/sessions/{id}/events" // ?after=&tail=
+	SessionDiff     = "/v1/sessions/{id}/diff"
+	SessionBundle   = "/v1/sessions/{id}/bundle"
+)
+
+// MaxBundle is the largest repository that a session takes as a bundle, in bytes.
+const MaxBundle = 256 << 20
+
+// Content types of what a session gives back.
+const (
+	TypePatch  = "text/x-diff"
+	TypeBundle = "application/x-git-bundle"
+)
+
+// SessionRequest is the body of POST /v1/sessions.
+type SessionRequest struct {
+	Repo     string         `json:"repo,omitempty"`   // address of a repository; "" for none
+	Branch   string         `json:"branch,omitempty"` // "" means the repository's default
+	Depth    int            `json:"depth,omitempty"`  // of history; 0 means all
+	Bundle   []byte         `json:"bundle,omitempty"` // what `git bundle create` made: the repository comes from there, and repo is its origin only
+	Agent    string         `json:"agent,omitempty"`  // "claude", "opencode" or "scripted"
+	Model    string         `json:"model,omitempty"`
+	Prompt   string         `json:"prompt,omitempty"`   // the first one
+	Approval string         `json:"approval,omitempty"` // "": everything runs; "edits", "ask", "plan"
+	Author   *Author        `json:"author,omitempty"`
+	Limits   SessionLimits  `json:"limits,omitzero"`
+	Sandbox  SandboxRequest `json:"sandbox,omitzero"`
+}
+
+// Author is who commits are by.
+type Author struct {
+	Name  string `json:"name"`
+	Email string `json:"email"`
+}
+
+// SessionLimits are the most that a session may take; 0 means no limit.
+type SessionLimits struct {
+	Turns   int     `json:"turns,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"` // of one turn
+	USD     float64 `json:"usd,omitempty"`
+}
+
+// Session is an agent at work.
+type Session struct {
+	ID           string        `json:"id"`
+	Title        string        `json:"title,omitempty"`
+	Agent        string        `json:"agent"`
+	Model        string        `json:"model,omitempty"`
+	Repo         string        `json:"repo,omitempty"`
+	Branch       string        `json:"branch,omitempty"`      // that the work began on
+	WorkBranch   string        `json:"work_branch"`           // that it is done on
+	Base         string        `json:"base_commit,omitempty"` // that it began on
+	Dir          string        `json:"dir"`
+	SandboxID    string        `json:"sandbox_id,omitempty"`
+	Conversation string        `json:"conversation,omitempty"`
+	Limits       SessionLimits `json:"limits,omitzero"`
+	Status       string        `json:"status"`
+	Reason       string        `json:"reason,omitempty"`
+	Turns        int           `json:"turns"`
+	Usage        Usage         `json:"usage"`
+	Created      time.Time     `json:"created_at"`
+	Active       time.Time     `json:"active_at"`
+	Ended        time.Time     `json:"ended_at,omitzero"`
+}
+
+// Usage is what turns have taken.
+type Usage struct {
+	InputTokens      int64   `json:"input_tokens"`
+	OutputTokens     int64   `json:"output_tokens"`
+	CacheReadTokens  int64   `json:"cache_read_tokens"`
+	CacheWriteTokens int64   `json:"cache_write_tokens"`
+	Cost             float64 `json:"cost_usd"`
+}
+
+// MessageRequest is the body of POST /v1/sessions/{id}/messages.
+type MessageRequest struct {
+	Prompt string `json:"prompt"`
+}
+
+// QueuedMessage is its answer.
+type QueuedMessage struct {
+	MessageID string `json:"message_id"`
+	Position  int    `json:"position"` // how many turns are before it
+}
+
+// Message is a prompt of a session.
+type Message struct {
+	ID      string    `json:"id"`
+	Prompt  string    `json:"prompt"`
+	State   string    `json:"state"` // "queued", "running", "completed", "stopped", "failed" or "cancelled"
+	Reply   string    `json:"reply,omitempty"`
+	Created time.Time `json:"created_at"`
+	Started time.Time `json:"started_at,omitzero"`
+	Ended   time.Time `json:"ended_at,omitzero"`
+	Usage   Usage     `json:"usage"`
+}
+
+// AnswerRequest is the body of POST /v1/sessions/{id}/answers/{question}.
+type AnswerRequest struct {
+	Allow   bool              `json:"allow"`
+	Always  bool              `json:"always,omitempty"`
+	Message string            `json:"message,omitempty"` // why not
+	Answers map[string]string `json:"answers,omitempty"` // text of a question to its answer
+}
+
+// SessionEvent is the data of a session's events, of which the type says which fields are set.
+type SessionEvent struct {
+	ID          string          `json:"id,omitempty"`
+	Parent      string          `json:"parent,omitempty"`
+	Text        string          `json:"text,omitempty"`
+	Thinking    bool            `json:"thinking,omitempty"`
+	Tool        string          `json:"tool,omitempty"`
+	Input       json.RawMessage `json:"input,omitempty"`
+	Failed      bool            `json:"failed,omitempty"`
+	Denied      bool            `json:"denied,omitempty"`
+	Path        string          `json:"path,omitempty"`
+	Created     bool            `json:"created,omitempty"`
+	Questions   []Question      `json:"questions,omitempty"`
+	Interrupted bool            `json:"interrupted,omitempty"`
+	Reason      string          `json:"reason,omitempty"`
+	Usage       *Usage          `json:"usage,omitempty"`
+	MessageID   string          `json:"message_id,omitempty"`
+	Message     *Message        `json:"message,omitempty"`
+	Position    int             `json:"position,omitempty"`
+	Status      string          `json:"status,omitempty"`
+	Stage       *Stage          `json:"stage,omitempty"`
+}
+
+// Question is what an agent asks a person.
+type Question struct {
+	Text     string   `json:"text"`
+	Header   string   `json:"header,omitempty"`
+	Multiple bool     `json:"multiple,omitempty"`
+	Options  []Option `json:"options,omitempty"`
+}
+
+// Option is an answer to choose.
+type Option struct {
+	Label       string `json:"label"`
+	Description string `json:"description,omitempty"`
+}

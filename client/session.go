@@ -1,0 +1,81 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/RelevanceAI/harvest/api"
+)
+
+// CreateSession makes a session. It returns before the session is ready; Events with its id as Stream tell how that goes.
+func (c *Client) CreateSession(ctx context.Context, req api.SessionRequest) (api.Session, error) {
+	var made api.Session
+	return made, c.call(ctx, http.MethodPost, api.Sessions, nil, req, &made)
+}
+
+// Sessions returns the account's sessions, newest first; all includes those that have ended.
+func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
+	query := url.Values{}
+	if all {
+		query.Set("all", "true")
+	}
+	return list[api.Session](ctx, c, api.Sessions, query)
+}
+
+// Session returns a session.
+func (c *Client) Session(ctx context.Context, ref string) (api.Session, error) {
+	var found api.Session
+	return found, c.call(ctx, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil, &found)
+}
+
+// EndSession ends a session and its sandbox. It is repeatable.
+func (c *Client) EndSession(ctx context.Context, ref string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.Sessioned, ref), nil, nil, nil)
+}
+
+// Send queues a prompt.
+func (c *Client) Send(ctx context.Context, ref, prompt string) (api.QueuedMessage, error) {
+	var queued api.QueuedMessage
+	return queued, c.call(ctx, http.MethodPost, api.Path(api.SessionMessages, ref), nil, api.MessageRequest{Prompt: prompt}, &queued)
+}
+
+// Messages returns a session's prompts, oldest first.
+func (c *Client) Messages(ctx context.Context, ref string) ([]api.Message, error) {
+	return list[api.Message](ctx, c, api.Path(api.SessionMessages, ref), nil)
+}
+
+// CancelMessage takes a prompt out of the queue.
+func (c *Client) CancelMessage(ctx context.Context, ref, message string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.SessionMessage, ref, message), nil, nil, nil)
+}
+
+// StopSession interrupts the turn under way.
+func (c *Client) StopSession(ctx context.Context, ref string) error {
+	return c.call(ctx, http.MethodPost, api.Path(api.SessionStop, ref), nil, nil, nil)
+}
+
+// Answer answers what the agent has asked: question is the id of its event agent.asked.
+func (c *Client) Answer(ctx context.Context, ref, question string, answer api.AnswerRequest) error {
+	return c.call(ctx, http.MethodPost, api.Path(api.SessionAnswer, ref, question), nil, answer, nil)
+}
+
+// SessionDiff returns what the agent has changed as a patch, which the caller closes.
+func (c *Client) SessionDiff(ctx context.Context, ref string) (io.ReadCloser, error) {
+	return c.download(ctx, api.Path(api.SessionDiff, ref))
+}
+
+// SessionBundle returns the branch of the work as a git bundle, which the caller closes.
+func (c *Client) SessionBundle(ctx context.Context, ref string) (io.ReadCloser, error) {
+	return c.download(ctx, api.Path(api.SessionBundle, ref))
+}
+
+// download returns the body of an answer.
+func (c *Client) download(ctx context.Context, path string) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, http.MethodGet, path, nil, nil, http.Header{})
+	if err != nil {
+		return nil, err
+	}
+	return &checkedBody{resp.Body}, nil
+}

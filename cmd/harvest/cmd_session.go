@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// sessionCommands are those that work with sessions.
+func (c *cli) sessionCommands() []*cobra.Command {
+	return []*cobra.Command{c.sessionsCommand(), c.sendCommand(), c.attachCommand(), c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(),
+		c.checkoutCommand(), c.endCommand()}
+}
+
+// withServer is a RunE that has a connection.
+func (c *cli) withServer(run func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		server, err := c.connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		return run(cmd.Context(), server, args)
+	}
+}
+
+func (c *cli) sessionsCommand() *cobra.Command {
+	all := false
+	cmd := c.withOutput(&cobra.Command{
+		Use:     "sessions",
+		Short:   "List sessions, newest first",
+		Example: "  harvest sessions --all",
+		Args:    count(0, 0, "no arguments"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			found, err := server.Sessions(ctx, all)
+			if err != nil {
+				return err
+			}
+			v := view{json: found, header: []string{"ID", "STATUS", "AGENT", "TURNS", "COST", "ACTIVE", "TITLE"}}
+			for _, s := range found {
+				v.names = append(v.names, s.ID)
+				v.rows = append(v.rows, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost), ago(s.Active), plainText(s.Title)})
+			}
+			return c.show(v)
+		}),
+	}, formatTable)
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
+	return cmd
+}
+
+func (c *cli) sendCommand() *cobra.Command {
+	var format string
+	detach := false
+	cmd := &cobra.Command{
+		Use:     "send SESSION PROMPT",
+		Short:   "Send a session another prompt, and follow it",
+		Long:    "Sends another prompt. It waits until the agent has done those before it.",
+		Example: `  harvest send ses_01jx "now write a test"`,
+		Args:    count(2, 2, "a session and a prompt; quote it"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			after, err := lastEvent(ctx, server, args[0])
+			if err != nil {
+				return err
+			}
+			queued, err := server.Send(ctx, args[0], args[1])
+			if err != nil || detach {
+				return err
+			}
+			if queued.Position > 0 {
+				c.hint("%d before it", queued.Position)
+			}
+			return c.followTurn(ctx, server, args[0], after, after, format)
+		}),
+	}
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "return at once")
+	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, or json for events")
+	return cmd
+}
+
+// lastEvent returns the id of a session's newest event.
+func lastEvent(ctx context.Context, server *client.Client, ref string) (int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for e, err := range server.Events(ctx, client.Follow{Stream: ref, Tail: 1}) {
+		return e.ID, err
+	}
+	return 0, nil
+}
+
+func (c *cli) attachCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "attach SESSION",
+		Short:   "Show what has happened in a session, and what follows",
+		Example: "  harvest attach ses_01jx",
+		Args:    count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			last, err := lastEvent(ctx, server, args[0])
+			if err != nil {
+				return err
+			}
+			return c.followTurn(ctx, server, args[0], 0, last, format)
+		}),
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, or json for events")
+	return cmd
+}
+
+func (c *cli) stopCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "stop SESSION",
+		Short:   "Interrupt the turn under way",
+		Example: "  harvest stop ses_01jx",
+		Args:    count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			return server.StopSession(ctx, args[0])
+		}),
+	}
+}
+
+func (c *cli) answerCommand() *cobra.Command {
+	var a api.AnswerRequest
+	var deny bool
+	cmd := &cobra.Command{
+		Use:   "answer SESSION QUESTION [flags]",
+		Short: "Answer what an agent has asked",
+		Example: `  harvest answer ses_01jx ask_3 --allow
+  harvest answer ses_01jx ask_3 --deny --message "not on main"
+  harvest answer ses_01jx ask_3 --answer "Which colour?=blue"`,
+		Args: count(2, 2, "a session and the question's id"),
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&a.Allow, "allow", false, "the tool may run")
+	flags.BoolVar(&a.Always, "always", false, "and the same from now on")
+	flags.BoolVar(&deny, "deny", false, "it may not")
+	flags.StringVar(&a.Message, "message", "", "why not")
+	answers := flags.StringArray("answer", nil, "QUESTION=ANSWER, repeatable")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, text := range *answers {
+			question, answer, ok := strings.Cut(text, "=")
+			if !ok {
+				return usage(cmd, "--answer takes QUESTION=ANSWER, not %q", text)
+			}
+			if a.Answers == nil {
+				a.Answers = map[string]string{}
+			}
+			a.Answers[question], a.Allow = answer, true
+		}
+		if a.Allow == deny {
+			return usage(cmd, "say --allow, --answer or --deny")
+		}
+		return c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			return server.Answer(ctx, args[0], args[1], a)
+		})(cmd, args)
+	}
+	return cmd
+}
+
+func (c *cli) diffCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "diff SESSION",
+		Short:   "Print what the agent has changed, as a patch",
+		Example: "  harvest diff ses_01jx | less",
+		Args:    count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			patch, err := server.SessionDiff(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer patch.Close()
+			_, err = io.Copy(c.out, patch)
+			return err
+		}),
+	}
+}
+
+func (c *cli) applyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "apply SESSION",
+		Short:   "Apply what the agent has changed to the files of the current directory",
+		Long:    "Applies the patch that \"harvest diff\" prints, with git apply: it never writes outside of the repository.",
+		Example: "  harvest apply ses_01jx",
+		Args:    count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			patch, err := server.SessionDiff(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer patch.Close()
+			return c.gitWith(ctx, patch, "apply", "--whitespace=nowarn", "-")
+		}),
+	}
+}
+
+func (c *cli) checkoutCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "checkout SESSION",
+		Short: "Bring the agent's branch into the local repository",
+		Long: `Fetches the branch of the session, harvest/ID, into the repository of the current directory. Its files and the branch that is checked out
+stay as they are: git switch or git merge the branch when you want it.`,
+		Example: `  harvest checkout ses_01jx
+  git merge harvest/01jx…`,
+		Args: count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			s, err := server.Session(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			bundle, err := server.SessionBundle(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer bundle.Close()
+			file, err := os.CreateTemp("", "harvest-*.bundle")
+			if err != nil {
+				return errors.Explainf(err, errors.Unavailable, "there is no place for the branch: %v", err)
+			}
+			defer os.Remove(file.Name())
+			_, err = io.Copy(file, bundle)
+			if err := errors.Join(err, file.Close()); err != nil {
+				return err
+			}
+			ref := "refs/heads/" + s.WorkBranch
+			if err := c.gitWith(ctx, nil, "-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags", "--force", file.Name(), ref+":"+ref); err != nil {
+				return err
+			}
+			fmt.Fprintln(c.out, s.WorkBranch)
+			return nil
+		}),
+	}
+}
+
+func (c *cli) endCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "end SESSION…",
+		Short:   "End sessions and their sandboxes",
+		Example: "  harvest end ses_01jx",
+		Args:    count(1, -1, "sessions"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			for _, ref := range args {
+				if err := server.EndSession(ctx, ref); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+}
+
+// gitWith runs git in the current directory, which is the user's own.
+func (c *cli) gitWith(ctx context.Context, in io.Reader, args ...string) error {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	var complaint strings.Builder
+	cmd.Stdin, cmd.Stderr = in, &complaint
+	if err := cmd.Run(); err != nil {
+		return errors.Remedy(errors.Explainf(err, errors.Conflict, "git could not take it: %s", strings.TrimSpace(complaint.String())),
+			"run it in the repository that the session began with")
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// turnView shows a session's events, as text for people or as lines of JSON.
+type turnView struct {
+	c       *cli
+	json    bool
+	writing string // message that is being written
+	deltas  map[string]bool
+}
+
+func newTurnView(c *cli, format string) *turnView {
+	return &turnView{c: c, json: format == formatJSON, deltas: map[string]bool{}}
+}
+
+// event shows an event and returns its data.
+func (v *turnView) event(e api.Event) (api.SessionEvent, error) {
+	var data api.SessionEvent
+	if err := json.Unmarshal(e.Data, &data); err != nil {
+		return data, errors.Explainf(err, errors.Unavailable, "the server sent an event that is none")
+	}
+	if v.json {
+		line, err := json.Marshal(struct {
+			ID   int64           `json:"id"`
+			Type string          `json:"type"`
+			Data json.RawMessage `json:"data"`
+		}{e.ID, e.Type, e.Data})
+		if err != nil {
+			return data, errors.Wrapf(err, "encode an event")
+		}
+		fmt.Fprintf(v.c.out, "%s\n", line)
+		return data, nil
+	}
+	v.text(e.Type, data)
+	return data, nil
+}
+
+// text shows an event in words. Whatever comes from an agent is shown without control characters.
+func (v *turnView) text(kind string, e api.SessionEvent) {
+	switch kind {
+	case "session.stage":
+		if !v.c.quiet {
+			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
+		}
+	case "message.sent":
+		if e.Message != nil && !v.c.quiet {
+			fmt.Fprintf(v.c.err, "> %s\n", strings.ReplaceAll(plainText(e.Message.Prompt), "\n", "\n> "))
+		}
+	case "message.delta":
+		v.write(e.ID, e.Text)
+		v.deltas[e.ID] = true
+	case "message.completed":
+		if e.Thinking {
+			v.endLine()
+			return
+		}
+		if !v.deltas[e.ID] {
+			v.write(e.ID, e.Text)
+		}
+		delete(v.deltas, e.ID)
+		v.endLine()
+	case "tool.started":
+		v.endLine()
+		fmt.Fprintf(v.c.out, "▸ %s %s\n", plainText(e.Tool), toolInput(e.Input))
+	case "tool.completed":
+		v.endLine()
+		if e.Failed {
+			fmt.Fprintf(v.c.out, "  failed: %s\n", firstLine(e.Text))
+		}
+	case "file.changed":
+		v.endLine()
+		fmt.Fprintf(v.c.out, "  changed %s\n", plainText(e.Path))
+	case "agent.retrying":
+		v.endLine()
+		fmt.Fprintf(v.c.err, "the model's API: %s\n", plainText(e.Text))
+	case "agent.asked":
+		v.endLine()
+		fmt.Fprintf(v.c.out, "? %s %s\n", plainText(e.Tool), toolInput(e.Input))
+		for _, q := range e.Questions {
+			fmt.Fprintf(v.c.out, "  %s\n", plainText(q.Text))
+			for _, o := range q.Options {
+				fmt.Fprintf(v.c.out, "   - %s  %s\n", plainText(o.Label), plainText(o.Description))
+			}
+		}
+	case "done":
+		v.endLine()
+		if u := e.Usage; u != nil && !v.c.quiet && u.InputTokens+u.OutputTokens > 0 {
+			fmt.Fprintf(v.c.err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens, u.OutputTokens, u.Cost)
+		}
+	}
+}
+
+// write goes on with a message, on a line of its own.
+func (v *turnView) write(id, text string) {
+	if v.writing != id {
+		v.endLine()
+		v.writing = id
+	}
+	fmt.Fprint(v.c.out, plainText(text))
+}
+
+func (v *turnView) endLine() {
+	if v.writing != "" {
+		fmt.Fprintln(v.c.out)
+		v.writing = ""
+	}
+}
+
+func (v *turnView) close() { v.endLine() }
+
+// plainText takes away what would command a terminal: all control characters but newline and tab.
+func plainText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r >= ' ' && r != 0x7f && (r < 0x80 || r > 0x9f) {
+			return r
+		}
+		return -1
+	}, strings.ToValidUTF8(text, ""))
+}
+
+const shown = 160 // characters of a tool's input or output on a line
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(plainText(text)), "\n")
+	if runes := []rune(line); len(runes) > shown {
+		return string(runes[:shown]) + "…"
+	}
+	return line
+}
+
+// toolInput is what matters most of a tool's input, on one line.
+func toolInput(input json.RawMessage) string {
+	var fields map[string]any
+	if json.Unmarshal(input, &fields) != nil {
+		return ""
+	}
+	for _, name := range []string{"command", "file_path", "filePath", "path", "pattern", "query", "url", "description"} {
+		if text, ok := fields[name].(string); ok {
+			return firstLine(text)
+		}
+	}
+	text, err := json.Marshal(fields)
+	if err != nil || len(fields) == 0 {
+		return ""
+	}
+	return firstLine(string(text))
+}

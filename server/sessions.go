@@ -1,0 +1,215 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session"
+)
+
+func (s *Server) sessionRoutes() []route {
+	const read, write, exec = account.Read, account.Write, account.Exec
+	return []route{
+		{method: "POST", path: api.Sessions, handle: s.createSession, scope: exec, summary: "Create a session; it is made ready in the background", in: api.SessionRequest{},
+			out: api.Session{}, status: 201},
+		{method: "GET", path: api.Sessions, handle: s.listSessions, scope: read, summary: "List sessions, newest first",
+			query: queryPage + "; all: also those that have ended", out: api.List[api.Session]{}, status: 200},
+		{method: "GET", path: api.Sessioned, handle: s.getSession, scope: read, summary: "Get a session", out: api.Session{}, status: 200},
+		{method: "DELETE", path: api.Sessioned, handle: s.endSession, scope: write, summary: "End a session and its sandbox", status: 204},
+		{method: "POST", path: api.SessionMessages, handle: s.sendMessage, scope: exec, summary: "Queue a prompt", in: api.MessageRequest{}, out: api.QueuedMessage{}, status: 202},
+		{method: "GET", path: api.SessionMessages, handle: s.listMessages, scope: read, summary: "List a session's prompts, oldest first", query: queryPage,
+			out: api.List[api.Message]{}, status: 200},
+		{method: "DELETE", path: api.SessionMessage, handle: s.cancelMessage, scope: exec, summary: "Take a prompt out of the queue", status: 204},
+		{method: "POST", path: api.SessionStop, handle: s.stopSession, scope: exec, summary: "Interrupt the turn under way", status: 204},
+		{method: "POST", path: api.SessionAnswer, handle: s.answerSession, scope: exec, summary: "Answer what the agent has asked", in: api.AnswerRequest{}, status: 204},
+		{method: "GET", path: api.SessionEvents, handle: s.streamEvents, scope: read, summary: "Follow what happens in a session",
+			query:  "after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
+			rawOut: api.TypeEvents, status: 200},
+		{method: "GET", path: api.SessionDiff, handle: s.sessionDiff, scope: read, summary: "Get what the agent has changed, as a patch", rawOut: api.TypePatch, status: 200},
+		{method: "GET", path: api.SessionBundle, handle: s.sessionBundle, scope: read, summary: "Get the branch of the work as a git bundle", rawOut: api.TypeBundle, status: 200},
+	}
+}
+
+// sessions returns the server's sessions. Unsupported if it has none.
+func (s *Server) sessions() (*session.Manager, error) {
+	if s.opts.Sessions == nil {
+		return nil, errors.Newf(errors.Unsupported, "this server has no sessions")
+	}
+	return s.opts.Sessions, nil
+}
+
+// sessionBody is api.SessionRequest with the sandbox undecoded: package sandbox names what is wrong with it.
+type sessionBody struct {
+	api.SessionRequest
+	Sandbox json.RawMessage `json:"sandbox"`
+}
+
+func (s *Server) createSession(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	var req sessionBody
+	if err := decodeBody(w, r, api.MaxBundle/3*4+api.MaxBody, &req); err != nil {
+		return err
+	}
+	in := session.Request{
+		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, Bundle: req.Bundle, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
+		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits),
+	}
+	if req.Author != nil {
+		in.Author = session.Author(*req.Author)
+	}
+	if len(req.Sandbox) > 0 {
+		if in.Sandbox, err = sandbox.DecodeRequest(req.Sandbox); err != nil {
+			return err
+		}
+	}
+	made, err := m.Create(r.Context(), accountOf(r.Context()), in)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusCreated, sessionOut(made))
+}
+
+func (s *Server) listSessions(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	all, err := flag(r, "all")
+	if err != nil {
+		return err
+	}
+	found, err := m.List(r.Context(), accountOf(r.Context()), !all, "", 0)
+	if err != nil {
+		return err
+	}
+	return paged(s, w, r, found, true, func(v session.Session) string { return v.ID }, sessionOut)
+}
+
+func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	found, err := m.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, sessionOut(found))
+}
+
+// onSession does what has no answer but that it was done.
+func (s *Server) onSession(w http.ResponseWriter, do func(m *session.Manager) error) error {
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	if err := do(m); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) endSession(w http.ResponseWriter, r *http.Request) error {
+	return s.onSession(w, func(m *session.Manager) error { return m.End(r.Context(), accountOf(r.Context()), r.PathValue("id")) })
+}
+
+func (s *Server) stopSession(w http.ResponseWriter, r *http.Request) error {
+	return s.onSession(w, func(m *session.Manager) error { return m.Stop(r.Context(), accountOf(r.Context()), r.PathValue("id")) })
+}
+
+func (s *Server) cancelMessage(w http.ResponseWriter, r *http.Request) error {
+	return s.onSession(w, func(m *session.Manager) error {
+		return m.Cancel(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.PathValue("message"))
+	})
+}
+
+func (s *Server) answerSession(w http.ResponseWriter, r *http.Request) error {
+	var req api.AnswerRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	return s.onSession(w, func(m *session.Manager) error {
+		return m.Answer(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.PathValue("question"), agent.Answer(req))
+	})
+}
+
+func (s *Server) sendMessage(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	var req api.MessageRequest
+	if err := decodeBody(w, r, 2*session.MaxPrompt, &req); err != nil {
+		return err
+	}
+	msg, position, err := m.Send(r.Context(), accountOf(r.Context()), r.PathValue("id"), req.Prompt)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusAccepted, api.QueuedMessage{MessageID: msg.ID, Position: position})
+}
+
+func (s *Server) listMessages(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	found, err := m.Messages(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return paged(s, w, r, found, false, func(v session.Message) string { return v.ID }, messageOut)
+}
+
+func (s *Server) sessionDiff(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	patch, err := m.Diff(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	return sendBytes(w, api.TypePatch, patch, err)
+}
+
+func (s *Server) sessionBundle(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	bundle, err := m.Bundle(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	return sendBytes(w, api.TypeBundle, bundle, err)
+}
+
+// sendBytes answers with data, or with err.
+func sendBytes(w http.ResponseWriter, media string, data []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", media)
+	w.WriteHeader(http.StatusOK)
+	_, err = w.Write(data)
+	return errors.Explainf(err, errors.Canceled, "the client is gone")
+}
+
+func sessionOut(s session.Session) api.Session {
+	return api.Session{
+		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir,
+		SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits), Status: string(s.Status), Reason: s.Reason,
+		Turns: s.Turns, Usage: api.Usage(s.Usage), Created: s.Created.UTC(), Active: s.Active.UTC(), Ended: s.Ended.UTC(),
+	}
+}
+
+func messageOut(m session.Message) api.Message {
+	return api.Message{
+		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(), Started: m.Started.UTC(), Ended: m.Ended.UTC(),
+		Usage: api.Usage(m.Usage),
+	}
+}
