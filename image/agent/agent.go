@@ -86,20 +86,25 @@ func writeContext(dir string) (string, error) {
 		}
 		to := filepath.Join(filepath.Dir(dir), name)
 		if d.IsDir() {
-			return os.MkdirAll(to, 0o755)
+			return errors.Join(os.MkdirAll(to, 0o755), os.Chmod(to, 0o755))
 		}
 		text, err := embedded.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(to, text, 0o644)
+		return write(to, text)
 	})
 	for name, text := range generated {
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+			err = write(filepath.Join(dir, name), text)
 		}
 	}
 	return dir, tarfs.Explain(err, dir)
+}
+
+// write writes a file with the mode that it gets in the image, whatever this process's umask is.
+func write(name string, text []byte) error {
+	return errors.Join(os.WriteFile(name, text, 0o644), os.Chmod(name, 0o644))
 }
 
 // configurations returns the files of the context that are made of the description of the MCP servers: those that need no key.

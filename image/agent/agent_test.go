@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -260,6 +261,29 @@ func TestBuildsThatFail(t *testing.T) {
 	}
 	if _, err := New(b).Build(t.Context(), image.Spec{}, image.BuildOptions{}, image.Output{Temp: temp}); err == nil {
 		t.Error("it went on without a context")
+	}
+}
+
+// Everybody may read what is copied into the image, also where the server keeps its own files to itself.
+func TestModesDoNotDependOnTheServer(t *testing.T) {
+	old := syscall.Umask(0o077)
+	dir, err := writeContext(t.TempDir())
+	syscall.Umask(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if want := map[bool]fs.FileMode{true: 0o755, false: 0o644}[d.IsDir()]; err == nil && info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, not %v", name, info.Mode().Perm(), want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
