@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// linkBuffer is the send buffer of each side of a link in bytes, as the kernel counts them. See BenchmarkLink.
+// linkBuffer is the send buffer of each side of a link in bytes, as the kernel counts them.
 const linkBuffer = 4 << 20
 
 // Pair returns a link of our own: two ends of a socket that keeps the bounds of frames, with buffers as large as the kernel gives. The
