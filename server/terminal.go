@@ -59,8 +59,9 @@ type terminal struct {
 type terminalClient struct {
 	conn *websocket.Conn
 	ctx  context.Context
-	at   int64 // guarded by the terminal's mu: so much of the output was sent
-	gone bool  // guarded by the terminal's mu: it left, or another one took over
+	at   int64    // guarded by the terminal's mu: so much of the output was sent
+	gone bool     // guarded by the terminal's mu: it left, or another one took over
+	why  *api.End // guarded by the terminal's mu: what it is told then, if anything
 }
 
 // terminal returns the sandbox's terminal, and begins or finds its shell if this server does not know it yet.
@@ -170,12 +171,8 @@ func (t *terminal) attach(r *http.Request, c *terminalClient) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if old := t.client; old != nil {
-		old.gone = true
 		p := problem(r.Context(), errors.Remedy(errors.Newf(errors.Conflict, "another client has taken the terminal over"), "connect again to take it back"))
-		go func() {
-			_ = old.send(api.StreamEnd, marshal(api.End{Problem: p})) // it may have left
-			_ = old.conn.Close(websocket.StatusNormalClosure, "taken over")
-		}()
+		old.gone, old.why = true, &api.End{Problem: p}
 	}
 	t.client = c
 	c.at = max(0, t.end-int64(len(t.output)))
@@ -192,7 +189,7 @@ func (t *terminal) detach(c *terminalClient) {
 	t.change.Broadcast()
 }
 
-// next waits for output that c has not got, and returns it; or how the shell ended. gone says that c is not to get any more.
+// next waits for output that c has not got, and returns it; or the end that c is told. gone says that c is not to get any more.
 func (t *terminal) next(c *terminalClient) (data []byte, dropped int64, over *api.End, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,7 +197,7 @@ func (t *terminal) next(c *terminalClient) (data []byte, dropped int64, over *ap
 		t.change.Wait()
 	}
 	if c.gone {
-		return nil, 0, nil, true
+		return nil, 0, c.why, true
 	}
 	if c.at == t.end {
 		return nil, 0, t.over, false
@@ -280,10 +277,10 @@ func (t *terminal) deliver(c *terminalClient) {
 	for {
 		data, dropped, over, gone := t.next(c)
 		switch {
-		case gone:
-			return
 		case over != nil:
 			_ = c.send(api.StreamEnd, marshal(over)) // it may have left
+			return
+		case gone:
 			return
 		}
 		if dropped > 0 && c.send(api.StreamControl, marshal(api.Control{Truncated: dropped})) != nil {
