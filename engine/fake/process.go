@@ -95,7 +95,7 @@ func (sb *sandbox) order(p *process, cmd engine.Command) (*order, error) {
 		return nil, errors.Newf(errors.Invalid, "there is no directory %.200q", dir)
 	}
 	if cmd.Own {
-		o.Program, err = os.Executable()
+		o.Program = "/proc/self/exe" // which every user reaches, wherever it is
 	} else {
 		o.Program, err = lookPath(cmd.Args[0], o.Dir, env["PATH"])
 	}
