@@ -5,11 +5,11 @@
 package account
 
 import (
-	"regexp"
 	"slices"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // Personal is the account of whoever runs the server. Its admins are the server's operators.
@@ -85,13 +85,13 @@ func Owner(account string) string {
 }
 
 var (
-	accountPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,37}[a-z0-9])?$`)
-	namePattern    = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+	accountPattern = pattern.New(`^[a-z0-9]([a-z0-9-]{0,37}[a-z0-9])?$`)
+	namePattern    = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 )
 
 // CheckName returns Invalid if name cannot be an account's.
 func CheckName(name string) error {
-	if accountPattern.MatchString(name) {
+	if accountPattern().MatchString(name) {
 		return nil
 	}
 	return errors.Remedy(errors.Newf(errors.Invalid, "%.60q cannot be an account's name", name), "use 1 to 39 lower-case letters, digits or '-', not at the ends")
@@ -153,7 +153,7 @@ func (r Request) plan(by Principal) (Request, error) {
 			return r, err
 		}
 	}
-	if !namePattern.MatchString(r.Name) {
+	if !namePattern().MatchString(r.Name) {
 		return r, errors.Remedy(errors.Newf(errors.Invalid, "%.80q cannot be a key's name", r.Name), "use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit")
 	}
 	switch r.Role {

@@ -5,13 +5,13 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // option is one key of the configuration.
@@ -170,7 +170,7 @@ var options = []option{
 	{"server.acme_email", "whom the certificate authority writes to",
 		func(c *Config) value { return (*textValue)(&c.Server.ACMEEmail) },
 		func(c Config) string {
-			if c.Server.ACMEEmail == "" || mailPattern.MatchString(c.Server.ACMEEmail) {
+			if c.Server.ACMEEmail == "" || mailPattern().MatchString(c.Server.ACMEEmail) {
 				return ""
 			}
 			return "write a mail address, such as ops@example.org"
@@ -266,11 +266,11 @@ func positiveOrZero(d time.Duration) string {
 	return positive(d)
 }
 
-var hostPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?$`)
+var hostPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?$`)
 
 func hosts(all []string) string {
 	for _, host := range all {
-		if !registryPattern.MatchString(host) {
+		if !registryPattern().MatchString(host) {
 			return "write hosts, such as 10.0.0.1:5000"
 		}
 	}
@@ -288,10 +288,10 @@ func mirrors(all []string) string {
 	return ""
 }
 
-var currencyPattern = regexp.MustCompile(`^[A-Z]{3}$`)
+var currencyPattern = pattern.New(`^[A-Z]{3}$`)
 
 func currency(text string) string {
-	if currencyPattern.MatchString(text) {
+	if currencyPattern().MatchString(text) {
 		return ""
 	}
 	return "write a code of three letters, such as USD"
@@ -316,13 +316,13 @@ func listenable(text string) string {
 	return "write an address and a port, such as 127.0.0.1:7777, or none"
 }
 
-var mailPattern = regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`)
+var mailPattern = pattern.New(`^[!-?A-~]+@[!-?A-~]+$`)
 
-var registryPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+var registryPattern = pattern.New(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 func names(all []string) string {
 	for _, name := range all {
-		if !hostPattern.MatchString(name) || len(name) > 253 {
+		if !hostPattern().MatchString(name) || len(name) > 253 {
 			return "write host names in lower case, such as harvest.example.org"
 		}
 	}

@@ -10,12 +10,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -86,16 +86,16 @@ type Store interface {
 }
 
 var (
-	streamPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_./@:+-]{0,199}$`)
-	typePattern   = regexp.MustCompile(`^[a-z][a-z_]*(\.[a-z][a-z_]*)*$`)
+	streamPattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_./@:+-]{0,199}$`)
+	typePattern   = pattern.New(`^[a-z][a-z_]*(\.[a-z][a-z_]*)*$`)
 )
 
 // event checks d and makes an event of it, without an id.
 func (d Draft) event() (*Event, error) {
-	if !streamPattern.MatchString(d.Stream) {
+	if !streamPattern().MatchString(d.Stream) {
 		return nil, errors.Errorf("%.100q cannot be a stream of events", d.Stream)
 	}
-	if !typePattern.MatchString(d.Type) || len(d.Type) > 64 {
+	if !typePattern().MatchString(d.Type) || len(d.Type) > 64 {
 		return nil, errors.Errorf("%.100q cannot be a type of events", d.Type)
 	}
 	data, err := Encode(d.Data)

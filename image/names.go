@@ -5,10 +5,10 @@ import (
 	"maps"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
@@ -19,12 +19,12 @@ import (
 const maxLink = 255
 
 // namePattern is what names look like, those of registries among them.
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@/-]*$`)
+var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._:@/-]*$`)
 
 // CheckName says what is wrong with a name for an image, or nil. The error's kind is Invalid.
 func CheckName(name string) error {
 	switch {
-	case !namePattern.MatchString(name) || len(linkOf(name)) > maxLink:
+	case !namePattern().MatchString(name) || len(linkOf(name)) > maxLink:
 		err := errors.Newf(errors.Invalid, "an image cannot have the name %.100q", name)
 		return errors.Remedy(err, "begin with a letter or digit, use letters, digits and . _ - : / @, and keep it short, as in team/app:1.2")
 	case len(name) >= len(idPrefix) && name[:len(idPrefix)] == idPrefix || len(name) >= len(digestPrefix) && name[:len(digestPrefix)] == digestPrefix:

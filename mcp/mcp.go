@@ -4,10 +4,10 @@ package mcp
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // Where the agent image has things. Its Dockerfile says the same.
@@ -90,13 +90,13 @@ func Enabled(servers []Server, exists func(secret string) bool) []Server {
 }
 
 // namePattern is what both agents make parts of tools' names of.
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
 // Check says what is wrong with servers that a user has configured, or nil. The error's kind is Invalid.
 func Check(servers []Server) error {
 	seen := map[string]bool{}
 	for _, s := range servers {
-		if !namePattern.MatchString(s.Name) {
+		if !namePattern().MatchString(s.Name) {
 			err := errors.Newf(errors.Invalid, "an MCP server cannot have the name %.100q", s.Name)
 			return errors.Remedy(err, "begin with a letter or digit, use letters, digits, _ and -, at most 64")
 		}
@@ -113,7 +113,7 @@ func Check(servers []Server) error {
 }
 
 // reference is how an environment variable is written in Env and Headers.
-var reference = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var reference = pattern.New(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
 // rewrite returns values with their references written in another way; $1 is the variable's name.
 func rewrite(values map[string]string, as string) map[string]string {
@@ -122,7 +122,7 @@ func rewrite(values map[string]string, as string) map[string]string {
 	}
 	out := maps.Clone(values)
 	for k, v := range out {
-		out[k] = reference.ReplaceAllString(v, as)
+		out[k] = reference().ReplaceAllString(v, as)
 	}
 	return out
 }

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -35,10 +35,10 @@ const (
 )
 
 var (
-	namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
-	tagPattern  = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_./-]{0,62}$`)
-	hostPattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
-	userPattern = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31}(:[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31})?$`)
+	namePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+	tagPattern  = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_./-]{0,62}$`)
+	hostPattern = pattern.New(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+	userPattern = pattern.New(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31}(:[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31})?$`)
 )
 
 // plan is a Request with everything decided.
@@ -88,11 +88,11 @@ func orDefault[T comparable](value, otherwise T) T {
 }
 
 func checkNames(p *problems, req Request) {
-	if req.Name != "" && (!namePattern.MatchString(req.Name) || strings.HasPrefix(req.Name, idPrefix)) {
+	if req.Name != "" && (!namePattern().MatchString(req.Name) || strings.HasPrefix(req.Name, idPrefix)) {
 		p.invalidf("use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit and not with \""+idPrefix+"\"",
 			"%.100q cannot be a sandbox's name", req.Name)
 	}
-	if req.Hostname != "" && !hostPattern.MatchString(req.Hostname) {
+	if req.Hostname != "" && !hostPattern().MatchString(req.Hostname) {
 		p.invalidf("use 1 to 63 letters, digits or '-', not at the ends", "%.100q cannot be a host name", req.Hostname)
 	}
 	if !isText(req.Image, maxRefText) {
@@ -104,7 +104,7 @@ func checkNames(p *problems, req Request) {
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(req.Tags)) {
-		if !tagPattern.MatchString(key) {
+		if !tagPattern().MatchString(key) {
 			p.invalidf("name tags with 1 to 63 letters, digits, '_', '.', '/' or '-'", "%.100q cannot be a tag's name", key)
 		}
 		if !isText(req.Tags[key], maxRefText) {
@@ -118,7 +118,7 @@ func checkWhere(p *problems, workdir, user string) {
 	if workdir != "" && (!path.IsAbs(workdir) || path.Clean(workdir) != workdir || strings.ContainsRune(workdir, 0)) {
 		p.invalidf("give an absolute path without '..', such as /workspace", "%.200q cannot be a working directory", workdir)
 	}
-	if user != "" && !userPattern.MatchString(user) {
+	if user != "" && !userPattern().MatchString(user) {
 		p.invalidf("give a name or a number, either followed by ':' and a group", "%.100q cannot be a user", user)
 	}
 }

@@ -7,10 +7,10 @@ package schedule
 import (
 	"context"
 	"encoding/json"
-	"regexp"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // Job says what runs when.
@@ -106,14 +106,14 @@ const (
 	maxArgs        = 64 << 10
 )
 
-var namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+var namePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 
 // normal returns j with its defaults filled in, or what is wrong with it.
 func (j Job) normal(kinds []string) (Job, Times, error) {
 	invalid := func(remedy, format string, args ...any) (Job, Times, error) {
 		return j, Times{}, errors.Remedy(errors.Newf(errors.Invalid, format, args...), "%s", remedy)
 	}
-	if !namePattern.MatchString(j.Name) {
+	if !namePattern().MatchString(j.Name) {
 		return invalid("use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit", "%.100q cannot be a schedule's name", j.Name)
 	}
 	known := false

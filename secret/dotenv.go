@@ -66,7 +66,7 @@ func (e *envFile) next() (key, value, problem string) {
 	if words := strings.Fields(key); len(words) == 2 && words[0] == "export" {
 		key = words[1]
 	}
-	if !keyPattern.MatchString(key) {
+	if !keyPattern().MatchString(key) {
 		return "", "", "what stands before the '=' cannot be the name of an environment variable"
 	}
 	start := strings.TrimLeft(after, " \t")

@@ -8,12 +8,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -107,13 +107,13 @@ func NotFound(names ...string) error {
 }
 
 var (
-	namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
-	keyPattern  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,127}$`)
+	namePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+	keyPattern  = pattern.New(`^[a-zA-Z_][a-zA-Z0-9_]{0,127}$`)
 )
 
 // CheckName returns Invalid if name cannot be a secret's.
 func CheckName(name string) error {
-	if namePattern.MatchString(name) {
+	if namePattern().MatchString(name) {
 		return nil
 	}
 	return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a secret's name", name),
@@ -130,7 +130,7 @@ func (p Pairs) Check() error {
 	}
 	for _, key := range slices.Sorted(maps.Keys(p)) {
 		switch {
-		case !keyPattern.MatchString(key):
+		case !keyPattern().MatchString(key):
 			// What stands where a key should may be a value in the wrong place.
 			return errors.Remedy(errors.Newf(errors.Invalid, "one of the secret's keys cannot be the name of an environment variable"),
 				"use letters, digits and '_', not beginning with a digit, such as API_TOKEN")

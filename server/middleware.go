@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -24,13 +24,13 @@ func requestID(ctx context.Context) string {
 }
 
 // ownID is what a client may give as a request's id: it comes back in headers and stands in the log.
-var ownID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var ownID = pattern.New(`^[A-Za-z0-9._-]{1,64}$`)
 
 // middleware gives requests an id, counts and logs them, and refuses them while the server stops.
 func (s *Server) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(api.HeaderRequestID)
-		if !ownID.MatchString(id) {
+		if !ownID().MatchString(id) {
 			id = "req_" + strings.ToLower(ulid.Make().String())
 		}
 		ctx := logf.With(context.WithValue(r.Context(), requestIDKey{}, id), "request_id", id)

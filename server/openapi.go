@@ -7,7 +7,6 @@ import (
 	"html/template"
 	"net/http"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // The OpenAPI document (https://spec.openapis.org/oas/v3.1.0) is made of the same table as the router, so that they cannot disagree.
@@ -75,12 +75,12 @@ func (s *Server) document() (object, error) {
 	}, nil
 }
 
-var placeholder = regexp.MustCompile(`\{([a-z_]+)(?:\.\.\.)?\}`)
+var placeholder = pattern.New(`\{([a-z_]+)(?:\.\.\.)?\}`)
 
 // operation describes a route.
 func (rt route) operation(types *types) object {
 	parameters := []object{}
-	for _, m := range placeholder.FindAllStringSubmatch(rt.path, -1) {
+	for _, m := range placeholder().FindAllStringSubmatch(rt.path, -1) {
 		parameters = append(parameters, object{"name": m[1], "in": "path", "required": true, "schema": object{"type": "string"}})
 	}
 	if rt.query != "" {

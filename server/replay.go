@@ -7,13 +7,13 @@ import (
 	"encoding/hex"
 	"io"
 	"net/http"
-	"regexp"
 	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -23,7 +23,7 @@ const (
 	unkept     = -1      // the status of a Replay whose answer was not kept
 )
 
-var replayPattern = regexp.MustCompile(`^[!-~]{1,255}$`)
+var replayPattern = pattern.New(`^[!-~]{1,255}$`)
 
 // flights are the requests with an Idempotency-Key that are under way.
 type flights struct {
@@ -55,7 +55,7 @@ func (f *flights) board(name [2]string) (wait <-chan struct{}, land func()) {
 // that nothing was done, or that something went wrong with us, are not kept, so that the same request may work later.
 func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	key := r.Header.Get(api.HeaderIdempotency)
-	if !replayPattern.MatchString(key) {
+	if !replayPattern().MatchString(key) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the header %s cannot be %.80q", api.HeaderIdempotency, key), "use 1 to 255 printable ASCII characters without spaces, such as a UUID")
 	}
 	if s.opts.Replays == nil {

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
@@ -264,8 +264,8 @@ func (p *preparation) copyBundle(ctx context.Context) error {
 func (s Session) WorkBranch() string { return "harvest/" + strings.TrimPrefix(s.ID, idPrefix) }
 
 var (
-	scpLike  = regexp.MustCompile(`^[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:[^:]`)
-	notNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+	scpLike  = pattern.New(`^[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:[^:]`)
+	notNames = pattern.New(`[^A-Za-z0-9._-]+`)
 )
 
 // checkRepo returns the directory for the repository, or what is wrong with where it comes from.
@@ -286,7 +286,7 @@ func checkRepo(req Request) (dir string, err error) {
 		return bad("its address has spaces or control characters, or is too long")
 	}
 	name := path.Base(req.Repo)
-	if !scpLike.MatchString(req.Repo) {
+	if !scpLike().MatchString(req.Repo) {
 		u, err := url.Parse(req.Repo)
 		if err != nil || !slices.Contains([]string{"https", "http", "ssh", "git", "file"}, u.Scheme) || u.Scheme != "file" && u.Host == "" || strings.HasPrefix(u.Host, "-") {
 			return bad("its address is none of https, http, ssh or git")
@@ -296,7 +296,7 @@ func checkRepo(req Request) (dir string, err error) {
 		}
 		name = path.Base(u.Path)
 	}
-	name = strings.Trim(notNames.ReplaceAllString(strings.TrimSuffix(name, ".git"), "-"), "-.")
+	name = strings.Trim(notNames().ReplaceAllString(strings.TrimSuffix(name, ".git"), "-"), "-.")
 	if name == "" {
 		name = "work"
 	}

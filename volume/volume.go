@@ -4,10 +4,10 @@ package volume
 import (
 	"context"
 	"io"
-	"regexp"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // Provider keeps volumes. All methods may be called concurrently.
@@ -55,11 +55,11 @@ type Entry struct {
 	Link     string    `json:"link,omitempty"` // target of a symbolic link
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // CheckName returns Invalid if name cannot be a volume's.
 func CheckName(name string) error {
-	if !namePattern.MatchString(name) {
+	if !namePattern().MatchString(name) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%.150q cannot be a volume's name", name),
 			"use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit")
 	}

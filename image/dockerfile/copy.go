@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,10 +18,11 @@ import (
 	mode "github.com/tonistiigi/dchapes-mode"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-var sumPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var sumPattern = pattern.New(`^sha256:[0-9a-f]{64}$`)
 
 // parseMode reads the value of --chmod: octal digits, or letters as chmod takes them. It returns nil for "".
 func parseMode(text string) (func(f *file), error) {

@@ -159,7 +159,7 @@ func (st *state) command(c command) error {
 	case *instructions.WorkdirCommand:
 		return st.workdir(cmd, c)
 	case *instructions.UserCommand:
-		if !userPattern.MatchString(cmd.User) {
+		if !userPattern().MatchString(cmd.User) {
 			return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a user", cmd.User), "give a name or a number, either followed by ':' and a group")
 		}
 		st.s.config.User = cmd.User
@@ -494,10 +494,10 @@ func (st *state) copy(c copying, from command) error {
 	if c.Sum != "" && (len(c.Sources) != 1 || !isURL(c.Sources[0])) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "--checksum is for ADD of one URL"), "leave it out")
 	}
-	if c.Sum != "" && !sumPattern.MatchString(c.Sum) {
+	if c.Sum != "" && !sumPattern().MatchString(c.Sum) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q is not a checksum", c.Sum), "write --checksum=sha256: and 64 hex digits")
 	}
-	if c.Chown != "" && !userPattern.MatchString(c.Chown) {
+	if c.Chown != "" && !userPattern().MatchString(c.Chown) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be an owner", c.Chown), "give a name or a number, either followed by ':' and a group")
 	}
 	if _, err := parseMode(c.Chmod); err != nil {

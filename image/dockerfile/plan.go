@@ -3,7 +3,6 @@ package dockerfile
 import (
 	"context"
 	"path"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // scratch is the name of the image with nothing in it.
@@ -351,7 +351,7 @@ func (p *plan) images() []image.Image {
 	return all
 }
 
-var userPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
+var userPattern = pattern.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 
 // below returns name as an absolute path, relative ones below dir. A slash at the end is kept.
 func below(dir, name string) string {

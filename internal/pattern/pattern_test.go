@@ -1,0 +1,22 @@
+package pattern_test
+
+import (
+	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/pattern"
+)
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	p := pattern.New(`^a+$`)
+	if !p().MatchString("aa") || p().MatchString("b") || p() != p() {
+		t.Error("the expression is not what was asked for, or is compiled twice")
+	}
+	bad := pattern.New(`(`)
+	defer func() {
+		if recover() == nil {
+			t.Error("an expression that is none went unnoticed")
+		}
+	}()
+	bad()
+}
