@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -65,9 +66,12 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256([]byte(r.Method + "\x00" + r.URL.RequestURI() + "\x00" + r.Header.Get("Accept") + "\x00" + string(data)))
+	// With a key: the body may hold a secret, and its plain digest would let who reads the records try guesses.
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write([]byte(r.Method + "\x00" + r.URL.RequestURI() + "\x00" + r.Header.Get("Accept") + "\x00"))
+	mac.Write(data)
 	now := time.Now()
-	want := account.Replay{Account: accountOf(r.Context()), Key: key, Request: hex.EncodeToString(sum[:]), Created: now}
+	want := account.Replay{Account: accountOf(r.Context()), Key: key, Request: hex.EncodeToString(mac.Sum(nil)), Created: now}
 	for {
 		wait, land := s.flying.board([2]string{want.Account, key})
 		if land == nil {
