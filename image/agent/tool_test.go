@@ -270,7 +270,7 @@ func TestProjectsThatAskForTheImpossible(t *testing.T) {
 		about, file, text, says, tells string
 		env                            []string
 	}{
-		{"no such major", ".nvmrc", "97", "/work/no such major/.nvmrc asks for Node.js 97, which the npm registry does not have", "HARVEST_NODE=default", nil},
+		{"no such major", ".nvmrc", "97", "/no such major/.nvmrc asks for Node.js 97, which the npm registry does not have", "HARVEST_NODE=default", nil},
 		{"no such version", ".nvmrc", "90.99.1", "asks for Node.js 90.99.1, which the npm registry does not have", "ask for one that it has", nil},
 		{"no version", ".nvmrc", "bogus; rm -rf /", `asks for Node.js "bogus; rm -rf /", which is no version`, "write one such as", nil},
 		{"a path", ".node-version", "../../../etc", "which is no version", "write one such as", nil},
