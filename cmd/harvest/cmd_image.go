@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 )
 
 func (c *cli) imageCommand() *cobra.Command {
@@ -21,30 +23,12 @@ func (c *cli) imageCommand() *cobra.Command {
 }
 
 func (c *cli) imageList() *cobra.Command {
-	return c.withOutput(&cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List images, newest first",
-		Example: "  harvest image ls -o json",
-		Args:    count(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			found, err := server.Images(cmd.Context())
-			if err != nil {
-				return err
-			}
-			v := view{json: found, header: []string{"ID", "NAMES", "KIND", "BASE", "SIZE", "BUILT", "MISSING"}}
-			for _, i := range found {
-				v.names = append(v.names, i.ID)
-				v.rows = append(v.rows, []string{i.ID, joined(i.Names), kind(i), shortBase(i.Base), size(ownSize(i)), ago(i.Built), missing(i)})
-			}
-			return c.show(v)
-		},
-	}, formatTable)
+	return listing(c, &cobra.Command{Short: "List images, newest first", Example: "  harvest image ls -o json"},
+		[]string{"ID", "NAMES", "KIND", "BASE", "SIZE", "BUILT", "MISSING"},
+		func(ctx context.Context, server *client.Client) ([]api.Image, error) { return server.Images(ctx) },
+		func(i api.Image) (string, []string) {
+			return i.ID, []string{i.ID, joined(i.Names), kind(i), shortBase(i.Base), size(ownSize(i)), ago(i.Built), missing(i)}
+		})
 }
 
 func (c *cli) imageInspect() *cobra.Command {
@@ -54,37 +38,24 @@ func (c *cli) imageInspect() *cobra.Command {
 		Short:   "Show what is in an image, and what is missing",
 		Example: "  harvest image inspect base -o json",
 		Args:    count(1, 1, "one image"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			found, err := server.Image(cmd.Context(), args[0])
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			found, err := server.Image(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return c.show(oneImage(found))
-		},
+		}),
 	}, formatTable)
 }
 
 func (c *cli) imageRemove() *cobra.Command {
-	return &cobra.Command{
+	return c.removal(&cobra.Command{
 		Use:     "rm IMAGE…",
-		Aliases: []string{"remove"},
 		Short:   "Delete images that no sandbox uses",
 		Example: "  harvest image rm base",
-		Args:    count(1, -1, "images"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			return removeEach(args, func(ref string) error { return server.DeleteImage(cmd.Context(), ref) })
-		},
-	}
+	}, "images", func(ctx context.Context, server *client.Client, ref string) error {
+		return server.DeleteImage(ctx, ref)
+	})
 }
 
 // shortBase is an image's base with no more of a digest than people compare.

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 )
 
 func (c *cli) keyCommand() *cobra.Command {
@@ -35,14 +37,9 @@ of other accounts with --account. Everything belongs to an account, and what bel
   harvest key create ci --quiet --scope exec --expires 720h
   harvest key create first --account acme --role admin`,
 		Args: count(1, 1, "one name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			req.Name, req.ExpiresIn = args[0], expires.seconds()
-			made, err := server.CreateKey(cmd.Context(), req)
+			made, err := server.CreateKey(ctx, req)
 			if err != nil {
 				return err
 			}
@@ -52,7 +49,7 @@ of other accounts with --account. Everything belongs to an account, and what bel
 				return nil
 			}
 			return c.show(view{json: made, names: []string{made.ID}})
-		},
+		}),
 	}, formatTable)
 	flags := cmd.Flags()
 	flags.StringVar(&req.Role, "role", "member", "member or admin")
@@ -64,51 +61,25 @@ of other accounts with --account. Everything belongs to an account, and what bel
 
 func (c *cli) keyList() *cobra.Command {
 	everyone := false
-	cmd := c.withOutput(&cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List keys, newest first",
+	cmd := listing(c, &cobra.Command{
+		Short: "List keys, newest first",
 		Example: `  harvest key ls
   harvest key ls --all -o json`,
-		Args: count(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			found, err := server.Keys(cmd.Context(), everyone)
-			if err != nil {
-				return err
-			}
-			v := view{json: found, header: []string{"ID", "NAME", "ACCOUNT", "ROLE", "SCOPES", "CREATED", "EXPIRES", "USED"}}
-			for _, k := range found {
-				v.names = append(v.names, k.Name)
-				v.rows = append(v.rows, []string{k.ID, k.Name, k.Account, k.Role, joined(k.Scopes), ago(k.Created), until(k.Expires), ago(k.LastUsed)})
-			}
-			return c.show(v)
-		},
-	}, formatTable)
+	}, []string{"ID", "NAME", "ACCOUNT", "ROLE", "SCOPES", "CREATED", "EXPIRES", "USED"},
+		func(ctx context.Context, server *client.Client) ([]api.Key, error) { return server.Keys(ctx, everyone) },
+		func(k api.Key) (string, []string) {
+			return k.Name, []string{k.ID, k.Name, k.Account, k.Role, joined(k.Scopes), ago(k.Created), until(k.Expires), ago(k.LastUsed)}
+		})
 	cmd.Flags().BoolVar(&everyone, "all", false, "those of all accounts")
 	return cmd
 }
 
 func (c *cli) keyRemove() *cobra.Command {
-	return &cobra.Command{
+	return c.removal(&cobra.Command{
 		Use:     "rm KEY…",
-		Aliases: []string{"remove"},
 		Short:   "Revoke keys, by id or name; from then on nobody gets in with them",
 		Example: "  harvest key rm ci",
-		Args:    count(1, -1, "keys"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			return removeEach(args, func(ref string) error { return server.RevokeKey(cmd.Context(), ref) })
-		},
-	}
+	}, "keys", func(ctx context.Context, server *client.Client, ref string) error { return server.RevokeKey(ctx, ref) })
 }
 
 func (c *cli) keyLink() *cobra.Command {
@@ -117,18 +88,13 @@ func (c *cli) keyLink() *cobra.Command {
 		Short:   "Print a link that signs a browser in, once, within 15 minutes",
 		Example: "  harvest key link",
 		Args:    count(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			link, err := server.SignInLink(cmd.Context())
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			link, err := server.SignInLink(ctx)
 			if err != nil {
 				return err
 			}
 			fmt.Fprintln(c.out, link)
 			return nil
-		},
+		}),
 	}
 }

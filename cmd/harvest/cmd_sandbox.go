@@ -144,18 +144,13 @@ func (c *cli) sandboxGet() *cobra.Command {
 		Short:   "Show a sandbox",
 		Example: "  harvest sandbox get dev -o json",
 		Args:    count(1, 1, "one sandbox"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			found, err := server.Sandbox(cmd.Context(), args[0])
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			found, err := server.Sandbox(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return c.show(oneSandbox(found))
-		},
+		}),
 	}, formatTable)
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -22,47 +24,100 @@ harvest-agent-state; events-prune, daily, removes old events.`,
 		Example: `  harvest schedule ls
   harvest schedule run environment-refresh
   harvest schedule history environment-refresh
-  harvest schedule pause environment-refresh`,
-	}, c.scheduleList(), c.scheduleRun(), c.scheduleHistory(), c.schedulePause(), c.scheduleResume())
+  harvest schedule pause environment-refresh
+  harvest schedule set nightly --kind refresh --cron '0 3 * * *' --zone Europe/Berlin`,
+	}, c.scheduleList(), c.scheduleSet(), c.scheduleRemove(), c.scheduleRun(), c.scheduleHistory(), c.schedulePause(), c.scheduleResume())
 }
 
 func (c *cli) scheduleList() *cobra.Command {
-	return c.withOutput(&cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List schedules by name",
-		Example: "  harvest schedule ls",
-		Args:    count(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			found, err := server.Schedules(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return c.show(schedules(found...))
-		},
-	}, formatTable)
+	return listing(c, &cobra.Command{Short: "List schedules by name", Example: "  harvest schedule ls"}, scheduleHeader,
+		func(ctx context.Context, server *client.Client) ([]api.Schedule, error) { return server.Schedules(ctx) }, scheduleRow)
 }
 
-func schedules(found ...api.Schedule) view {
-	v := view{json: found, header: []string{"NAME", "KIND", "WHEN", "ZONE", "NEXT"}}
-	for _, s := range found {
-		next := until(s.Next)
-		if s.Paused {
-			next = "paused"
-		}
-		zone := s.Zone
-		if zone == "" {
-			zone = "UTC"
-		}
-		v.names = append(v.names, s.Name)
-		v.rows = append(v.rows, []string{s.Name, s.Kind, s.Cron, zone, next})
+var scheduleHeader = []string{"NAME", "KIND", "WHEN", "ZONE", "NEXT"}
+
+func scheduleRow(s api.Schedule) (name string, cells []string) {
+	next := until(s.Next)
+	if s.Paused {
+		next = "paused"
 	}
-	return v
+	zone := s.Zone
+	if zone == "" {
+		zone = "UTC"
+	}
+	return s.Name, []string{s.Name, s.Kind, s.Cron, zone, next}
+}
+
+func (c *cli) scheduleSet() *cobra.Command {
+	var given api.ScheduleRequest
+	var arguments string
+	var limit timeFlag
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Make a schedule, or change one",
+		Long: `Makes a schedule of what Harvest can do at times, or changes one that exists: what no flag names stays as it is. Kinds are
+
+  refresh       builds an image anew, has a program run in it, clears old caches: --args '{"image":"base","cache_days":7}'
+  prune-events  removes events that are older than 30 days
+
+Times are those of cron, five fields, or @hourly, @daily and the like, or "@every 90m".`,
+		Example: `  harvest schedule set nightly --kind refresh --cron '0 3 * * *' --zone Europe/Berlin
+  harvest schedule set environment-refresh --cron '@every 2h' --timeout 20m`,
+		Args: count(1, 1, "one name"),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&given.Kind, "kind", "", "what runs: refresh or prune-events")
+	flags.StringVar(&given.Cron, "cron", "", "when")
+	flags.StringVar(&given.Zone, "zone", "", "time zone of --cron, such as Europe/Berlin (default UTC)")
+	flags.StringVar(&arguments, "args", "", "arguments, as JSON")
+	flags.IntVar(&given.Retries, "retries", 0, "after a failure; -1 means none (default 3)")
+	flags.Var(&limit, "timeout", "time limit of one attempt (default 10m)")
+	flags.StringVar(&given.Missed, "missed", "", "what becomes of runs whose time came while no server ran: run_once or skip (default run_once)")
+	cmd.RunE = c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+		req, err := scheduleNow(ctx, server, args[0])
+		if err != nil {
+			return err
+		}
+		for flag, take := range map[string]func(){
+			"kind": func() { req.Kind = given.Kind }, "cron": func() { req.Cron = given.Cron }, "zone": func() { req.Zone = given.Zone },
+			"args":    func() { req.Args = json.RawMessage(arguments) },
+			"retries": func() { req.Retries = given.Retries }, "timeout": func() { req.TimeoutSeconds = limit.seconds() },
+			"missed": func() { req.Missed = given.Missed },
+		} {
+			if flags.Changed(flag) {
+				take()
+			}
+		}
+		made, err := server.SetSchedule(ctx, req)
+		if err != nil {
+			return err
+		}
+		return c.show(table([]api.Schedule{made}, scheduleHeader, scheduleRow))
+	})
+	return c.withOutput(cmd, formatName)
+}
+
+// scheduleNow returns what would make the schedule as it is; one that there is not has but a name.
+func scheduleNow(ctx context.Context, server *client.Client, name string) (api.ScheduleRequest, error) {
+	s, err := server.Schedule(ctx, name)
+	if errors.Is(err, errors.NotFound) {
+		return api.ScheduleRequest{Name: name}, nil
+	}
+	return api.ScheduleRequest{
+		Name: name, Kind: s.Kind, Args: s.Args, Cron: s.Cron, Zone: s.Zone, Retries: s.Retries, TimeoutSeconds: s.TimeoutSeconds, Missed: s.Missed, Paused: s.Paused,
+	}, err
+}
+
+func (c *cli) scheduleRemove() *cobra.Command {
+	return c.removal(&cobra.Command{
+		Use:   "rm NAME…",
+		Short: "Delete schedules and their history; what runs is canceled",
+		Long: `Deletes schedules and their history, and cancels what runs of them. Those that come with Harvest are made again when the server starts; to be rid
+of one, pause it.`,
+		Example: "  harvest schedule rm nightly",
+	}, "schedules", func(ctx context.Context, server *client.Client, name string) error {
+		return server.DeleteSchedule(ctx, name)
+	})
 }
 
 func (c *cli) scheduleRun() *cobra.Command {
@@ -74,26 +129,21 @@ func (c *cli) scheduleRun() *cobra.Command {
 		Example: `  harvest schedule run environment-refresh
   harvest schedule run environment-refresh --detach -o name`,
 		Args: count(1, 1, "one schedule"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			run, err := server.StartSchedule(cmd.Context(), args[0])
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			run, err := server.StartSchedule(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			if !detach {
 				done := c.waiting("running " + args[0])
-				run, err = server.WaitScheduleRun(cmd.Context(), run)
+				run, err = server.WaitScheduleRun(ctx, run)
 				done()
 				if err != nil {
 					return err
 				}
 			}
 			return c.ranNow(run)
-		},
+		}),
 	}, formatTable)
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait for its end")
 	return cmd
@@ -129,22 +179,16 @@ func (c *cli) scheduleHistory() *cobra.Command {
 			if limit < 1 || limit > api.MaxPage {
 				return usage(cmd, "--limit must be from 1 to %d", api.MaxPage)
 			}
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			runs, err := server.ScheduleRuns(cmd.Context(), args[0], limit)
-			if err != nil {
-				return err
-			}
-			v := view{json: runs, header: []string{"RUN", "STARTED", "ATTEMPT", "STATUS", "TOOK", "REASON"}}
-			for _, r := range runs {
-				took := time.Duration(r.Seconds * float64(time.Second)).Round(time.Millisecond)
-				v.names = append(v.names, r.ID)
-				v.rows = append(v.rows, []string{r.ID, ago(r.Started), strconv.Itoa(r.Attempt), r.Status, took.String(), orDash(r.Reason)})
-			}
-			return c.show(v)
+			return c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+				runs, err := server.ScheduleRuns(ctx, args[0], limit)
+				if err != nil {
+					return err
+				}
+				return c.show(table(runs, []string{"RUN", "STARTED", "ATTEMPT", "STATUS", "TOOK", "REASON"}, func(r api.ScheduleRun) (string, []string) {
+					took := time.Duration(r.Seconds * float64(time.Second)).Round(time.Millisecond)
+					return r.ID, []string{r.ID, ago(r.Started), strconv.Itoa(r.Attempt), r.Status, took.String(), orDash(r.Reason)}
+				}))
+			})(cmd, args)
 		},
 	}, formatTable)
 	cmd.Flags().IntVar(&limit, "limit", limit, "at most so many")
@@ -153,32 +197,23 @@ func (c *cli) scheduleHistory() *cobra.Command {
 
 func (c *cli) schedulePause() *cobra.Command {
 	return c.changeSchedule("pause NAME", "Keep a schedule from being due", "  harvest schedule pause environment-refresh",
-		func(cmd *cobra.Command, server *client.Client, name string) (api.Schedule, error) {
-			return server.PauseSchedule(cmd.Context(), name)
-		})
+		(*client.Client).PauseSchedule)
 }
 
 func (c *cli) scheduleResume() *cobra.Command {
 	return c.changeSchedule("resume NAME", "Let a schedule be due again", "  harvest schedule resume environment-refresh",
-		func(cmd *cobra.Command, server *client.Client, name string) (api.Schedule, error) {
-			return server.ResumeSchedule(cmd.Context(), name)
-		})
+		(*client.Client).ResumeSchedule)
 }
 
-func (c *cli) changeSchedule(use, short, example string, do func(*cobra.Command, *client.Client, string) (api.Schedule, error)) *cobra.Command {
+func (c *cli) changeSchedule(use, short, example string, do func(*client.Client, context.Context, string) (api.Schedule, error)) *cobra.Command {
 	return c.withOutput(&cobra.Command{
 		Use: use, Short: short, Example: example, Args: count(1, 1, "one schedule"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			changed, err := do(server, ctx, args[0])
 			if err != nil {
 				return err
 			}
-			defer server.Close()
-			changed, err := do(cmd, server, args[0])
-			if err != nil {
-				return err
-			}
-			return c.show(schedules(changed))
-		},
+			return c.show(table([]api.Schedule{changed}, scheduleHeader, scheduleRow))
+		}),
 	}, formatName)
 }

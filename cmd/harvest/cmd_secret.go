@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"os"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/secret"
 )
@@ -99,47 +101,23 @@ func (c *cli) pairs(file string, args []string) (map[string]string, error) {
 }
 
 func (c *cli) secretList() *cobra.Command {
-	return c.withOutput(&cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List secrets by name, without their values",
+	return listing(c, &cobra.Command{
+		Short: "List secrets by name, without their values",
 		Example: `  harvest secret ls
   harvest secret ls -o json`,
-		Args: count(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			found, err := server.Secrets(cmd.Context())
-			if err != nil {
-				return err
-			}
-			v := view{json: found, header: []string{"NAME", "KEYS", "FROM", "CHANGED", "USED"}}
-			for _, s := range found {
-				v.names = append(v.names, s.Name)
-				v.rows = append(v.rows, []string{s.Name, joined(s.Keys), s.Origin, ago(s.Updated), ago(s.LastUsed)})
-			}
-			return c.show(v)
-		},
-	}, formatTable)
+	}, []string{"NAME", "KEYS", "FROM", "CHANGED", "USED"},
+		func(ctx context.Context, server *client.Client) ([]api.Secret, error) { return server.Secrets(ctx) },
+		func(s api.Secret) (string, []string) {
+			return s.Name, []string{s.Name, joined(s.Keys), s.Origin, ago(s.Updated), ago(s.LastUsed)}
+		})
 }
 
 func (c *cli) secretRemove() *cobra.Command {
-	return &cobra.Command{
+	return c.removal(&cobra.Command{
 		Use:     "rm NAME…",
-		Aliases: []string{"remove"},
 		Short:   "Delete secrets; sandboxes that have them keep them",
 		Example: "  harvest secret rm github",
-		Args:    count(1, -1, "secrets"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			return removeEach(args, func(name string) error { return server.DeleteSecret(cmd.Context(), name) })
-		},
-	}
+	}, "secrets", func(ctx context.Context, server *client.Client, name string) error {
+		return server.DeleteSecret(ctx, name)
+	})
 }

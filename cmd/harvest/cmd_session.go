@@ -21,38 +21,19 @@ func (c *cli) sessionCommands() []*cobra.Command {
 		c.checkoutCommand(), c.endCommand()}
 }
 
-// withServer is a RunE that has a connection.
-func (c *cli) withServer(run func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		server, err := c.connect(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer server.Close()
-		return run(cmd.Context(), server, args)
-	}
-}
-
 func (c *cli) sessionsCommand() *cobra.Command {
 	all := false
-	cmd := c.withOutput(&cobra.Command{
+	cmd := listing(c, &cobra.Command{
 		Use:     "sessions",
 		Short:   "List sessions, newest first",
 		Example: "  harvest sessions --all",
-		Args:    count(0, 0, "no arguments"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
-			found, err := server.Sessions(ctx, all)
-			if err != nil {
-				return err
-			}
-			v := view{json: found, header: []string{"ID", "STATUS", "AGENT", "TURNS", "COST", "ACTIVE", "TITLE"}}
-			for _, s := range found {
-				v.names = append(v.names, s.ID)
-				v.rows = append(v.rows, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost), ago(s.Active), plainText(s.Title)})
-			}
-			return c.show(v)
-		}),
-	}, formatTable)
+	}, []string{"ID", "STATUS", "AGENT", "TURNS", "COST", "ACTIVE", "TITLE"},
+		func(ctx context.Context, server *client.Client) ([]api.Session, error) {
+			return server.Sessions(ctx, all)
+		},
+		func(s api.Session) (string, []string) {
+			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost), ago(s.Active), plainText(s.Title)}
+		})
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
 	return cmd
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"io/fs"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 )
 
 func (c *cli) volumeCommand() *cobra.Command {
@@ -25,18 +27,13 @@ func (c *cli) volumeCreate() *cobra.Command {
 		Short:   "Create a volume if it is missing, and print its name",
 		Example: "  harvest volume create data",
 		Args:    count(1, 1, "one name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			made, err := server.CreateVolume(cmd.Context(), args[0])
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			made, err := server.CreateVolume(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return c.show(view{json: made, names: []string{made.Name}, rows: [][]string{{made.Name}}})
-		},
+		}),
 	}, formatName)
 }
 
@@ -48,34 +45,26 @@ func (c *cli) volumeList() *cobra.Command {
 		Example: `  harvest volume ls
   harvest volume ls data:/results -o json`,
 		Args: count(0, 1, "at most one volume"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			if len(args) == 1 {
 				name, dir, ok := remote(args[0])
 				if !ok {
 					name, dir = args[0], "/"
 				}
-				entries, err := server.VolumeFiles(cmd.Context(), name, dir)
+				entries, err := server.VolumeFiles(ctx, name, dir)
 				if err != nil {
 					return err
 				}
 				return c.show(directory(entries))
 			}
-			found, err := server.Volumes(cmd.Context())
+			found, err := server.Volumes(ctx)
 			if err != nil {
 				return err
 			}
-			v := view{json: found, header: []string{"NAME", "FILES", "SIZE", "CREATED"}}
-			for _, vol := range found {
-				v.names = append(v.names, vol.Name)
-				v.rows = append(v.rows, []string{vol.Name, strconv.FormatInt(vol.Files, 10), size(vol.Size), ago(vol.Created)})
-			}
-			return c.show(v)
-		},
+			return c.show(table(found, []string{"NAME", "FILES", "SIZE", "CREATED"}, func(vol api.Volume) (string, []string) {
+				return vol.Name, []string{vol.Name, strconv.FormatInt(vol.Files, 10), size(vol.Size), ago(vol.Created)}
+			}))
+		}),
 	}, formatTable)
 }
 
@@ -104,25 +93,15 @@ func directory(entries []api.Entry) view {
 }
 
 func (c *cli) volumeRemove() *cobra.Command {
-	return &cobra.Command{
-		Use:     "rm VOLUME[:PATH]…",
-		Aliases: []string{"remove"},
-		Short:   "Delete volumes and their files, or files of them",
+	return c.removal(&cobra.Command{
+		Use:   "rm VOLUME[:PATH]…",
+		Short: "Delete volumes and their files, or files of them",
 		Example: `  harvest volume rm data
   harvest volume rm data:/results/old.csv`,
-		Args: count(1, -1, "volumes, or files of them"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			return removeEach(args, func(arg string) error {
-				if name, path, ok := remote(arg); ok {
-					return server.RemoveVolumeFile(cmd.Context(), name, path)
-				}
-				return server.DeleteVolume(cmd.Context(), arg)
-			})
-		},
-	}
+	}, "volumes, or files of them", func(ctx context.Context, server *client.Client, arg string) error {
+		if name, path, ok := remote(arg); ok {
+			return server.RemoveVolumeFile(ctx, name, path)
+		}
+		return server.DeleteVolume(ctx, arg)
+	})
 }

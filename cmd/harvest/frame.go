@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/client"
+)
+
+// withServer is a RunE that has a connection.
+func (c *cli) withServer(run func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		server, err := c.connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		return run(cmd.Context(), server, args)
+	}
+}
+
+// listing makes cmd, of which only Short and Example are needed, one that lists what find returns, as rows below header. row says
+// what -o name prints of each, and its cells.
+func listing[T any](c *cli, cmd *cobra.Command, header []string, find func(ctx context.Context, server *client.Client) ([]T, error), row func(T) (name string, cells []string)) *cobra.Command {
+	if cmd.Use == "" {
+		cmd.Use, cmd.Aliases = "ls", []string{"list"}
+	}
+	cmd.Args = count(0, 0, "no arguments")
+	cmd.RunE = c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+		found, err := find(ctx, server)
+		if err != nil {
+			return err
+		}
+		return c.show(table(found, header, row))
+	})
+	return c.withOutput(cmd, formatTable)
+}
+
+// table is a view of things of one sort.
+func table[T any](found []T, header []string, row func(T) (name string, cells []string)) view {
+	v := view{json: found, header: header}
+	for _, one := range found {
+		name, cells := row(one)
+		v.names, v.rows = append(v.names, name), append(v.rows, cells)
+	}
+	return v
+}
+
+// removal makes cmd, of which Use, Short and Example are needed, one that removes each of its arguments. what names them.
+func (c *cli) removal(cmd *cobra.Command, what string, remove func(ctx context.Context, server *client.Client, ref string) error) *cobra.Command {
+	cmd.Aliases = []string{"remove"}
+	cmd.Args = count(1, -1, what)
+	cmd.RunE = c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+		return removeEach(args, func(ref string) error { return remove(ctx, server, ref) })
+	})
+	return cmd
+}
