@@ -18,7 +18,7 @@ var known = []struct {
 	{"anthropic", []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"}},
 	{"aws", []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_BEARER_TOKEN_BEDROCK"}},
 	{"gemini", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
-	{"github", []string{"GITHUB_TOKEN", "GH_TOKEN"}},
+	{"github", []string{"GITHUB_TOKEN", "GH_TOKEN", "GITHUB_APP_ID", "GITHUB_APP_PRIVATE_KEY", "GITHUB_APP_INSTALLATION_ID", "GITHUB_HOST", "GITHUB_API_URL"}},
 	{"linear", []string{"LINEAR_API_KEY"}},
 	{"modal", []string{"MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"}},
 	{"openai", []string{"OPENAI_API_KEY"}},
@@ -107,15 +107,25 @@ func registryHost(server string) string {
 // Registry returns the login for the registry at host from the account's secrets, the named one if name is not "": otherwise the
 // first by name that has one; ok is false if none has. Its form suits whoever pulls images.
 func (v *Vault) Registry(ctx context.Context, account, name, host string) (l Login, ok bool, err error) {
+	return first(ctx, v, account, name, isLogin, func(p Pairs) (Login, bool) { return p.Login(host) })
+}
+
+// Git is Registry for the git server at host.
+func (v *Vault) Git(ctx context.Context, account, name, host string) (g Git, ok bool, err error) {
+	return first(ctx, v, account, name, isGit, func(p Pairs) (Git, bool) { return p.Git(host) })
+}
+
+// first returns what get finds in the named secret, or in the first by name that has a key that may count.
+func first[T any](ctx context.Context, v *Vault, account, name string, counts func(key string) bool, get func(Pairs) (T, bool)) (found T, ok bool, err error) {
 	names := []string{name}
 	if name == "" {
 		all, err := v.List(ctx, account)
 		if err != nil {
-			return Login{}, false, err
+			return found, false, err
 		}
 		names = names[:0]
 		for _, s := range all {
-			if slices.ContainsFunc(s.Keys, isLogin) {
+			if slices.ContainsFunc(s.Keys, counts) {
 				names = append(names, s.Name)
 			}
 		}
@@ -128,13 +138,51 @@ func (v *Vault) Registry(ctx context.Context, account, name, host string) (l Log
 			continue // deleted meanwhile
 		}
 		if err != nil {
-			return Login{}, false, err
+			return found, false, err
 		}
-		if l, ok := p.Login(host); ok {
-			return l, true, nil
+		if got, ok := get(p); ok {
+			return got, true, nil
 		}
 	}
-	return Login{}, false, nil
+	return found, false, nil
+}
+
+// Git is what a git server, and GitHub's API, ask for: a user and a password, which may be a token, or what gets a token as an App.
+type Git struct {
+	Host         string // perhaps with a port
+	User         string
+	Password     config.Secret
+	API          string        // address of GitHub's REST API; "" means what goes with Host
+	App          string        // id of a GitHub App; then there is no Password
+	Key          config.Secret // its private key, as PEM
+	Installation string        // its id; "" means that of the repository
+}
+
+const gitHub = "github.com"
+
+func isGit(key string) bool {
+	return key == "GIT_PASSWORD" || key == "GITHUB_APP_PRIVATE_KEY" || slices.Contains(githubKeys, key)
+}
+
+// Git returns what p has for the git server at host, such as "github.com": GITHUB_TOKEN, or GITHUB_APP_ID and
+// GITHUB_APP_PRIVATE_KEY, for the host in GITHUB_HOST (without one, github.com); or GIT_USERNAME and GIT_PASSWORD for that in GIT_HOST.
+func (p Pairs) Git(host string) (Git, bool) {
+	host = strings.ToLower(host)
+	if password := p["GIT_PASSWORD"]; password != "" && p["GIT_HOST"] != "" && strings.ToLower(p["GIT_HOST"]) == host {
+		return Git{Host: host, User: cmp.Or(p["GIT_USERNAME"], "git"), Password: config.Secret(password), API: p["GITHUB_API_URL"]}, true
+	}
+	if strings.ToLower(cmp.Or(p["GITHUB_HOST"], gitHub)) != host {
+		return Git{}, false
+	}
+	g := Git{Host: host, User: "x-access-token", API: p["GITHUB_API_URL"]}
+	for _, key := range githubKeys {
+		if token := p[key]; token != "" {
+			g.Password = config.Secret(token)
+			return g, true
+		}
+	}
+	g.App, g.Key, g.Installation = p["GITHUB_APP_ID"], config.Secret(p["GITHUB_APP_PRIVATE_KEY"]), p["GITHUB_APP_INSTALLATION_ID"]
+	return g, g.App != "" && g.Key != ""
 }
 
 // AWS is what S3 and Bedrock ask for.

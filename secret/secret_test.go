@@ -492,6 +492,41 @@ func TestLogins(t *testing.T) {
 	wantError(t, err, errors.NotFound)
 }
 
+// mission: E7
+func TestGit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pairs secret.Pairs
+		host  string
+		want  secret.Git
+	}{
+		"a token":       {secret.Pairs{"GITHUB_TOKEN": "t"}, "GitHub.com", secret.Git{Host: "github.com", User: "x-access-token", Password: "t"}},
+		"an enterprise": {secret.Pairs{"GH_TOKEN": "t", "GITHUB_HOST": "Git.example.org"}, "git.example.org", secret.Git{Host: "git.example.org", User: "x-access-token", Password: "t"}},
+		"an app": {secret.Pairs{"GITHUB_APP_ID": "1", "GITHUB_APP_PRIVATE_KEY": "k", "GITHUB_APP_INSTALLATION_ID": "2", "GITHUB_API_URL": "http://api"}, "github.com",
+			secret.Git{Host: "github.com", User: "x-access-token", App: "1", Key: "k", Installation: "2", API: "http://api"}},
+		"a password": {secret.Pairs{"GIT_HOST": "g:1", "GIT_PASSWORD": "p"}, "g:1", secret.Git{Host: "g:1", User: "git", Password: "p"}},
+		"a user":     {secret.Pairs{"GIT_HOST": "g", "GIT_PASSWORD": "p", "GIT_USERNAME": "u"}, "g", secret.Git{Host: "g", User: "u", Password: "p"}},
+	} {
+		if got, ok := c.pairs.Git(c.host); !ok || got != c.want {
+			t.Errorf("%s: %+v, %t", name, got, ok)
+		}
+	}
+	for _, p := range []secret.Pairs{{}, {"GITHUB_TOKEN": "t", "GITHUB_HOST": "other"}, {"GITHUB_APP_ID": "1"}, {"GIT_PASSWORD": "p"}, {"GIT_HOST": "other", "GIT_PASSWORD": "p"}} {
+		if got, ok := p.Git("github.com"); ok {
+			t.Errorf("%v: %+v", p, got)
+		}
+	}
+	v := newHome(t).open(t)
+	set(t, v, "b", secret.Pairs{"GITHUB_TOKEN": "of-b"}, secret.Create)
+	set(t, v, "a", secret.Pairs{"GITHUB_TOKEN": "of-a", "GITHUB_HOST": "other"}, secret.Create)
+	if g, ok, err := v.Git(t.Context(), account, "", "github.com"); err != nil || !ok || g.Password.Reveal() != "of-b" {
+		t.Errorf("%v, %t, %v", g, ok, err)
+	}
+	if g, ok, err := v.Git(t.Context(), account, "a", "github.com"); err != nil || ok {
+		t.Errorf("another host's: %v, %t, %v", g, ok, err)
+	}
+}
+
 // mission: 9.3
 func TestAWS(t *testing.T) {
 	t.Parallel()

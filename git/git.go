@@ -1,0 +1,226 @@
+// Package git is what Harvest knows of git: the program that agents call in their sandboxes, the lines by which it tells what it did,
+// which addresses and branches are taken, and what git's complaints mean.
+//
+// It runs nothing. Whatever runs, runs in a sandbox: git never runs on the host in a tree that an agent wrote.
+package git
+
+import (
+	_ "embed" // for Program
+	"encoding/base64"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+)
+
+// Program is harvest-git, a program for /bin/sh: Safe-Carry-Forward and the panic button. Its usage is at its top.
+//
+//go:embed harvest-git.sh
+var Program string
+
+// ProgramName is what agents call it.
+const ProgramName = "harvest-git"
+
+// The events that Program tells. The names are those of clients' events, too.
+const (
+	Synced    = "git.synced"    // Branch, Onto, Commits; or Failed with Reason, Tried, Checkpoint
+	Committed = "git.committed" // Branch, Commit, Subject, Commits
+	Pushed    = "git.pushed"    // Branch, Commit
+	Panic     = "git.panic"     // Branch, Checkpoint, Reason, Tried, Need
+)
+
+// Event is something that git did in a session's repository. Its type says which fields are set.
+type Event struct {
+	Dir        string `json:"dir,omitempty"`
+	Branch     string `json:"branch,omitempty"`
+	Onto       string `json:"onto,omitempty"` // branch of others
+	Commit     string `json:"commit,omitempty"`
+	Subject    string `json:"subject,omitempty"`
+	Commits    int    `json:"commits,omitempty"` // of others that the work was carried onto, or that were made at once
+	Failed     bool   `json:"failed,omitempty"`
+	Reason     string `json:"reason,omitempty"`     // what failed
+	Tried      string `json:"tried,omitempty"`      // a line for each attempt
+	Checkpoint string `json:"checkpoint,omitempty"` // branch with the last good state
+	Need       string `json:"need,omitempty"`       // what a person must do
+}
+
+// maxValue is how much of a text of a sandbox an Event keeps, in bytes.
+const maxValue = 8 << 10
+
+// ParseEvent reads a line of Program's. ok is false if it is none: agents can write what they like there.
+func ParseEvent(line string) (kind string, e Event, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) == 0 || !slices.Contains([]string{Synced, Committed, Pushed, Panic}, fields[0]) {
+		return "", Event{}, false
+	}
+	texts := map[string]*string{"dir": &e.Dir, "branch": &e.Branch, "onto": &e.Onto, "commit": &e.Commit, "subject": &e.Subject, "reason": &e.Reason,
+		"tried": &e.Tried, "checkpoint": &e.Checkpoint, "need": &e.Need, "failed": new(string), "commits": new(string)}
+	if fields[0] == Panic {
+		texts["failed"] = &e.Reason
+	}
+	for _, field := range fields[1:] {
+		key, encoded, _ := strings.Cut(field, "=")
+		value, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil || texts[key] == nil {
+			return "", Event{}, false
+		}
+		*texts[key] = clean(string(value))
+	}
+	e.Failed = fields[0] == Synced && *texts["failed"] == "true"
+	if n, err := strconv.Atoi(*texts["commits"]); err == nil && n >= 0 {
+		e.Commits = n
+	}
+	return fields[0], e, true
+}
+
+// clean makes a text of a sandbox one that can be shown.
+func clean(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) && c != '\n' && c != '\t' {
+			return -1
+		}
+		return c
+	}, strings.ToValidUTF8(text[:min(len(text), maxValue)], ""))
+	return strings.TrimSpace(text)
+}
+
+// Report is a Panic as a text for people.
+func (e Event) Report() string {
+	var b strings.Builder
+	b.WriteString("PANIC: " + e.Reason)
+	for _, part := range []struct{ name, text string }{{"Tried", e.Tried}, {"Checkpoint", e.Checkpoint}, {"A person must", e.Need}} {
+		if part.text != "" {
+			b.WriteString("\n" + part.name + ": " + part.text)
+		}
+	}
+	return b.String()
+}
+
+var (
+	scpLike  = pattern.New(`^([A-Za-z0-9._-]+)@([A-Za-z0-9.-]+):([^:].*)$`)
+	notNames = pattern.New(`[^A-Za-z0-9._-]+`)
+)
+
+// Address is where a repository is.
+type Address struct {
+	Scheme string // "https", "http", "ssh", "git" or "file"
+	Host   string // perhaps with a port
+	Path   string // without slashes at its ends and without ".git", such as "owner/name"
+}
+
+// ParseAddress reads a repository's address. Invalid if it is not taken: others make git run programs, and credentials in it would be seen.
+func ParseAddress(text string) (Address, error) {
+	bad := func(why string) (Address, error) {
+		return Address{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository cannot be cloned: %s", why), "give an address such as https://github.com/owner/name")
+	}
+	if len(text) > 2000 || strings.ContainsFunc(text, func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }) {
+		return bad("its address has spaces or control characters, or is too long")
+	}
+	if m := scpLike().FindStringSubmatch(text); m != nil {
+		return Address{"ssh", strings.ToLower(m[2]), trim(m[3])}, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || !slices.Contains([]string{"https", "http", "ssh", "git", "file"}, u.Scheme) || u.Scheme != "file" && u.Hostname() == "" || strings.HasPrefix(u.Host, "-") {
+		return bad("its address is none of https, http, ssh or git")
+	}
+	if _, has := u.User.Password(); has || u.User != nil && u.Scheme != "ssh" {
+		return Address{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository's address has a user or a password in it"), "leave it out, and put a token into a secret")
+	}
+	return Address{u.Scheme, strings.ToLower(u.Host), trim(u.Path)}, nil
+}
+
+func trim(p string) string {
+	return strings.Trim(strings.TrimSuffix(strings.TrimRight(p, "/"), ".git"), "/")
+}
+
+// Name is the last part of the path, as the name of a directory; "" if nothing of it can be one.
+func (a Address) Name() string { return fileName(path.Base("/" + a.Path)) }
+
+// Owner is what comes before Name, such as an organisation, in one word; "" if there is nothing.
+func (a Address) Owner() string { return fileName(strings.TrimPrefix(path.Dir("/"+a.Path), "/")) }
+
+func fileName(text string) string {
+	return strings.Trim(notNames().ReplaceAllString(text, "-"), "-.")
+}
+
+// Origin is the beginning of the address that a credential is for, such as "https://github.com"; "" where none is used.
+func (a Address) Origin() string {
+	if a.Scheme != "https" && a.Scheme != "http" {
+		return ""
+	}
+	return a.Scheme + "://" + a.Host
+}
+
+// CheckBranch returns Invalid if name cannot be a branch (git check-ref-format). "" is one.
+func CheckBranch(name string) error {
+	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") ||
+		strings.Contains(name, "..") || strings.Contains(name, "//") || strings.Contains(name, "@{") || name == "@" || strings.ContainsAny(name, " ~^:?*[\\\x7f") ||
+		strings.ContainsFunc(name, unicode.IsControl) || len(name) > 250
+	for part := range strings.SplitSeq(name, "/") {
+		bad = bad || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock")
+	}
+	if bad {
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a branch", name), "give its name as `git branch` shows it")
+	}
+	return nil
+}
+
+// complaints are what git says, what that means, and what to do about it. The texts are those of git 2.39 and 2.47 (LC_ALL=C).
+var complaints = []struct {
+	said   string
+	kind   errors.Kind
+	means  string
+	remedy string
+}{
+	{"could not read Username", errors.Denied, "it does not exist, or is private and there is no token for it", "check its address, and put a token into a secret: harvest secret set github GITHUB_TOKEN"},
+	{"could not read Password", errors.Denied, "it does not exist, or is private and there is no token for it", "check its address, and put a token into a secret: harvest secret set github GITHUB_TOKEN"},
+	{"Authentication failed", errors.Denied, "the token was refused: it is wrong, was revoked or has expired", "make a new one and put it into the secret"},
+	{"Invalid username or", errors.Denied, "the token was refused: it is wrong, was revoked or has expired", "make a new one and put it into the secret"},
+	{"returned error: 401", errors.Denied, "the token was refused: it is wrong, was revoked or has expired", "make a new one and put it into the secret"},
+	{"returned error: 403", errors.Denied, "the token does not allow it", "give it the rights to read and write the repository's contents"},
+	{"Write access to repository not granted", errors.Denied, "the token does not allow it", "give it the rights to read and write the repository's contents"},
+	{"Permission denied (publickey", errors.Denied, "there is no SSH key in the sandbox", "give the repository's https address, and a token as a secret"},
+	{"Host key verification failed", errors.Denied, "the host's SSH key is not known in the sandbox", "give the repository's https address, and a token as a secret"},
+	{"Remote branch ", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
+	{"couldn't find remote ref", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
+	{"Repository not found", errors.NotFound, "it does not exist, or the token may not see it", "check its address, and what the token may see"},
+	{"repository '", errors.NotFound, "it does not exist, or the token may not see it", "check its address, and what the token may see"},
+	{"does not appear to be a git repository", errors.NotFound, "there is no repository at that address", "check its address"},
+	{"does not exist", errors.NotFound, "there is no repository at that address", "check its address"},
+	{"No space left on device", errors.Exhausted, "it is too large for the sandbox's disk", "give the sandbox more with --disk, or take less history with --depth 1"},
+	{"Disk quota exceeded", errors.Exhausted, "it is too large for the sandbox's disk", "give the sandbox more with --disk, or take less history with --depth 1"},
+	{"Could not resolve host", errors.Unavailable, "its host cannot be found", "check the address, and whether the sandbox may reach that host (--network)"},
+	{"Failed to connect", errors.Unavailable, "its host cannot be reached", "check whether the sandbox may reach that host (--network)"},
+	{"Couldn't connect", errors.Unavailable, "its host cannot be reached", "check whether the sandbox may reach that host (--network)"},
+	{"Connection refused", errors.Unavailable, "its host cannot be reached", "check whether the sandbox may reach that host (--network)"},
+	{"' not allowed", errors.Denied, "it, or a part of it, has an address that is not taken", "use https addresses for submodules"},
+	{"transport '", errors.Denied, "it, or a part of it, has an address that is not taken", "use https addresses for submodules"},
+	{"is not a git command", errors.Unsupported, "the image has no git-lfs", "use the image \"agent\", or one with git-lfs"},
+	{"would clobber existing", errors.Conflict, "there is a branch in the way", "remove it first"},
+}
+
+// Explain returns the error of a git that failed in a sandbox: what was to be done, and what git said, lastly.
+func Explain(what, said string) error {
+	said = clean(said)
+	for _, c := range complaints {
+		if strings.Contains(said, c.said) {
+			return errors.Remedy(errors.Newf(c.kind, "%s: %s (%s)", what, c.means, lastLines(said)), "%s", c.remedy)
+		}
+	}
+	return errors.Remedy(errors.Newf(errors.Unavailable, "%s: %s", what, lastLines(said)), "look at what git said, and try again")
+}
+
+// lastLines returns the end of what git complained about.
+func lastLines(said string) string {
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	text := strings.Join(lines[max(0, len(lines)-3):], "; ")
+	if text == "" {
+		return "it failed and said nothing"
+	}
+	return text
+}

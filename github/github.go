@@ -1,0 +1,238 @@
+// Package github speaks GitHub's REST API as far as sessions need it: tokens of Apps, and pull requests. github.com and GitHub
+// Enterprise have the same API at different addresses: https://docs.github.com/en/rest.
+package github
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const (
+	version   = "2022-11-28" // of the API
+	maxAnswer = 4 << 20      // bytes
+	timeout   = 30 * time.Second
+)
+
+// API returns the address of the REST API of the GitHub at host: that of github.com, or an Enterprise's own.
+func API(host string) string {
+	if strings.EqualFold(host, "github.com") {
+		return "https://api.github.com"
+	}
+	return "https://" + host + "/api/v3"
+}
+
+// Client asks one GitHub as one user or App. Its errors are for clients and have no credential in them.
+type Client struct {
+	API   string        // as the function API returns it
+	Token config.Secret // a user's, an installation's, or an App's JWT
+	HTTP  *http.Client  // nil means one with a time limit of 30 s
+}
+
+// call asks, with in as JSON unless it is nil, and decodes the answer into out.
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return errors.Wrapf(err, "encode a request to GitHub")
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(c.API, "/")+path, body)
+	if err != nil {
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the address of GitHub's API is not one"), "set GITHUB_API_URL to one such as https://git.example.org/api/v3")
+	}
+	req.Header.Set("Accept", "application/vnd.github+json")
+	req.Header.Set("X-GitHub-Api-Version", version)
+	req.Header.Set("User-Agent", "harvest")
+	req.Header.Set("Authorization", "Bearer "+c.Token.Reveal())
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	doer := c.HTTP
+	if doer == nil {
+		doer = &http.Client{Timeout: timeout}
+	}
+	resp, err := doer.Do(req)
+	if err != nil {
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "GitHub's API at %s cannot be reached", req.URL.Host), "try again; with an Enterprise, check GITHUB_API_URL")
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return errors.Explainf(err, errors.Unavailable, "GitHub's answer broke off")
+	}
+	if resp.StatusCode/100 != 2 {
+		return refusal(resp, text)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return errors.Explainf(err, errors.Unavailable, "GitHub's answer is not understood")
+	}
+	return nil
+}
+
+// problem is how GitHub says no.
+type problem struct {
+	Message string `json:"message"`
+	Errors  []struct {
+		Message string `json:"message"`
+		Field   string `json:"field"`
+		Code    string `json:"code"`
+	} `json:"errors"`
+}
+
+// refusal is the error of an answer that is none.
+func refusal(resp *http.Response, text []byte) error {
+	var p problem
+	_ = json.Unmarshal(text, &p) // what is no JSON has no message
+	said := p.Message
+	for _, e := range p.Errors {
+		if e.Message == "" {
+			e.Message = strings.TrimSpace(e.Field + " " + e.Code)
+		}
+		said += "; " + e.Message
+	}
+	if said = strings.Trim(said, "; "); said == "" {
+		said = resp.Status
+	}
+	if len(said) > 500 {
+		said = strings.ToValidUTF8(said[:500], "")
+	}
+	limited := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusForbidden && (resp.Header.Get("X-RateLimit-Remaining") == "0" || resp.Header.Get("Retry-After") != "")
+	switch {
+	case limited:
+		return errors.Remedy(errors.Newf(errors.Exhausted, "GitHub wants no more requests for now: %s", said), "wait a few minutes and try again")
+	case resp.StatusCode == http.StatusUnauthorized:
+		return errors.Remedy(errors.Newf(errors.Denied, "GitHub refused the token: it is wrong, was revoked or has expired (%s)", said), "make a new one and put it into the secret")
+	case resp.StatusCode == http.StatusForbidden:
+		return errors.Remedy(errors.Newf(errors.Denied, "GitHub does not allow it: %s", said), "give the token the rights to read and write contents and pull requests")
+	case resp.StatusCode == http.StatusNotFound:
+		return errors.Remedy(errors.Newf(errors.NotFound, "GitHub knows no such repository, or the token may not see it (%s)", said), "check the repository's address, and what the token may see")
+	case resp.StatusCode == http.StatusUnprocessableEntity, resp.StatusCode == http.StatusConflict:
+		return errors.Newf(errors.Conflict, "GitHub did not take it: %s", said)
+	}
+	return errors.Remedy(errors.Newf(errors.Unavailable, "GitHub answered %d: %s", resp.StatusCode, said), "try again later")
+}
+
+// Pull is a pull request.
+type Pull struct {
+	Number int    `json:"number"`
+	URL    string `json:"html_url"`
+	Draft  bool   `json:"draft"`
+	New    bool   `json:"-"` // it was made just now
+}
+
+// PullRequest is what a new pull request has.
+type PullRequest struct {
+	Title string `json:"title"`
+	Body  string `json:"body"`
+	Head  string `json:"head"` // branch with the changes, of the same repository
+	Base  string `json:"base"` // that they go into; "" means the repository's default branch
+	Draft bool   `json:"draft"`
+}
+
+// OpenPull opens a pull request in the repository, such as "owner/name". If there is one for the branch already, that one is returned.
+func (c *Client) OpenPull(ctx context.Context, repository string, req PullRequest) (Pull, error) {
+	if req.Base == "" {
+		var found struct {
+			Default string `json:"default_branch"`
+		}
+		if err := c.call(ctx, http.MethodGet, repoPath(repository), nil, &found); err != nil {
+			return Pull{}, err
+		}
+		req.Base = found.Default
+	}
+	var made Pull
+	err := c.call(ctx, http.MethodPost, repoPath(repository)+"/pulls", req, &made)
+	if err == nil {
+		made.New = true
+		return made, nil
+	}
+	if errors.KindOf(err) != errors.Conflict {
+		return Pull{}, err
+	}
+	owner, _, _ := strings.Cut(repository, "/")
+	query := url.Values{"head": {owner + ":" + req.Head}, "state": {"open"}}
+	var open []Pull
+	if e := c.call(ctx, http.MethodGet, repoPath(repository)+"/pulls?"+query.Encode(), nil, &open); e == nil && len(open) > 0 {
+		return open[0], nil
+	}
+	if req.Draft && strings.Contains(strings.ToLower(errors.Message(err)), "draft") {
+		err = errors.Remedy(err, "this repository has no drafts: ask for one that is ready")
+	}
+	return Pull{}, err
+}
+
+// repoPath is the API's path of a repository.
+func repoPath(repository string) string {
+	owner, name, _ := strings.Cut(repository, "/")
+	return "/repos/" + url.PathEscape(owner) + "/" + url.PathEscape(name)
+}
+
+// Templates are the paths at which a repository may have a template for pull requests, in GitHub's order of preference.
+func Templates() []string {
+	var all []string
+	for _, dir := range []string{".github/", "", "docs/"} {
+		for _, name := range []string{"pull_request_template.md", "PULL_REQUEST_TEMPLATE.md", "pull_request_template.txt", "PULL_REQUEST_TEMPLATE.txt", "pull_request_template", "PULL_REQUEST_TEMPLATE"} {
+			all = append(all, dir+name)
+		}
+	}
+	return all
+}
+
+// Installation is an App where it is installed.
+type Installation struct {
+	API  string
+	App  string        // the App's id, or its client id
+	Key  config.Secret // private key, PEM as GitHub gives it
+	ID   string        // of the installation; "" means that of the repository
+	HTTP *http.Client
+}
+
+// Token is a token with an end.
+type Token struct {
+	Value   config.Secret
+	Expires time.Time
+}
+
+// Token returns a new token for one repository, good for an hour: it may write contents and pull requests, and nothing else.
+func (i Installation) Token(ctx context.Context, repository string) (Token, error) {
+	jwt, err := signJWT(i.App, i.Key, time.Now())
+	if err != nil {
+		return Token{}, err
+	}
+	c := &Client{i.API, config.Secret(jwt), i.HTTP}
+	id := i.ID
+	if id == "" {
+		var found struct {
+			ID int64 `json:"id"`
+		}
+		if err := c.call(ctx, http.MethodGet, repoPath(repository)+"/installation", nil, &found); err != nil {
+			return Token{}, errors.Remedy(errors.Explainf(err, errors.KindOf(err), "the GitHub App is not installed for %s: %s", repository, errors.Message(err)), "install it there, and check GITHUB_APP_ID and its private key")
+		}
+		id = strconv.FormatInt(found.ID, 10)
+	}
+	_, name, _ := strings.Cut(repository, "/")
+	ask := map[string]any{"repositories": []string{name}, "permissions": map[string]string{"contents": "write", "pull_requests": "write"}}
+	var made struct {
+		Token   string    `json:"token"`
+		Expires time.Time `json:"expires_at"`
+	}
+	if err := c.call(ctx, http.MethodPost, "/app/installations/"+url.PathEscape(id)+"/access_tokens", ask, &made); err != nil {
+		return Token{}, errors.Explainf(err, errors.KindOf(err), "the GitHub App got no token for %s: %s", repository, errors.Message(err))
+	}
+	if made.Token == "" {
+		return Token{}, errors.Newf(errors.Unavailable, "GitHub's answer has no token in it")
+	}
+	return Token{config.Secret(made.Token), made.Expires}, nil
+}
