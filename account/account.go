@@ -41,9 +41,11 @@ var Scopes = []Scope{Read, Write, Exec}
 type Principal struct {
 	Account string
 	Role    Role
-	Scopes  []Scope // never empty for somebody who may do anything
-	KeyID   string  // of the key or sign-in; "" for who can open the server's Unix socket
-	Kind    Kind    // of what KeyID names; "" without one
+	Scopes  []Scope   // never empty for somebody who may do anything
+	KeyID   string    // of the key or sign-in; "" for who can open the server's Unix socket
+	Kind    Kind      // of what KeyID names; "" without one
+	Subject string    // of that key
+	Expires time.Time // of that key; zero: never
 }
 
 // Local is who can open the server's Unix socket: the person whose data directory it is.
@@ -97,18 +99,19 @@ func CheckName(name string) error {
 	return errors.Remedy(errors.Newf(errors.Invalid, "%.60q cannot be an account's name", name), "use 1 to 39 lower-case letters, digits or '-', not at the ends")
 }
 
-// Kind tells keys of programs and sign-ins of browsers apart: neither is good for the other's way in.
+// Kind tells keys of programs, sign-ins of browsers and links to ports apart: none is good for another's way in.
 type Kind string
 
 // The kinds.
 const (
 	APIKey Kind = "key"
 	SignIn Kind = "sign-in"
+	Link   Kind = "link" // to one port of one sandbox
 )
 
-// Key is the record of a key or a sign-in. Its secret is nowhere: only a hash of it is kept.
+// Key is the record of a key, a sign-in or a link. Its secret is nowhere: only a hash of it is kept.
 type Key struct {
-	ID       string    `json:"id"` // "key_" or "sig_" and a ULID
+	ID       string    `json:"id"` // "key_", "sig_" or "lnk_" and a ULID
 	Kind     Kind      `json:"kind"`
 	Account  string    `json:"account"`
 	Name     string    `json:"name,omitempty"`
@@ -118,11 +121,12 @@ type Key struct {
 	Expires  time.Time `json:"expires_at,omitzero"`   // zero: never
 	LastUsed time.Time `json:"last_used_at,omitzero"` // to the minute
 	Hash     string    `json:"-"`                     // hex SHA-256 of the secret
+	Subject  string    `json:"subject,omitempty"`     // who signed in, if a provider said so; what a link leads to
 }
 
 // Principal returns who comes with the key.
 func (k Key) Principal() Principal {
-	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.ID, Kind: k.Kind}
+	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.ID, Kind: k.Kind, Subject: k.Subject, Expires: k.Expires}
 }
 
 // Request describes a key to make.

@@ -44,6 +44,7 @@ const (
 	keyPrefix    = "hv_"
 	signInPrefix = "hvs_"
 	linkPrefix   = "hvl_"
+	portPrefix   = "hvp_"
 	bits         = 256
 )
 
@@ -108,14 +109,9 @@ func (r *Ring) Create(ctx context.Context, by Principal, req Request) (Key, conf
 // time is now as records keep it.
 func (r *Ring) time() time.Time { return r.now().UTC().Round(0) }
 
-// Authenticate returns who comes with the secret of a key, or of a sign-in. Unauthenticated if it is unknown, revoked or expired.
+// Authenticate returns who comes with the secret of a key, of a sign-in, or of a link. Unauthenticated if it is unknown, revoked or expired.
 func (r *Ring) Authenticate(ctx context.Context, kind Kind, text string) (Principal, error) {
-	unknown := errors.Remedy(errors.Newf(errors.Unauthenticated, "the key is not known"), "check it; it may have been revoked. An admin makes a new one with: harvest key create NAME")
-	prefix := keyPrefix
-	if kind == SignIn {
-		prefix = signInPrefix
-		unknown = errors.Remedy(errors.Newf(errors.Unauthenticated, "you are not signed in any more"), "sign in with a new link, which \"harvest key link\" prints")
-	}
+	prefix, unknown := stranger(kind)
 	if !strings.HasPrefix(text, prefix) || len(text) != len(prefix)+encoding.EncodedLen(bits/8) {
 		return Principal{}, unknown
 	}
@@ -128,13 +124,24 @@ func (r *Ring) Authenticate(ctx context.Context, kind Kind, text string) (Princi
 	}
 	now := r.time()
 	if !k.Expires.IsZero() && !now.Before(k.Expires) {
-		if kind == SignIn {
+		if kind != APIKey {
 			return Principal{}, unknown
 		}
 		return Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "the key has expired"), "ask an admin of the account for a new one")
 	}
 	r.touch(ctx, k.ID, now)
 	return k.Principal(), nil
+}
+
+// stranger returns how secrets of the kind begin, and what to say to who comes with one that is not known.
+func stranger(kind Kind) (prefix string, err error) {
+	switch kind {
+	case SignIn:
+		return signInPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "you are not signed in any more"), "sign in with a new link, which \"harvest key link\" prints")
+	case Link:
+		return portPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link is not known, or has ended"), "ask for a new one: harvest sandbox port SANDBOX PORT --link")
+	}
+	return keyPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "the key is not known"), "check it; it may have been revoked. An admin makes a new one with: harvest key create NAME")
 }
 
 // touch records the use of a key, unless that was done just now. That it fails is no reason to refuse anybody.
@@ -226,29 +233,36 @@ func (r *Ring) SignIn(ctx context.Context, token string) (config.Secret, time.Ti
 		return "", time.Time{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link was used already, or is older than %d minutes", int(linkLife.Minutes())),
 			"make a new one with: harvest key link")
 	}
-	r.sweep(ctx, now)
+	return r.SignInAs(ctx, l.as)
+}
+
+// SignInAs signs a browser in as somebody whom the caller knows: it returns the secret of a new sign-in and when it ends.
+func (r *Ring) SignInAs(ctx context.Context, as Principal) (config.Secret, time.Time, error) {
+	r.sweep(ctx, SignIn)
 	text, hash := secret(signInPrefix)
+	now := r.time()
 	k := Key{
-		ID: "sig_" + strings.ToLower(ulid.Make().String()), Kind: SignIn, Account: l.as.Account, Role: l.as.Role, Scopes: l.as.Scopes,
-		Created: now, Expires: now.Add(signInLife), Hash: hash,
+		ID: "sig_" + strings.ToLower(ulid.Make().String()), Kind: SignIn, Account: as.Account, Role: as.Role, Scopes: as.Scopes,
+		Created: now, Expires: now.Add(signInLife), Hash: hash, Subject: as.Subject,
 	}
 	if err := r.store.InsertKey(ctx, k); err != nil {
 		return "", time.Time{}, errors.Wrapf(err, "record a sign-in")
 	}
-	logf.Infof(ctx, "%s signed in as %s", k.Account, k.ID)
+	logf.Infof(ctx, "%s signed in as %s %s", k.Account, k.ID, k.Subject)
 	return text, k.Expires, nil
 }
 
-// sweep removes sign-ins that have ended.
-func (r *Ring) sweep(ctx context.Context, now time.Time) {
-	old, err := r.store.Keys(ctx, "", SignIn)
+// sweep removes sign-ins or links that have ended.
+func (r *Ring) sweep(ctx context.Context, kind Kind) {
+	now := r.time()
+	old, err := r.store.Keys(ctx, "", kind)
 	for _, k := range old {
 		if !now.Before(k.Expires) {
 			err = errors.Join(err, r.store.DeleteKey(ctx, k.ID))
 		}
 	}
 	if err != nil {
-		logf.Warnf(ctx, "remove old sign-ins: %v", err)
+		logf.Warnf(ctx, "remove what has ended of kind %s: %v", kind, err)
 	}
 }
 

@@ -40,6 +40,8 @@ type Config struct {
 	ImageGC        ImageGC
 	Log            Log
 	Server         Server
+	Ports          Ports
+	OIDC           OIDC
 
 	sources map[string]string // by key: what set it; "default" when missing
 }
@@ -78,6 +80,22 @@ type Server struct {
 	Names      []string // what it is called, beside its addresses and "localhost"
 	Proxies    []string // addresses or CIDRs whose X-Forwarded-… headers are believed
 	Rate       float64  // requests a second of each key; 0 means no limit
+	PublicURL  string   // where browsers reach it; "" means where it listens
+}
+
+// Ports says how browsers reach ports of sandboxes.
+type Ports struct {
+	Domain string // "*.example.org": each port has a host name below it; "" means none has
+}
+
+// OIDC says who may sign in with an OpenID Connect provider.
+type OIDC struct {
+	Issuer       string // URL of the provider; "" means none
+	ClientID     string
+	ClientSecret Secret   // may be empty
+	Scopes       []string // that are asked for
+	Groups       string   // the claim that has a person's groups
+	Allow        []string // "ann@example.org=acme:admin", "@example.org=acme", "group:ops=personal:admin": the first that fits counts
 }
 
 // Registries says how registries of images are reached.
@@ -144,6 +162,8 @@ func Default(env func(string) string) Config {
 		ImageGC:        ImageGC{Age: 7 * 24 * time.Hour},
 		Log:            Log{Level: slog.LevelInfo, Format: "text"},
 		Server:         Server{Listen: "127.0.0.1:7777", Rate: 200},
+		Ports:          Ports{Domain: "*.localhost"},
+		OIDC:           OIDC{Scopes: []string{"openid", "email", "profile"}, Groups: "groups"},
 	}
 }
 
@@ -239,6 +259,10 @@ func (c Config) serverProblems() []string {
 	if s.Cert != "" && s.ACMEDomain != "" {
 		add("server.acme_domain", "there are a certificate and server.acme_domain, which gets one; set one of them")
 	}
+	if s.ACMEDomain != "" && c.Ports.Domain != "" && c.Source("ports.domain") != "default" {
+		add("ports.domain", "server.acme_domain gets a certificate for one name, and none for ports.domain; set server.tls_cert and server.tls_key to a certificate that has both")
+	}
+	c.oidcProblems(add)
 	if host, _, err := net.SplitHostPort(s.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
 		add("server.listen", "server.listen "+quote(s.Listen)+" can be reached by other machines, where keys must not travel unencrypted; set server.tls_cert and server.tls_key, or "+
 			"server.acme_domain, or listen on 127.0.0.1, or allow it with server.insecure (harvest up --insecure)")
@@ -276,7 +300,7 @@ func (c Config) Effective() string {
 		}
 		text := o.field(&c).String()
 		switch o.field(&c).(type) {
-		case *textValue, *listValue:
+		case *textValue, *listValue, *secretValue:
 			text = quote(text)
 		}
 		line := indent + name + ": " + text

@@ -233,6 +233,62 @@ func TestRelations(t *testing.T) {
 	}
 }
 
+func TestHostsAndNames(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		key, value string
+		good       bool
+	}{
+		{"registries.insecure", "10.0.0.1:5000,registry.example.org", true}, {"registries.insecure", "http://x", false},
+		{"registries.mirrors", "docker.io=mirror.example.org:5000/hub", true},
+		{"server.public_names", "harvest.example.org,h", true}, {"server.public_names", "harvest.example.org:443", false}, {"server.public_names", "Harvest", false},
+		{"server.public_url", "https://harvest.example.org", true}, {"server.public_url", "https://harvest.example.org:8443/", true},
+		{"server.public_url", "https://harvest.example.org/x", false}, {"server.public_url", "harvest.example.org", false}, {"server.public_url", "https://u:p@h", false},
+		{"ports.domain", "*.localhost", true}, {"ports.domain", "", true}, {"ports.domain", "*.s.example.org", true},
+		{"ports.domain", "s.example.org", false}, {"ports.domain", "*.", false}, {"ports.domain", "*.*.org", false}, {"ports.domain", "*.s.org:80", false},
+		{"oidc.scopes", "email", false}, {"oidc.scopes", "openid,a b", false}, {"oidc.groups_claim", "", false}, {"oidc.client_secret", "[redacted]", false},
+	} {
+		_, err := Load("", environ(t), Setting{c.key, c.value, "--test"})
+		if (err == nil) != c.good {
+			t.Errorf("%s=%s: %v", c.key, c.value, err)
+		}
+	}
+}
+
+func TestWhoMaySignIn(t *testing.T) {
+	t.Parallel()
+	base := []string{"HARVEST_OIDC_CLIENT_ID", "harvest", "HARVEST_OIDC_CLIENT_SECRET", "CANARY"}
+	for allow, good := range map[string]bool{
+		"ann@example.org=acme": true, "@example.org=acme:member,group:ops=personal:admin": true, "group:a/b=x": true,
+		"": false, "ann=acme": false, "@example.org": false, "@example.org=Acme": false, "@example.org=acme:root": false, "@=acme": false, "group:=acme": false, "a=b@c=d": false,
+	} {
+		c, err := Load("", environ(t, append(base, "HARVEST_OIDC_ISSUER", "https://id.example.org", "HARVEST_OIDC_ALLOW", allow)...))
+		if (err == nil) != good {
+			t.Errorf("%q: %v", allow, err)
+		}
+		if text := c.Effective(); strings.Contains(text, "CANARY") {
+			t.Errorf("the secret is shown:\n%s", text)
+		}
+	}
+	for issuer, good := range map[string]bool{
+		"https://id.example.org/realms/x": true, "http://127.0.0.1:5556/dex": true, "http://localhost:1": true, "http://id.example.org": false, "id.example.org": false,
+	} {
+		if _, err := Load("", environ(t, append(base, "HARVEST_OIDC_ISSUER", issuer, "HARVEST_OIDC_ALLOW", "@a=b")...)); (err == nil) != good {
+			t.Errorf("%s: %v", issuer, err)
+		}
+	}
+	if _, err := Load("", environ(t, "HARVEST_OIDC_ISSUER", "https://id.example.org")); !strings.Contains(errors.Message(err), "has 2 problems") {
+		t.Errorf("an issuer alone: %v", err)
+	}
+	acme := []string{"HARVEST_SERVER_ACME_DOMAIN", "h.example.org"}
+	if _, err := Load("", environ(t, acme...)); err != nil {
+		t.Error(err)
+	}
+	if _, err := Load("", environ(t, append(acme, "HARVEST_PORTS_DOMAIN", "*.example.org")...)); !strings.Contains(errors.Message(err), "ports.domain") {
+		t.Errorf("one certificate for all: %v", err)
+	}
+}
+
 func TestEffectiveLoadsAgain(t *testing.T) {
 	t.Parallel()
 	env := environ(t, "HARVEST_TIMEOUT", "90m", "HARVEST_LIMITS_MEMORY", "1537MiB", "HARVEST_DATA", "/srv/a directory: with # signs")

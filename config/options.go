@@ -12,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
 // option is one key of the configuration.
@@ -201,6 +202,40 @@ var options = []option{
 	{"server.rate_limit", "requests a second of each key; 0 means no limit",
 		func(c *Config) value { return (*numberValue)(&c.Server.Rate) },
 		func(c Config) string { return between(c.Server.Rate, 0, 1e6, "a number from 0, which means no limit") }},
+	{"server.public_url", "where browsers reach the server, if a proxy stands before it; empty means where it listens",
+		func(c *Config) value { return (*textValue)(&c.Server.PublicURL) },
+		func(c Config) string { return siteURL(c.Server.PublicURL) }},
+	{"ports.domain", "wildcard whose host names are ports of sandboxes; empty for none",
+		func(c *Config) value { return (*textValue)(&c.Ports.Domain) },
+		func(c Config) string { return wildcard(c.Ports.Domain) }},
+	{"oidc.issuer", "URL of the OpenID Connect provider whose people may sign in; empty for none",
+		func(c *Config) value { return (*textValue)(&c.OIDC.Issuer) },
+		func(c Config) string { return issuer(c.OIDC.Issuer) }},
+	{"oidc.client_id", "what the server is called there",
+		func(c *Config) value { return (*textValue)(&c.OIDC.ClientID) },
+		func(c Config) string { return printable(c.OIDC.ClientID) }},
+	{"oidc.client_secret", "the secret that goes with it; empty for a public client",
+		func(c *Config) value { return (*secretValue)(&c.OIDC.ClientSecret) },
+		func(c Config) string {
+			if c.OIDC.ClientSecret.Reveal() == logf.Hidden {
+				return "write the secret itself; best as HARVEST_OIDC_CLIENT_SECRET"
+			}
+			return printable(c.OIDC.ClientSecret.Reveal())
+		}},
+	{"oidc.scopes", "what the provider is asked for, with commas between",
+		func(c *Config) value { return (*listValue)(&c.OIDC.Scopes) },
+		func(c Config) string { return scopes(c.OIDC) }},
+	{"oidc.groups_claim", "claim that lists a person's groups",
+		func(c *Config) value { return (*textValue)(&c.OIDC.Groups) },
+		func(c Config) string {
+			if c.OIDC.Groups == "" {
+				return "write the name of a claim, such as groups"
+			}
+			return printable(c.OIDC.Groups)
+		}},
+	{"oidc.allow", "who may sign in, as WHO=ACCOUNT[:ROLE]; the first that fits counts",
+		func(c *Config) value { return (*listValue)(&c.OIDC.Allow) },
+		func(c Config) string { return allowed(c.OIDC.Allow) }},
 	{"log.level", "what is logged: debug, info, warn or error",
 		func(c *Config) value { return (*levelValue)(&c.Log.Level) },
 		func(Config) string { return "" }},
@@ -270,7 +305,7 @@ var hostPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?$`)
 
 func hosts(all []string) string {
 	for _, host := range all {
-		if !registryPattern().MatchString(host) {
+		if !hostPattern().MatchString(host) {
 			return "write hosts, such as 10.0.0.1:5000"
 		}
 	}
@@ -318,11 +353,12 @@ func listenable(text string) string {
 
 var mailPattern = pattern.New(`^[!-?A-~]+@[!-?A-~]+$`)
 
-var registryPattern = pattern.New(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+// namePattern is a host name in lower case, without a port.
+var namePattern = pattern.New(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 func names(all []string) string {
 	for _, name := range all {
-		if !hostPattern().MatchString(name) || len(name) > 253 {
+		if !namePattern().MatchString(name) || len(name) > 253 {
 			return "write host names in lower case, such as harvest.example.org"
 		}
 	}

@@ -26,10 +26,14 @@ type (
 	levelValue    slog.Level
 	boolValue     bool
 	listValue     []string
+	secretValue   Secret
 )
 
 func (v *textValue) Set(text string) error { *v = textValue(text); return nil }
 func (v *textValue) String() string        { return string(*v) }
+
+func (v *secretValue) Set(text string) error { *v = secretValue(text); return nil }
+func (v *secretValue) String() string        { return Secret(*v).String() }
 
 func (v *boolValue) Set(text string) error {
 	b, err := strconv.ParseBool(text)

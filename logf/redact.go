@@ -80,7 +80,7 @@ func count(changed map[string]bool, by int) {
 }
 
 // keys are Harvest's own, links and sign-ins included, which are nobody's to register: whoever writes one down by mistake, wherever.
-var keys = regexp.MustCompile(`hv[sl]?_[a-z2-7]{52}`)
+var keys = regexp.MustCompile(`hv[slp]?_[a-z2-7]{52}`)
 
 // Redacted returns text without the registered secret values, and without keys of Harvest.
 func Redacted(text string) string {

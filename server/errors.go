@@ -98,11 +98,13 @@ func drain(rc *http.ResponseController, r *http.Request) {
 	}
 }
 
-// abort breaks an answer off. It cannot fail in a way that matters: then the connection is closed already.
+// abort breaks an answer off: the connection with HTTP/1.1, the stream alone with HTTP/2, for which net/http wants a panic.
 func abort(w http.ResponseWriter) {
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		_ = conn.Close()
+		return
 	}
+	panic(http.ErrAbortHandler)
 }
 
 // problem turns err into what clients may know, and logs what they may not. Every failure leaves through it.

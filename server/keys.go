@@ -81,12 +81,9 @@ func (s *Server) createLink(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	base := s.opts.URL
-	if p := peerOf(r.Context()); !p.local {
-		base = map[bool]string{true: "https://", false: "http://"}[p.https] + p.host
-	}
-	if base == "" {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "this server listens on no address that a browser could reach"), "end it with \"harvest down\", and start it with: harvest up")
+	base, err := s.base(r)
+	if err != nil {
+		return err
 	}
 	link, err := SignInLink(ring, principalOf(r.Context()), base)
 	if err != nil {

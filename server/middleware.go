@@ -45,8 +45,9 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		rec := &recorder{ResponseWriter: w}
 
-		health := r.URL.Path == api.Healthz || r.URL.Path == api.Readyz
-		if !health && r.URL.Path != api.Shutdown {
+		to, isPort := s.portHost(from)
+		health := !isPort && (r.URL.Path == api.Healthz || r.URL.Path == api.Readyz)
+		if !health && (isPort || r.URL.Path != api.Shutdown) {
 			defer s.begin()()
 		}
 		if !health {
@@ -61,6 +62,10 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		defer caught(rec, r)
 		if !health && s.stopping.Err() != nil {
 			fail(rec, r, errStopping())
+			return
+		}
+		if isPort {
+			s.handle(s.servePort(to)).ServeHTTP(rec, r)
 			return
 		}
 		if err := s.checkHost(from); err != nil {
@@ -107,7 +112,10 @@ func errStopping() error {
 
 // caught turns a panic of a handler into an internal error.
 func caught(w http.ResponseWriter, r *http.Request) {
-	if p := recover(); p != nil {
+	p := recover()
+	if p == http.ErrAbortHandler { // of abort, or of a proxy whose other side has gone
+		abort(w)
+	} else if p != nil {
 		fail(w, r, errors.Errorf("panic: %v\n%s", p, debug.Stack()))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 // proxyRoutes lead to ports of sandboxes: HTTP, WebSockets and server-sent events.
@@ -28,7 +29,7 @@ func (s *Server) proxyRoutes() []route {
 // ours are the headers and cookies that are between a client and us, and that no program in a sandbox must see or set.
 var (
 	ourHeaders = []string{"Authorization", api.HeaderIdempotency, "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
-	ourCookies = []string{"harvest", "__Host-harvest"}
+	ourCookies = []string{"harvest", "__Host-harvest", "harvest-port", "__Host-harvest-port", "harvest-oidc", "__Host-harvest-oidc"}
 )
 
 // openTransport returns what connects to ports. Its hosts are PORT.SANDBOX.ACCOUNT: whoever asks for one was found to be allowed.
@@ -63,50 +64,23 @@ func (s *Server) proxyPort(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || port < 1 || port > 65535 {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%.20q is no port", r.PathValue("port")), "give a number from 1 to 65535")
 	}
-	box, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	box, err := s.found(r)
 	if err != nil {
 		return err
 	}
-	if box.Status.Ended() {
-		return errors.Remedy(errors.Newf(errors.Gone, "sandbox %s is %s", box.ID, box.Status), "create a new sandbox")
-	}
-	from := peerOf(r.Context())
 	prefix, _, _ := strings.Cut(r.URL.EscapedPath(), "/ports/")
-	prefix += "/ports/" + r.PathValue("port")
+	return s.passOn(w, r, box, port, prefix+"/ports/"+r.PathValue("port"))
+}
+
+// passOn passes a request on to a port of a sandbox. prefix is the part of the path that leads there; "" if the port has a host name of its own.
+func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sandbox, port int, prefix string) error {
+	if box.Status.Ended() {
+		return errGone(box)
+	}
+	p := passage{from: peerOf(r.Context()), box: box, port: port, prefix: prefix}
 	proxy := httputil.ReverseProxy{
 		Transport: s.ports, FlushInterval: -1, // events at once
-		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out.URL.Scheme, p.Out.URL.Host = "http", strconv.Itoa(port)+"."+box.ID+"."+box.Account
-			p.Out.URL.Path = strings.TrimPrefix(p.In.URL.Path, prefix)
-			p.Out.URL.RawPath = strings.TrimPrefix(p.In.URL.EscapedPath(), prefix)
-			p.Out.Host = "localhost:" + strconv.Itoa(port)
-			for _, name := range ourHeaders {
-				p.Out.Header.Del(name)
-			}
-			stripCookies(p.Out)
-			p.Out.Header.Set("X-Forwarded-Host", from.host)
-			p.Out.Header.Set("X-Forwarded-Proto", map[bool]string{true: "https", false: "http"}[from.https])
-			p.Out.Header.Set("X-Forwarded-Prefix", prefix)
-			if from.addr.IsValid() {
-				p.Out.Header.Set("X-Forwarded-For", from.addr.String())
-			}
-		},
-		ModifyResponse: func(resp *http.Response) error {
-			h := resp.Header
-			h.Set("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads")
-			h.Set("Referrer-Policy", "no-referrer")
-			for _, name := range []string{api.HeaderRequestID, api.HeaderVersion, "Clear-Site-Data", "Strict-Transport-Security", "Service-Worker-Allowed"} {
-				h.Del(name)
-			}
-			cookies := h.Values("Set-Cookie")
-			h.Del("Set-Cookie")
-			for _, text := range cookies {
-				if name, _, _ := strings.Cut(text, "="); !slices.Contains(ourCookies, strings.TrimSpace(name)) {
-					h.Add("Set-Cookie", text)
-				}
-			}
-			return nil
-		},
+		Rewrite: p.request, ModifyResponse: p.response,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if errors.KindOf(err) == errors.Internal {
 				err = withStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "what listens on port %d gave no answer", port), "see whether it works inside the sandbox"),
@@ -117,6 +91,79 @@ func (s *Server) proxyPort(w http.ResponseWriter, r *http.Request) error {
 	}
 	proxy.ServeHTTP(w, r)
 	return nil
+}
+
+// passage is a request on its way to a port.
+type passage struct {
+	from   peer
+	box    sandbox.Sandbox
+	port   int
+	prefix string // as that of passOn
+}
+
+// inside is what the server in the sandbox is called there.
+func (p passage) inside() string { return "localhost:" + strconv.Itoa(p.port) }
+
+// request takes out of a request what is not for the sandbox, and tells it where the request came from. Servers of developers refuse names that they
+// do not know; so they are called what they are inside, by pages of theirs too.
+func (p passage) request(r *httputil.ProxyRequest) {
+	out := r.Out
+	out.URL.Scheme, out.URL.Host, out.Host = "http", strconv.Itoa(p.port)+"."+p.box.ID+"."+p.box.Account, p.inside()
+	_, keyed := ourKey(r.In)
+	for _, name := range ourHeaders {
+		own := p.prefix == "" && (name == api.HeaderIdempotency || name == "Authorization" && !keyed)
+		if !own { // at a host name of its own, the sandbox's server has credentials of its own
+			out.Header.Del(name)
+		}
+	}
+	stripCookies(out)
+	out.Header.Set("X-Forwarded-Host", p.from.host)
+	out.Header.Set("X-Forwarded-Proto", map[bool]string{true: "https", false: "http"}[p.from.https])
+	if p.from.addr.IsValid() {
+		out.Header.Set("X-Forwarded-For", p.from.addr.String())
+	}
+	if p.prefix == "" {
+		if p.from.isOrigin(out.Header.Get("Origin")) {
+			out.Header.Set("Origin", "http://"+p.inside())
+		}
+		return
+	}
+	out.URL.Path = strings.TrimPrefix(r.In.URL.Path, p.prefix)
+	out.URL.RawPath = strings.TrimPrefix(r.In.URL.EscapedPath(), p.prefix)
+	out.Header.Set("X-Forwarded-Prefix", p.prefix)
+}
+
+// response takes out of an answer what must not concern others, and leads redirects back to where the request came.
+func (p passage) response(resp *http.Response) error {
+	h := resp.Header
+	for _, name := range []string{api.HeaderRequestID, api.HeaderVersion, "Clear-Site-Data", "Strict-Transport-Security"} {
+		h.Del(name)
+	}
+	if p.prefix != "" {
+		h.Set("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Del("Service-Worker-Allowed")
+	} else if rest, ok := strings.CutPrefix(h.Get("Location"), "http://"+p.inside()); ok && (rest == "" || strings.ContainsAny(rest[:1], "/?#")) {
+		h.Set("Location", p.from.origin()+rest)
+	}
+	cookies := h.Values("Set-Cookie")
+	h.Del("Set-Cookie")
+	for _, text := range cookies {
+		if name, _, _ := strings.Cut(text, "="); !slices.Contains(ourCookies, strings.TrimSpace(name)) {
+			h.Add("Set-Cookie", hostOnly(text))
+		}
+	}
+	return nil
+}
+
+// hostOnly returns a cookie without its domain: other sandboxes' hosts, and ours, are none of its business.
+func hostOnly(cookie string) string {
+	parts := strings.Split(cookie, ";")
+	parts = slices.DeleteFunc(parts, func(part string) bool {
+		name, _, _ := strings.Cut(part, "=")
+		return strings.EqualFold(strings.TrimSpace(name), "domain")
+	})
+	return strings.Join(parts, ";")
 }
 
 // stripCookies takes our cookies out of a request.

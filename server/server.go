@@ -50,11 +50,13 @@ type Options struct {
 	Events    *event.Journal      // nil: there are none
 	Sessions  *session.Manager    // nil: there are none
 
-	URL     string         // where browsers reach the server; "" if nowhere
-	Names   []string       // what the server is called, in lower case, beside "localhost" and addresses
-	Proxies []netip.Prefix // whose X-Forwarded-… headers are believed
-	Rate    float64        // requests a second of each key; 0 means no limit
-	Audit   io.Writer      // gets a line of JSON for each request that may change something; nil for none
+	URL   string   // where browsers reach the server; "" if nowhere
+	Names []string // what the server is called, in lower case, beside "localhost" and addresses
+	// PortDomain is below what the host names of ports are; "" if they have none. Whatever else is below it is nobody's.
+	PortDomain string
+	Proxies    []netip.Prefix // whose X-Forwarded-… headers are believed
+	Rate       float64        // requests a second of each key; 0 means no limit
+	Audit      io.Writer      // gets a line of JSON for each request that may change something; nil for none
 
 	// Shutdown, if set, is called, once, when a client asks the server to end. It must not wait for that end.
 	Shutdown func()
@@ -92,9 +94,10 @@ func New(ctx context.Context, opts Options) *Server {
 		s.key = []byte(rand.Text())
 	}
 	s.ports, s.metrics = s.openTransport(), newMetrics(s)
-	// Only HTTP/1.1: WebSockets, and answers that are broken off, are connections of their own.
+	// HTTP/2 is for listeners with TLS that offer it. Browsers make connections of HTTP/1.1 for WebSockets even then.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
 	s.http = http.Server{
 		Handler:           s.middleware(s.router()),
 		ConnContext:       connContext,
@@ -102,6 +105,8 @@ func New(ctx context.Context, opts Options) *Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         &protocols,
+		// A connection carries many requests: one that has gone without a word must be found out, or all its streams stay.
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: time.Minute},
 	}
 	return s
 }

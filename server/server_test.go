@@ -45,12 +45,18 @@ type world struct {
 // start starts a server whose TCP address needs no key; open is the one that does.
 func start(t *testing.T, changes ...func(*server.Options)) *world {
 	t.Helper()
+	return startOn(t, func(e *fake.Engine) engine.Engine { return e }, changes...)
+}
+
+// startOn is start with an engine made of the fake one.
+func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...func(*server.Options)) *world {
+	t.Helper()
 	eng, err := fake.Open(t.TempDir(), fake.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	fleet, err := sandbox.Open(t.Context(), sandbox.Options{
-		Engine: eng, Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
 	})
 	if err != nil {
 		t.Fatal(err)

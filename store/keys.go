@@ -27,9 +27,9 @@ func (s Keys) InsertKey(ctx context.Context, k account.Key) error {
 	for i, scope := range k.Scopes {
 		scopes[i] = string(scope)
 	}
-	_, err := s.db.write.ExecContext(ctx, `INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
-		micros(k.Created), micros(k.Expires), micros(k.LastUsed))
+	_, err := s.db.write.ExecContext(ctx, `INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
+		micros(k.Created), micros(k.Expires), micros(k.LastUsed), k.Subject)
 	var e *sqlite.Error
 	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
 		return account.NameTaken(k.Name)
@@ -78,7 +78,7 @@ func (s Keys) DeleteKey(ctx context.Context, id string) error {
 }
 
 func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.Key, error) {
-	rows, err := s.db.read.QueryContext(ctx, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used FROM keys "+clause, args...)
+	rows, err := s.db.read.QueryContext(ctx, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject FROM keys "+clause, args...)
 	if err != nil {
 		return nil, s.db.explain(err, "read the keys")
 	}
@@ -88,7 +88,7 @@ func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.
 		var k account.Key
 		var scopes string
 		var created, expires, used int64
-		if err := rows.Scan(&k.ID, &k.Kind, &k.Account, &k.Name, &k.Role, &scopes, &k.Hash, &created, &expires, &used); err != nil {
+		if err := rows.Scan(&k.ID, &k.Kind, &k.Account, &k.Name, &k.Role, &scopes, &k.Hash, &created, &expires, &used, &k.Subject); err != nil {
 			return nil, s.db.explain(err, "read a key")
 		}
 		for _, scope := range strings.Fields(scopes) {

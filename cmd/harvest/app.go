@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -152,6 +154,9 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	if a.cfg.Server.ACMEDomain != "" {
 		names = append(slices.Clone(names), a.cfg.Server.ACMEDomain)
 	}
+	if u, err := url.Parse(a.cfg.Server.PublicURL); err == nil && u.Hostname() != "" {
+		names = append(slices.Clone(names), u.Hostname())
+	}
 	temp, err := uploads(a.cfg.Data)
 	if err != nil {
 		return err
@@ -164,7 +169,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Background: a.background, Shutdown: func() { close(a.asked) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions,
-		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
+		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
 	return nil
 }

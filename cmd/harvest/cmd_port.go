@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -105,18 +106,25 @@ func networkText(n api.Network) string {
 }
 
 func (c *cli) sandboxPort() *cobra.Command {
-	listen := ""
+	listen, link, expires := "", false, timeFlag(0)
 	cmd := &cobra.Command{
-		Use:   "port SANDBOX [PORT] [--listen ADDRESS:PORT]",
-		Short: "Make a port of a sandbox reachable on this machine",
+		Use:   "port SANDBOX [PORT] [--listen ADDRESS:PORT | --link]",
+		Short: "Make a port of a sandbox reachable on this machine, or for whoever has a link",
 		Long: `Listens on this machine and passes connections on to a port in the sandbox, until it is interrupted. The port is reached on
 whatever address a program in the sandbox listens, its loopback included, and whatever the sandbox's network is. Without PORT, the ports
-that the sandbox was created with (-p) are passed on.`,
+that the sandbox was created with (-p) are passed on.
+
+With --link, it prints a link instead, with which anybody's browser reaches the port through the server until it expires or is revoked with
+harvest sandbox links. Links work on the server's own machine, and everywhere if ports.domain is configured.`,
 		Example: `  harvest sandbox port dev 8080
-  harvest sandbox port dev 5432 --listen 127.0.0.1:15432`,
+  harvest sandbox port dev 5432 --listen 127.0.0.1:15432
+  harvest sandbox port dev 8080 --link --expires 1h`,
 		Args: count(1, 2, "a sandbox, and perhaps a port"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			if link && listen != "" {
+				return usage(cmd, "--link and --listen are two ways: choose one")
+			}
 			server, err := c.connect(ctx)
 			if err != nil {
 				return err
@@ -143,6 +151,9 @@ that the sandbox was created with (-p) are passed on.`,
 			if listen != "" && len(ports) > 1 {
 				return usage(cmd, "--listen is for one port: name it")
 			}
+			if link {
+				return c.linkPorts(ctx, server, found.ID, ports, expires.seconds())
+			}
 			var forwards []forward
 			for _, port := range ports {
 				forwards = append(forwards, forward{address: listen, port: port})
@@ -159,6 +170,55 @@ that the sandbox was created with (-p) are passed on.`,
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "where to listen (default: the same port on 127.0.0.1, or a free one if that is taken)")
+	cmd.Flags().BoolVar(&link, "link", false, "print a link to the port, and listen nowhere")
+	cmd.Flags().Var(&expires, "expires", "with --link: time after which it is no good any more, up to 720h (default 24h)")
+	return cmd
+}
+
+// linkPorts prints a link to each port.
+func (c *cli) linkPorts(ctx context.Context, server *client.Client, sandbox string, ports []int, expires float64) error {
+	for _, port := range ports {
+		made, err := server.CreatePortLink(ctx, sandbox, api.PortLinkRequest{Port: port, ExpiresIn: expires})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(c.out, made.URL)
+		c.notef("whoever has the link %s reaches port %d until %s", made.ID, port, made.Expires.Local().Format(time.DateTime))
+	}
+	return nil
+}
+
+func (c *cli) sandboxLinks() *cobra.Command {
+	var revoke []string
+	cmd := c.withOutput(&cobra.Command{
+		Use:   "links SANDBOX [--revoke LINK…]",
+		Short: "List the links to a sandbox's ports, or revoke some",
+		Long:  "Lists the links to a sandbox's ports that have not expired. A link that is revoked is of no use any more, to those who have opened it neither.",
+		Example: `  harvest sandbox links dev
+  harvest sandbox links dev --revoke lnk_01jd…`,
+		Args: count(1, 1, "one sandbox"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			if len(revoke) > 0 {
+				return removeEach(revoke, func(id string) error { return server.RevokePortLink(cmd.Context(), args[0], id) })
+			}
+			found, err := server.PortLinks(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			v := view{json: found, header: []string{"ID", "PORT", "CREATED", "EXPIRES", "USED"}}
+			for _, l := range found {
+				v.names = append(v.names, l.ID)
+				v.rows = append(v.rows, []string{l.ID, strconv.Itoa(l.Port), ago(l.Created), until(l.Expires), ago(l.LastUsed)})
+			}
+			return c.show(v)
+		},
+	}, formatTable)
+	cmd.Flags().StringArrayVar(&revoke, "revoke", nil, "end a link, repeatable")
 	return cmd
 }
 

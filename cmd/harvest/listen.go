@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/crypto/acme"
@@ -55,6 +56,9 @@ func listenTCP(ctx context.Context, cfg config.Config) (net.Listener, string, er
 	case len(cfg.Server.Names) > 0:
 		host = cfg.Server.Names[0]
 	}
+	if url := strings.TrimSuffix(cfg.Server.PublicURL, "/"); url != "" {
+		return l, url, nil
+	}
 	return l, scheme + net.JoinHostPort(host, port), nil
 }
 
@@ -80,7 +84,7 @@ func serverTLS(cfg config.Config) (*tls.Config, error) {
 		}
 		certs := manager.TLSConfig()
 		certs.MinVersion = tls.VersionTLS12
-		certs.NextProtos = []string{"http/1.1", acme.ALPNProto}
+		certs.NextProtos = []string{"h2", "http/1.1", acme.ALPNProto}
 		return certs, nil
 	}
 	if s.Cert == "" {
@@ -90,7 +94,7 @@ func serverTLS(cfg config.Config) (*tls.Config, error) {
 	if err != nil {
 		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "%s and %s are no certificate and its key", s.Cert, s.Key), "name two PEM files that belong together and that you may read")
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, nil
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}, nil
 }
 
 // openAudit opens the audit log to append to it.

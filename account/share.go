@@ -1,0 +1,72 @@
+package account
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// Lives of links to ports.
+const (
+	linkDefault = 24 * time.Hour
+	linkLongest = 30 * 24 * time.Hour
+)
+
+// Share makes a link to what subject names, for whoever holds its secret, until it has ended; life 0 means a day. It ends no later than the
+// key of who makes it. Kinds: Denied, Invalid.
+func (r *Ring) Share(ctx context.Context, by Principal, subject string, life time.Duration) (Key, config.Secret, error) {
+	if err := by.May(Exec); err != nil {
+		return Key{}, "", err
+	}
+	if life == 0 {
+		life = linkDefault
+	}
+	if life < time.Second || life > linkLongest {
+		return Key{}, "", errors.Remedy(errors.Newf(errors.Invalid, "a link cannot live for %s", life), "give a time from a second to 30 days")
+	}
+	r.sweep(ctx, Link)
+	text, hash := secret(portPrefix)
+	k := Key{
+		ID: "lnk_" + strings.ToLower(ulid.Make().String()), Kind: Link, Account: by.Account, Role: Member, Scopes: []Scope{Exec},
+		Created: r.time(), Hash: hash, Subject: subject,
+	}
+	k.Expires = k.Created.Add(life)
+	if !by.Expires.IsZero() && by.Expires.Before(k.Expires) {
+		k.Expires = by.Expires
+	}
+	if err := r.store.InsertKey(ctx, k); err != nil {
+		return Key{}, "", errors.Wrapf(err, "record a link")
+	}
+	logf.Infof(ctx, "link %s to %s made", k.ID, subject)
+	return k, text, nil
+}
+
+// Shares returns the links of by's account whose subject begins so and that have not ended, newest first.
+func (r *Ring) Shares(ctx context.Context, by Principal, subject string) ([]Key, error) {
+	all, err := r.store.Keys(ctx, by.Account, Link)
+	now := r.time()
+	return slices.DeleteFunc(all, func(k Key) bool { return !strings.HasPrefix(k.Subject, subject) || !now.Before(k.Expires) }), err
+}
+
+// Unshare ends one of the links that Shares returns. NotFound if there is none of that id.
+func (r *Ring) Unshare(ctx context.Context, by Principal, subject, id string) error {
+	all, err := r.Shares(ctx, by, subject)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(k Key) bool { return k.ID == id }) {
+		return errors.Remedy(errors.Newf(errors.NotFound, "there is no link %.80q", id), "list those there are with: harvest sandbox links SANDBOX")
+	}
+	if err := r.store.DeleteKey(ctx, id); err != nil {
+		return err
+	}
+	logf.Infof(ctx, "link %s revoked", id)
+	return nil
+}

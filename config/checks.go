@@ -1,0 +1,82 @@
+package config
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/internal/pattern"
+)
+
+// siteURL checks the URL of a whole host.
+func siteURL(text string) string {
+	if text == "" {
+		return ""
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || strings.TrimRight(text, "/") != u.Scheme+"://"+u.Host || names([]string{u.Hostname()}) != "" {
+		return "write a URL without a path, such as https://harvest.example.org"
+	}
+	return ""
+}
+
+func wildcard(text string) string {
+	name, ok := strings.CutPrefix(text, "*.")
+	if text == "" || ok && len(name) <= 190 && names([]string{name}) == "" { // a label goes before it
+		return ""
+	}
+	return "write a wildcard, such as *.sandboxes.example.org"
+}
+
+// issuer checks the URL of a provider: what it says is believed, and so nobody must be able to answer in its place.
+func issuer(text string) string {
+	u, err := url.Parse(text)
+	if text == "" || err == nil && u.Host != "" && u.User == nil && u.RawQuery == "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())) {
+		return ""
+	}
+	return "write a URL that begins with https://"
+}
+
+func printable(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return "write it without spaces and control characters"
+	}
+	return ""
+}
+
+func scopes(o OIDC) string {
+	for _, scope := range o.Scopes {
+		if problem := printable(scope); problem != "" {
+			return problem
+		}
+	}
+	if !slices.Contains(o.Scopes, "openid") {
+		return "write scopes with openid among them, such as openid,email,groups"
+	}
+	return ""
+}
+
+var allowPattern = pattern.New(`^(group:[!-<>-~]+|[!-<>-~]*@[!-<>-~]+)=[a-z0-9]([a-z0-9-]{0,37}[a-z0-9])?(:(admin|member))?$`)
+
+func allowed(rules []string) string {
+	for _, rule := range rules {
+		if !allowPattern().MatchString(rule) {
+			return "write who and what they are, such as ann@example.org=acme:admin, @example.org=acme or group:ops=personal:admin"
+		}
+	}
+	return ""
+}
+
+// oidcProblems checks what must hold between the options of the sign-in.
+func (c Config) oidcProblems(add func(key, text string)) {
+	o := c.OIDC
+	if o.Issuer == "" {
+		return
+	}
+	if o.ClientID == "" {
+		add("oidc.client_id", "oidc.issuer needs oidc.client_id, which the provider gives when the server is registered there; write it")
+	}
+	if len(o.Allow) == 0 {
+		add("oidc.allow", "oidc.issuer needs oidc.allow, or nobody could sign in; write who may, such as @example.org=acme")
+	}
+}

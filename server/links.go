@@ -1,0 +1,143 @@
+package server
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// linkRoutes are those of links with which browsers reach ports of sandboxes.
+func (s *Server) linkRoutes() []route {
+	return []route{
+		{method: "POST", path: api.SandboxLinks, handle: s.createPortLink, scope: account.Exec, summary: "Make a link with which anybody reaches a port of the sandbox, shown this once",
+			in: api.PortLinkRequest{}, out: api.NewPortLink{}, status: 201, secret: true},
+		{method: "GET", path: api.SandboxLinks, handle: s.listPortLinks, scope: account.Read, summary: "List the sandbox's links that have not ended, newest first",
+			query: queryPage, out: api.List[api.PortLink]{}, status: 200},
+		{method: "DELETE", path: api.SandboxLinked, handle: s.revokePortLink, scope: account.Exec, summary: "Revoke a link; who has opened it is kept out, too", status: 204},
+	}
+}
+
+// found returns the sandbox that a request names.
+func (s *Server) found(r *http.Request) (sandbox.Sandbox, error) {
+	return s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+}
+
+func (s *Server) createPortLink(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	var req api.PortLinkRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	if req.Port < 1 || req.Port > 65535 {
+		return errors.Remedy(errors.Newf(errors.Invalid, "the port cannot be %d", req.Port), "give a number from 1 to 65535")
+	}
+	life, err := seconds("expires_in_seconds", req.ExpiresIn)
+	if err != nil {
+		return err
+	}
+	box, err := s.found(r)
+	if err != nil {
+		return err
+	}
+	if box.Status.Ended() {
+		return errGone(box)
+	}
+	to := portHost{box.ID, req.Port}
+	where, err := s.portURL(r, to)
+	if err != nil {
+		return err
+	}
+	made, secret, err := ring.Share(r.Context(), principalOf(r.Context()), to.subject(), life)
+	if err != nil {
+		return err
+	}
+	where.RawQuery = url.Values{api.LinkParameter: {secret.Reveal()}}.Encode()
+	w.Header().Set("Cache-Control", "no-store")
+	return respond(w, http.StatusCreated, api.NewPortLink{PortLink: linkOut(made), URL: where.String()})
+}
+
+func (s *Server) listPortLinks(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	box, err := s.found(r)
+	if err != nil {
+		return err
+	}
+	all, err := ring.Shares(r.Context(), principalOf(r.Context()), box.ID+":")
+	if err != nil {
+		return err
+	}
+	return paged(s, w, r, all, true, func(k account.Key) string { return k.ID }, linkOut)
+}
+
+func (s *Server) revokePortLink(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	box, err := s.found(r)
+	if err != nil {
+		return err
+	}
+	if err := ring.Unshare(r.Context(), principalOf(r.Context()), box.ID+":", r.PathValue("link")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func linkOut(k account.Key) api.PortLink {
+	box, port, _ := strings.Cut(k.Subject, ":")
+	n, _ := strconv.Atoi(port) // which we wrote
+	return api.PortLink{ID: k.ID, SandboxID: box, Port: n, Created: k.Created.UTC(), Expires: k.Expires.UTC(), LastUsed: k.LastUsed.UTC()}
+}
+
+// base returns where browsers reach the server: what who asks calls it, or, for the Unix socket, what we know. Unsupported if they do not.
+func (s *Server) base(r *http.Request) (string, error) {
+	if p := peerOf(r.Context()); !p.local {
+		return p.origin(), nil
+	}
+	if s.opts.URL == "" {
+		return "", errors.Remedy(errors.Newf(errors.Unsupported, "this server listens on no address that a browser could reach"), "end it with \"harvest down\", and start it with: harvest up")
+	}
+	return s.opts.URL, nil
+}
+
+// portURL returns where browsers reach a port.
+func (s *Server) portURL(r *http.Request, to portHost) (url.URL, error) {
+	base, err := s.base(r)
+	if err != nil {
+		return url.URL{}, err
+	}
+	u, err := url.Parse(base)
+	if err != nil {
+		return url.URL{}, errors.Wrapf(err, "where we are reached")
+	}
+	remedy := "set ports.domain in the server's configuration to a wildcard that leads to it, such as *.sandboxes.example.org"
+	if s.opts.PortDomain == "" {
+		return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no host names for ports"), "%s", remedy)
+	}
+	if name := hostname(u.Host); s.opts.PortDomain == "localhost" && name != "localhost" {
+		if addr, err := netip.ParseAddr(name); err != nil || !addr.IsLoopback() {
+			return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "host names for ports work on this machine only, and the server is reached as %.100q", name), "%s", remedy)
+		}
+	}
+	host := to.label() + "." + s.opts.PortDomain
+	if port := u.Port(); port != "" {
+		host = net.JoinHostPort(host, port)
+	}
+	return url.URL{Scheme: u.Scheme, Host: host, Path: "/"}, nil
+}
