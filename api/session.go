@@ -139,6 +139,18 @@ type SessionEvent struct {
 	Position    int             `json:"position,omitempty"`
 	Status      string          `json:"status,omitempty"`
 	Stage       *Stage          `json:"stage,omitempty"`
+	Synced      *RepoSynced     `json:"synced,omitempty"` // of repo.synced
+}
+
+// RepoSynced is how a session that began with an image of its repository has caught up with the repository.
+type RepoSynced struct {
+	Image       string    `json:"image_id"`
+	ImageCommit string    `json:"image_commit"`
+	Built       time.Time `json:"image_built_at"`
+	Branch      string    `json:"branch"`
+	Behind      int       `json:"commits_behind"` // that the image was; -1 if that is not known
+	Commit      string    `json:"commit"`         // that the work begins on
+	Error       string    `json:"error,omitempty"`
 }
 
 // Question is what an agent asks a person.

@@ -51,6 +51,12 @@ func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	}
 	switch {
 	case ref == "":
+	case s.opts.Repos != nil && (strings.HasPrefix(r.URL.Path, api.Repos+"/") || strings.HasPrefix(ref, "repo_")):
+		of, err := s.opts.Repos.Get(ctx, accountOf(ctx), ref)
+		if err != nil {
+			return nil, err
+		}
+		stream = of.ID
 	case s.opts.Sessions != nil && (r.PathValue("id") != "" || strings.HasPrefix(ref, "ses_")):
 		of, err := s.opts.Sessions.Get(ctx, accountOf(ctx), ref)
 		if err != nil {

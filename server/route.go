@@ -68,13 +68,13 @@ func (s *Server) routes() []route {
 		{method: "GET", path: api.SandboxArchive, handle: s.sandboxArchiveOut, scope: read, summary: "Get a file or directory as a tar stream", query: queryPath,
 			rawOut: api.TypeTar, status: 200},
 		{method: "GET", path: api.Events, handle: s.streamEvents, scope: read, summary: "Follow what happens to the account's sandboxes, or to one",
-			query:  "stream: a sandbox, by id or name, or a session, instead of all; after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
+			query:  "stream: a sandbox, by id or name, a session or a repository, instead of all; after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
 			rawOut: api.TypeEvents, status: 200},
 		{method: "POST", path: api.Run, handle: s.run, scope: exec, summary: "Run a command in a sandbox of its own", in: api.RunRequest{}, out: api.Result{},
 			status: 200, events: "image.progress, started, stdout, stderr, then exit or error"},
 		{method: "GET", path: api.Run, handle: s.runStream, scope: exec, summary: "Run a command in a sandbox of its own, with its input and output as messages",
 			socket: "the first message is a RunRequest"},
-	}, slices.Concat(s.dataRoutes(), s.systemRoutes(), s.secretRoutes(), s.scheduleRoutes(), s.sessionRoutes(), s.modalRoutes(), s.fileRoutes(), s.terminalRoutes(), s.linkRoutes(), s.proxyRoutes())...)
+	}, slices.Concat(s.dataRoutes(), s.systemRoutes(), s.secretRoutes(), s.scheduleRoutes(), s.sessionRoutes(), s.repoRoutes(), s.modalRoutes(), s.fileRoutes(), s.terminalRoutes(), s.linkRoutes(), s.proxyRoutes())...)
 }
 
 func (s *Server) dataRoutes() []route {

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
@@ -49,6 +50,7 @@ type Options struct {
 	Schedules *schedule.Scheduler // nil: there are none
 	Events    *event.Journal      // nil: there are none
 	Sessions  *session.Manager    // nil: there are none
+	Repos     *repo.Manager       // nil: there are none
 
 	URL   string   // where browsers reach the server; "" if nowhere
 	Names []string // what the server is called, in lower case, beside "localhost" and addresses

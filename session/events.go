@@ -19,7 +19,8 @@ type Event struct {
 	Status    Status   `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
 	Stage     *Stage   `json:"stage,omitempty"`  // of session.stage
 	Limit     string   `json:"limit,omitempty"`
-	Offset    int64    `json:"offset"` // bytes of the agent's output that had become events, this one included
+	Synced    *Synced  `json:"synced,omitempty"` // of repo.synced
+	Offset    int64    `json:"offset"`           // bytes of the agent's output that had become events, this one included
 }
 
 // Stage is a step of making a session ready that is done.

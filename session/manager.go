@@ -29,6 +29,7 @@ type Options struct {
 
 	Default string // agent of requests that name none: "claude"
 	Image   string // of sandboxes of requests that name none: "agent"
+	Repos   Repos  // images of repositories; nil: there are none
 	Author  Author // of requests that name none: "Harvest Agent"
 
 	HangAfter     time.Duration // without a sign of a model at work, until the session counts as hung: 5 minutes

@@ -31,6 +31,8 @@ const (
 type prepared struct {
 	sandbox string // made, even if something failed after
 	base    string
+	image   *RepoImage // of the repository, that the sandbox was made of
+	synced  *Synced    // if it has caught up already
 	err     error
 }
 
@@ -55,7 +57,7 @@ func (r *runner) makeReady(ctx context.Context) {
 	r.m.work.Go(func() {
 		p := preparation{m: r.m, s: s, bundle: bundle, stages: stages}
 		err := p.run(ctx)
-		result <- prepared{p.sandbox, p.base, err}
+		result <- prepared{p.sandbox, p.base, p.image, p.synced, err}
 	})
 }
 
@@ -77,6 +79,7 @@ func (r *runner) prepare(ctx context.Context, p prepared) {
 	}
 	if p.err == nil {
 		r.ready, r.bundle = true, nil
+		r.catchUp(p)
 		if r.session().Status == Creating {
 			r.setStatus(Ready, "")
 		}
@@ -107,6 +110,8 @@ type preparation struct {
 	stages  chan<- Stage
 	sandbox string
 	base    string
+	image   *RepoImage // of the repository, that the sandbox was made of
+	synced  *Synced
 }
 
 func (p *preparation) run(ctx context.Context) error {
@@ -162,7 +167,7 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 			return err
 		}
 	}
-	made, err := p.m.opts.Fleet.Create(ctx, p.s.Account, req)
+	made, err := p.createFrom(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -228,6 +233,9 @@ else
 fi`
 
 func (p *preparation) clone(ctx context.Context) error {
+	if p.image != nil {
+		return p.fromImage(ctx)
+	}
 	from := p.s.Repo
 	if p.bundle != nil {
 		if err := p.copyBundle(ctx); err != nil {

@@ -1,6 +1,6 @@
 // Package store keeps Harvest's records in one SQLite file and guards the data directory that the file is in.
 //
-// Each of Sandboxes, Secrets, Events and Schedules implements the small Store interface of the package whose records it keeps; package
+// Each of Sandboxes, Secrets, Events, Schedules and Repos implements the small Store interface of the package whose records it keeps; package
 // storetest proves it.
 package store
 

@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
@@ -38,6 +39,7 @@ type App struct {
 	fleet      *sandbox.Fleet
 	schedules  *schedule.Scheduler
 	sessions   *session.Manager
+	repos      *repo.Manager
 	server     *server.Server
 	ring       *account.Ring
 	listener   net.Listener  // the Unix socket
@@ -99,8 +101,11 @@ func (a *App) open(ctx context.Context) error {
 	if e, ok := eng.(*withVolumes); ok {
 		a.then("the builds", e.connect(a.fleet))
 	}
+	if err := a.openRepos(ctx, db, eng); err != nil {
+		return err
+	}
 	if a.sessions, err = session.Open(ctx, session.Options{
-		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents,
+		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Repos: sessionRepos{a.repos},
 	}); err != nil {
 		return errors.Stage(err, "sessions")
 	}
@@ -168,7 +173,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
 		Background: a.background, Shutdown: func() { close(a.asked) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
-		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions,
+		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
 		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
 	return nil

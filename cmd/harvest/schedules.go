@@ -24,7 +24,7 @@ func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
 	if _, err := a.pruneEvents(ctx, nil); err != nil {
 		logf.Errorf(ctx, "remove old events: %v", err)
 	}
-	kinds := map[string]schedule.Func{"refresh": a.refresh, "prune-events": a.pruneEvents}
+	kinds := map[string]schedule.Func{"refresh": a.refresh, "prune-events": a.pruneEvents, refreshRepoKind: a.refreshRepo}
 	if a.schedules, err = schedule.Open(ctx, schedule.Options{Store: db.Schedules(), Kinds: kinds, ByHand: a.background}); err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
 			return errors.Stage(err, "schedules")
 		}
 	}
-	return errors.Stage(a.configureRefresh(ctx), "schedules")
+	return errors.Stage(errors.Join(a.configureRefresh(ctx), a.scheduleRepos(ctx)), "schedules")
 }
 
 // configureRefresh has the refresh as the configuration says, if it does: otherwise it stays as its user has left it.

@@ -50,6 +50,9 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if !v.c.quiet {
 			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
 		}
+	case "repo.synced":
+		v.endLine()
+		v.c.hint("%s", syncedText(e.Synced))
 	case "message.sent":
 		if e.Message != nil && !v.c.quiet {
 			fmt.Fprintf(v.c.err, "> %s\n", strings.ReplaceAll(plainText(e.Message.Prompt), "\n", "\n> "))
@@ -96,6 +99,21 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 			fmt.Fprintf(v.c.err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens, u.OutputTokens, u.Cost)
 		}
 	}
+}
+
+// syncedText says how old the image of a session's repository was.
+func syncedText(s *api.RepoSynced) string {
+	if s == nil {
+		return ""
+	}
+	age := strings.TrimSuffix(ago(s.Built), " ago")
+	switch {
+	case s.Error != "":
+		return "image " + age + " old; what is newer could not be fetched: " + firstLine(s.Error)
+	case s.Behind == 1:
+		return "image " + age + " old, 1 commit behind"
+	}
+	return fmt.Sprintf("image %s old, %d commits behind", age, s.Behind)
 }
 
 // write goes on with a message, on a line of its own.

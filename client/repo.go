@@ -1,0 +1,73 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// AddRepo registers a repository. Its image is made when BuildRepo or the server's schedule asks for it.
+func (c *Client) AddRepo(ctx context.Context, req api.RepoRequest) (api.Repo, error) {
+	var made api.Repo
+	return made, c.call(ctx, http.MethodPost, api.Repos, nil, req, &made)
+}
+
+// Repos returns the account's repositories, by name.
+func (c *Client) Repos(ctx context.Context) ([]api.Repo, error) {
+	return list[api.Repo](ctx, c, api.Repos, nil)
+}
+
+// Repo returns a repository, by its id or name.
+func (c *Client) Repo(ctx context.Context, ref string) (api.Repo, error) {
+	var found api.Repo
+	return found, c.call(ctx, http.MethodGet, api.Path(api.Repoed, ref), nil, nil, &found)
+}
+
+// RemoveRepo forgets a repository and removes its images as far as nobody uses them.
+func (c *Client) RemoveRepo(ctx context.Context, ref string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.Repoed, ref), nil, nil, nil)
+}
+
+// BuildRepo begins to make the image of a repository anew, or joins the build under way. FollowRepoBuild tells how it ends.
+func (c *Client) BuildRepo(ctx context.Context, ref string) (api.RepoBuilt, error) {
+	var b api.RepoBuilt
+	return b, c.call(ctx, http.MethodPost, api.Path(api.RepoBuild, ref), nil, nil, &b)
+}
+
+// RefreshRepo begins to bring the image of a repository up to date, which may be to find that it is, or joins the build under way.
+// FollowRepoBuild tells how it ends.
+func (c *Client) RefreshRepo(ctx context.Context, ref string) (api.RepoBuilt, error) {
+	var b api.RepoBuilt
+	return b, c.call(ctx, http.MethodPost, api.Path(api.RepoRefresh, ref), nil, nil, &b)
+}
+
+// RepoBuilds returns the history of a repository, newest first. Refreshes that found nothing to do are not in it.
+func (c *Client) RepoBuilds(ctx context.Context, ref string) ([]api.RepoBuilt, error) {
+	return list[api.RepoBuilt](ctx, c, api.Path(api.RepoBuilds, ref), nil)
+}
+
+// FollowRepoBuild tells what happens in a build, from its beginning, and returns how it ended. each may be nil.
+func (c *Client) FollowRepoBuild(ctx context.Context, b api.RepoBuilt, each func(kind string, e api.RepoEvent)) (api.RepoBuilt, error) {
+	for e, err := range c.Events(ctx, Follow{Stream: b.RepoID}) {
+		if err != nil {
+			return b, err
+		}
+		var data api.RepoEvent
+		if err := json.Unmarshal(e.Data, &data); err != nil {
+			return b, broken(err)
+		}
+		if data.BuildID != b.ID {
+			continue
+		}
+		if each != nil {
+			each(e.Type, data)
+		}
+		if e.Type == api.EventBuildEnded && data.Build != nil {
+			return *data.Build, nil
+		}
+	}
+	return b, errors.Wrapf(ctx.Err(), "follow the build %s", b.ID)
+}

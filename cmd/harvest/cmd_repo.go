@@ -1,0 +1,303 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (c *cli) repoCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "repo",
+		Short: "Keep images of repositories, with dependencies installed",
+		Long: `A registered repository is cloned, its dependencies are installed and it is built once, in a sandbox, of which an image is kept. Sessions of that
+repository begin with the image. While harvest up runs, it is looked every half hour whether there is anything new.`,
+		Example: `  harvest repo add https://github.com/owner/name
+  harvest repo ls
+  harvest agent --repo https://github.com/owner/name "fix the failing test"`,
+	}, c.repoAdd(), c.repoList(), c.repoGet(), c.repoBuild(), c.repoRefresh(), c.repoLog(), c.repoHistory(), c.repoRemove())
+}
+
+func (c *cli) repoAdd() *cobra.Command {
+	var req api.RepoRequest
+	var box sandboxFlags
+	var limit timeFlag
+	detach, later := false, false
+	commands := map[string]**string{"setup": &req.Setup, "install": &req.Install, "build": &req.Build, "test": &req.Test}
+	values := map[string]*string{}
+	cmd := c.withOutput(&cobra.Command{
+		Use:   "add URL",
+		Short: "Register a repository and make its image",
+		Long: `Registers a repository and makes its image. What has to be run is found out: package managers by their lock files (npm, pnpm, Yarn, pip, uv,
+Poetry, Go, Cargo, Bundler, Composer), the version of Node.js, scripts called build and test. A file harvest.json in the repository may say otherwise,
+and flags win over both; an empty command means none. Tests are run to warm caches: one that fails is noted and no more.
+
+A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USERNAME.`,
+		Example: `  harvest repo add https://github.com/owner/name
+  harvest repo add https://github.com/owner/name --secret github --install 'make deps' --test ''
+  harvest repo add https://github.com/owner/tool --setup 'apt-get update && apt-get install -y golang-go'`,
+		Args: count(1, 1, "one address"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			req.URL, req.LimitSeconds = args[0], limit.seconds()
+			for name, target := range commands {
+				if cmd.Flags().Changed(name) {
+					*target = values[name]
+				}
+			}
+			req.Name, box.name = box.name, ""
+			if req.Sandbox, err = box.request(cmd); err != nil {
+				return err
+			}
+			return c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+				made, err := server.AddRepo(ctx, req)
+				if err != nil || later {
+					return errors.Join(err, c.showRepo(made, err))
+				}
+				begun, err := server.BuildRepo(ctx, made.ID)
+				if err != nil || detach {
+					return errors.Join(err, c.showRepo(made, err))
+				}
+				if err := c.followBuild(ctx, server, begun); err != nil {
+					return err
+				}
+				made, err = server.Repo(ctx, made.ID)
+				return errors.Join(err, c.showRepo(made, err))
+			})(cmd, args)
+		},
+	}, formatName)
+	f := cmd.Flags()
+	for name, text := range map[string]string{
+		"setup":   "shell command to run as root before the rest, such as 'apt-get update && apt-get install -y libpq-dev'",
+		"install": "shell command that installs dependencies (default: by the lock file)",
+		"build":   "shell command that builds (default: the package manager's)",
+		"test":    "shell command that tests (default: the package manager's)",
+	} {
+		values[name] = f.String(name, "", text)
+	}
+	f.StringVar(&req.Branch, "branch", "", "branch (default: the repository's)")
+	f.BoolVar(&req.Root, "root", false, "run the commands as root, not as the image's user")
+	f.Var(&limit, "limit", "how long a build may take, such as 20m (default: 10m)")
+	f.BoolVarP(&detach, "detach", "d", false, "do not wait for the image")
+	f.BoolVar(&later, "later", false, "do not make the image now")
+	box.add(cmd)
+	f.Lookup("name").Usage = "name of the repository (default: owner/name, as the address has it)"
+	f.Lookup("image").Usage = "image to begin with (default agent)"
+	return cmd
+}
+
+// showRepo shows a repository, unless there is none because of err.
+func (c *cli) showRepo(r api.Repo, err error) error {
+	if err != nil {
+		return nil
+	}
+	v := repos(r)
+	v.json = r
+	return c.show(v)
+}
+
+func repos(found ...api.Repo) view {
+	v := view{json: found, header: []string{"NAME", "STATUS", "IMAGE", "COMMIT", "BUILT", "CHECKED", "MANAGERS", "REASON"}}
+	for _, r := range found {
+		var managers []string
+		for _, p := range r.Projects {
+			managers = append(managers, p.Manager)
+		}
+		v.names = append(v.names, r.Name)
+		v.rows = append(v.rows, []string{r.Name, r.Status, orDash(r.Image), orDash(r.Commit[:min(len(r.Commit), 10)]), ago(r.Built), ago(r.Checked), joined(managers), orDash(firstLine(r.Reason))})
+	}
+	return v
+}
+
+func (c *cli) repoList() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List repositories", Example: "  harvest repo ls -o json", Args: count(0, 0, "no arguments"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			found, err := server.Repos(ctx)
+			if err != nil {
+				return err
+			}
+			return c.show(repos(found...))
+		}),
+	}, formatTable)
+}
+
+func (c *cli) repoGet() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use: "get REPO", Short: "Show all about a repository", Example: "  harvest repo get owner/name", Args: count(1, 1, "one repository"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			found, err := server.Repo(ctx, args[0])
+			return errors.Join(err, c.showRepo(found, err))
+		}),
+	}, formatJSON)
+}
+
+func (c *cli) repoBuild() *cobra.Command {
+	return c.startBuild("build REPO…", "Make the image of a repository anew",
+		`Makes the image anew, whatever there is. When it fails, the last good image stays.`, "  harvest repo build owner/name", (*client.Client).BuildRepo)
+}
+
+func (c *cli) repoRefresh() *cobra.Command {
+	return c.startBuild("refresh [REPO…]", "Bring the images of repositories up to date",
+		`Does what is necessary: nothing when neither the newest commit nor the recipe is another one, the rest on top of the last image when dependencies
+are the same, and everything otherwise. Without a name it is all repositories.`, "  harvest repo refresh owner/name", (*client.Client).RefreshRepo)
+}
+
+func (c *cli) startBuild(use, short, long, example string, start func(*client.Client, context.Context, string) (api.RepoBuilt, error)) *cobra.Command {
+	detach, least := false, 1
+	if strings.Contains(use, "[") {
+		least = 0
+	}
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Example: example, Args: count(least, -1, "repositories"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			if len(args) == 0 {
+				all, err := server.Repos(ctx)
+				if err != nil {
+					return err
+				}
+				for _, r := range all {
+					args = append(args, r.Name)
+				}
+			}
+			var failed error
+			for _, ref := range args {
+				begun, err := start(server, ctx, ref)
+				if err == nil && !detach {
+					err = c.followBuild(ctx, server, begun)
+				}
+				if err != nil && len(args) > 1 {
+					c.notef("%s: %s", ref, errors.Message(err))
+				}
+				if failed == nil {
+					failed = err
+				}
+			}
+			return failed
+		}),
+	}
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait for the end")
+	return cmd
+}
+
+// followBuild shows a build and makes a failure of it one of ours.
+func (c *cli) followBuild(ctx context.Context, server *client.Client, begun api.RepoBuilt) error {
+	ended, err := server.FollowRepoBuild(ctx, begun, c.buildEvent)
+	if err != nil {
+		if ctx.Err() != nil {
+			c.hint("the build goes on: harvest repo log %s", begun.RepoID)
+		}
+		return err
+	}
+	return c.buildResult(ended)
+}
+
+// buildEvent shows what happens in a build.
+func (c *cli) buildEvent(kind string, e api.RepoEvent) {
+	if c.quiet {
+		return
+	}
+	switch kind {
+	case api.EventBuildStage:
+		title := e.Stage
+		if e.Command != "" {
+			title += ": " + firstLine(e.Command)
+		}
+		fmt.Fprintf(c.err, "== %s\n", title)
+	case api.EventBuildLog:
+		fmt.Fprint(c.err, plainText(e.Text))
+	}
+}
+
+// buildResult is the error of a build that has not ended well.
+func (c *cli) buildResult(b api.RepoBuilt) error {
+	took := time.Duration(b.Seconds * float64(time.Second)).Round(time.Millisecond)
+	switch {
+	case b.Mode == "unchanged":
+		c.hint("nothing has changed since commit %.10s (%s)", b.Commit, took)
+		return nil
+	case b.Success:
+		c.hint("image %s of commit %.10s, %s, in %s", b.Image, b.Commit, b.Mode, took)
+		return nil
+	}
+	err := errors.Newf(errors.Unavailable, "%s", orElse(b.Error, b.Status))
+	if b.Stage != "" {
+		err = errors.Stage(err, b.Stage)
+	}
+	if b.Remedy != "" {
+		err = errors.Remedy(err, "%s", b.Remedy)
+	}
+	return err
+}
+
+func (c *cli) repoLog() *cobra.Command {
+	return &cobra.Command{
+		Use:     "log REPO [BUILD]",
+		Short:   "Print the log of a build, and follow it if it goes on",
+		Long:    "Prints the log of a build, by default the newest one's. Logs are kept for 30 days.",
+		Example: "  harvest repo log owner/name",
+		Args:    count(1, 2, "a repository and perhaps a build"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			builds, err := server.RepoBuilds(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			for _, b := range builds {
+				if len(args) == 1 || b.ID == args[1] {
+					c.err = c.out // it is the result
+					ended, err := server.FollowRepoBuild(ctx, b, c.buildEvent)
+					if err == nil && ended.Error != "" {
+						fmt.Fprintf(c.out, "%s: %s\n", orElse(ended.Stage, ended.Status), ended.Error)
+					}
+					return err
+				}
+			}
+			return errors.Remedy(errors.Newf(errors.NotFound, "there is no such build"), "see: harvest repo history %s", args[0])
+		}),
+	}
+}
+
+func (c *cli) repoHistory() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use: "history REPO", Short: "List the builds of a repository's image, newest first", Example: "  harvest repo history owner/name -o json", Args: count(1, 1, "one repository"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			builds, err := server.RepoBuilds(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			v := view{json: builds, header: []string{"BUILD", "STARTED", "MODE", "STATUS", "TOOK", "COMMIT", "IMAGE", "REASON"}}
+			for _, b := range builds {
+				reason := b.Error
+				if b.Stage != "" {
+					reason = b.Stage + ": " + reason
+				}
+				v.names = append(v.names, b.ID)
+				v.rows = append(v.rows, []string{b.ID, ago(b.Started), orDash(b.Mode), b.Status, time.Duration(b.Seconds * float64(time.Second)).Round(time.Millisecond).String(),
+					orDash(b.Commit[:min(len(b.Commit), 10)]), orDash(b.Image), orDash(firstLine(reason))})
+			}
+			return c.show(v)
+		}),
+	}, formatTable)
+}
+
+func (c *cli) repoRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm REPO…", Short: "Forget repositories and remove their images", Aliases: []string{"remove"},
+		Long:    "Forgets repositories. Their images go as far as nobody uses them; sessions go on.",
+		Example: "  harvest repo rm owner/name", Args: count(1, -1, "repositories"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			for _, ref := range args {
+				if err := server.RemoveRepo(ctx, ref); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+}

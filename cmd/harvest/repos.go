@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/repo"
+	"github.com/RelevanceAI/harvest/schedule"
+	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/store"
+)
+
+const refreshRepoKind = "refresh-repo"
+
+// openRepos opens the registered repositories.
+func (a *App) openRepos(ctx context.Context, db *store.DB, eng engine.Engine) (err error) {
+	a.repos, err = repo.Open(ctx, repo.Options{
+		Fleet: a.fleet, Images: eng.Images(), Journal: a.events, Store: db.Repos(), Check: session.CheckRepo,
+		Added: a.scheduleRepo,
+		Removed: func(ctx context.Context, r repo.Repo) error {
+			err := a.schedules.Delete(ctx, r.Account, repoJob(r))
+			if errors.Is(err, errors.NotFound) {
+				return nil
+			}
+			return err
+		},
+	})
+	if err != nil {
+		return errors.Stage(err, "repositories")
+	}
+	a.then("the repositories", func(context.Context) error { a.repos.Close(); return nil })
+	return nil
+}
+
+// scheduleRepos sees to it that each repository has its schedule.
+func (a *App) scheduleRepos(ctx context.Context) error {
+	all, err := a.repos.List(ctx, "")
+	for _, r := range all {
+		err = errors.Join(err, a.scheduleRepo(ctx, r))
+	}
+	return err
+}
+
+// scheduleRepo has a repository refreshed every half hour, retried 3 times, 10 minutes at most (mission B5): each at minutes of its own, so that they
+// do not all begin at the same moment.
+func (a *App) scheduleRepo(ctx context.Context, r repo.Repo) error {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(r.ID)) // never fails
+	minute := sum.Sum32() % 30
+	args, err := json.Marshal(map[string]string{"repo": r.ID})
+	if err != nil {
+		return errors.Wrapf(err, "encode the schedule of %s", r.Name)
+	}
+	_, err = a.schedules.Ensure(ctx, schedule.Job{
+		Account: r.Account, Name: repoJob(r), Kind: refreshRepoKind, Cron: fmt.Sprintf("%d,%d * * * *", minute, minute+30), Missed: schedule.Skip, Args: args,
+	})
+	return err
+}
+
+var notJob = pattern.New(`[^A-Za-z0-9._-]+`)
+
+// repoJob is the name of a repository's schedule.
+func repoJob(r repo.Repo) string {
+	name := notJob().ReplaceAllString(r.Name, "-")
+	return "repo-" + name[:min(len(name), 45)] + "-" + r.ID[len(r.ID)-6:]
+}
+
+// refreshRepo refreshes a repository. Its arguments are {"repo": "…"}, an id; the account is the id's.
+func (a *App) refreshRepo(ctx context.Context, args json.RawMessage) (any, error) {
+	var asked struct {
+		Repo string `json:"repo"`
+	}
+	if err := json.Unmarshal(args, &asked); err != nil || !strings.HasPrefix(asked.Repo, "repo_") {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the arguments of the refresh are not valid"), `give {"repo": "repo_…"}, a whole id`)
+	}
+	all, err := a.repos.List(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		if r.ID == asked.Repo {
+			return a.repos.Refresh(ctx, r.Account, r.ID)
+		}
+	}
+	return nil, repo.NotFound(asked.Repo)
+}
+
+// sessionRepos gives sessions the images of repositories.
+type sessionRepos struct{ *repo.Manager }
+
+// Image implements session.Repos.
+func (r sessionRepos) Image(ctx context.Context, account, url, branch string) (session.RepoImage, bool) {
+	found, ok := r.Find(ctx, account, url, branch)
+	return session.RepoImage{Image: found.Image, Base: found.Base, Dir: found.Dir, Branch: found.Branch, Commit: found.Commit, Built: found.Built}, ok
+}
