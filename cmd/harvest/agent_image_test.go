@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,12 +24,18 @@ import (
 	"github.com/RelevanceAI/harvest/mcp"
 )
 
-// npmReachable skips the test where the npm registry cannot be reached.
-func npmReachable(t *testing.T) {
+// npmRegistry returns the npm registry's address, as the image's build finds it, and skips the test where it cannot be reached.
+func npmRegistry(t *testing.T) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://registry.npmjs.org/npm/10.9.9", nil)
+	find := exec.CommandContext(ctx, testenv.RequireTool(t, "python3", "python3"), "../../image/agent/files/lib/bootstrap.py")
+	out, err := find.CombinedOutput()
+	address := strings.TrimSpace(string(out))
+	if err != nil {
+		t.Skipf("no npm registry, without which there is no agent image: %s", address)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/npm/10.9.9", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +47,7 @@ func npmReachable(t *testing.T) {
 	if answer.StatusCode != http.StatusOK {
 		t.Skipf("the npm registry answers %s, without which there is no agent image", answer.Status)
 	}
+	return address
 }
 
 // newAgentHost returns a host with a library of its own, which all runs of the test on this machine share: the agent image is large.
@@ -47,7 +55,7 @@ func newAgentHost(t *testing.T) *host {
 	t.Helper()
 	setup := gvisorSetup(t)
 	testenv.Root(t)
-	npmReachable(t)
+	npmRegistry(t)
 	cache := os.Getenv("HARVEST_TEST_IMAGES")
 	if cache == "" {
 		dir, err := os.UserCacheDir()
@@ -98,7 +106,7 @@ func TestAgentImage(t *testing.T) {
 	t.Parallel()
 	h := newAgentHost(t)
 	var built api.Image
-	if err := json.Unmarshal([]byte(h.must("image", "build", "agent", "-o", "json")), &built); err != nil {
+	if err := json.Unmarshal([]byte(h.must("image", "build", "agent", "--build-arg", "NPM_CONFIG_REGISTRY", "-o", "json")), &built); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("the agent image: %s, %s, built in %.0f s", built.ID, size(built.Size), built.BuildSeconds)

@@ -38,7 +38,7 @@ func (r *registry) add(name, program string, versions ...string) {
 		r.packages[name] = map[string]map[string]string{}
 	}
 	for _, v := range versions {
-		r.packages[name][v] = map[string]string{program: "#!/bin/sh\necho \"" + name + " " + v + "\" \"$@\"\n"}
+		r.packages[name][v] = files(name, v, program)
 	}
 }
 
@@ -79,10 +79,9 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	document := map[string]any{"name": name}
 	all, latest := map[string]any{}, ""
 	for v, files := range versions {
-		sum := sha512.Sum512(pack(name, v, files))
 		all[v] = map[string]any{"name": name, "version": v, "dist": map[string]any{
 			"tarball":   r.URL + "/" + name + "/-/" + name[strings.LastIndex(name, "/")+1:] + "-" + v + ".tgz",
-			"integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
+			"integrity": sum(pack(name, v, files)),
 		}}
 		latest = max(latest, v)
 	}
@@ -108,4 +107,18 @@ func pack(name, version string, files map[string]string) []byte {
 	w.Close()
 	z.Close()
 	return b.Bytes()
+}
+
+func files(name, version, program string) map[string]string {
+	return map[string]string{program: "#!/bin/sh\necho \"" + name + " " + version + "\" \"$@\"\n"}
+}
+
+// integrityOf is what a package-lock.json has for what add publishes.
+func integrityOf(name, version, program string) string {
+	return sum(pack(name, version, files(name, version, program)))
+}
+
+func sum(data []byte) string {
+	digest := sha512.Sum512(data)
+	return "sha512-" + base64.StdEncoding.EncodeToString(digest[:])
 }

