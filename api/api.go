@@ -35,6 +35,8 @@ const (
 	Imaged       = "/v1/images/{id}"
 	ImageExport  = "/v1/images/{id}/export"
 	ImageCollect = "/v1/images/collect"
+	BuildCache   = "/v1/build-cache"
+	BuildCached  = "/v1/build-cache/{id}"
 
 	Secrets  = "/v1/secrets"
 	Secreted = "/v1/secrets/{name}"

@@ -90,6 +90,15 @@ type Collected struct {
 	Left   int64   `json:"left_bytes"`
 }
 
+// Cached is something that builds have left for later ones of the same account.
+type Cached struct {
+	ID   string    `json:"id"`
+	Kind string    `json:"kind"` // "layer", of an instruction, or "mount", the files of a RUN --mount=type=cache
+	Text string    `json:"text"` // the instruction; of a mount its id
+	Size int64     `json:"size_bytes"`
+	Used time.Time `json:"used_at"` // for the last time
+}
+
 // Progress of a build.
 type Progress struct {
 	Step    string  `json:"step"`

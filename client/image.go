@@ -95,6 +95,16 @@ func (c *Client) CollectImages(ctx context.Context, req api.CollectRequest) (api
 	return done, c.call(ctx, http.MethodPost, api.ImageCollect, nil, req, &done)
 }
 
+// BuildCache returns what builds have left for later ones, the last used first.
+func (c *Client) BuildCache(ctx context.Context) ([]api.Cached, error) {
+	return list[api.Cached](ctx, c, api.BuildCache, nil)
+}
+
+// ForgetBuild removes something that BuildCache returns, by its id or a unique beginning of it.
+func (c *Client) ForgetBuild(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.BuildCached, id), nil, nil, nil)
+}
+
 // Images returns all images, newest first.
 func (c *Client) Images(ctx context.Context) ([]api.Image, error) {
 	return list[api.Image](ctx, c, api.Images, nil)

@@ -50,6 +50,34 @@ func (builder) Collect(context.Context, image.Collection) (image.Collected, erro
 	return image.Collected{Freed: 7}, nil
 }
 
+func (b builder) BuildCache() image.BuildCache { return b }
+
+func (builder) Kept(context.Context, string) ([]image.Kept, error) {
+	return []image.Kept{{ID: "ab12", Kind: image.KeptLayer, Text: "RUN true"}}, nil
+}
+
+func (builder) Forget(_ context.Context, _, id string) (image.Kept, error) {
+	if id != "ab12" {
+		return image.Kept{}, errors.Newf(errors.NotFound, "nothing")
+	}
+	return image.Kept{}, nil
+}
+
+// mission: B2
+func TestBuildCache(t *testing.T) {
+	t.Parallel()
+	c := images(t)
+	if all, err := c.BuildCache(t.Context()); err != nil || len(all) != 1 || all[0].ID != "ab12" || all[0].Kind != "layer" {
+		t.Errorf("got %+v, %v", all, err)
+	}
+	if err := c.ForgetBuild(t.Context(), "ab12"); err != nil {
+		t.Error(err)
+	}
+	if err := c.ForgetBuild(t.Context(), "other"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("got %v", err)
+	}
+}
+
 // images is a client of a server that has that builder.
 func images(t *testing.T) *client.Client {
 	t.Helper()

@@ -189,3 +189,35 @@ func (l *Library) touch(ctx context.Context, img Image) {
 		logf.Warnf(ctx, "mark image %s as used: %v", img.ID, err)
 	}
 }
+
+// BuildCache shows an account what its builds have left for later ones, and removes it. What others' builds have left is as if it were not there.
+type BuildCache interface {
+	// Kept returns what there is, the last used first.
+	Kept(ctx context.Context, owner string) ([]Kept, error)
+	// Forget removes what has that id, or the only one whose id begins so. NotFound if there is none, Conflict while a build may use it.
+	Forget(ctx context.Context, owner, id string) (Kept, error)
+}
+
+// Kept is something that a build has left.
+type Kept struct {
+	ID   string // hex digits
+	Kind KeptKind
+	Text string    // the instruction that has made it; of a mount its id
+	Size int64     // bytes that removing it gives back
+	Used time.Time // for the last time
+}
+
+// KeptKind says what a Kept is.
+type KeptKind string
+
+// The kinds.
+const (
+	KeptLayer KeptKind = "layer" // what an instruction has changed
+	KeptMount KeptKind = "mount" // the files of a RUN --mount=type=cache
+)
+
+// BuildCache returns what its builds of Dockerfiles keep, nil if they keep nothing.
+func (l *Library) BuildCache() BuildCache {
+	c, _ := l.sources.Dockerfile.(BuildCache)
+	return c
+}

@@ -5,10 +5,12 @@ import (
 	"io"
 	"slices"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // buildAccount is whose the sandboxes are in which images are built. No client has it, and no quota: package dockerfile bounds how many
@@ -53,6 +55,37 @@ func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.M
 	}
 	logf.Infof(ctx, "sandbox %s runs the build step %.200s", sb.ID, setup.Title)
 	return &machine{f, sb.ID}, nil
+}
+
+// volumes returns those that sandboxes of builds had, nil if the engine has none.
+func (b Builds) volumes() volume.Provider {
+	if !b.fleet.caps.Volumes {
+		return nil
+	}
+	return volume.Of(b.fleet.opts.Engine.Volumes(), account.Owner(buildAccount))
+}
+
+// Volumes implements dockerfile.Runner.
+func (b Builds) Volumes(ctx context.Context) ([]dockerfile.Volume, error) {
+	provider := b.volumes()
+	if provider == nil {
+		return nil, nil
+	}
+	list, err := provider.List(ctx)
+	all := make([]dockerfile.Volume, len(list))
+	for i, v := range list {
+		all[i] = dockerfile.Volume{Name: v.Name, Size: v.Size, Created: v.Created}
+	}
+	return all, err
+}
+
+// RemoveVolume implements dockerfile.Runner.
+func (b Builds) RemoveVolume(ctx context.Context, name string) error {
+	provider := b.volumes()
+	if provider == nil {
+		return errors.Newf(errors.NotFound, "there is no volume %.100q", name)
+	}
+	return provider.Delete(ctx, name)
 }
 
 // machine is a sandbox in which a stage of a build runs.

@@ -66,6 +66,45 @@ func TestBuildsRunInSandboxes(t *testing.T) {
 	}
 }
 
+// Volumes of builds are found and removed by builds only.
+//
+// mission: B2
+func TestVolumesOfBuilds(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.caps.Snapshot = true
+	f := w.open(t)
+	builds := f.Builds()
+	m, err := builds.Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none", Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "mine", Path: "/mine"}}})
+	if all, err := builds.Volumes(t.Context()); err != nil || len(all) != 1 || all[0].Name != "c" {
+		t.Errorf("got %+v, %v", all, err)
+	}
+	if err := builds.RemoveVolume(t.Context(), "mine"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("an account's volume: %v", err)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := builds.RemoveVolume(t.Context(), "c"); err != nil {
+		t.Error(err)
+	}
+	if all, err := builds.Volumes(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("got %+v, %v", all, err)
+	}
+	w.caps.Volumes = false
+	builds = w.open(t).Builds()
+	if all, err := builds.Volumes(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("without volumes: %+v, %v", all, err)
+	}
+	if err := builds.RemoveVolume(t.Context(), "c"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("without volumes: %v", err)
+	}
+}
+
 func TestBuildsNeedSnapshots(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

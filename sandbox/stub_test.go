@@ -487,6 +487,25 @@ func (v stubVolumes) Create(ctx context.Context, name string) (volume.Volume, er
 	return nil, nil
 }
 
+func (v stubVolumes) List(ctx context.Context) (all []volume.Info, err error) {
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	for name := range v.s.volumes {
+		all = append(all, volume.Info{Name: name})
+	}
+	return all, ctx.Err()
+}
+
+func (v stubVolumes) Delete(_ context.Context, name string) error {
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	if !v.s.volumes[name] {
+		return errors.Newf(errors.NotFound, "there is no volume %s", name)
+	}
+	delete(v.s.volumes, name)
+	return nil
+}
+
 func (v stubVolumes) Use(name, _ string) (func(), error) { return v.s.use(name) }
 
 const account = "acme"

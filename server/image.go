@@ -189,6 +189,44 @@ func (s *Server) collectImages(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, api.Collected{Images: each(done.Images, imageOut), Freed: done.Freed, Left: done.Left})
 }
 
+// buildCache returns what shows the build cache, and whose part of it is asked for.
+func (s *Server) buildCache(r *http.Request) (c image.BuildCache, owner string, err error) {
+	if library, ok := s.opts.Images.(interface{ BuildCache() image.BuildCache }); ok {
+		c = library.BuildCache()
+	}
+	if c == nil {
+		return nil, "", errors.Newf(errors.Unsupported, "the engine %s has no build cache", s.opts.Engine)
+	}
+	return c, account.Owner(accountOf(r.Context())), nil
+}
+
+func (s *Server) listBuildCache(w http.ResponseWriter, r *http.Request) error {
+	c, owner, err := s.buildCache(r)
+	if err != nil {
+		return err
+	}
+	all, err := c.Kept(r.Context(), owner)
+	if err != nil {
+		return err
+	}
+	last := func(k image.Kept) string { return k.Used.UTC().Format("2006-01-02T15:04:05.000000000") + k.ID }
+	return paged(s, w, r, all, true, last, func(k image.Kept) api.Cached {
+		return api.Cached{ID: k.ID, Kind: string(k.Kind), Text: k.Text, Size: k.Size, Used: k.Used.UTC()}
+	})
+}
+
+func (s *Server) forgetBuild(w http.ResponseWriter, r *http.Request) error {
+	c, owner, err := s.buildCache(r)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Forget(r.Context(), owner, r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 func (s *Server) listImages(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.images(r).List(r.Context())
 	if err != nil {

@@ -19,7 +19,7 @@ func (c *cli) imageCommand() *cobra.Command {
 		Example: `  harvest image build
   harvest image pull debian:12
   harvest image inspect base`,
-	}, c.imageBuild(), c.imagePull(), c.imageList(), c.imageInspect(), c.imageRemove(), c.imageExport(), c.imageCollect())
+	}, c.imageBuild(), c.imagePull(), c.imageList(), c.imageInspect(), c.imageRemove(), c.imageExport(), c.imageCollect(), c.imageCache())
 }
 
 func (c *cli) imageList() *cobra.Command {

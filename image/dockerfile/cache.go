@@ -21,7 +21,8 @@ import (
 )
 
 // Cache keeps what instructions have made, by what went into them. One process at a time uses its directory. A layer is a file
-// KEY.tar and, once that is on the disk, KEY.json beside it; KEY.erofs is a whole root file system up to there.
+// KEY.tar and, once that is on the disk, KEY.json beside it; KEY.erofs is a whole root file system up to there. A key has the account's name
+// in it: no account is served what another one's builds have made.
 type Cache struct {
 	dir string
 	max int64 // bytes
@@ -42,7 +43,8 @@ const rootPrefix = "bld_"
 type entry struct {
 	Size    int64     `json:"size_bytes"` // of KEY.tar, 0 if the instruction changed nothing
 	Created time.Time `json:"created_at"`
-	Text    string    `json:"text"` // the instruction
+	Owner   string    `json:"owner,omitempty"` // the account whose build has made it, and whose builds alone find it
+	Text    string    `json:"text"`            // the instruction
 	Memo    string    `json:"memo,omitempty"`
 }
 
@@ -60,7 +62,7 @@ func OpenCache(dir string, max int64) (*Cache, error) {
 	for _, n := range names {
 		key, ext, _ := strings.Cut(n.Name(), ".")
 		_, statErr := os.Stat(c.path(key, "json"))
-		if isKey(key) && (ext == "json" || ext == "erofs" || ext == "tar" && statErr == nil) {
+		if isKey(key) && (ext == "json" || ext == "erofs" || ext == mountExt || ext == "tar" && statErr == nil) {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, n.Name())); err != nil {

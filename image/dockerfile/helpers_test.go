@@ -588,3 +588,35 @@ func (i *built) want(files map[string]string) {
 		}
 	}
 }
+
+func (c *chroots) refuse(fail func(op string) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fail = fail
+}
+
+func (c *chroots) Volumes(context.Context) ([]Volume, error) {
+	if err := c.failing("volumes"); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(filepath.Join(c.lib.dir, "volumes"))
+	if err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	var all []Volume
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Volume{e.Name(), 4096, info.ModTime()})
+	}
+	return all, nil
+}
+
+func (c *chroots) RemoveVolume(_ context.Context, name string) error {
+	if err := c.failing("volume"); err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(c.lib.dir, "volumes", name))
+}

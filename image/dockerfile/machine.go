@@ -3,6 +3,7 @@ package dockerfile
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/RelevanceAI/harvest/image"
 )
@@ -11,6 +12,16 @@ import (
 type Runner interface {
 	// Start boots a machine. On failure nothing is left behind.
 	Start(ctx context.Context, setup Setup) (Machine, error)
+	// Volumes returns the volumes that machines had. RemoveVolume removes one: NotFound if there is none, Conflict while a machine has it.
+	Volumes(ctx context.Context) ([]Volume, error)
+	RemoveVolume(ctx context.Context, name string) error
+}
+
+// Volume is a volume that machines had.
+type Volume struct {
+	Name    string
+	Size    int64 // bytes
+	Created time.Time
 }
 
 // Setup is what a machine is like.

@@ -180,6 +180,9 @@ func (x *executor) ready(ctx context.Context, r *run, title string) error {
 	for _, m := range r.Mounts {
 		if m.Type == "cache" {
 			setup.Mounts = append(setup.Mounts, Mount{Volume: cacheVolume(x.owner, m.ID), Path: m.Target, ReadOnly: m.ReadOnly})
+			if err := x.cache.noteMount(x.owner, m.ID); err != nil {
+				return err
+			}
 		}
 	}
 	shape := fmt.Sprint(setup.Network, setup.Mounts)

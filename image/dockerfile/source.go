@@ -75,11 +75,6 @@ func New(opts Options) *Source {
 	return &Source{opts: opts, slots: make(chan struct{}, opts.AtOnce), locks: map[string]chan struct{}{}, ends: map[*build]context.CancelCauseFunc{}}
 }
 
-// Collect implements image.Cache.
-func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry bool) (freed, left int64, err error) {
-	return s.opts.Cache.Collect(ctx, before, size, dry)
-}
-
 // Close ends all builds and waits until they are gone.
 func (s *Source) Close(ctx context.Context) error {
 	s.mu.Lock()

@@ -150,7 +150,7 @@ func (x *executor) step(ctx context.Context, st step, title string) error {
 	}
 	x.commits.Go(func() error {
 		defer unlock()
-		return x.cache.put(w.key, entry{Size: size, Text: x.log.secrets.Replace(st.text)})
+		return x.cache.put(w.key, entry{Size: size, Owner: x.owner, Text: x.log.secrets.Replace(st.text)})
 	})
 	return x.advance(w.key, size, st.run != nil)
 }
@@ -281,7 +281,7 @@ func (x *executor) prepareCopy(c *copying) (*work, error) {
 			x.hashing.Unlock()
 		}
 		if err == nil && memo != "" {
-			err = x.cache.put(memo, entry{Memo: digest})
+			err = x.cache.put(memo, entry{Owner: x.owner, Memo: digest})
 		}
 		if err != nil {
 			return nil, err

@@ -27,9 +27,37 @@ const (
 
 // blobs are files named by the hex digits of their SHA-256. A file has its name only when all of it was checked. When one was last used is
 // its time of modification. Several processes may share them.
+//
+// Each account has blobs of its own. Whoever knows a digest could otherwise have the layer without being let in by its registry, and see by the
+// time that it takes what others use.
 type blobs struct{ dir string }
 
+// accountsDir has the blobs of all accounts but the first, by name.
+const accountsDir = "accounts"
+
 func openBlobs(dir string) (*blobs, error) { return &blobs{dir}, os.MkdirAll(dir, 0o700) }
+
+// of returns the blobs of an account.
+func (b *blobs) of(owner string) (*blobs, error) {
+	if owner == "" {
+		return b, nil
+	}
+	own, err := openBlobs(filepath.Join(b.dir, accountsDir, filepath.Base(owner)))
+	return own, tarfs.Explain(err, "blobs")
+}
+
+// all returns those of every account.
+func (b *blobs) all() ([]*blobs, error) {
+	all := []*blobs{b}
+	entries, err := os.ReadDir(filepath.Join(b.dir, accountsDir))
+	if err != nil && !errors.IsNotExist(err) {
+		return nil, err
+	}
+	for _, e := range entries {
+		all = append(all, &blobs{filepath.Join(b.dir, accountsDir, e.Name())})
+	}
+	return all, nil
+}
 
 func (b *blobs) path(digest v1.Hash) string { return filepath.Join(b.dir, digest.Hex) }
 

@@ -16,28 +16,46 @@ import (
 
 // kept is a file among the blobs.
 type kept struct {
+	of   *blobs
 	name string
 	used time.Time
 	size int64 // on the disk
 }
 
-// Collect implements image.Cache. A blob that is being fetched stays.
-func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry bool) (freed, left int64, err error) {
-	entries, err := os.ReadDir(s.blobs.dir)
+// list returns the files.
+func (b *blobs) list() ([]kept, error) {
+	entries, err := os.ReadDir(b.dir)
 	if err != nil {
-		return 0, 0, errors.Wrapf(err, "list the blobs")
+		return nil, err
 	}
 	var all []kept
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil { // renamed or removed meanwhile
+		if err != nil || info.IsDir() { // renamed or removed meanwhile, or other accounts' blobs
 			continue
 		}
-		k := kept{e.Name(), info.ModTime(), info.Size()}
+		k := kept{b, e.Name(), info.ModTime(), info.Size()}
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {
 			k.size = st.Blocks * 512
 		}
-		all, left = append(all, k), left+k.size
+		all = append(all, k)
+	}
+	return all, nil
+}
+
+// Collect implements image.Cache. A blob that is being fetched stays.
+func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry bool) (freed, left int64, err error) {
+	accounts, err := s.blobs.all()
+	var all []kept
+	for _, b := range accounts {
+		some, e := b.list()
+		all, err = append(all, some...), errors.Join(err, e)
+	}
+	if err != nil {
+		return 0, 0, errors.Wrapf(err, "list the blobs")
+	}
+	for _, k := range all {
+		left += k.size
 	}
 	slices.SortFunc(all, func(a, b kept) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
 	for _, k := range all {
@@ -47,7 +65,7 @@ func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry 
 		if k.used.After(before) && (size < 0 || left <= size) {
 			break
 		}
-		ok, err := s.blobs.remove(k.name, dry)
+		ok, err := k.of.remove(k.name, dry)
 		if err != nil {
 			return freed, left, errors.Wrapf(err, "remove a blob")
 		}

@@ -3,6 +3,7 @@ package oci_test
 import (
 	"bytes"
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,4 +166,47 @@ func TestOpenFails(t *testing.T) {
 	if _, err := oci.Open(oci.Options{Dir: file}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("got %v", err)
 	}
+}
+
+// One account's layers never reach another one that was not let in by the registry, whatever digests it knows, and however its own registry
+// names them.
+//
+// mission: B2
+func TestAccountsShareNoBlobs(t *testing.T) {
+	t.Parallel()
+	h, foreign := newHub(t), newHub(t)
+	dir := t.TempDir()
+	s := open(t, oci.Options{Dir: dir})
+	img := imageOf(t, v1.Config{}, tarOf(t, "secret", "1"))
+	h.push(t, "app", img)
+	foreign.push(t, "app", img)
+	digest, err := img.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, lure := h.host+"/app@"+digest.String(), foreign.host+"/app@"+digest.String()
+	as := func(owner, ref string) error {
+		_, err := pullContext(t, t.Context(), s, image.Spec{Base: ref, Owner: owner}, image.BuildOptions{})
+		return err
+	}
+	for _, owner := range []string{"alice", ""} {
+		if err := as(owner, private); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuse := func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusUnauthorized); return true }
+	h.change(refuse)
+	foreign.change(blobsOnly(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusNotFound); return true }))
+	expect(t, "by digest", as("bob", private), errors.Unauthenticated)
+	expect(t, "through a registry of one's own", as("bob", lure), errors.NotFound)
+	for _, owner := range []string{"alice", ""} {
+		if err := as(owner, private); err != nil {
+			t.Errorf("what %q has fetched itself: %v", owner, err)
+		}
+	}
+	freed, left, err := s.Collect(t.Context(), time.Now().Add(time.Minute), -1, false)
+	if freed == 0 || left != 0 || err != nil {
+		t.Errorf("it freed %d, left %d, %v", freed, left, err)
+	}
+	expect(t, "after the collection", as("alice", private), errors.Unauthenticated)
 }

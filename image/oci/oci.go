@@ -1,7 +1,7 @@
 // Package oci makes images of what registries have, in the formats of OCI and Docker, and writes images as OCI archives.
 //
-// Blobs are kept once for all images in a directory, under the digest by which they were asked for and checked. Layers go from there into one
-// EROFS image in a single pass; nothing is unpacked on the way.
+// Blobs are kept once for all images of an account in a directory, under the digest by which they were asked for and checked. Layers go from
+// there into one EROFS image in a single pass; nothing is unpacked on the way.
 package oci
 
 import (
@@ -74,7 +74,7 @@ func Open(opts Options) (*Source, error) {
 	return &Source{opts: opts, blobs: b, pause: time.Second, stall: time.Minute}, nil
 }
 
-// Resolve implements image.Source. Of a tag it asks the registry; of a digest only if the manifest was never fetched.
+// Resolve implements image.Source. Of a tag it asks the registry; of a digest only if its owner has never fetched the manifest.
 func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Spec, []byte, error) {
 	certs, err := trust.Read(s.opts.CertificateDir)
 	if err != nil {
@@ -87,7 +87,11 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 	if err != nil {
 		return image.Spec{}, nil, err
 	}
-	digest, err := s.resolve(ctx, s.remote(ref, opts))
+	r, err := s.remote(ref, spec.Owner, opts)
+	if err != nil {
+		return image.Spec{}, nil, err
+	}
+	digest, err := s.resolve(ctx, r)
 	if err != nil {
 		return image.Spec{}, nil, err
 	}
@@ -109,7 +113,11 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err != nil {
 		return image.Contents{}, errors.Stage(err, "image: prepare")
 	}
-	p := &pull{source: s, remote: s.remote(ref, opts), progress: opts.Progress}
+	r, err := s.remote(ref, spec.Owner, opts)
+	if err != nil {
+		return image.Contents{}, err
+	}
+	p := &pull{source: s, remote: r, progress: opts.Progress}
 	if err := p.describe(ctx); err != nil {
 		return image.Contents{}, errors.Stage(err, "image: download")
 	}

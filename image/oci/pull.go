@@ -74,7 +74,7 @@ func (s *Source) resolve(ctx context.Context, r *remote) (v1.Hash, error) {
 func (s *Source) manifest(ctx context.Context, r *remote, identifier string) ([]byte, v1.Hash, error) {
 	want, err := v1.NewHash(identifier)
 	if err == nil {
-		if text, err := s.small(want); text != nil || err != nil {
+		if text, err := r.small(want); text != nil || err != nil {
 			return text, want, err
 		}
 	}
@@ -94,12 +94,12 @@ func (s *Source) manifest(ctx context.Context, r *remote, identifier string) ([]
 		err := errors.Newf(errors.Unavailable, "the registry sent another manifest than the digest of %s says", r.ref.Name())
 		return nil, v1.Hash{}, errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
 	}
-	return text, digest, s.blobs.put(ctx, digest, text)
+	return text, digest, r.blobs.put(ctx, digest, text)
 }
 
 // small returns a blob that fits into memory, nil if it is not there or damaged.
-func (s *Source) small(digest v1.Hash) ([]byte, error) {
-	f, err := s.blobs.open(digest)
+func (r *remote) small(digest v1.Hash) ([]byte, error) {
+	f, err := r.blobs.open(digest)
 	if f == nil || err != nil {
 		return nil, err
 	}
@@ -135,14 +135,14 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Mani
 	if err := checkDescriptor(m.Config); err != nil {
 		return nil, nil, err
 	}
-	if text, err := s.small(m.Config.Digest); err != nil {
+	if text, err := r.small(m.Config.Digest); err != nil {
 		return nil, nil, err
 	} else if text == nil {
-		if err := s.blobs.discard(m.Config.Digest); err != nil { // a damaged one
+		if err := r.blobs.discard(m.Config.Digest); err != nil { // a damaged one
 			return nil, nil, err
 		}
 	}
-	f, err := s.blobs.fetch(ctx, r, m.Config, func(int64) {})
+	f, err := r.blobs.fetch(ctx, r, m.Config, func(int64) {})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -218,7 +218,7 @@ func (p *pull) run(ctx context.Context, w *rootfs.Writer) error {
 		}
 		group.Go(func() error {
 			defer func() { <-slots }()
-			f, err := p.source.blobs.fetch(ctx, p.remote, l, func(n int64) { p.report(n, 0) })
+			f, err := p.remote.blobs.fetch(ctx, p.remote, l, func(n int64) { p.report(n, 0) })
 			if err != nil {
 				return errors.Stage(err, "image: download")
 			}
@@ -244,7 +244,7 @@ func (p *pull) write(ctx context.Context, w *rootfs.Writer, layers []chan *os.Fi
 		case f := <-l:
 			err := p.layer(ctx, w, f, p.config.RootFS.DiffIDs[i])
 			if errors.KindOf(err) == errors.Invalid {
-				err = p.source.blobs.blame(f, p.manifest.Layers[i].Digest, err)
+				err = p.remote.blobs.blame(f, p.manifest.Layers[i].Digest, err)
 			}
 			f.Close()
 			if err != nil {

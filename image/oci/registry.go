@@ -27,6 +27,7 @@ var accepted = []types.MediaType{
 // remote is where an image's blobs are, for one caller.
 type remote struct {
 	source *Source
+	blobs  *blobs // of the caller's account
 	ref    name.Reference
 	opts   image.BuildOptions
 
@@ -41,8 +42,9 @@ type session struct {
 	err    error        // why it is of no use
 }
 
-func (s *Source) remote(ref name.Reference, opts image.BuildOptions) *remote {
-	return &remote{source: s, ref: ref, opts: opts}
+func (s *Source) remote(ref name.Reference, owner string, opts image.BuildOptions) (*remote, error) {
+	b, err := s.blobs.of(owner)
+	return &remote{source: s, blobs: b, ref: ref, opts: opts}, err
 }
 
 // each calls try with one session after another until one has an answer. The error is the last one's, which is the registry's own.

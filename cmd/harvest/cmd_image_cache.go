@@ -1,0 +1,90 @@
+package main
+
+import (
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+)
+
+func (c *cli) imageCache() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "cache",
+		Short: "See and remove what builds have left for later ones",
+		Example: `  harvest image cache ls
+  harvest image cache rm 3f2a9c01b7de
+  harvest image cache rm --all`,
+	}, c.imageCacheList(), c.imageCacheRemove())
+}
+
+// shortID is how much of an id people read and type.
+const shortID = 12
+
+func (c *cli) imageCacheList() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List layers and cache mounts of builds, the last used first",
+		Example: "  harvest image cache ls -o json",
+		Args:    count(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			all, err := server.BuildCache(cmd.Context())
+			if err != nil {
+				return err
+			}
+			v := view{json: all, header: []string{"ID", "KIND", "SIZE", "USED", "OF"}}
+			total := int64(0)
+			for _, k := range all {
+				total += k.Size
+				v.names = append(v.names, k.ID)
+				v.rows = append(v.rows, []string{k.ID[:min(shortID, len(k.ID))], k.Kind, size(k.Size), ago(k.Used), firstLine(k.Text)})
+			}
+			c.notef("%d of builds, %s", len(all), units.BytesSize(float64(total)))
+			return c.show(v)
+		},
+	}, formatTable)
+}
+
+func (c *cli) imageCacheRemove() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:     "rm ID…",
+		Aliases: []string{"remove"},
+		Short:   "Remove layers and cache mounts that no build uses now",
+		Example: "  harvest image cache rm --all",
+		Args:    count(0, -1, "ids"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return usage(cmd, "%s takes ids, or --all", cmd.CommandPath())
+			}
+			server, err := c.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			if all {
+				kept, err := server.BuildCache(cmd.Context())
+				if err != nil {
+					return err
+				}
+				args = ids(kept)
+			}
+			return removeEach(args, func(id string) error { return server.ForgetBuild(cmd.Context(), id) })
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all of them")
+	return cmd
+}
+
+func ids(kept []api.Cached) []string {
+	all := make([]string, len(kept))
+	for i, k := range kept {
+		all[i] = k.ID
+	}
+	return all
+}

@@ -1,0 +1,217 @@
+package dockerfile
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// Cache mounts are volumes, which the Runner keeps. A file KEY.mount of the cache says whose they are and, by its time, when one was last used.
+
+// mountExt is the extension of what is known of a cache mount.
+const mountExt = "mount"
+
+// mountEntry is what is known of a cache mount.
+type mountEntry struct {
+	Owner  string `json:"owner,omitempty"`
+	ID     string `json:"id"`
+	Volume string `json:"volume"`
+}
+
+// kept is one thing that an account, or the collection, may remove.
+type kept struct {
+	image.Kept
+	owner  string
+	volume string // of a mount
+}
+
+// noteMount remembers that an account uses a cache mount now.
+func (c *Cache) noteMount(owner, id string) error {
+	text, err := json.Marshal(mountEntry{owner, id, cacheVolume(owner, id)})
+	if err == nil {
+		err = os.WriteFile(c.path(hash("mount", owner, id), mountExt), text, 0o600)
+	}
+	return tarfs.Explain(err, "the build cache")
+}
+
+// layers returns the cache's layers, with the whole root file systems that were made of them.
+func (c *Cache) layers() ([]kept, error) {
+	all, _, err := c.items()
+	if err != nil {
+		return nil, err
+	}
+	roots := map[string]int64{}
+	for _, it := range all {
+		if key, ok := strings.CutSuffix(it.name, ".erofs"); ok {
+			roots[key] = it.size
+		}
+	}
+	var list []kept
+	for _, it := range all {
+		key, isLayer := strings.CutSuffix(it.name, ".json")
+		var e entry
+		text, err := os.ReadFile(filepath.Join(c.dir, it.name))
+		if !isLayer || err != nil || json.Unmarshal(text, &e) != nil || e.Memo != "" {
+			continue
+		}
+		list = append(list, kept{image.Kept{ID: key, Kind: image.KeptLayer, Text: e.Text, Size: it.size + roots[key], Used: it.used}, e.Owner, ""})
+	}
+	return list, nil
+}
+
+// mounts returns the cache mounts. Volumes of which nothing is known any more are nobody's, and as old as they are.
+func (c *Cache) mounts(ctx context.Context, runner Runner) ([]kept, error) {
+	volumes, err := runner.Volumes(ctx)
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the volumes of cache mounts")
+	}
+	names, err := filepath.Glob(filepath.Join(c.dir, "*."+mountExt))
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the cache mounts")
+	}
+	known := map[string]kept{}
+	for _, name := range names {
+		var m mountEntry
+		text, err := os.ReadFile(name)
+		info, statErr := os.Stat(name)
+		if err != nil || statErr != nil || json.Unmarshal(text, &m) != nil {
+			continue
+		}
+		key := strings.TrimSuffix(filepath.Base(name), "."+mountExt)
+		known[m.Volume] = kept{image.Kept{ID: key, Kind: image.KeptMount, Text: m.ID, Used: info.ModTime()}, m.Owner, m.Volume}
+	}
+	var list []kept
+	for _, v := range volumes {
+		k, ok := known[v.Name]
+		if !ok {
+			k = kept{image.Kept{ID: hash("volume", v.Name), Kind: image.KeptMount, Text: v.Name, Used: v.Created}, nobody, v.Name}
+		}
+		k.Size = v.Size
+		list = append(list, k)
+	}
+	return list, nil
+}
+
+// nobody owns volumes of which nothing is known. No account is called that.
+const nobody = "?"
+
+// removeMount removes a cache mount and its files.
+func (c *Cache) removeMount(ctx context.Context, runner Runner, k kept) error {
+	if err := runner.RemoveVolume(ctx, k.volume); err != nil && errors.KindOf(err) != errors.NotFound {
+		return err
+	}
+	if err := os.Remove(c.path(k.ID, mountExt)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "remove a cache mount")
+	}
+	return nil
+}
+
+// kept returns all that is kept, the last used first.
+func (s *Source) kept(ctx context.Context, owner string) ([]kept, Runner, error) {
+	_, runner, err := s.connected()
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := s.opts.Cache.layers()
+	if err != nil {
+		return nil, nil, err
+	}
+	mounts, err := s.opts.Cache.mounts(ctx, runner)
+	if err != nil {
+		return nil, nil, err
+	}
+	all = slices.DeleteFunc(append(all, mounts...), func(k kept) bool { return k.owner != owner })
+	slices.SortFunc(all, func(a, b kept) int { return cmp.Or(b.Used.Compare(a.Used), cmp.Compare(a.ID, b.ID)) })
+	return all, runner, nil
+}
+
+// Kept implements image.BuildCache.
+func (s *Source) Kept(ctx context.Context, owner string) ([]image.Kept, error) {
+	all, _, err := s.kept(ctx, owner)
+	list := make([]image.Kept, len(all))
+	for i, k := range all {
+		list[i] = k.Kept
+	}
+	return list, err
+}
+
+// Forget implements image.BuildCache.
+func (s *Source) Forget(ctx context.Context, owner, id string) (image.Kept, error) {
+	all, runner, err := s.kept(ctx, owner)
+	if err != nil {
+		return image.Kept{}, err
+	}
+	all = slices.DeleteFunc(all, func(k kept) bool { return id == "" || !strings.HasPrefix(k.ID, id) })
+	switch {
+	case len(all) == 0:
+		err := errors.Newf(errors.NotFound, "the build cache has nothing with the id %.100q", id)
+		return image.Kept{}, errors.Remedy(err, "name what \"harvest image cache ls\" shows")
+	case len(all) > 1:
+		return image.Kept{}, errors.Remedy(errors.Newf(errors.Invalid, "%.100q is the beginning of %d ids", id, len(all)), "give more of the id")
+	}
+	k := all[0]
+	if k.Kind == image.KeptMount {
+		return k.Kept, s.opts.Cache.removeMount(ctx, runner, k)
+	}
+	return k.Kept, s.opts.Cache.forget(k.ID)
+}
+
+// forget removes a layer, and the root file system that was made of it.
+func (c *Cache) forget(key string) error {
+	_, keep, err := c.items()
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(c.path(key, "json"))
+	if err == nil && !info.ModTime().Before(keep) {
+		return errors.Remedy(errors.Newf(errors.Conflict, "a build that is under way may use the layer %.12s", key), "try again when it has ended")
+	}
+	for _, name := range []string{key + ".json", key + ".erofs"} {
+		if err := c.remove(name); err != nil && !errors.IsNotExist(err) {
+			return errors.Wrapf(err, "remove a layer")
+		}
+	}
+	return nil
+}
+
+// Collect implements image.Cache.
+func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry bool) (freed, left int64, err error) {
+	freed, left, err = s.opts.Cache.Collect(ctx, before, size, dry)
+	_, runner, notYet := s.connected()
+	if err != nil || notYet != nil {
+		return freed, left, err
+	}
+	mounts, err := s.opts.Cache.mounts(ctx, runner)
+	if err != nil {
+		return freed, left, err
+	}
+	for _, k := range mounts {
+		left += k.Size
+	}
+	slices.SortFunc(mounts, func(a, b kept) int { return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.ID, b.ID)) })
+	for _, k := range mounts {
+		if !k.Used.Before(before) && (size < 0 || left <= size) {
+			break
+		}
+		if !dry {
+			err := s.opts.Cache.removeMount(ctx, runner, k)
+			if errors.KindOf(err) == errors.Conflict { // a build has it
+				continue
+			}
+			if err != nil {
+				return freed, left, err
+			}
+		}
+		freed, left = freed+k.Size, left-k.Size
+	}
+	return freed, left, nil
+}
