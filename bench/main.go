@@ -37,6 +37,7 @@ var rows = []row{
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
 	{"P13", "image build: a Dockerfile of two RUNs and two COPYs on the base image", benchBuild},
+	{"net", "the way through the gateway to a server of this machine", benchNetwork},
 	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
 	{"abuse", "a fork bomb, a memory bomb and a disk filler in one sandbox; `true` in another one", benchAbuse},
 }

@@ -72,7 +72,7 @@ type Options struct {
 	// Denied, if set, is told what was refused: the first at once, equal ones that follow with their count every few seconds. It is
 	// called from one goroutine at a time, and must not wait.
 	Denied func(gateway.Denial)
-	// Dial connects to the very address, for "tcp" or "udp"; nil is the host's network.
+	// Dial connects to the very address, for "tcp" or "udp", with a socket (syscall.Conn); nil is the host's network.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 	// Exchange sends a DNS query and returns the answer; nil asks the name servers of the host's /etc/resolv.conf.
 	Exchange func(ctx context.Context, query []byte) ([]byte, error)

@@ -196,6 +196,12 @@ func (l *link) close() { _ = l.file.Close() }
 // MTU implements stack.NetworkLinkEndpoint.
 func (l *link) MTU() uint32 { return l.mtu }
 
+// segment is the payload of a full TCP segment of either family, with timestamps.
+func (l *link) segment() int {
+	const options = 12
+	return int(l.mtu) - header.IPv6MinimumSize - header.TCPMinimumSize - options
+}
+
 // SetMTU implements stack.NetworkLinkEndpoint; the MTU stays.
 func (l *link) SetMTU(uint32) {}
 
@@ -210,7 +216,7 @@ func (l *link) SetLinkAddress(tcpip.LinkAddress) {}
 
 // Capabilities implements stack.NetworkLinkEndpoint.
 func (l *link) Capabilities() stack.LinkEndpointCapabilities {
-	return stack.CapabilityRXChecksumOffload
+	return stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
 }
 
 // Attach implements stack.NetworkLinkEndpoint.

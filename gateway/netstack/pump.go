@@ -1,7 +1,6 @@
 package netstack
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"sync"
@@ -57,21 +56,13 @@ func (g *Gateway) pumpFromGuest(c *conn, check gateway.Check, guest *endpoint, u
 }
 
 // pumpToGuest carries what the host's connection receives until it ends.
-func pumpToGuest(guest *endpoint, up net.Conn) error {
+func (g *Gateway) pumpToGuest(guest *endpoint, up net.Conn) error {
 	entry, writable := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	guest.queue.EventRegister(&entry)
 	defer guest.queue.EventUnregister(&entry)
+	from := &hostBytes{most: g.link.segment() * segmentsAtOnce}
 	for {
-		b, n, err := readChunk(up)
-		if n > 0 {
-			if werr := writeGuest(guest.ep, (*b)[:n], writable); werr != nil {
-				chunks.Put(b)
-				return werr
-			}
-		}
-		if b != nil {
-			chunks.Put(b)
-		}
+		took, err := from.passOn(up, guest.ep)
 		switch {
 		case err == io.EOF:
 			// Data that the sandbox has not yet read goes before the end.
@@ -81,23 +72,104 @@ func pumpToGuest(guest *endpoint, up net.Conn) error {
 			return nil
 		case err != nil:
 			return err
+		case !took:
+			// The buffer is full. What is left waits until half of it is empty, so that full segments go out, many at once.
+			<-writable
 		}
 	}
 }
 
-// writeGuest writes all of p, waiting for room.
-func writeGuest(ep tcpip.Endpoint, p []byte, writable <-chan struct{}) error {
-	for r := bytes.NewReader(p); r.Len() > 0; {
-		_, terr := ep.Write(r, tcpip.WriteOptions{})
-		switch terr.(type) {
-		case nil:
-		case *tcpip.ErrWouldBlock:
-			<-writable
-		default:
-			return errors.Errorf("write to the sandbox: %s", terr)
+// segmentsAtOnce is how many segments are handed to the stack at once.
+const segmentsAtOnce = 4
+
+// hostBytes is what waits at a socket of the host. The stack reads it straight into the buffers of its segments.
+type hostBytes struct {
+	fd    int
+	ready int // bytes to be read
+	most  int // bytes to hand on at once: whole segments
+	err   error
+}
+
+// passOn waits until there is something to be read from up, and gives ep as much as it takes. took is false if ep has no room for more; io.EOF
+// is the end of up.
+func (h *hostBytes) passOn(up net.Conn, ep tcpip.Endpoint) (took bool, err error) {
+	s, ok := up.(syscall.Conn)
+	if !ok {
+		return false, errors.Errorf("the host's connection is no socket")
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var terr tcpip.Error
+	rerr := raw.Read(func(fd uintptr) bool {
+		h.fd = int(fd)
+		if h.ready, h.err = waiting(h.fd); h.err == unix.EAGAIN {
+			return false
+		}
+		if h.err == nil {
+			h.ready = min(h.ready, h.most)
+			want := int64(h.ready)
+			var n int64
+			n, terr = ep.Write(h, tcpip.WriteOptions{})
+			took = n == want
+		}
+		return true
+	})
+	switch terr.(type) {
+	case nil, *tcpip.ErrWouldBlock:
+	default:
+		if h.err == nil {
+			h.err = errors.Errorf("write to the sandbox: %s", terr)
 		}
 	}
-	return nil
+	if rerr != nil {
+		return false, rerr
+	}
+	return took, h.err
+}
+
+// waiting returns how many bytes can be read from a socket; io.EOF if there never will be more, EAGAIN if there are none yet.
+func waiting(fd int) (int, error) {
+	n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	if err != nil || n > 0 {
+		return n, err
+	}
+	var one [1]byte
+	for {
+		switch n, _, err := unix.Recvfrom(fd, one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); {
+		case err == unix.EINTR:
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+// Len implements tcpip.Payloader.
+func (h *hostBytes) Len() int { return h.ready }
+
+// Read implements tcpip.Payloader. It never waits: what Len promised is there.
+func (h *hostBytes) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		n, err := unix.Read(h.fd, p)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == nil && n == 0:
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			h.err = err
+		}
+		return max(n, 0), err
+	}
 }
 
 // readChunk reads what there is, and takes a chunk for it only then, where the connection tells.

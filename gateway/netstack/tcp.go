@@ -28,8 +28,9 @@ const maxDials = 512
 const dialTime = 2 * time.Minute
 
 // buffers are the sizes in bytes of each of the two buffers of a connection, by how many are open: a few fast ones, or many of which all may
-// stall at once. 1,000 stalled connections take some 100 MB.
-var buffers = [...]struct{ below, size int }{{32, 512 << 10}, {160, 128 << 10}, {1 << 30, 32 << 10}}
+// stall at once. 1,000 connections that stall in one direction keep some 90 MB. The largest is as large as what a sandbox's stack takes at once, so
+// that a sandbox that has to wait for its turn on a busy machine finds much to do then.
+var buffers = [...]struct{ below, size int }{{8, 4 << 20}, {32, 512 << 10}, {160, 128 << 10}, {1 << 30, 32 << 10}}
 
 func tuneTCP(s *stack.Stack) {
 	largest := buffers[0].size
@@ -175,7 +176,7 @@ func (g *Gateway) relay(guest *endpoint, up net.Conn, dst netip.Addr, port uint1
 	toGuest := make(chan struct{})
 	go func() {
 		defer close(toGuest)
-		if pumpToGuest(guest, up) != nil {
+		if g.pumpToGuest(guest, up) != nil {
 			c.cut()
 		}
 	}()

@@ -31,6 +31,8 @@ func linkAddress() net.HardwareAddr { return net.HardwareAddr{0x02, 0x68, 0x76, 
 func (g *guest) addLink(file *os.File) error {
 	link := boot.FDBasedLink{
 		Name: linkName, MTU: netstack.MTU, NumChannels: 1, QDisc: config.QDiscNone, LinkAddress: linkAddress(),
+		// What is received goes straight on to TCP, which has goroutines of its own, rather than through one more.
+		ProcessorsPerChannel: 1,
 		// Nothing on the way can change a packet.
 		TXChecksumOffload: true, RXChecksumOffload: true,
 		// The system call filter does not let gVisor ask what kind of socket it is.
