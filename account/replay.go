@@ -21,7 +21,7 @@ type Replay struct {
 // ReplayStore keeps Replays. Package store has one on SQLite and one in memory; package storetest proves them.
 type ReplayStore interface {
 	// BeginReplay records a request that has no answer yet. If its key is known, it returns what is known of it, and true, instead.
-	// What was created before forget is forgotten first.
+	// What was created before forget is forgotten first, and at some time all but the newest 10,000.
 	BeginReplay(ctx context.Context, r Replay, forget time.Time) (known Replay, again bool, err error)
 	// EndReplay records the answer; without one, it forgets the request.
 	EndReplay(ctx context.Context, r Replay) error

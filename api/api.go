@@ -40,6 +40,7 @@ const (
 
 	Secrets  = "/v1/secrets"
 	Secreted = "/v1/secrets/{name}"
+	Rekey    = "/v1/secrets/rekey"
 
 	Schedules      = "/v1/schedules"
 	Scheduled      = "/v1/schedules/{name}"
@@ -62,6 +63,7 @@ const (
 	Docs    = "/docs"
 
 	Shutdown = "/v1/shutdown"
+	Backup   = "/v1/backup"
 	Metrics  = "/metrics"
 	Healthz  = "/healthz"
 	Readyz   = "/readyz"
@@ -96,7 +98,8 @@ const (
 	HeaderRequestID = "X-Request-ID"
 	HeaderVersion   = "Harvest-Version"
 	HeaderLastEvent = "Last-Event-ID"
-	// HeaderIdempotency names a POST: sent again within a day, it gets the same answer and nothing is done twice.
+	// HeaderIdempotency names a POST: sent again within a day, and before 10,000 others, it gets the same answer and nothing is done twice. An answer of
+	// more than 1 MiB is not kept; then, and where a command may have been begun, the answer is that it was done before.
 	HeaderIdempotency = "Idempotency-Key"
 	// HeaderReplayed is "true" on an answer that was given before.
 	HeaderReplayed = "Idempotency-Replayed"
@@ -156,6 +159,16 @@ type Server struct {
 	Isolation  string   `json:"isolation"`
 	Limits     []string `json:"limits"`  // which limits hold on this machine
 	Missing    []string `json:"missing"` // what is weaker than it could be, one sentence each
+}
+
+// BackupRequest is the body of POST /v1/backup.
+type BackupRequest struct {
+	Keys bool `json:"keys,omitempty"` // the key files too, without which secrets cannot be read: whoever has both has the secrets
+}
+
+// Rekeyed is what POST /v1/secrets/rekey answers.
+type Rekeyed struct {
+	Secrets int `json:"secrets"` // how many are sealed with the new key
 }
 
 // ShutdownRequest is the body of POST /v1/shutdown. Sandboxes keep running.

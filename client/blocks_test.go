@@ -80,7 +80,7 @@ func startBlocks(t *testing.T, wrap func(net.Listener) net.Listener) *blocks {
 	must(err)
 	b := &blocks{events: event.Open(ctx, event.Options{Store: new(memory.Events), Window: 50})}
 	srv := server.New(ctx, server.Options{
-		Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: "fake", Version: "1", Secrets: vault, Schedules: schedules, Events: b.events,
+		Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: "fake", Version: "1", Secrets: vault, Schedules: schedules, Events: b.events, Replays: new(memory.Replays),
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
@@ -113,6 +113,9 @@ func TestSecrets(t *testing.T) {
 	}
 	if found, err := b.Secret(t.Context(), "s"); err != nil || fmt.Sprint(found.Keys) != "[A]" {
 		t.Errorf("%+v, %v", found, err)
+	}
+	if done, err := b.Rekey(t.Context()); err != nil || done.Secrets != 1 {
+		t.Errorf("%+v, %v", done, err)
 	}
 	if err := b.DeleteSecret(t.Context(), "s"); err != nil {
 		t.Error(err)

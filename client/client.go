@@ -25,7 +25,7 @@ const Socket = "harvest.sock"
 // local stands where URLs have a host; the socket needs none.
 const local = "http://harvest"
 
-// Client talks to one server. All methods may be called concurrently. Methods that name a sandbox take an id, a unique
+// Client talks to one server. All methods may be called concurrently. Requests are tried again where that is safe; see retry.go for when that is. Methods that name a sandbox take an id, a unique
 // beginning of one, or a name.
 type Client struct {
 	http   *http.Client
@@ -103,6 +103,15 @@ func (c *Client) Server(ctx context.Context) (api.Server, error) {
 	return s, c.call(ctx, http.MethodGet, api.Readyz, nil, nil, &s)
 }
 
+// Backup returns the server's records as a tar stream, from which another server can go on. The caller closes it. Only the server's operator may.
+func (c *Client) Backup(ctx context.Context, req api.BackupRequest) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, http.MethodPost, api.Backup, nil, req)
+	if err != nil {
+		return nil, err
+	}
+	return &checkedBody{resp.Body}, nil
+}
+
 // Shutdown ends the server and returns when it has ended. Sandboxes keep running.
 func (c *Client) Shutdown(ctx context.Context, req api.ShutdownRequest) error {
 	resp, err := c.send(ctx, http.MethodPost, api.Shutdown, nil, req)
@@ -153,35 +162,21 @@ func (c *Client) doSized(ctx context.Context, method, path string, query url.Val
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, target, body)
-	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "the request has no valid URL")
-	}
-	if size >= 0 {
-		req.ContentLength = size
-	}
-	req.Header = header
-	for name := range c.header {
-		req.Header.Set(name, c.header.Get(name))
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, c.unreachable(err)
-	}
-	if resp.StatusCode < 300 {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	return nil, failure(resp)
+	return c.try(ctx, &request{method: method, target: target, path: path, body: body, size: size, header: header})
 }
 
 // unreachable explains why a request got no answer.
 func (c *Client) unreachable(err error) error {
-	var dial *net.OpError
-	if c.base != local && errors.As(err, &dial) && dial.Op == "dial" {
+	if c.base != local && dialing(err) {
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "no server answers at %s", c.base), "check HARVEST_URL, and that the server runs: harvest up")
 	}
 	return broken(err)
+}
+
+// dialing reports whether there was no connection at all.
+func dialing(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // broken explains an error of the connection.

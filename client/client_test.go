@@ -72,7 +72,7 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 	}
 	ctx, stop := context.WithCancel(ctx)
 	w.server = server.New(ctx, server.Options{
-		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Engine: "fake", Version: "1", Shutdown: stop,
+		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Engine: "fake", Replays: new(memory.Replays), Version: "1", Shutdown: stop,
 	})
 	l, err := socket.Listen(data, client.Socket)
 	if err != nil {

@@ -65,7 +65,8 @@ func readEvents(r io.Reader, each func(name string, data []byte) error) error {
 	return readFrames(r, func(_, name string, data []byte) error { return each(name, data) })
 }
 
-// readFrames calls each for every server-sent event of r, until it fails or r ends. Comments and unknown fields are passed over.
+// readFrames calls each for every server-sent event of r, until it fails or r ends, and, without name and data, for ids that come by
+// themselves. Comments and unknown fields are passed over.
 func readFrames(r io.Reader, each func(id, name string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
@@ -79,8 +80,13 @@ func readFrames(r io.Reader, each func(id, name string, data []byte) error) erro
 				return err
 			}
 			id, name, data, some = "", "", nil, false
-		case lines.Text() == "":
+		case lines.Text() == "" && id != "":
+			if err := each(id, "", nil); err != nil {
+				return err
+			}
 			id, name = "", ""
+		case lines.Text() == "":
+			name = ""
 		case field == "id":
 			id = value
 		case field == "event":

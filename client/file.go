@@ -84,10 +84,25 @@ func (c *Client) MakeDirectory(ctx context.Context, ref string, req api.MkdirReq
 }
 
 // WatchFiles calls each for what changes at path, and, recursively, below it, until it returns an error or ctx ends. The first change is
-// "ready": from then on, nothing is missed, or it is said that there was too much.
+// "ready": from then on, nothing is missed, or it is said that there was too much: "lagged", also when the connection broke off meanwhile.
 func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive bool, each func(api.FileChange) error) error {
 	query := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
-	resp, err := c.do(ctx, http.MethodGet, api.Path(api.FilesWatch, ref), query, nil, http.Header{"Accept": {api.TypeEvents}})
+	again := false
+	return c.resume(ctx, func(l *link) error {
+		return c.watchOnce(ctx, api.Path(api.FilesWatch, ref), query, func(change api.FileChange) error {
+			l.ever, l.pause = true, firstAgain
+			if again && change.Kind == "ready" {
+				change.Kind = "lagged"
+			}
+			again = true
+			return stopped(each(change))
+		})
+	})
+}
+
+// watchOnce reads one connection's changes.
+func (c *Client) watchOnce(ctx context.Context, path string, query url.Values, each func(api.FileChange) error) error {
+	resp, err := c.do(ctx, http.MethodGet, path, query, nil, http.Header{"Accept": {api.TypeEvents}})
 	if err != nil {
 		return err
 	}

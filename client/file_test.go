@@ -79,7 +79,7 @@ func TestAServerElsewhere(t *testing.T) {
 	w := start(t)
 	ring := account.NewRing(new(memory.Keys))
 	s := server.New(context.WithoutCancel(t.Context()), server.Options{
-		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Keys: ring, Version: "test",
+		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Keys: ring, Replays: new(memory.Replays), Version: "test",
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -31,38 +31,68 @@ const (
 // is nothing to follow.
 func (c *Client) Events(ctx context.Context, f Follow) iter.Seq2[api.Event, error] {
 	return func(yield func(api.Event, error) bool) {
-		pause, connected := firstAgain, false
-		for {
-			err := c.followOnce(ctx, &f, func(e api.Event) bool {
-				pause = firstAgain
-				return yield(e, nil)
-			}, &connected)
-			switch {
-			case errors.Is(err, errBroken):
-				return
-			case ctx.Err() != nil:
-				yield(api.Event{}, errors.Wrapf(ctx.Err(), "follow events"))
-				return
-			case err != nil && (!connected || errors.KindOf(err) != errors.Unavailable):
-				yield(api.Event{}, err)
-				return
-			}
-			timer := time.NewTimer(pause)
-			pause = min(2*pause, longAgain)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-			}
+		err := c.resume(ctx, func(l *link) error {
+			return c.followOnce(ctx, &f, func(e api.Event) error {
+				if !yield(e, nil) {
+					return stopped(errNoMore)
+				}
+				return nil
+			}, l)
+		})
+		if err != nil && !errors.Is(err, errNoMore) {
+			yield(api.Event{}, err)
 		}
 	}
 }
 
-// errBroken says that the caller wants no more.
-var errBroken = errors.Newf(errors.Canceled, "no more events are wanted")
+// errNoMore says that the caller wants no more.
+var errNoMore = errors.Newf(errors.Canceled, "no more events are wanted")
+
+// stop is an error of the caller's own, which ends a stream.
+type stop struct{ error }
+
+func (s stop) Unwrap() error { return s.error }
+
+func stopped(err error) error {
+	if err == nil {
+		return nil
+	}
+	return stop{err}
+}
+
+// link is the connections of a stream, one after the other.
+type link struct {
+	ever  bool          // there was one
+	pause time.Duration // before the next
+}
+
+// resume calls once for one connection after the other, until ctx ends, once returns an error that does not come from the connection, or
+// there never is one. A stream that ends is taken up again as well: the server has ended, and another one begins.
+func (c *Client) resume(ctx context.Context, once func(*link) error) error {
+	l := link{pause: firstAgain}
+	for {
+		err := once(&l)
+		var own stop
+		switch {
+		case errors.As(err, &own):
+			return own.error
+		case ctx.Err() != nil:
+			return errors.Wrapf(ctx.Err(), "follow a stream")
+		case err != nil && (!l.ever || errors.KindOf(err) != errors.Unavailable):
+			return err
+		}
+		timer := time.NewTimer(l.pause)
+		l.pause = min(2*l.pause, longAgain)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
 
 // followOnce reads one connection's events, and keeps f where it is.
-func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event) bool, connected *bool) error {
+func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event) error, l *link) error {
 	query := url.Values{}
 	if f.Stream != "" {
 		query.Set("stream", f.Stream)
@@ -78,21 +108,22 @@ func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event
 		return err
 	}
 	defer resp.Body.Close()
-	*connected = true
+	l.ever = true
 	return readFrames(resp.Body, func(id, name string, data []byte) error {
 		e := api.Event{Type: name, Data: data}
 		if id != "" {
 			if e.ID, err = strconv.ParseInt(id, 10, 64); err != nil {
 				return broken(io.ErrUnexpectedEOF)
 			}
-			f.After = e.ID
+			f.After, f.Tail = e.ID, 0
 		}
+		if name == "" { // where the stream begins
+			return nil
+		}
+		l.pause = firstAgain
 		if e.Type == api.EventLagged {
 			return nil // it is taken up again
 		}
-		if !yield(e) {
-			return errBroken
-		}
-		return nil
+		return yield(e)
 	})
 }

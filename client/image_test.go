@@ -91,7 +91,7 @@ func images(t *testing.T) *client.Client {
 		t.Fatal(err)
 	}
 	s := server.New(context.WithoutCancel(t.Context()), server.Options{
-		Fleet: fleet, Images: builder{}, Volumes: eng.Volumes(), Temp: t.TempDir(),
+		Fleet: fleet, Images: builder{}, Volumes: eng.Volumes(), Temp: t.TempDir(), Replays: new(memory.Replays),
 		Export: func(_ context.Context, _ image.Image, w io.Writer) error {
 			_, err := io.WriteString(w, strings.Repeat("archive ", 100))
 			return err

@@ -24,6 +24,12 @@ func (c *Client) Secret(ctx context.Context, name string) (api.Secret, error) {
 	return found, c.call(ctx, http.MethodGet, api.Path(api.Secreted, name), nil, nil, &found)
 }
 
+// Rekey makes a new key file, seals all secrets with it, and returns how many there are. Only the server's operator may.
+func (c *Client) Rekey(ctx context.Context) (api.Rekeyed, error) {
+	var done api.Rekeyed
+	return done, c.call(ctx, http.MethodPost, api.Rekey, nil, nil, &done)
+}
+
 // DeleteSecret removes a secret. Sandboxes that have it keep it.
 func (c *Client) DeleteSecret(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Secreted, name), nil, nil, nil)

@@ -52,6 +52,9 @@ func (j *Journal) subscribe(ctx context.Context, name string, from func(last int
 	return r, nil
 }
 
+// After returns the id behind which Next goes on.
+func (r *Reader) After() int64 { return r.after }
+
 // Close ends the reader. It may be called more than once.
 func (r *Reader) Close() {
 	if r.closed {

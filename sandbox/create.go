@@ -248,21 +248,26 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 	}
 }
 
-// secrets returns the environment of commands with the secrets that p names. Their values stay hidden from the log until the
-// sandbox has ended.
+// secrets returns the environment of commands with the secrets that p names. Their values stay hidden until the sandbox has ended,
+// also if they are deleted and the server is restarted meanwhile.
 func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]string, error) {
-	pairs, release, err := f.opts.Secrets.Reveal(ctx, e.record.Account, p.Secrets...)
+	pairs, err := f.opts.Secrets.Lend(ctx, e.record.Account, e.id, p.Secrets...)
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	e.releases = append(e.releases, release)
-	f.mu.Unlock()
+	f.returnSecrets(e)
 	env := map[string]string(pairs)
 	maps.Copy(env, p.Env)
 	var ps problems
 	checkEnv(&ps, env)
 	return env, ps.err()
+}
+
+// returnSecrets has secrets given back when the sandbox has ended.
+func (f *Fleet) returnSecrets(e *entry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e.releases = append(e.releases, func() { f.opts.Secrets.Return(context.WithoutCancel(f.ctx), e.id) })
 }
 
 // volumes makes the volumes that are missing (mission C1).

@@ -38,6 +38,7 @@ func (f *Fleet) recover(ctx context.Context) error {
 		f.live[sb.ID] = e
 		entries = append(entries, e)
 	}
+	f.keepSecrets(ctx, entries)
 	var g errgroup.Group
 	g.SetLimit(recoverAtOnce)
 	for _, h := range handles {
@@ -56,6 +57,21 @@ func (f *Fleet) recover(ctx context.Context) error {
 		})
 	}
 	return g.Wait()
+}
+
+// keepSecrets has the values hidden that sandboxes still have, and no others.
+func (f *Fleet) keepSecrets(ctx context.Context, entries []*entry) {
+	if f.opts.Secrets == nil {
+		return
+	}
+	borrowers := map[string]bool{}
+	for _, e := range entries {
+		if len(e.record.Secrets) > 0 {
+			borrowers[e.id] = true
+			f.returnSecrets(e)
+		}
+	}
+	f.opts.Secrets.ReturnAllBut(ctx, borrowers)
 }
 
 // recoverOne goes on where the earlier server was with e.

@@ -90,6 +90,13 @@ type Store interface {
 	Delete(ctx context.Context, account, name string) error
 	// Used notes when a secret was used last. It does nothing if there is no such record.
 	Used(ctx context.Context, account, name string, at time.Time) error
+
+	// PutLoans inserts or replaces loans, all or none. There is one for each borrower.
+	PutLoans(ctx context.Context, loans ...Loan) error
+	// Loans returns all loans, by borrower.
+	Loans(ctx context.Context) ([]Loan, error)
+	// DeleteLoans removes the loans of borrowers; those that there are not are no error.
+	DeleteLoans(ctx context.Context, borrowers ...string) error
 }
 
 // NotFound is what a Store's Get and Delete return, and Vault.Reveal for one or more secrets that there are not.

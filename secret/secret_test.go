@@ -217,7 +217,8 @@ func TestKeyFile(t *testing.T) {
 			wantError(t, err, c.kind, c.words...)
 			_, err = v.Set(t.Context(), account, "s", secret.Pairs{"B": "b"}, secret.Merge)
 			wantError(t, err, c.kind, c.words...)
-			wantError(t, v.Rekey(t.Context()), c.kind, c.words...)
+			_, err = v.Rekey(t.Context())
+			wantError(t, err, c.kind, c.words...)
 			if all, err := v.List(t.Context(), account); err != nil || len(all) != 1 {
 				t.Errorf("list: %v, %v", all, err)
 			}
@@ -334,14 +335,15 @@ func TestRekey(t *testing.T) {
 	// Cut off between key file and records: both keys are there, and everything can be read.
 	good := h.store
 	h.store = failing{good}
-	wantError(t, h.open(t).Rekey(t.Context()), errors.Exhausted, "full")
+	_, err = h.open(t).Rekey(t.Context())
+	wantError(t, err, errors.Exhausted, "full")
 	h.store = good
 	v = h.open(t)
 	if got := reveal(t, v, "a"); got["A"] != "value of a" {
 		t.Errorf("after half a rekey: %v", got)
 	}
-	if err := v.Rekey(t.Context()); err != nil {
-		t.Fatal(err)
+	if n, err := v.Rekey(t.Context()); err != nil || n != 1 {
+		t.Fatal(n, err)
 	}
 	after, err := os.ReadFile(h.keyFile)
 	if err != nil || bytes.Equal(before, after) || bytes.Count(after, []byte("\n")) != 2 {
@@ -554,7 +556,7 @@ func TestCanary(t *testing.T) {
 	set(t, v, "s", secret.Pairs{"TOKEN": canary}, secret.Create)
 	set(t, v, "s", secret.Pairs{"OTHER": canary + "2"}, secret.Merge)
 	reveal(t, v, "s")
-	if err := v.Rekey(t.Context()); err != nil {
+	if _, err := v.Rekey(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	search := func() {
@@ -604,9 +606,12 @@ func TestStoreFails(t *testing.T) {
 	_, getting := v.Get(t.Context(), account, "s")
 	_, _, revealing := v.Reveal(t.Context(), account, "s")
 	_, _, logging := v.Registry(t.Context(), account, "", "x")
+	_, lending := v.Lend(t.Context(), account, "sbx_a", "s")
+	_, rekeying := v.Rekey(t.Context())
+	v.ReturnAllBut(t.Context(), nil)
 	_, opening := secret.Open(t.Context(), secret.Options{Store: db.Secrets(), KeyFile: h.keyFile})
 	for what, err := range map[string]error{"Set": setting, "List": listing, "Get": getting, "Reveal": revealing, "Registry": logging,
-		"Open": opening, "Delete": v.Delete(t.Context(), account, "s"), "Rekey": v.Rekey(t.Context())} {
+		"Open": opening, "Delete": v.Delete(t.Context(), account, "s"), "Rekey": rekeying, "Lend": lending} {
 		if err == nil {
 			t.Errorf("%s succeeded without a store", what)
 		}

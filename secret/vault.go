@@ -33,13 +33,14 @@ type Vault struct {
 	broken error                // guarded by mu; why the key file cannot be used
 	hidden map[[2]string]func() // guarded by mu; by account and name: ends the hiding of its values
 	used   map[[2]string]time.Time
+	lent   map[string]func() // guarded by mu; by borrower: ends the hiding of what it has
 }
 
 // Open reads the key file and hides all values from the log. A key file that is missing although there are secrets, or is
 // damaged or open to others, does not keep the Vault from opening: it is logged, and every use of a value says what is wrong,
 // while List and Delete work.
 func Open(ctx context.Context, opts Options) (*Vault, error) {
-	v := &Vault{opts: opts, environ: FromEnviron(opts.Environ), hidden: map[[2]string]func(){}, used: map[[2]string]time.Time{}}
+	v := &Vault{opts: opts, environ: FromEnviron(opts.Environ), hidden: map[[2]string]func(){}, used: map[[2]string]time.Time{}, lent: map[string]func(){}}
 	for _, p := range v.environ {
 		p.hide()
 	}
@@ -66,7 +67,7 @@ func Open(ctx context.Context, opts Options) (*Vault, error) {
 		}
 		v.hidden[[2]string{rec.Account, rec.Name}] = p.hide()
 	}
-	return v, nil
+	return v, errors.Wrapf(v.openLoans(ctx), "read what has been lent of secrets")
 }
 
 // ready returns why values cannot be used, or nil. v.mu is held.
@@ -189,7 +190,7 @@ func (v *Vault) forget(account, name string) {
 	delete(v.used, at)
 }
 
-// Delete removes a secret. Sandboxes that have it keep it, and as long as they run its values stay hidden.
+// Delete removes a secret. Who has borrowed it keeps it, and until it is given back its values stay hidden.
 // NotFound if there is none, Conflict if it comes from the environment.
 func (v *Vault) Delete(ctx context.Context, account, name string) error {
 	v.mu.Lock()
@@ -303,45 +304,52 @@ func (v *Vault) reveal(ctx context.Context, account, name string) (Pairs, error)
 	return p, nil
 }
 
-// Rekey makes a new key and seals every secret with it. Interrupted at any point, all secrets can be read, and Rekey can be
+// Rekey makes a new key, seals every secret with it, and returns how many there are. Interrupted at any point, all secrets can be read, and Rekey can be
 // called again: the old key leaves the key file only when nothing is sealed with it any more.
-func (v *Vault) Rekey(ctx context.Context) error {
+func (v *Vault) Rekey(ctx context.Context) (secrets int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if err := v.ready(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	k, err := randomKey()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	records, err := v.opts.Store.List(ctx, "")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for i, rec := range records {
 		p, err := v.keys.unseal(rec)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if records[i].Sealed, err = k.seal(rec.Account, rec.Name, p); err != nil {
-			return err
+			return 0, err
 		}
+	}
+	loans, err := v.resealed(ctx, k)
+	if err != nil {
+		return 0, err
 	}
 	both := append(ring{k}, v.keys...)
 	if err := both.write(v.opts.KeyFile); err != nil {
-		return errors.Stage(err, "key")
+		return 0, errors.Stage(err, "key")
 	}
 	v.keys = both
 	if err := v.opts.Store.Put(ctx, records...); err != nil {
-		return err
+		return 0, err
+	}
+	if err := v.opts.Store.PutLoans(ctx, loans...); err != nil {
+		return 0, err
 	}
 	if err := both[:1].write(v.opts.KeyFile); err != nil {
-		return errors.Stage(err, "key")
+		return 0, errors.Stage(err, "key")
 	}
 	v.keys = both[:1]
 	logf.Infof(ctx, "%d secrets are sealed with a new key", len(records))
-	return nil
+	return len(records), nil
 }
 
 func (r Record) secret() Secret {

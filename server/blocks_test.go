@@ -82,6 +82,10 @@ func TestSecretRoutes(t *testing.T) {
 	other.want(404, "GET", "/v1/secrets/s", "")
 	other.want(404, "DELETE", "/v1/secrets/github", "")
 	w.as(account.Request{Scopes: []account.Scope{account.Read}}).want(403, "POST", api.Secrets, `{"name":"t","pairs":{"A":"x"}}`)
+	if _, body = w.do("POST", api.Rekey, ""); body != `{"secrets":1}`+"\n" && body != `{"secrets":1}` {
+		t.Errorf("rekey: %q", body)
+	}
+	other.want(403, "POST", api.Rekey, "")
 	w.want(204, "DELETE", "/v1/secrets/s", "")
 	w.want(404, "DELETE", "/v1/secrets/s", "")
 	w.want(409, "DELETE", "/v1/secrets/github", "")
@@ -151,7 +155,8 @@ func TestServerWithoutBlocks(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	for _, route := range []string{"GET /v1/secrets", "POST /v1/secrets", "GET /v1/secrets/s", "DELETE /v1/secrets/s", "GET /v1/schedules", "POST /v1/schedules",
-		"GET /v1/schedules/s", "DELETE /v1/schedules/s", "POST /v1/schedules/s/run", "GET /v1/schedules/s/runs", "GET /v1/events"} {
+		"GET /v1/schedules/s", "DELETE /v1/schedules/s", "POST /v1/schedules/s/run", "GET /v1/schedules/s/runs", "GET /v1/events",
+		"POST /v1/secrets/rekey", "POST /v1/backup"} {
 		method, path, _ := strings.Cut(route, " ")
 		if resp, body := w.do(method, path, "{}"); parse[api.Problem](t, body).Code != "unsupported" {
 			t.Errorf("%s: %s %s", route, resp.Status, body)
@@ -183,8 +188,11 @@ func (w *world) follow(query string, header ...string) (next func() string, end 
 	return func() string {
 			var frame []string
 			for lines.Scan() {
-				if lines.Text() == "" && len(frame) > 0 {
+				if lines.Text() == "" && len(frame) > 1 {
 					return strings.Join(frame, "|")
+				}
+				if lines.Text() == "" {
+					frame = nil // an id by itself says where the stream begins
 				}
 				if lines.Text() != "" && !strings.HasPrefix(lines.Text(), ":") {
 					frame = append(frame, lines.Text())

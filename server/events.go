@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -95,7 +96,8 @@ func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 func sendEvents(ctx context.Context, w http.ResponseWriter, reader *event.Reader) (sent int, err error) {
 	rc := http.NewResponseController(w)
 	defer func() { _ = rc.SetWriteDeadline(time.Time{}) }()
-	frames := []byte(": \n\n") // so that the reader knows that it is there
+	// So that the reader knows that it is there, and where to go on if it breaks off before the first event.
+	frames := fmt.Appendf(nil, "id: %d\n\n", reader.After())
 	for {
 		_ = rc.SetWriteDeadline(time.Now().Add(stall)) // what cannot have one is no connection
 		if _, err := w.Write(frames); err != nil {

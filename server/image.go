@@ -144,8 +144,13 @@ func (s *Server) exportImage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return s.pour(w, r, func(out io.Writer) error { return s.opts.Export(r.Context(), found, out) })
+}
+
+// pour answers with the tar stream that write makes, once its beginning is there: what fails before that is a problem.
+func (s *Server) pour(w http.ResponseWriter, r *http.Request, write func(io.Writer) error) error {
 	pr, pw := io.Pipe()
-	go func() { pw.CloseWithError(s.opts.Export(r.Context(), found, pw)) }()
+	go func() { pw.CloseWithError(write(pw)) }()
 	first := make([]byte, 512)
 	n, err := io.ReadFull(pr, first)
 	if err != nil {

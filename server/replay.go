@@ -20,7 +20,7 @@ import (
 
 const (
 	replayLife = 24 * time.Hour
-	replayMost = 8 << 20 // bytes of an answer that are kept
+	replayMost = 1 << 20 // bytes of an answer that are kept
 	unkept     = -1      // the status of a Replay whose answer was not kept
 )
 
@@ -104,11 +104,12 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 		err = nil
 	}
 	want.Status, want.Type, want.Body = kept.status, kept.Header().Get("Content-Type"), kept.body.Bytes()
+	left := r.Context().Err() != nil && kept.status >= 400
 	switch {
-	case err != nil || kept.status == 0 || kept.status == http.StatusTooManyRequests || kept.status >= http.StatusInternalServerError || r.Context().Err() != nil && kept.status >= 400:
-		want.Status = 0
-	case rt.secret && kept.status < 300, kept.overflow:
+	case left && rt.scope == account.Exec, rt.secret && kept.status < 300, kept.overflow: // a command has done what it has done
 		want.Status, want.Body = unkept, nil
+	case err != nil || kept.status == 0 || kept.status == http.StatusTooManyRequests || kept.status >= http.StatusInternalServerError || left:
+		want.Status = 0
 	}
 	if e := s.opts.Replays.EndReplay(ctx, want); e != nil {
 		logf.Errorf(ctx, "keep an answer: %v", e)

@@ -123,6 +123,8 @@ func (s *Server) systemRoutes() []route {
 
 		{method: "POST", path: api.Shutdown, handle: s.shutdown, scope: write, operator: true, summary: "End the server; sandboxes keep running",
 			in: api.ShutdownRequest{}, status: 202, secret: true},
+		{method: "POST", path: api.Backup, handle: s.backup, scope: write, operator: true, summary: "Get the records as a tar stream, from which another server can go on",
+			in: api.BackupRequest{}, rawOut: api.TypeTar, status: 200, raw: true},
 		{method: "GET", path: api.Metrics, handle: s.showMetrics, scope: read, summary: "Figures for Prometheus, for keys of the account personal", rawOut: "text/plain", status: 200},
 		{method: "GET", path: api.Healthz, handle: s.healthz, summary: "Whether the server lives", rawOut: "text/plain", status: 200},
 		{method: "GET", path: api.Readyz, handle: s.readyz, summary: "Whether the server takes requests; with a key, more about it", out: api.Server{}, status: 200},

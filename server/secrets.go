@@ -14,6 +14,8 @@ func (s *Server) secretRoutes() []route {
 	return []route{
 		{method: "POST", path: api.Secrets, handle: s.setSecret, scope: write, summary: "Store a secret, whose values are never shown again",
 			in: api.SecretRequest{}, out: api.Secret{}, status: 201},
+		{method: "POST", path: api.Rekey, handle: s.rekey, scope: write, operator: true, summary: "Make a new key file and seal all secrets with it",
+			out: api.Rekeyed{}, status: 200},
 		{method: "GET", path: api.Secrets, handle: s.listSecrets, scope: read, summary: "List secrets by name, without their values",
 			query: queryPage, out: api.List[api.Secret]{}, status: 200},
 		{method: "GET", path: api.Secreted, handle: s.getSecret, scope: read, summary: "Get what is known of a secret", out: api.Secret{}, status: 200},
@@ -85,6 +87,18 @@ func (s *Server) deleteSecret(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+func (s *Server) rekey(w http.ResponseWriter, r *http.Request) error {
+	vault, err := s.vault()
+	if err != nil {
+		return err
+	}
+	n, err := vault.Rekey(r.Context())
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, api.Rekeyed{Secrets: n})
 }
 
 func secretOut(v secret.Secret) api.Secret {

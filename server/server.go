@@ -32,6 +32,8 @@ type Options struct {
 	Volumes volume.Provider
 	// Export, if set, writes an image as an OCI archive.
 	Export func(ctx context.Context, img image.Image, w io.Writer) error
+	// Backup, if set, writes what another server needs to go on as a tar stream, with the key files if keys is true.
+	Backup func(ctx context.Context, keys bool, w io.Writer) error
 	// ImageAge is how long an image must be unused to be collected when a request does not say.
 	ImageAge time.Duration
 	// Temp is where build contexts wait; "" means the system's directory for such things.

@@ -111,6 +111,12 @@ var _ account.ReplayStore = Replays{}
 // Replays returns the answers to requests that may be repeated.
 func (db *DB) Replays() Replays { return Replays{db} }
 
+// However many requests come in a day, the newest mostReplays are kept; the rest goes now and then.
+const (
+	mostReplays = 10_000
+	trimReplays = 500
+)
+
 // BeginReplay implements account.ReplayStore.
 func (s Replays) BeginReplay(ctx context.Context, r account.Replay, forget time.Time) (account.Replay, bool, error) {
 	tx, err := s.db.write.BeginTx(ctx, nil)
@@ -133,6 +139,11 @@ func (s Replays) BeginReplay(ctx context.Context, r account.Replay, forget time.
 	if _, err := tx.ExecContext(ctx, "INSERT INTO replays (account, key, request, created, status, type, body) VALUES (?, ?, ?, ?, 0, '', x'')",
 		r.Account, r.Key, r.Request, r.Created.Unix()); err != nil {
 		return account.Replay{}, false, s.db.explain(err, "record a request")
+	}
+	if s.db.replays.Add(1)%trimReplays == 0 {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM replays WHERE created < (SELECT created FROM replays ORDER BY created DESC LIMIT 1 OFFSET ?)", mostReplays); err != nil {
+			return account.Replay{}, false, s.db.explain(err, "forget old requests")
+		}
 	}
 	if err := tx.Commit(); err != nil {
 		return account.Replay{}, false, s.db.explain(err, "record a request")

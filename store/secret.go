@@ -8,15 +8,15 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-const (
-	signerName = "signing.key"
-	signerSize = 32
-)
+// SignerName is the file of SigningKey in the data directory.
+const SignerName = "signing.key"
+
+const signerSize = 32
 
 // SigningKey returns the secret with which the server of a data directory signs what clients give back to it, made if missing. It is
 // a file beside the database, so that a copy of the database is not enough to sign.
 func SigningKey(dir string) ([]byte, error) {
-	path := filepath.Join(dir, signerName)
+	path := filepath.Join(dir, SignerName)
 	key, err := os.ReadFile(path)
 	if err == nil && len(key) == signerSize {
 		return key, nil

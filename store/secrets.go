@@ -78,6 +78,49 @@ func (s Secrets) Used(ctx context.Context, account, name string, at time.Time) e
 	return s.db.explainNil(err, "note the use of the secret "+name)
 }
 
+// PutLoans implements secret.Store.
+func (s Secrets) PutLoans(ctx context.Context, loans ...secret.Loan) error {
+	tx, err := s.db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return s.db.explain(err, "note what has been lent of secrets")
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	for _, l := range loans {
+		if _, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO secret_loans (borrower, account, sealed) VALUES (?, ?, ?)", l.Borrower, l.Account, l.Sealed); err != nil {
+			return s.db.explain(err, "note what "+l.Borrower+" has of secrets")
+		}
+	}
+	return s.db.explainNil(tx.Commit(), "note what has been lent of secrets")
+}
+
+// Loans implements secret.Store.
+func (s Secrets) Loans(ctx context.Context) ([]secret.Loan, error) {
+	rows, err := s.db.read.QueryContext(ctx, "SELECT borrower, account, sealed FROM secret_loans ORDER BY borrower")
+	if err != nil {
+		return nil, s.db.explain(err, "read what has been lent of secrets")
+	}
+	defer rows.Close()
+	var found []secret.Loan
+	for rows.Next() {
+		var l secret.Loan
+		if err := rows.Scan(&l.Borrower, &l.Account, &l.Sealed); err != nil {
+			return nil, s.db.explain(err, "read what has been lent of secrets")
+		}
+		found = append(found, l)
+	}
+	return found, s.db.explainNil(rows.Err(), "read what has been lent of secrets")
+}
+
+// DeleteLoans implements secret.Store.
+func (s Secrets) DeleteLoans(ctx context.Context, borrowers ...string) error {
+	for _, b := range borrowers {
+		if _, err := s.db.write.ExecContext(ctx, "DELETE FROM secret_loans WHERE borrower = ?", b); err != nil {
+			return s.db.explain(err, "note that "+b+" has given secrets back")
+		}
+	}
+	return nil
+}
+
 func (s Secrets) query(ctx context.Context, clause string, args ...any) ([]secret.Record, error) {
 	rows, err := s.db.read.QueryContext(ctx, "SELECT account, name, keys, sealed, created_at, updated_at, used_at FROM secrets "+clause, args...)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -24,6 +25,8 @@ type DB struct {
 	// SQLite has one writer at a time. One connection for all writing makes them queue here, where waiting respects the
 	// context, rather than in SQLite's busy handler.
 	write, read *sql.DB
+
+	replays atomic.Int64 // how many were begun
 }
 
 const readers = 4
@@ -139,7 +142,7 @@ func (db *DB) explain(err error, what string) error {
 
 func damaged(err error, path string) error {
 	return errors.Remedy(errors.Explainf(err, errors.Internal, "the database %s is damaged", path),
-		"put a backup in its place, or move it and its -wal and -shm files away to begin with an empty one")
+		"put the harvest.db of a backup in its place (harvest backup makes one), or move it and its -wal and -shm files away to begin with an empty one")
 }
 
 func fullError(err error, path string) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -75,7 +76,7 @@ func (a *App) open(ctx context.Context) error {
 		return err
 	}
 	a.then("the lock", func(context.Context) error { return lock.Unlock() })
-	db, err := store.Open(ctx, filepath.Join(a.cfg.Data, "harvest.db"))
+	db, err := store.Open(ctx, filepath.Join(a.cfg.Data, databaseName))
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (a *App) open(ctx context.Context) error {
 	a.events = event.Open(ctx, event.Options{Store: db.Events()})
 	a.then("the events", a.events.Close)
 	if a.secrets, err = secret.Open(ctx, secret.Options{
-		Store: db.Secrets(), KeyFile: filepath.Join(a.cfg.Data, "secret.key"), Environ: os.Environ(), EnvironAccount: personal,
+		Store: db.Secrets(), KeyFile: filepath.Join(a.cfg.Data, secretKeyName), Environ: os.Environ(), EnvironAccount: personal,
 	}); err != nil {
 		return errors.Stage(err, "secrets")
 	}
@@ -172,6 +173,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	a.server = server.New(ctx, server.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
 		Background: a.background, Shutdown: func() { close(a.asked) },
+		Backup: func(ctx context.Context, keys bool, w io.Writer) error { return backup(ctx, db, a.cfg.Data, keys, w) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
 		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,

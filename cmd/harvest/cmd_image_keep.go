@@ -41,7 +41,7 @@ func (c *cli) imageExport() *cobra.Command {
 				_, err = io.Copy(c.out, archive)
 				return err
 			}
-			return writeWhole(output, archive)
+			return writeWhole(output, 0o644, archive)
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write; - is standard output")
@@ -49,14 +49,14 @@ func (c *cli) imageExport() *cobra.Command {
 }
 
 // writeWhole writes a file that is there when all of it is, and not before.
-func writeWhole(name string, from io.Reader) (err error) {
+func writeWhole(name string, mode os.FileMode, from io.Reader) (err error) {
 	temp := name + ".part"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return errors.Remedy(tarfs.Explain(err, name), "choose a file that you may write")
 	}
 	_, copying := io.Copy(f, from)
-	if err := errors.Join(copying, f.Close()); err != nil {
+	if err := errors.Join(copying, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(temp))
 	}
 	return tarfs.Explain(os.Rename(temp, name), name)

@@ -28,7 +28,7 @@ images are signed in to with REGISTRY_SERVER, REGISTRY_USERNAME and REGISTRY_PAS
   harvest secret set deploy --env-file .env
   harvest run --secret github -- sh -c 'test -n "$GITHUB_TOKEN"'
   harvest secret ls`,
-	}, c.secretSet(), c.secretList(), c.secretRemove())
+	}, c.secretSet(), c.secretList(), c.secretRemove(), c.secretRekey())
 }
 
 func (c *cli) secretSet() *cobra.Command {
@@ -120,4 +120,23 @@ func (c *cli) secretRemove() *cobra.Command {
 	}, "secrets", func(ctx context.Context, server *client.Client, name string) error {
 		return server.DeleteSecret(ctx, name)
 	})
+}
+
+func (c *cli) secretRekey() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rekey",
+		Short: "Make a new key file and seal all secrets with it",
+		Long: `Makes a new key, seals the secrets of all accounts with it, and then forgets the old one. Interrupted at any moment, all secrets can still be
+read, and it can be run again. Backups that were made before need the old key file.`,
+		Example: "  harvest secret rekey",
+		Args:    count(0, 0, "no arguments"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			done, err := server.Rekey(ctx)
+			if err != nil {
+				return err
+			}
+			c.notef("%d secrets are sealed with a new key; keep a copy of the key file apart from the database's", done.Secrets)
+			return nil
+		}),
+	}
 }

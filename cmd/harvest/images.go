@@ -83,7 +83,7 @@ func exporter(eng engine.Engine) func(context.Context, image.Image, io.Writer) e
 
 // uploads is where build contexts wait below the data directory. What a server that died has left there goes.
 func uploads(data string) (string, error) {
-	dir := filepath.Join(data, "uploads")
+	dir := filepath.Join(data, uploadsName)
 	if err := os.RemoveAll(dir); err != nil {
 		return "", errors.Wrapf(err, "clear the uploads")
 	}

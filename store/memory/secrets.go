@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 type Secrets struct {
 	mu      sync.Mutex
 	records map[[2]string]secret.Record // guarded by mu; by account and name
+	loans   map[string]secret.Loan      // guarded by mu; by borrower
 }
 
 var _ secret.Store = (*Secrets)(nil)
@@ -79,6 +81,43 @@ func (s *Secrets) Used(_ context.Context, account, name string, at time.Time) er
 	if r, ok := s.records[[2]string{account, name}]; ok {
 		r.Used = at
 		s.records[[2]string{account, name}] = r
+	}
+	return nil
+}
+
+// PutLoans implements secret.Store.
+func (s *Secrets) PutLoans(_ context.Context, loans ...secret.Loan) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loans == nil {
+		s.loans = map[string]secret.Loan{}
+	}
+	for _, l := range loans {
+		l.Sealed = slices.Clone(l.Sealed)
+		s.loans[l.Borrower] = l
+	}
+	return nil
+}
+
+// Loans implements secret.Store.
+func (s *Secrets) Loans(context.Context) ([]secret.Loan, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []secret.Loan
+	for _, borrower := range slices.Sorted(maps.Keys(s.loans)) {
+		l := s.loans[borrower]
+		l.Sealed = slices.Clone(l.Sealed)
+		found = append(found, l)
+	}
+	return found, nil
+}
+
+// DeleteLoans implements secret.Store.
+func (s *Secrets) DeleteLoans(_ context.Context, borrowers ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range borrowers {
+		delete(s.loans, b)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ func RunSecrets(t *testing.T, open func(t *testing.T) secret.Store) {
 		"a missing record is NotFound":      secretMissing,
 		"use is noted":                      secretUsed,
 		"all records or none":               secretAll,
+		"loans are kept until they end":     secretLoans,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,6 +107,39 @@ func secretUsed(t *testing.T, s secret.Store) {
 		}
 	}
 	listSecrets(t, s, "", r)
+}
+
+func secretLoans(t *testing.T, s secret.Store) {
+	putSecrets(t, s, sealed("acme", "one"))
+	a, b := secret.Loan{Account: "acme", Borrower: "sbx_a", Sealed: []byte("\x00a")}, secret.Loan{Account: "other", Borrower: "sbx_b", Sealed: []byte("b")}
+	want := func(loans ...secret.Loan) {
+		t.Helper()
+		got, err := s.Loans(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(loans, got); diff != "" {
+			t.Errorf("loans (-want +got):\n%s", diff)
+		}
+		for i := range got {
+			got[i].Sealed[0] = 'x' // the caller's own
+		}
+	}
+	want()
+	if err := s.PutLoans(t.Context(), b, a); err != nil {
+		t.Fatal(err)
+	}
+	want(a, b)
+	a.Sealed = []byte("again")
+	if err := s.PutLoans(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	want(a, b)
+	if err := s.DeleteLoans(t.Context(), "sbx_a", "sbx_c"); err != nil {
+		t.Fatal(err)
+	}
+	want(b)
+	listSecrets(t, s, "acme", sealed("acme", "one"))
 }
 
 func secretAll(t *testing.T, s secret.Store) {

@@ -1,0 +1,21 @@
+package server
+
+import (
+	"io"
+	"net/http"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// backup answers with a tar stream from which another server can go on. It begins when it is sure that there is one.
+func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
+	var req api.BackupRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	if s.opts.Backup == nil {
+		return errors.Newf(errors.Unsupported, "this server has nothing to back up")
+	}
+	return s.pour(w, r, func(out io.Writer) error { return s.opts.Backup(r.Context(), req.Keys, out) })
+}
