@@ -115,19 +115,19 @@ func TestLostAnswersAreAskedForAgain(t *testing.T) {
 func TestWhatIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		u    unsteady
+		u    *unsteady
 		call func(*client.Client) error
 		sent int
 		kind errors.Kind
 	}{
-		"a command":                              {unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 1, errors.Unavailable},
-		"a run":                                  {unsteady{fails: 9}, func(c *client.Client) error { _, err := c.RunCommand(t.Context(), api.RunRequest{}); return err }, 1, errors.Unavailable},
-		"the question whether there is a server": {unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Server(t.Context()); return err }, 1, errors.Unavailable},
-		"more than four times":                   {unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 4, errors.Unavailable},
-		"what is for much later":                 {unsteady{later: 9, after: "3600"}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
-		"what fails for good":                    {unsteady{later: 9}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
-		"what comes soon":                        {unsteady{later: 1, after: "1"}, func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 2, ""},
-		"a stream": {unsteady{fails: 9}, func(c *client.Client) error {
+		"a command":                              {&unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 1, errors.Unavailable},
+		"a run":                                  {&unsteady{fails: 9}, func(c *client.Client) error { _, err := c.RunCommand(t.Context(), api.RunRequest{}); return err }, 1, errors.Unavailable},
+		"the question whether there is a server": {&unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Server(t.Context()); return err }, 1, errors.Unavailable},
+		"more than four times":                   {&unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 4, errors.Unavailable},
+		"what is for much later":                 {&unsteady{later: 9, after: "3600"}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
+		"what fails for good":                    {&unsteady{later: 9}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
+		"what comes soon":                        {&unsteady{later: 1, after: "1"}, func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 2, ""},
+		"a stream": {&unsteady{fails: 9}, func(c *client.Client) error {
 			return c.CopyIn(t.Context(), "box", "/", io.LimitReader(zeros{}, 1))
 		}, 1, errors.Unavailable},
 	} {
