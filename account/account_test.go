@@ -250,6 +250,24 @@ func TestLinksAreGoodOnce(t *testing.T) {
 	if _, err := r.Link(Principal{Role: Member}); errors.KindOf(err) != errors.Denied {
 		t.Errorf("a member's link: %v", err)
 	}
+	// An admin ends somebody else's.
+	secret, _, err = r.SignInAs(t.Context(), Principal{Account: "acme", Role: Member, Scopes: Scopes, Subject: "ann@example.org"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err = r.Authenticate(t.Context(), SignIn, secret.Reveal())
+	if err != nil || p.Subject != "ann@example.org" || p.MustBeAdmin() == nil {
+		t.Errorf("signed in as %+v, %v", p, err)
+	}
+	if err := r.Revoke(t.Context(), Principal{Account: "other", Role: Admin}, p.KeyID); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("another account's admin: %v", err)
+	}
+	if err := r.Revoke(t.Context(), Local(), p.KeyID); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Authenticate(t.Context(), SignIn, secret.Reveal()); errors.KindOf(err) != errors.Unauthenticated {
+		t.Errorf("ended by an admin: %v", err)
+	}
 	if secret, _, err = r.SignIn(t.Context(), link.Reveal()); err != nil {
 		t.Fatal(err)
 	}

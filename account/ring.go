@@ -163,6 +163,10 @@ func (r *Ring) touch(ctx context.Context, id string, now time.Time) {
 
 // List returns the keys that by may see: those of its account, or of all accounts if everyone is true and by is an operator.
 func (r *Ring) List(ctx context.Context, by Principal, everyone bool) ([]Key, error) {
+	return r.list(ctx, by, everyone, APIKey)
+}
+
+func (r *Ring) list(ctx context.Context, by Principal, everyone bool, kind Kind) ([]Key, error) {
 	if err := by.MustBeAdmin(); err != nil {
 		return nil, err
 	}
@@ -173,12 +177,16 @@ func (r *Ring) List(ctx context.Context, by Principal, everyone bool) ([]Key, er
 		}
 		account = ""
 	}
-	return r.store.Keys(ctx, account, APIKey)
+	return r.store.Keys(ctx, account, kind)
 }
 
-// Revoke ends a key, named by its id or, within the account of by, by its name. NotFound if by cannot see it.
+// Revoke ends a key, named by its id or, within the account of by, by its name, or a sign-in, by its id. NotFound if by cannot see it.
 func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
-	keys, err := r.List(ctx, by, by.MustBeOperator() == nil)
+	kind := APIKey
+	if strings.HasPrefix(ref, "sig_") {
+		kind = SignIn
+	}
+	keys, err := r.list(ctx, by, by.MustBeOperator() == nil, kind)
 	if err != nil {
 		return err
 	}

@@ -59,6 +59,9 @@ const (
 	SignIn  = "/sign-in"          // ?token=
 	SignOut = "/v1/sign-out"
 
+	SignInOIDC = "/sign-in/oidc" // with an OpenID Connect provider
+	SignInBack = "/sign-in/oidc/callback"
+
 	OpenAPI = "/v1/openapi.json"
 	Docs    = "/docs"
 

@@ -35,6 +35,7 @@ type Self struct {
 	Role    string   `json:"role"`
 	Scopes  []string `json:"scopes"`
 	KeyID   string   `json:"key_id,omitempty"`
+	User    string   `json:"user,omitempty"` // who signed in with a provider, by mail address or what it calls them
 }
 
 // Link signs a browser in, once, within some minutes.

@@ -162,8 +162,7 @@ func (s *Server) authenticate(r *http.Request) (account.Principal, error) {
 	}
 	cookie, err := r.Cookie(p.cookieName())
 	if err != nil || s.opts.Keys == nil {
-		return account.Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "sign in first"),
-			"send \"Authorization: Bearer hv_…\", with a key that \"harvest key create NAME\" makes, or open the link that \"harvest key link\" prints")
+		return account.Principal{}, s.errSignIn()
 	}
 	if err := p.checkSite(r); err != nil {
 		return account.Principal{}, err

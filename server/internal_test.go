@@ -34,17 +34,24 @@ func TestHalfAnAnswer(t *testing.T) {
 			panic("late")
 		},
 	} {
-		s := New(t.Context(), Options{})
-		ts := httptest.NewServer(s.middleware(s.handle(h)))
-		resp, err := http.Get(ts.URL)
-		if err == nil {
-			_, err = io.ReadAll(resp.Body)
-			resp.Body.Close()
+		for _, proto := range []int{1, 2} {
+			s := New(t.Context(), Options{})
+			ts := httptest.NewUnstartedServer(s.middleware(s.handle(h)))
+			ts.EnableHTTP2 = proto == 2
+			ts.StartTLS()
+			resp, err := ts.Client().Get(ts.URL)
+			if err == nil {
+				if resp.ProtoMajor != proto {
+					t.Errorf("%s: %s", name, resp.Proto)
+				}
+				_, err = io.ReadAll(resp.Body)
+				resp.Body.Close()
+			}
+			if err == nil {
+				t.Errorf("%s, HTTP/%d: the answer seems to be whole", name, proto)
+			}
+			ts.Close()
 		}
-		if err == nil {
-			t.Errorf("%s: the answer seems to be whole", name)
-		}
-		ts.Close()
 	}
 }
 

@@ -72,7 +72,15 @@ func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) self(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r.Context())
-	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes), KeyID: p.KeyID})
+	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes), KeyID: p.KeyID, User: user(p)})
+}
+
+// user is who signed in with a provider.
+func user(p account.Principal) string {
+	if p.Kind == account.SignIn {
+		return p.Subject
+	}
+	return ""
 }
 
 // createLink answers with what signs a browser in as who asks.

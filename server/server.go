@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/account/oidc"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
@@ -43,6 +44,8 @@ type Options struct {
 	Background bool // it was started by a client and ends by itself
 	// Keys, if set, are how programs and browsers sign in. Without any, only connections of ServeLocal are let in.
 	Keys *account.Ring
+	// OIDC, if set, is a provider with which people sign in beside keys and links.
+	OIDC *oidc.Provider
 	// Replays, if set, keeps answers for requests that come again with the same Idempotency-Key.
 	Replays account.ReplayStore
 	// Secret signs what clients give back to us, such as cursors. Without one, they end with this Server.

@@ -170,13 +170,17 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	stop := collectDaily(ctx, a.cfg, eng.Images())
 	a.then("the collection of images", func(context.Context) error { stop(); return nil })
 	a.ring = account.NewRing(db.Keys())
+	provider, err := openOIDC(a.cfg.OIDC)
+	if err != nil {
+		return errors.Stage(err, "oidc")
+	}
 	a.server = server.New(ctx, server.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
 		Background: a.background, Shutdown: func() { close(a.asked) },
 		Backup: func(ctx context.Context, keys bool, w io.Writer) error { return backup(ctx, db, a.cfg.Data, keys, w) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
-		Keys: a.ring, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
+		Keys: a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
 	return nil
 }

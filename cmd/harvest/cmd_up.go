@@ -96,6 +96,9 @@ func (c *cli) welcome(app *App) {
 		return
 	}
 	fmt.Fprintf(c.out, "Harvest listens on %s\n", app.url)
+	if app.cfg.OIDC.Issuer != "" {
+		fmt.Fprintf(c.out, "Who may sign in with %s does so at %s%s\n", app.cfg.OIDC.Issuer, app.url, api.SignInOIDC)
+	}
 	link, err := server.SignInLink(app.ring, account.Local(), app.url)
 	if err != nil || c.env("JOURNAL_STREAM") != "" {
 		fmt.Fprintln(c.out, "To sign a browser in: harvest key link")

@@ -12,8 +12,10 @@ import (
 	"golang.org/x/crypto/acme"
 	"golang.org/x/crypto/acme/autocert"
 
+	"github.com/RelevanceAI/harvest/account/oidc"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
 // auditName is the audit log's name in the data directory.
@@ -95,6 +97,15 @@ func serverTLS(cfg config.Config) (*tls.Config, error) {
 		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "%s and %s are no certificate and its key", s.Cert, s.Key), "name two PEM files that belong together and that you may read")
 	}
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}, nil
+}
+
+// openOIDC returns the provider with which people sign in, nil if there is none.
+func openOIDC(o config.OIDC) (*oidc.Provider, error) {
+	if o.Issuer == "" {
+		return nil, nil
+	}
+	logf.Redact(o.ClientSecret.Reveal())
+	return oidc.New(oidc.Options{Issuer: o.Issuer, ClientID: o.ClientID, Secret: o.ClientSecret, Scopes: o.Scopes, Groups: o.Groups, Allow: o.Allow})
 }
 
 // openAudit opens the audit log to append to it.

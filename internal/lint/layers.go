@@ -27,6 +27,7 @@ var rows = []row{
 
 	{"config", nil, "config knows values only; whoever uses them converts them"},
 	{"account", []string{"config"}, "accounts are plain; the server asks them who may do what"},
+	{"account/oidc", []string{"account", "config"}, "it says who somebody is, and the server what they may do"},
 	{"event", nil, "events are plain; the package that sends one fills it"},
 	{"mcp", nil, "the description of MCP servers is plain; sessions and images write it down"},
 	{"secret", []string{"config"}, "secrets are plain; sandbox and session decide who gets them"},
@@ -60,7 +61,7 @@ var rows = []row{
 	{"api", []string{"event"}, "the wire format is plain; server and client convert"},
 	{"client", []string{"api", "event", "internal/..."}, "the client knows the wire format only, so that programs can import it alone"},
 	{"web", nil, "the UI is files; the server serves them"},
-	{"server", []string{"account", "api", "web", "config", "sandbox", "session", "git", "memory", "repo", "schedule", "s3sync", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
+	{"server", []string{"account", "account/oidc", "api", "web", "config", "sandbox", "session", "git", "memory", "repo", "schedule", "s3sync", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
 	{"modalapi/...", []string{"modalapi/...", "api", "sandbox", "session", "secret", "engine", "image", "volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
 
 	{"cmd/harvest/...", []string{"..."}, ""},

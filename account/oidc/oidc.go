@@ -1,0 +1,185 @@
+// Package oidc signs people in with an OpenID Connect provider: the code flow with PKCE (https://openid.net/specs/openid-connect-core-1_0.html,
+// RFC 7636), and rules that say who is what here.
+package oidc
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const (
+	attemptLife = 10 * time.Minute // for typing a password, and looking for the phone
+	patience    = 15 * time.Second // with one answer of the provider
+)
+
+// Options of a Provider; Issuer, ClientID and Allow are required.
+type Options struct {
+	Issuer   string // its URL
+	ClientID string
+	Secret   config.Secret // "" for a public client
+	Scopes   []string      // that are asked for
+	Groups   string        // claim that lists a person's groups
+	Allow    []string      // rules, as of config.OIDC
+}
+
+// Provider is who says who people are. All methods may be called concurrently.
+type Provider struct {
+	opts  Options
+	rules []rule
+	http  *http.Client
+
+	mu    sync.Mutex
+	found *oidc.Provider // guarded by mu; nil until somebody signs in: the server starts without the provider
+}
+
+// New returns a Provider without asking for it. Invalid if a rule is none.
+func New(opts Options) (*Provider, error) {
+	p := &Provider{opts: opts, http: &http.Client{Timeout: patience}}
+	for _, text := range opts.Allow {
+		r, err := parseRule(text)
+		if err != nil {
+			return nil, err
+		}
+		p.rules = append(p.rules, r)
+	}
+	return p, nil
+}
+
+// Attempt is a sign-in that has begun. The browser keeps it, where no other can read or write it, until it comes back.
+type Attempt struct {
+	State    string    `json:"s"`
+	Nonce    string    `json:"n"`
+	Verifier string    `json:"v"` // of PKCE
+	Redirect string    `json:"r"` // where the browser comes back
+	Expires  time.Time `json:"e"`
+}
+
+// provider asks the provider where its endpoints are, once.
+func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.found != nil {
+		return p.found, nil
+	}
+	found, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), p.http), p.opts.Issuer)
+	if err != nil {
+		return nil, unreachable(err)
+	}
+	p.found = found
+	return found, nil
+}
+
+func unreachable(err error) error {
+	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the provider of sign-ins does not answer as it should"), "try again in a moment; the server's log says more")
+}
+
+func (p *Provider) oauth(found *oidc.Provider, redirect string) *oauth2.Config {
+	return &oauth2.Config{ClientID: p.opts.ClientID, ClientSecret: p.opts.Secret.Reveal(), Endpoint: found.Endpoint(), RedirectURL: redirect, Scopes: p.opts.Scopes}
+}
+
+// Begin returns where to send a browser that comes back to redirect, and what it has to bring then. Unavailable if the provider does not answer.
+func (p *Provider) Begin(ctx context.Context, redirect string) (string, Attempt, error) {
+	found, err := p.provider(ctx)
+	if err != nil {
+		return "", Attempt{}, err
+	}
+	a := Attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), Redirect: redirect, Expires: time.Now().Add(attemptLife)}
+	return p.oauth(found, redirect).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), a, nil
+}
+
+// Finish returns who has come back, with the query that the provider has given the browser. Unauthenticated if it does not belong to a, or the
+// provider does not stand by it; Denied if the provider refuses the person, or no rule is for them; Unavailable.
+func (p *Provider) Finish(ctx context.Context, a Attempt, query url.Values) (account.Principal, error) {
+	if !time.Now().Before(a.Expires) || a.State == "" || subtle.ConstantTimeCompare([]byte(a.State), []byte(query.Get("state"))) != 1 {
+		return account.Principal{}, again(errors.Errorf("the state is another one, or old"))
+	}
+	if refused := query.Get("error"); refused != "" {
+		return account.Principal{}, errors.Remedy(errors.Newf(errors.Denied, "the provider has refused the sign-in: %.60q", refused), "begin again, or ask who runs the provider")
+	}
+	found, err := p.provider(ctx)
+	if err != nil {
+		return account.Principal{}, err
+	}
+	ctx = oidc.ClientContext(ctx, p.http)
+	token, err := p.oauth(found, a.Redirect).Exchange(ctx, query.Get("code"), oauth2.VerifierOption(a.Verifier))
+	var answered *oauth2.RetrieveError
+	switch {
+	case errors.As(err, &answered) && answered.Response.StatusCode < 500:
+		return account.Principal{}, again(err)
+	case err != nil:
+		return account.Principal{}, unreachable(err)
+	}
+	text, _ := token.Extra("id_token").(string)
+	id, err := found.Verifier(&oidc.Config{ClientID: p.opts.ClientID}).Verify(ctx, text)
+	if err != nil {
+		return account.Principal{}, again(err)
+	}
+	if subtle.ConstantTimeCompare([]byte(id.Nonce), []byte(a.Nonce)) != 1 {
+		return account.Principal{}, again(errors.Errorf("the nonce is another one"))
+	}
+	said := claims{}
+	if err := id.Claims(&said); err != nil {
+		return account.Principal{}, again(err)
+	}
+	return p.judge(id.Subject, said)
+}
+
+func again(err error) error {
+	return errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "the sign-in did not come to its end"), "begin again; it must end in the browser in which it began, within %d minutes", int(attemptLife.Minutes()))
+}
+
+// claims are what the provider says of a person.
+type claims map[string]any
+
+// email is the person's address, if the provider has made sure that it is theirs.
+func (c claims) email() string {
+	mail, _ := c["email"].(string)
+	if verified := c["email_verified"]; verified != true && verified != "true" { // some write it as text
+		return ""
+	}
+	return strings.ToLower(mail)
+}
+
+func (c claims) groups(claim string) []string {
+	switch v := c[claim].(type) {
+	case string:
+		return []string{v}
+	case []any:
+		var all []string
+		for _, one := range v {
+			if group, ok := one.(string); ok {
+				all = append(all, group)
+			}
+		}
+		return all
+	}
+	return nil
+}
+
+// judge returns who somebody is here: what the first rule that fits says.
+func (p *Provider) judge(subject string, said claims) (account.Principal, error) {
+	mail, groups := said.email(), said.groups(p.opts.Groups)
+	who := mail
+	if who == "" {
+		who = subject
+	}
+	for _, r := range p.rules {
+		if r.fits(mail, groups) {
+			return account.Principal{Account: r.account, Role: r.role, Scopes: append([]account.Scope{}, account.Scopes...), Subject: who}, nil
+		}
+	}
+	return account.Principal{}, errors.Remedy(errors.Newf(errors.Denied, "%.100q may not sign in here", who), "ask who runs the server: oidc.allow in its configuration says who may")
+}

@@ -1,0 +1,131 @@
+package server
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/RelevanceAI/harvest/account/oidc"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// oidcRoutes are those of the sign-in with a provider.
+func (s *Server) oidcRoutes() []route {
+	if s.opts.OIDC == nil {
+		return nil
+	}
+	return []route{
+		{method: "GET", path: api.SignInOIDC, handle: s.beginSignIn, summary: "Sign a browser in with the OpenID Connect provider", status: 303},
+		{method: "GET", path: api.SignInBack, handle: s.endSignIn, summary: "Where the provider sends the browser back", query: "state: of the sign-in; code: of the provider", status: 200,
+			rawOut: "text/html"},
+	}
+}
+
+// attemptCookie is the name of the cookie that keeps a sign-in that has begun.
+func (p peer) attemptCookie() string {
+	if p.https {
+		return "__Host-harvest-oidc"
+	}
+	return "harvest-oidc"
+}
+
+// beginSignIn sends a browser to the provider.
+func (s *Server) beginSignIn(w http.ResponseWriter, r *http.Request) error {
+	if err := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); err != nil {
+		return err
+	}
+	base, err := s.base(r)
+	if err != nil {
+		return err
+	}
+	to, attempt, err := s.opts.OIDC.Begin(r.Context(), base+api.SignInBack)
+	if err != nil {
+		return err
+	}
+	s.setAttempt(w, r, s.sealAttempt(attempt), attempt.Expires)
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Location", to)
+	w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// endSignIn signs a browser in that comes back from the provider.
+func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
+	p := peerOf(r.Context())
+	if err := s.limits.allow(w, p.addr.String(), strangers); err != nil {
+		return err
+	}
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	attempt := oidc.Attempt{} // with which no sign-in ends
+	if cookie, err := r.Cookie(p.attemptCookie()); err == nil {
+		attempt = s.openAttempt(cookie.Value)
+	}
+	s.setAttempt(w, r, "", time.Unix(1, 0))
+	who, err := s.opts.OIDC.Finish(r.Context(), attempt, r.URL.Query())
+	if err != nil {
+		return err
+	}
+	secret, expires, err := ring.SignInAs(r.Context(), who)
+	if err != nil {
+		return err
+	}
+	s.setCookie(w, r, secret.Reveal(), expires)
+	// A redirect would still be a request that began elsewhere, which the cookie does not go with; a page of ours begins a new one.
+	return sendPage(w, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>Harvest</title><p>Signed in. <a href="/">Go on</a>.</p></html>`))
+}
+
+func (s *Server) setAttempt(w http.ResponseWriter, r *http.Request, value string, expires time.Time) {
+	p := peerOf(r.Context())
+	http.SetCookie(w, &http.Cookie{
+		Name: p.attemptCookie(), Value: value, Path: "/", Expires: expires, Secure: p.https, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	})
+	w.Header().Set("Cache-Control", "no-store")
+}
+
+func (s *Server) attemptSum(data []byte) []byte {
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write([]byte("oidc\x00"))
+	mac.Write(data)
+	return mac.Sum(nil)
+}
+
+// sealAttempt writes an attempt so that nobody else can have made it up.
+func (s *Server) sealAttempt(a oidc.Attempt) string {
+	data := marshal(a)
+	return base64.RawURLEncoding.EncodeToString(append(s.attemptSum(data), data...))
+}
+
+// openAttempt reads what sealAttempt wrote. It returns none from anything else.
+func (s *Server) openAttempt(text string) oidc.Attempt {
+	var a oidc.Attempt
+	data, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(data) <= sha256.Size || !hmac.Equal(data[:sha256.Size], s.attemptSum(data[sha256.Size:])) {
+		return a
+	}
+	if err := json.NewDecoder(bytes.NewReader(data[sha256.Size:])).Decode(&a); err != nil {
+		return oidc.Attempt{}
+	}
+	return a
+}
+
+// howToSignIn is what to do without a key.
+func (s *Server) howToSignIn() string {
+	how := "send \"Authorization: Bearer hv_…\", with a key that \"harvest key create NAME\" makes, or open the link that \"harvest key link\" prints"
+	if s.opts.OIDC != nil {
+		how += ", or " + api.SignInOIDC
+	}
+	return how
+}
+
+// errSignIn asks who has no key to sign in.
+func (s *Server) errSignIn() error {
+	return errors.Remedy(errors.Newf(errors.Unauthenticated, "sign in first"), "%s", s.howToSignIn())
+}
