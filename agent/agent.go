@@ -40,14 +40,34 @@ type Conversation interface {
 
 // Setup is how a session wants its agent.
 type Setup struct {
-	Dir          string            // where the repository is
-	Conversation string            // the program's own name for a conversation to go on with; "" begins one
-	Model        string            // "" means the program's default
-	Env          map[string]string // base URL, key, …
+	Dir          string // where the repository is
+	Conversation string // the program's own name for a conversation to go on with; "" begins one
+	Model        string // "" means the program's default
+	Env          map[string]string
+	Access       *Access // nil: the program finds its own way to a model
 	Approval     Approval
 	MCPConfig    string // path of the MCP servers' configuration in the sandbox; "" means none
 	System       string // instructions on top of the program's own; "" means none
 }
+
+// Access is how a program reaches the API of its model.
+type Access struct {
+	Kind   AccessKind
+	URL    string // base of the API; "" means the provider's own
+	Token  string // what lets it in there
+	Region string // of Bedrock
+}
+
+// AccessKind says how a program shows its token.
+type AccessKind string
+
+// The kinds of access.
+const (
+	AccessKey     AccessKind = "api_key" // of Anthropic's API
+	AccessBearer  AccessKind = "bearer"  // of what speaks like it
+	AccessOAuth   AccessKind = "oauth"   // of a subscription
+	AccessBedrock AccessKind = "bedrock" // of Amazon Bedrock
+)
 
 // Approval says which tools run without asking.
 type Approval string

@@ -42,6 +42,8 @@ type Config struct {
 	Server         Server
 	Ports          Ports
 	OIDC           OIDC
+	Agents         Agents
+	Model          Model
 
 	sources map[string]string // by key: what set it; "default" when missing
 }
@@ -96,6 +98,18 @@ type OIDC struct {
 	Scopes       []string // that are asked for
 	Groups       string   // the claim that has a person's groups
 	Allow        []string // "ann@example.org=acme:admin", "@example.org=acme", "group:ops=personal:admin": the first that fits counts
+}
+
+// Agents says what sessions have that ask for nothing else.
+type Agents struct {
+	Default string // one of "claude", "opencode" and "scripted"
+	Image   string // of their sandboxes; an image's name, or a registry's
+}
+
+// Model says how agents reach their models.
+type Model struct {
+	URL     string // base of Anthropic's API or of what speaks like it; "" means ANTHROPIC_BASE_URL of the server's environment, or Anthropic
+	Gateway bool   // through the server, which adds the credential; otherwise agents get it
 }
 
 // Registries says how registries of images are reached.
@@ -164,6 +178,8 @@ func Default(env func(string) string) Config {
 		Server:         Server{Listen: "127.0.0.1:7777", Rate: 200},
 		Ports:          Ports{Domain: "*.localhost"},
 		OIDC:           OIDC{Scopes: []string{"openid", "email", "profile"}, Groups: "groups"},
+		Agents:         Agents{Default: "claude", Image: "agent"},
+		Model:          Model{Gateway: true},
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
@@ -236,6 +238,30 @@ var options = []option{
 	{"oidc.allow", "who may sign in, as WHO=ACCOUNT[:ROLE]; the first that fits counts",
 		func(c *Config) value { return (*listValue)(&c.OIDC.Allow) },
 		func(c Config) string { return allowed(c.OIDC.Allow) }},
+	{"agents.default", "agent of sessions that name none: claude, opencode or scripted",
+		func(c *Config) value { return (*textValue)(&c.Agents.Default) },
+		func(c Config) string { return oneOf(c.Agents.Default, []string{"claude", "opencode", "scripted"}) }},
+	{"agents.image", "image of their sandboxes",
+		func(c *Config) value { return (*textValue)(&c.Agents.Image) },
+		func(c Config) string {
+			odd := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+			if c.Agents.Image != "" && !strings.HasPrefix(c.Agents.Image, "-") && !strings.ContainsFunc(c.Agents.Image, odd) {
+				return ""
+			}
+			return "write the name of an image, such as agent"
+		}},
+	{"model.url", "address of the model's API; empty means ANTHROPIC_BASE_URL, or the provider's own",
+		func(c *Config) value { return (*textValue)(&c.Model.URL) },
+		func(c Config) string {
+			u, err := url.Parse(c.Model.URL)
+			if c.Model.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil {
+				return ""
+			}
+			return "write a URL such as https://api.anthropic.com, without a password"
+		}},
+	{"model.gateway", "agents ask models through the server, which alone has the key",
+		func(c *Config) value { return (*boolValue)(&c.Model.Gateway) },
+		func(Config) string { return "" }},
 	{"log.level", "what is logged: debug, info, warn or error",
 		func(c *Config) value { return (*levelValue)(&c.Log.Level) },
 		func(Config) string { return "" }},

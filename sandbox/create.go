@@ -257,6 +257,9 @@ func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]strin
 	}
 	f.returnSecrets(e)
 	env := map[string]string(pairs)
+	for _, key := range p.Withhold {
+		delete(env, key)
+	}
 	maps.Copy(env, p.Env)
 	var ps problems
 	checkEnv(&ps, env)

@@ -38,6 +38,9 @@ type Request struct {
 	// lifetime, by its idle limit or because memory runs out. Sandbox.SnapshotID names it, Sandbox.SnapshotError says why there is none.
 	SnapshotOnEnd bool `json:"snapshot_on_end,omitempty"`
 
+	// Withhold are keys of Secrets that commands do not get: what made the request uses them itself.
+	Withhold []string `json:"-"`
+
 	Cold     bool                 `json:"cold,omitempty"` // do not take a booted sandbox from the pool
 	Progress func(image.Progress) `json:"-"`              // is told how an image that has to be built comes along
 }

@@ -101,3 +101,15 @@ func TestSecretsThatAreMissing(t *testing.T) {
 	_, err = f.Create(t.Context(), account, sandbox.Request{Secrets: []string{"big"}, Env: env})
 	wantError(t, err, errors.Invalid, "take", "bytes together", "| secrets")
 }
+
+// What made the sandbox may keep some of its secrets to itself.
+func TestWithheldSecrets(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "sandbox-secret-one-a", "B": "sandbox-secret-one-b"}})
+	f := w.open(t)
+	create(t, f, sandbox.Request{Secrets: []string{"one"}, Env: map[string]string{"C": "given"}, Withhold: []string{"B", "C", "D"}})
+	if diff := cmp.Diff(map[string]string{"A": "sandbox-secret-one-a", "C": "given"}, w.specs[0].Env); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+}

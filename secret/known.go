@@ -185,6 +185,38 @@ func (p Pairs) Git(host string) (Git, bool) {
 	return g, g.App != "" && g.Key != ""
 }
 
+// Find returns the first secret, of those that are named or, if none of them has it, of all of the account by name, that has one of the keys; nil
+// if none has.
+func (v *Vault) Find(ctx context.Context, account string, named, keys []string) (Pairs, error) {
+	all, err := v.List(ctx, account)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.Clone(named)
+	for _, s := range all {
+		if slices.ContainsFunc(s.Keys, func(k string) bool { return slices.Contains(keys, k) }) {
+			names = append(names, s.Name)
+		}
+	}
+	for _, name := range names {
+		v.mu.Lock()
+		p, err := v.reveal(ctx, account, name)
+		v.mu.Unlock()
+		if errors.Is(err, errors.NotFound) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			if p[key] != "" {
+				return p, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
 // AWS is what S3 and Bedrock ask for.
 type AWS struct {
 	AccessKeyID     string

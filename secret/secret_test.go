@@ -617,3 +617,28 @@ func TestStoreFails(t *testing.T) {
 		}
 	}
 }
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	v := newHome(t).open(t)
+	for name, p := range map[string]secret.Pairs{"b": {"KEY": "of-b-123"}, "a": {"KEY": "of-a-123", "OTHER": "x"}, "c": {"SECOND": "of-c-123"}, "empty": {"KEY": "", "Z": "z"}} {
+		if _, err := v.Set(t.Context(), account, name, p, secret.Create); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		named, keys []string
+		want        string
+	}{
+		{nil, []string{"KEY"}, "of-a-123"},
+		{[]string{"none", "c", "b"}, []string{"KEY"}, "of-b-123"},
+		{[]string{"c"}, []string{"KEY", "SECOND"}, "of-c-123"},
+		{[]string{"empty"}, []string{"KEY"}, "of-a-123"},
+		{nil, []string{"ODD"}, ""},
+	} {
+		p, err := v.Find(t.Context(), account, c.named, c.keys)
+		if got := p["KEY"] + p["SECOND"]; err != nil || got != c.want {
+			t.Errorf("%v %v: %q, %v", c.named, c.keys, got, err)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -26,6 +27,11 @@ type Options struct {
 	Journal *event.Journal
 	Store   Store
 	Agents  map[string]agent.Agent
+
+	// Models is the way to the models of agents; nil: agents find their own. Where the engine can connect into sandboxes, and unless DirectModels,
+	// agents ask through it, and no credential is in their sandboxes. Otherwise they get the credential itself.
+	Models       *model.Gateway
+	DirectModels bool
 
 	Default string // agent of requests that name none: "claude"
 	Image   string // of sandboxes of requests that name none: "agent"
@@ -122,6 +128,9 @@ func (m *Manager) plan(account string, req Request) (Session, error) {
 	}
 	dir, err := checkRepo(req)
 	if err != nil {
+		return Session{}, err
+	}
+	if err := m.checkKeys(m.opts.Agents[name], req.Sandbox.Env); err != nil {
 		return Session{}, err
 	}
 	author := req.Author

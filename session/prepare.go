@@ -148,6 +148,7 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 		req.Tags = map[string]string{}
 	}
 	req.Tags[tagSession] = p.s.ID
+	req.Withhold = p.m.withheld()
 	if p.s.SandboxID != "" {
 		req.Name = ""
 		if old, err := p.m.opts.Fleet.Get(ctx, p.s.Account, p.s.SandboxID); err == nil && old.SnapshotID != "" {

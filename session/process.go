@@ -115,7 +115,17 @@ func (s Session) setup() agent.Setup {
 // sandbox is made for it.
 func (r *runner) start(ctx context.Context) bool {
 	s := r.session()
-	cmd := r.m.opts.Agents[s.Agent].Command(s.setup())
+	setup := s.setup()
+	var err error
+	if needsModel(r.m.opts.Agents[s.Agent]) {
+		setup.Access, err = r.m.Access(ctx, r.account, r.id, s.Sandbox.Secrets)
+	}
+	if err != nil {
+		r.failFirst("the agent could not be started: " + errors.Message(err))
+		return false
+	}
+	cmd := r.m.opts.Agents[s.Agent].Command(setup)
+	r.openLine()
 	r.published = 0
 	r.publish(draft{EventStarted, Event{}}) // with the offset of a process that has printed nothing
 	p := newProcess()
@@ -125,6 +135,8 @@ func (r *runner) start(ctx context.Context) bool {
 	})
 	if err != nil {
 		p.close()
+		r.line.Close()
+		r.line = nil
 		if sb, e := r.m.opts.Fleet.Get(ctx, r.account, s.SandboxID); errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() {
 			r.ready = false
 			r.makeReady(ctx)
@@ -157,6 +169,7 @@ func (r *runner) attach(ctx context.Context, s Session) {
 	p.x = x
 	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(s.setup())
 	r.began, r.heard = time.Now(), time.Now()
+	r.openLine()
 	r.m.work.Go(func() { p.follow(r.m.ctx) })
 }
 
@@ -168,6 +181,8 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	p := r.agent
 	p.close()
 	r.agent = nil
+	r.line.End(ctx)
+	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })
 	if r.current == nil {
 		return

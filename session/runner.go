@@ -25,6 +25,8 @@ type runner struct {
 
 	mu sync.Mutex
 	s  Session // guarded by mu, for those outside of the loop; the loop alone changes it
+	// spent is what requests of the turn have cost in USD, by the gateway's list; guarded by mu. At its end the agent's own sum counts.
+	spent float64
 
 	// Only the loop uses the rest.
 	bundle    []byte            // the repository, until it is there
@@ -41,6 +43,7 @@ type runner struct {
 	killAt    time.Time // when an interrupted turn is ended the hard way; zero if none is interrupted
 	stopped   string    // why the turn was interrupted
 	agent     *process  // nil while none runs
+	line      *Line     // to the model; nil while no agent runs that needs one
 	conv      agent.Conversation
 	tools     map[string]bool // that run
 	asked     map[string]bool // that wait for an answer
@@ -129,6 +132,7 @@ func (r *runner) leave() {
 		<-r.prepared
 	}
 	r.agent.letGo()
+	r.line.Close()
 }
 
 // change changes the record and stores it. Failing to do so is logged: the next change tries again.
@@ -376,13 +380,16 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 		if r.stopped != "" {
 			reason += ": " + r.stopped
 		}
+	case e.Failed && r.overspent() != "":
+		e.Text = r.overspent()
+		m.State, m.Reply, status, reason = Broken, e.Text, Failed, e.Text
 	case e.Failed:
 		m.State, status, reason = Broken, Failed, cmp.Or(e.Text, e.Reason, "the turn failed")
 	}
 	clear(r.tools)
 	clear(r.asked)
 	r.putMessage(m)
-	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage) })
+	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage); r.spent = 0 })
 	r.publish(append(drafts, draft{string(agent.Done), Event{Event: e, Message: &m, Offset: end}})...)
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
@@ -489,6 +496,7 @@ func (r *runner) finish(ctx context.Context) {
 	}
 	defer r.agent.close()
 	r.agent.letGo()
+	r.line.Close()
 	if id := r.session().SandboxID; id != "" {
 		if err := r.m.opts.Fleet.Destroy(context.WithoutCancel(ctx), r.account, id); err != nil && errors.KindOf(err) != errors.NotFound {
 			logf.Errorf(ctx, "destroy the sandbox of session %s: %v", r.id, err)

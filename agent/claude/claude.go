@@ -44,8 +44,28 @@ func (Agent) Command(s agent.Setup) engine.Command {
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 		"DISABLE_AUTOUPDATER":                      "1",
 	}
+	if s.Access != nil {
+		maps.Copy(env, environment(*s.Access))
+	}
 	maps.Copy(env, s.Env)
 	return engine.Command{Args: args, Dir: s.Dir, Env: env}
+}
+
+// environment has the variables by which the program reaches its model: https://code.claude.com/docs/en/env-vars. What the token really is
+// decides which of them it is given: the program asks another model, and otherwise, with each.
+func environment(a agent.Access) map[string]string {
+	base, token := "ANTHROPIC_BASE_URL", map[agent.AccessKind]string{
+		agent.AccessKey: "ANTHROPIC_API_KEY", agent.AccessBearer: "ANTHROPIC_AUTH_TOKEN", agent.AccessOAuth: "CLAUDE_CODE_OAUTH_TOKEN", agent.AccessBedrock: "AWS_BEARER_TOKEN_BEDROCK",
+	}[a.Kind]
+	env := map[string]string{token: a.Token}
+	if a.Kind == agent.AccessBedrock {
+		base = "ANTHROPIC_BEDROCK_BASE_URL"
+		env["CLAUDE_CODE_USE_BEDROCK"], env["AWS_REGION"] = "1", a.Region
+	}
+	if a.URL != "" {
+		env[base] = a.URL
+	}
+	return env
 }
 
 // Open implements agent.Agent.

@@ -157,6 +157,8 @@ func (c *conversation) decode(p *printed) ([]agent.Event, bool) {
 		return c.stream(p.Parent, p.Event), true
 	case "system":
 		return c.system(p)
+	case "control_response", "command_lifecycle": // that a request of ours has arrived
+		return nil, true
 	case "control_request":
 		return c.ask(p)
 	case "control_cancel_request":

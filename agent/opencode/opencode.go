@@ -62,8 +62,35 @@ func (Agent) Command(s agent.Setup) engine.Command {
 		"OPENCODE_DISABLE_AUTOUPDATE":   "1",
 		"OPENCODE_PERMISSION":           permissions[s.Approval],
 	}
+	if s.Access != nil {
+		maps.Copy(env, environment(*s.Access))
+	}
+	if s.MCPConfig != "" {
+		env["OPENCODE_CONFIG"] = s.MCPConfig
+	}
 	maps.Copy(env, s.Env)
 	return engine.Command{Args: args, Own: true, Dir: s.Dir, Env: env}
+}
+
+// environment has the variables by which the program reaches its model: the key, and, as a piece of configuration that goes over the files',
+// where to (https://opencode.ai/docs/config). It takes keys of Anthropic's API and of Bedrock; tokens of subscriptions are for Claude
+// Code alone.
+func environment(a agent.Access) map[string]string {
+	provider, key, url := "anthropic", "ANTHROPIC_API_KEY", a.URL+"/v1"
+	env := map[string]string{}
+	if a.Kind == agent.AccessBedrock {
+		provider, key, url = "amazon-bedrock", "AWS_BEARER_TOKEN_BEDROCK", a.URL
+		env["AWS_REGION"] = a.Region
+	}
+	env[key] = a.Token
+	if a.URL == "" {
+		return env
+	}
+	config, err := json.Marshal(map[string]any{"provider": map[string]any{provider: map[string]any{"options": map[string]string{"baseURL": url}}}})
+	if err == nil { // it has strings only
+		env["OPENCODE_CONFIG_CONTENT"] = string(config)
+	}
+	return env
 }
 
 // permissions are the server's rules (https://opencode.ai/docs/permissions) for approvals.

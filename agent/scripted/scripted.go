@@ -26,6 +26,9 @@ func (Agent) Name() string { return "scripted" }
 // Image is the image that it needs: any.
 func (Agent) Image() string { return "base" }
 
+// Modelless says that it asks no model.
+func (Agent) Modelless() bool { return true }
+
 // Request is a line of the program's input. Its output are agent.Events as JSON.
 type Request struct {
 	Op     string        `json:"op"` // "prompt", "interrupt" or "answer"

@@ -105,8 +105,13 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.openRepos(ctx, db, eng); err != nil {
 		return err
 	}
+	models, err := openModels(a.cfg, a.secrets)
+	if err != nil {
+		return errors.Stage(err, "models")
+	}
 	if a.sessions, err = session.Open(ctx, session.Options{
-		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Repos: sessionRepos{a.repos},
+		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
+		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos},
 	}); err != nil {
 		return errors.Stage(err, "sessions")
 	}

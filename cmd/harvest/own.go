@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent/opencode/bridge"
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/agent/scripted/program"
+	"github.com/RelevanceAI/harvest/model/tunnel"
 )
 
 // agents are those that sessions may have, by their names.
@@ -18,6 +19,7 @@ var agents = map[string]agent.Agent{"claude": claude.Agent{}, "opencode": openco
 // ownPrograms are parts of this binary that run inside sandboxes, by their names (engine.Command.Own).
 var ownPrograms = map[string]func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int{
 	scripted.Program: program.Main,
+	tunnel.Program:   tunnel.Main,
 	opencode.Program: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return bridge.Main(ctx, args, []string{"opencode", "serve"}, stdin, stdout, stderr)
 	},

@@ -224,7 +224,8 @@ func openLog(path string) (*os.File, error) {
 // inherited are the variables that a background server gets from the command that happens to start it, beside HARVEST_… and
 // those that become secrets.
 var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "GOCOVERDIR",
-	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL"}
 
 func (c *cli) serverEnv() []string {
 	var env []string

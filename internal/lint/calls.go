@@ -20,7 +20,7 @@ var forbidden = []struct {
 	{"os.Exit", nil, "return an error; only main and the entries of helper processes end a process"},
 	{"time.Sleep", []string{"engine/enginetest"}, "wait for the event itself, or select on a timer and ctx.Done()"},
 	{"os/exec.Command", nil, "write exec.CommandContext, so that the program ends with its caller"},
-	{"panic", []string{"engine/enginetest", "image/imagetest", "store/storetest"}, "return errors.Errorf(…)"},
+	{"panic", []string{"engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest"}, "return errors.Errorf(…)"},
 	{"context.Background", []string{"engine/enginetest"}, "pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},
 	{"context.TO" + "DO", nil, "pass the caller's ctx on"},
 	{"net/http.ListenAndServe*", nil, "use an http.Server with time limits, and shut it down"},

@@ -33,6 +33,9 @@ var rows = []row{
 	{"secret", []string{"config"}, "secrets are plain; sandbox and session decide who gets them"},
 	{"git", []string{"internal/..."}, "git is texts; whoever runs them has sandboxes"},
 	{"github", []string{"config", "internal/..."}, "it knows GitHub's API only; session decides for whom"},
+	{"model", []string{"config"}, "the gateway to models is plain: whoever runs it gives it credentials"},
+	{"model/modeltest", []string{"internal/..."}, "the stub knows the API's protocol only"},
+	{"model/tunnel", []string{"internal/..."}, "the tunnel carries requests and knows nothing of them"},
 	{"gateway/...", []string{"gateway/...", "internal/..."}, "the gateway is plain: whoever runs it gives it the policy"},
 	{"volume", []string{"internal/..."}, "volumes know nothing of engines"},
 	{"volume/...", []string{"volume", "internal/..."}, "volumes know nothing of engines"},
@@ -53,7 +56,7 @@ var rows = []row{
 
 	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
 	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
-	{"session", []string{"sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
+	{"session", []string{"sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "model/...", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
 	{"store/...", []string{"store/...", "account", "agent", "sandbox", "session", "repo", "schedule", "secret", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},
@@ -103,7 +106,7 @@ func layers(t *tree) []Finding {
 
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {
-	return slices.Contains([]string{"internal/testenv", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest"}, pkg)
+	return slices.Contains([]string{"internal/testenv", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest"}, pkg)
 }
 
 // allowed reports whether f, of a package with row r, may import dep.
@@ -130,7 +133,7 @@ var others = []struct {
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
 	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
 	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."}, "report progress to a function; the command line draws it"},
-	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "bench/..."}, "move it to a _test.go file"},
+	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "bench/..."}, "move it to a _test.go file"},
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", nil, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},

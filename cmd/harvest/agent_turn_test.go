@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/model/modeltest"
+)
+
+// realKey names the variable with a key of Anthropic's API. Where it is set, the tests of turns also run against that.
+const realKey = "HARVEST_TEST_ANTHROPIC_API_KEY"
+
+type turnEvent struct {
+	ID   int64
+	Type string
+	Data api.SessionEvent
+}
+
+// turnEvents are the events of `-o json`.
+func turnEvents(t *testing.T, text string) (events []turnEvent) {
+	t.Helper()
+	lines := bufio.NewScanner(strings.NewReader(text))
+	lines.Buffer(nil, 1<<26)
+	for lines.Scan() {
+		var e turnEvent
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("%v: %s", err, lines.Text())
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// last returns the newest event of a type.
+func last(t *testing.T, events []turnEvent, typ string) api.SessionEvent {
+	t.Helper()
+	for _, e := range slices.Backward(events) {
+		if e.Type == typ {
+			return e.Data
+		}
+	}
+	t.Fatalf("there is no event %s", typ)
+	return api.SessionEvent{}
+}
+
+// session returns the only session's id.
+func (h *host) session() string {
+	h.t.Helper()
+	return strings.TrimSpace(h.must("sessions", "-o", "name"))
+}
+
+// box returns the sandbox of the only session.
+func (h *host) box() string {
+	h.t.Helper()
+	var list []api.Session
+	if err := json.Unmarshal([]byte(h.must("sessions", "-o", "json")), &list); err != nil || len(list) != 1 {
+		h.t.Fatalf("%d sessions, %v", len(list), err)
+	}
+	return list[0].SandboxID
+}
+
+// The words are for the model, what is in brackets for the stub.
+const (
+	firstPrompt = "[first] In this order, one tool call each: run `cat README.md`; write the file new.txt with the one line `written by the agent`; " +
+		"in it, edit the word `agent` into `model`; run `git add -A && git commit -qm 'add new.txt'`. Then say in one sentence what you have done."
+	secondPrompt = "[second] What is the name of the file that you have made? Run no tool and answer with the name only."
+)
+
+func scriptTurns(stub *modeltest.Stub) {
+	const file = "/workspace/work/new.txt"
+	stub.Script("first",
+		modeltest.Step{Say: "I look around.", Call: "Bash", Input: map[string]any{"command": "cat README.md", "description": "look"}},
+		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": file, "content": "written by the agent\n"}},
+		modeltest.Step{Call: "Edit", Input: map[string]any{"file_path": file, "old_string": "agent", "new_string": "model"}},
+		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "git add -A && git commit -qm 'add new.txt'", "description": "commit"}},
+		modeltest.Step{Say: "I have added new.txt."})
+	stub.Script("second", modeltest.Step{Say: "new.txt"})
+}
+
+// The real programs change a file of a repository, and all of it arrives: events, cost, diff, branch. The conversation goes on in another
+// sandbox when the first is gone. The key of the model is nowhere in either.
+//
+// mission: E1, E2, E3, E4, E7
+func TestRealAgents(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"claude", "opencode"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stub := modeltest.New(t, modelKey)
+			scriptTurns(stub)
+			testRealAgent(t, name, stub, modelKey)
+		})
+		t.Run(name+" asks a real model", func(t *testing.T) {
+			t.Parallel()
+			key := os.Getenv(realKey)
+			if key == "" {
+				t.Skipf("set %s to have a real model asked, which costs some cents", realKey)
+			}
+			testRealAgent(t, name, nil, key)
+		})
+	}
+}
+
+func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) {
+	h := newCLIHost(t, stub)
+	h.env.Setenv("ANTHROPIC_API_KEY", key)
+	dir := h.project()
+	out, stderr, code := h.in(dir, "agent", "--agent", name, "--network", "none", "--max-usd", "5", "-o", "json", firstPrompt)
+	if code != 0 {
+		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.log())
+	}
+	events := turnEvents(t, out)
+	checkTurn(t, events)
+	if patch := h.must("diff", h.session()); !strings.Contains(patch, "+written by the model") || !strings.Contains(patch, "b/new.txt") {
+		t.Errorf("the diff: %s", patch)
+	}
+	checkBranch(t, h, dir)
+	token := checkNoKey(t, h, key)
+
+	h.must("sandbox", "rm", h.box())
+	before := 0
+	if stub != nil {
+		before = len(stub.Requests())
+	}
+	out, stderr, code = h.in(dir, "send", "-o", "json", h.session(), secondPrompt)
+	if code != 0 {
+		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.log())
+	}
+	if done := last(t, turnEvents(t, out), "done"); !strings.Contains(done.Text, "new.txt") {
+		t.Errorf("after the sandbox was gone: %+v", done)
+	}
+	if again := checkNoKey(t, h, key); again != token {
+		t.Errorf("the token was %q and is %q", token, again)
+	}
+	if out, _, _ := h.run("sandbox", "exec", h.box(), "--", "cat", "/workspace/work/new.txt"); out != "written by the model\n" {
+		t.Errorf("the file in the new sandbox: %q", out)
+	}
+	for _, where := range append(inFiles(t, h.data, key), inArguments(t, key)...) {
+		t.Errorf("the key is in %s", where)
+	}
+	if stub == nil {
+		return
+	}
+	remembered := slices.ContainsFunc(stub.Requests()[before:], func(r modeltest.Request) bool {
+		return bytes.Contains(r.Body, []byte("I look around.")) && bytes.Contains(r.Body, []byte("# A project")) && bytes.Contains(r.Body, []byte("[second]"))
+	})
+	if !remembered {
+		t.Error("the model was not told what came before")
+	}
+	for _, r := range stub.Requests() {
+		if strings.Contains(r.Header.Get("X-Api-Key")+r.Header.Get("Authorization"), token) {
+			t.Error("the token of the session has left the server")
+		}
+	}
+}
+
+// checkTurn looks at the events of the first turn.
+func checkTurn(t *testing.T, events []turnEvent) {
+	t.Helper()
+	for i, e := range events {
+		if e.ID != int64(i+1) {
+			t.Fatalf("event %d is the %d.", e.ID, i+1)
+		}
+	}
+	tools := map[string]int{}
+	text := false
+	for _, e := range events {
+		switch e.Type {
+		case "tool.completed":
+			tools[strings.ToLower(e.Data.Tool)]++
+			if e.Data.Failed {
+				t.Errorf("a tool failed: %+v", e.Data)
+			}
+		case "message.delta":
+			text = text || e.Data.Text != ""
+		case "agent.other":
+			t.Logf("not understood: %.300v", e)
+		}
+	}
+	if tools["bash"] < 2 || tools["write"] < 1 || tools["edit"] < 1 || !text {
+		t.Errorf("tools: %v, streamed text: %t", tools, text)
+	}
+	if changed := last(t, events, "file.changed"); changed.Path != "/workspace/work/new.txt" {
+		t.Errorf("changed: %+v", changed)
+	}
+	done := last(t, events, "done")
+	if done.Failed || done.Text == "" || done.Usage == nil || done.Usage.Cost <= 0 || done.Usage.InputTokens+done.Usage.CacheReadTokens+done.Usage.CacheWriteTokens == 0 || done.Usage.OutputTokens == 0 {
+		t.Errorf("done: %+v, %+v", done, done.Usage)
+	}
+}
+
+// checkBranch looks at what comes back to the local repository.
+func checkBranch(t *testing.T, h *host, dir string) {
+	t.Helper()
+	branch, stderr, code := h.in(dir, "checkout", h.session())
+	if code != 0 {
+		t.Fatalf("checkout: %s", stderr)
+	}
+	text, err := git(t.Context(), dir, "log", "-1", "--format=%an <%ae> %s", strings.TrimSpace(branch))
+	if got := strings.TrimSpace(string(text)); err != nil || got != "Harvest Agent (Harvest) <agent@harvest.invalid> add new.txt" {
+		t.Errorf("the commit: %v, %q", err, got)
+	}
+	if _, err := os.Stat(dir + "/new.txt"); err == nil {
+		t.Error("the work tree was touched")
+	}
+}
+
+// lookForKey prints the session's token, and then where it finds the text on its standard input: environments and arguments of processes, and
+// files.
+const lookForKey = `
+import glob, os, sys
+key = sys.stdin.read().strip().encode()
+tokens, found = set(), []
+for name in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"):
+    try: text = open(name, "rb").read()
+    except OSError: continue
+    if key in text: found.append(name)
+    tokens |= {v[18:].decode() for v in text.split(b"\0") if v.startswith(b"ANTHROPIC_API_KEY=")}
+print("token", *tokens)
+for top in ["/home", "/root", "/tmp", "/mnt", "/run", "/workspace", "/etc", "/var", "/dev/shm"]:
+    for dir, _, files in os.walk(top):
+        for name in files:
+            path = os.path.join(dir, name)
+            try:
+                if os.path.isfile(path) and key in open(path, "rb").read(): found.append(path)
+            except OSError: pass
+print(*found, sep="\n", end="")
+`
+
+// checkNoKey looks for the key in everything of the sandbox that its users can read, and returns the session's token.
+func checkNoKey(t *testing.T, h *host, key string) (token string) {
+	t.Helper()
+	for _, user := range []string{"agent", "root"} {
+		cmd := h.command(t.Context(), "sandbox", "exec", "-i", "--user", user, h.box(), "--", "python3", "-c", lookForKey)
+		cmd.Stdin = strings.NewReader(key)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, found, _ := strings.Cut(string(out), "\n")
+		if found != "" {
+			t.Errorf("%s finds the key in: %s", user, found)
+		}
+		if user == "agent" {
+			token = strings.TrimPrefix(first, "token ")
+		}
+	}
+	if !strings.HasPrefix(token, "hvm_") {
+		t.Errorf("the token is %q", token)
+	}
+	return token
+}
+
+// The agent asks a person, and goes on with the answer.
+//
+// mission: E1
+func TestRealAgentAsks(t *testing.T) {
+	t.Parallel()
+	stub := modeltest.New(t, modelKey)
+	stub.Script("ask",
+		modeltest.Step{Call: "AskUserQuestion", Input: map[string]any{"questions": []any{map[string]any{"question": "Which colour?", "header": "Colour", "multiSelect": false,
+			"options": []any{map[string]any{"label": "red", "description": "warm"}, map[string]any{"label": "blue", "description": "cold"}}}}}},
+		modeltest.Step{Say: "Thank you."})
+	h := newCLIHost(t, stub)
+	h.must("agent", "--agent", "claude", "--repo", "none", "-d", "[ask] ask me")
+	id := h.session()
+	asked := h.event(id, 0, "agent.asked").Data
+	if len(asked.Questions) != 1 || asked.Questions[0].Text != "Which colour?" || len(asked.Questions[0].Options) != 2 {
+		t.Errorf("asked: %+v", asked)
+	}
+	h.must("answer", id, asked.ID, "--answer", "Which colour?=blue")
+	done := h.event(id, 0, "done").Data
+	if done.Text != "Thank you." || done.Failed {
+		t.Errorf("done: %+v", done)
+	}
+	told := stub.Requests()[len(stub.Requests())-1]
+	if !bytes.Contains(told.Body, []byte("blue")) {
+		t.Error("the model was not told the answer")
+	}
+}
+
+// event waits for a session's event of a type behind another one.
+func (h *host) event(id string, after int64, typ string) turnEvent {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), 3*time.Minute)
+	defer cancel()
+	c, err := client.Connect(ctx, h.data)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer c.Close()
+	for e, err := range c.Events(ctx, client.Follow{Stream: id, After: after}) {
+		if err != nil {
+			h.t.Fatalf("no event %s: %v\n%s", typ, err, h.log())
+		}
+		if e.Type == typ {
+			found := turnEvent{ID: e.ID, Type: e.Type}
+			if err := json.Unmarshal(e.Data, &found.Data); err != nil {
+				h.t.Fatal(err)
+			}
+			return found
+		}
+	}
+	h.t.Fatalf("no event %s\n%s", typ, h.log())
+	return turnEvent{}
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"os"
+
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/model"
+	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/store"
+)
+
+// openModels returns the way to models, with the credentials of accounts' secrets.
+func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error) {
+	key, err := store.SigningKey(cfg.Data)
+	if err != nil {
+		return nil, err
+	}
+	return model.New(model.Options{
+		Upstream: cmp.Or(cfg.Model.URL, os.Getenv("ANTHROPIC_BASE_URL")), BedrockUpstream: os.Getenv("ANTHROPIC_BEDROCK_BASE_URL"), Key: key,
+		Credential: func(ctx context.Context, account string, names []string) (model.Credential, error) {
+			found, err := secrets.Find(ctx, account, names, model.Keys())
+			if err != nil {
+				return model.Credential{}, err
+			}
+			c, _ := model.Find(found)
+			return c, nil
+		},
+	})
+}

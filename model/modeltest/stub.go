@@ -1,0 +1,277 @@
+// Package modeltest has a stub of Anthropic's Messages API for tests, which real agents cannot tell from a model: it streams, calls tools,
+// counts tokens, and fails as the API does. What it says is scripted, and it keeps no state: the conversation tells it how far it is.
+package modeltest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/pattern"
+)
+
+// Step is one answer of the model.
+type Step struct {
+	Say   string // a text
+	Call  string // a tool, by Claude Code's name for it
+	Input map[string]any
+
+	// What may go wrong instead, the first Times requests (0: each).
+	Status int    // an error
+	Kind   string // and its type, such as "overloaded_error"
+	Cut    bool   // the stream breaks off
+	Hang   bool   // nothing comes
+	Times  int
+}
+
+// Request is what an agent has asked.
+type Request struct {
+	Path   string
+	Header http.Header
+	Body   []byte
+	Status int
+}
+
+// Stub is a model.
+type Stub struct {
+	*httptest.Server
+	key string
+
+	mu       sync.Mutex
+	scripts  map[string][]Step // guarded by mu
+	requests []Request         // guarded by mu
+	failed   map[string]int    // guarded by mu; by script and step
+	done     chan struct{}
+}
+
+// New starts a stub that lets key in.
+func New(t testing.TB, key string) *Stub {
+	s := &Stub{key: key, scripts: map[string][]Step{}, failed: map[string]int{}, done: make(chan struct{})}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(func() {
+		close(s.done)
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+// Script has prompts that begin with [name] answered by steps: each answer that a tool has given leads to the next one.
+func (s *Stub) Script(name string, steps ...Step) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scripts[name] = steps
+}
+
+// Requests returns what was asked so far.
+func (s *Stub) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+type message struct {
+	Role    string          `json:"role"`
+	Content json.RawMessage `json:"content"`
+}
+
+type block struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+type asked struct {
+	Model    string    `json:"model"`
+	Stream   bool      `json:"stream"`
+	Messages []message `json:"messages"`
+	Tools    []struct {
+		Name string `json:"name"`
+	} `json:"tools"`
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	shown := r.Header.Get("X-Api-Key")
+	if shown == "" {
+		shown = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	}
+	status := http.StatusOK
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.requests = append(s.requests, Request{r.URL.Path, r.Header.Clone(), body, status})
+	}()
+	var a asked
+	switch {
+	case shown != s.key:
+		status = http.StatusUnauthorized
+		refuse(w, status, "authentication_error", "invalid x-api-key")
+		return
+	case r.URL.Path == "/v1/messages/count_tokens":
+		answer(w, map[string]any{"input_tokens": len(body) / 4})
+		return
+	case r.URL.Path != "/v1/messages" || json.Unmarshal(body, &a) != nil:
+		status = http.StatusNotFound
+		refuse(w, status, "not_found_error", "Not Found")
+		return
+	}
+	name, at := place(a.Messages)
+	step, fault := s.step(name, at)
+	switch {
+	case fault && step.Status != 0:
+		status = step.Status
+		w.Header().Set("Retry-After", "0")
+		refuse(w, status, step.Kind, "the stub was told to fail")
+	case fault && step.Hang:
+		if a.Stream {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_ = http.NewResponseController(w).Flush()
+		}
+		select {
+		case <-r.Context().Done():
+		case <-s.done:
+		}
+	default:
+		speak(w, a, len(body), name, at, step, fault && step.Cut)
+	}
+}
+
+// step returns what comes next, and whether it is to fail.
+func (s *Stub) step(name string, at int) (Step, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	steps := s.scripts[name]
+	if at >= len(steps) {
+		return Step{Say: "That is all."}, false
+	}
+	step, key := steps[at], fmt.Sprint(name, at)
+	if step.Status == 0 && !step.Cut && !step.Hang {
+		return step, false
+	}
+	s.failed[key]++
+	return step, step.Times == 0 || s.failed[key] <= step.Times
+}
+
+var scriptName = pattern.New(`^\s*"?\[([a-z0-9_-]+)\]`)
+
+// place returns the script of the newest prompt, and how many answers of tools have come since.
+func place(messages []message) (name string, at int) {
+	for i := len(messages) - 1; i >= 0; i-- {
+		m := messages[i]
+		if m.Role != "user" {
+			continue
+		}
+		var blocks []block
+		if m.Content[0] == '"' {
+			var text string
+			_ = json.Unmarshal(m.Content, &text)
+			blocks = []block{{"text", text}}
+		} else {
+			_ = json.Unmarshal(m.Content, &blocks)
+		}
+		results := 0
+		for _, b := range blocks {
+			if found := scriptName().FindStringSubmatch(b.Text); b.Type == "text" && found != nil {
+				return found[1], at
+			}
+			if b.Type == "tool_result" {
+				results = 1
+			}
+		}
+		at += results
+	}
+	return "", at
+}
+
+// speak says a step, as a stream of events (https://docs.claude.com/en/docs/build-with-claude/streaming) or as a whole.
+func speak(w http.ResponseWriter, a asked, size int, name string, at int, step Step, cut bool) {
+	var blocks []map[string]any
+	if step.Say != "" || step.Call == "" {
+		blocks = append(blocks, map[string]any{"type": "text", "text": step.Say})
+	}
+	reason := "end_turn"
+	if step.Call != "" {
+		reason = "tool_use"
+		tool, input := fit(a, step)
+		blocks = append(blocks, map[string]any{"type": "tool_use", "id": fmt.Sprintf("toolu_%s_%d_%d", name, at, size), "name": tool, "input": input})
+	}
+	in, out := size/4, 50
+	m := map[string]any{"id": fmt.Sprintf("msg_%s_%d_%d", name, at, size), "type": "message", "role": "assistant", "model": a.Model, "content": []any{}, "stop_reason": nil,
+		"stop_sequence": nil, "usage": map[string]any{"input_tokens": in, "output_tokens": 1, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}}
+	if !a.Stream {
+		m["content"], m["stop_reason"] = blocks, reason
+		m["usage"].(map[string]any)["output_tokens"] = out
+		answer(w, m)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	send := func(kind string, fields map[string]any) {
+		fields["type"] = kind
+		data, _ := json.Marshal(fields)
+		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, data)
+		_ = http.NewResponseController(w).Flush()
+	}
+	send("message_start", map[string]any{"message": m})
+	send("ping", map[string]any{})
+	for i, b := range blocks {
+		begun, delta, whole := map[string]any{"type": b["type"]}, "text_delta", b["text"]
+		field := "text"
+		if b["type"] == "tool_use" {
+			input, _ := json.Marshal(b["input"])
+			begun["id"], begun["name"], begun["input"] = b["id"], b["name"], map[string]any{}
+			delta, field, whole = "input_json_delta", "partial_json", string(input)
+		} else {
+			begun["text"] = ""
+		}
+		send("content_block_start", map[string]any{"index": i, "content_block": begun})
+		for piece := range slices.Chunk([]byte(whole.(string)), 4096) {
+			send("content_block_delta", map[string]any{"index": i, "delta": map[string]any{"type": delta, field: string(piece)}})
+		}
+		if cut {
+			panic(http.ErrAbortHandler)
+		}
+		send("content_block_stop", map[string]any{"index": i})
+	}
+	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": reason, "stop_sequence": nil}, "usage": map[string]any{"output_tokens": out}})
+	send("message_stop", map[string]any{})
+}
+
+// fit returns the tool of a step and its input as the agent that asks has them: OpenCode's are in lower case, and their fields in camel case.
+func fit(a asked, step Step) (string, map[string]any) {
+	for _, t := range a.Tools {
+		if t.Name == step.Call {
+			return step.Call, step.Input
+		}
+	}
+	input := map[string]any{}
+	for key, value := range step.Input {
+		parts := strings.Split(key, "_")
+		for i := range parts[1:] {
+			parts[i+1] = strings.ToUpper(parts[i+1][:1]) + parts[i+1][1:]
+		}
+		input[strings.Join(parts, "")] = value
+	}
+	name := strings.ToLower(step.Call)
+	if rest, ok := strings.CutPrefix(step.Call, "mcp__"); ok {
+		return strings.Replace(rest, "__", "_", 1), step.Input
+	}
+	return name, input
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func refuse(w http.ResponseWriter, status int, kind, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": message}})
+}
