@@ -92,9 +92,21 @@ type Sandbox struct {
 	LastUsed           time.Time         `json:"last_used_at,omitzero"`
 	IdleTimeoutSeconds float64           `json:"idle_timeout_seconds,omitempty"`
 	CostUSD            float64           `json:"cost_usd"`
+	Denials            []Denial          `json:"denials,omitempty"` // the last that its network policy refused, oldest first
 	SnapshotOnEnd      bool              `json:"snapshot_on_end,omitempty"`
 	SnapshotID         string            `json:"snapshot_id,omitempty"`    // the image that was made on its end
 	SnapshotError      string            `json:"snapshot_error,omitempty"` // why none was
+}
+
+// Denial is a connection or a look-up that a sandbox's network policy refused.
+type Denial struct {
+	Time     time.Time `json:"time"`             // of the last one
+	Protocol string    `json:"protocol"`         // "tcp", "udp", "icmp" or "dns"
+	Domain   string    `json:"domain,omitempty"` // as looked up, or as the connection names it
+	Address  string    `json:"address,omitempty"`
+	Port     int       `json:"port,omitempty"`
+	Reason   string    `json:"reason"` // one sentence
+	Count    int       `json:"count"`  // of equal ones
 }
 
 // SandboxFilter is the query of GET /v1/sandboxes.

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 
+	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/event"
 )
 
@@ -18,6 +19,8 @@ type eventData struct {
 	// SnapshotID is the image of sandbox.snapshotted, and with the end of a sandbox the one that was made then. SnapshotError says why none was.
 	SnapshotID    string `json:"snapshot_id,omitempty"`
 	SnapshotError string `json:"snapshot_error,omitempty"`
+	// Denial is what was refused, of egress.denied.
+	Denial *engine.Denial `json:"denial,omitempty"`
 }
 
 // Drafts returns e as it is published: in the stream of the sandbox, whose name is its id, and in that of its account.
@@ -27,6 +30,9 @@ func (e Event) Drafts() []event.Draft {
 		SnapshotID: orDefault(e.Image, sb.SnapshotID), SnapshotError: sb.SnapshotError}
 	if e.Type == EventStage {
 		data.Stage = &e.Stage
+	}
+	if e.Type == EventDenied {
+		data.Denial = &e.Denial
 	}
 	return []event.Draft{
 		{Stream: sb.ID, Type: string(e.Type), Data: data},

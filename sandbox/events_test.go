@@ -1,15 +1,30 @@
 package sandbox_test
 
 import (
+	"encoding/json"
 	"io"
 	"strings"
 	"testing"
 
+	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
+
+// mission: A6, F1
+func TestEventsOfDenialsSayWhatWasDenied(t *testing.T) {
+	t.Parallel()
+	e := sandbox.Event{Type: sandbox.EventDenied, Sandbox: sandbox.Sandbox{ID: "sbx_1", Account: account, Status: sandbox.Running},
+		Denial: engine.Denial{Seq: 3, Protocol: "tcp", Domain: "evil.example", Address: "1.2.3.4", Port: 443, Reason: "no rule allows the name", Count: 2}}
+	for _, d := range e.Drafts() {
+		got, err := json.Marshal(d.Data)
+		if err != nil || !strings.Contains(string(got), `"domain":"evil.example","address":"1.2.3.4","port":443,"reason":"no rule allows the name","count":2`) {
+			t.Errorf("in %s: %s, %v", d.Stream, got, err)
+		}
+	}
+}
 
 // mission: F1, A9
 func TestEventsArePublished(t *testing.T) {

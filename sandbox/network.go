@@ -144,8 +144,15 @@ func (f *Fleet) putInForce(ctx context.Context, e *entry, box engine.Sandbox) er
 	return nil
 }
 
-// denialPause is the least time between two looks at what one sandbox was denied: a sandbox that is denied much does not cost much.
-const denialPause = time.Second
+// Bounds of the time between two looks at what one sandbox was denied. It grows: a sandbox that is denied much does not cost much, and of one that
+// ends soon after, nothing is missed.
+const (
+	firstDenialPause = 20 * time.Millisecond
+	denialPause      = time.Second
+)
+
+// keptDenials is how many denials a record holds.
+const keptDenials = 10
 
 // follow makes known what a sandbox is denied, until it ends or is lost. Without a network nothing can be denied, and nothing is
 // followed.
@@ -160,7 +167,9 @@ func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 	seq := e.record.Denied
 	f.tasks.Go(func() {
 		ctx := logf.With(f.ctx, "sandbox_id", e.id)
+		pause := firstDenialPause
 		for {
+			begin := time.Now()
 			denied, err := networker.Denials(ctx, seq)
 			if err != nil || ctx.Err() != nil {
 				return // it has ended, or watch notices that it is lost
@@ -171,13 +180,35 @@ func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 			}
 			if changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 				sb.Denied = seq
+				sb.Denials = keepDenials(sb.Denials, denied)
 				return sb.requireStatus(Running)
 			}); changed && err != nil {
 				logf.Errorf(ctx, "remember what was denied: %v", err)
 			}
-			f.pause(denialPause)
+			if time.Since(begin) > denialPause {
+				pause = firstDenialPause
+			}
+			f.pause(pause)
+			pause = min(2*pause, denialPause)
 		}
 	})
+}
+
+// keepDenials adds to the last denials of a sandbox. Equal ones become one, with the time of the last.
+func keepDenials(kept, more []engine.Denial) []engine.Denial {
+	kept = slices.Clone(kept)
+	for _, d := range more {
+		d.Count = max(d.Count, 1)
+		kept = slices.DeleteFunc(kept, func(k engine.Denial) bool {
+			same := k.Protocol == d.Protocol && k.Domain == d.Domain && k.Address == d.Address && k.Port == d.Port && k.Reason == d.Reason
+			if same {
+				d.Count += k.Count
+			}
+			return same
+		})
+		kept = append(kept, d)
+	}
+	return kept[max(0, len(kept)-keptDenials):]
 }
 
 // denied makes one denial known (mission A6).

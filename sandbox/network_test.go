@@ -194,6 +194,19 @@ func TestDenialsAreEvents(t *testing.T) {
 		if diff := cmp.Diff([]string{"dns evil.example", "tcp evil.example", "tcp later.example", "tcp last.example"}, domains); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
+		// The record has the last ones, equal ones together.
+		for range 12 {
+			box.net.deny(engine.Denial{Protocol: "dns", Domain: "again.example", Reason: "no rule allows it"})
+		}
+		for port := range 9 {
+			box.net.deny(engine.Denial{Protocol: "tcp", Address: "1.2.3.4", Port: port + 1, Reason: "no rule allows it", Count: 2})
+		}
+		pauseOver()
+		record, err := w.store.Get(t.Context(), sb.ID)
+		if n := len(record.Denials); err != nil || n != 10 || record.Denials[0].Domain != "again.example" || record.Denials[0].Count != 12 ||
+			record.Denials[9].Port != 9 || record.Denials[9].Count != 2 {
+			t.Errorf("the record has %d: %+v, %v", n, record.Denials, err)
+		}
 		if sets := box.net.sets(); len(sets) == 0 || sets[0].Mode != "allow" {
 			t.Errorf("after the restart the engine was told %+v", sets)
 		}

@@ -48,6 +48,8 @@ type Sandbox struct {
 	IdleTimeoutSeconds float64   `json:"idle_timeout_seconds,omitempty"` // 0: no idle limit
 	Cost               float64   `json:"cost_usd"`                       // so far, from Options.Prices
 
+	Denials []engine.Denial `json:"denials,omitempty"` // the last of what the network policy refused, oldest first; equal ones together
+
 	SnapshotOnEnd bool   `json:"snapshot_on_end,omitempty"` // as the request says
 	SnapshotID    string `json:"snapshot_id,omitempty"`     // the image that was made on its end
 	SnapshotError string `json:"snapshot_error,omitempty"`  // one sentence: why none was
@@ -80,6 +82,7 @@ func (s Sandbox) Clone() Sandbox {
 	s.Ports = slices.Clone(s.Ports)
 	s.Stages = slices.Clone(s.Stages)
 	s.Commands = slices.Clone(s.Commands)
+	s.Denials = slices.Clone(s.Denials)
 	return s
 }
 

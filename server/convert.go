@@ -21,8 +21,15 @@ func sandboxOut(s sandbox.Sandbox) api.Sandbox {
 		Stages: each(s.Stages, func(g sandbox.Stage) api.Stage { return api.Stage(g) }), Warm: s.Warm,
 		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), Expires: s.Expires.UTC(), LastUsed: s.LastUsed.UTC(),
 		IdleTimeoutSeconds: s.IdleTimeoutSeconds, CostUSD: s.Cost,
+		Denials:       denialsOut(s.Denials),
 		SnapshotOnEnd: s.SnapshotOnEnd, SnapshotID: s.SnapshotID, SnapshotError: s.SnapshotError,
 	}
+}
+
+func denialsOut(all []engine.Denial) []api.Denial {
+	return each(all, func(d engine.Denial) api.Denial {
+		return api.Denial{Time: d.Time.UTC(), Protocol: d.Protocol, Domain: d.Domain, Address: d.Address, Port: d.Port, Reason: d.Reason, Count: d.Count}
+	})
 }
 
 func processOut(p engine.ProcessInfo) api.Process {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -77,11 +78,15 @@ func (c *cli) exec(ctx context.Context, ref string, program []string, how proces
 		fmt.Fprintln(c.out, started.ProcessID)
 		return nil
 	}
+	begin := time.Now()
 	res, err := c.stream(ctx, how, func(ctx context.Context, streams client.Streams) (*client.Process, error) {
 		return server.Start(ctx, ref, req, streams)
 	})
 	if err != nil {
 		return err
+	}
+	if res.ReturnCode != 0 && !how.json {
+		c.tellDenied(ctx, server, res.SandboxID, begin)
 	}
 	return c.finish(res, how.json)
 }

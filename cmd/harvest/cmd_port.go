@@ -58,6 +58,47 @@ const networkHelp = `--network can be given several times:
   deny=A,B   never what is named
 Names are domains (example.org), all domains below one (*.example.org), addresses and CIDRs, each with an optional :PORT.`
 
+// denialText says in a line what a network policy has refused, and why.
+func denialText(d api.Denial) string {
+	where := d.Domain
+	if d.Address != "" {
+		address := d.Address
+		if d.Port != 0 {
+			address = net.JoinHostPort(d.Address, strconv.Itoa(d.Port))
+		}
+		if where != "" {
+			address = " (" + address + ")"
+		}
+		where += address
+	}
+	text := strings.TrimSpace(d.Protocol+" "+where) + ": " + d.Reason
+	if d.Count > 1 {
+		text += fmt.Sprintf(", %d times", d.Count)
+	}
+	return text
+}
+
+// tellDenied tells what the network policy of a sandbox has refused since then: programs say only that they cannot connect.
+func (c *cli) tellDenied(ctx context.Context, server *client.Client, id string, since time.Time) {
+	if c.quiet {
+		return
+	}
+	sb, err := server.Sandbox(ctx, id)
+	if err != nil {
+		return // what the command said is enough
+	}
+	told := false
+	for _, d := range sb.Denials {
+		if !d.Time.Before(since) {
+			c.notef("the network policy refused %s", denialText(d))
+			told = true
+		}
+	}
+	if told {
+		c.notef("what a sandbox reaches is said with --network: harvest run --help")
+	}
+}
+
 func addNetwork(cmd *cobra.Command, rules *[]string) {
 	cmd.Flags().StringArrayVar(rules, "network", nil, "what the sandbox reaches: none, default (the internet), allow=NAME,… or deny=NAME,…, repeatable")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -115,7 +116,7 @@ func (c *cli) run(ctx context.Context, req api.RunRequest, how processFlags, for
 		return err
 	}
 	defer server.Close()
-	kept := ""
+	kept, begin := "", time.Now()
 	res, err := c.stream(ctx, how, func(ctx context.Context, streams client.Streams) (*client.Process, error) {
 		p, err := server.Run(ctx, req, streams)
 		if err == nil {
@@ -132,6 +133,9 @@ func (c *cli) run(ctx context.Context, req api.RunRequest, how processFlags, for
 	}
 	if req.Keep {
 		c.notef("the sandbox is kept: %s", kept)
+	}
+	if res.ReturnCode != 0 && !how.json {
+		c.tellDenied(ctx, server, kept, begin)
 	}
 	return c.finish(res, how.json)
 }

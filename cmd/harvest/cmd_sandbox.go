@@ -171,6 +171,9 @@ func oneSandbox(s api.Sandbox) view {
 	add("limits", "%g cores, %s of memory, %s of disk, %d processes, %d open files (0 or -: none)",
 		s.Limits.CPU, size(s.Limits.Memory), size(s.Limits.Disk), s.Limits.Processes, s.Limits.Files)
 	add("network", "%s", networkText(s.Network))
+	for _, d := range s.Denials {
+		add("denied", "%s, %s", denialText(d), ago(d.Time))
+	}
 	for _, port := range s.Ports {
 		add("port", "%d", port)
 	}
