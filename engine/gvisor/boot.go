@@ -104,7 +104,7 @@ func (e *Engine) startKeeper(ref string) (conn *wire.Conn, kill func(), err erro
 	}), nil
 }
 
-// keeperEnv is the keeper's environment: nothing of the server's but where coverage goes.
+// keeperEnv is the keeper's environment: nothing of the server's but where coverage goes. It collects no garbage until gVisor has booted.
 func keeperEnv() []string {
 	env := []string{"GOGC=off", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" {

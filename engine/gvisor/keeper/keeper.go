@@ -37,6 +37,9 @@ const (
 // bootFD is the connection to the server that started the keeper.
 const bootFD = 3
 
+// keeperGCPercent keeps an idle keeper small: it allocates little once it has booted.
+const keeperGCPercent = 50
+
 // answerTime is how long the end of this process waits for clients that still read.
 const answerTime = 200 * time.Millisecond
 
@@ -77,7 +80,6 @@ func Main() int {
 	runtime.LockOSThread()
 	// A hang-up of the server's terminal or an interrupt typed there is not for the sandboxes.
 	ignoreSignals()
-	debug.SetGCPercent(50)
 	conn, err := net.FileConn(os.NewFile(bootFD, "boot"))
 	if err != nil {
 		return 1
@@ -122,7 +124,8 @@ func (k *Keeper) run(boot *wire.Conn) int {
 	})
 	_ = boot.SendJSON(wire.KindReply, wire.Reply{})
 	_ = boot.Close()
-	debug.FreeOSMemory() // booting is the most that a keeper ever allocates
+	debug.SetGCPercent(keeperGCPercent) // it was off until now (keeperEnv of package gvisor)
+	debug.FreeOSMemory()                // booting is the most that a keeper ever allocates
 	<-k.ended
 	if !k.end.Destroyed {
 		if err := k.release(); err != nil {
