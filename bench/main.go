@@ -36,6 +36,7 @@ var rows = []row{
 	{"P5", "exec that prints 100 MB", benchOutput},
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
+	{"P11", "image of a repository brought up to date: nothing changed, one commit, the lock file changed", benchRepo},
 	{"P13", "image build: a Dockerfile of two RUNs and two COPYs on the base image", benchBuild},
 	{"net", "the way through the gateway to a server of this machine", benchNetwork},
 	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
