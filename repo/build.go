@@ -288,6 +288,11 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 	}
 	a.build.Image = img.ID
 	a.end(ctx, &a.box)
+	// Until it is the repository's, it is one that goes: also if the server ends now.
+	a.m.retire(&a.repo, img.ID)
+	if _, err := a.m.save(ctx, a.repo.ID, func(r *Repo) { r.Retired = a.repo.Retired }); err != nil {
+		return err
+	}
 	err := a.stage("verify", "", func() error { return a.verify(ctx, plan) })
 	if err == nil {
 		err = a.stage("name", "", func() error {
@@ -296,9 +301,6 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 		})
 	}
 	if err != nil {
-		if img.ID != a.repo.Image {
-			a.m.retire(&a.repo, img.ID)
-		}
 		a.build.Image = ""
 		return err
 	}

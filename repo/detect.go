@@ -381,10 +381,10 @@ func (t Tree) python(dir string) (Project, bool) {
 }
 
 func (t Tree) golang(dir string) (Project, bool) {
-	p := Project{Manager: "go", Lock: "go.mod", Install: "go mod download", Build: "go build ./...", Test: "go test ./..."}
+	p := Project{Manager: "go", Lock: "go.mod", Install: "go mod download", Build: "go build -o /dev/null ./...", Test: "go test ./..."}
 	if t.has(dir, "go.work") {
 		const each = "go list -m -f '{{.Dir}}/...' | xargs go "
-		p.Lock, p.Workspace, p.Build, p.Test = "", true, each+"build", each+"test"
+		p.Lock, p.Workspace, p.Build, p.Test = "", true, each+"build -o /dev/null", each+"test"
 		return p, true
 	}
 	return p, t.has(dir, "go.mod")

@@ -71,9 +71,9 @@ func TestDetect(t *testing.T) {
 		"tools only": {map[string]string{"pyproject.toml": "[tool.ruff]\n"}, nil, ""},
 		"uv":         {map[string]string{"pyproject.toml": "[project]\npytest", "uv.lock": "", ".python-version": "3.12"}, []string{".: uv   | uv sync --frozen |  | uv run --frozen pytest -q"}, ".python-version uv.lock"},
 		"poetry":     {map[string]string{"pyproject.toml": "[tool.poetry]\npytest", "poetry.lock": ""}, []string{".: poetry   | poetry install --no-interaction |  | poetry run pytest -q"}, "poetry.lock"},
-		"go":         {map[string]string{"go.mod": "", "go.sum": ""}, []string{".: go   | go mod download | go build ./... | go test ./..."}, "go.mod go.sum"},
+		"go":         {map[string]string{"go.mod": "", "go.sum": ""}, []string{".: go   | go mod download | go build -o /dev/null ./... | go test ./..."}, "go.mod go.sum"},
 		"go work": {map[string]string{"go.work": "", "a/go.mod": ""},
-			[]string{".: go   | go mod download | go list -m -f '{{.Dir}}/...' | xargs go build | go list -m -f '{{.Dir}}/...' | xargs go test", "a: go   | go mod download | go build ./... | go test ./..."}, "a/go.mod go.work"},
+			[]string{".: go   | go mod download | go list -m -f '{{.Dir}}/...' | xargs go build -o /dev/null | go list -m -f '{{.Dir}}/...' | xargs go test", "a: go   | go mod download | go build -o /dev/null ./... | go test ./..."}, "a/go.mod go.work"},
 		"cargo":            {map[string]string{"Cargo.toml": "", "Cargo.lock": ""}, []string{".: cargo   | cargo fetch --locked | cargo build --locked | cargo test --locked --no-run"}, "Cargo.lock"},
 		"cargo no lock":    {map[string]string{"Cargo.toml": ""}, []string{".: cargo   | cargo fetch | cargo build | cargo test --no-run"}, "Cargo.toml"},
 		"bundler":          {map[string]string{"Gemfile": "", "Gemfile.lock": ""}, []string{".: bundler   | bundle config set --local path vendor/bundle && bundle config set --local frozen true && bundle install |  | "}, "Gemfile.lock"},
@@ -81,7 +81,7 @@ func TestDetect(t *testing.T) {
 		"composer":         {map[string]string{"composer.json": "", "composer.lock": ""}, []string{".: composer   | composer install --no-interaction --no-progress |  | "}, "composer.lock"},
 		"composer no lock": {map[string]string{"composer.json": ""}, []string{".: composer   | composer install --no-interaction --no-progress |  | "}, "composer.json"},
 		"several below": {map[string]string{"web/package.json": "{}", "web/yarn.lock": "", "api/requirements.txt": "", "tools/x/y/go.mod": "", "a/b/c/d/go.mod": "", "vendor/z/go.mod": "", "docs/package-lock.json": "", ".ci/go.mod": "", "lib/package.json": "{}"},
-			[]string{"api: pip   | python3 -m venv .venv && .venv/bin/pip install --disable-pip-version-check -r requirements.txt |  | ", "tools/x/y: go   | go mod download | go build ./... | go test ./...",
+			[]string{"api: pip   | python3 -m venv .venv && .venv/bin/pip install --disable-pip-version-check -r requirements.txt |  | ", "tools/x/y: go   | go mod download | go build -o /dev/null ./... | go test ./...",
 				"web: yarn   | yarn install --frozen-lockfile --non-interactive |  | "}, "api/requirements.txt tools/x/y/go.mod web/yarn.lock"},
 	} {
 		plan, locks, err := Detect(tree(c.files))
@@ -127,8 +127,8 @@ func TestOverrides(t *testing.T) {
 		want    []string
 	}{
 		{"", Recipe{}, true, []string{`install . "go mod download" root=false may fail=false`, `install web "npm ci --no-audit --no-fund" root=false may fail=false`,
-			`build . "go build ./..." root=false may fail=false`, `build web "npm run build" root=false may fail=false`, `test . "go test ./..." root=false may fail=true`}},
-		{"", Recipe{}, false, []string{`build . "go build ./..." root=false may fail=false`, `build web "npm run build" root=false may fail=false`, `test . "go test ./..." root=false may fail=true`}},
+			`build . "go build -o /dev/null ./..." root=false may fail=false`, `build web "npm run build" root=false may fail=false`, `test . "go test ./..." root=false may fail=true`}},
+		{"", Recipe{}, false, []string{`build . "go build -o /dev/null ./..." root=false may fail=false`, `build web "npm run build" root=false may fail=false`, `test . "go test ./..." root=false may fail=true`}},
 		{`{"setup": "apt", "install": "make deps", "build": "", "test": "make test", "root": true}`, Recipe{}, true,
 			[]string{`setup . "apt" root=true may fail=false`, `install . "make deps" root=true may fail=false`, `test . "make test" root=true may fail=true`}},
 		{`{"setup": "apt", "install": "make deps", "test": ""}`, Recipe{Setup: text("apk"), Install: text(""), Build: text("b"), Root: false}, true,

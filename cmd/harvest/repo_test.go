@@ -223,6 +223,16 @@ func TestRepositoryFaults(t *testing.T) {
 		t.Errorf("the log: %s", out)
 	}
 
+	job := ""
+	for name := range strings.FieldsSeq(h.must("schedule", "ls", "-o", "name")) {
+		if strings.HasPrefix(name, "repo-fault-") {
+			job = name
+		}
+	}
+	if out := h.must("schedule", "run", job); !strings.Contains(out, `"mode":"unchanged"`) {
+		t.Errorf("the schedule: %s", out)
+	}
+
 	g.commit("slow", map[string]string{"README.md": "one\n"})
 	said, code := g.add(h, "slow", "--image", "base", "--limit", "3s", "--install", "sleep 1000")
 	if b := newest(t, h, "slow"); code == 0 || b.Stage != "install" || !strings.Contains(b.Error, "time limit of 3s") {
