@@ -125,7 +125,7 @@ func (s *Server) runOnce(ctx context.Context, req runRequest, stdio engine.Stdio
 	creating, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	made, err := s.opts.Fleet.Create(creating, accountOf(ctx), req.sandbox)
+	made, err := s.create(creating, req.sandbox)
 	if err != nil {
 		if s.stopping.Err() != nil {
 			return sandbox.Result{}, errStopping()

@@ -51,6 +51,9 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 			defer s.begin()()
 		}
 		if !health {
+			traced, end := s.traced(r, rec)
+			ctx, r = traced, r.WithContext(traced)
+			defer func() { end(r, v) }()
 			start := time.Now()
 			defer func() {
 				logf.Infof(logf.With(ctx, v.attributes(from)...), "%s %.200q: %d, %d bytes in %.1f ms", r.Method, r.URL.Path, rec.status, rec.bytes,

@@ -57,7 +57,7 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		}
 		create.Image = built.ID
 	}
-	made, err := s.opts.Fleet.Create(r.Context(), accountOf(r.Context()), create)
+	made, err := s.create(r.Context(), create)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func (s *Server) createSandbox(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !wantsEvents(r) {
-		made, err := s.opts.Fleet.Create(r.Context(), accountOf(r.Context()), req)
+		made, err := s.create(r.Context(), req)
 		if err != nil {
 			return err
 		}
@@ -33,7 +33,7 @@ func (s *Server) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	ev := newEvents(w)
 	defer ev.close()
 	req.Progress = func(p image.Progress) { ev.send(api.EventProgress, api.Progress(p)) }
-	made, err := s.opts.Fleet.Create(r.Context(), accountOf(r.Context()), req)
+	made, err := s.create(r.Context(), req)
 	if err != nil {
 		ev.send(api.EventProblem, problem(r.Context(), err))
 		return nil

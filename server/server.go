@@ -12,6 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/account/oidc"
 	"github.com/RelevanceAI/harvest/api"
@@ -78,7 +81,8 @@ type Server struct {
 	terms   terminals
 	ports   http.RoundTripper // to ports of sandboxes
 	metrics *metrics
-	flying  flights // requests with an Idempotency-Key
+	tracer  trace.Tracer // of whoever has opened package internal/trace
+	flying  flights      // requests with an Idempotency-Key
 	// auditing is held while a line of the audit log is written.
 	auditing sync.Mutex
 
@@ -101,6 +105,7 @@ func New(ctx context.Context, opts Options) *Server {
 		s.key = []byte(rand.Text())
 	}
 	s.ports, s.metrics = s.openTransport(), newMetrics(s)
+	s.tracer = otel.Tracer("github.com/RelevanceAI/harvest/server")
 	// HTTP/2 is for listeners with TLS that offer it. Browsers make connections of HTTP/1.1 for WebSockets even then.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)

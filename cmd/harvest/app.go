@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/internal/trace"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -74,6 +75,13 @@ func (a *App) open(ctx context.Context) error {
 	lock, err := store.LockDir(a.cfg.Data)
 	if err != nil {
 		return err
+	}
+	traces, err := trace.Open(ctx, os.Getenv, version())
+	if err != nil {
+		return err
+	}
+	if traces != nil {
+		a.then("the traces", func(ctx context.Context) error { traces(ctx); return nil })
 	}
 	a.then("the lock", func(context.Context) error { return lock.Unlock() })
 	db, err := store.Open(ctx, filepath.Join(a.cfg.Data, databaseName))

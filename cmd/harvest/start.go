@@ -232,6 +232,7 @@ func (c *cli) serverEnv() []string {
 	for _, pair := range c.environ {
 		name, _, _ := strings.Cut(pair, "=")
 		ours := strings.HasPrefix(name, "HARVEST_") && name != envURL && name != envKey
+		ours = ours || strings.HasPrefix(name, "OTEL_")
 		if ours || slices.Contains(inherited, name) || slices.Contains(secret.Known(), name) {
 			env = append(env, pair)
 		}

@@ -1,0 +1,118 @@
+// Package trace sends what the server does as OpenTelemetry traces to a collector, over OTLP with HTTP, if the environment names one. Without
+// one, spans cost nothing.
+//
+// The environment variables are the standard's (https://opentelemetry.io/docs/specs/otel/protocol/exporter/ and
+// https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). The exporter is ours: that of the OpenTelemetry project brings
+// gRPC along, whose initialisation would cost every start of a sandbox's processes, which are this binary too, most of a millisecond.
+package trace
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// last is how long the end waits for the last spans to be sent.
+const last = 5 * time.Second
+
+// Open begins to send traces if the environment names a collector, and returns what sends the rest and ends it; nil if it names none. Invalid if
+// a variable cannot be what it is. The sampler and the sizes of batches are read from the process's own environment.
+func Open(ctx context.Context, env func(string) string, version string) (func(context.Context), error) {
+	e, err := configure(env)
+	if err != nil || e == nil {
+		return nil, err
+	}
+	what, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "harvest"), attribute.String("service.version", version)), resource.WithFromEnv())
+	if err != nil {
+		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "OTEL_RESOURCE_ATTRIBUTES cannot be read"), "write it as name=value, with commas between")
+	}
+	ctx = context.WithoutCancel(ctx)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logf.Warnf(ctx, "traces: %v", err) }))
+	provider := sdk.NewTracerProvider(sdk.WithBatcher(e), sdk.WithResource(what))
+	otel.SetTracerProvider(provider)
+	otel.SetTextMapPropagator(propagation.TraceContext{})
+	logf.Infof(ctx, "traces go to %s", e.url.Redacted())
+	return func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, last)
+		defer cancel()
+		if err := provider.Shutdown(ctx); err != nil {
+			logf.Warnf(ctx, "send the last traces: %v", err)
+		}
+	}, nil
+}
+
+// configure returns the exporter that the environment describes, nil if there is to be none.
+func configure(env func(string) string) (*exporter, error) {
+	get := func(name string) string { // the variable for traces, else that for everything
+		if v := env("OTEL_EXPORTER_OTLP_TRACES_" + name); v != "" {
+			return v
+		}
+		return env("OTEL_EXPORTER_OTLP_" + name)
+	}
+	if disabled, _ := strconv.ParseBool(env("OTEL_SDK_DISABLED")); disabled || get("ENDPOINT") == "" || env("OTEL_TRACES_EXPORTER") == "none" {
+		return nil, nil
+	}
+	if kind := env("OTEL_TRACES_EXPORTER"); kind != "" && kind != "otlp" {
+		return nil, wrong("OTEL_TRACES_EXPORTER", kind, "otlp or none")
+	}
+	if protocol := get("PROTOCOL"); protocol != "" && protocol != "http/protobuf" {
+		return nil, wrong("OTEL_EXPORTER_OTLP_PROTOCOL", protocol, "http/protobuf, and the endpoint for it, whose port is 4318 as a rule")
+	}
+	u, err := url.Parse(get("ENDPOINT"))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, wrong("OTEL_EXPORTER_OTLP_ENDPOINT", "what it is", "a URL such as http://127.0.0.1:4318") // it may have a password
+	}
+	if env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
+		u = u.JoinPath("v1", "traces")
+	}
+	e := &exporter{url: u, header: http.Header{}, patience: 10 * time.Second}
+	if text := get("TIMEOUT"); text != "" {
+		ms, err := strconv.Atoi(text)
+		if err != nil || ms <= 0 {
+			return nil, wrong("OTEL_EXPORTER_OTLP_TIMEOUT", text, "a number of milliseconds")
+		}
+		e.patience = time.Duration(ms) * time.Millisecond
+	}
+	for pair := range strings.SplitSeq(get("HEADERS"), ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		if name == "" && !ok {
+			continue
+		}
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if name = strings.TrimSpace(name); err != nil || !ok || name == "" {
+			return nil, wrong("OTEL_EXPORTER_OTLP_HEADERS", "what it is", "name=value, with commas between")
+		}
+		logf.Redact(value) // it is a key as a rule
+		e.header.Set(name, value)
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
+	if file := get("CERTIFICATE"); file != "" {
+		pem, err := os.ReadFile(file)
+		roots := x509.NewCertPool()
+		if err != nil || !roots.AppendCertsFromPEM(pem) {
+			return nil, wrong("OTEL_EXPORTER_OTLP_CERTIFICATE", file, "a file of certificates in PEM")
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
+	e.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return e, nil
+}
+
+func wrong(name, value, want string) error {
+	return errors.Remedy(errors.Newf(errors.Invalid, "%s cannot be %.100s", name, value), "write %s, or unset it", want)
+}
