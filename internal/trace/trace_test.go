@@ -148,7 +148,7 @@ func TestWhatCannotBeDelivered(t *testing.T) {
 	if err := e.ExportSpans(t.Context(), nil); err == nil || len(c.headers) != 1 {
 		t.Errorf("refused for good: %v, %d times", err, len(c.headers))
 	}
-	if err := open(ts.URL + "/elsewhere").ExportSpans(t.Context(), nil); err == nil {
+	if err := open(ts.URL+"/elsewhere").ExportSpans(t.Context(), nil); err == nil {
 		t.Error("a collector that does not know the path took it")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
