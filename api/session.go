@@ -16,6 +16,9 @@ const (
 	SessionEvents   = "/v1/sessions/{id}/events" // ?after=&tail=
 	SessionDiff     = "/v1/sessions/{id}/diff"
 	SessionBundle   = "/v1/sessions/{id}/bundle"
+	SessionSync     = "/v1/sessions/{id}/sync"
+	SessionPush     = "/v1/sessions/{id}/push"
+	SessionPull     = "/v1/sessions/{id}/pull-request"
 )
 
 // MaxBundle is the largest repository that a session takes as a bundle, in bytes.
@@ -29,17 +32,38 @@ const (
 
 // SessionRequest is the body of POST /v1/sessions.
 type SessionRequest struct {
-	Repo     string         `json:"repo,omitempty"`   // address of a repository; "" for none
-	Branch   string         `json:"branch,omitempty"` // "" means the repository's default
-	Depth    int            `json:"depth,omitempty"`  // of history; 0 means all
-	Bundle   []byte         `json:"bundle,omitempty"` // what `git bundle create` made: the repository comes from there, and repo is its origin only
-	Agent    string         `json:"agent,omitempty"`  // "claude", "opencode" or "scripted"
-	Model    string         `json:"model,omitempty"`
-	Prompt   string         `json:"prompt,omitempty"`   // the first one
-	Approval string         `json:"approval,omitempty"` // "": everything runs; "edits", "ask", "plan"
-	Author   *Author        `json:"author,omitempty"`
-	Limits   SessionLimits  `json:"limits,omitzero"`
-	Sandbox  SandboxRequest `json:"sandbox,omitzero"`
+	Repo        string              `json:"repo,omitempty"`        // address of a repository; "" for none
+	Branch      string              `json:"branch,omitempty"`      // "" means the repository's default
+	Depth       int                 `json:"depth,omitempty"`       // of history; 0 means all
+	LFS         bool                `json:"lfs,omitempty"`         // fetch large files, which are pointers otherwise
+	Submodules  bool                `json:"submodules,omitempty"`  // clone them, too
+	More        []RepositoryRequest `json:"more,omitempty"`        // further repositories, beside the first one
+	Name        string              `json:"name,omitempty"`        // of the first repository's directory below /workspace; "" means that of its address
+	GitSecret   string              `json:"git_secret,omitempty"`  // name of the secret with git's credentials; "" means the first that has some for the repository's host, "none" none
+	Bundle      []byte              `json:"bundle,omitempty"`      // what `git bundle create` made: the repository comes from there, and repo is its origin only
+	Uncommitted *Uncommitted        `json:"uncommitted,omitempty"` // what was not committed in it: it becomes a commit of its own
+	Agent       string              `json:"agent,omitempty"`       // "claude", "opencode" or "scripted"
+	Model       string              `json:"model,omitempty"`
+	Prompt      string              `json:"prompt,omitempty"`   // the first one
+	Approval    string              `json:"approval,omitempty"` // "": everything runs; "edits", "ask", "plan"
+	Author      *Author             `json:"author,omitempty"`
+	Limits      SessionLimits       `json:"limits,omitzero"`
+	Sandbox     SandboxRequest      `json:"sandbox,omitzero"`
+}
+
+// RepositoryRequest describes a repository to clone.
+type RepositoryRequest struct {
+	Repo       string `json:"repo"`
+	Branch     string `json:"branch,omitempty"`
+	Depth      int    `json:"depth,omitempty"`
+	LFS        bool   `json:"lfs,omitempty"`
+	Submodules bool   `json:"submodules,omitempty"`
+}
+
+// Uncommitted is what a user had not committed.
+type Uncommitted struct {
+	Patch  []byte `json:"patch"` // as `git diff --binary HEAD` prints it
+	Author Author `json:"author"`
 }
 
 // Author is who commits are by.
@@ -66,6 +90,7 @@ type Session struct {
 	WorkBranch   string        `json:"work_branch"`           // that it is done on
 	Base         string        `json:"base_commit,omitempty"` // that it began on
 	Dir          string        `json:"dir"`
+	Repositories []Repository  `json:"repositories"` // all of them, that one included
 	SandboxID    string        `json:"sandbox_id,omitempty"`
 	Conversation string        `json:"conversation,omitempty"`
 	Limits       SessionLimits `json:"limits,omitzero"`
@@ -76,6 +101,16 @@ type Session struct {
 	Created      time.Time     `json:"created_at"`
 	Active       time.Time     `json:"active_at"`
 	Ended        time.Time     `json:"ended_at,omitzero"`
+}
+
+// Repository is one of those that a session works on.
+type Repository struct {
+	Name   string `json:"name"` // by which other routes take it
+	Repo   string `json:"repo,omitempty"`
+	Branch string `json:"branch,omitempty"`
+	Dir    string `json:"dir"`
+	Base   string `json:"base_commit,omitempty"`
+	Pull   string `json:"pull_request,omitempty"` // its address
 }
 
 // Usage is what turns have taken.
@@ -140,6 +175,7 @@ type SessionEvent struct {
 	Status      string          `json:"status,omitempty"`
 	Stage       *Stage          `json:"stage,omitempty"`
 	Synced      *RepoSynced     `json:"synced,omitempty"` // of repo.synced
+	Git         *GitEvent       `json:"git,omitempty"`    // of git.synced, git.committed, git.pushed and git.panic
 }
 
 // RepoSynced is how a session that began with an image of its repository has caught up with the repository.

@@ -61,19 +61,44 @@ func (c *Client) Answer(ctx context.Context, ref, question string, answer api.An
 	return c.call(ctx, http.MethodPost, api.Path(api.SessionAnswer, ref, question), nil, answer, nil)
 }
 
-// SessionDiff returns what the agent has changed as a patch, which the caller closes.
-func (c *Client) SessionDiff(ctx context.Context, ref string) (io.ReadCloser, error) {
-	return c.download(ctx, api.Path(api.SessionDiff, ref))
+// SessionDiff returns what the agent has changed in a repository ("" for the first) as a patch, which the caller closes.
+func (c *Client) SessionDiff(ctx context.Context, ref, repository string) (io.ReadCloser, error) {
+	return c.download(ctx, api.Path(api.SessionDiff, ref), ofRepository(repository))
 }
 
 // SessionBundle returns the branch of the work as a git bundle, which the caller closes.
-func (c *Client) SessionBundle(ctx context.Context, ref string) (io.ReadCloser, error) {
-	return c.download(ctx, api.Path(api.SessionBundle, ref))
+func (c *Client) SessionBundle(ctx context.Context, ref, repository string) (io.ReadCloser, error) {
+	return c.download(ctx, api.Path(api.SessionBundle, ref), ofRepository(repository))
+}
+
+func ofRepository(name string) url.Values {
+	if name == "" {
+		return nil
+	}
+	return url.Values{"repository": {name}}
+}
+
+// SyncSession carries the work forward onto what others have done. If that fails everything is as it was, and the answer says why: Failed.
+func (c *Client) SyncSession(ctx context.Context, ref string, req api.SyncRequest) (api.GitEvent, error) {
+	var done api.GitEvent
+	return done, c.call(ctx, http.MethodPost, api.Path(api.SessionSync, ref), nil, req, &done)
+}
+
+// PushSession pushes the branch of the work to its origin.
+func (c *Client) PushSession(ctx context.Context, ref string, req api.PushRequest) (api.GitEvent, error) {
+	var done api.GitEvent
+	return done, c.call(ctx, http.MethodPost, api.Path(api.SessionPush, ref), nil, req, &done)
+}
+
+// OpenPull pushes the branch of the work and opens a pull request for it.
+func (c *Client) OpenPull(ctx context.Context, ref string, req api.PullRequestRequest) (api.PullRequest, error) {
+	var made api.PullRequest
+	return made, c.call(ctx, http.MethodPost, api.Path(api.SessionPull, ref), nil, req, &made)
 }
 
 // download returns the body of an answer.
-func (c *Client) download(ctx context.Context, path string) (io.ReadCloser, error) {
-	resp, err := c.do(ctx, http.MethodGet, path, nil, nil, http.Header{})
+func (c *Client) download(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, http.MethodGet, path, query, nil, http.Header{})
 	if err != nil {
 		return nil, err
 	}

@@ -139,12 +139,13 @@ func trim(p string) string {
 }
 
 // Name is the last part of the path, as the name of a directory; "" if nothing of it can be one.
-func (a Address) Name() string { return fileName(path.Base("/" + a.Path)) }
+func (a Address) Name() string { return DirName(path.Base("/" + a.Path)) }
 
 // Owner is what comes before Name, such as an organisation, in one word; "" if there is nothing.
-func (a Address) Owner() string { return fileName(strings.TrimPrefix(path.Dir("/"+a.Path), "/")) }
+func (a Address) Owner() string { return DirName(strings.TrimPrefix(path.Dir("/"+a.Path), "/")) }
 
-func fileName(text string) string {
+// DirName returns text as the name of a directory; "" if nothing of it can be one.
+func DirName(text string) string {
 	return strings.Trim(notNames().ReplaceAllString(text, "-"), "-.")
 }
 

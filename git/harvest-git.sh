@@ -29,7 +29,11 @@ emit() {
 		shift 2
 	done
 	events=${HARVEST_GIT_EVENTS:-$(git config harvest.events || true)}
-	[ -z "$events" ] || printf '%s\n' "$line" >>"$events" || true
+	case $events in
+	'') ;;
+	-) printf '%s\n' "$line" ;;
+	*) printf '%s\n' "$line" >>"$events" || true ;;
+	esac
 }
 
 # why prints what matters of what git said.

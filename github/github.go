@@ -75,10 +75,18 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if resp.StatusCode/100 != 2 {
 		return refusal(resp, text)
 	}
+	if out == nil {
+		return nil
+	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return errors.Explainf(err, errors.Unavailable, "GitHub's answer is not understood")
 	}
 	return nil
+}
+
+// Revoke ends an installation's token.
+func (c *Client) Revoke(ctx context.Context) error {
+	return c.call(ctx, http.MethodDelete, "/installation/token", nil, nil)
 }
 
 // problem is how GitHub says no.

@@ -174,6 +174,9 @@ func TestInstallation(t *testing.T) {
 	if err := json.Unmarshal(text, &claims); err != nil || claims.ISS != "123" || claims.EXP-claims.IAT != 600 {
 		t.Errorf("%s, %v", text, err)
 	}
+	if err := (&github.Client{API: api, Token: "t"}).Revoke(t.Context()); errors.KindOf(err) != errors.NotFound {
+		t.Error(err)
+	}
 	if _, err := (github.Installation{API: api, App: "1", Key: one}).Token(t.Context(), "o/other"); errors.KindOf(err) != errors.NotFound || !strings.Contains(err.Error(), "not installed") {
 		t.Error(err)
 	}

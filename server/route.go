@@ -74,7 +74,7 @@ func (s *Server) routes() []route {
 			status: 200, events: "image.progress, started, stdout, stderr, then exit or error"},
 		{method: "GET", path: api.Run, handle: s.runStream, scope: exec, summary: "Run a command in a sandbox of its own, with its input and output as messages",
 			socket: "the first message is a RunRequest"},
-	}, slices.Concat(s.dataRoutes(), s.systemRoutes(), s.secretRoutes(), s.scheduleRoutes(), s.sessionRoutes(), s.repoRoutes(), s.modalRoutes(), s.fileRoutes(), s.terminalRoutes(), s.linkRoutes(), s.oidcRoutes(), s.proxyRoutes())...)
+	}, slices.Concat(s.dataRoutes(), s.systemRoutes(), s.secretRoutes(), s.scheduleRoutes(), s.sessionRoutes(), s.gitRoutes(), s.repoRoutes(), s.modalRoutes(), s.fileRoutes(), s.terminalRoutes(), s.linkRoutes(), s.oidcRoutes(), s.proxyRoutes())...)
 }
 
 func (s *Server) dataRoutes() []route {

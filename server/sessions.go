@@ -30,8 +30,6 @@ func (s *Server) sessionRoutes() []route {
 		{method: "GET", path: api.SessionEvents, handle: s.streamEvents, scope: read, summary: "Follow what happens in a session",
 			query:  "after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
 			rawOut: api.TypeEvents, status: 200},
-		{method: "GET", path: api.SessionDiff, handle: s.sessionDiff, scope: read, summary: "Get what the agent has changed, as a patch", rawOut: api.TypePatch, status: 200},
-		{method: "GET", path: api.SessionBundle, handle: s.sessionBundle, scope: read, summary: "Get the branch of the work as a git bundle", rawOut: api.TypeBundle, status: 200},
 	}
 }
 
@@ -59,8 +57,15 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	in := session.Request{
-		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, Bundle: req.Bundle, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
+		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name, GitSecret: req.GitSecret,
+		Bundle: req.Bundle, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits),
+	}
+	for _, r := range req.More {
+		in.More = append(in.More, session.RepositoryRequest{URL: r.Repo, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS, Submodules: r.Submodules})
+	}
+	if u := req.Uncommitted; u != nil {
+		in.Uncommitted = session.Uncommitted{Patch: u.Patch, Author: session.Author(u.Author)}
 	}
 	if req.Author != nil {
 		in.Author = session.Author(*req.Author)
@@ -175,7 +180,7 @@ func (s *Server) sessionDiff(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	patch, err := m.Diff(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	patch, err := m.Diff(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.URL.Query().Get("repository"))
 	return sendBytes(w, api.TypePatch, patch, err)
 }
 
@@ -184,7 +189,7 @@ func (s *Server) sessionBundle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	bundle, err := m.Bundle(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	bundle, err := m.Bundle(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.URL.Query().Get("repository"))
 	return sendBytes(w, api.TypeBundle, bundle, err)
 }
 
@@ -200,8 +205,12 @@ func sendBytes(w http.ResponseWriter, media string, data []byte, err error) erro
 }
 
 func sessionOut(s session.Session) api.Session {
+	repositories := []api.Repository{}
+	for _, r := range s.Repositories() {
+		repositories = append(repositories, api.Repository{Name: r.Name(), Repo: r.URL, Branch: r.Branch, Dir: r.Dir, Base: r.Base, Pull: r.Pull})
+	}
 	return api.Session{
-		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir,
+		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
 		SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits), Status: string(s.Status), Reason: s.Reason,
 		Turns: s.Turns, Usage: api.Usage(s.Usage), Created: s.Created.UTC(), Active: s.Active.UTC(), Ended: s.Ended.UTC(),
 	}

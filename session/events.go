@@ -8,19 +8,22 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/git"
 )
 
 // Event is the data of a session's events. The event's type says which fields are set; those of agents are package agent's.
 type Event struct {
 	agent.Event
-	MessageID string   `json:"message_id,omitempty"` // the prompt whose turn it is
-	Message   *Message `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
-	Position  int      `json:"position,omitempty"`
-	Status    Status   `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
-	Stage     *Stage   `json:"stage,omitempty"`  // of session.stage
-	Limit     string   `json:"limit,omitempty"`
-	Synced    *Synced  `json:"synced,omitempty"` // of repo.synced
-	Offset    int64    `json:"offset"`           // bytes of the agent's output that had become events, this one included
+	MessageID string     `json:"message_id,omitempty"` // the prompt whose turn it is
+	Message   *Message   `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
+	Position  int        `json:"position,omitempty"`
+	Status    Status     `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
+	Stage     *Stage     `json:"stage,omitempty"`  // of session.stage
+	Limit     string     `json:"limit,omitempty"`
+	Synced    *Synced    `json:"synced,omitempty"`    // of repo.synced
+	Git       *git.Event `json:"git,omitempty"`       // of git.synced, git.committed, git.pushed, git.panic
+	GitLines  int        `json:"git_lines,omitempty"` // of what harvest-git told that had become events, this one included
+	Offset    int64      `json:"offset"`              // bytes of the agent's output that had become events, this one included
 }
 
 // Stage is a step of making a session ready that is done.

@@ -2,107 +2,313 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"io"
+	"maps"
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/git"
+	"github.com/RelevanceAI/harvest/github"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 // maxBundle is the most that comes back of a session, in bytes.
 const maxBundle = 256 << 20
 
-// diffScript prints what differs from the commit that the work began on, files that git does not know yet included, without touching the
-// agent's index.
-const diffScript = `
-cd "$1"
-index=$(git rev-parse --git-path index)
-GIT_INDEX_FILE=$(mktemp); export GIT_INDEX_FILE
-trap 'rm -f "$GIT_INDEX_FILE"' EXIT
-if [ -f "$index" ]; then cp "$index" "$GIT_INDEX_FILE"; else rm -f "$GIT_INDEX_FILE"; fi
-git -c core.fsmonitor=false -c core.hooksPath=/dev/null add --all
-git -c core.quotePath=false diff --cached --binary --no-ext-diff --no-textconv --no-color ${2:+"$2"}`
+// shell is a script for a sandbox: git never runs on the host in what an agent wrote.
+type shell struct {
+	user   string
+	script string
+	params []string // $1, $2, …
+	name   string   // $0; "" means "sh"
+	env    map[string]string
+	stdin  string
+}
 
-// bundleScript commits what is not committed yet, and prints the branch of the work as a bundle, which needs the commit that the work
-// began on. It exits with 9 if there is nothing.
-const bundleScript = `
+// inSandbox runs a script and returns what it printed. Exhausted if that is more than maxBundle.
+func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell) ([]byte, sandbox.Result, error) {
+	w := &bounded{}
+	env := map[string]string{"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C.UTF-8"}
+	maps.Copy(env, sh.env)
+	req := sandbox.ExecRequest{Args: append([]string{"/bin/sh", "-euc", sh.script, cmp.Or(sh.name, "sh")}, sh.params...), User: sh.user, Workdir: "/", Stdout: w, Env: env}
+	if sh.stdin != "" {
+		req.Stdin = strings.NewReader(sh.stdin)
+	}
+	x, err := m.opts.Fleet.Exec(ctx, s.Account, box, req)
+	if err != nil {
+		return nil, sandbox.Result{}, err
+	}
+	result, err := x.Wait(ctx)
+	switch {
+	case err != nil:
+		return nil, result, err
+	case w.over:
+		return nil, result, errors.Remedy(errors.Newf(errors.Exhausted, "what the session changed takes more than %d MiB", maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
+	}
+	return w.Bytes(), result, nil
+}
+
+// quietGit is git without anything that an agent may have configured to run on its own.
+const quietGit = `
+quiet() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c commit.gpgSign=false -c core.quotePath=false "$@"; }
 cd "$1"
-if [ -n "$(git status --porcelain)" ]; then
-	git -c core.fsmonitor=false -c core.hooksPath=/dev/null add --all
-	git -c core.hooksPath=/dev/null -c commit.gpgSign=false commit --quiet --no-verify -m "wip: $4"
+tree() {
+	copy=$(mktemp)
+	index=$(git rev-parse --git-path index)
+	if [ -f "$index" ]; then cp "$index" "$copy"; else rm -f "$copy"; fi
+	GIT_INDEX_FILE=$copy quiet add --all
+	GIT_INDEX_FILE=$copy git write-tree
+	rm -f "$copy"
+}`
+
+// diffScript prints what differs from a commit ("" for nothing at all), files that git does not know yet included, without touching the
+// agent's index: DIRECTORY COMMIT.
+const diffScript = quietGit + `
+now=$(tree)
+from=$2
+[ -n "$from" ] || from=$(git hash-object -t tree /dev/null)
+quiet diff --binary --no-ext-diff --no-textconv --no-color "$from" "$now"`
+
+// bundleScript prints the branch of the work as a bundle, which needs the commit that the work began on; what is not committed yet is in
+// it as a commit on top. Neither branch nor index nor files of the agent change. It exits with 9 if there is nothing:
+// DIRECTORY BRANCH BASE TITLE START.
+const bundleScript = quietGit + `
+now=$(tree)
+head=$(git rev-parse --quiet --verify HEAD || true)
+if [ -z "$head" ] || [ "$now" != "$(git rev-parse "$head^{tree}")" ]; then
+	head=$(git commit-tree "$now" ${head:+-p "$head"} -m "wip: $4")
 fi
-git branch --quiet --force "$2" HEAD 2>/dev/null || true
-if [ -n "$3" ]; then
-	[ "$(git rev-parse "$2")" != "$3" ] || exit 9
-	git bundle create --quiet - "$2" "^$3"
-else
-	git bundle create --quiet - "$2"
-fi`
+if [ "$head" = "$5" ] || [ "$now" = "$(git hash-object -t tree /dev/null)" -a -z "$5" ]; then exit 9; fi
+other=$(mktemp -d)
+trap 'rm -rf "$other"' EXIT
+git init --quiet --bare --template= --object-format="$(git rev-parse --show-object-format)" "$other"
+git rev-parse --path-format=absolute --git-path objects >"$other/objects/info/alternates"
+shallow=$(git rev-parse --path-format=absolute --git-path shallow)
+if [ -f "$shallow" ]; then cp "$shallow" "$other/shallow"; fi
+git -C "$other" update-ref "refs/heads/$2" "$head"
+git -C "$other" bundle create --quiet - "refs/heads/$2" ${3:+"^$3"}`
 
-// Diff returns what the agent has changed since the session began, as a patch that `git apply` takes.
-func (m *Manager) Diff(ctx context.Context, account, ref string) ([]byte, error) {
-	s, err := m.withRepository(ctx, account, ref)
+// Diff returns what the agent has changed in a repository ("" for the first) since the session began, as a patch that `git apply` takes.
+// What the user had not committed is not in it.
+func (m *Manager) Diff(ctx context.Context, account, ref, repository string) ([]byte, error) {
+	s, r, _, err := m.withRepository(ctx, account, ref, repository)
 	if err != nil {
 		return nil, err
 	}
-	out, _, err := m.handBack(ctx, s, diffScript, s.Dir, s.Base)
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: diffScript, params: []string{r.Dir, r.Start}})
+	if err == nil && result.ReturnCode != 0 {
+		err = git.Explain("git failed in the sandbox", result.Stderr+result.Reason)
+	}
 	return out, err
 }
 
 // Bundle returns the branch of the work as `git bundle create` makes it; a repository that has the session's Base can fetch WorkBranch
 // from it. What is not committed yet is, as "wip: …". Conflict if the agent has changed nothing.
-func (m *Manager) Bundle(ctx context.Context, account, ref string) ([]byte, error) {
-	s, err := m.withRepository(ctx, account, ref)
+func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) ([]byte, error) {
+	s, r, _, err := m.withRepository(ctx, account, ref, repository)
 	if err != nil {
 		return nil, err
 	}
-	out, nothing, err := m.handBack(ctx, s, bundleScript, s.Dir, s.WorkBranch(), s.Base, s.Title)
-	if nothing {
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: bundleScript, params: []string{r.Dir, s.WorkBranch(), r.Base, s.Title, r.Start}})
+	switch {
+	case err != nil:
+		return nil, err
+	case result.ReturnCode == 9:
 		return nil, errors.Newf(errors.Conflict, "the agent has changed nothing")
+	case result.ReturnCode != 0:
+		return nil, git.Explain("git failed in the sandbox", result.Stderr+result.Reason)
 	}
-	return out, err
+	return out, nil
 }
 
-// withRepository returns a session whose repository is there.
-func (m *Manager) withRepository(ctx context.Context, account, ref string) (Session, error) {
+// withRepository returns a session whose repositories are there, and the one of that name.
+func (m *Manager) withRepository(ctx context.Context, account, ref, name string) (Session, Repository, *runner, error) {
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
-		return Session{}, err
+		return Session{}, Repository{}, nil, err
 	}
 	s := r.session()
 	if s.SandboxID == "" || s.Status == Creating {
-		return Session{}, errors.Remedy(errors.Newf(errors.Conflict, "the repository is not there yet"), "wait until the session is ready")
+		return Session{}, Repository{}, nil, errors.Remedy(errors.Newf(errors.Conflict, "the repository is not there yet"), "wait until the session is ready")
 	}
-	return s, nil
+	repo, _, err := s.repository(name)
+	return s, repo, r, err
 }
 
-// handBack runs a script in the sandbox and returns what it printed: git never runs on the host in what an agent wrote.
-func (m *Manager) handBack(ctx context.Context, s Session, script string, params ...string) (out []byte, nothing bool, err error) {
-	w := &bounded{}
-	x, err := m.opts.Fleet.Exec(ctx, s.Account, s.SandboxID, sandbox.ExecRequest{Args: append([]string{"/bin/sh", "-euc", script, "sh"}, params...), Workdir: "/", Stdout: w,
-		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}})
-	if err != nil {
-		return nil, false, err
-	}
-	result, err := x.Wait(ctx)
-	switch {
-	case err != nil:
-		return nil, false, err
-	case w.over:
-		return nil, false, errors.Remedy(errors.Newf(errors.Exhausted, "what the session changed takes more than %d MiB", maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
-	case result.ReturnCode == 9:
-		return nil, true, nil
-	case result.ReturnCode != 0:
-		return nil, false, errors.Newf(errors.Unavailable, "git failed in the sandbox: %s", lastLines(result.Stderr, result.Reason))
-	}
-	return w.Bytes(), false, nil
+// Sync is what carrying a session's work forward asks for.
+type Sync struct {
+	Repository string // "" means the first
+	Branch     string // of others; "" means the one that the work began on
+	Rewritten  bool   // a person said that the branch was rewritten on purpose
 }
+
+// Sync carries the work forward onto what others have done (Safe-Carry-Forward): snapshot, fetch, rebase. If that fails everything is as it
+// was, and the event, which is published in any case, says what was tried. Conflict while the agent is at work.
+func (m *Manager) Sync(ctx context.Context, account, ref string, req Sync) (git.Event, error) {
+	if err := git.CheckBranch(req.Branch); err != nil {
+		return git.Event{}, err
+	}
+	params := []string{"sync"}
+	if req.Rewritten {
+		params = append(params, "--rewritten")
+	}
+	if req.Branch != "" {
+		params = append(params, req.Branch)
+	}
+	return m.carry(ctx, account, ref, req.Repository, git.Synced, params)
+}
+
+// Push folds the "wip:" commits away and pushes the branch of the work to its origin. Conflict while the agent is at work, and if
+// somebody else has pushed there.
+func (m *Manager) Push(ctx context.Context, account, ref, repository string) (git.Event, error) {
+	return m.carry(ctx, account, ref, repository, git.Pushed, []string{"push"})
+}
+
+// carry runs harvest-git for a session whose agent is idle, and returns the last event of that kind.
+func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, params []string) (git.Event, error) {
+	s, repo, r, err := m.withRepository(ctx, account, ref, name)
+	if err != nil {
+		return git.Event{}, err
+	}
+	if repo.URL == "" {
+		return git.Event{}, errors.Remedy(errors.Newf(errors.Conflict, "the repository has no origin"), "bring the branch into the local repository with \"harvest checkout\"")
+	}
+	if err := r.hold(ctx); err != nil {
+		return git.Event{}, err
+	}
+	defer r.letGo(context.WithoutCancel(ctx))
+	fresh, err := m.freshLogins(ctx, s)
+	if err != nil {
+		return git.Event{}, err
+	}
+	if len(fresh) > 0 {
+		r.take(fresh)
+	}
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: `cd "$1"; shift; export HARVEST_GIT_EVENTS=-; exec /bin/sh -c "$0" ` + git.ProgramName + ` "$@"`,
+		name: git.Program, params: append([]string{repo.Dir}, params...)})
+	if err != nil {
+		return git.Event{}, err
+	}
+	last := git.Event{Dir: repo.Dir, Branch: s.WorkBranch()}
+	err = r.call(ctx, func() error {
+		for text := range strings.Lines(string(out)) {
+			if k, e, ok := git.ParseEvent(text); ok {
+				r.gitEvent(k, e)
+				if k == kind {
+					last = e
+				}
+			}
+		}
+		return nil
+	})
+	if err == nil && result.ReturnCode != 0 && !last.Failed {
+		err = git.Explain("git failed in the sandbox", result.Stderr+result.Reason)
+	}
+	return last, err
+}
+
+// hold keeps the next prompt waiting. Conflict while the agent is at work.
+func (r *runner) hold(ctx context.Context) error {
+	return r.call(ctx, func() error {
+		if r.current != nil || r.held || !r.ready {
+			return errors.Remedy(errors.Newf(errors.Conflict, "the agent is at work in the repository"), "wait until its turn is done, or stop it")
+		}
+		r.held = true
+		return nil
+	})
+}
+
+// letGo lets the next prompt go on.
+func (r *runner) letGo(ctx context.Context) {
+	_ = r.call(ctx, func() error { r.held = false; return nil }) // it fails only if the session has ended
+}
+
+// PullRequest is what a pull request of a session has. What is "" comes from the session and the repository's template.
+type PullRequest struct {
+	Repository string
+	Title      string
+	Body       string
+	Base       string // branch that the changes go into; "" means the one that the work began on
+	Ready      bool   // it is no draft
+}
+
+// templateScript prints the repository's template for pull requests, as it was when the session began: DIRECTORY COMMIT PATH….
+const templateScript = `
+cd "$1"
+commit=$2
+shift 2
+for path; do
+	if git cat-file blob "$commit:$path" 2>/dev/null | head -c 65536 | grep .; then break; fi
+done`
+
+// OpenPull pushes the branch of the work and opens a pull request for it on GitHub, as the user whose token it is. One that is open already
+// is returned as it is.
+func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullRequest) (github.Pull, error) {
+	s, repo, r, err := m.withRepository(ctx, account, ref, req.Repository)
+	if err != nil {
+		return github.Pull{}, err
+	}
+	if err := git.CheckBranch(req.Base); err != nil {
+		return github.Pull{}, err
+	}
+	l, err := m.logins(ctx, s)
+	if err != nil {
+		return github.Pull{}, err
+	}
+	defer l.release()
+	defer l.revoke(context.WithoutCancel(ctx))
+	login, ok := l.of(repo.URL)
+	address, err := git.ParseAddress(repo.URL)
+	if !ok || err != nil || strings.Count(address.Path, "/") != 1 {
+		return github.Pull{}, errors.Remedy(errors.Newf(errors.Denied, "there is no token for a GitHub repository %s", repo.URL), "harvest secret set github GITHUB_TOKEN, with GITHUB_HOST for an Enterprise")
+	}
+	if _, err := m.Push(ctx, account, ref, req.Repository); err != nil {
+		return github.Pull{}, err
+	}
+	ask := github.PullRequest{Title: cmp.Or(req.Title, s.Title, s.WorkBranch()), Body: req.Body, Head: s.WorkBranch(), Base: cmp.Or(req.Base, repo.Branch), Draft: !req.Ready}
+	if ask.Body == "" {
+		out, _, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: templateScript, params: append([]string{repo.Dir, repo.Base}, github.Templates()...)})
+		if err != nil {
+			return github.Pull{}, err
+		}
+		ask.Body = strings.ToValidUTF8(strings.TrimSpace(string(out)), "")
+		if ask.Body == "" {
+			ask.Body = s.Title
+		}
+		ask.Body += "\n\n---\nThe work of an agent in Harvest session " + s.ID + "."
+	}
+	made, err := (&github.Client{API: login.api, Token: login.password}).OpenPull(ctx, address.Path, ask)
+	if err != nil {
+		return made, err
+	}
+	err = r.call(ctx, func() error {
+		r.change(func(s *Session) {
+			s.Repos = slices.Clone(s.Repositories())
+			for i := range s.Repos {
+				if s.Repos[i].Dir == repo.Dir {
+					s.Repos[i].Pull = made.URL
+				}
+			}
+		})
+		return nil
+	})
+	return made, err
+}
+
+// RepositoryName is the name by which a repository of a session is asked for.
+func (r Repository) Name() string { return path.Base(r.Dir) }
 
 // bounded keeps what is written to it, up to maxBundle.
 type bounded struct {
 	bytes.Buffer
 	over bool
 }
+
+var _ io.Writer = (*bounded)(nil)
 
 func (w *bounded) Write(b []byte) (int, error) {
 	if w.over = w.over || w.Len()+len(b) > maxBundle; w.over {
@@ -115,11 +321,5 @@ func (w *bounded) Write(b []byte) (int, error) {
 func lastLines(stderr, otherwise string) string {
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(stderr, "")), "\n")
 	text := strings.Join(lines[max(0, len(lines)-3):], "; ")
-	if text == "" {
-		text = otherwise
-	}
-	if text == "" {
-		text = "it failed and said nothing"
-	}
-	return text
+	return cmp.Or(text, otherwise, "it failed and said nothing")
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 const idPrefix = "ses_"
@@ -33,10 +35,12 @@ type Options struct {
 	Models       *model.Gateway
 	DirectModels bool
 
-	Default string // agent of requests that name none: "claude"
-	Image   string // of sandboxes of requests that name none: "agent"
-	Repos   Repos  // images of repositories; nil: there are none
-	Author  Author // of requests that name none: "Harvest Agent"
+	Default string          // agent of requests that name none: "claude"
+	Image   string          // of sandboxes of requests that name none: "agent"
+	Repos   Repos           // images of repositories; nil: there are none
+	Author  Author          // of requests that name none: "Harvest Agent"
+	Secrets *secret.Vault   // that git's credentials come from; nil for none
+	Volumes volume.Provider // of all accounts, for what is remembered; nil for none
 
 	HangAfter     time.Duration // without a sign of a model at work, until the session counts as hung: 5 minutes
 	ToolHangAfter time.Duration // the same while a tool runs: 30 minutes
@@ -99,7 +103,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 		return Session{}, errors.Wrapf(err, "record the session")
 	}
 	r := m.add(s)
-	r.bundle, r.env = req.Bundle, req.Sandbox.Env
+	r.given, r.env = given{req.Bundle, req.Uncommitted}, req.Sandbox.Env
 	r.publish(draft{Type: "session.created", Data: Event{Status: s.Status}})
 	if req.Prompt != "" {
 		if _, err := r.enqueue(ctx, req.Prompt); err != nil {
@@ -126,7 +130,7 @@ func (m *Manager) plan(account string, req Request) (Session, error) {
 	if l := req.Limits; l.Turns < 0 || !(l.Seconds >= 0) || !(l.USD >= 0) {
 		return Session{}, errors.Newf(errors.Invalid, "limits must not be negative")
 	}
-	dir, err := checkRepo(req)
+	repos, err := checkRepos(req)
 	if err != nil {
 		return Session{}, err
 	}
@@ -143,7 +147,7 @@ func (m *Manager) plan(account string, req Request) (Session, error) {
 	now := time.Now().UTC()
 	return Session{
 		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: req.Repo, Branch: req.Branch,
-		Dir: dir, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name)), Depth: req.Depth,
+		Dir: repos[0].Dir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }
 
@@ -175,7 +179,7 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 	}
 	r := m.add(s)
 	if last != nil {
-		r.published = last.Offset
+		r.published, r.gitSeen = last.Offset, last.GitLines
 	}
 	for _, msg := range messages {
 		switch msg.State {

@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -40,7 +42,11 @@ type Synced struct {
 
 // CheckRepo returns the directory of sandboxes that a repository is cloned to, or what is wrong with its address or branch.
 func CheckRepo(url, branch string) (dir string, err error) {
-	return checkRepo(Request{Repo: url, Branch: branch})
+	all, err := checkRepos(Request{Repo: url, Branch: branch})
+	if err != nil {
+		return "", err
+	}
+	return all[0].Dir, nil
 }
 
 // repoImage returns the image that a session begins with instead of its own, nil if there is none that serves.
@@ -70,44 +76,26 @@ func (p *preparation) createFrom(ctx context.Context, req sandbox.Request) (sand
 	return p.m.opts.Fleet.Create(ctx, p.s.Account, req)
 }
 
-// imageScript begins the work in a repository that came with the image, at the newest commit of a bundle if there is one, and prints the commit that
-// it begins on, how many the image was behind that, and how many it had beyond. Its parameters: directory, bundle, branch of the work, origin,
-// name and address of the author.
+// imageScript is cloneScript for a repository that came with the image: it goes on to the newest commit of the bundle FROM, if that is one. It
+// prints first how many commits the image was behind that.
 const imageScript = `
-git config --global user.name "$5"
-git config --global user.email "$6"
-cd "$1"
-git remote set-url origin "$4"
-image=$(git rev-parse --verify HEAD)
-if [ -n "$2" ]; then
-	git fetch --quiet --no-tags --no-recurse-submodules "$2" HEAD
-	git checkout --quiet --force -B "$3" FETCH_HEAD
-else
-	git checkout --quiet -B "$3"
+git config --global user.name "$NAME"
+git config --global user.email "$EMAIL"
+git -C "$DIR" remote set-url origin "$ORIGIN"
+image=$(git -C "$DIR" rev-parse --verify HEAD)
+if [ -n "$FROM" ]; then
+	git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD
+	git -C "$DIR" checkout --quiet --force --detach FETCH_HEAD
 fi
-git rev-parse --verify HEAD
-git rev-list --count "$image..HEAD"`
+git -C "$DIR" rev-list --count "$image..HEAD"` + beginScript
 
-// fromImage makes the repository of the image ready.
-func (p *preparation) fromImage(ctx context.Context) error {
-	bundle := ""
-	if p.bundle != nil {
-		if err := p.copyBundle(ctx); err != nil {
-			return err
-		}
-		bundle = bundleDir + "/repo.bundle"
+// behindImage takes from what imageScript printed how far the image was behind the bundle, and returns the rest.
+func (p *preparation) behindImage(out string) string {
+	behind, rest, _ := strings.Cut(out, "\n")
+	if n, err := strconv.Atoi(behind); err == nil && p.given.bundle != nil {
+		p.synced = &Synced{RepoImage: *p.image, Behind: n}
 	}
-	out, err := p.script(ctx, "", imageScript, p.s.Dir, bundle, p.s.WorkBranch(), p.s.Repo, p.s.Author.Name+" (Harvest)", p.s.Author.Email)
-	if err != nil {
-		return errors.Explainf(err, errors.KindOf(err), "the repository of the image could not be used: %s", errors.Message(err))
-	}
-	base, behind, _ := strings.Cut(strings.TrimSpace(out), "\n")
-	p.base = base
-	if p.bundle != nil {
-		p.synced = &Synced{RepoImage: *p.image, Commit: base}
-		_, err = fmt.Sscan(behind, &p.synced.Behind)
-	}
-	return errors.Wrapf(err, "read how far behind the image is")
+	return rest
 }
 
 // catchUpScript fetches what is newer than the image and, if nothing has been done yet, goes on from there. It prints how many commits the image
@@ -118,7 +106,11 @@ git fetch --quiet --no-tags --no-recurse-submodules origin "+refs/heads/$2:refs/
 new=$(git rev-parse "refs/remotes/origin/$2") base=$3
 behind=$(git rev-list --count "$base..$new")
 if [ "$new" != "$base" ] && [ "$(git rev-parse HEAD)" = "$base" ] && git diff --quiet HEAD --; then
-	if git merge --quiet --ff-only "$new" >&2 || git reset --quiet --keep "$new" >&2; then base=$new; fi
+	if git merge --quiet --ff-only "$new" >&2 || git reset --quiet --keep "$new" >&2; then
+		base=$new
+		git config harvest.base "$base"
+		git update-ref refs/harvest/reported "$base"
+	fi
 fi
 echo "$behind"
 echo "$base"`
@@ -134,7 +126,7 @@ func (r *runner) catchUp(done prepared) {
 		return
 	}
 	p := preparation{m: r.m, s: r.session(), sandbox: done.sandbox}
-	synced := Synced{RepoImage: *done.image, Behind: -1, Commit: done.base}
+	synced := Synced{RepoImage: *done.image, Behind: -1, Commit: done.repos[0].Base}
 	r.m.work.Go(func() {
 		ctx := logf.With(r.m.ctx, "session_id", r.id)
 		out, err := p.script(ctx, "", catchUpScript, p.s.Dir, synced.Branch, synced.RepoImage.Commit)
@@ -148,8 +140,11 @@ func (r *runner) catchUp(done prepared) {
 			return
 		}
 		err = r.call(ctx, func() error {
-			if r.session().Base == done.base && r.session().SandboxID == done.sandbox {
-				r.change(func(s *Session) { s.Base = synced.Commit })
+			if r.session().Base == done.repos[0].Base && r.session().SandboxID == done.sandbox {
+				r.change(func(s *Session) {
+					s.Repos = slices.Clone(s.Repositories())
+					s.Base, s.Repos[0].Base, s.Repos[0].Start = synced.Commit, synced.Commit, synced.Commit
+				})
 			}
 			r.publish(draft{EventSynced, Event{Synced: &synced}})
 			return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -29,7 +30,7 @@ type runner struct {
 	spent float64
 
 	// Only the loop uses the rest.
-	bundle    []byte            // the repository, until it is there
+	given     given             // with which the session began, until the repository is there
 	env       map[string]string // of the first sandbox
 	recovered bool
 	ready     bool          // sandbox and repository are there
@@ -50,6 +51,13 @@ type runner struct {
 	published int64           // bytes of the process's output that have become events
 	over      string          // why the session ends
 	failed    bool            // it could not be made ready
+
+	follower   *follower          // of what harvest-git tells; nil while there is none
+	gitSeen    int                // lines of it that have become events
+	panicked   *git.Event         // why the turn ends
+	held       bool               // the repository is worked on without the agent
+	logins     logins             // that the sandbox has
+	endRenewal context.CancelFunc // of logins; nil if there are none
 }
 
 func newRunner(m *Manager, s Session) *runner {
@@ -98,6 +106,8 @@ func (r *runner) loop(ctx context.Context) {
 			r.read(l)
 		case end := <-r.agent.exit():
 			r.exited(ctx, end)
+		case l := <-r.gitLines():
+			r.gitLine(l)
 		case <-timer.C:
 			r.watch(ctx)
 		}
@@ -120,6 +130,10 @@ func (r *runner) begin(ctx context.Context) {
 		if r.current == nil && s.Status.working() { // the earlier server had recorded the end of the turn, and no more
 			r.setStatus(Done, "")
 		}
+		r.findLogins()
+		if r.current != nil {
+			r.followGit(ctx)
+		}
 		return
 	}
 	r.makeReady(ctx)
@@ -133,6 +147,8 @@ func (r *runner) leave() {
 	}
 	r.agent.letGo()
 	r.line.Close()
+	r.letGitGo()
+	r.dropLogins()
 }
 
 // change changes the record and stores it. Failing to do so is logged: the next change tries again.
@@ -170,7 +186,7 @@ func (r *runner) publish(drafts ...draft) {
 	for _, d := range drafts {
 		d.Data.Event = fit(d.Data.Event)
 		d.Data.Type = agent.Type(d.Type)
-		d.Data.Offset = max(d.Data.Offset, r.published)
+		d.Data.Offset, d.Data.GitLines = max(d.Data.Offset, r.published), r.gitSeen
 		if d.Data.MessageID == "" && r.current != nil {
 			d.Data.MessageID = r.current.ID
 		}
@@ -254,7 +270,7 @@ func (r *runner) exhausted() error {
 
 // advance sends the next prompt if nothing is under way.
 func (r *runner) advance(ctx context.Context) {
-	for r.over == "" && r.ready && r.current == nil && len(r.queue) > 0 {
+	for r.over == "" && r.ready && !r.held && r.current == nil && len(r.queue) > 0 {
 		if l := r.session().Limits; l.USD > 0 && r.session().Usage.Cost >= l.USD {
 			for _, m := range r.queue {
 				r.drop(m, "the session's limit of cost is reached")
@@ -268,6 +284,7 @@ func (r *runner) advance(ctx context.Context) {
 			}
 			continue // the prompt has failed
 		}
+		r.followGit(ctx)
 		m := r.queue[0]
 		r.queue = r.queue[1:]
 		m.State, m.Started = Running, time.Now().UTC()
@@ -365,6 +382,7 @@ func (r *runner) showWork() {
 // turnEnded records the end of the turn that a line up to end has told (0: no line), and publishes it after drafts: all or none, so that
 // the next server knows what this one has published.
 func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
+	e = r.panicEnds(e)
 	m := *r.current
 	m.Ended, m.Reply, m.State = time.Now().UTC(), logf.Redacted(e.Text), Completed
 	status, reason := Done, ""
@@ -394,6 +412,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
 	r.setStatus(status, reason)
+	r.reportGit()
 }
 
 // interrupt ends the turn under way: the agent is asked to, and killed if it does not.
@@ -497,6 +516,8 @@ func (r *runner) finish(ctx context.Context) {
 	defer r.agent.close()
 	r.agent.letGo()
 	r.line.Close()
+	r.letGitGo()
+	r.endLogins(ctx)
 	if id := r.session().SandboxID; id != "" {
 		if err := r.m.opts.Fleet.Destroy(context.WithoutCancel(ctx), r.account, id); err != nil && errors.KindOf(err) != errors.NotFound {
 			logf.Errorf(ctx, "destroy the sandbox of session %s: %v", r.id, err)

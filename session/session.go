@@ -29,6 +29,9 @@ type Session struct {
 	Dir     string `json:"dir"`              // where the agent works, in the sandbox
 	Author  Author `json:"author"`
 
+	Repos     []Repository `json:"repositories,omitempty"` // all of them; the first is what Repo, Branch, Base and Dir say
+	GitSecret string       `json:"git_secret,omitempty"`   // that git's credentials come from; "" means the first that has some
+
 	SandboxID    string         `json:"sandbox_id,omitempty"`
 	Conversation string         `json:"conversation,omitempty"` // the agent's own name for it
 	Approval     agent.Approval `json:"approval,omitempty"`
@@ -45,7 +48,6 @@ type Session struct {
 	// The rest is for recovery and not for clients. Process is the agent's, "" while none runs.
 	Process string          `json:"-"`
 	Sandbox sandbox.Request `json:"-"` // for a new sandbox when the first one is gone; without Env, which may be secret
-	Depth   int             `json:"-"`
 }
 
 // Author is who commits are by: "Name (Harvest) <mail>".
@@ -126,18 +128,24 @@ const (
 
 // Request describes a new session.
 type Request struct {
-	Repo     string         // URL; "" for none
-	Branch   string         // "" means the repository's default
-	Depth    int            // of history; 0 means all
-	Agent    string         // "" means the Manager's default
-	Model    string         // "" means the agent's default
-	Prompt   string         // the first one; "" for none yet
-	Approval agent.Approval //
-	Author   Author         // zero means the Manager's default
-	Limits   Limits
-	Sandbox  sandbox.Request // its Env is the agent's too; a sandbox that replaces the first one has Secrets only
+	Repo            string              // URL; "" for none
+	Branch          string              // "" means the repository's default
+	Depth           int                 // of history; 0 means all
+	LFS, Submodules bool                // as RepositoryRequest has them
+	More            []RepositoryRequest // further repositories, beside the first one
+	Name            string              // of the first repository's directory; "" means that of its address
+	GitSecret       string              // name of the secret with git's credentials; "" means the first that has some for the repository's host, NoSecret none
+	Agent           string              // "" means the Manager's default
+	Model           string              // "" means the agent's default
+	Prompt          string              // the first one; "" for none yet
+	Approval        agent.Approval      //
+	Author          Author              // zero means the Manager's default
+	Limits          Limits
+	Sandbox         sandbox.Request // its Env is the agent's too; a sandbox that replaces the first one has Secrets only
 	// Bundle, if set, is what `git bundle create - HEAD` printed: the repository comes from there instead of Repo, which stays its origin.
 	Bundle []byte
+	// Uncommitted goes with Bundle.
+	Uncommitted Uncommitted
 }
 
 // Store keeps records. Package store has one on SQLite and one in memory; package storetest proves them.

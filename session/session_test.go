@@ -119,6 +119,7 @@ func (h *house) open(t *testing.T) {
 	h.journal = event.Open(context.WithoutCancel(t.Context()), event.Options{Store: h.events})
 	opts := h.opts
 	opts.Fleet, opts.Journal, opts.Store, opts.Image, opts.Default = h.fleet, h.journal, h.sessions, "base", "scripted"
+	opts.Volumes = h.volumes
 	if opts.Agents == nil {
 		opts.Agents = map[string]agent.Agent{"scripted": scripted.Agent{}}
 	}
@@ -304,11 +305,11 @@ func TestTurn(t *testing.T) {
 	if got := strings.Join(stages, " "); got != "sandbox directories repository" {
 		t.Errorf("stages %q", got)
 	}
-	diff, err := h.Diff(t.Context(), account, s.ID)
+	diff, err := h.Diff(t.Context(), account, s.ID, "")
 	if err != nil || !bytes.Contains(diff, []byte("+++ b/SCRIPTED-AGENT.md")) || !bytes.Contains(diff, []byte("+- say hello")) {
 		t.Errorf("%s, %v", diff, err)
 	}
-	again, err := h.Bundle(t.Context(), account, s.ID)
+	again, err := h.Bundle(t.Context(), account, s.ID, "")
 	if err != nil || !bytes.HasPrefix(again, []byte("# v2 git bundle\n-"+mustGet(t, h, s.ID).Base)) {
 		t.Errorf("%.100q, %v", again, err)
 	}
@@ -341,7 +342,7 @@ func TestQueue(t *testing.T) {
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
 	w.status(t, session.Ready)
-	if _, err := h.Bundle(t.Context(), account, s.ID); errors.KindOf(err) != errors.Conflict {
+	if _, err := h.Bundle(t.Context(), account, s.ID, ""); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a bundle of nothing: %v", err)
 	}
 	h.send(t, s.ID, "/say one\n/run sleep 600 & sleep 600")

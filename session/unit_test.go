@@ -155,7 +155,11 @@ func TestCheckRepo(t *testing.T) {
 		"https://example.org/": "/workspace/work", "https://example.org/a/..": "/workspace/work", "https://example.org/a/%2e%2e%2f": "/workspace/work",
 		"file:///srv/x": "/workspace/x", "https://example.org/a/-b c": "",
 	} {
-		got, err := checkRepo(Request{Repo: repo})
+		got := ""
+		all, err := checkRepos(Request{Repo: repo})
+		if err == nil {
+			got = all[0].Dir
+		}
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v", repo, got, err)
 		}
@@ -168,10 +172,11 @@ func FuzzCheckRepo(f *testing.F) {
 		f.Add(repo)
 	}
 	f.Fuzz(func(t *testing.T, repo string) {
-		dir, err := checkRepo(Request{Repo: repo})
+		all, err := checkRepos(Request{Repo: repo})
 		if err != nil {
 			return
 		}
+		dir := all[0].Dir
 		if !regexp.MustCompile(`^/workspace/[A-Za-z0-9._-]*[A-Za-z0-9_][A-Za-z0-9._-]*$`).MatchString(dir) {
 			t.Fatalf("%q: %q", repo, dir)
 		}

@@ -22,12 +22,11 @@ type storedSession struct {
 	session.Session
 	Process string          `json:"process,omitempty"`
 	Sandbox sandbox.Request `json:"sandbox_request"`
-	Depth   int             `json:"depth,omitempty"`
 }
 
 // PutSession implements session.Store.
 func (s Sessions) PutSession(ctx context.Context, record session.Session) error {
-	text, err := json.Marshal(storedSession{record, record.Process, record.Sandbox, record.Depth})
+	text, err := json.Marshal(storedSession{record, record.Process, record.Sandbox})
 	if err != nil {
 		return errors.Wrapf(err, "encode session %s", record.ID)
 	}
@@ -62,7 +61,7 @@ func (s Sessions) query(ctx context.Context, query string, args ...any) ([]sessi
 	stored, err := decodeRows(ctx, s.db, "sessions", func(r *storedSession, account string) { r.Account = account }, query, args...)
 	list := make([]session.Session, 0, len(stored))
 	for _, r := range stored {
-		r.Session.Process, r.Session.Sandbox, r.Session.Depth = r.Process, r.Sandbox, r.Depth
+		r.Session.Process, r.Session.Sandbox = r.Process, r.Sandbox
 		list = append(list, r.Session)
 	}
 	return list, err

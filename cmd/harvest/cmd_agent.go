@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 func (c *cli) agentCommand() *cobra.Command {
@@ -20,7 +22,8 @@ func (c *cli) agentCommand() *cobra.Command {
 	var box sandboxFlags
 	var where processFlags
 	var repo, follow string
-	var keep bool
+	var keep, committed bool
+	var more []string
 	cmd := &cobra.Command{
 		Use:   "agent [flags] PROMPT",
 		Short: "Have an agent work on a repository in a sandbox of its own",
@@ -54,8 +57,12 @@ model and needs no key: it is there to try things out.`,
 			if strings.TrimSpace(req.Prompt) == "" {
 				return usage(cmd, "the prompt is empty")
 			}
-			if err := c.repository(ctx, repo, &req); err != nil {
+			if err := c.repository(ctx, repo, committed, &req); err != nil {
 				return err
+			}
+			for _, text := range more {
+				address, branch, _ := strings.Cut(text, "#")
+				req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules})
 			}
 			server, err := c.connect(ctx)
 			if err != nil {
@@ -77,6 +84,11 @@ model and needs no key: it is there to try things out.`,
 	flags.StringVar(&repo, "repo", ".", "address or directory of the repository, or none")
 	flags.StringVar(&req.Branch, "branch", "", "branch to begin on (default: the repository's)")
 	flags.IntVar(&req.Depth, "depth", 0, "commits of history; 0 means all")
+	flags.BoolVar(&committed, "committed", false, "leave what is not committed here; otherwise the agent gets it as a commit of its own")
+	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs), which are pointers otherwise")
+	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
+	flags.StringArrayVar(&more, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
+	flags.StringVar(&req.GitSecret, "git-secret", "", "secret with git's credentials (default: the first that has some for the repository's host), or none")
 	flags.StringVar(&req.Agent, "agent", "", "claude, opencode or scripted (default: claude)")
 	flags.StringVar(&req.Model, "model", "", "model of the agent (default: the agent's own)")
 	flags.StringVar(&req.Approval, "approval", "", "what the agent asks before it does it: edits, ask or plan (default: nothing, the sandbox is the boundary)")
@@ -91,7 +103,7 @@ model and needs no key: it is there to try things out.`,
 }
 
 // repository fills in where the repository comes from: an address, or the commits of a directory.
-func (c *cli) repository(ctx context.Context, repo string, req *api.SessionRequest) error {
+func (c *cli) repository(ctx context.Context, repo string, committed bool, req *api.SessionRequest) error {
 	if repo == "none" {
 		return nil
 	}
@@ -112,6 +124,7 @@ func (c *cli) repository(ctx context.Context, repo string, req *api.SessionReque
 		}
 	}
 	refs := []string{"HEAD"}
+	here := req.Branch == ""
 	if req.Branch == "" {
 		if name, err := git(ctx, repo, "symbolic-ref", "--quiet", "--short", "HEAD"); err == nil {
 			req.Branch = strings.TrimSpace(string(name))
@@ -126,15 +139,80 @@ func (c *cli) repository(ctx context.Context, repo string, req *api.SessionReque
 	if len(req.Bundle) > api.MaxBundle {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the repository takes %d MiB, %d are allowed", len(req.Bundle)>>20, api.MaxBundle>>20), "give its address with --repo")
 	}
-	if status, err := git(ctx, repo, "status", "--porcelain"); err == nil && len(status) > 0 {
-		c.hint("what is not committed stays here; the agent sees the last commit")
+	if top, err := git(ctx, repo, "rev-parse", "--show-toplevel"); err == nil && req.Repo == "" {
+		if req.Name = unfit().ReplaceAllString(filepath.Base(strings.TrimSpace(string(top))), "-"); strings.Trim(req.Name, "-.") != req.Name {
+			req.Name = ""
+		}
 	}
+	return c.uncommitted(ctx, repo, committed || !here, req)
+}
+
+// unfit is what the name of a session's directory has not.
+var unfit = pattern.New(`[^A-Za-z0-9._-]+`)
+
+// uncommitted adds what is not committed, files that git does not know yet included. The repository stays as it is, its index too.
+func (c *cli) uncommitted(ctx context.Context, repo string, leave bool, req *api.SessionRequest) error {
+	status, err := git(ctx, repo, "status", "--porcelain")
+	if err != nil || len(status) == 0 {
+		return err
+	}
+	files := bytes.Count(status, []byte{'\n'})
+	if leave {
+		c.hint("what is not committed stays here (%d files); the agent sees the last commit", files)
+		return nil
+	}
+	patch, err := patchOf(ctx, repo)
+	if err != nil || len(patch) == 0 {
+		return err
+	}
+	by := api.Author{Name: "User", Email: "user@harvest.invalid"}
+	for key, value := range map[string]*string{"user.name": &by.Name, "user.email": &by.Email} {
+		if text, err := git(ctx, repo, "config", key); err == nil && len(text) > 1 {
+			*value = strings.TrimSpace(string(text))
+		}
+	}
+	c.hint("what is not committed (%d files) goes along as a commit of its own; --committed leaves it here", files)
+	req.Uncommitted = &api.Uncommitted{Patch: patch, Author: by}
 	return nil
+}
+
+// patchOf returns what differs from the last commit.
+func patchOf(ctx context.Context, repo string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "harvest-index-")
+	if err != nil {
+		return nil, errors.Explainf(err, errors.Unavailable, "there is no place for a copy of the index: %v", err)
+	}
+	defer os.RemoveAll(dir)
+	top, err := git(ctx, repo, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return nil, err
+	}
+	index, err := git(ctx, repo, "rev-parse", "--path-format=absolute", "--git-path", "index")
+	if err != nil {
+		return nil, err
+	}
+	own := filepath.Join(dir, "index")
+	if text, err := os.ReadFile(strings.TrimSpace(string(index))); err == nil {
+		if err := os.WriteFile(own, text, 0o600); err != nil {
+			return nil, errors.Explainf(err, errors.Unavailable, "the index cannot be copied: %v", err)
+		}
+	}
+	where := strings.TrimSpace(string(top))
+	if _, err := gitEnv(ctx, where, []string{"GIT_INDEX_FILE=" + own}, "add", "--all"); err != nil {
+		return nil, err
+	}
+	return gitEnv(ctx, where, []string{"GIT_INDEX_FILE=" + own}, "diff", "--cached", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules", "HEAD")
 }
 
 // git runs git in one of the user's own repositories and returns what it printed.
 func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	return gitEnv(ctx, dir, nil, args...)
+}
+
+// gitEnv is git with more in its environment.
+func gitEnv(ctx context.Context, dir string, env []string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -3,22 +3,18 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
-	"github.com/RelevanceAI/harvest/errors"
 )
 
 // sessionCommands are those that work with sessions.
 func (c *cli) sessionCommands() []*cobra.Command {
 	return []*cobra.Command{c.sessionsCommand(), c.sendCommand(), c.attachCommand(), c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(),
-		c.checkoutCommand(), c.endCommand()}
+		c.checkoutCommand(), c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
 }
 
 func (c *cli) sessionsCommand() *cobra.Command {
@@ -146,80 +142,6 @@ func (c *cli) answerCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) diffCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "diff SESSION",
-		Short:   "Print what the agent has changed, as a patch",
-		Example: "  harvest diff ses_01jx | less",
-		Args:    count(1, 1, "a session"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			patch, err := server.SessionDiff(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer patch.Close()
-			_, err = io.Copy(c.out, patch)
-			return err
-		}),
-	}
-}
-
-func (c *cli) applyCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "apply SESSION",
-		Short:   "Apply what the agent has changed to the files of the current directory",
-		Long:    "Applies the patch that \"harvest diff\" prints, with git apply: it never writes outside of the repository.",
-		Example: "  harvest apply ses_01jx",
-		Args:    count(1, 1, "a session"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			patch, err := server.SessionDiff(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer patch.Close()
-			return c.gitWith(ctx, patch, "apply", "--whitespace=nowarn", "-")
-		}),
-	}
-}
-
-func (c *cli) checkoutCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "checkout SESSION",
-		Short: "Bring the agent's branch into the local repository",
-		Long: `Fetches the branch of the session, harvest/ID, into the repository of the current directory. Its files and the branch that is checked out
-stay as they are: git switch or git merge the branch when you want it.`,
-		Example: `  harvest checkout ses_01jx
-  git merge harvest/01jx…`,
-		Args: count(1, 1, "a session"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			s, err := server.Session(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			bundle, err := server.SessionBundle(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer bundle.Close()
-			file, err := os.CreateTemp("", "harvest-*.bundle")
-			if err != nil {
-				return errors.Explainf(err, errors.Unavailable, "there is no place for the branch: %v", err)
-			}
-			defer os.Remove(file.Name())
-			_, err = io.Copy(file, bundle)
-			if err := errors.Join(err, file.Close()); err != nil {
-				return err
-			}
-			ref := "refs/heads/" + s.WorkBranch
-			if err := c.gitWith(ctx, nil, "-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags", "--force", file.Name(), ref+":"+ref); err != nil {
-				return err
-			}
-			fmt.Fprintln(c.out, s.WorkBranch)
-			return nil
-		}),
-	}
-}
-
 func (c *cli) endCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "end SESSION…",
@@ -235,16 +157,4 @@ func (c *cli) endCommand() *cobra.Command {
 			return nil
 		}),
 	}
-}
-
-// gitWith runs git in the current directory, which is the user's own.
-func (c *cli) gitWith(ctx context.Context, in io.Reader, args ...string) error {
-	cmd := exec.CommandContext(ctx, "git", args...)
-	var complaint strings.Builder
-	cmd.Stdin, cmd.Stderr = in, &complaint
-	if err := cmd.Run(); err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Conflict, "git could not take it: %s", strings.TrimSpace(complaint.String())),
-			"run it in the repository that the session began with")
-	}
-	return nil
 }

@@ -93,6 +93,11 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 				fmt.Fprintf(v.c.out, "   - %s  %s\n", plainText(o.Label), plainText(o.Description))
 			}
 		}
+	case "git.synced", "git.committed", "git.pushed", "git.panic":
+		v.endLine()
+		if e.Git != nil {
+			fmt.Fprintf(v.c.out, "  %s\n", gitText(kind, *e.Git))
+		}
 	case "done":
 		v.endLine()
 		if u := e.Usage; u != nil && !v.c.quiet && u.InputTokens+u.OutputTokens > 0 {
@@ -114,6 +119,24 @@ func syncedText(s *api.RepoSynced) string {
 		return "image " + age + " old, 1 commit behind"
 	}
 	return fmt.Sprintf("image %s old, %d commits behind", age, s.Behind)
+}
+
+// gitText says what git did.
+func gitText(kind string, e api.GitEvent) string {
+	text := ""
+	switch {
+	case kind == "git.panic":
+		text = "the agent pressed the panic button: " + firstLine(e.Reason) + "; a person must " + firstLine(e.Need)
+	case kind == "git.pushed":
+		text = "pushed " + e.Branch
+	case kind == "git.committed":
+		text = "committed " + firstLine(e.Subject)
+	case e.Failed:
+		text = "not synchronised: " + firstLine(e.Reason)
+	default:
+		text = fmt.Sprintf("synchronised with origin/%s: %d commits", e.Onto, e.Commits)
+	}
+	return plainText(text)
 }
 
 // write goes on with a message, on a line of its own.

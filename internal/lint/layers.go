@@ -56,7 +56,7 @@ var rows = []row{
 
 	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
 	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
-	{"session", []string{"sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "model/...", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
+	{"session", []string{"account", "config", "sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "model/...", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
 	{"store/...", []string{"store/...", "account", "agent", "sandbox", "session", "repo", "schedule", "secret", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},

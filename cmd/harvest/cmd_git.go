@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// repositoryFlag adds the flag that says which repository of a session is meant.
+func repositoryFlag(cmd *cobra.Command, name *string) *cobra.Command {
+	cmd.Flags().StringVar(name, "repository", "", "name of the repository, if the session has several")
+	return cmd
+}
+
+func (c *cli) diffCommand() *cobra.Command {
+	var repository string
+	return repositoryFlag(&cobra.Command{
+		Use:     "diff SESSION",
+		Short:   "Print what the agent has changed, as a patch",
+		Example: "  harvest diff ses_01jx | less",
+		Args:    count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			patch, err := server.SessionDiff(ctx, args[0], repository)
+			if err != nil {
+				return err
+			}
+			defer patch.Close()
+			_, err = io.Copy(c.out, patch)
+			return err
+		}),
+	}, &repository)
+}
+
+func (c *cli) applyCommand() *cobra.Command {
+	var repository string
+	return repositoryFlag(&cobra.Command{
+		Use:   "apply SESSION",
+		Short: "Apply what the agent has changed to the files of the current repository",
+		Long: `Applies the patch that "harvest diff" prints, with git apply, to the repository of the current directory: all of it, or nothing. It never writes
+outside of the repository, and refuses symbolic links that lead out of it.`,
+		Example: "  harvest apply ses_01jx",
+		Args:    count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			top, err := topLevel(ctx)
+			if err != nil {
+				return err
+			}
+			stream, err := server.SessionDiff(ctx, args[0], repository)
+			if err != nil {
+				return err
+			}
+			defer stream.Close()
+			patch, err := io.ReadAll(io.LimitReader(stream, api.MaxBundle))
+			if err != nil {
+				return err
+			}
+			if len(patch) == 0 {
+				return errors.Newf(errors.Conflict, "the agent has changed nothing")
+			}
+			if err := checkPatch(patch); err != nil {
+				return err
+			}
+			_, err = gitIn(ctx, top, bytes.NewReader(patch), "apply", "--whitespace=nowarn", "-")
+			return err
+		}),
+	}, &repository)
+}
+
+// checkPatch returns an error if a patch makes a symbolic link that leads out of the repository. That nothing else in it does is git's
+// own affair: git apply takes no path with "..", none below .git, and none that goes through a symbolic link.
+func checkPatch(patch []byte) error {
+	link, name := false, ""
+	for line := range strings.Lines(string(patch)) {
+		line = strings.TrimSuffix(line, "\n")
+		target, added := strings.CutPrefix(line, "+")
+		switch {
+		case strings.HasPrefix(line, "diff --git "):
+			link, name = false, ""
+		case line == "new file mode 120000", line == "new mode 120000", strings.HasPrefix(line, "index ") && strings.HasSuffix(line, " 120000"):
+			link = true
+		case !link:
+		case strings.HasPrefix(line, "+++ "):
+			name = strings.TrimPrefix(strings.TrimPrefix(line, "+++ "), "b/")
+			if strings.HasPrefix(name, "\"") {
+				return leadsOut(name)
+			}
+		case strings.HasPrefix(line, "GIT binary patch"):
+			return leadsOut(name)
+		case added:
+			if to := path.Join(path.Dir(name), target); path.IsAbs(target) || to == ".." || strings.HasPrefix(to, "../") || name == "" {
+				return leadsOut(name)
+			}
+		}
+	}
+	return nil
+}
+
+func leadsOut(name string) error {
+	return errors.Remedy(errors.Newf(errors.Denied, "the agent has made a symbolic link, %.200s, that leads out of the repository", plainText(name)),
+		"look at it with harvest diff; harvest checkout brings it as a branch, and touches no file")
+}
+
+func (c *cli) checkoutCommand() *cobra.Command {
+	var repository string
+	return repositoryFlag(&cobra.Command{
+		Use:   "checkout SESSION",
+		Short: "Bring the agent's branch into the local repository",
+		Long: `Fetches the branch of the session, harvest/ID, into the repository of the current directory. Its files and the branch that is checked out
+stay as they are: git switch or git merge the branch when you want it.`,
+		Example: `  harvest checkout ses_01jx
+  git merge harvest/01jx…`,
+		Args: count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			top, err := topLevel(ctx)
+			if err != nil {
+				return err
+			}
+			s, err := server.Session(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			bundle, err := server.SessionBundle(ctx, args[0], repository)
+			if err != nil {
+				return err
+			}
+			defer bundle.Close()
+			file, err := os.CreateTemp("", "harvest-*.bundle")
+			if err != nil {
+				return errors.Explainf(err, errors.Unavailable, "there is no place for the branch: %v", err)
+			}
+			defer os.Remove(file.Name())
+			_, err = io.Copy(file, bundle)
+			if err := errors.Join(err, file.Close()); err != nil {
+				return err
+			}
+			ref := "refs/heads/" + s.WorkBranch
+			_, err = gitIn(ctx, top, nil, "-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--force", file.Name(), ref+":"+ref)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.out, s.WorkBranch)
+			return nil
+		}),
+	}, &repository)
+}
+
+func (c *cli) pushCommand() *cobra.Command {
+	var req api.PushRequest
+	return repositoryFlag(&cobra.Command{
+		Use:   "push SESSION",
+		Short: "Push the agent's branch to the repository's origin",
+		Long: `Folds the "wip:" commits of the session into the others and pushes its branch, harvest/ID, from the sandbox to the origin, with the token of
+the account's secrets. Nothing that somebody else has pushed there is overwritten.`,
+		Example: `  harvest secret set github GITHUB_TOKEN
+  harvest push ses_01jx`,
+		Args: count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			done, err := server.PushSession(ctx, args[0], req)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.out, plainText(done.Branch))
+			return nil
+		}),
+	}, &req.Repository)
+}
+
+func (c *cli) pullCommand() *cobra.Command {
+	var req api.PullRequestRequest
+	cmd := c.withOutput(&cobra.Command{
+		Use:   "pr SESSION [flags]",
+		Short: "Push the agent's branch and open a pull request for it",
+		Long: `Pushes the branch of the session and opens a pull request on GitHub, as the user whose token is in the account's secrets; a draft, unless
+--ready. Its text is the repository's template, if it has one. If there is one for the branch already, its address is printed.`,
+		Example: `  harvest pr ses_01jx
+  harvest pr ses_01jx --title "Fix the parser" --ready`,
+		Args: count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			made, err := server.OpenPull(ctx, args[0], req)
+			if err != nil {
+				return err
+			}
+			if !made.New {
+				c.hint("it was open already")
+			}
+			return c.show(view{json: made, names: []string{made.URL}, rows: [][]string{{made.URL}}})
+		}),
+	}, formatName)
+	flags := cmd.Flags()
+	flags.StringVar(&req.Title, "title", "", "its title (default: the session's)")
+	flags.StringVar(&req.Body, "body", "", "its text (default: the repository's template)")
+	flags.StringVar(&req.Base, "base", "", "branch that the changes go into (default: the one that the work began on)")
+	flags.BoolVar(&req.Ready, "ready", false, "it is no draft")
+	return repositoryFlag(cmd, &req.Repository)
+}
+
+func (c *cli) sessionCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "session",
+		Short:   "Work with the repository of a session",
+		Example: "  harvest session sync ses_01jx",
+	}, c.syncCommand())
+}
+
+func (c *cli) syncCommand() *cobra.Command {
+	var req api.SyncRequest
+	cmd := c.withOutput(&cobra.Command{
+		Use:   "sync SESSION [flags]",
+		Short: "Carry the agent's work forward onto what others have done",
+		Long: `Commits everything, fetches, and rebases the work, from a checkpoint branch and with at most three attempts. If that fails everything is as it was
+and the checkpoint stays. A branch of others that was rewritten is not followed unless --rewritten says that it was meant.`,
+		Example: "  harvest session sync ses_01jx",
+		Args:    count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			done, err := server.SyncSession(ctx, args[0], req)
+			if err != nil {
+				return err
+			}
+			if done.Failed {
+				text := "not synchronised: " + done.Reason
+				if done.Tried != "" {
+					text += "\n" + done.Tried
+				}
+				if done.Checkpoint != "" {
+					text += "\nthe checkpoint is the branch " + done.Checkpoint
+				}
+				return errors.Remedy(errors.Newf(errors.Conflict, "%s", plainText(text)), "everything is as it was; have the agent look at it: harvest send %s \"…\"", args[0])
+			}
+			return c.show(view{json: done, names: []string{done.Branch}, rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", plainText(done.Branch), plainText(done.Onto), done.Commits)}}})
+		}),
+	}, formatTable)
+	cmd.Flags().StringVar(&req.Branch, "onto", "", "branch of others (default: the one that the work began on)")
+	cmd.Flags().BoolVar(&req.Rewritten, "rewritten", false, "that branch was rewritten on purpose")
+	return repositoryFlag(cmd, &req.Repository)
+}
+
+// topLevel returns the directory of the user's repository.
+func topLevel(ctx context.Context) (string, error) {
+	out, err := gitIn(ctx, ".", nil, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return "", errors.Remedy(errors.Explainf(err, errors.Invalid, "the current directory is in no git repository"), "run it in the repository that the session began with")
+	}
+	return strings.TrimSuffix(string(out), "\n"), nil
+}
+
+// gitIn runs git in one of the user's own repositories and returns what it printed.
+func gitIn(ctx context.Context, dir string, in io.Reader, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
+	var complaint strings.Builder
+	cmd.Stdin, cmd.Stderr = in, &complaint
+	out, err := cmd.Output()
+	if err == nil {
+		return out, nil
+	}
+	said := strings.TrimSpace(complaint.String())
+	remedy := "run it in the repository that the session began with"
+	switch {
+	case strings.Contains(said, "prerequisite commits"):
+		remedy = "the repository lacks the commits that the session began with: git fetch, then try again"
+	case strings.Contains(said, "refusing to fetch into"):
+		remedy = "the branch is checked out: git switch to another one, then try again"
+	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in working directory"):
+		remedy = "nothing was changed; harvest checkout brings the work as a branch that can be merged"
+	}
+	return nil, errors.Remedy(errors.Explainf(err, errors.Conflict, "git could not take it: %s", plainText(said)), "%s", remedy)
+}

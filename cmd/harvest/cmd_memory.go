@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (c *cli) memoryCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "memory",
+		Short: "Read and edit what agents remember of repositories",
+		Example: `  harvest memory ls
+  harvest memory get owner/repository
+  harvest memory set owner/repository "how to test" "make test; it needs Docker"`,
+	}, c.memoryList(), c.memoryGet(), c.memorySet(), c.memoryRemove())
+}
+
+// memoryName is what the server calls the memory of OWNER/REPOSITORY.
+func memoryName(text string) string { return strings.ToLower(strings.ReplaceAll(text, "/", "-")) }
+
+func (c *cli) memoryList() *cobra.Command {
+	return listing(c, &cobra.Command{
+		Short:   "List the repositories of which something is remembered",
+		Example: "  harvest memory ls",
+	}, []string{"NAME", "SIZE", "CREATED"},
+		func(ctx context.Context, server *client.Client) ([]api.Memory, error) { return server.Memories(ctx) },
+		func(m api.Memory) (string, []string) { return m.Name, []string{m.Name, size(m.Size), ago(m.Created)} })
+}
+
+func (c *cli) memoryGet() *cobra.Command {
+	return c.withOutput(&cobra.Command{
+		Use:   "get REPOSITORY [NAME]",
+		Short: "Print what is remembered of a repository, or under one name",
+		Example: `  harvest memory get owner/repository
+  harvest memory get owner/repository "how to test" -o json`,
+		Args: count(1, 2, "a repository, and at most one name"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			found, err := server.Memory(ctx, memoryName(args[0]))
+			if err != nil {
+				return err
+			}
+			v := view{json: found, header: []string{"NAME", "TYPE", "WHAT"}}
+			known := false
+			for _, e := range found.Entities {
+				if len(args) == 2 && e.Name != args[1] {
+					continue
+				}
+				if len(args) == 2 {
+					v.json = e
+				}
+				known = true
+				v.names = append(v.names, plainText(e.Name))
+				for i, text := range e.Observations {
+					row := []string{"", "", plainText(text)}
+					if i == 0 {
+						row = []string{plainText(e.Name), plainText(e.Type), plainText(text)}
+					}
+					v.rows = append(v.rows, row)
+				}
+			}
+			if len(args) == 2 && !known {
+				return errors.Remedy(errors.Newf(errors.NotFound, "nothing is remembered under %q", args[1]), "harvest memory get %s", args[0])
+			}
+			return c.show(v)
+		}),
+	}, formatTable)
+}
+
+func (c *cli) memorySet() *cobra.Command {
+	var req api.EntityRequest
+	cmd := &cobra.Command{
+		Use:     "set REPOSITORY NAME SENTENCE…",
+		Short:   "Remember sentences under a name, instead of what was known there",
+		Example: `  harvest memory set owner/repository "how to test" "make test" "it needs Docker"`,
+		Args:    count(3, -1, "a repository, a name and sentences"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			req.Observations = args[2:]
+			return server.Remember(ctx, memoryName(args[0]), args[1], req)
+		}),
+	}
+	cmd.Flags().StringVar(&req.Type, "type", "note", "what kind of thing it is")
+	return cmd
+}
+
+func (c *cli) memoryRemove() *cobra.Command {
+	var everything bool
+	cmd := &cobra.Command{
+		Use:   "rm REPOSITORY [NAME]",
+		Short: "Forget what is remembered under a name, or with --all everything of the repository",
+		Example: `  harvest memory rm owner/repository "how to test"
+  harvest memory rm owner/repository --all`,
+		Args: count(1, 2, "a repository, and a name or --all"),
+	}
+	cmd.Flags().BoolVar(&everything, "all", false, "everything")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if everything == (len(args) == 2) {
+			return usage(cmd, "give a name or --all")
+		}
+		return c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			name := strings.Join(args[1:], "")
+			if err := server.Forget(ctx, memoryName(args[0]), name); err != nil {
+				return err
+			}
+			if !c.quiet {
+				fmt.Fprintf(c.err, "forgotten\n")
+			}
+			return nil
+		})(cmd, args)
+	}
+	return cmd
+}

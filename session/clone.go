@@ -1,0 +1,255 @@
+package session
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"context"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/git"
+)
+
+// Repository is one of those that a session works on.
+type Repository struct {
+	URL        string `json:"url,omitempty"`    // without credentials; "" for one that begins empty, or has no origin
+	Branch     string `json:"branch,omitempty"` // that the work began on; "" means the default
+	Depth      int    `json:"depth,omitempty"`  // of history; 0 means all
+	LFS        bool   `json:"lfs,omitempty"`    // large files were fetched, too
+	Submodules bool   `json:"submodules,omitempty"`
+	Dir        string `json:"dir"`                    // in the sandbox
+	Base       string `json:"base,omitempty"`         // commit that the work began on; "" if there was none
+	Start      string `json:"start,omitempty"`        // commit that the agent began on: Base, or what the user had not committed, on top of it
+	Pull       string `json:"pull_request,omitempty"` // address of the pull request
+}
+
+// RepositoryRequest describes a repository to clone.
+type RepositoryRequest struct {
+	URL        string
+	Branch     string // "" means the repository's default
+	Depth      int    // of history; 0 means all
+	LFS        bool   // fetch large files (git-lfs), which are pointers otherwise
+	Submodules bool   // clone submodules, too
+}
+
+// Uncommitted is what a user had not committed. It becomes a commit of its own, by its author, before the agent's first.
+type Uncommitted struct {
+	Patch  []byte // as `git diff --binary HEAD` prints it
+	Author Author
+}
+
+// given is what a session is begun with and keeps until the repository is there.
+type given struct {
+	bundle      []byte
+	uncommitted Uncommitted
+}
+
+// NoSecret is the GitSecret of a session that shall have no credentials.
+const NoSecret = "none"
+
+// Repositories returns all of the session's, the first one first.
+func (s Session) Repositories() []Repository {
+	if len(s.Repos) > 0 {
+		return s.Repos
+	}
+	return []Repository{{URL: s.Repo, Branch: s.Branch, Dir: s.Dir, Base: s.Base, Start: s.Base}} // of an earlier version
+}
+
+// WorkBranch is the branch that the agent works on.
+func (s Session) WorkBranch() string { return "harvest/" + strings.TrimPrefix(s.ID, idPrefix) }
+
+// checkRepos returns the repositories that req asks for, or what is wrong with where they come from.
+func checkRepos(req Request) ([]Repository, error) {
+	if (len(req.Bundle) > 0 || req.Repo == "") && req.Depth != 0 {
+		return nil, errors.Newf(errors.Invalid, "the depth of history is for repositories that are cloned from an address")
+	}
+	const most = 10
+	if len(req.More) >= most {
+		return nil, errors.Newf(errors.Invalid, "a session may have %d repositories", most)
+	}
+	all := []Repository{}
+	for i, r := range slices.Concat([]RepositoryRequest{{req.Repo, req.Branch, req.Depth, req.LFS, req.Submodules}}, req.More) {
+		if err := git.CheckBranch(r.Branch); err != nil {
+			return nil, err
+		}
+		if r.Depth < 0 {
+			return nil, errors.Newf(errors.Invalid, "the depth must not be negative")
+		}
+		name := ""
+		if r.URL != "" {
+			address, err := git.ParseAddress(r.URL)
+			if err != nil {
+				return nil, err
+			}
+			name = address.Name()
+		} else if i > 0 {
+			return nil, errors.Newf(errors.Invalid, "repository %d has no address", i+1)
+		}
+		if i == 0 && req.Name != "" {
+			if name = git.DirName(req.Name); name != req.Name {
+				return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be the name of a directory", req.Name), "use letters, digits, '.', '_' and '-'")
+			}
+		}
+		if name == "" {
+			name = "work"
+		}
+		dir := path.Join(workspace, name)
+		if slices.ContainsFunc(all, func(o Repository) bool { return o.Dir == dir }) {
+			return nil, errors.Newf(errors.Invalid, "two of the repositories would be at %s", dir)
+		}
+		all = append(all, Repository{URL: r.URL, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS, Submodules: r.Submodules, Dir: dir})
+	}
+	if len(req.Uncommitted.Patch) > 0 {
+		if len(req.Bundle) == 0 {
+			return nil, errors.Newf(errors.Invalid, "what is not committed needs the repository that it belongs to, as a bundle")
+		}
+		if err := checkAuthor(req.Uncommitted.Author); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// cloneScript gets a repository, unless it is there. What it needs is in its environment.
+const cloneScript = `
+git config --global user.name "$NAME"
+git config --global user.email "$EMAIL"
+if [ ! -e "$DIR/.git" ]; then
+	if [ -n "$FROM" ]; then
+		set -- --quiet --no-recurse-submodules
+		[ -z "$BRANCH" ] || set -- "$@" "--branch=$BRANCH"
+		[ "$DEPTH" = 0 ] || set -- "$@" "--depth=$DEPTH"
+		git clone "$@" -- "$FROM" "$DIR"
+		if [ "$FROM" != "$ORIGIN" ]; then
+			if [ -n "$ORIGIN" ]; then git -C "$DIR" remote set-url origin "$ORIGIN"; else git -C "$DIR" remote remove origin; fi
+		fi
+	else
+		git init --quiet -b main "$DIR"
+		git -C "$DIR" commit --quiet --allow-empty -m "Begin"
+	fi
+fi` + beginScript
+
+// beginScript begins the work where HEAD is, unless it has begun: on a branch of its own, on top of what the user had not committed. It prints
+// the commit that it begins on, and the one that the agent does.
+const beginScript = `
+cd "$DIR"
+if [ "$(git config harvest.work || true)" != "$WORK" ]; then
+	base=$(git rev-parse --quiet --verify HEAD || true)
+	if [ -n "$base" ]; then git checkout --quiet -B "$WORK"; else git symbolic-ref HEAD "refs/heads/$WORK"; fi
+	if [ -s "$PATCH" ]; then
+		git apply --index --whitespace=nowarn "$PATCH"
+		git -c core.hooksPath=/dev/null -c commit.gpgSign=false -c user.name="$BY" -c user.email="$BYMAIL" \
+			commit --quiet --no-verify -m "What was not committed when the session began" -m "Harvest-Carried: yes"
+	fi
+	start=$(git rev-parse --quiet --verify HEAD || true)
+	onto=$BRANCH
+	[ -n "$onto" ] || onto=$(git symbolic-ref --quiet --short refs/remotes/origin/HEAD || true)
+	git config harvest.onto "${onto#origin/}"
+	git config harvest.base "$start"
+	git config harvest.title "$TITLE"
+	git config harvest.events "$EVENTS"
+	[ -z "$start" ] || git update-ref refs/harvest/reported "$start"
+	git config harvest.work "$WORK"
+	echo "$base $start"
+fi`
+
+// partsScript fetches what a clone leaves out: DIR LFS SUBMODULES. The protocols are those that make git start no program of the repository's
+// choice.
+const partsScript = `
+cd "$1"
+if [ "$2" = true ]; then
+	git lfs install --local --skip-smudge >/dev/null
+	git lfs pull
+fi
+if [ "$3" = true ]; then
+	GIT_ALLOW_PROTOCOL=https:http:ssh:git git submodule update --quiet --init --recursive
+fi`
+
+// clone gets the repository of that number, with all that belongs to it.
+func (p *preparation) clone(ctx context.Context, i int) error {
+	r := &p.repos[i]
+	from, origin, patch, script := r.URL, r.URL, "", cloneScript
+	if i == 0 && p.given.bundle != nil {
+		if err := p.copyBundle(ctx); err != nil {
+			return err
+		}
+		from, patch = bundleDir+"/repo.bundle", bundleDir+"/uncommitted.patch"
+	}
+	if other := p.logins.https(r.URL); other != "" { // the token is for https
+		if from == origin {
+			from = other
+		}
+		origin = other
+	}
+	branch := r.Branch
+	if i == 0 && p.image != nil {
+		script, branch = imageScript, cmp.Or(branch, p.image.Branch)
+		if p.given.bundle == nil {
+			from = ""
+		}
+	}
+	by := p.given.uncommitted.Author
+	out, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: script, env: map[string]string{
+		"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": branch, "DEPTH": strconv.Itoa(r.Depth), "WORK": p.s.WorkBranch(),
+		"NAME": p.s.Author.Name + " (Harvest)", "EMAIL": p.s.Author.Email, "PATCH": patch, "BY": by.Name, "BYMAIL": by.Email,
+		"TITLE": p.s.Title, "EVENTS": p.s.gitEvents(), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
+	}})
+	if err == nil && result.ReturnCode != 0 {
+		err = git.Explain("the repository could not be cloned", result.Stderr+result.Reason)
+	}
+	if err != nil {
+		return err
+	}
+	text := string(out)
+	if i == 0 && p.image != nil {
+		text = p.behindImage(text)
+	}
+	if base, start, ok := strings.Cut(strings.TrimRight(text, "\n"), " "); ok {
+		r.Base, r.Start = base, start
+	}
+	if i == 0 && p.synced != nil {
+		p.synced.Commit = r.Base
+	}
+	if !r.LFS && !r.Submodules {
+		return nil
+	}
+	_, result, err = p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: partsScript, params: []string{r.Dir, strconv.FormatBool(r.LFS), strconv.FormatBool(r.Submodules)}})
+	if err == nil && result.ReturnCode != 0 {
+		err = git.Explain("the repository's large files or submodules could not be fetched", result.Stderr+result.Reason)
+	}
+	return err
+}
+
+// copyBundle puts the bundle, and what was not committed, where the clone finds it.
+func (p *preparation) copyBundle(ctx context.Context) error {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for name, text := range map[string][]byte{"repo.bundle": p.given.bundle, "uncommitted.patch": p.given.uncommitted.Patch} {
+		err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(0, 0)})
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		if err != nil {
+			return errors.Wrapf(err, "pack the bundle")
+		}
+	}
+	if err := w.Close(); err != nil {
+		return errors.Wrapf(err, "pack the bundle")
+	}
+	return p.m.opts.Fleet.CopyIn(ctx, p.s.Account, p.sandbox, bundleDir, &archive)
+}
+
+// checkAuthor returns Invalid if git could not take the author as it is.
+func checkAuthor(a Author) error {
+	for _, text := range []string{a.Name, a.Email} {
+		if strings.TrimSpace(text) == "" || len(text) > 200 || strings.ContainsAny(text, "<>\n\x00") {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the author needs a name and a mail address"), `such as "Ada Lovelace" and "ada@example.org"`)
+		}
+	}
+	return nil
+}
