@@ -21,9 +21,9 @@ func (c *cli) agentCommand() *cobra.Command {
 	var req api.SessionRequest
 	var box sandboxFlags
 	var where processFlags
-	var repo, follow string
-	var keep, committed bool
-	var more []string
+	var from source
+	var follow string
+	var keep bool
 	cmd := &cobra.Command{
 		Use:   "agent [flags] PROMPT",
 		Short: "Have an agent work on a repository in a sandbox of its own",
@@ -57,12 +57,8 @@ model and needs no key: it is there to try things out.`,
 			if strings.TrimSpace(req.Prompt) == "" {
 				return usage(cmd, "the prompt is empty")
 			}
-			if err := c.repository(ctx, repo, committed, &req); err != nil {
+			if err := c.repository(ctx, from, &req); err != nil {
 				return err
-			}
-			for _, text := range more {
-				address, branch, _ := strings.Cut(text, "#")
-				req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules})
 			}
 			server, err := c.connect(ctx)
 			if err != nil {
@@ -81,14 +77,7 @@ model and needs no key: it is there to try things out.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&repo, "repo", ".", "address or directory of the repository, or none")
-	flags.StringVar(&req.Branch, "branch", "", "branch to begin on (default: the repository's)")
-	flags.IntVar(&req.Depth, "depth", 0, "commits of history; 0 means all")
-	flags.BoolVar(&committed, "committed", false, "leave what is not committed here; otherwise the agent gets it as a commit of its own")
-	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs), which are pointers otherwise")
-	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
-	flags.StringArrayVar(&more, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
-	flags.StringVar(&req.GitSecret, "git-secret", "", "secret with git's credentials (default: the first that has some for the repository's host), or none")
+	from.add(cmd, &req)
 	flags.StringVar(&req.Agent, "agent", "", "claude, opencode or scripted (default: claude)")
 	flags.StringVar(&req.Model, "model", "", "model of the agent (default: the agent's own)")
 	flags.StringVar(&req.Approval, "approval", "", "what the agent asks before it does it: edits, ask or plan (default: nothing, the sandbox is the boundary)")
@@ -102,8 +91,32 @@ model and needs no key: it is there to try things out.`,
 	return cmd
 }
 
-// repository fills in where the repository comes from: an address, or the commits of a directory.
-func (c *cli) repository(ctx context.Context, repo string, committed bool, req *api.SessionRequest) error {
+// source is where the repositories of a session come from.
+type source struct {
+	repo      string   // an address, a directory, or "none"
+	committed bool     // what is not committed stays here
+	also      []string // further ones
+}
+
+func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
+	flags := cmd.Flags()
+	flags.StringVar(&s.repo, "repo", ".", "address or directory of the repository, or none")
+	flags.StringVar(&req.Branch, "branch", "", "branch to begin on (default: the repository's)")
+	flags.IntVar(&req.Depth, "depth", 0, "commits of history; 0 means all")
+	flags.BoolVar(&s.committed, "committed", false, "leave what is not committed here; otherwise the agent gets it as a commit of its own")
+	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs), which are pointers otherwise")
+	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
+	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
+	flags.StringVar(&req.GitSecret, "git-secret", "", "secret with git's credentials (default: the first that has some for the repository's host), or none")
+}
+
+// repository fills in where the repositories come from: addresses, or the commits of a directory.
+func (c *cli) repository(ctx context.Context, from source, req *api.SessionRequest) error {
+	for _, text := range from.also {
+		address, branch, _ := strings.Cut(text, "#")
+		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules})
+	}
+	repo := from.repo
 	if repo == "none" {
 		return nil
 	}
@@ -144,7 +157,7 @@ func (c *cli) repository(ctx context.Context, repo string, committed bool, req *
 			req.Name = ""
 		}
 	}
-	return c.uncommitted(ctx, repo, committed || !here, req)
+	return c.uncommitted(ctx, repo, from.committed || !here, req)
 }
 
 // unfit is what the name of a session's directory has not.
