@@ -18,10 +18,10 @@ const (
 	prohibited
 )
 
-// The codes of RFC 792 and 1812, and of RFC 4443.
+// The codes of RFC 792 and 1812, and of RFC 4443. Of the latter gVisor's TCP hears two only; on the others a program would wait for minutes.
 var (
 	codes4 = [...]header.ICMPv4Code{header.ICMPv4NetUnreachable, header.ICMPv4HostUnreachable, header.ICMPv4PortUnreachable, header.ICMPv4AdminProhibited}
-	codes6 = [...]header.ICMPv6Code{header.ICMPv6NetworkUnreachable, header.ICMPv6AddressUnreachable, header.ICMPv6PortUnreachable, header.ICMPv6Prohibited}
+	codes6 = [...]header.ICMPv6Code{header.ICMPv6NetworkUnreachable, header.ICMPv6NetworkUnreachable, header.ICMPv6PortUnreachable, header.ICMPv6NetworkUnreachable}
 )
 
 // sendUnreachable tells the sandbox that its packet to dst, of which begin is the transport header, did not get there.

@@ -112,19 +112,25 @@ func (w *world) expectDenial(t testing.TB, protocol, domain, address, reason str
 	}
 }
 
-// hello is a TLS server that says who it is.
-func hello(t testing.TB, me string) string {
+// certificate is one of a server's own making.
+func certificate(t testing.TB, name string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{me}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{name}}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}}
+	return tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: key}
+}
+
+// hello is a TLS server that says who it is.
+func hello(t testing.TB, me string) string {
+	t.Helper()
+	config := &tls.Config{Certificates: []tls.Certificate{certificate(t, me)}}
 	return listen(t, func(c net.Conn) {
 		s := tls.Server(c, config)
 		_, _ = io.WriteString(s, me)

@@ -60,7 +60,7 @@ func (g *Gateway) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffe
 	v := g.verdict("udp", outside, id.LocalPort)
 	if !v.Allowed {
 		g.wg.Done()
-		g.sendUnreachable(prohibited, netipAddr(id.RemoteAddress), dst, header.UDPProtocolNumber, quote)
+		g.refuseUDP(netip.AddrPortFrom(netipAddr(id.RemoteAddress), id.RemotePort), dst, quote)
 		return true
 	}
 	key := flowKey{netip.AddrPortFrom(netipAddr(id.RemoteAddress), id.RemotePort), netip.AddrPortFrom(dst, id.LocalPort)}
@@ -86,6 +86,12 @@ func (g *Gateway) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffe
 		g.carryUDP(f, outside, quote)
 	}()
 	return true
+}
+
+// refuseUDP tells a program in the sandbox that its datagram went nowhere, whatever the reason: of all errors that ICMP has, gVisor's UDP hears
+// this one only, and who hears nothing waits in vain.
+func (g *Gateway) refuseUDP(guest netip.AddrPort, dst netip.Addr, quote []byte) {
+	g.sendUnreachable(portUnreachable, guest.Addr(), dst, header.UDPProtocolNumber, quote)
 }
 
 // quoteOf returns the transport header of a packet for an ICMP error.
@@ -116,11 +122,7 @@ func (g *Gateway) carryUDP(f *udpFlow, dst netip.Addr, quote []byte) {
 	up, err := g.o.Dial(ctx, "udp", netip.AddrPortFrom(dst, port))
 	cancel()
 	if err != nil {
-		why := netUnreachable
-		if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM) {
-			why = prohibited
-		}
-		g.sendUnreachable(why, f.key.guest.Addr(), f.key.dst.Addr(), header.UDPProtocolNumber, quote)
+		g.refuseUDP(f.key.guest, f.key.dst.Addr(), quote)
 		return
 	}
 	f.up = up
@@ -146,7 +148,7 @@ func (g *Gateway) carryUDP(f *udpFlow, dst netip.Addr, quote []byte) {
 	f.conn.cut()
 	<-sent
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		g.sendUnreachable(portUnreachable, f.key.guest.Addr(), f.key.dst.Addr(), header.UDPProtocolNumber, quote)
+		g.refuseUDP(f.key.guest, f.key.dst.Addr(), quote)
 	}
 }
 
@@ -180,7 +182,7 @@ func (g *Gateway) sendUDP(f *udpFlow, check gateway.Check, quote []byte, closed 
 			chunks.Put(b)
 			if err != nil {
 				g.refused(f.conn, err)
-				g.sendUnreachable(prohibited, f.key.guest.Addr(), f.key.dst.Addr(), header.UDPProtocolNumber, quote)
+				g.refuseUDP(f.key.guest, f.key.dst.Addr(), quote)
 				return
 			}
 			continue
