@@ -1,0 +1,314 @@
+package s3sync
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// atOnce does what needs no request, and what must be done in order. What is left for a worker gets a channel.
+func (r *run) atOnce(ctx context.Context, j *job) {
+	r.remember(j)
+	switch j.Op {
+	case Skip:
+		j.err = j.Err
+	case Keep:
+		j.out = kept(j.local, j.remote)
+		if r.o.from != nil && j.out != nil && j.out.ETag != "" {
+			j.done = make(chan struct{})
+		}
+	case Download:
+		if j.remote.Kind == Dir {
+			j.out, j.err = r.makeDir(j)
+			return
+		}
+		if j.remote.Link != "" && j.copyTo == "" {
+			// Its other name is there when all files are.
+			r.later = append(r.later, j)
+			j.out = j.remote
+			return
+		}
+		j.done = make(chan struct{})
+	case UpdateLocal:
+		if j.remote.Kind == Dir {
+			r.dirs = append(r.dirs, j.remote)
+			j.out = kept(j.local, j.remote)
+			return
+		}
+		j.done = make(chan struct{})
+	case DeleteLocal:
+		if j.local.Kind == Dir {
+			r.gone = append(r.gone, j.local)
+			return
+		}
+		if j.err = r.still(&j.Action); j.err == nil {
+			j.err = r.t.remove(j.Path, j.local.Kind)
+		}
+	case DeleteRemote:
+		if r.o.from != nil {
+			return // the version before stays as it is
+		}
+		if j.first {
+			j.err = r.b.delete(ctx, []string{j.remote.keyUnder(r.b.prefix)}, r.fail)
+		} else if j.remote.ETag != "" {
+			r.removed = append(r.removed, j.remote.keyUnder(r.b.prefix))
+		}
+	default:
+		j.done = make(chan struct{})
+	}
+}
+
+// remember notes the directories above j, whose times change when something in them does, and are put right at the end.
+func (r *run) remember(j *job) {
+	if r.o.Direction == Up {
+		return
+	}
+	for len(r.above) > 0 && !strings.HasPrefix(j.Path, r.above[len(r.above)-1].Path+"/") {
+		r.above = r.above[:len(r.above)-1]
+	}
+	if n := len(r.above); n > 0 && r.above[n-1].Path == parent(j.Path) && (j.Op == Download || j.Op == UpdateLocal || j.Op == DeleteLocal) {
+		if k := len(r.dirs); k == 0 || r.dirs[k-1] != r.above[n-1] {
+			r.dirs = append(r.dirs, r.above[n-1])
+		}
+	}
+	if j.remote != nil && j.remote.Kind == Dir && j.Op == Keep {
+		r.above = append(r.above, j.remote)
+	}
+}
+
+// kept is what stays as it is on both sides: the bucket's entry, with the volume's inode.
+func kept(local, remote *Entry) *Entry {
+	if remote == nil || local == nil || remote.Inode == local.Inode && remote.Change == local.Change {
+		return remote
+	}
+	e := *remote
+	e.Inode, e.Change = local.Inode, local.Change
+	return &e
+}
+
+// makeDir makes a directory. Its metadata is set when all that belongs in it is there.
+func (r *run) makeDir(j *job) (*Entry, error) {
+	if r.o.Mirror {
+		if now, err := r.t.lstat(j.Path); err == nil && now != nil && now.Kind != Dir {
+			if err := r.t.remove(j.Path, now.Kind); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if _, err := r.t.mkdir(j.Path); err != nil {
+		return nil, err
+	}
+	r.dirs = append(r.dirs, j.remote)
+	return j.remote, nil
+}
+
+// transfer does a worker's part of a job.
+func (r *run) transfer(ctx context.Context, j *job) {
+	if j.copyTo != "" {
+		// Both changed: the bucket's goes beside the volume's, before that takes its place.
+		if _, j.err = r.download(ctx, &j.Action, j.copyTo); j.err != nil {
+			return
+		}
+	}
+	switch j.Op {
+	case Upload:
+		j.out, j.err = r.upload(ctx, &j.Action)
+		if j.err == nil && j.remote != nil && j.out.ETag == j.remote.ETag && j.Kind != Dir {
+			j.settle(UpdateRemote)
+		}
+	case UpdateRemote:
+		j.out, j.err = r.updateRemote(ctx, &j.Action)
+		if j.err == nil {
+			if j.out.ETag != j.remote.ETag && j.Kind != Dir {
+				j.Op = Upload
+			} else {
+				j.settle(UpdateRemote)
+			}
+		}
+	case Keep:
+		r.carry(ctx, j)
+		return
+	case Download:
+		j.out, j.err = r.download(ctx, &j.Action, j.Path)
+	case UpdateLocal:
+		j.out, j.err = r.updateLocal(ctx, j)
+	}
+	if j.out == nil || j.out.ETag == "" || j.err != nil {
+		return
+	}
+	j.Size = j.out.body()
+	if from := r.o.from; from != nil && j.remote != nil && j.out.ETag == j.remote.ETag && (j.Op == Keep || j.Op == UpdateRemote) {
+		r.carry(ctx, j)
+	}
+}
+
+// carry copies an object from the version before. Where that cannot be, the file goes up once more.
+func (r *run) carry(ctx context.Context, j *job) {
+	out, err := r.b.copy(ctx, r.o.from, j.out)
+	if err != nil && ctx.Err() == nil && !fatal(err) && j.local != nil {
+		again := Action{Op: Upload, Path: j.Path, Kind: j.Kind, local: j.local, empty: true}
+		out, err = r.upload(ctx, &again)
+	}
+	j.out, j.err = out, err
+}
+
+// settle notes that only metadata changed, or nothing.
+func (j *job) settle(op Op) {
+	j.Op = op
+	if j.out.same(j.remote) && (j.out.Extents == nil) == (j.remote.Extents == nil) {
+		j.Op = Keep
+		j.out = kept(j.out, j.remote)
+	}
+}
+
+// updateLocal gives a file or link the bucket's metadata, once it is sure that the content is the same.
+func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
+	want := j.remote
+	if want.foreign {
+		now, err := r.b.stat(ctx, want.keyUnder(r.b.prefix))
+		if err != nil {
+			return nil, err
+		}
+		now.Path, now.Key = want.Path, want.Key
+		if !now.sameContent(j.local) {
+			j.Op = Download
+			return r.download(ctx, &j.Action, j.Path)
+		}
+		want = now
+	}
+	if j.local.Kind == File {
+		have := *j.local
+		f, err := r.opened(&have)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if r.o.Contents {
+			crc, err := r.checksum(ctx, f, &have)
+			if err != nil {
+				return nil, err
+			}
+			if !want.HasCRC || crc != want.CRC {
+				j.Op = Download
+				return r.download(ctx, &j.Action, j.Path)
+			}
+		}
+		if have.Link = want.Link; have.same(want) || !r.o.Owners && have.sameOwner(want).same(want) {
+			j.Op = Keep
+			return kept(j.local, want), nil
+		}
+	}
+	at, err := r.t.setMeta(want, r.restoring())
+	e := *want
+	return arrived(&e, at, err)
+}
+
+// sameOwner is e with the owner of o.
+func (e Entry) sameOwner(o *Entry) *Entry {
+	e.UID, e.GID = o.UID, o.GID
+	return &e
+}
+
+// finishLocal does what must wait until all files are there: hard links, removed directories, and the metadata of those that stay.
+func (r *run) finishLocal(ctx context.Context) error {
+	for _, j := range r.later {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err := r.still(&j.Action)
+		if err == nil {
+			_, err = r.t.link(j.remote.Link, j.Path)
+		}
+		if err != nil {
+			// Where its other name could not be had, the file has its own object.
+			_, err = r.download(ctx, &j.Action, j.Path)
+		}
+		if err != nil {
+			r.fail(j.Path, err)
+		}
+	}
+	for i := len(r.gone) - 1; i >= 0; i-- {
+		if err := r.t.remove(r.gone[i].Path, Dir); err != nil {
+			r.fail(r.gone[i].Path, err)
+		}
+	}
+	for i := len(r.dirs) - 1; i >= 0; i-- {
+		if _, err := r.t.setMeta(r.dirs[i], r.restoring()); err != nil {
+			r.fail(r.dirs[i].Path, err)
+		}
+	}
+	if r.o.Direction != Up {
+		return r.t.commit()
+	}
+	return nil
+}
+
+// deleteRemote deletes what the new manifest does not have any more, a thousand at a time.
+func (r *run) deleteRemote(ctx context.Context) error {
+	for len(r.removed) > 0 {
+		batch := r.removed[:min(1000, len(r.removed))]
+		r.removed = r.removed[len(batch):]
+		if err := r.b.delete(ctx, batch, r.fail); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// delete deletes objects. Those that are not there are deleted already.
+func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, error)) error {
+	in := &s3.DeleteObjectsInput{Bucket: &b.loc.Bucket, Delete: &types.Delete{Quiet: aws.Bool(true)}, ChecksumAlgorithm: types.ChecksumAlgorithmCrc32}
+	for _, k := range keys {
+		in.Delete.Objects = append(in.Delete.Objects, types.ObjectIdentifier{Key: aws.String(b.prefix + k)})
+	}
+	call, cancel := b.within(ctx, 0)
+	defer cancel()
+	out, err := b.s3.DeleteObjects(call, in, b.patiently)
+	if err != nil {
+		return b.failed(ctx, err)
+	}
+	for _, e := range out.Errors {
+		key := aws.ToString(e.Key)
+		failed(key[min(len(b.prefix), len(key)):], b.refused(errors.Newf(errors.Denied, "%s", aws.ToString(e.Code)), 403, aws.ToString(e.Code), ""))
+	}
+	return nil
+}
+
+// putManifest writes the manifest, unless another sync replaced the one that this one read.
+func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (string, error) {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return "", errors.Wrapf(err, "read a manifest")
+	}
+	in := &s3.PutObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + ManifestKey), ContentLength: &size,
+		ContentType: aws.String("application/zstd"), Body: io.NewSectionReader(f, 0, size)}
+	if old.etag != "" && old.b == b {
+		in.IfMatch = aws.String(`"` + old.etag + `"`)
+	} else {
+		in.IfNoneMatch = aws.String("*")
+	}
+	sum := crc64nvme.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, size)); err != nil {
+		return "", errors.Wrapf(err, "read a manifest")
+	}
+	in.ChecksumCRC64NVME = aws.String(encodeCRC(sum.Sum64()))
+	call, cancel := b.within(ctx, time.Minute)
+	defer cancel()
+	out, err := b.s3.PutObject(call, in, b.patiently)
+	if err != nil {
+		if err = b.failed(ctx, err); errors.Is(err, errChangedObject) {
+			return "", errOvertaken
+		}
+		return "", err
+	}
+	return unquote(aws.ToString(out.ETag)), nil
+}

@@ -1,0 +1,321 @@
+package s3sync
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// maxManifest bounds what is fetched as a manifest, in bytes.
+const maxManifest = 4 << 30
+
+// contents is what a bucket has beneath its prefix.
+type contents struct {
+	b *Bucket
+	// etag is the manifest's, "" if there is none.
+	etag string
+	// known: the manifest is the one that this machine remembers.
+	known bool
+	// healed: the manifest could not be used, and a list took its place.
+	healed bool
+	list   bool
+	file   string // the manifest, fetched
+}
+
+func (c *contents) close() {
+	if c.file != "" {
+		_ = os.Remove(c.file)
+	}
+}
+
+// contents finds out what there is. Where the manifest is the one that st remembers, that is the only question asked.
+func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents, error) {
+	c := &contents{b: b, list: list}
+	res, err := b.head(ctx, ManifestKey)
+	if errors.KindOf(err) == errors.Unauthenticated || errors.KindOf(err) == errors.Canceled {
+		return nil, err
+	}
+	if err != nil {
+		// A HEAD is refused without words; a list says why.
+		if why := b.Check(ctx); why != nil {
+			return nil, why
+		}
+		if errors.KindOf(err) != errors.NotFound {
+			return nil, err
+		}
+		c.list = true
+		return c, nil
+	}
+	c.etag = unquote(res.header.Get("ETag"))
+	if c.known = c.etag != "" && c.etag == st.etag; c.known {
+		return c, nil
+	}
+	c.file = st.file(stateRemote)
+	if err := b.fetch(ctx, ManifestKey, c.file, maxManifest); err != nil {
+		return nil, err
+	}
+	return c, c.examine()
+}
+
+// examine reads a fetched manifest once. One that is damaged or lies is not used: a list heals it.
+func (c *contents) examine() error {
+	for _, err := range readFile(c.file) {
+		if errors.KindOf(err) == errors.Unsupported {
+			return err
+		}
+		if err != nil {
+			c.healed, c.list = true, true
+			return nil
+		}
+	}
+	return nil
+}
+
+// Check asks whether the bucket is there and may be listed.
+func (b *Bucket) Check(ctx context.Context) error {
+	ctx, cancel := b.within(ctx, 0)
+	defer cancel()
+	_, err := b.s3.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), MaxKeys: aws.Int32(1)}, b.patiently)
+	return b.explain(err)
+}
+
+// read yields the entries in order; last has those that the state remembers, for where they are the bucket's.
+func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter.Seq2[*Entry, error] {
+	manifest := func(yield func(*Entry, error) bool) {
+		switch {
+		case c.healed:
+		case c.known:
+			for e, err := range last {
+				if !yield(e, err) {
+					return
+				}
+			}
+		case c.file != "":
+			for e, err := range readFile(c.file) {
+				if !yield(e, err) {
+					return
+				}
+			}
+		}
+	}
+	if !c.list {
+		return manifest
+	}
+	return joined(c.b.prefix, manifest, listed(c.b.objects(ctx)))
+}
+
+// object is one of a list.
+type object struct {
+	key  string // relative to the prefix
+	size int64
+	etag string
+	time time.Time
+}
+
+// objects lists what is beneath the prefix, but for what Harvest reserves.
+func (b *Bucket) objects(ctx context.Context) iter.Seq2[object, error] {
+	return func(yield func(object, error) bool) {
+		in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), EncodingType: types.EncodingTypeUrl}
+		for {
+			page, err := b.page(ctx, in)
+			if err != nil {
+				yield(object{}, err)
+				return
+			}
+			for i := range page.Contents {
+				o := &page.Contents[i]
+				key, ok := strings.CutPrefix(aws.ToString(o.Key), b.prefix)
+				if !ok || key == "" || strings.HasPrefix(key, Reserved+"/") {
+					continue
+				}
+				if !yield(object{key, aws.ToInt64(o.Size), unquote(aws.ToString(o.ETag)), aws.ToTime(o.LastModified)}, nil) {
+					return
+				}
+			}
+			if !aws.ToBool(page.IsTruncated) || aws.ToString(page.NextContinuationToken) == "" {
+				return
+			}
+			in.ContinuationToken = page.NextContinuationToken
+		}
+	}
+}
+
+func (b *Bucket) page(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
+	call, cancel := b.within(ctx, 0)
+	defer cancel()
+	page, err := b.s3.ListObjectsV2(call, in, b.patiently)
+	if err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return page, b.explain(err)
+}
+
+// item is an entry of a list, or why an object is none.
+type item struct {
+	*Entry
+	key string
+	err error
+}
+
+// listed turns a list of objects into entries: directories that only appear in keys get one of their own, and keys that are no paths
+// an error.
+func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
+	return func(yield func(item, error) bool) {
+		open := []string{} // keys of the directories that the last key was in, with their slashes
+		file := ""         // the last file's key
+		for o, err := range objects {
+			if err != nil {
+				yield(item{}, err)
+				return
+			}
+			path, ok := DecodeKey(strings.TrimSuffix(o.key, "/"))
+			if !ok {
+				if !yield(item{key: o.key, err: errors.Newf(errors.Unsupported, "its key is no path beneath the volume")}, nil) {
+					return
+				}
+				continue
+			}
+			for len(open) > 0 && !strings.HasPrefix(o.key, open[len(open)-1]) {
+				open = open[:len(open)-1]
+			}
+			from := 0
+			if len(open) > 0 {
+				from = len(open[len(open)-1])
+			}
+			for {
+				i := strings.IndexByte(o.key[from:], '/')
+				if i < 0 {
+					break
+				}
+				from += i + 1
+				dir := o.key[:from]
+				open = append(open, dir)
+				path, _ := DecodeKey(dir[:len(dir)-1])
+				e := &Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}
+				if dir == o.key {
+					e.ETag = o.etag
+				}
+				if !yield(item{Entry: e, key: dir}, nil) {
+					return
+				}
+			}
+			if strings.HasSuffix(o.key, "/") {
+				continue
+			}
+			file = o.key
+			if !yield(item{Entry: &Entry{Path: path, Kind: File, Mode: 0o644, Size: o.size, ETag: o.etag, ModTime: o.time.UnixNano(), foreign: true}, key: file}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// joined yields what the list shows, as the manifest describes it where the manifest knows the very object. Entries without an object of
+// their own, or with one where no list looks, come from the manifest.
+func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[item, error]) iter.Seq2[*Entry, error] {
+	return func(yield func(*Entry, error) bool) {
+		next, stop := iter.Pull2(manifest)
+		defer stop()
+		m, merr, more := next()
+		// unlisted yields an entry of the manifest that the list does not show, if it need not.
+		unlisted := func() bool {
+			hiddenObject := strings.HasPrefix(m.keyUnder(prefix), Reserved+"/")
+			return m.ETag != "" && !hiddenObject || yield(m, nil)
+		}
+		for it, err := range list {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for more && merr == nil && before(m.order(), it.key) < 0 {
+				if !unlisted() {
+					return
+				}
+				m, merr, more = next()
+			}
+			if merr != nil {
+				yield(nil, merr)
+				return
+			}
+			e, failed := it.Entry, it.err
+			if more && m.order() == it.key {
+				if failed == nil && (m.Kind == Dir || m.ETag == e.ETag && (m.Kind != File || m.body() == e.Size)) {
+					e = m
+				}
+				m, merr, more = next()
+			}
+			if failed != nil {
+				if !yield(&Entry{Path: it.key}, failed) {
+					return
+				}
+				continue
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+		for ; more; m, merr, more = next() {
+			if merr != nil {
+				yield(nil, merr)
+				return
+			}
+			if !unlisted() {
+				return
+			}
+		}
+	}
+}
+
+// fetch writes an object to a file, which may be large.
+func (b *Bucket) fetch(ctx context.Context, key, path string, limit int64) error {
+	res, err := b.head(ctx, key)
+	if err != nil {
+		return err
+	}
+	size := contentLength(res.header)
+	if size < 0 || size > limit {
+		return errors.Newf(errors.Invalid, "%s has %d bytes, more than it can have", key, size)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return errors.Wrapf(err, "write %s", key)
+	}
+	defer f.Close()
+	etag := unquote(res.header.Get("ETag"))
+	buf := make([]byte, min(size, partSize))
+	for at := int64(0); at < size; at += partSize {
+		n := min(partSize, size-at)
+		got, err := b.get(ctx, key, etag, at, n, size, buf)
+		if err != nil {
+			return err
+		}
+		if _, err := f.WriteAt(got.body, at); err != nil {
+			return errors.Wrapf(err, "write %s", key)
+		}
+	}
+	return nil
+}
+
+func contentLength(h http.Header) int64 {
+	var n int64
+	text := h.Get("Content-Length")
+	if text == "" {
+		return -1
+	}
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' || n > 1<<50 {
+			return -1
+		}
+		n = n*10 + int64(text[i]-'0')
+	}
+	return n
+}

@@ -1,0 +1,278 @@
+package s3sync
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// download puts an entry of the bucket at path, and returns it with the inode that it has there. What arrives has been compared with the
+// checksum that the manifest or the server knows (3.5) before it gets its name.
+func (r *run) download(ctx context.Context, a *Action, path string) (*Entry, error) {
+	e, key := *a.remote, a.remote.keyUnder(r.b.prefix)
+	e.Path = path
+	if e.Kind == Symlink {
+		return r.place(&e, a)
+	}
+	out, err := r.downloadFile(ctx, &e, key, a)
+	if !errors.Is(err, errChangedObject) {
+		return out, err
+	}
+	// Somebody else wrote the object after the manifest: it is taken as it is now.
+	now, err := r.b.stat(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	now.Path, now.Key = path, a.remote.Key
+	return r.downloadFile(ctx, now, key, a)
+}
+
+// place makes a symbolic link.
+func (r *run) place(e *Entry, a *Action) (*Entry, error) {
+	if err := r.still(a); err != nil {
+		return nil, err
+	}
+	at, err := r.t.symlink(e, r.restoring())
+	return arrived(e, at, err)
+}
+
+func (r *run) restoring() restoring { return restoring{owners: r.o.Owners, setID: r.o.SetID} }
+
+// arrived notes where an entry is on this machine.
+func arrived(e, at *Entry, err error) (*Entry, error) {
+	if err != nil {
+		return nil, err
+	}
+	e.Inode, e.Change = at.Inode, at.Change
+	return e, nil
+}
+
+// still fails if the volume does not have what the plan saw: then somebody works there, and what they did is not overwritten.
+func (r *run) still(a *Action) error {
+	if a.copyTo != "" {
+		return nil
+	}
+	now, err := r.t.lstat(a.Path)
+	if err != nil {
+		return err
+	}
+	switch {
+	case now == nil:
+		return nil
+	case a.local == nil && now.Kind == Dir && r.o.Mirror:
+		return r.t.removeAll(a.Path)
+	case a.local == nil:
+		return inTheWay(now.typeBits())
+	case now.Kind != a.local.Kind || now.Kind != Dir && (now.Inode != a.local.Inode || now.Change != a.local.Change):
+		return errChanged
+	}
+	return nil
+}
+
+func (r *run) downloadFile(ctx context.Context, e *Entry, key string, a *Action) (*Entry, error) {
+	w, err := r.t.create(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer w.discard()
+	n := e.body()
+	if n > partSize {
+		err = r.fetchLarge(ctx, w, e, key)
+	} else {
+		err = r.fetchSmall(ctx, w, e, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if e.Kind == Symlink { // an object whose metadata says so
+		return r.place(e, a)
+	}
+	if e.Extents != nil {
+		if err := w.Truncate(e.Size); err != nil {
+			return nil, explainFile(err)
+		}
+	}
+	if err := r.still(a); err != nil {
+		return nil, err
+	}
+	at, err := w.commit(e, r.restoring())
+	return arrived(e, at, err)
+}
+
+func (r *run) fetchSmall(ctx context.Context, w *writer, e *Entry, key string) error {
+	n := e.body()
+	buf, release, err := r.buffer(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer release()
+	res, err := r.b.get(ctx, key, e.ETag, 0, n, n, buf)
+	if err != nil {
+		return err
+	}
+	if e.HasCRC && crc64nvme.Checksum(res.body) != e.CRC {
+		return errDamaged
+	}
+	if e.foreign {
+		e.describe(res.header)
+		if e.Kind == Symlink {
+			if e.Target = string(res.body); e.Target == "" || len(e.Target) > 4095 || strings.IndexByte(e.Target, 0) >= 0 {
+				return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has no target")
+			}
+			return nil
+		}
+	}
+	return writeAt(w, e, res.body, 0)
+}
+
+func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) error {
+	n := e.body()
+	if err := unix.Fallocate(int(w.Fd()), 0, 0, n); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return explainFile(err) // before the time is spent
+	}
+	if e.foreign {
+		res, err := r.b.head(ctx, key)
+		if err != nil {
+			return err
+		}
+		if e.describe(res.header); e.Kind == Symlink {
+			return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has %d bytes", n)
+		}
+	}
+	parts := split(n)
+	g, part := errgroup.WithContext(ctx)
+	g.SetLimit(partsAtOnce)
+	for i := range parts {
+		p := &parts[i]
+		buf, release, err := r.buffer(part, p.length)
+		if err != nil {
+			break
+		}
+		g.Go(func() error {
+			defer release()
+			res, err := r.b.get(part, key, e.ETag, p.at, p.length, n, buf)
+			if err != nil {
+				return err
+			}
+			p.crc = crc64nvme.Checksum(res.body)
+			return writeAt(w, e, res.body, p.at)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	crc := uint64(0)
+	for _, p := range parts {
+		crc = combineCRC(crc, p.crc, p.length)
+	}
+	if e.HasCRC && crc != e.CRC {
+		return errDamaged
+	}
+	return nil
+}
+
+// stat describes an object by its headers.
+func (b *Bucket) stat(ctx context.Context, key string) (*Entry, error) {
+	res, err := b.head(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	e := &Entry{Kind: File, Mode: 0o644, Size: contentLength(res.header), ETag: unquote(res.header.Get("ETag")), foreign: true}
+	if e.Size < 0 {
+		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
+	}
+	if e.CRC, e.HasCRC = decodeCRC(res.header.Get(checksumHeader)); res.header.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
+		e.HasCRC = false
+	}
+	e.describe(res.header)
+	return e, nil
+}
+
+// describe takes mode, owner and time from an object's headers, whoever wrote them: AWS's own services, Harvest, s3fs, rclone. What is
+// missing or makes no sense stays as it is.
+func (e *Entry) describe(h http.Header) {
+	meta := func(names ...string) string {
+		for _, name := range names {
+			if v := h.Get("X-Amz-Meta-" + name); v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	if t, err := http.ParseTime(h.Get("Last-Modified")); err == nil && e.ModTime == 0 {
+		e.ModTime = t.UnixNano()
+	}
+	if mode, ok := parseMode(meta("File-Permissions"), meta("Mode")); ok {
+		e.Mode = mode & 0o7777
+		switch mode & unix.S_IFMT {
+		case unix.S_IFLNK:
+			e.Kind, e.Mode, e.Size = Symlink, 0o777, 0
+		case 0, unix.S_IFREG, unix.S_IFDIR:
+		}
+	}
+	if v, err := strconv.ParseUint(meta("File-Owner", "Uid"), 10, 32); err == nil {
+		e.UID = uint32(v)
+	}
+	if v, err := strconv.ParseUint(meta("File-Group", "Gid"), 10, 32); err == nil {
+		e.GID = uint32(v)
+	}
+	if ns, ok := parseTime(meta("File-Mtime", "Mtime")); ok {
+		e.ModTime = ns
+	}
+}
+
+// parseMode reads AWS's form of a mode, or the others': octal with a leading zero, rclone's octal without, s3fs's decimal.
+func parseMode(permissions, mode string) (uint32, bool) {
+	for _, text := range []string{permissions, mode} {
+		if text == "" {
+			continue
+		}
+		if strings.HasPrefix(text, "0") {
+			if v, err := strconv.ParseUint(text, 8, 32); err == nil {
+				return uint32(v), true
+			}
+			continue
+		}
+		if text == "41471" { // s3fs's symbolic link; in octal it would be an odd directory
+			return unix.S_IFLNK | 0o777, true
+		}
+		// "100644" and "40755" are types in octal; in decimal they would be none.
+		if v, err := strconv.ParseUint(text, 8, 32); err == nil && (v>>12 == 0o4 || v>>12 == 0o10 || v>>12 == 0o12 || v <= 0o7777 && len(text) <= 4) {
+			return uint32(v), true
+		}
+		if v, err := strconv.ParseUint(text, 10, 32); err == nil {
+			return uint32(v), true
+		}
+	}
+	return 0, false
+}
+
+// parseTime reads "<ns>ns", or seconds with decimals.
+func parseTime(text string) (int64, bool) {
+	if ns, ok := strings.CutSuffix(text, "ns"); ok {
+		v, err := strconv.ParseInt(ns, 10, 64)
+		return v, err == nil
+	}
+	whole, frac, _ := strings.Cut(text, ".")
+	s, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || s > math.MaxInt64/1_000_000_000-1 || s < math.MinInt64/1_000_000_000+1 {
+		return 0, false
+	}
+	frac = (frac + "000000000")[:9]
+	ns, err := strconv.ParseUint(frac, 10, 32)
+	if err != nil {
+		return 0, false
+	}
+	return s*1e9 + int64(ns), true
+}

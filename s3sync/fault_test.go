@@ -1,0 +1,506 @@
+package s3sync
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// childSpec is what a child of the test's binary synchronises.
+type childSpec struct {
+	Dir, State string
+	Direction  Direction
+	Location   Location
+}
+
+func syncOnce(spec string) int {
+	var c childSpec
+	if err := json.Unmarshal([]byte(spec), &c); err != nil {
+		return 2
+	}
+	ctx := context.Background()
+	b, err := Open(ctx, c.Location)
+	if err != nil {
+		return 2
+	}
+	t, err := OpenTree(c.Dir)
+	if err != nil {
+		return 2
+	}
+	if _, err := Sync(ctx, t, b, Options{Direction: c.Direction, State: c.State, Owners: true, Mirror: true}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Killed at any moment, a sync that is made again converges: nothing is lost, nothing is half.
+func TestKilled(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 400 {
+		write(t, dir, fmt.Sprintf("d%02d/f%03d", i%20, i), strings.Repeat(fmt.Sprint(i), i))
+	}
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 50<<16)) // 50 MiB
+	must(t, os.Symlink("d00", filepath.Join(dir, "link")))
+	age(t, dir)
+	back := t.TempDir()
+	loc, up, down := location(t), t.TempDir(), t.TempDir()
+	plain := loc
+	a := between(t, &loc)
+	for i, after := range []int{1, 3, 50, 120, 200, 300, 390, 400, 405, 410} {
+		for _, c := range []childSpec{{dir, up, Up, loc}, {back, down, Down, loc}} {
+			spec, err := json.Marshal(c)
+			must(t, err)
+			cmd := exec.Command(os.Args[0], "-test.run=^$")
+			cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec))
+			cmd.Stderr = os.Stderr
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			started := make(chan struct{})
+			a.reset(func(n int, _ http.ResponseWriter, _ *http.Request) bool {
+				if n == after {
+					<-started
+					_ = cmd.Process.Kill()
+				}
+				return false
+			})
+			must(t, cmd.Start())
+			close(started)
+			_ = cmd.Wait()
+		}
+		// Something changes between the attempts.
+		write(t, dir, fmt.Sprintf("d%02d/new%d", i, i), "new")
+	}
+	b := openBucket(t, plain)
+	mustSync(t, dir, b, Options{Direction: Up, State: up, Mirror: true})
+	mustSync(t, back, b, Options{Direction: Down, State: down, Owners: true, Mirror: true})
+	for path := range snapshot(t, back) {
+		if temporary(path) {
+			must(t, os.Remove(filepath.Join(back, path))) // of a killed restore; a later sync does not take it for a file
+		}
+	}
+	mustSync(t, back, b, Options{Direction: Down, State: down, Owners: true, Mirror: true})
+	sameTrees(t, dir, back)
+}
+
+// The parts of a large file that arrived are not sent again.
+func TestLargeContinues(t *testing.T) {
+	dir, loc, state := t.TempDir(), location(t), t.TempDir()
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 112<<16)) // 112 MiB: 7 parts
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	var parts atomic.Int32
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("partNumber") != "" && parts.Add(1) == 6 {
+			cancel()
+		}
+		return false
+	})
+	if _, err := Sync(ctx, openTree(t, dir), b, Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Canceled {
+		t.Fatalf("an interrupted sync returned %v", err)
+	}
+	parts.Store(0)
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("partNumber") != "" {
+			parts.Add(1)
+		}
+		return false
+	})
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	if n := parts.Load(); n == 0 || n > 5 {
+		t.Errorf("%d of 7 parts were sent after the interruption", n)
+	}
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	sameTrees(t, dir, back)
+	// One bit differs: the parts are compared, and the file is sent.
+	must(t, os.Chtimes(filepath.Join(dir, "large"), someTime, someTime))
+	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 0 || stats.Updated != 1 {
+		t.Errorf("a large file that was only touched: %s", stats)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "large"), os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteAt([]byte("X"), 99<<20)
+	must(t, errors.Join(err, f.Close()))
+	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+		t.Errorf("a large file with another byte: %s", stats)
+	}
+}
+
+// A large file that changes while it is sent is reported, and S3 keeps no parts of it.
+func TestLargeChanges(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	path := filepath.Join(dir, "large")
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 40<<16))
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("partNumber") == "2" {
+			_ = os.Chtimes(path, time.Now(), time.Now())
+		}
+		return false
+	})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "changed") {
+		t.Errorf("did %s with %+v, %v", stats, stats.Failures, err)
+	}
+	a.reset(nil)
+	if id := b.begun(t.Context(), b.prefix+"large"); id != "" {
+		t.Error("parts of the file are still there")
+	}
+}
+
+// A clock that is off is corrected by that of S3.
+func TestSkewedClock(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	write(t, dir, "f", "x")
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	b.skew.Store(int64(-3 * time.Hour))
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
+		return err == nil && time.Since(at).Abs() > 15*time.Minute && xmlFault(w, 403, "RequestTimeTooSkewed")
+	})
+	mustSync(t, dir, b, Options{Direction: Up})
+	if skew := time.Duration(b.skew.Load()); skew.Abs() > time.Minute {
+		t.Errorf("the clock is still taken to be off by %s", skew)
+	}
+}
+
+// What somebody else wrote after the manifest is restored as it is.
+func TestOvertakenObjects(t *testing.T) {
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "f", "old")
+	write(t, dir, "gone", "gone")
+	write(t, dir, "stays", "stays")
+	mustSync(t, dir, b, Options{Direction: Up})
+	body := []byte("somebody else's, and longer")
+	_, err := b.put(t.Context(), "f", body, crc64nvme.Checksum(body), http.Header{"X-Amz-Meta-Mode": {"0100600"}})
+	must(t, err)
+	must(t, b.delete(t.Context(), []string{"gone"}, func(string, error) {}))
+	back := t.TempDir()
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	must(t, err)
+	if raw, err := os.ReadFile(filepath.Join(back, "f")); err != nil || string(raw) != string(body) {
+		t.Errorf("restored %q, %v", raw, err)
+	}
+	if stats.Failed != 1 || stats.Failures[0].Path != "gone" {
+		t.Errorf("what is gone: %+v", stats.Failures)
+	}
+	// A list sees what there is, and a sync up puts back what is missing.
+	if stats := mustSync(t, back, b, Options{Direction: Down, List: true}); stats.Failed != 0 {
+		t.Errorf("with a list: %s", stats)
+	}
+	if stats := mustSync(t, dir, b, Options{Direction: Up, List: true}); stats.Files != 2 {
+		t.Errorf("up again: %s", stats)
+	}
+}
+
+// Metadata that changed in the bucket's manifest reaches files whose content stays.
+func TestMetadataComesDown(t *testing.T) {
+	one, two, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
+	s1, s2 := t.TempDir(), t.TempDir()
+	write(t, one, "f", "content")
+	write(t, one, "d/g", "content")
+	must(t, unix.Setxattr(filepath.Join(one, "f"), "user.a", []byte("1"), 0))
+	must(t, unix.Setxattr(filepath.Join(one, "f"), "user.b", []byte("2"), 0))
+	must(t, os.Symlink("f", filepath.Join(one, "l")))
+	up, down := Options{Direction: Up, State: s1}, Options{Direction: Down, State: s2, Owners: true}
+	mustSync(t, one, b, up)
+	mustSync(t, two, b, down)
+	must(t, os.Chmod(filepath.Join(one, "f"), 0o600))
+	must(t, unix.Removexattr(filepath.Join(one, "f"), "user.a"))
+	must(t, unix.Setxattr(filepath.Join(one, "f"), "user.b", []byte("3"), 0))
+	must(t, os.Chmod(filepath.Join(one, "d"), 0o700))
+	at := unix.NsecToTimespec(someTime.UnixNano())
+	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(one, "l"), []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
+	if stats := mustSync(t, one, b, up); stats.Updated < 2 {
+		t.Errorf("up: %s", stats)
+	}
+	var last Stats
+	down.Progress = func(s Stats) { last = s }
+	stats := mustSync(t, two, b, down)
+	sameTrees(t, one, two)
+	if last.Updated != stats.Updated || stats.Updated < 2 || stats.Rate() != 0 || !strings.Contains(stats.String(), "updated") {
+		t.Errorf("down: %s, last shown %s", stats, last)
+	}
+	// Contents are compared where that is asked for.
+	info, err := os.Stat(filepath.Join(two, "f"))
+	must(t, err)
+	write(t, two, "f", "CONTENT")
+	must(t, os.Chtimes(filepath.Join(two, "f"), info.ModTime(), info.ModTime()))
+	down.Contents = true
+	mustSync(t, two, b, down)
+	sameTrees(t, one, two)
+}
+
+// What is in the way of a directory, a file or a link is named.
+func TestInTheWay(t *testing.T) {
+	dir, back, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "a/b", "x")
+	write(t, dir, "f", "x")
+	write(t, dir, "g", "x")
+	must(t, os.Link(filepath.Join(dir, "g"), filepath.Join(dir, "h")))
+	mustSync(t, dir, b, Options{Direction: Up})
+	write(t, back, "a", "a file where a directory should be")
+	write(t, back, "f/x", "a directory where a file should be")
+	must(t, unix.Mkfifo(filepath.Join(back, "g"), 0o644))
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	must(t, err)
+	var failed []string
+	for _, f := range stats.Failures {
+		failed = append(failed, f.Path)
+		if f.Reason == "" {
+			t.Errorf("%s failed for no reason", f.Path)
+		}
+	}
+	slices.Sort(failed)
+	if want := []string{"a", "a/b", "f", "g"}; !slices.Equal(slices.Compact(failed), want) {
+		t.Errorf("failed: %+v, want %q", stats.Failures, want)
+	}
+	if raw, _ := os.ReadFile(filepath.Join(back, "h")); string(raw) != "x" {
+		t.Error("the other name of a file that could not be restored is missing")
+	}
+	// A mirror clears the way.
+	must(t, os.Remove(filepath.Join(back, "g")))
+	mustSync(t, back, b, Options{Direction: Down, Mirror: true, Owners: true})
+	mustSync(t, back, b, Options{Direction: Down, Mirror: true, Owners: true})
+	if raw, _ := os.ReadFile(filepath.Join(back, "a/b")); string(raw) != "x" {
+		t.Error("a mirror did not clear the way")
+	}
+}
+
+func TestDirectoriesByParts(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a/b/c/file", "x")
+	must(t, os.Symlink("b", filepath.Join(dir, "a/l")))
+	tree := openTree(t, dir)
+	for path, want := range map[string]errors.Kind{"a/b/c": "", ".": "", "a/x": errors.NotFound, "a/l/c": errors.Conflict, "a/b/c/file": errors.Conflict} {
+		f, err := tree.openByParts(path)
+		if errors.KindOf(err) != want {
+			t.Errorf("%s: %v", path, err)
+		}
+		if err == nil {
+			f.Close()
+		}
+	}
+	if _, err := OpenTree(filepath.Join(dir, "none")); err == nil {
+		t.Error("a tree that is not there was opened")
+	}
+}
+
+// Files that may not be read are named; the process needs to be somebody who is refused something.
+func TestNoPermission(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may read everything: run the tests as another user")
+	}
+	dir := t.TempDir()
+	write(t, dir, "shut", "x")
+	write(t, dir, "open", "x")
+	must(t, os.Chmod(filepath.Join(dir, "shut"), 0))
+	stats, err := Sync(t.Context(), openTree(t, dir), openBucket(t, location(t)), Options{Direction: Up})
+	if err != nil || stats.Failed != 1 || stats.Files != 1 {
+		t.Errorf("%s, %v", stats, err)
+	}
+}
+
+// No space while restoring: said so, nothing half.
+func TestFullDisk(t *testing.T) {
+	small := t.TempDir()
+	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=4m"); err != nil {
+		t.Skipf("a small file system cannot be mounted here (%v): run the tests as root", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "a", "fits")
+	write(t, dir, "b", strings.Repeat("x", 8<<20))
+	write(t, dir, "c", strings.Repeat("0123456789abcdef", 20<<16))
+	mustSync(t, dir, b, Options{Direction: Up})
+	stats, err := Sync(t.Context(), openTree(t, small), b, Options{Direction: Down})
+	must(t, err)
+	if stats.Failed != 2 || !strings.Contains(stats.Failures[0].Reason, "space") {
+		t.Errorf("%s: %+v", stats, stats.Failures)
+	}
+	got := snapshot(t, small)
+	if len(got) != 1 || got["a"] == "" {
+		t.Errorf("there is %v", got)
+	}
+}
+
+// A damaged state on this machine is forgotten; nothing is lost.
+func TestDamagedState(t *testing.T) {
+	dir, b, state := t.TempDir(), openBucket(t, location(t)), t.TempDir()
+	for i := range 50 {
+		write(t, dir, fmt.Sprintf("f%d", i), fmt.Sprint(i))
+	}
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	found, err := filepath.Glob(filepath.Join(state, "*", stateEntries))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	raw, err := os.ReadFile(found[0])
+	must(t, err)
+	for name, damaged := range map[string][]byte{"cut": raw[:len(raw)/2], "changed": append(slices.Clone(raw[:len(raw)-20]), make([]byte, 20)...), "empty": nil} {
+		must(t, os.WriteFile(found[0], damaged, 0o600))
+		if stats := mustSync(t, dir, b, Options{Direction: Up, Mirror: true, State: state}); stats.Deleted != 0 {
+			t.Errorf("%s: %s", name, stats)
+		}
+		back := t.TempDir()
+		mustSync(t, back, b, Options{Direction: Down, Owners: true})
+		sameTrees(t, dir, back)
+	}
+}
+
+// An object that is too large for one copy is copied in parts.
+func TestCopyInParts(t *testing.T) {
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "f", strings.Repeat("0123456789abcdef", 12<<16))
+	mustSync(t, dir, b, Options{Direction: Up})
+	e, err := b.stat(t.Context(), "f")
+	must(t, err)
+	source := b.loc.Bucket + "/" + b.prefix + "f"
+	if _, err := b.copyParts(t.Context(), source, b.prefix+"g", e, 5<<20); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.stat(t.Context(), "g"); err != nil || got.Size != e.Size {
+		t.Errorf("the copy is %+v, %v", got, err)
+	}
+	e.ETag = "another"
+	if _, err := b.copyParts(t.Context(), source, b.prefix+"h", e, 5<<20); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("a copy of what changed: %v", err)
+	}
+	if id := b.begun(t.Context(), b.prefix+"h"); id != "" {
+		t.Error("parts of a failed copy are still there")
+	}
+}
+
+func TestExplainedFiles(t *testing.T) {
+	for err, want := range map[error]errors.Kind{unix.ENOENT: errors.NotFound, unix.EACCES: errors.Denied, unix.ENOSPC: errors.Exhausted, unix.ENOTDIR: errors.Conflict,
+		unix.ENAMETOOLONG: errors.Unsupported, unix.EIO: errors.Internal, unix.ELOOP: errors.Conflict, errChanged: errors.Conflict} {
+		got := explainOpen(err)
+		if errors.KindOf(got) != want || errors.Message(got) == "" {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+	for mode, want := range map[uint32]string{unix.S_IFIFO: "FIFO", unix.S_IFDIR: "directory", unix.S_IFLNK: "link", unix.S_IFREG: "file", unix.S_IFBLK: "device", unix.S_IFSOCK: "socket", 0: "unknown"} {
+		if got := inTheWay(mode); !strings.Contains(got.Error(), want) {
+			t.Errorf("%o: %v", mode, got)
+		}
+	}
+	if Kind(9).String() != "unknown" {
+		t.Error("a kind that is none has a name")
+	}
+}
+
+// What the server refuses for single objects is reported for each.
+func TestRefusedObjects(t *testing.T) {
+	dir, loc, state := t.TempDir(), location(t), t.TempDir()
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	for _, name := range []string{"a", "b", "c"} {
+		write(t, dir, name, name)
+	}
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/b") && xmlFault(w, 403, "AccessDenied")
+	})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state})
+	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "b" || stats.Failures[0].Remedy == "" || stats.Files != 2 {
+		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
+	}
+	a.reset(nil)
+	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+		t.Errorf("afterwards: %s", stats)
+	}
+	must(t, os.Remove(filepath.Join(dir, "a")))
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost {
+			return false
+		}
+		fmt.Fprint(w, "<?xml version=\"1.0\"?><DeleteResult><Error><Key>work/a</Key><Code>AccessDenied</Code></Error></DeleteResult>")
+		return true
+	})
+	stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, Mirror: true, State: state})
+	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "a" {
+		t.Errorf("a refused deletion: %s %+v, %v", stats, stats.Failures, err)
+	}
+	for status, want := range map[int]errors.Kind{401: errors.Denied, 404: errors.NotFound, 307: errors.Invalid, 429: errors.Unavailable, 418: errors.Invalid} {
+		if got := b.explain(&serverError{status: status, code: "Odd"}); errors.KindOf(got) != want {
+			t.Errorf("%d: %v", status, got)
+		}
+	}
+	for code, want := range map[string]errors.Kind{"InvalidToken": errors.Unauthenticated, "QuotaExceeded": errors.Exhausted, "NoSuchKey": errors.NotFound, "SlowDown": errors.Unavailable} {
+		if got := b.explain(&serverError{status: 400, code: code}); errors.KindOf(got) != want {
+			t.Errorf("%s: %v", code, got)
+		}
+	}
+	if got := b.explain(&serverError{status: 301, code: "PermanentRedirect", region: "eu-north-1"}); !strings.Contains(errors.RemedyOf(got), "eu-north-1") {
+		t.Errorf("another region: %v", got)
+	}
+}
+
+// A server that takes a request and never answers is away.
+func TestSilent(t *testing.T) {
+	loc := location(t)
+	b := openBucket(t, loc)
+	ctx, cancel := context.WithCancel(t.Context())
+	a := between(t, &loc)
+	b2 := openBucket(t, loc)
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		cancel()
+		<-r.Context().Done()
+		return true
+	})
+	if _, err := b2.head(ctx, "x"); errors.KindOf(err) != errors.Canceled {
+		t.Errorf("a caller who gave up got %v", err)
+	}
+	if !cut(errSilent) || b.String() == "" {
+		t.Error("a silent server is not tried again")
+	}
+}
+
+func TestSecretsStayAway(t *testing.T) {
+	loc := location(t)
+	loc.SessionToken = "session-token-of-the-tests"
+	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: Up})
+	text := fmt.Sprintf("%v %+v %s", err, err, errors.Message(err))
+	for _, secret := range []string{testSecret, "session-token-of-the-tests"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("%q is in %s", secret, text)
+		}
+	}
+}
+
+func TestAmbient(t *testing.T) {
+	loc := location(t)
+	loc.Credentials = Credentials{Ambient: true}
+	loc.Region = ""
+	t.Setenv("AWS_ACCESS_KEY_ID", testAccess)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", testSecret)
+	t.Setenv("AWS_REGION", "us-east-1")
+	mustSync(t, t.TempDir(), openBucket(t, loc), Options{Direction: Up})
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	t.Setenv("AWS_CONFIG_FILE", "/nonexistent")
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: Up})
+	if errors.KindOf(err) != errors.Unauthenticated || errors.RemedyOf(err) == "" {
+		t.Errorf("no credentials: %v", err)
+	}
+}

@@ -1,0 +1,288 @@
+package s3sync
+
+import (
+	"context"
+	"crypto/md5"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sync/errgroup"
+)
+
+// partsAtOnce is how many parts of one file are under way.
+const partsAtOnce = 4
+
+// staleUpload is how old parts must be to be swept: nobody continues an upload after that.
+const staleUpload = 7 * 24 * time.Hour
+
+// part is one of a large object.
+type part struct {
+	number     int32 // from 1
+	at, length int64
+	etag       string
+	crc        uint64
+}
+
+// split divides n bytes into parts of equal size.
+func split(n int64) []part {
+	size := int64(partSize)
+	for n > size*maxParts {
+		size *= 2
+	}
+	var parts []part
+	for at := int64(0); at < n; at += size {
+		parts = append(parts, part{number: int32(len(parts) + 1), at: at, length: min(size, n-at)})
+	}
+	return parts
+}
+
+// uploadLarge sends a file in parts. If it is interrupted, what was sent stays, and the next sync sends the rest; if it fails, S3 is told
+// to forget it.
+func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*Entry, error) {
+	if has(remote, &Entry{Kind: File, Size: e.Size, Extents: e.Extents, CRC: remoteCRC(remote), HasCRC: true}, nil) {
+		crc, err := r.checksum(ctx, f, e)
+		if err != nil {
+			return nil, err
+		}
+		if e.CRC, e.HasCRC = crc, true; crc == remote.CRC {
+			return adopt(e, remote), unchanged(f, e)
+		}
+	}
+	key := e.keyUnder(r.b.prefix)
+	e.Key = ""
+	if key != e.order() {
+		e.Key = key
+	}
+	up, err := r.b.beginUpload(ctx, key, e)
+	if err != nil {
+		return nil, err
+	}
+	err = r.sendParts(ctx, f, e, up)
+	if err == nil {
+		err = unchanged(f, e)
+	}
+	if err == nil {
+		e.CRC, e.HasCRC = 0, true
+		for _, p := range up.parts {
+			e.CRC = combineCRC(e.CRC, p.crc, p.length)
+		}
+		e.ETag, err = r.b.completeUpload(ctx, up, e.CRC)
+	}
+	if err != nil && ctx.Err() == nil && !fatal(err) {
+		r.b.abortUpload(context.WithoutCancel(ctx), key, up.id)
+	}
+	return e, err
+}
+
+func remoteCRC(e *Entry) uint64 {
+	if e == nil {
+		return 0
+	}
+	return e.CRC
+}
+
+// checksum reads a file's content once.
+func (r *run) checksum(ctx context.Context, f *os.File, e *Entry) (uint64, error) {
+	const step = 4 << 20
+	buf, release, err := r.buffer(ctx, step)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	crc := uint64(0)
+	for at := int64(0); at < e.body(); at += step {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		n := min(step, e.body()-at)
+		if err := readAt(f, e, buf[:n], at); err != nil {
+			return 0, err
+		}
+		crc = crc64nvme.Update(crc, buf[:n])
+	}
+	return crc, nil
+}
+
+// sendParts sends the parts that the bucket does not have yet.
+func (r *run) sendParts(ctx context.Context, f *os.File, e *Entry, up *multipart) error {
+	g, sending := errgroup.WithContext(ctx)
+	g.SetLimit(partsAtOnce)
+	for i := range up.parts {
+		p := &up.parts[i]
+		buf, release, err := r.buffer(sending, p.length)
+		if err != nil {
+			break // the group has the reason, or the caller's context
+		}
+		g.Go(func() error {
+			defer release()
+			if err := readAt(f, e, buf, p.at); err != nil {
+				return err
+			}
+			p.crc = crc64nvme.Checksum(buf)
+			if old, ok := up.there[p.number]; ok && old.matches(p, buf) {
+				p.etag = old.etag
+				return nil
+			}
+			q := url.Values{"partNumber": {strconv.Itoa(int(p.number))}, "uploadId": {up.id}}
+			res, err := r.b.do(sending, request{method: http.MethodPut, key: up.key, query: q, body: buf, crc: &p.crc}, nil)
+			if err != nil {
+				return err
+			}
+			p.etag = unquote(res.header.Get("ETag"))
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// multipart is an upload in parts.
+type multipart struct {
+	key   string
+	id    string
+	parts []part
+	there map[int32]stored // what the bucket has of it already
+}
+
+// stored is a part that the bucket has.
+type stored struct {
+	size   int64
+	etag   string
+	crc    uint64
+	hasCRC bool
+}
+
+func (s stored) matches(p *part, body []byte) bool {
+	if s.size != p.length {
+		return false
+	}
+	if s.hasCRC {
+		return s.crc == p.crc
+	}
+	sum := md5.Sum(body)
+	return s.etag == hex.EncodeToString(sum[:])
+}
+
+// beginUpload continues the latest upload to key that somebody began, or begins one. Whether its parts are right, each says itself.
+func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry) (*multipart, error) {
+	up := &multipart{key: key, parts: split(e.body()), there: map[int32]stored{}}
+	full := b.prefix + key
+	call, cancel := b.within(ctx, 0)
+	defer cancel()
+	if id := b.begun(call, full); id != "" && b.storedParts(call, full, id, up.there) == nil {
+		up.id = id
+		return up, nil
+	}
+	clear(up.there)
+	meta := map[string]string{}
+	for k, v := range e.header() {
+		if name, ok := strings.CutPrefix(k, "X-Amz-Meta-"); ok {
+			meta[strings.ToLower(name)] = v[0]
+		}
+	}
+	out, err := b.s3.CreateMultipartUpload(call, &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: meta,
+		ContentType: aws.String("application/octet-stream"), ChecksumAlgorithm: types.ChecksumAlgorithmCrc64nvme, ChecksumType: types.ChecksumTypeFullObject}, b.patiently)
+	if err != nil {
+		return nil, b.failed(ctx, err)
+	}
+	up.id = aws.ToString(out.UploadId)
+	return up, nil
+}
+
+// failed explains an error of the SDK, unless the caller gave up.
+func (b *Bucket) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return b.explain(err)
+}
+
+// begun finds an upload to key that was begun and is neither complete nor aborted.
+func (b *Bucket) begun(ctx context.Context, key string) string {
+	out, err := b.s3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: &key}, b.patiently)
+	if err != nil {
+		return "" // not every server, and not every key's owner, may list them
+	}
+	id, latest := "", time.Time{}
+	for _, u := range out.Uploads {
+		if at := aws.ToTime(u.Initiated); aws.ToString(u.Key) == key && !at.Before(latest) && time.Since(at) < staleUpload {
+			id, latest = aws.ToString(u.UploadId), at
+		}
+	}
+	return id
+}
+
+func (b *Bucket) storedParts(ctx context.Context, key, id string, there map[int32]stored) error {
+	pages := s3.NewListPartsPaginator(b.s3, &s3.ListPartsInput{Bucket: &b.loc.Bucket, Key: &key, UploadId: &id})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx, b.patiently)
+		if err != nil {
+			return err
+		}
+		for _, p := range page.Parts {
+			s := stored{size: aws.ToInt64(p.Size), etag: unquote(aws.ToString(p.ETag))}
+			s.crc, s.hasCRC = decodeCRC(aws.ToString(p.ChecksumCRC64NVME))
+			there[aws.ToInt32(p.PartNumber)] = s
+		}
+	}
+	return nil
+}
+
+// completeUpload makes the parts an object, which the server compares with the checksum of the whole.
+func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64) (string, error) {
+	parts := make([]types.CompletedPart, len(up.parts))
+	for i, p := range up.parts {
+		parts[i] = types.CompletedPart{PartNumber: aws.Int32(p.number), ETag: aws.String(`"` + p.etag + `"`), ChecksumCRC64NVME: aws.String(encodeCRC(p.crc))}
+	}
+	// Putting large objects together takes a server its time.
+	call, cancel := b.within(ctx, 30*time.Minute)
+	defer cancel()
+	out, err := b.s3.CompleteMultipartUpload(call, &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.key), UploadId: &up.id,
+		ChecksumCRC64NVME: aws.String(encodeCRC(crc)), ChecksumType: types.ChecksumTypeFullObject, MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}}, b.patiently)
+	if err != nil {
+		return "", b.failed(ctx, err)
+	}
+	return unquote(aws.ToString(out.ETag)), nil
+}
+
+// abortUpload forgets what was sent. A failure is not reported: Sweep finds what stays.
+func (b *Bucket) abortUpload(ctx context.Context, key, id string) {
+	ctx, cancel := b.within(ctx, 0)
+	defer cancel()
+	_, _ = b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), UploadId: &id}, b.patiently)
+}
+
+// Sweep aborts uploads beneath the prefix that nobody continued for a week, and returns how many there were. They cost money and no list
+// of objects shows them.
+func (b *Bucket) Sweep(ctx context.Context) (int, error) {
+	pages := s3.NewListMultipartUploadsPaginator(b.s3, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix)})
+	n := 0
+	for pages.HasMorePages() {
+		call, cancel := b.within(ctx, 0)
+		page, err := pages.NextPage(call, b.patiently)
+		cancel()
+		if err != nil {
+			return n, b.failed(ctx, err)
+		}
+		for _, u := range page.Uploads {
+			if time.Since(aws.ToTime(u.Initiated)) < staleUpload {
+				continue
+			}
+			key, _ := strings.CutPrefix(aws.ToString(u.Key), b.prefix)
+			b.abortUpload(ctx, key, aws.ToString(u.UploadId))
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,272 @@
+package s3sync
+
+import (
+	"bufio"
+	"io"
+	"iter"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// ManifestKey is where the manifest is, beneath a prefix. Its content is a stream of CBOR items (RFC 8949), compressed with zstd: a header,
+// then the entries in the order of their keys, then a trailer that counts them.
+const ManifestKey = Reserved + "/manifest-v1"
+
+// manifestVersion is of the manifests that this package writes. It reads those up to it.
+const manifestVersion = 1
+
+const manifestFormat = "harvest-manifest"
+
+// What a manifest may at most be: others can write into buckets.
+const (
+	maxEntries = 50_000_000
+	maxXattrs  = 256
+	maxExtents = 1 << 20
+	maxWindow  = 8 << 20 // memory for decompressing
+)
+
+// header is the first item.
+type header struct {
+	Format  string `cbor:"1,keyasint"`
+	Version int    `cbor:"2,keyasint"`
+	Created int64  `cbor:"3,keyasint"` // seconds since 1970
+}
+
+// record is an entry as it is written. A zero Kind is the trailer.
+type record struct {
+	Path    []byte            `cbor:"1,keyasint,omitempty"`
+	Kind    Kind              `cbor:"2,keyasint,omitempty"`
+	Mode    uint32            `cbor:"3,keyasint,omitempty"`
+	UID     uint32            `cbor:"4,keyasint,omitempty"`
+	GID     uint32            `cbor:"5,keyasint,omitempty"`
+	ModTime int64             `cbor:"6,keyasint,omitempty"`
+	Size    int64             `cbor:"7,keyasint,omitempty"`
+	Target  []byte            `cbor:"8,keyasint,omitempty"`
+	Link    []byte            `cbor:"9,keyasint,omitempty"`
+	Xattrs  map[string][]byte `cbor:"10,keyasint,omitempty"`
+	Extents []Extent          `cbor:"11,keyasint,omitempty"`
+	Sparse  bool              `cbor:"12,keyasint,omitempty"` // a sparse file may have no extent at all
+	Key     string            `cbor:"13,keyasint,omitempty"`
+	ETag    string            `cbor:"14,keyasint,omitempty"`
+	CRC     *uint64           `cbor:"15,keyasint,omitempty"`
+	Count   int64             `cbor:"16,keyasint,omitempty"` // of the trailer
+	// Of the state on this machine only.
+	Inode  uint64 `cbor:"20,keyasint,omitempty"`
+	Change int64  `cbor:"21,keyasint,omitempty"`
+}
+
+// manifestWriter writes a manifest. Entries must come in order.
+type manifestWriter struct {
+	z     *zstd.Encoder
+	b     *bufio.Writer
+	enc   *cbor.Encoder
+	local bool // keep what only this machine knows
+	last  string
+	count int64
+}
+
+// newManifestWriter begins a manifest on w, which stays the caller's to close.
+func newManifestWriter(w io.Writer, created int64, local bool) (*manifestWriter, error) {
+	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		return nil, errors.Wrapf(err, "begin a manifest")
+	}
+	b := bufio.NewWriterSize(z, 64<<10)
+	m := &manifestWriter{z: z, b: b, enc: cbor.NewEncoder(b), local: local}
+	return m, errors.Wrapf(m.enc.Encode(header{manifestFormat, manifestVersion, created}), "write a manifest")
+}
+
+func (m *manifestWriter) add(e *Entry) error {
+	place := e.order()
+	if m.count > 0 && before(m.last, place) >= 0 {
+		return errors.Errorf("a manifest's entries are out of order: %q after %q", place, m.last)
+	}
+	m.last = place
+	m.count++
+	r := record{Path: []byte(e.Path), Kind: e.Kind, Mode: e.Mode, UID: e.UID, GID: e.GID, ModTime: e.ModTime, Size: e.Size,
+		Target: []byte(e.Target), Link: []byte(e.Link), Extents: e.Extents, Sparse: e.Extents != nil, Key: e.Key, ETag: e.ETag}
+	if e.HasCRC {
+		r.CRC = &e.CRC
+	}
+	if len(e.Xattrs) > 0 {
+		r.Xattrs = make(map[string][]byte, len(e.Xattrs))
+		for k, v := range e.Xattrs {
+			r.Xattrs[k] = []byte(v)
+		}
+	}
+	if m.local {
+		r.Inode, r.Change = e.Inode, e.Change
+	}
+	return errors.Wrapf(m.enc.Encode(r), "write a manifest")
+}
+
+// flush makes what was added readable, should the program end here.
+func (m *manifestWriter) flush() error {
+	if err := m.b.Flush(); err != nil {
+		return errors.Wrapf(err, "write a manifest")
+	}
+	return errors.Wrapf(m.z.Flush(), "write a manifest")
+}
+
+// close writes the trailer. Without it a manifest is not whole.
+func (m *manifestWriter) close() error {
+	if err := m.enc.Encode(record{Count: m.count}); err != nil {
+		return errors.Wrapf(err, "write a manifest")
+	}
+	if err := m.b.Flush(); err != nil {
+		return errors.Wrapf(err, "write a manifest")
+	}
+	return errors.Wrapf(m.z.Close(), "write a manifest")
+}
+
+// errTorn is what readManifest ends with where a manifest stops before its trailer. What came before is good.
+var errTorn = errors.Newf(errors.Invalid, "the manifest is cut off")
+
+// readManifest yields a manifest's entries in order. The last error, if any, ends it: errTorn, or Invalid for what is no manifest of ours,
+// is damaged or lies. Nothing of it is trusted: each path is one beneath the root, each place comes once and in order.
+func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
+	return func(yield func(*Entry, error) bool) {
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			yield(nil, torn(err))
+			return
+		}
+		defer z.Close()
+		in := &itemReader{r: z}
+		dec := decoder(in)
+		in.next()
+		var h header
+		if err := dec.Decode(&h); err != nil {
+			yield(nil, torn(err))
+			return
+		}
+		if h.Format != manifestFormat {
+			yield(nil, errors.Newf(errors.Invalid, "the manifest is none of Harvest's"))
+			return
+		}
+		if h.Version < 1 || h.Version > manifestVersion {
+			yield(nil, errors.Remedy(errors.Newf(errors.Unsupported, "the manifest has version %d; this Harvest reads up to %d", h.Version, manifestVersion), "use a newer Harvest"))
+			return
+		}
+		last, count := "", int64(0)
+		for {
+			var rec record
+			in.next()
+			if err := dec.Decode(&rec); err != nil {
+				yield(nil, torn(err))
+				return
+			}
+			if rec.Kind == 0 {
+				if rec.Count != count {
+					yield(nil, errors.Newf(errors.Invalid, "the manifest says that it has %d entries, and has %d", rec.Count, count))
+				}
+				return
+			}
+			e, err := rec.entry()
+			if err == nil && count > 0 && before(last, e.order()) >= 0 {
+				err = errors.Newf(errors.Invalid, "the manifest has %.200q after %.200q", e.Path, last)
+			}
+			if err == nil && count >= maxEntries {
+				err = errors.Newf(errors.Exhausted, "the manifest has more than %d entries", maxEntries)
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			last = e.order()
+			count++
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// decoder returns one that takes no more memory than an entry of ours needs.
+func decoder(r io.Reader) *cbor.Decoder {
+	mode, err := cbor.DecOptions{MaxArrayElements: maxExtents, MaxMapPairs: 1024, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
+		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return mode.NewDecoder(r)
+}
+
+// itemReader gives one item no more than an entry may have, so that a small manifest cannot become much memory.
+type itemReader struct {
+	r    io.Reader
+	left int
+}
+
+func (i *itemReader) next() { i.left = 32 << 20 }
+
+func (i *itemReader) Read(p []byte) (int, error) {
+	if i.left <= 0 {
+		return 0, errors.Newf(errors.Exhausted, "an entry is too large")
+	}
+	n, err := i.r.Read(p[:min(len(p), i.left)])
+	i.left -= n
+	return n, err
+}
+
+// torn tells a manifest that ends too early from one that is damaged.
+func torn(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.Join(errTorn, err)
+	}
+	return errors.Explainf(err, errors.Invalid, "the manifest is damaged")
+}
+
+// entry checks a record.
+func (r *record) entry() (*Entry, error) {
+	e := &Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID, ModTime: r.ModTime, Size: r.Size, Target: string(r.Target),
+		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change}
+	bad := func(what string) (*Entry, error) {
+		return nil, errors.Newf(errors.Invalid, "the manifest's entry %.200q has %s", e.Path, what)
+	}
+	switch {
+	case !ValidPath(e.Path) && !(e.Kind == Dir && e.Path == ""):
+		return bad("a path that leaves the volume or names nothing")
+	case e.Kind > Symlink:
+		return bad("an unknown kind")
+	case e.Mode > 0o7777:
+		return bad("a mode that is none")
+	case e.Size < 0 || e.Kind != File && e.Size != 0:
+		return bad("a size that is none")
+	case e.Kind == Symlink && (e.Target == "" || len(e.Target) > 4096):
+		return bad("a target that is none")
+	case e.Link != "" && (!ValidPath(e.Link) || e.Kind != File):
+		return bad("a link that is none")
+	case len(e.Key) > maxKey || len(e.ETag) > 256 || len(r.Xattrs) > maxXattrs:
+		return bad("more than an entry may have")
+	case e.Key != "" && e.Key != hidden("long", e.Path) && e.Key != hidden("sparse", e.Path):
+		return bad("a key that belongs to another")
+	}
+	if r.CRC != nil {
+		e.CRC, e.HasCRC = *r.CRC, true
+	}
+	if len(r.Xattrs) > 0 {
+		e.Xattrs = make(map[string]string, len(r.Xattrs))
+		for k, v := range r.Xattrs {
+			if len(k) > 255 || len(v) > 64<<10 || len(k) < 6 || k[:5] != "user." {
+				return bad("an attribute that is none")
+			}
+			e.Xattrs[k] = string(v)
+		}
+	}
+	if r.Sparse {
+		e.Extents = make([]Extent, 0, len(r.Extents))
+		end := int64(0)
+		for _, x := range r.Extents {
+			if x.Offset < end || x.Length <= 0 || x.Length > e.Size-x.Offset {
+				return bad("extents that are none")
+			}
+			end = x.Offset + x.Length
+			e.Extents = append(e.Extents, x)
+		}
+	}
+	return e, nil
+}

@@ -1,0 +1,215 @@
+package s3sync
+
+import (
+	"context"
+	"iter"
+	"os"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// plan yields what to do with each path, in the order of keys, to do. It holds no more than one entry of each side at a time.
+func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Action) error) error {
+	local := r.local(ctx)
+	both := remote.known && !remote.list && !st.interrupted()
+	baseSeq := st.read()
+	remoteSeq := remote.read(ctx, st.last())
+	if both {
+		// The state is the bucket's manifest: reading it once is enough.
+		baseSeq = func(func(remembered) bool) {}
+	}
+	return merge(local, baseSeq, remoteSeq, func(l *scanned, base *remembered, rem *Entry, rerr error) error {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if rerr != nil {
+			return do(skipped(rem.Path, rerr))
+		}
+		if l != nil && l.err != nil {
+			a := skipped(l.path, l.err)
+			a.remote = rem
+			return do(a)
+		}
+		var le, be *Entry
+		fresh, empty := false, false
+		if l != nil {
+			le, empty = l.Entry, l.empty
+		}
+		if base != nil {
+			be, fresh = base.Entry, base.fresh
+		} else if both {
+			be = rem
+		}
+		if le == nil && rem == nil {
+			return nil // both sides deleted it
+		}
+		if !r.concerns(le, rem) {
+			return do(Action{Op: Keep, Path: pathOf(le, rem), local: le, remote: rem})
+		}
+		a := decide(r.p, le, be, rem, fresh)
+		a.empty = empty
+		r.replaced(&a)
+		return do(a)
+	})
+}
+
+// interrupted reports whether an earlier sync left work that no manifest knows.
+func (s *state) interrupted() bool {
+	for range readFile(s.file(stateBefore)) {
+		return true
+	}
+	return false
+}
+
+// last yields what the last whole sync remembered. A state that cannot be read ends with errState, and is forgotten.
+func (s *state) last() iter.Seq2[*Entry, error] {
+	return func(yield func(*Entry, error) bool) {
+		for e, err := range readFile(s.file(stateEntries)) {
+			if err != nil {
+				s.forget()
+				yield(nil, errors.Join(errState, err))
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// errState is a state on this machine that is damaged. The next attempt does without.
+var errState = errors.Newf(errors.Unavailable, "what this machine remembers of the last sync is damaged")
+
+// forget makes the state that of a first sync.
+func (s *state) forget() {
+	for _, name := range []string{stateETag, stateEntries, stateBefore, statePartial} {
+		_ = os.Remove(s.file(name))
+	}
+}
+
+func pathOf(entries ...*Entry) string {
+	for _, e := range entries {
+		if e != nil {
+			return e.Path
+		}
+	}
+	return ""
+}
+
+// concerns reports whether the sync is about a path: always, unless Only says otherwise. The directories above are part of it.
+func (r *run) concerns(local, remote *Entry) bool {
+	only, e := r.o.Only, local
+	if e == nil {
+		e = remote
+	}
+	return only == "" || e.Path == only || strings.HasPrefix(e.Path, only+"/") || e.Kind == Dir && strings.HasPrefix(only, e.Path+"/")
+}
+
+// local yields the volume's entries, with hard links known as such and without files that are not whole.
+func (r *run) local(ctx context.Context) iter.Seq[scanned] {
+	return func(yield func(scanned) bool) {
+		for s := range r.t.scan(ctx) {
+			if s.err == nil && temporary(s.Path) {
+				continue
+			}
+			if s.err == nil && s.Kind == File && s.nlink > 1 {
+				id := [2]uint64{s.Inode, r.t.dev}
+				if first, ok := r.links[id]; ok {
+					s.Link = first
+				} else {
+					r.links[id] = s.Path
+				}
+			}
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// replaced handles a path of the bucket whose name is something of another kind in the volume: what goes up takes its place. A file must
+// be gone before others can be beneath its name, since many servers keep objects as files.
+func (r *run) replaced(a *Action) {
+	if a.local != nil || a.remote == nil || r.o.Direction == Down || a.Op != Keep && a.Op != DeleteRemote {
+		return
+	}
+	here, err := r.t.lstat(a.Path)
+	if err != nil || here == nil && !r.t.shadowed(a.Path) {
+		return
+	}
+	a.Op = DeleteRemote
+	a.first = here != nil && here.Kind == Dir
+}
+
+// merge walks three ordered streams at once, and calls do for each place with what they have there. An error of the bucket's stream with
+// an entry belongs to that key; without one it ends all.
+func merge(local iter.Seq[scanned], base iter.Seq[remembered], remote iter.Seq2[*Entry, error], do func(*scanned, *remembered, *Entry, error) error) error {
+	nextLocal, stopLocal := iter.Pull(local)
+	defer stopLocal()
+	nextBase, stopBase := iter.Pull(base)
+	defer stopBase()
+	nextRemote, stopRemote := iter.Pull2(remote)
+	defer stopRemote()
+	l, moreLocal := nextLocal()
+	b, moreBase := nextBase()
+	e, rerr, moreRemote := nextRemote()
+	for moreLocal || moreBase || moreRemote {
+		if rerr != nil && (e == nil || errors.Is(rerr, errTorn)) {
+			return rerr
+		}
+		var places [3]string
+		least, found := "", false
+		see := func(i int, place string) {
+			places[i] = place
+			if !found || before(place, least) < 0 {
+				least, found = place, true
+			}
+		}
+		if moreLocal {
+			see(0, l.place())
+		}
+		if moreBase {
+			see(1, b.order())
+		}
+		if moreRemote {
+			place := ""
+			if rerr != nil {
+				place = e.Path // the key itself
+			} else {
+				place = e.order()
+			}
+			see(2, place)
+		}
+		var lp *scanned
+		var bp *remembered
+		var ep *Entry
+		var ferr error
+		if moreLocal && places[0] == least {
+			cur := l
+			lp = &cur
+			l, moreLocal = nextLocal()
+		}
+		if moreBase && places[1] == least {
+			cur := b
+			bp = &cur
+			b, moreBase = nextBase()
+		}
+		if moreRemote && places[2] == least {
+			ep, ferr = e, rerr
+			e, rerr, moreRemote = nextRemote()
+		}
+		if err := do(lp, bp, ep, ferr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place is the order of what was scanned, or of what could not be.
+func (s *scanned) place() string {
+	if s.err != nil {
+		return EncodePath(s.path)
+	}
+	return s.order()
+}

@@ -1,0 +1,286 @@
+package s3sync
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	smithy "github.com/aws/smithy-go"
+	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// unsigned is what stands for a body's hash in a signature. Bodies are protected by their CRC, which is signed, and by TLS.
+const unsigned = "UNSIGNED-PAYLOAD"
+
+// checksumHeader carries a CRC-64/NVME, big-endian in base64 (AWS's "full object" checksum).
+const checksumHeader = "X-Amz-Checksum-Crc64nvme"
+
+// request is one of the few calls of which there are many: an object or a part up or down. The rest goes through the SDK, whose cost
+// per call is several times this one's.
+type request struct {
+	method string
+	key    string // relative to the prefix
+	query  url.Values
+	header http.Header
+	body   []byte
+	crc    *uint64 // of the body
+}
+
+// response is what came back; its body is read whole into buf, or as much of it as there is.
+type response struct {
+	header http.Header
+	status int
+	body   []byte
+}
+
+// do sends r until it succeeds, is refused, or patience ends. What the answer holds goes into buf, which is large enough or nil.
+func (b *Bucket) do(ctx context.Context, r request, buf []byte) (*response, error) {
+	end := time.Now().Add(b.loc.Patience)
+	for attempt := 1; ; attempt++ {
+		res, err := b.once(ctx, r, buf)
+		if err == nil {
+			return res, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if b.corrected(err) && attempt < 3 {
+			continue
+		}
+		if !b.retry.IsErrorRetryable(err) && !cut(err) {
+			return nil, b.explain(err)
+		}
+		delay, derr := b.retry.RetryDelay(attempt, err)
+		if derr != nil || time.Now().Add(delay).After(end) {
+			return nil, b.explain(err)
+		}
+		if err := wait(ctx, delay); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// cut reports whether a connection ended too early, or what it brought was damaged.
+func cut(err error) bool {
+	var u *url.Error
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, errDamaged) || errors.Is(err, errSilent) || errors.As(err, &u)
+}
+
+// errDamaged is what arrives with another checksum than it left with.
+var errDamaged = errors.Newf(errors.Unavailable, "S3 sent other bytes than were stored")
+
+func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, error) {
+	u := *b.base
+	u.Path = strings.TrimSuffix(u.Path, "/") + "/" + b.prefix + r.key
+	u.RawPath = strings.TrimSuffix(b.base.EscapedPath(), "/") + "/" + escapeKey(b.prefix+r.key)
+	u.RawQuery = strings.ReplaceAll(r.query.Encode(), "+", "%20")
+	req := (&http.Request{Method: r.method, URL: &u, Host: u.Host, Header: make(http.Header, 16), ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	for k, v := range r.header {
+		req.Header[k] = v
+	}
+	if r.body != nil {
+		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(r.body)), int64(len(r.body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.body)), nil }
+		if len(r.body) == 0 {
+			req.Body = http.NoBody
+		}
+	}
+	if r.crc != nil {
+		req.Header.Set(checksumHeader, encodeCRC(*r.crc))
+	}
+	req.Header.Set("X-Amz-Content-Sha256", unsigned)
+	creds, err := b.creds.Retrieve(ctx)
+	if err != nil {
+		return nil, noCredentials(err)
+	}
+	if creds.HasKeys() {
+		if err := b.signer.SignHTTP(ctx, creds, req, unsigned, "s3", b.region, time.Now().Add(time.Duration(b.skew.Load()))); err != nil {
+			return nil, errors.Wrapf(err, "sign a request")
+		}
+	}
+	// A server that takes a request and never answers is one that is away.
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute+time.Duration(len(r.body)+len(buf))*20*time.Microsecond, errSilent)
+	defer cancel()
+	res, err := b.http.Do(req.WithContext(ctx))
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			return nil, errSilent
+		}
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode >= 300 && res.StatusCode != http.StatusNotModified {
+		return nil, refusal(res)
+	}
+	out := &response{header: res.Header, status: res.StatusCode}
+	if r.method == http.MethodHead {
+		return out, nil
+	}
+	if buf == nil {
+		_, err := io.Copy(io.Discard, io.LimitReader(res.Body, 1<<20))
+		return out, err
+	}
+	if res.ContentLength > int64(len(buf)) {
+		return nil, errChangedObject
+	}
+	n, err := io.ReadFull(res.Body, buf)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+		if res.ContentLength >= 0 && int64(n) < res.ContentLength {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	out.body = buf[:n]
+	return out, err
+}
+
+// errChangedObject is an object that is not the one that was planned for.
+var errChangedObject = errors.Newf(errors.Conflict, "somebody else changed it in the bucket meanwhile")
+
+// errSilent is a server that does not answer.
+var errSilent = errors.Newf(errors.Unavailable, "S3 does not answer")
+
+// escapeKey encodes a key as signatures of S3 want it: all but unreserved characters and slashes.
+func escapeKey(key string) string {
+	var b strings.Builder
+	for i := range len(key) {
+		switch c := key[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-_.~/", c) >= 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+func encodeCRC(crc uint64) string {
+	var raw [8]byte
+	binary.BigEndian.PutUint64(raw[:], crc)
+	return base64.StdEncoding.EncodeToString(raw[:])
+}
+
+func decodeCRC(text string) (uint64, bool) {
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(raw) != 8 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(raw), true
+}
+
+// serverError is what a server answered instead of what it was asked for.
+type serverError struct {
+	status int
+	code   string
+	text   string
+	region string // where it says that the bucket is
+	date   time.Time
+}
+
+func (e *serverError) Error() string {
+	return fmt.Sprintf("S3 answered %d %s: %s", e.status, e.code, e.text)
+}
+
+// HTTPStatusCode, ErrorCode, ErrorMessage and the like are how the SDK's rules of retrying see an error.
+func (e *serverError) HTTPStatusCode() int           { return e.status }
+func (e *serverError) ErrorCode() string             { return e.code }
+func (e *serverError) ErrorMessage() string          { return e.text }
+func (e *serverError) ErrorFault() smithy.ErrorFault { return smithy.FaultUnknown }
+
+func refusal(res *http.Response) error {
+	e := &serverError{status: res.StatusCode, code: http.StatusText(res.StatusCode), region: res.Header.Get("X-Amz-Bucket-Region")}
+	e.date, _ = http.ParseTime(res.Header.Get("Date"))
+	body, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
+	var doc struct{ Code, Message, Region string }
+	if xml.Unmarshal(body, &doc) == nil && doc.Code != "" {
+		e.code, e.text = doc.Code, doc.Message
+		if doc.Region != "" {
+			e.region = doc.Region
+		}
+	}
+	return e
+}
+
+// corrected notices a clock that is off, and corrects for it.
+func (b *Bucket) corrected(err error) bool {
+	var e *serverError
+	if !errors.As(err, &e) || e.date.IsZero() {
+		return false
+	}
+	off := time.Until(e.date) - time.Duration(b.skew.Load())
+	// A HEAD is refused without words; S3 allows a quarter of an hour.
+	if wordless := e.status == http.StatusForbidden && e.text == "" && off.Abs() > 10*time.Minute; e.code != "RequestTimeTooSkewed" && !wordless {
+		return false
+	}
+	b.skew.Store(int64(time.Until(e.date)))
+	return true
+}
+
+// put stores an object and returns its ETag.
+func (b *Bucket) put(ctx context.Context, key string, body []byte, crc uint64, header http.Header) (string, error) {
+	res, err := b.do(ctx, request{method: http.MethodPut, key: key, header: header, body: body, crc: &crc}, nil)
+	if err != nil {
+		return "", err
+	}
+	return unquote(res.header.Get("ETag")), nil
+}
+
+// get reads length bytes of an object from offset on, into buf. The object must be the one with the ETag, if any.
+func (b *Bucket) get(ctx context.Context, key, etag string, offset, length, size int64, buf []byte) (*response, error) {
+	r := request{method: http.MethodGet, key: key, header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}}
+	if etag != "" {
+		r.header.Set("If-Match", `"`+etag+`"`)
+	}
+	if length == 0 && size > 0 {
+		return &response{header: http.Header{}}, nil
+	}
+	if length != size {
+		r.header.Set("Range", "bytes="+strconv.FormatInt(offset, 10)+"-"+strconv.FormatInt(offset+length-1, 10))
+	}
+	end := time.Now().Add(b.loc.Patience)
+	for attempt := 1; ; attempt++ {
+		res, err := b.do(ctx, r, buf[:length])
+		if err != nil {
+			return nil, err
+		}
+		if int64(len(res.body)) != length {
+			return nil, errChangedObject
+		}
+		want, ok := decodeCRC(res.header.Get(checksumHeader))
+		if length != size || !ok || want == crc64nvme.Checksum(res.body) || res.header.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
+			return res, nil
+		}
+		if attempt == 3 || time.Now().After(end) {
+			return nil, errDamaged
+		}
+	}
+}
+
+// head asks for an object's headers. NotFound if there is none.
+func (b *Bucket) head(ctx context.Context, key string) (*response, error) {
+	return b.do(ctx, request{method: http.MethodHead, key: key, header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}}, nil)
+}
+
+func unquote(etag string) string { return strings.Trim(strings.TrimPrefix(etag, "W/"), `"`) }

@@ -1,0 +1,241 @@
+package s3sync
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"iter"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// state is what this machine remembers of one place: the entries of the last sync with the inodes they had here, and which manifest they
+// belong to. While a sync runs, it is also where the next of both are written.
+type state struct {
+	dir  string
+	temp bool // nobody asked to remember
+	etag string
+
+	entries  *os.File // being written: the next state
+	stateOut *manifestWriter
+	manifest *os.File // being written: the next manifest
+	out      *manifestWriter
+	changed  bool // the bucket's manifest must be written
+	flushed  time.Time
+	done     bool
+}
+
+// Files of a state.
+const (
+	stateEntries = "entries"          // a manifest with inodes
+	stateETag    = "etag"             // of the bucket's manifest that belongs to it
+	statePartial = "entries.partial"  // of a sync under way, or interrupted
+	stateBefore  = "entries.before"   // of one interrupted earlier, while the next is under way
+	stateNext    = "manifest.next"    //
+	stateRemote  = "manifest.fetched" //
+	stateUploads = "uploads"          // large files on their way
+)
+
+// openState opens what dir remembers of a place, and removes what an interrupted sync left that is of no use.
+func openState(dir, place string) (*state, error) {
+	s := &state{}
+	if dir == "" {
+		temp, err := os.MkdirTemp("", "harvest-s3-")
+		if err != nil {
+			return nil, errors.Wrapf(err, "make a directory for the state of a sync")
+		}
+		s.dir, s.temp = temp, true
+	} else {
+		sum := sha256.Sum256([]byte(place))
+		s.dir = filepath.Join(dir, hex.EncodeToString(sum[:12]))
+		if err := os.MkdirAll(s.dir, 0o700); err != nil {
+			return nil, errors.Wrapf(err, "make a directory for the state of a sync")
+		}
+	}
+	raw, err := os.ReadFile(s.file(stateETag))
+	if err != nil && !errors.IsNotExist(err) {
+		return nil, errors.Wrapf(err, "read the state of a sync")
+	}
+	s.etag = string(raw)
+	// What an interrupted sync had done is known from now on by another name, until this one has got as far.
+	if err := s.keepPartial(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *state) file(name string) string { return filepath.Join(s.dir, name) }
+
+// keepPartial makes the partial state of an interrupted sync the one before, if it got further than the one that is there.
+func (s *state) keepPartial() error {
+	old, err := os.Stat(s.file(statePartial))
+	if errors.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return errors.Wrapf(err, "read the state of a sync")
+	}
+	if before, err := os.Stat(s.file(stateBefore)); err == nil && before.Size() > old.Size() {
+		return errors.Wrapf(os.Remove(s.file(statePartial)), "read the state of a sync")
+	}
+	return errors.Wrapf(os.Rename(s.file(statePartial), s.file(stateBefore)), "read the state of a sync")
+}
+
+// remembered is an entry of the state. Fresh ones come from a sync that was interrupted before it wrote a manifest.
+type remembered struct {
+	*Entry
+	fresh bool
+}
+
+// read yields what is remembered, in order: what an interrupted sync got done, then what the last whole one knew beyond. A state that
+// cannot be read is none: everything is compared anew.
+func (s *state) read() iter.Seq[remembered] {
+	return func(yield func(remembered) bool) {
+		last := ""
+		for e, err := range readFile(s.file(stateBefore)) {
+			if err != nil {
+				break
+			}
+			if last = e.order(); !yield(remembered{e, true}) {
+				return
+			}
+		}
+		for e, err := range readFile(s.file(stateEntries)) {
+			if err != nil {
+				return
+			}
+			if last != "" && before(e.order(), last) <= 0 {
+				continue
+			}
+			if !yield(remembered{e, false}) {
+				return
+			}
+		}
+	}
+}
+
+// readFile yields the entries of a manifest on disk.
+func readFile(path string) iter.Seq2[*Entry, error] {
+	return func(yield func(*Entry, error) bool) {
+		f, err := os.Open(path)
+		if err != nil {
+			if !errors.IsNotExist(err) {
+				yield(nil, errors.Wrapf(err, "read %s", filepath.Base(path)))
+			}
+			return
+		}
+		defer f.Close()
+		for e, err := range readManifest(bufio.NewReaderSize(f, 64<<10)) {
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// begin starts the next state and manifest.
+func (s *state) begin() error {
+	now := time.Now()
+	var err error
+	if s.entries, err = os.OpenFile(s.file(statePartial), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	if s.stateOut, err = newManifestWriter(s.entries, now.Unix(), true); err != nil {
+		return err
+	}
+	if s.manifest, err = os.OpenFile(s.file(stateNext), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+		return errors.Wrapf(err, "write a manifest")
+	}
+	s.out, err = newManifestWriter(s.manifest, now.Unix(), false)
+	s.flushed = now
+	return err
+}
+
+// add writes down what became of a job.
+func (s *state) add(j *job) error {
+	if s.out == nil {
+		if err := s.begin(); err != nil {
+			return err
+		}
+	}
+	e := j.out
+	if j.err != nil || j.Op == Skip {
+		e = j.remote // as it was
+	}
+	if e != j.remote && (e == nil || j.remote == nil || !e.sameRecord(j.remote)) {
+		s.changed = true
+	}
+	if e == nil || e.Path == "" {
+		return nil
+	}
+	if err := s.stateOut.add(e); err != nil {
+		return err
+	}
+	if time.Since(s.flushed) > time.Second {
+		s.flushed = time.Now()
+		if err := s.stateOut.flush(); err != nil {
+			return err
+		}
+	}
+	return s.out.add(e)
+}
+
+// commit puts the new manifest into the bucket if anything in it is new, and then remembers it.
+func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
+	if s.out == nil {
+		if err := s.begin(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.out.close(), s.stateOut.close()); err != nil {
+		return err
+	}
+	etag := remote.etag
+	if r.o.Direction != Down && (s.changed || remote.healed || remote.b != r.b) {
+		var err error
+		if etag, err = r.b.putManifest(ctx, s.manifest, remote); err != nil {
+			return err
+		}
+	}
+	if s.temp {
+		return nil
+	}
+	if err := s.entries.Sync(); err != nil {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	// Until the tag is there, the entries belong to no manifest, and the next sync reads the bucket's.
+	if err := os.Remove(s.file(stateETag)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	if err := os.Rename(s.file(statePartial), s.file(stateEntries)); err != nil {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	if err := os.Remove(s.file(stateBefore)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	s.done = true
+	return errors.Wrapf(os.WriteFile(s.file(stateETag), []byte(etag), 0o600), "write the state of a sync")
+}
+
+// close ends the writing. What a sync under way had done stays for the next.
+func (s *state) close() {
+	if s.stateOut != nil && !s.done {
+		_ = s.stateOut.flush()
+	}
+	for _, f := range []*os.File{s.entries, s.manifest} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	if s.temp {
+		_ = os.RemoveAll(s.dir)
+		return
+	}
+	for _, name := range []string{stateNext, stateRemote} {
+		_ = os.Remove(s.file(name))
+	}
+}

@@ -1,0 +1,385 @@
+package s3sync
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// workers is how many requests are under way at most: enough for a server that answers after 20 ms (design: s3.md), with
+// maxInFlight bounding what they hold.
+const workers = 128
+
+// maxInFlight bounds the bytes of bodies in memory, all files together.
+const maxInFlight = 64 << 20
+
+// ahead is how many paths may be finished before the first of them is; it bounds memory, and what an interrupted sync does again.
+const ahead = 4096
+
+// Options of a Sync.
+type Options struct {
+	Direction Direction
+	// Mirror deletes on the side that changes what the other does not have. Without it nothing is deleted (2.1), save by Both,
+	// which takes over deletions.
+	Mirror bool
+	// Conflicts is for Both; "" is KeepBoth.
+	Conflicts Conflicts
+	// State is a directory, outside of the tree, in which this machine remembers the last sync with this place; made if missing. With
+	// "" nothing is remembered: unchanged files are told by size and time, and Both treats what differs as changed on both sides.
+	State string
+	// List asks the bucket for all its objects, and sees what others changed there. Without it a manifest is trusted where there is one.
+	List bool
+	// Contents compares what files hold, and not only their sizes and times.
+	Contents bool
+	// Owners gives restored files the users and groups they had, if the process may.
+	Owners bool
+	// SetID restores the setuid and setgid bits: only for buckets that nobody else writes into.
+	SetID bool
+	// Only limits a sync to what is beneath this path of the tree (3.3); "" is all. Deletions stay beneath it too.
+	Only string
+	// Plan is called for each action but Keep before anything is done, and DryRun ends there.
+	Plan   func(Action)
+	DryRun bool
+	// Progress is called about ten times a second with what was done so far, and at the end. It must not block.
+	Progress func(Stats)
+
+	// from is another prefix that has the version before: what is the same is copied there, and not sent.
+	from *Bucket
+	// version says that the prefix is one of several versions of the same files.
+	version bool
+}
+
+// Stats is what a sync did (2.6).
+type Stats struct {
+	Files    int64         `json:"files"`       // sent or received whole
+	Bytes    int64         `json:"bytes"`       // of them
+	Updated  int64         `json:"updated"`     // only their metadata changed
+	Skipped  int64         `json:"skipped"`     // the same on both sides
+	Deleted  int64         `json:"deleted"`     //
+	Failed   int64         `json:"failed"`      // Failures has the first of them
+	Conflict int64         `json:"conflicts"`   // changed on both sides
+	Duration time.Duration `json:"duration_ns"` //
+	Failures []Failure     `json:"failures,omitempty"`
+	// Conflicts says what was decided, for the first thousand.
+	Conflicts []Failure `json:"decided,omitempty"`
+}
+
+// Failure is a path and what happened to it.
+type Failure struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// maxNamed is how many failures are named.
+const maxNamed = 1000
+
+// Rate is bytes a second.
+func (s Stats) Rate() float64 {
+	if s.Duration <= 0 {
+		return 0
+	}
+	return float64(s.Bytes) / s.Duration.Seconds()
+}
+
+// String is one line for people.
+func (s Stats) String() string {
+	text := fmt.Sprintf("%d files, %d bytes in %s; %d unchanged", s.Files, s.Bytes, s.Duration.Round(time.Millisecond), s.Skipped)
+	for _, more := range []struct {
+		n    int64
+		what string
+	}{{s.Updated, "updated"}, {s.Deleted, "deleted"}, {s.Conflict, "in conflict"}, {s.Failed, "failed"}} {
+		if more.n > 0 {
+			text += fmt.Sprintf(", %d %s", more.n, more.what)
+		}
+	}
+	return text
+}
+
+// run is a sync under way.
+type run struct {
+	b     *Bucket
+	t     *Tree
+	o     Options
+	p     policy
+	sem   *semaphore.Weighted
+	start time.Time
+
+	mu    sync.Mutex // guards what follows
+	stats Stats
+
+	links map[[2]uint64]string // inode to the first of its paths
+	above []*Entry             // the directories that the last path is in and that stay
+	dirs  []*Entry             // whose metadata is set when all is in them
+	later []*job               // hard links
+	gone  []*Entry             // local directories to remove, parents first
+	// removed are keys to delete when the new manifest is there.
+	removed []string
+}
+
+// Sync makes one side like the other, and returns what it did. Paths that fail are in the statistics, with the reason, and the rest is
+// done all the same; the error is for what ends a sync: a bucket that cannot be read, no space for the state, or the context. An
+// interrupted sync is continued by the next one with the same State.
+//
+// Conflict is returned where another sync to the same place ended meanwhile three times over.
+func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
+	if err := o.check(); err != nil {
+		return Stats{}, err
+	}
+	var stats Stats
+	for attempt := 1; ; attempt++ {
+		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), start: time.Now(), links: map[[2]uint64]string{},
+			p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents}}
+		err := r.sync(ctx)
+		stats = r.finished()
+		if !errors.Is(err, errOvertaken) && !errors.Is(err, errState) || attempt == 3 {
+			return stats, err
+		}
+	}
+}
+
+func (o *Options) check() error {
+	switch o.Direction {
+	case Up, Down, Both:
+	default:
+		return errors.Newf(errors.Invalid, "%q is no direction: use %s, %s or %s", o.Direction, Up, Down, Both)
+	}
+	switch o.Conflicts {
+	case "":
+		o.Conflicts = KeepBoth
+	case KeepBoth, KeepNewer, KeepLocal, KeepRemote:
+	default:
+		return errors.Newf(errors.Invalid, "%q is no policy for conflicts: use %s, %s, %s or %s", o.Conflicts, KeepBoth, KeepNewer, KeepLocal, KeepRemote)
+	}
+	if o.Only != "" && !ValidPath(o.Only) {
+		return errors.Newf(errors.Invalid, "%.200q is no path beneath the volume", o.Only)
+	}
+	return nil
+}
+
+// errOvertaken is what happens to a sync whose manifest another one replaced meanwhile.
+var errOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"), "sync again")
+
+func (r *run) finished() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.Duration = time.Since(r.start)
+	return r.stats
+}
+
+// count changes the statistics.
+func (r *run) count(change func(*Stats)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.stats)
+}
+
+// fail notes that a path failed.
+func (r *run) fail(path string, err error) {
+	r.count(func(s *Stats) {
+		s.Failed++
+		if len(s.Failures) < maxNamed {
+			s.Failures = append(s.Failures, Failure{path, errors.Message(err), errors.RemedyOf(err)})
+		}
+	})
+}
+
+// job is an action on its way.
+type job struct {
+	Action
+	out  *Entry // what the bucket has of the path now, and the volume; nil if neither
+	err  error
+	done chan struct{}
+}
+
+// sync does all.
+func (r *run) sync(ctx context.Context) error {
+	st, err := openState(r.o.State, r.home())
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	source := r.b
+	if r.o.from != nil {
+		source = r.o.from
+	}
+	remote, err := source.contents(ctx, st, r.o.List)
+	if err != nil {
+		return err
+	}
+	defer remote.close()
+	if r.o.DryRun {
+		return r.plan(ctx, st, remote, func(a Action) error {
+			r.announce(a)
+			return nil
+		})
+	}
+	stop := r.report()
+	defer stop()
+	if err := r.apply(ctx, st, remote); err != nil {
+		return err
+	}
+	if err := r.finishLocal(ctx); err != nil {
+		return err
+	}
+	if err := st.commit(ctx, r, remote); err != nil {
+		return err
+	}
+	return r.deleteRemote(ctx)
+}
+
+// home is what the state of this machine is kept for: the prefix of all versions where there are several.
+func (r *run) home() string {
+	prefix := r.b.prefix
+	if r.o.from != nil || r.o.version {
+		prefix = parent(strings.TrimSuffix(prefix, "/")) + "/*"
+	}
+	return r.b.base.String() + "\x00" + prefix
+}
+
+// announce shows an action, and counts it where nothing else will happen.
+func (r *run) announce(a Action) {
+	if a.Op != Keep && r.o.Plan != nil {
+		r.o.Plan(a)
+	}
+	if !r.o.DryRun {
+		return
+	}
+	if a.Op == Skip {
+		r.fail(a.Path, a.Err)
+		return
+	}
+	r.count(func(s *Stats) { s.add(&a) })
+}
+
+// add counts an action that was done.
+func (s *Stats) add(a *Action) {
+	switch a.Op {
+	case Keep:
+		s.Skipped++
+	case Upload, Download:
+		if a.Kind != Dir {
+			s.Files++
+			s.Bytes += a.Size
+		}
+	case UpdateRemote, UpdateLocal:
+		s.Updated++
+	case DeleteRemote, DeleteLocal:
+		s.Deleted++
+	}
+	if a.Conflict != "" {
+		s.Conflict++
+		if len(s.Conflicts) < maxNamed {
+			s.Conflicts = append(s.Conflicts, Failure{Path: a.Path, Reason: a.Conflict})
+		}
+	}
+}
+
+// report calls Progress until what it returns is called.
+func (r *run) report() func() {
+	if r.o.Progress == nil {
+		return func() {}
+	}
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				r.o.Progress(r.finished())
+				return
+			case <-tick.C:
+				r.o.Progress(r.finished())
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
+}
+
+// apply carries the plan out: what can be done at once here, the rest by workers; results are written down in order.
+func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
+	g, ctx := errgroup.WithContext(ctx)
+	work, order := make(chan *job), make(chan *job, ahead)
+	g.Go(func() error {
+		defer close(order)
+		defer close(work)
+		return r.plan(ctx, st, remote, func(a Action) error {
+			r.announce(a)
+			j := &job{Action: a}
+			r.atOnce(ctx, j)
+			if j.done != nil {
+				select {
+				case work <- j:
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
+			select {
+			case order <- j:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+	})
+	for range workers {
+		g.Go(func() error {
+			for j := range work {
+				r.transfer(ctx, j)
+				close(j.done)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error { return r.write(ctx, st, order) })
+	return g.Wait()
+}
+
+// write takes finished jobs in order into the new manifest and the new state.
+func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
+	for j := range order {
+		if j.done != nil {
+			select {
+			case <-j.done:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if j.err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if fatal(j.err) {
+			return j.err
+		}
+		if j.err != nil {
+			r.fail(j.Path, j.err)
+		} else if j.Op != Skip {
+			r.count(func(s *Stats) { s.add(&j.Action) })
+		}
+		if err := st.add(j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fatal reports whether an error will happen to all that follows: then a sync ends, and is continued later.
+func fatal(err error) bool {
+	switch errors.KindOf(err) {
+	case errors.Unauthenticated, errors.Unavailable, errors.Canceled:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,905 @@
+package s3sync
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// snapshot describes a tree independently of the code under test: one line for each path.
+func snapshot(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	inodes := map[uint64]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, path)
+		if rel == "." {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		line := fmt.Sprintf("%v uid %d gid %d", info.Mode(), st.Uid, st.Gid)
+		line += fmt.Sprintf(" mtime %d", info.ModTime().UnixNano())
+		switch {
+		case info.Mode().IsRegular():
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			line += fmt.Sprintf(" size %d sha %x", info.Size(), sha256.Sum256(content))
+			if st.Nlink > 1 {
+				if first, ok := inodes[st.Ino]; ok {
+					line += " link to " + first
+				} else {
+					inodes[st.Ino] = rel
+				}
+			}
+			buf := make([]byte, 4096)
+			if n, err := unix.Llistxattr(path, buf); err == nil && n > 0 {
+				names := strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00")
+				slices.Sort(names)
+				for _, name := range names {
+					value := make([]byte, 4096)
+					n, _ := unix.Lgetxattr(path, name, value)
+					line += fmt.Sprintf(" %s=%q", name, value[:n])
+				}
+			}
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, _ := os.Readlink(path)
+			line += " -> " + target
+		}
+		all[rel] = line
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func sameTrees(t *testing.T, a, b string) {
+	t.Helper()
+	got, want := snapshot(t, b), snapshot(t, a)
+	for _, path := range slices.Sorted(maps.Keys(want)) {
+		if got[path] != want[path] {
+			t.Errorf("%q:\n  have %s\n  want %s", path, got[path], want[path])
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[path]; !ok {
+			t.Errorf("%q should not be there: %s", path, got[path])
+		}
+	}
+}
+
+var someTime = time.Date(2024, 2, 29, 12, 34, 56, 123456789, time.UTC)
+
+// write makes a file, with the directories above it.
+func write(t *testing.T, dir, path, content string) {
+	t.Helper()
+	full := filepath.Join(dir, path)
+	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(full, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// richTree has one of everything.
+func richTree(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, "readme.md", "# hello\n")
+	write(t, dir, "empty", "")
+	write(t, dir, "src/main.go", "package main\n")
+	write(t, dir, "src/deep/er/file", strings.Repeat("x", 70_000))
+	write(t, dir, "a-b", "1")
+	write(t, dir, "a/b", "2")
+	write(t, dir, "a0", "3")
+	write(t, dir, "name with spaces & ünï+code %41 %~41 ?#.txt", "4")
+	write(t, dir, "bad\xff\xfeutf8", "5")
+	write(t, dir, "new\nline\x01", "6")
+	write(t, dir, "e\u0301", "nfd")
+	write(t, dir, "\u00e9", "nfc")
+	write(t, dir, "CASE", "upper")
+	write(t, dir, "case", "lower")
+	write(t, dir, ".harvest/own", "a directory of the volume's own")
+	write(t, dir, ".harvester", "not reserved")
+	write(t, dir, "run.sh", "#!/bin/sh\n")
+	write(t, dir, strings.Repeat("long/", 60)+strings.Repeat("n", 200), "300 levels")
+	write(t, dir, strings.Repeat("very-long-name-of-a-directory/", 40)+"x", "a key of 1200 bytes")
+	big := make([]byte, 20<<20)
+	for i := range big {
+		big[i] = byte(i * 7 >> 3)
+	}
+	write(t, dir, "big.bin", string(big))
+	must(t, os.Chmod(filepath.Join(dir, "run.sh"), 0o755))
+	must(t, os.Mkdir(filepath.Join(dir, "hollow"), 0o700))
+	must(t, os.Mkdir(filepath.Join(dir, "hollow/within"), 0o755))
+	must(t, os.Symlink("src/main.go", filepath.Join(dir, "link")))
+	must(t, os.Symlink("/etc/shadow", filepath.Join(dir, "outside")))
+	must(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	must(t, os.Symlink("nowhere/at all", filepath.Join(dir, "src/dangling")))
+	must(t, os.Link(filepath.Join(dir, "readme.md"), filepath.Join(dir, "src/readme-too")))
+	must(t, os.Link(filepath.Join(dir, "readme.md"), filepath.Join(dir, "zz")))
+	must(t, unix.Setxattr(filepath.Join(dir, "empty"), "user.colour", []byte("blue\x00"), 0))
+	if os.Geteuid() == 0 {
+		must(t, os.Chown(filepath.Join(dir, "a/b"), 1234, 4321))
+		must(t, os.Lchown(filepath.Join(dir, "link"), 1234, 4321))
+	}
+	must(t, os.Chmod(filepath.Join(dir, "case"), 0o4711))
+	sparse, err := os.Create(filepath.Join(dir, "sparse"))
+	must(t, err)
+	_, err = sparse.WriteAt([]byte("in the middle"), 100<<20)
+	must(t, err)
+	must(t, sparse.Truncate(200<<20))
+	must(t, sparse.Close())
+	age(t, dir)
+	return dir
+}
+
+// age gives all that is in a tree a time of its own.
+func age(t *testing.T, dir string) {
+	t.Helper()
+	var paths []string
+	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	}))
+	for i := len(paths) - 1; i >= 0; i-- {
+		at := unix.NsecToTimespec(someTime.Add(time.Duration(i) * time.Hour).UnixNano())
+		must(t, unix.UtimesNanoAt(unix.AT_FDCWD, paths[i], []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
+	}
+}
+
+func mustSync(t *testing.T, dir string, b *Bucket, o Options) Stats {
+	t.Helper()
+	stats, err := Sync(t.Context(), openTree(t, dir), b, o)
+	if err != nil {
+		t.Fatalf("Sync %s: %v", o.Direction, err)
+	}
+	for _, f := range stats.Failures {
+		t.Errorf("Sync %s: %q: %s", o.Direction, f.Path, f.Reason)
+	}
+	return stats
+}
+
+// mission: 2.1, 2.2, 2.3, 2.6, 3.1, 3.2, D1, D2
+func TestRoundTrip(t *testing.T) {
+	dir := richTree(t)
+	b := openBucket(t, location(t))
+	up := mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
+	t.Log(up)
+	back := t.TempDir()
+	down := mustSync(t, back, b, Options{Direction: Down, State: t.TempDir(), Owners: true, SetID: true})
+	t.Log(down)
+	sameTrees(t, dir, back)
+	if up.Files != down.Files || up.Files < 20 {
+		t.Errorf("%d files went up, %d came back", up.Files, down.Files)
+	}
+}
+
+// asked counts the requests that reach a server through it, and may answer some itself.
+type asked struct {
+	*httptest.Server
+	mu    sync.Mutex
+	calls []string                                                 // guarded by mu; method and path
+	fault func(n int, w http.ResponseWriter, r *http.Request) bool // guarded by mu; true if it answered
+}
+
+// between puts a proxy before the server of loc.
+func between(t *testing.T, loc *Location) *asked {
+	t.Helper()
+	target, err := url.Parse(loc.Endpoint)
+	must(t, err)
+	a := &asked{}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 200}
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		a.calls = append(a.calls, r.Method+" "+r.URL.EscapedPath())
+		n, fault := len(a.calls), a.fault
+		a.mu.Unlock()
+		r = r.WithContext(context.WithValue(r.Context(), proxyKey{}, proxy))
+		if fault == nil || !fault(n, w, r) {
+			proxy.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(a.Close)
+	loc.Endpoint = a.URL
+	return a
+}
+
+type proxyKey struct{}
+
+// proxyOf is the way on for a request that reached a proxy.
+func proxyOf(r *http.Request) http.Handler { return r.Context().Value(proxyKey{}).(http.Handler) }
+
+// reset forgets what was asked, and sets what goes wrong from now on.
+func (a *asked) reset(fault func(n int, w http.ResponseWriter, r *http.Request) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls, a.fault = nil, fault
+}
+
+func (a *asked) seen() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.calls)
+}
+
+// xmlFault answers with an error of S3.
+func xmlFault(w http.ResponseWriter, status int, code string) bool {
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>m</Message></Error>", code)
+	return true
+}
+
+// mission: 2.1
+func TestNothingChanged(t *testing.T) {
+	dir := richTree(t)
+	loc := location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	state := t.TempDir()
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	a.reset(nil)
+	stats := mustSync(t, dir, b, Options{Direction: Up, State: state})
+	if calls := a.seen(); len(calls) != 1 || stats.Files+stats.Updated+stats.Deleted != 0 || stats.Skipped < 30 {
+		t.Errorf("nothing changed, and a sync asked %q and did %s", calls, stats)
+	}
+	// Another machine knows no inodes: it asks for the manifest, and sends nothing.
+	a.reset(nil)
+	stats = mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
+	for _, call := range a.seen() {
+		if strings.HasPrefix(call, "PUT") || strings.HasPrefix(call, "POST") || strings.HasPrefix(call, "DELETE") {
+			t.Errorf("nothing changed, and a sync without a state did %s", call)
+		}
+	}
+	if stats.Files+stats.Updated != 0 {
+		t.Errorf("nothing changed, and a sync without a state did %s", stats)
+	}
+	// With a list it sees each object, and still sends nothing.
+	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state, List: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
+		t.Errorf("nothing changed, and a sync with a list did %s", stats)
+	}
+	if stats = mustSync(t, dir, b, Options{Direction: Down, State: state, Owners: true, SetID: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
+		t.Errorf("nothing changed, and a restore did %s", stats)
+	}
+	// The contents are compared when that is asked for, and found to be the same.
+	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state, Contents: true}); stats.Files+stats.Deleted != 0 {
+		t.Errorf("nothing changed, and a sync of contents did %s", stats)
+	}
+}
+
+func TestChanges(t *testing.T) {
+	for _, list := range []bool{false, true} {
+		t.Run(fmt.Sprintf("list=%v", list), func(t *testing.T) {
+			dir, b, state := t.TempDir(), openBucket(t, location(t)), t.TempDir()
+			other, otherState := t.TempDir(), t.TempDir()
+			for _, name := range []string{"keep", "rewrite", "touch", "chmod", "remove", "dir/remove", "to-dir", "xattr"} {
+				write(t, dir, name, "one "+name)
+			}
+			write(t, dir, "to-file/x", "x")
+			age(t, dir)
+			up := Options{Direction: Up, Mirror: true, State: state, List: list}
+			down := Options{Direction: Down, Mirror: true, State: otherState, List: list, Owners: true}
+			mustSync(t, dir, b, up)
+			mustSync(t, other, b, down)
+			sameTrees(t, dir, other)
+
+			write(t, dir, "rewrite", "two rewrite") // the same size
+			must(t, os.Chtimes(filepath.Join(dir, "touch"), someTime, someTime))
+			must(t, os.Chmod(filepath.Join(dir, "chmod"), 0o600))
+			must(t, os.Remove(filepath.Join(dir, "remove")))
+			must(t, os.RemoveAll(filepath.Join(dir, "dir")))
+			must(t, os.Remove(filepath.Join(dir, "to-dir")))
+			write(t, dir, "to-dir/within", "new")
+			must(t, os.RemoveAll(filepath.Join(dir, "to-file")))
+			must(t, unix.Setxattr(filepath.Join(dir, "xattr"), "user.new", []byte("v"), 0))
+			write(t, dir, "new/er", "new")
+			stats, err := Sync(t.Context(), openTree(t, dir), b, up)
+			must(t, err)
+			write(t, dir, "to-file", "a file now")
+			again := mustSync(t, dir, b, up)
+			t.Log(stats, again)
+			if stats.Files != 3 || stats.Deleted < 4 || stats.Updated < 3 {
+				t.Errorf("a sync of changes did %s", stats)
+			}
+			mustSync(t, other, b, down)
+			sameTrees(t, dir, other)
+			if stats := mustSync(t, dir, b, up); stats.Files+stats.Deleted != 0 {
+				t.Errorf("after a sync, another did %s", stats)
+			}
+		})
+	}
+}
+
+// The same size and time with another content is noticed by the change of the inode.
+func TestDisguised(t *testing.T) {
+	dir, b, state := t.TempDir(), openBucket(t, location(t)), t.TempDir()
+	write(t, dir, "f", "aaaa")
+	age(t, dir)
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	info, err := os.Stat(filepath.Join(dir, "f"))
+	must(t, err)
+	write(t, dir, "f", "bbbb")
+	must(t, os.Chtimes(filepath.Join(dir, "f"), info.ModTime(), info.ModTime()))
+	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+		t.Errorf("a file with another content, the same size and time, was not sent: %s", stats)
+	}
+}
+
+// mission: 2.1 (copy deletes nothing)
+func TestCopyDeletesNothing(t *testing.T) {
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "a", "a")
+	write(t, dir, "b", "b")
+	state := t.TempDir()
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	must(t, os.Remove(filepath.Join(dir, "a")))
+	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Deleted != 0 {
+		t.Errorf("a copy deleted: %s", stats)
+	}
+	back := t.TempDir()
+	write(t, back, "mine", "mine")
+	mustSync(t, back, b, Options{Direction: Down})
+	for _, name := range []string{"a", "b", "mine"} {
+		if _, err := os.Stat(filepath.Join(back, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTwoWays(t *testing.T) {
+	for policy, want := range map[Conflicts]map[string]string{
+		KeepBoth:   {"conflict": "one", "conflict.conflict-*": "two"},
+		KeepLocal:  {"conflict": "one"},
+		KeepRemote: {"conflict": "two"},
+		KeepNewer:  {"conflict": "two"},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			b := openBucket(t, location(t))
+			one, two, s1, s2 := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
+			o1 := Options{Direction: Both, Conflicts: policy, State: s1}
+			o2 := Options{Direction: Both, Conflicts: policy, State: s2}
+			for _, name := range []string{"conflict", "gone-here", "gone-there", "edited-there", "edited-here", "gone-and-edited"} {
+				write(t, one, name, "zero")
+			}
+			mustSync(t, one, b, o1)
+			mustSync(t, two, b, o2)
+			if got, err := os.ReadFile(filepath.Join(two, "conflict")); err != nil || string(got) != "zero" {
+				t.Fatalf("the second has %q, %v", got, err)
+			}
+			write(t, two, "conflict", "two")
+			must(t, os.Chtimes(filepath.Join(two, "conflict"), time.Now().Add(time.Hour), time.Now().Add(time.Hour)))
+			must(t, os.Remove(filepath.Join(two, "gone-there")))
+			must(t, os.Remove(filepath.Join(two, "gone-and-edited")))
+			write(t, two, "edited-there", "there")
+			write(t, two, "new-there/x", "x")
+			mustSync(t, two, b, o2)
+			write(t, one, "conflict", "one")
+			must(t, os.Remove(filepath.Join(one, "gone-here")))
+			write(t, one, "edited-here", "here")
+			write(t, one, "gone-and-edited", "kept")
+			write(t, one, "new-here", "y")
+			stats := mustSync(t, one, b, o1)
+			if stats.Conflict != 2 {
+				t.Errorf("%d conflicts, want 2: %+v", stats.Conflict, stats.Conflicts)
+			}
+			mustSync(t, one, b, o1)
+			mustSync(t, two, b, o2)
+			got := map[string]string{}
+			for path := range snapshot(t, two) {
+				if raw, err := os.ReadFile(filepath.Join(two, path)); err == nil {
+					if i := strings.Index(path, ".conflict-"); i > 0 {
+						path = path[:i] + ".conflict-*"
+					}
+					got[path] = string(raw)
+				}
+			}
+			all := map[string]string{"edited-there": "there", "new-there/x": "x", "edited-here": "here", "new-here": "y", "gone-and-edited": "kept"}
+			maps.Copy(all, want)
+			if !maps.Equal(got, all) {
+				t.Errorf("have %q, want %q", got, all)
+			}
+			sameTrees(t, one, two)
+		})
+	}
+}
+
+func TestDryRun(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	write(t, dir, "a/b", "1")
+	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o644))
+	var plan []string
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, DryRun: true, Plan: func(a Action) { plan = append(plan, string(a.Op)+" "+a.Path) }})
+	must(t, err)
+	if want := []string{"upload a", "upload a/b", "skip pipe"}; !slices.Equal(plan, want) || stats.Files != 1 || stats.Failed != 1 {
+		t.Errorf("the plan is %q with %s, want %q", plan, stats, want)
+	}
+	for _, call := range a.seen() {
+		if strings.HasPrefix(call, "PUT") {
+			t.Errorf("a dry run did %s", call)
+		}
+	}
+}
+
+// mission: 2.5
+func TestOddFiles(t *testing.T) {
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "aaa", "a")
+	write(t, dir, "zzz", "z")
+	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
+	l, err := net.Listen("unix", filepath.Join(dir, "socket"))
+	must(t, err)
+	defer l.Close()
+	want := map[string]string{"fifo": "a FIFO", "socket": "a socket"}
+	if unix.Mknod(filepath.Join(dir, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))) == nil {
+		want["null"] = "a device"
+	}
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	must(t, err)
+	if int(stats.Failed) != len(want) || stats.Files != 2 {
+		t.Errorf("did %s with %+v", stats, stats.Failures)
+	}
+	for _, f := range stats.Failures {
+		if !strings.Contains(f.Reason, want[f.Path]) {
+			t.Errorf("%s: %s", f.Path, f.Reason)
+		}
+	}
+}
+
+// mission: 3.3
+func TestOnly(t *testing.T) {
+	dir, b := richTree(t), openBucket(t, location(t))
+	mustSync(t, dir, b, Options{Direction: Up})
+	back := t.TempDir()
+	write(t, back, "mine", "stays")
+	mustSync(t, back, b, Options{Direction: Down, Mirror: true, Only: "src/deep"})
+	got := slices.Sorted(maps.Keys(snapshot(t, back)))
+	if want := []string{"mine", "src", "src/deep", "src/deep/er", "src/deep/er/file"}; !slices.Equal(got, want) {
+		t.Errorf("restored %q, want %q", got, want)
+	}
+}
+
+// mission: 3.6
+func TestEmptyBucket(t *testing.T) {
+	back := t.TempDir()
+	if stats := mustSync(t, back, openBucket(t, location(t)), Options{Direction: Down}); stats.Files != 0 {
+		t.Errorf("an empty bucket gave %s", stats)
+	}
+}
+
+// A bucket that others filled has no manifest. What they wrote as metadata is understood, and no key leaves the volume.
+func TestForeign(t *testing.T) {
+	loc := location(t)
+	b := openBucket(t, loc)
+	crc := func(s string) uint64 { return crc64nvme.Checksum([]byte(s)) }
+	put := func(key, body string, meta map[string]string) {
+		h := http.Header{}
+		for k, v := range meta {
+			h.Set("X-Amz-Meta-"+k, v)
+		}
+		if _, err := b.put(t.Context(), key, []byte(body), crc(body), h); err != nil {
+			t.Fatalf("put %q: %v", key, err)
+		}
+	}
+	put("plain", "p", nil)
+	put("rclone", "r", map[string]string{"mtime": "1709210096.123456789", "mode": "100755"})
+	put("s3fs", "s", map[string]string{"mtime": "1709210096.000000001", "mode": "33261"})
+	put("aws", "a", map[string]string{"file-permissions": "0100640", "file-mtime": "1709210096123456789ns"})
+	put("awslink", "plain", map[string]string{"file-permissions": "0120777"})
+	put("dir/sub/file", "d", nil)
+	put("void/", "", nil)
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down})
+	want := map[string]string{"plain": "-rw-r--r--", "rclone": "-rwxr-xr-x", "s3fs": "-rwxr-xr-x", "aws": "-rw-r-----", "awslink": "Lrwxrwxrwx",
+		"dir": "drwxr-xr-x", "dir/sub": "drwxr-xr-x", "dir/sub/file": "-rw-r--r--", "void": "drwxr-xr-x"}
+	for path, line := range snapshot(t, back) {
+		if mode, _, _ := strings.Cut(line, " "); mode != want[path] {
+			t.Errorf("%s came as %s, want %s", path, mode, want[path])
+		}
+		delete(want, path)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
+	info, err := os.Stat(filepath.Join(back, "rclone"))
+	must(t, err)
+	if info.ModTime().UnixNano() != 1709210096123456789 {
+		t.Errorf("rclone's time came as %v", info.ModTime())
+	}
+	// What is the same is not sent again when the volume goes up: the bucket gets its manifest.
+	if stats := mustSync(t, back, b, Options{Direction: Up}); stats.Files > 1 {
+		t.Errorf("a volume that was just restored went up again: %s", stats)
+	}
+}
+
+func TestHostileManifest(t *testing.T) {
+	for name, entries := range map[string][]*Entry{
+		"outside":   {{Path: "../escape", Kind: File, Size: 1, ETag: "x"}},
+		"absolute":  {{Path: "/etc/cron.d/x", Kind: File, Size: 1, ETag: "x"}},
+		"wrong key": {{Path: "a", Kind: File, Size: 1, Key: "other/secret", ETag: "x"}},
+		"negative":  {{Path: "a", Kind: File, Size: -1}},
+		"order":     {{Path: "b", Kind: File}, {Path: "a", Kind: File}},
+		"extents":   {{Path: "a", Kind: File, Size: 10, Extents: []Extent{{5, 20}}}},
+		"mode":      {{Path: "a", Kind: File, Mode: 0o100000}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loc := location(t)
+			b := openBucket(t, loc)
+			body := "good"
+			_, err := b.put(t.Context(), "good", []byte(body), crc64nvme.Checksum([]byte(body)), nil)
+			must(t, err)
+			var m bytes.Buffer
+			w, err := newManifestWriter(&m, 0, false)
+			must(t, err)
+			for _, e := range entries {
+				w.last = "" // the writer would refuse what it would never write
+				w.count = 0
+				must(t, w.add(e))
+			}
+			w.count = int64(len(entries))
+			must(t, w.close())
+			_, err = b.put(t.Context(), ManifestKey, m.Bytes(), crc64nvme.Checksum(m.Bytes()), nil)
+			must(t, err)
+			above := t.TempDir()
+			back := filepath.Join(above, "volume")
+			must(t, os.Mkdir(back, 0o755))
+			mustSync(t, back, b, Options{Direction: Down})
+			if got := slices.Sorted(maps.Keys(snapshot(t, above))); !slices.Equal(got, []string{"volume", "volume/good"}) {
+				t.Errorf("restored %q", got)
+			}
+		})
+	}
+}
+
+// Links that were planted in a volume lead nowhere.
+func TestPlantedLinks(t *testing.T) {
+	b := openBucket(t, location(t))
+	dir := t.TempDir()
+	write(t, dir, "lnk/pwn", "bad")
+	write(t, dir, "file", "bad")
+	mustSync(t, dir, b, Options{Direction: Up})
+	outside, back := t.TempDir(), t.TempDir()
+	write(t, outside, "target", "good")
+	must(t, os.Symlink(outside, filepath.Join(back, "lnk")))
+	must(t, os.Symlink(filepath.Join(outside, "target"), filepath.Join(back, "file")))
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	must(t, err)
+	if got := snapshot(t, outside); len(got) != 1 {
+		t.Errorf("files left the volume: %v", got)
+	}
+	if raw, _ := os.ReadFile(filepath.Join(outside, "target")); string(raw) != "good" {
+		t.Error("a file outside was written through a link")
+	}
+	if stats.Failed == 0 {
+		t.Errorf("nothing was said of what is in the way: %s", stats)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 50 {
+		write(t, dir, fmt.Sprintf("d%d/f%d", i%7, i), strings.Repeat("x", i*100))
+	}
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 40<<16)) // 40 MiB
+	for name, fault := range map[string]func(n int, w http.ResponseWriter, r *http.Request) bool{
+		"503": func(n int, w http.ResponseWriter, r *http.Request) bool {
+			return n%3 == 0 && xmlFault(w, 503, "SlowDown")
+		},
+		"500": func(n int, w http.ResponseWriter, r *http.Request) bool {
+			return n%4 == 0 && xmlFault(w, 500, "InternalError")
+		},
+		"cut": func(n int, w http.ResponseWriter, r *http.Request) bool {
+			if n%5 != 0 {
+				return false
+			}
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				c.Close()
+			}
+			return true
+		},
+		"half": func(n int, w http.ResponseWriter, r *http.Request) bool {
+			if n%5 != 0 || r.Method != http.MethodGet {
+				return false
+			}
+			rec := httptest.NewRecorder()
+			proxyOf(r).ServeHTTP(rec, r)
+			maps.Copy(w.Header(), rec.Header())
+			w.WriteHeader(rec.Code)
+			_, _ = w.Write(rec.Body.Bytes()[:rec.Body.Len()/2])
+			panic(http.ErrAbortHandler)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loc := location(t)
+			loc.Patience = 2 * time.Minute
+			a := between(t, &loc)
+			b := openBucket(t, loc)
+			b.retry = retry.NewStandard(func(o *retry.StandardOptions) {
+				o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 0, 20*time.Millisecond, ratelimit.None
+			})
+			a.reset(fault)
+			mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
+			back := t.TempDir()
+			mustSync(t, back, b, Options{Direction: Down, State: t.TempDir(), Owners: true})
+			sameTrees(t, dir, back)
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "f", "x")
+	for name, c := range map[string]struct {
+		change func(*Location)
+		status int
+		code   string
+		kind   errors.Kind
+		text   string
+	}{
+		"no bucket":      {change: func(l *Location) { l.Bucket = "no-such-bucket-here" }, kind: errors.NotFound, text: "no bucket"},
+		"wrong key":      {change: func(l *Location) { l.AccessKeyID = "AKIANOBODY" }, kind: errors.Unauthenticated, text: "access key"},
+		"wrong secret":   {change: func(l *Location) { l.SecretAccessKey = "nobody-has-this-one" }, kind: errors.Unauthenticated, text: "secret access key is wrong"},
+		"nobody there":   {change: func(l *Location) { l.Endpoint, l.Patience = "http://127.0.0.1:1", time.Second }, kind: errors.Unavailable, text: "cannot be reached"},
+		"expired":        {status: 400, code: "ExpiredToken", kind: errors.Unauthenticated, text: "expired"},
+		"not allowed":    {status: 403, code: "AccessDenied", kind: errors.Denied, text: "does not allow"},
+		"another region": {status: 301, code: "PermanentRedirect", kind: errors.Invalid, text: "region"},
+		"full":           {status: 507, code: "InsufficientStorage", kind: errors.Exhausted, text: "no space"},
+		"away for long":  {status: 503, code: "ServiceUnavailable", kind: errors.Unavailable, text: "away or overloaded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loc := location(t)
+			loc.Patience = time.Second
+			a := between(t, &loc)
+			if c.change != nil {
+				c.change(&loc)
+			}
+			if c.status != 0 {
+				a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool { return xmlFault(w, c.status, c.code) })
+			}
+			_, err := Sync(t.Context(), openTree(t, dir), openBucket(t, loc), Options{Direction: Up})
+			t.Logf("%v", err)
+			if errors.KindOf(err) != c.kind || !strings.Contains(errors.Message(err), c.text) {
+				t.Errorf("got %v: %q, want %v with %q", errors.KindOf(err), errors.Message(err), c.kind, c.text)
+			}
+			if strings.Contains(fmt.Sprintf("%+v", err), loc.SecretAccessKey) {
+				t.Error("the secret is in the error")
+			}
+		})
+	}
+}
+
+// A sync that is interrupted goes on where it was.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 300 {
+		write(t, dir, fmt.Sprintf("f%03d", i), fmt.Sprint(i))
+	}
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 100<<16)) // 100 MiB: 7 parts
+	loc, state := location(t), t.TempDir()
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	for _, stop := range []int{40, 150} {
+		ctx, cancel := context.WithCancel(t.Context())
+		a.reset(func(n int, _ http.ResponseWriter, _ *http.Request) bool {
+			if n == stop {
+				cancel()
+			}
+			return false
+		})
+		if _, err := Sync(ctx, openTree(t, dir), b, Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Canceled {
+			t.Fatalf("an interrupted sync returned %v", err)
+		}
+		cancel()
+	}
+	a.reset(nil)
+	stats := mustSync(t, dir, b, Options{Direction: Up, State: state})
+	if stats.Skipped == 0 {
+		t.Errorf("nothing of the interrupted sync was used: %s", stats)
+	}
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	sameTrees(t, dir, back)
+}
+
+// Two syncs to one place: the later one notices, and starts again.
+func TestOvertaken(t *testing.T) {
+	loc := location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	one, two := t.TempDir(), t.TempDir()
+	write(t, one, "one", "1")
+	write(t, two, "two", "2")
+	var begun atomic.Bool
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, ManifestKey) {
+			if begun.CompareAndSwap(false, true) {
+				if _, err := Sync(t.Context(), openTree(t, two), b, Options{Direction: Up}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		return false
+	})
+	mustSync(t, one, b, Options{Direction: Up})
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down})
+	if got := slices.Sorted(maps.Keys(snapshot(t, back))); !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("the bucket has %q", got)
+	}
+}
+
+// A file that somebody writes all the time is not stored torn.
+func TestGrowing(t *testing.T) {
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "other", "o")
+	f, err := os.Create(filepath.Join(dir, "log"))
+	must(t, err)
+	defer f.Close()
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_, _ = f.WriteString("0123456789\n")
+			}
+		}
+	}()
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	close(stop)
+	<-ended
+	must(t, err)
+	for _, fail := range stats.Failures {
+		if fail.Path != "log" || !strings.Contains(fail.Reason, "changed") {
+			t.Errorf("%s: %s", fail.Path, fail.Reason)
+		}
+	}
+	if stats.Files < 1 {
+		t.Errorf("the other file was not stored: %s", stats)
+	}
+	if stats := mustSync(t, dir, b, Options{Direction: Up}); stats.Files > 1 {
+		t.Errorf("afterwards: %s", stats)
+	}
+}
+
+func TestDamagedObject(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	write(t, dir, "good", "good content")
+	write(t, dir, "hurt", "hurt content")
+	mustSync(t, dir, b, Options{Direction: Up})
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "/hurt") {
+			return false
+		}
+		_, _ = io.WriteString(w, "hurt CONTENT")
+		return true
+	})
+	back := t.TempDir()
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	if errors.KindOf(err) != errors.Unavailable && stats.Failed != 1 {
+		t.Errorf("a damaged object was taken: %s, %v", stats, err)
+	}
+	if _, err := os.Stat(filepath.Join(back, "hurt")); err == nil {
+		t.Error("the damaged file got its name")
+	}
+	for path := range snapshot(t, back) {
+		if strings.HasPrefix(path, tempPrefix) {
+			t.Errorf("%s was left behind", path)
+		}
+	}
+}
+
+// mission: D4
+func TestVersions(t *testing.T) {
+	loc := location(t)
+	loc.Prefix = "account"
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	dir, state := richTree(t), t.TempDir()
+	if _, err := b.Latest(t.Context()); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("no version: %v", err)
+	}
+	o := Options{State: state}
+	first, stats, err := Save(t.Context(), openTree(t, dir), b, o)
+	must(t, err)
+	if stats.Failed > 0 || stats.Files < 20 {
+		t.Fatalf("the first version: %s", stats)
+	}
+	before := snapshot(t, dir)
+	same, stats, err := Save(t.Context(), openTree(t, dir), b, o)
+	if err != nil || same != first || stats.Files > 0 {
+		t.Errorf("nothing changed, and there is the version %s: %s, %v", same.Name(), stats, err)
+	}
+	write(t, dir, "readme.md", "changed")
+	must(t, os.Remove(filepath.Join(dir, "a0")))
+	must(t, os.Chmod(filepath.Join(dir, "a-b"), 0o600))
+	a.reset(nil)
+	second, stats, err := Save(t.Context(), openTree(t, dir), b, o)
+	must(t, err)
+	if stats.Failed > 0 || stats.Files < 1 || stats.Files > 3 || !second.Time.After(first.Time) {
+		t.Errorf("the second version %s did %s: %+v", second.Name(), stats, stats.Failures)
+	}
+	back := t.TempDir()
+	got, _, err := Restore(t.Context(), openTree(t, back), b, Version{}, Options{Owners: true, SetID: true})
+	if err != nil || got.Name() != second.Name() {
+		t.Errorf("the latest is %s, %v", got.Name(), err)
+	}
+	sameTrees(t, dir, back)
+	old := t.TempDir()
+	if _, _, err := Restore(t.Context(), openTree(t, old), b, first, Options{Owners: true, SetID: true}); err != nil {
+		t.Error(err)
+	}
+	if got := snapshot(t, old); !maps.Equal(got, before) {
+		t.Error("the first version is not what it was")
+	}
+	if _, _, err := Restore(t.Context(), openTree(t, old), b, Version{Time: time.Unix(5, 0)}, Options{}); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("a version that is not there: %v", err)
+	}
+	if _, err := b.Prune(t.Context(), 0); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("keep none: %v", err)
+	}
+	deleted, err := b.Prune(t.Context(), 1)
+	if err != nil || len(deleted) != 1 || deleted[0].Name() != first.Name() {
+		t.Errorf("pruned %v, %v", deleted, err)
+	}
+	all, err := b.Versions(t.Context())
+	if err != nil || len(all) != 1 || all[0].Name() != second.Name() {
+		t.Errorf("left: %v, %v", all, err)
+	}
+	if _, err := b.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

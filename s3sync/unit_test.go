@@ -1,0 +1,405 @@
+package s3sync
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func TestKeys(t *testing.T) {
+	for path, key := range map[string]string{
+		"a":                 "a",
+		"a/b c+d":           "a/b c+d",
+		"\u00fc":            "\u00fc",
+		"\xff":              "%~FF",
+		"a\nb":              "a%~0Ab",
+		".harvest":          "%~2Eharvest",
+		".harvest/x":        "%~2Eharvest/x",
+		".harvester":        ".harvester",
+		"x/.harvest":        "x/.harvest",
+		"%41":               "%41",
+		"%~41":              "%~25~41",
+		"\u00e9/\xe9":       "\u00e9/%~E9",
+		"\uffff":            "%~EF%~BF%~BF",
+		"\U0001f600 smiley": "\U0001f600 smiley",
+	} {
+		if got := EncodePath(path); got != key {
+			t.Errorf("EncodePath(%q) = %q, want %q", path, got, key)
+		}
+		if got, ok := DecodeKey(key); !ok || got != path {
+			t.Errorf("DecodeKey(%q) = %q, %v", key, got, ok)
+		}
+	}
+	for _, key := range []string{"", "/", "/a", "a//b", "a/../b", "..", ".", "./a", "a/.", "a\x00b", "%~zz", "%~41", "%~", strings.Repeat("n", 256), ".harvest/x", "a/"} {
+		if path, ok := DecodeKey(key); ok && EncodePath(path) != key {
+			t.Errorf("DecodeKey(%q) = %q", key, path)
+		} else if ok && key != "%~" {
+			t.Errorf("DecodeKey(%q) = %q, want none", key, path)
+		}
+	}
+}
+
+func FuzzKeys(f *testing.F) {
+	for _, s := range []string{"a", "a/b", "\xff\n", "%~41", ".harvest/x", "../x", "a//b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if ValidPath(s) {
+			if got, ok := DecodeKey(EncodePath(s)); !ok || got != s {
+				t.Errorf("%q became %q and then %q, %v", s, EncodePath(s), got, ok)
+			}
+		}
+		if path, ok := DecodeKey(s); ok && (!ValidPath(path) || EncodePath(path) != s) {
+			t.Errorf("the key %q became the path %q", s, path)
+		}
+	})
+}
+
+func TestCombine(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		b := make([]byte, r.IntN(5000))
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+		cut := 0
+		if len(b) > 0 {
+			cut = r.IntN(len(b) + 1)
+		}
+		got := combineCRC(crc64nvme.Checksum(b[:cut]), crc64nvme.Checksum(b[cut:]), int64(len(b)-cut))
+		if want := crc64nvme.Checksum(b); got != want {
+			t.Fatalf("%d and %d bytes: %x, want %x", cut, len(b)-cut, got, want)
+		}
+	}
+}
+
+func someEntries() []*Entry {
+	return []*Entry{
+		{Path: "a", Kind: File, Mode: 0o644, UID: 1, GID: 2, ModTime: -5, Size: 7, ETag: "e", CRC: 0, HasCRC: true, Inode: 9, Change: 10},
+		{Path: "a-b", Kind: Symlink, Mode: 0o777, Target: "../x"},
+		{Path: "a", Kind: Dir, Mode: 0o700},
+		{Path: "a/b\xff", Kind: File, Link: "a/a", Xattrs: map[string]string{"user.x": "\x00\x01"}},
+		{Path: "s", Kind: File, Size: 1 << 40, Extents: []Extent{{5, 6}, {100, 1}}, Key: hidden("sparse", "s")},
+		{Path: "t", Kind: File, Size: 1 << 30, Extents: []Extent{}},
+	}
+}
+
+func manifestOf(t testing.TB, local bool, entries ...*Entry) []byte {
+	var b bytes.Buffer
+	w, err := newManifestWriter(&b, 1, local)
+	for i := 0; err == nil && i < len(entries); i++ {
+		err = w.add(entries[i])
+	}
+	if err == nil {
+		err = w.close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func readAll(raw []byte) (all []*Entry, last error) {
+	for e, err := range readManifest(bytes.NewReader(raw)) {
+		if err != nil {
+			return all, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+func TestManifest(t *testing.T) {
+	want := someEntries()
+	for _, local := range []bool{false, true} {
+		raw := manifestOf(t, local, want...)
+		got, err := readAll(raw)
+		if err != nil || len(got) != len(want) {
+			t.Fatalf("%d entries, %v", len(got), err)
+		}
+		for i, e := range got {
+			if !e.sameRecord(want[i]) || e.Path != want[i].Path || e.Target != want[i].Target || (e.Extents == nil) != (want[i].Extents == nil) {
+				t.Errorf("%+v came back as %+v", want[i], e)
+			}
+			if inode := e.Inode != 0; inode != (local && want[i].Inode != 0) {
+				t.Errorf("local %v: the inode is %d", local, e.Inode)
+			}
+		}
+		for cut := range len(raw) - 1 {
+			if _, err := readAll(raw[:cut]); err == nil {
+				t.Fatalf("a manifest of %d bytes was whole after %d", len(raw), cut)
+			}
+		}
+	}
+	var b bytes.Buffer
+	w, err := newManifestWriter(&b, 1, false)
+	if err != nil || w.add(want[0]) != nil || w.flush() != nil {
+		t.Fatal(err)
+	}
+	if got, err := readAll(b.Bytes()); len(got) != 1 || !errors.Is(err, errTorn) {
+		t.Errorf("a torn manifest gave %d entries and %v", len(got), err)
+	}
+	if err := w.add(want[0]); err == nil {
+		t.Error("an entry was written twice")
+	}
+}
+
+func TestManifestOfOthers(t *testing.T) {
+	if _, err := readAll([]byte("something else")); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("something else: %v", err)
+	}
+	var b bytes.Buffer
+	w, err := newManifestWriter(&b, 1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Reset()
+	w.z.Reset(&b)
+	w.b.Reset(w.z)
+	if err := errors.Join(w.enc.Encode(header{manifestFormat, manifestVersion + 1, 0}), w.close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readAll(b.Bytes()); errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
+		t.Errorf("a newer version: %v", err)
+	}
+	// A small manifest that claims much becomes no memory.
+	b.Reset()
+	w.z.Reset(&b)
+	w.b.Reset(w.z)
+	_ = w.enc.Encode(header{manifestFormat, manifestVersion, 0})
+	_, _ = w.b.Write([]byte{0xa1, 0x01, 0x5b, 0, 0, 0, 1, 0, 0, 0, 0}) // a path of 4 GiB
+	for range 100 {
+		_, _ = w.b.Write(make([]byte, 1<<20))
+	}
+	_ = w.close()
+	if _, err := readAll(b.Bytes()); err == nil {
+		t.Error("an entry of 4 GiB was read")
+	}
+}
+
+func FuzzManifest(f *testing.F) {
+	f.Add(manifestOf(f, true, someEntries()...))
+	f.Add(manifestOf(f, false))
+	f.Add([]byte("x"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		last := ""
+		n := 0
+		for e, err := range readManifest(bytes.NewReader(raw)) {
+			if err != nil {
+				return
+			}
+			if !ValidPath(e.Path) && e.Path != "" {
+				t.Fatalf("%q came out of a manifest", e.Path)
+			}
+			if n > 0 && before(last, e.order()) >= 0 {
+				t.Fatalf("%q after %q", e.order(), last)
+			}
+			if e.Key != "" && !strings.HasPrefix(e.Key, Reserved+"/") {
+				t.Fatalf("%q has the key %q", e.Path, e.Key)
+			}
+			last = e.order()
+			n++
+		}
+	})
+}
+
+func TestDecide(t *testing.T) {
+	file := func(size int64, inode uint64) *Entry {
+		return &Entry{Path: "f", Kind: File, Size: size, ModTime: size, Inode: inode, Change: size, ETag: "e" + string(rune('0'+size))}
+	}
+	dir := &Entry{Path: "f", Kind: Dir, Mode: 0o755}
+	for _, c := range []struct {
+		name                string
+		p                   policy
+		local, base, remote *Entry
+		want                Op
+	}{
+		{"up new", policy{dir: Up}, file(1, 1), nil, nil, Upload},
+		{"up same inode", policy{dir: Up}, file(1, 1), file(1, 1), file(1, 1), Keep},
+		{"up unknown inode", policy{dir: Up}, file(1, 1), nil, file(1, 0), UpdateRemote},
+		{"up changed", policy{dir: Up}, file(2, 1), file(1, 1), file(1, 1), Upload},
+		{"up only there", policy{dir: Up}, nil, nil, file(1, 0), Keep},
+		{"up only there, mirror", policy{dir: Up, mirror: true}, nil, nil, file(1, 0), DeleteRemote},
+		{"up contents", policy{dir: Up, checked: true}, file(1, 1), file(1, 1), file(1, 1), UpdateRemote},
+		{"down new", policy{dir: Down}, nil, nil, file(1, 0), Download},
+		{"down only here", policy{dir: Down}, file(1, 1), nil, nil, Keep},
+		{"down only here, mirror", policy{dir: Down, mirror: true}, file(1, 1), nil, nil, DeleteLocal},
+		{"down changed", policy{dir: Down}, file(1, 1), file(1, 1), file(2, 0), Download},
+		{"down directory", policy{dir: Down}, dir, nil, dir, Keep},
+		{"both nothing", policy{dir: Both}, file(1, 1), file(1, 1), file(1, 1), Keep},
+		{"both here", policy{dir: Both}, file(2, 1), file(1, 1), file(1, 1), Upload},
+		{"both there", policy{dir: Both}, file(1, 1), file(1, 1), file(2, 0), Download},
+		{"both deleted here", policy{dir: Both}, nil, file(1, 1), file(1, 1), DeleteRemote},
+		{"both deleted there", policy{dir: Both}, file(1, 1), file(1, 1), nil, DeleteLocal},
+		{"both never here", policy{dir: Both}, nil, file(1, 0), file(1, 0), Download},
+		{"both new here", policy{dir: Both}, file(1, 1), nil, nil, Upload},
+		{"both deleted here, changed there", policy{dir: Both}, nil, file(1, 1), file(2, 0), Download},
+		{"both changed here, deleted there", policy{dir: Both}, file(2, 1), file(1, 1), nil, Upload},
+		{"both changed, local", policy{dir: Both, conflict: KeepLocal}, file(2, 1), file(1, 1), file(3, 0), Upload},
+		{"both changed, remote", policy{dir: Both, conflict: KeepRemote}, file(2, 1), file(1, 1), file(3, 0), Download},
+		{"both changed, newer", policy{dir: Both, conflict: KeepNewer}, file(4, 1), file(1, 1), file(3, 0), Upload},
+		{"both changed, both", policy{dir: Both, conflict: KeepBoth}, file(2, 1), file(1, 1), file(3, 0), Upload},
+		{"both directories", policy{dir: Both}, &Entry{Path: "f", Kind: Dir, Mode: 0o700}, nil, dir, UpdateRemote},
+	} {
+		if got := decide(c.p, c.local, c.base, c.remote, false); got.Op != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got.Op, c.want)
+		}
+	}
+	a := decide(policy{dir: Both, conflict: KeepBoth, stamp: time.Unix(0, 0)}, file(2, 1), file(1, 1), file(3, 0), false)
+	if a.copyTo != "f.conflict-19700101T000000Z" || a.Conflict == "" {
+		t.Errorf("the copy is %q: %q", a.copyTo, a.Conflict)
+	}
+	if a := decide(policy{dir: Up}, file(1, 1), file(1, 1), nil, true); a.Op != Keep || a.remote == nil {
+		t.Errorf("what an interrupted sync sent is to be %s", a.Op)
+	}
+}
+
+// No plan loses what only one side has, whatever the three sides are.
+func FuzzDecide(f *testing.F) {
+	f.Add(uint64(1), uint8(0))
+	f.Fuzz(func(t *testing.T, bits uint64, how uint8) {
+		entry := func(b uint64) *Entry {
+			if b&1 == 0 {
+				return nil
+			}
+			e := &Entry{Path: "f", Kind: Kind(b>>1&1) + 1, ModTime: int64(b >> 4 & 3), Inode: b >> 6 & 3, Change: int64(b >> 8 & 3), ETag: string(rune('a' + b>>10&3))}
+			if e.Kind == File {
+				e.Size = int64(b >> 2 & 3)
+			}
+			return e
+		}
+		local, base, remote := entry(bits), entry(bits>>16), entry(bits>>32)
+		p := policy{dir: []Direction{Up, Down, Both}[how%3], mirror: how&4 != 0, checked: how&8 != 0, conflict: []Conflicts{KeepBoth, KeepNewer, KeepLocal, KeepRemote}[how>>4&3]}
+		a := decide(p, local, base, remote, false)
+		switch {
+		case a.Op == DeleteLocal && (remote != nil || local == nil):
+			t.Errorf("deletes the volume's, and the bucket has one: %+v", a)
+		case a.Op == DeleteRemote && (local != nil || remote == nil):
+			t.Errorf("deletes the bucket's, and the volume has one: %+v", a)
+		case (a.Op == DeleteLocal || a.Op == DeleteRemote) && !p.mirror && (p.dir != Both || base == nil):
+			t.Errorf("deletes what nobody deleted: %+v", a)
+		case (a.Op == Upload || a.Op == UpdateRemote) && (local == nil || p.dir == Down):
+			t.Errorf("uploads nothing, or against the direction: %+v", a)
+		case (a.Op == Download || a.Op == UpdateLocal) && (remote == nil || p.dir == Up):
+			t.Errorf("downloads nothing, or against the direction: %+v", a)
+		case local != nil && remote == nil && p.dir != Down && a.Op == Keep:
+			if base == nil {
+				t.Errorf("does not upload what only the volume has: %+v", a)
+			}
+		}
+	})
+}
+
+func TestMetadataOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		permissions, mode string
+		want              uint32
+		ok                bool
+	}{
+		{"0100644", "", 0o100644, true}, {"", "0100755", 0o100755, true}, {"", "100755", 0o100755, true}, {"", "33261", 0o100755, true},
+		{"", "40755", 0o40755, true}, {"", "41471", 0o120777, true}, {"", "644", 0o644, true}, {"", "", 0, false}, {"x", "y", 0, false}, {"09", "33188", 0o100644, true},
+	} {
+		if got, ok := parseMode(c.permissions, c.mode); got != c.want || ok != c.ok {
+			t.Errorf("parseMode(%q, %q) = %o, %v, want %o", c.permissions, c.mode, got, ok, c.want)
+		}
+	}
+	for text, want := range map[string]int64{"1.5": 1500000000, "1": 1e9, "0.000000001": 1, "7ns": 7, "-1": -1e9, "981173106.123456789": 981173106123456789} {
+		if got, ok := parseTime(text); !ok || got != want {
+			t.Errorf("parseTime(%q) = %d, %v", text, got, ok)
+		}
+	}
+	for _, text := range []string{"", "x", "1.x", "99999999999999999999", "9223372036854775807", "xns"} {
+		if got, ok := parseTime(text); ok {
+			t.Errorf("parseTime(%q) = %d", text, got)
+		}
+	}
+	for ns, want := range map[int64]string{0: "0.000000000", -1: "-1.999999999", 1500000000: "1.500000000"} {
+		if got := seconds(ns); got != want {
+			t.Errorf("seconds(%d) = %s", ns, got)
+		}
+	}
+}
+
+func TestExtentsOfParts(t *testing.T) {
+	e := &Entry{Size: 100, Extents: []Extent{{10, 5}, {50, 10}, {90, 10}}}
+	file := make([]byte, 100)
+	body := []byte("abcdefghijklmnopqrstuvwxy")
+	w := sliceFile(file)
+	for at := 0; at < len(body); at += 7 {
+		if err := writeAt(w, e, body[at:min(at+7, len(body))], int64(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := string(file[10:15]) + string(file[50:60]) + string(file[90:]); got != string(body) {
+		t.Errorf("written %q", got)
+	}
+	got := make([]byte, 9)
+	if err := readAt(w, e, got, 3); err != nil || string(got) != string(body[3:12]) {
+		t.Errorf("read %q, %v", got, err)
+	}
+}
+
+// sliceFile is memory as a file.
+type sliceFile []byte
+
+func (f sliceFile) WriteAt(p []byte, at int64) (int, error) { return copy(f[at:], p), nil }
+func (f sliceFile) ReadAt(p []byte, at int64) (int, error)  { return copy(p, f[at:]), nil }
+
+func TestBadLocations(t *testing.T) {
+	good := Location{Bucket: "b", Endpoint: "http://127.0.0.1:9"}
+	for name, change := range map[string]func(*Location){
+		"no bucket":      func(l *Location) { l.Bucket = "" },
+		"bucket":         func(l *Location) { l.Bucket = "a/b" },
+		"prefix":         func(l *Location) { l.Prefix = "a/../b" },
+		"long prefix":    func(l *Location) { l.Prefix = strings.Repeat("a/", 300) },
+		"endpoint":       func(l *Location) { l.Endpoint = "ftp://x" },
+		"user":           func(l *Location) { l.Endpoint = "http://user:pw@x" },
+		"half a key":     func(l *Location) { l.AccessKeyID = "x" },
+		"no certificate": func(l *Location) { l.CA = []byte("x") },
+		"proxy":          func(l *Location) { l.Proxy = "nothing" },
+	} {
+		l := good
+		change(&l)
+		if _, err := Open(t.Context(), l); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, o := range []Options{{}, {Direction: "sideways"}, {Direction: Up, Conflicts: "no"}, {Direction: Up, Only: "../x"}} {
+		if err := o.check(); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+func TestListed(t *testing.T) {
+	keys := []string{"../up", "a", "a//b", "a/b", "a/c/d", "b/", "b/c", "x", "x/y"}
+	slices.Sort(keys)
+	var got []string
+	for it, err := range listed(func(yield func(object, error) bool) {
+		for _, k := range keys {
+			if !yield(object{key: k}, nil) {
+				return
+			}
+		}
+	}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if it.err != nil {
+			got = append(got, "bad "+it.key)
+		} else {
+			got = append(got, it.Kind.String()+" "+it.Path)
+		}
+	}
+	want := []string{"bad ../up", "file a", "bad a//b", "directory a", "file a/b", "directory a/c", "file a/c/d", "directory b", "file b/c", "file x", "directory x", "file x/y"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}

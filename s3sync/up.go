@@ -1,0 +1,216 @@
+package s3sync
+
+import (
+	"context"
+	"crypto/md5"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// upload sends an entry to the bucket, and returns what the bucket has then.
+func (r *run) upload(ctx context.Context, a *Action) (*Entry, error) {
+	e := *a.local
+	switch e.Kind {
+	case Dir:
+		return r.uploadDir(ctx, a, &e)
+	case Symlink:
+		return r.store(ctx, &e, []byte(e.Target))
+	}
+	for attempt := 1; ; attempt++ {
+		out, err := r.uploadFile(ctx, e, a.remote)
+		if !errors.Is(err, errChanged) || attempt == 3 {
+			return out, err
+		}
+	}
+}
+
+// uploadDir makes the object that shows an empty directory, or one with an unusual mode, to those who know no manifest.
+func (r *run) uploadDir(ctx context.Context, a *Action, e *Entry) (*Entry, error) {
+	if a.remote != nil {
+		e.Key, e.ETag, e.CRC, e.HasCRC = a.remote.Key, a.remote.ETag, a.remote.CRC, a.remote.HasCRC
+	}
+	if !e.needsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode && !a.remote.foreign {
+		return e, nil
+	}
+	return r.store(ctx, e, nil)
+}
+
+// store puts a body that is at hand.
+func (r *run) store(ctx context.Context, e *Entry, body []byte) (*Entry, error) {
+	key := e.keyUnder(r.b.prefix)
+	e.Key = ""
+	if key != e.order() {
+		e.Key = key
+	}
+	e.CRC, e.HasCRC = crc64nvme.Checksum(body), true
+	if body == nil {
+		body = []byte{}
+	}
+	var err error
+	e.ETag, err = r.b.put(ctx, key, body, e.CRC, e.header())
+	return e, err
+}
+
+// header has the metadata as other tools know them: rclone and s3fs the short names, AWS's own services the long ones
+// (design: s3.md, section 4). A mode with a leading zero is read alike by all.
+func (e *Entry) header() http.Header {
+	mode := "0" + strconv.FormatUint(uint64(e.typeBits()|e.Mode), 8)
+	uid, gid := strconv.FormatUint(uint64(e.UID), 10), strconv.FormatUint(uint64(e.GID), 10)
+	h := http.Header{
+		"X-Amz-Meta-Mode":             {mode},
+		"X-Amz-Meta-Uid":              {uid},
+		"X-Amz-Meta-Gid":              {gid},
+		"X-Amz-Meta-Mtime":            {seconds(e.ModTime)},
+		"X-Amz-Meta-File-Permissions": {mode},
+		"X-Amz-Meta-File-Owner":       {uid},
+		"X-Amz-Meta-File-Group":       {gid},
+		"X-Amz-Meta-File-Mtime":       {strconv.FormatInt(e.ModTime, 10) + "ns"},
+		"Content-Type":                {"application/octet-stream"},
+	}
+	if e.Kind == Dir {
+		h["Content-Type"] = []string{"application/x-directory"}
+	}
+	return h
+}
+
+func (e *Entry) typeBits() uint32 {
+	switch e.Kind {
+	case Dir:
+		return unix.S_IFDIR
+	case Symlink:
+		return unix.S_IFLNK
+	}
+	return unix.S_IFREG
+}
+
+// seconds writes nanoseconds since 1970 as seconds with nine decimals.
+func seconds(ns int64) string {
+	s, rest := ns/1e9, ns%1e9
+	if rest < 0 {
+		s, rest = s-1, rest+1e9
+	}
+	return fmt.Sprintf("%d.%09d", s, rest)
+}
+
+// opened is a file about to be sent: open, and known as it is now.
+func (r *run) opened(e *Entry) (*os.File, error) {
+	f, st, err := r.t.open(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	now := fromStat(e.Path, st)
+	now.Link = e.Link
+	*e = *now
+	if err := details(f, e); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// unchanged fails if f is not what e says any more.
+func unchanged(f *os.File, e *Entry) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return explainFile(err)
+	}
+	if now := fromStat(e.Path, &st); now.Size != e.Size || now.ModTime != e.ModTime || now.Change != e.Change {
+		return errChanged
+	}
+	return nil
+}
+
+// uploadFile sends a file, unless the bucket has its content already.
+func (r *run) uploadFile(ctx context.Context, e Entry, remote *Entry) (*Entry, error) {
+	f, err := r.opened(&e)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if e.body() > partSize {
+		return r.uploadLarge(ctx, f, &e, remote)
+	}
+	n := e.body()
+	buf, release, err := r.buffer(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := readAt(f, &e, buf, 0); err != nil {
+		return nil, err
+	}
+	if err := unchanged(f, &e); err != nil {
+		return nil, err
+	}
+	e.CRC, e.HasCRC = crc64nvme.Checksum(buf), true
+	if has(remote, &e, func() string {
+		sum := md5.Sum(buf)
+		return hex.EncodeToString(sum[:])
+	}) {
+		return adopt(&e, remote), nil
+	}
+	return r.store(ctx, &e, buf)
+}
+
+// buffer returns memory for n bytes when there is some to be had. release it.
+func (r *run) buffer(ctx context.Context, n int64) (buf []byte, release func(), err error) {
+	w := weight(n)
+	if err := r.sem.Acquire(ctx, w); err != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	buf = buffers.get(n)
+	return buf, func() {
+		buffers.put(buf)
+		r.sem.Release(w)
+	}, nil
+}
+
+// has reports whether the bucket's object has the content of e, whose checksum is known.
+func has(remote, e *Entry, md5sum func() string) bool {
+	if remote == nil || remote.Kind != File || remote.ETag == "" || remote.body() != e.body() || (remote.Extents == nil) != (e.Extents == nil) {
+		return false
+	}
+	if remote.HasCRC {
+		return remote.CRC == e.CRC
+	}
+	// An ETag of 32 digits often is the MD5 of the content. Where it is not, the file is sent.
+	return len(remote.ETag) == 32 && md5sum != nil && md5sum() == remote.ETag
+}
+
+// adopt takes over where the bucket has the content.
+func adopt(e, remote *Entry) *Entry {
+	e.Key, e.ETag = remote.Key, remote.ETag
+	return e
+}
+
+// updateRemote notes new metadata of a path whose content the bucket has. They go into the manifest only: objects keep the headers
+// that they have.
+func (r *run) updateRemote(ctx context.Context, a *Action) (*Entry, error) {
+	e := *a.local
+	if e.Kind != File {
+		return r.upload(ctx, a)
+	}
+	known := a.remote.Inode != 0 && a.remote.Inode == e.Inode && a.remote.Change != e.Change
+	if known || a.remote.foreign || r.o.Contents {
+		// The inode changed, its size and time did not: only the content can tell.
+		return r.upload(ctx, a)
+	}
+	f, err := r.opened(&e)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if !e.sameContent(a.remote) || (e.Extents == nil) != (a.remote.Extents == nil) {
+		return r.upload(ctx, a)
+	}
+	e.CRC, e.HasCRC = a.remote.CRC, a.remote.HasCRC
+	return adopt(&e, a.remote), nil
+}

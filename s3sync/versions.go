@@ -1,0 +1,244 @@
+package s3sync
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Version is the files of a volume at a time: beneath {prefix}/{unix time}/ (mission D4).
+type Version struct {
+	Time time.Time // to the second; its Unix time is the version's name
+	// Whole is false for a version whose manifest is missing: it was never finished, or is being deleted.
+	Whole bool
+}
+
+// Name is what the version is called, in keys and by people.
+func (v Version) Name() string { return strconv.FormatInt(v.Time.Unix(), 10) }
+
+// Versions lists the versions beneath b's prefix, the latest first.
+func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
+	var all []Version
+	in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), Delimiter: aws.String("/")}
+	for {
+		page, err := b.page(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range page.CommonPrefixes {
+			name := strings.TrimSuffix(strings.TrimPrefix(aws.ToString(p.Prefix), b.prefix), "/")
+			at, err := strconv.ParseInt(name, 10, 64)
+			if err != nil || at <= 0 || strconv.FormatInt(at, 10) != name {
+				continue // somebody else's
+			}
+			v := Version{Time: time.Unix(at, 0)}
+			_, err = b.head(ctx, name+"/"+ManifestKey)
+			if err != nil && errors.KindOf(err) != errors.NotFound {
+				return nil, err
+			}
+			v.Whole = err == nil
+			all = append(all, v)
+		}
+		if !aws.ToBool(page.IsTruncated) || aws.ToString(page.NextContinuationToken) == "" {
+			break
+		}
+		in.ContinuationToken = page.NextContinuationToken
+	}
+	slices.SortFunc(all, func(a, b Version) int { return b.Time.Compare(a.Time) })
+	return all, nil
+}
+
+// Latest returns the last whole version. NotFound if there is none.
+func (b *Bucket) Latest(ctx context.Context) (Version, error) {
+	all, err := b.Versions(ctx)
+	if err != nil {
+		return Version{}, err
+	}
+	if i := slices.IndexFunc(all, func(v Version) bool { return v.Whole }); i >= 0 {
+		return all[i], nil
+	}
+	return Version{}, errors.Newf(errors.NotFound, "%s has no version", b)
+}
+
+// Version returns the prefix of one.
+func (b *Bucket) Version(v Version) (*Bucket, error) { return b.At(b.prefix + v.Name()) }
+
+// Save writes the tree as a new version beneath b's prefix. What is as it was in the version before is copied by the server, and not sent
+// again. If nothing changed since, there is no new version, and the one before is returned. The options' direction is Up, and a version
+// has what the tree has: Mirror is implied.
+func Save(ctx context.Context, t *Tree, b *Bucket, o Options) (Version, Stats, error) {
+	o.Direction, o.Mirror, o.version = Up, true, true
+	last, err := b.Latest(ctx)
+	if errors.KindOf(err) == errors.NotFound {
+		err = nil
+	}
+	if err != nil {
+		return Version{}, Stats{}, err
+	}
+	if last.Whole {
+		if o.from, err = b.Version(last); err != nil {
+			return Version{}, Stats{}, err
+		}
+		changed := false
+		look := o
+		look.DryRun, look.Progress, look.Plan = true, nil, func(Action) { changed = true }
+		if stats, err := Sync(ctx, t, o.from, look); err != nil || !changed {
+			return last, stats, err
+		}
+	}
+	next := Version{Time: time.Unix(max(time.Now().Unix(), last.Time.Unix()+1), 0), Whole: true}
+	to, err := b.Version(next)
+	if err != nil {
+		return Version{}, Stats{}, err
+	}
+	stats, err := Sync(ctx, t, to, o)
+	return next, stats, err
+}
+
+// Restore makes the tree like a version, the latest if v is zero. The options' direction is Down.
+func Restore(ctx context.Context, t *Tree, b *Bucket, v Version, o Options) (Version, Stats, error) {
+	if v.Time.IsZero() {
+		var err error
+		if v, err = b.Latest(ctx); err != nil {
+			return Version{}, Stats{}, err
+		}
+	}
+	from, err := b.Version(v)
+	if err != nil {
+		return Version{}, Stats{}, err
+	}
+	if _, err := from.head(ctx, ManifestKey); errors.KindOf(err) == errors.NotFound {
+		return Version{}, Stats{}, errors.Newf(errors.NotFound, "%s has no version %s", b, v.Name())
+	} else if err != nil {
+		return Version{}, Stats{}, err
+	}
+	o.Direction, o.version = Down, true
+	stats, err := Sync(ctx, t, from, o)
+	return v, stats, err
+}
+
+// Prune deletes all versions but the latest keep whole ones, and returns those that it deleted. Versions that were never finished are
+// deleted when they are a day old.
+func (b *Bucket) Prune(ctx context.Context, keep int) ([]Version, error) {
+	if keep < 1 {
+		return nil, errors.Newf(errors.Invalid, "at least one version is kept, not %d", keep)
+	}
+	all, err := b.Versions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var deleted []Version
+	for _, v := range all {
+		if v.Whole {
+			if keep--; keep >= 0 {
+				continue
+			}
+		} else if time.Since(v.Time) < 24*time.Hour {
+			continue
+		}
+		if err := b.deleteVersion(ctx, v); err != nil {
+			return deleted, err
+		}
+		deleted = append(deleted, v)
+	}
+	return deleted, nil
+}
+
+// deleteVersion deletes the manifest first: from then on there is no such version, whatever happens.
+func (b *Bucket) deleteVersion(ctx context.Context, v Version) error {
+	at, err := b.Version(v)
+	if err != nil {
+		return err
+	}
+	var failed error
+	fail := func(_ string, err error) { failed = err }
+	if err := at.delete(ctx, []string{ManifestKey}, fail); err != nil || failed != nil {
+		return errors.Join(err, failed)
+	}
+	for {
+		page, err := at.page(ctx, &s3.ListObjectsV2Input{Bucket: &at.loc.Bucket, Prefix: aws.String(at.prefix), MaxKeys: aws.Int32(1000), EncodingType: types.EncodingTypeUrl})
+		if err != nil {
+			return err
+		}
+		var keys []string
+		for _, o := range page.Contents {
+			if key := strings.TrimPrefix(aws.ToString(o.Key), at.prefix); key != "" {
+				keys = append(keys, key)
+			}
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		if err := at.delete(ctx, keys, fail); err != nil || failed != nil {
+			return errors.Join(err, failed)
+		}
+	}
+}
+
+// How large an object may be that is copied in one request, in bytes (S3's limit is 5 GiB), and the parts of a larger one.
+const (
+	maxCopy  = 5 << 30
+	copyPart = 1 << 30
+)
+
+// copy has the server copy an entry's object from another prefix.
+func (b *Bucket) copy(ctx context.Context, from *Bucket, e *Entry) (*Entry, error) {
+	out := *e
+	key := e.keyUnder(from.prefix)
+	out.Key = ""
+	if to := out.keyUnder(b.prefix); to != out.order() {
+		out.Key = to
+	}
+	source := url.PathEscape(from.loc.Bucket) + "/" + escapeKey(from.prefix+key)
+	target := b.prefix + out.keyUnder(b.prefix)
+	call, cancel := b.within(ctx, 10*time.Minute)
+	defer cancel()
+	if e.body() > maxCopy {
+		etag, err := b.copyParts(call, source, target, e, copyPart)
+		out.ETag = etag
+		return &out, err
+	}
+	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: &target, CopySource: &source, CopySourceIfMatch: aws.String(`"` + e.ETag + `"`)}, b.patiently)
+	if err != nil {
+		return nil, b.failed(ctx, err)
+	}
+	if res.CopyObjectResult != nil {
+		out.ETag = unquote(aws.ToString(res.CopyObjectResult.ETag))
+	}
+	return &out, nil
+}
+
+// copyParts copies an object that is too large for one request.
+func (b *Bucket) copyParts(ctx context.Context, source, target string, e *Entry, size int64) (string, error) {
+	begun, err := b.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &target}, b.patiently)
+	if err != nil {
+		return "", b.failed(ctx, err)
+	}
+	var done []types.CompletedPart
+	for at := int64(0); at < e.body(); at += size {
+		part := aws.Int32(int32(len(done) + 1))
+		reach := "bytes=" + strconv.FormatInt(at, 10) + "-" + strconv.FormatInt(min(at+size, e.body())-1, 10)
+		res, err := b.s3.UploadPartCopy(ctx, &s3.UploadPartCopyInput{Bucket: &b.loc.Bucket, Key: &target, CopySource: &source, CopySourceRange: &reach,
+			CopySourceIfMatch: aws.String(`"` + e.ETag + `"`), PartNumber: part, UploadId: begun.UploadId}, b.patiently)
+		if err != nil {
+			b.abortUpload(context.WithoutCancel(ctx), strings.TrimPrefix(target, b.prefix), aws.ToString(begun.UploadId))
+			return "", b.failed(ctx, err)
+		}
+		done = append(done, types.CompletedPart{ETag: res.CopyPartResult.ETag, PartNumber: part})
+	}
+	res, err := b.s3.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &target, UploadId: begun.UploadId,
+		MultipartUpload: &types.CompletedMultipartUpload{Parts: done}}, b.patiently)
+	if err != nil {
+		return "", b.failed(ctx, err)
+	}
+	return unquote(aws.ToString(res.ETag)), nil
+}

@@ -1,0 +1,390 @@
+package s3sync
+
+import (
+	"crypto/rand"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// tempPrefix begins the names of files that are not whole yet. They are never synchronised.
+const tempPrefix = ".harvest-sync-"
+
+// temporary reports whether path is such a file.
+func temporary(path string) bool {
+	return strings.HasPrefix(path[strings.LastIndexByte(path, '/')+1:], tempPrefix)
+}
+
+// mkdir makes the directory path, whose parent is there, and reports whether it is new. Conflict if something else has its name.
+func (t *Tree) mkdir(path string) (bool, error) {
+	dir, name, err := t.dirOf(path)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	// Only its owner may enter until it has what belongs in it.
+	if err := unix.Mkdirat(int(dir.Fd()), name, 0o700); err == nil {
+		return true, nil
+	} else if !errors.Is(err, unix.EEXIST) {
+		return false, explainFile(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return false, explainFile(err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return false, inTheWay(st.Mode)
+	}
+	return false, nil
+}
+
+func inTheWay(mode uint32) error {
+	what := "a " + File.String()
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		what = "a " + Dir.String()
+	case unix.S_IFLNK:
+		what = "a " + Symlink.String()
+	case unix.S_IFREG:
+	default:
+		what = special(mode)
+	}
+	return errors.Newf(errors.Conflict, "%s of that name is in the way", what)
+}
+
+// absent reports whether nothing can be at a path since there is no such directory.
+func absent(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) }
+
+// shadowed reports whether path cannot be in the tree since a file is where a directory above it would be.
+func (t *Tree) shadowed(path string) bool {
+	dir, _, err := t.dirOf(path)
+	if err == nil {
+		dir.Close()
+	}
+	return errors.Is(err, unix.ENOTDIR)
+}
+
+// lstat returns what is at path, or nil.
+func (t *Tree) lstat(path string) (*Entry, error) {
+	dir, name, err := t.dirOf(path)
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	} else if err != nil {
+		return nil, explainFile(err)
+	}
+	return fromStat(path, &st), nil
+}
+
+// writer is a file that replaces path when it is whole.
+type writer struct {
+	*os.File
+	t    *Tree
+	dir  *os.File
+	name string // where it goes
+	temp string
+}
+
+// create begins a file that is to be at path. Nothing is seen there before commit; close after either.
+func (t *Tree) create(path string) (*writer, error) {
+	dir, name, err := t.dirOf(path)
+	if err != nil {
+		return nil, err
+	}
+	temp := tempPrefix + rand.Text()
+	fd, err := unix.Openat(int(dir.Fd()), temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		dir.Close()
+		return nil, explainFile(err)
+	}
+	return &writer{File: os.NewFile(uintptr(fd), temp), t: t, dir: dir, name: name, temp: temp}, nil
+}
+
+// commit gives the file its metadata and its name, and says what it is then.
+func (w *writer) commit(e *Entry, o restoring) (*Entry, error) {
+	fd := int(w.Fd())
+	for name, value := range e.Xattrs {
+		if err := unix.Fsetxattr(fd, name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return nil, explainFile(err)
+		}
+	}
+	if w.t.owners && o.owners {
+		if err := unix.Fchown(fd, int(e.UID), int(e.GID)); err != nil {
+			return nil, explainFile(err)
+		}
+	}
+	if err := unix.Fchmod(fd, o.mode(e)); err != nil {
+		return nil, explainFile(err)
+	}
+	times := []unix.Timespec{unix.NsecToTimespec(e.ModTime), unix.NsecToTimespec(e.ModTime)}
+	if err := unix.UtimesNanoAt(int(w.dir.Fd()), w.temp, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, explainFile(err)
+	}
+	if err := unix.Renameat(int(w.dir.Fd()), w.temp, int(w.dir.Fd()), w.name); err != nil {
+		return nil, explainFile(err)
+	}
+	w.temp = ""
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, explainFile(err)
+	}
+	return fromStat(e.Path, &st), nil
+}
+
+// discard removes what was not committed, and closes.
+func (w *writer) discard() {
+	if w.temp != "" {
+		_ = unix.Unlinkat(int(w.dir.Fd()), w.temp, 0)
+	}
+	w.File.Close()
+	w.dir.Close()
+}
+
+// restoring is what a restore may give to files.
+type restoring struct {
+	owners bool // users and groups, as far as the process may
+	setID  bool // the setuid and setgid bits
+}
+
+func (o restoring) mode(e *Entry) uint32 {
+	if o.setID {
+		return e.Mode
+	}
+	return e.Mode &^ 0o6000
+}
+
+// replace makes a name for what make puts beside it: a symbolic or hard link.
+func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) (*Entry, error) {
+	dir, name, err := t.dirOf(path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	temp := tempPrefix + rand.Text()
+	if err := make(dir, temp); err != nil {
+		_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
+		return nil, explainFile(err)
+	}
+	if err := unix.Renameat(int(dir.Fd()), temp, int(dir.Fd()), name); err != nil {
+		_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
+		return nil, explainFile(err)
+	}
+	// Renaming one name of a file to another of its names does nothing, and leaves both.
+	_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, explainFile(err)
+	}
+	return fromStat(path, &st), nil
+}
+
+// symlink makes or replaces a symbolic link.
+func (t *Tree) symlink(e *Entry, o restoring) (*Entry, error) {
+	return t.replace(e.Path, func(dir *os.File, temp string) error {
+		if err := unix.Symlinkat(e.Target, int(dir.Fd()), temp); err != nil {
+			return err
+		}
+		if t.owners && o.owners {
+			if err := unix.Fchownat(int(dir.Fd()), temp, int(e.UID), int(e.GID), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+				return err
+			}
+		}
+		return unix.UtimesNanoAt(int(dir.Fd()), temp, []unix.Timespec{unix.NsecToTimespec(e.ModTime), unix.NsecToTimespec(e.ModTime)}, unix.AT_SYMLINK_NOFOLLOW)
+	})
+}
+
+// link makes path another name of the file target, both in the tree.
+func (t *Tree) link(target, path string) (*Entry, error) {
+	from, name, err := t.dirOf(target)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(from.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, explainFile(err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errChanged
+	}
+	return t.replace(path, func(dir *os.File, temp string) error {
+		return unix.Linkat(int(from.Fd()), name, int(dir.Fd()), temp, 0)
+	})
+}
+
+// setMeta gives what is at path its mode, owner and time: a directory, or a file whose content is as it should be.
+func (t *Tree) setMeta(e *Entry, o restoring) (*Entry, error) {
+	if e.Kind == Symlink {
+		return t.symlink(e, o)
+	}
+	dir, name, err := t.dirOf(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, explainOpen(err)
+	}
+	f := os.NewFile(uintptr(fd), e.Path)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, explainFile(err)
+	}
+	if got := fromStat(e.Path, &st); got.Kind != e.Kind {
+		return nil, errChanged
+	}
+	if err := setXattrs(f, e.Xattrs); err != nil {
+		return nil, err
+	}
+	if t.owners && o.owners && (st.Uid != e.UID || st.Gid != e.GID) {
+		if err := unix.Fchown(fd, int(e.UID), int(e.GID)); err != nil {
+			return nil, explainFile(err)
+		}
+	}
+	if err := unix.Fchmod(fd, o.mode(e)); err != nil {
+		return nil, explainFile(err)
+	}
+	if err := unix.UtimesNanoAt(int(dir.Fd()), name, []unix.Timespec{unix.NsecToTimespec(e.ModTime), unix.NsecToTimespec(e.ModTime)}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, explainFile(err)
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, explainFile(err)
+	}
+	return fromStat(e.Path, &st), nil
+}
+
+// setXattrs makes the attributes of users those of want.
+func setXattrs(f *os.File, want map[string]string) error {
+	have, err := xattrs(f)
+	if err != nil {
+		return err
+	}
+	for name := range have {
+		if _, ok := want[name]; !ok {
+			if err := unix.Fremovexattr(int(f.Fd()), name); err != nil && !errors.Is(err, unix.ENODATA) {
+				return explainFile(err)
+			}
+		}
+	}
+	for name, value := range want {
+		if old, ok := have[name]; ok && old == value {
+			continue
+		}
+		if err := unix.Fsetxattr(int(f.Fd()), name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return explainFile(err)
+		}
+	}
+	return nil
+}
+
+// remove removes a file, a link or an empty directory. What is not there is removed already.
+func (t *Tree) remove(path string, kind Kind) error {
+	dir, name, err := t.dirOf(path)
+	if absent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	flags := 0
+	if kind == Dir {
+		flags = unix.AT_REMOVEDIR
+	}
+	// What is of another kind meanwhile took its place.
+	if err := unix.Unlinkat(int(dir.Fd()), name, flags); err != nil && !absent(err) {
+		if errors.Is(err, unix.ENOTEMPTY) {
+			return errors.Explainf(err, errors.Conflict, "it is not empty")
+		}
+		return explainFile(err)
+	}
+	return nil
+}
+
+// commit makes all that was written durable.
+func (t *Tree) commit() error {
+	return errors.Wrapf(unix.Syncfs(int(t.root.Fd())), "write the tree to its disk")
+}
+
+// readAt reads len(p) bytes of an entry's object at offset at: with extents, of its data only.
+func readAt(f io.ReaderAt, e *Entry, p []byte, at int64) error {
+	return eachExtent(e, int64(len(p)), at, func(offset, from, n int64) error {
+		_, err := io.ReadFull(io.NewSectionReader(f, offset, n), p[from:from+n])
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return errChanged
+		}
+		return explainFile(err)
+	})
+}
+
+// writeAt writes p, a part of an entry's object at offset at, to where it belongs.
+func writeAt(f io.WriterAt, e *Entry, p []byte, at int64) error {
+	return eachExtent(e, int64(len(p)), at, func(offset, from, n int64) error {
+		_, err := f.WriteAt(p[from:from+n], offset)
+		return explainFile(err)
+	})
+}
+
+// eachExtent calls do for the parts of a file that n bytes of its object at offset at are: the part's offset in the file, in the n bytes,
+// and its length.
+func eachExtent(e *Entry, n, at int64, do func(offset, from, n int64) error) error {
+	if e.Extents == nil {
+		return do(at, 0, n)
+	}
+	begin, from := int64(0), int64(0) // of the extent, in the object; done so far
+	for _, x := range e.Extents {
+		if skip := at + from - begin; skip < x.Length && from < n {
+			part := min(x.Length-skip, n-from)
+			if err := do(x.Offset+skip, from, part); err != nil {
+				return err
+			}
+			from += part
+		}
+		begin += x.Length
+	}
+	return nil
+}
+
+// removeAll removes a directory with all that is in it.
+func (t *Tree) removeAll(path string) error {
+	dir, name, err := t.dirOf(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return explainFile(removeTree(dir, name, 0))
+}
+
+func removeTree(dir *os.File, name string, depth int) error {
+	sub, err := openDir(dir, name)
+	if err != nil {
+		return err
+	}
+	names, err := list(sub)
+	for _, n := range names {
+		if err != nil || depth > maxDepth {
+			break
+		}
+		if err = unix.Unlinkat(int(sub.Fd()), n, 0); errors.Is(err, unix.EISDIR) {
+			err = removeTree(sub, n, depth+1)
+		}
+	}
+	sub.Close()
+	if err != nil {
+		return err
+	}
+	return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR)
+}
