@@ -15,6 +15,7 @@ const (
 	Symlink
 )
 
+// String is the kind as people call it.
 func (k Kind) String() string {
 	switch k {
 	case File:

@@ -136,7 +136,11 @@ func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
 		}
 		defer z.Close()
 		in := &itemReader{r: z}
-		dec := decoder(in)
+		dec, err := decoder(in)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
 		in.next()
 		var h header
 		if err := dec.Decode(&h); err != nil {
@@ -186,13 +190,13 @@ func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
 }
 
 // decoder returns one that takes no more memory than an entry of ours needs.
-func decoder(r io.Reader) *cbor.Decoder {
+func decoder(r io.Reader) (*cbor.Decoder, error) {
 	mode, err := cbor.DecOptions{MaxArrayElements: maxExtents, MaxMapPairs: 1024, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
 		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
 	if err != nil {
-		panic(err) // the options are constants
+		return nil, errors.Wrapf(err, "decode manifests")
 	}
-	return mode.NewDecoder(r)
+	return mode.NewDecoder(r), nil
 }
 
 // itemReader gives one item no more than an entry may have, so that a small manifest cannot become much memory.

@@ -37,7 +37,6 @@ const (
 	stateBefore  = "entries.before"   // of one interrupted earlier, while the next is under way
 	stateNext    = "manifest.next"    //
 	stateRemote  = "manifest.fetched" //
-	stateUploads = "uploads"          // large files on their way
 )
 
 // openState opens what dir remembers of a place, and removes what an interrupted sync left that is of no use.

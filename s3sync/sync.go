@@ -1,3 +1,11 @@
+// Package s3sync makes a volume and a prefix of an S3 bucket alike, in either direction or both.
+//
+// Each file is an object whose key is its path, so that any tool reads them, with metadata in headers that rclone, s3fs and AWS's own
+// services understand. Beside them is one object of Harvest's own, the manifest (see ManifestKey), which has what headers cannot say, and
+// by which a sync with nothing changed asks one question. A bucket that others filled has none; then a list of its objects does, more slowly.
+//
+// A sync scans, plans and applies at once, in the order of keys, and holds a few thousand paths at most. What it has done is written
+// down as it goes, so that the next continues where one was interrupted. Both sides are taken to be hostile: see Tree and readManifest.
 package s3sync
 
 import (
