@@ -2,8 +2,6 @@ package s3sync
 
 import (
 	"time"
-
-	"github.com/RelevanceAI/harvest/errors"
 )
 
 // Direction is which side a sync changes.
@@ -249,6 +247,3 @@ func sameObject(a, b *Entry) bool {
 
 // skipped is an action for what cannot be synchronised.
 func skipped(path string, err error) Action { return Action{Op: Skip, Path: path, Err: err} }
-
-// errFileAndDir is for buckets in which one name is a file and a directory.
-var errFileAndDir = errors.Newf(errors.Conflict, "the bucket has a file and a directory of that name")
