@@ -79,6 +79,9 @@ type view struct {
 	creds *auth.Credentials
 	root  vfs.VirtualDentry
 	mount *vfs.Mount
+
+	dir    string // of the file that was opened last
+	parent vfs.VirtualDentry
 }
 
 func (a *agent) open(container string) (*view, error) {
@@ -109,7 +112,10 @@ func (a *agent) open(container string) (*view, error) {
 	return nil, errors.Newf(errors.Conflict, "the sandbox has ended")
 }
 
-func (v *view) close() { v.mount.DecRef(v.ctx) }
+func (v *view) close() {
+	v.leave()
+	v.mount.DecRef(v.ctx)
+}
 
 // at is the file of that name, relative to the root; a symbolic link is not followed.
 func (v *view) at(name string) *vfs.PathOperation {
@@ -156,19 +162,57 @@ func (v *view) resolve(dir string) (string, error) {
 	return path.Clean("/" + name)[1:], errors.Wrapf(err, "find %s", dir)
 }
 
-// attributes returns a file's extended attributes.
-func (v *view) attributes(name string) (map[string]string, error) {
-	names, err := v.k.VFS().ListXattrAt(v.ctx, v.creds, v.at(name), 0)
+// opened is a file that was looked up once for all that is read of it: gVisor forgets what it has found on the way as soon as nobody holds it.
+type opened struct {
+	v  *view
+	vd vfs.VirtualDentry
+}
+
+// open looks a file up; a symbolic link is not followed. The directory stays open, since the next file is mostly in it too.
+func (v *view) open(name string) (opened, error) {
+	dir, base := path.Split(name)
+	if dir != v.dir || !v.parent.Ok() {
+		vd, err := v.k.VFS().GetDentryAt(v.ctx, v.creds, v.at(dir), &vfs.GetDentryOptions{})
+		if err != nil {
+			return opened{}, errors.Wrapf(err, "find %.200q", dir)
+		}
+		v.leave()
+		v.dir, v.parent = dir, vd
+	}
+	vd, err := v.k.VFS().GetDentryAt(v.ctx, v.creds, &vfs.PathOperation{Root: v.root, Start: v.parent, Path: fspath.Parse(base)}, &vfs.GetDentryOptions{})
+	return opened{v, vd}, errors.Wrapf(err, "find %.200q", name)
+}
+
+// leave lets go of the directory that open holds.
+func (v *view) leave() {
+	if v.parent.Ok() {
+		v.parent.DecRef(v.ctx)
+		v.parent = vfs.VirtualDentry{}
+	}
+}
+
+func (o opened) close() { o.vd.DecRef(o.v.ctx) }
+
+func (o opened) path() *vfs.PathOperation { return &vfs.PathOperation{Root: o.v.root, Start: o.vd} }
+
+func (o opened) stat() (linux.Statx, error) {
+	return o.v.k.VFS().StatAt(o.v.ctx, o.v.creds, o.path(), &vfs.StatOptions{Mask: statMask})
+}
+
+// attributes returns the file's extended attributes.
+func (o opened) attributes() (map[string]string, error) {
+	v := o.v
+	names, err := v.k.VFS().ListXattrAt(v.ctx, v.creds, o.path(), 0)
 	if linuxerr.Equals(linuxerr.EOPNOTSUPP, err) || len(names) == 0 && err == nil {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, errors.Wrapf(err, "list attributes of %.200q", name)
+		return nil, errors.Wrapf(err, "list attributes")
 	}
 	all := make(map[string]string, len(names))
 	for _, key := range names {
-		if all[key], err = v.k.VFS().GetXattrAt(v.ctx, v.creds, v.at(name), &vfs.GetXattrOptions{Name: key}); err != nil {
-			return nil, errors.Wrapf(err, "read attribute %.200q of %.200q", key, name)
+		if all[key], err = v.k.VFS().GetXattrAt(v.ctx, v.creds, o.path(), &vfs.GetXattrOptions{Name: key}); err != nil {
+			return nil, errors.Wrapf(err, "read attribute %.200q", key)
 		}
 	}
 	return all, nil

@@ -117,9 +117,9 @@ func TestSettle(t *testing.T) {
 
 func TestOrderAndWithin(t *testing.T) {
 	t.Parallel()
-	names := []string{".", "a", "a/b", "a/b/c", "a-b", "b"}
+	names := []string{".", "-", "a", "a/-", "a/b", "a/b/c", "a-b", "ab", "b"}
 	for i := range names[1:] {
-		if order(names[i]) >= order(names[i+1]) {
+		if order(names[i], names[i+1]) >= 0 || order(names[i+1], names[i]) <= 0 || order(names[i], names[i]) != 0 {
 			t.Errorf("%s comes after %s", names[i], names[i+1])
 		}
 	}
@@ -151,7 +151,7 @@ func TestSparse(t *testing.T) {
 		w := &writer{out: out, tw: tar.NewWriter(out)}
 		e.name = "dir/" + strings.Repeat("long-\xff", 40)
 		hdr := &tar.Header{Name: e.name, Size: e.size, Mode: 0o4711, Uid: 1 << 30, Gid: 7, ModTime: time.Unix(1234567890, 123456789), PAXRecords: map[string]string{attribute + "user.x": "v\x00\xff"}}
-		w.copy = func(to io.Writer, _ entry, ranges []segment) error {
+		w.copy = func(to io.Writer, _ opened, ranges []segment) error {
 			for _, s := range ranges {
 				if _, err := to.Write(bytes.Repeat([]byte("d"), int(s.end-s.start))); err != nil {
 					return err
@@ -159,7 +159,7 @@ func TestSparse(t *testing.T) {
 			}
 			return nil
 		}
-		if err := w.sparse(hdr, e); err != nil {
+		if err := w.sparse(hdr, e, opened{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.tw.WriteHeader(&tar.Header{Name: "next", Typeflag: tar.TypeReg}); err != nil {

@@ -27,7 +27,7 @@ func sparse(e entry) bool {
 
 // sparse writes a file without its holes, in the form of GNU's tar (version 1.0), which Go's library reads but does not write
 // (https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html).
-func (w *writer) sparse(hdr *tar.Header, e entry) error {
+func (w *writer) sparse(hdr *tar.Header, e entry, o opened) error {
 	ranges := e.data
 	if len(ranges) == 0 || ranges[len(ranges)-1].end < e.size {
 		ranges = append(slices.Clone(ranges), segment{e.size, e.size}) // as GNU's does, so that readers know the size
@@ -64,7 +64,7 @@ func (w *writer) sparse(hdr *tar.Header, e entry) error {
 			return errors.Wrapf(err, "write header")
 		}
 	}
-	if err := w.copy(w.out, e, e.data); err != nil {
+	if err := w.copy(w.out, o, e.data); err != nil {
 		return err
 	}
 	_, err := w.out.Write(make([]byte, (block-stored%block)%block))

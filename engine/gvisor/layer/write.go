@@ -73,7 +73,7 @@ func (v *view) list() ([]entry, error) {
 
 // settle sorts the entries, and gives the content of what has several names to the one that sorts first.
 func settle(all []entry) {
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(order(a.name), order(b.name)) })
+	slices.SortFunc(all, func(a, b entry) int { return order(a.name, b.name) })
 	first := map[string]int{}
 	for i := range all {
 		e := &all[i]
@@ -105,12 +105,28 @@ func settle(all []entry) {
 	}
 }
 
-// order is a name as it sorts: a directory before what is in it, and that before its neighbours.
-func order(name string) string {
-	if name == "." {
-		return ""
+// order compares names as they sort: the root first, and a directory before what is in it, and that before its neighbours.
+func order(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case a == ".":
+		return -1
+	case b == ".":
+		return 1
 	}
-	return strings.ReplaceAll(name, "/", "\x00")
+	for i := 0; i < len(a) && i < len(b); i++ {
+		if x, y := a[i], b[i]; x != y {
+			if x == '/' {
+				return -1
+			}
+			if y == '/' {
+				return 1
+			}
+			return cmp.Compare(x, y)
+		}
+	}
+	return cmp.Compare(len(a), len(b))
 }
 
 // parse reads gVisor's list of a tmpfs: a tar stream in which regular files have, instead of their content, their size and the
@@ -183,7 +199,7 @@ func (v *view) write(dir string, file io.Writer) error {
 	out := bufio.NewWriterSize(file, 256<<10)
 	w := &writer{v: v, out: out, tw: tar.NewWriter(out)}
 	buf := make([]byte, 256<<10)
-	w.copy = func(to io.Writer, e entry, ranges []segment) error { return v.content(to, e, ranges, buf) }
+	w.copy = func(to io.Writer, o opened, ranges []segment) error { return o.content(to, ranges, buf) }
 	names := map[string]string{} // of what has several names: those that are written
 	for _, e := range all {
 		if !within(e, below) || ours(e.name) {
@@ -195,7 +211,7 @@ func (v *view) write(dir string, file io.Writer) error {
 				e.link = to
 			} else {
 				names[e.link] = e.name
-				i, _ := slices.BinarySearchFunc(all, e.link, func(a entry, name string) int { return cmp.Compare(order(a.name), order(name)) })
+				i, _ := slices.BinarySearchFunc(all, e.link, func(a entry, name string) int { return order(a.name, name) })
 				name := e.name
 				e = all[i]
 				e.name = name
@@ -232,7 +248,7 @@ type writer struct {
 	out *bufio.Writer
 	tw  *tar.Writer
 	// copy writes ranges of a file's content.
-	copy func(to io.Writer, e entry, ranges []segment) error
+	copy func(to io.Writer, o opened, ranges []segment) error
 }
 
 func (w *writer) entry(e entry) error {
@@ -240,9 +256,14 @@ func (w *writer) entry(e entry) error {
 	if e.gone() {
 		return w.tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir + whiteout + base, Format: tar.FormatPAX, ModTime: time.Unix(0, 0)})
 	}
-	st, err := w.v.stat(e.name)
+	o, err := w.v.open(e.name)
 	if err != nil {
-		return errors.Wrapf(err, "look at %.200q", e.name)
+		return err
+	}
+	defer o.close()
+	st, err := o.stat()
+	if err != nil {
+		return errors.Wrapf(err, "look at it")
 	}
 	hdr := &tar.Header{Typeflag: e.kind, Name: e.name, Mode: int64(st.Mode & 0o7777), Uid: int(st.UID), Gid: int(st.GID),
 		ModTime: time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec)), Format: tar.FormatPAX, PAXRecords: map[string]string{}}
@@ -253,7 +274,7 @@ func (w *writer) entry(e entry) error {
 		hdr.Linkname = e.link
 		return w.tw.WriteHeader(hdr)
 	}
-	attributes, err := w.v.attributes(e.name)
+	attributes, err := o.attributes()
 	if err != nil {
 		return err
 	}
@@ -270,7 +291,7 @@ func (w *writer) entry(e entry) error {
 	case tar.TypeChar, tar.TypeBlock:
 		hdr.Devmajor, hdr.Devminor = e.device[0], e.device[1]
 	case tar.TypeReg:
-		return w.file(hdr, e)
+		return w.file(hdr, e, o)
 	}
 	if err := w.tw.WriteHeader(hdr); err != nil {
 		return err
@@ -282,23 +303,24 @@ func (w *writer) entry(e entry) error {
 }
 
 // file writes a regular file.
-func (w *writer) file(hdr *tar.Header, e entry) error {
+func (w *writer) file(hdr *tar.Header, e entry, o opened) error {
 	hdr.Size = e.size
 	if sparse(e) {
-		return w.sparse(hdr, e)
+		return w.sparse(hdr, e, o)
 	}
 	if err := w.tw.WriteHeader(hdr); err != nil {
 		return err
 	}
-	return w.copy(w.tw, e, []segment{{0, e.size}})
+	return w.copy(w.tw, o, []segment{{0, e.size}})
 }
 
-// content copies ranges of a file.
-func (v *view) content(to io.Writer, e entry, ranges []segment, buf []byte) error {
-	if len(ranges) == 0 || e.size == 0 {
+// content copies ranges of a regular file.
+func (o opened) content(to io.Writer, ranges []segment, buf []byte) error {
+	if len(ranges) == 0 || ranges[len(ranges)-1].end == 0 {
 		return nil
 	}
-	f, err := v.k.VFS().OpenAt(v.ctx, v.creds, v.at(e.name), &vfs.OpenOptions{Flags: linux.O_RDONLY | linux.O_NOFOLLOW})
+	v := o.v
+	f, err := v.k.VFS().OpenAt(v.ctx, v.creds, o.path(), &vfs.OpenOptions{Flags: linux.O_RDONLY | linux.O_NOFOLLOW})
 	if err != nil {
 		return errors.Wrapf(err, "open")
 	}
@@ -308,7 +330,7 @@ func (v *view) content(to io.Writer, e entry, ranges []segment, buf []byte) erro
 			part := buf[:min(int64(len(buf)), s.end-at)]
 			n, err := f.PRead(v.ctx, usermem.BytesIOSequence(part), at, vfs.ReadOptions{})
 			if n == 0 {
-				return errors.Wrapf(cmp.Or(err, io.ErrUnexpectedEOF), "read at %d of %d", at, e.size)
+				return errors.Wrapf(cmp.Or(err, io.ErrUnexpectedEOF), "read at %d of %d", at, s.end)
 			}
 			if _, err := to.Write(part[:n]); err != nil {
 				return err
