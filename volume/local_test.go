@@ -478,3 +478,53 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("something half-made is left: %v, %v", names, err)
 	}
 }
+
+// What is in the way of a provider or a volume is an error that names it, and nothing half-made is left.
+func TestWhatIsInTheWay(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, ".trash"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := volume.OpenDir(dir)
+	expect(t, "a file where the trash should be", err, errors.Invalid)
+	if err := os.Remove(filepath.Join(dir, ".trash")); err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, dir)
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Create(t.Context(), "file"); err == nil {
+		t.Error("a volume was made where a file is")
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".new-*")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	v := create(t, l, "data")
+	if err := os.RemoveAll(filepath.Join(dir, "data", "data")); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := l.List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("a volume without its files is listed: %v, %v", list, err)
+	}
+	for what, err := range map[string]error{"Commit": v.Commit(t.Context()), "Reload": v.Reload(t.Context()), "Remove": v.Remove(t.Context(), "x")} {
+		expect(t, what, err, errors.NotFound)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, ".trash")); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Delete(t.Context(), "data"); err == nil {
+		t.Error("a volume was deleted without a trash to put it into")
+	}
+	if err := os.Mkdir(filepath.Join(dir, ".trash"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "Delete", l.Delete(t.Context(), "data"), "")
+	dead, cancel := context.WithCancel(t.Context())
+	cancel()
+	create(t, l, "more")
+	if _, err := volume.Of(l, "").List(dead); errors.KindOf(err) != errors.Canceled {
+		t.Errorf("got %v", err)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/image/imagetest"
+	"github.com/RelevanceAI/harvest/image/oci"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -79,7 +80,10 @@ type site struct {
 	starts map[string]int // guarded by mu; sandboxes by account
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T) *site { return newSiteWith(t, dockerfile.Options{Run: 10 * time.Minute}) }
+
+// newSiteWith returns one that builds with those options, its cache excepted.
+func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	t.Helper()
 	testenv.Root(t)
 	dir := testenv.DataDir(t)
@@ -88,8 +92,13 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := dockerfile.New(dockerfile.Options{Cache: cache, Run: 10 * time.Minute})
-	library, err := image.OpenLibrary(filepath.Join(dir, "images"), image.Sources{Dockerfile: source})
+	opts.Cache = cache
+	source := dockerfile.New(opts)
+	pulls, err := oci.Open(oci.Options{Dir: filepath.Join(dir, "blobs")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	library, err := image.OpenLibrary(filepath.Join(dir, "images"), image.Sources{Dockerfile: source, Registry: pulls})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/imagetest"
+)
+
+// A build whose server, sandbox and client are killed in the middle leaves nothing half-made; the next one goes on behind the steps that
+// were done.
+//
+// mission: B2
+// mission: A8
+func TestKilledBuildOnGVisor(t *testing.T) {
+	t.Parallel()
+	setup := gvisorSetup(t)
+	library := imagetest.Library(t)
+	base := filepath.Dir(library.Root(imagetest.Base(t, library)))
+	h := newHost(t, "gvisor", func(env *testscript.Env) error {
+		if err := setup(env); err != nil {
+			return err
+		}
+		images := filepath.Join(env.Getenv("HARVEST_DATA"), "images") // a link to the library that all share
+		if err := errors.Join(os.Remove(images), os.Mkdir(images, 0o700)); err != nil {
+			return err
+		}
+		shareImage(t, base, images, "base")
+		return nil
+	})
+	dir := t.TempDir()
+	begin := func(last string) []string {
+		name := filepath.Join(dir, "Dockerfile")
+		if err := os.WriteFile(name, []byte("FROM base\nRUN echo one >/one\nRUN "+last+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"image", "build", "-f", name, "-t", "killed"}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := h.command(ctx, begin("echo it has begun; sleep 600")...)
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, said, "] it has begun")
+	killAll(t, h.data)
+	if err := cmd.Wait(); err == nil {
+		t.Error("the client says that it has built the image")
+	}
+	if out := h.must("image", "ls", "-o", "json"); strings.Contains(out, "killed") {
+		t.Errorf("there is half an image: %s", out)
+	}
+	for _, pattern := range []string{"images/.new-*", "build-cache/*.new", "uploads/*", "sandboxes/*"} {
+		if left, _ := filepath.Glob(filepath.Join(h.data, pattern)); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	}
+	_, log, code := h.run(begin("cat /one >/two")...)
+	if code != 0 || !strings.Contains(log, "RUN echo one >/one: cached") {
+		t.Errorf("afterwards: exit code %d, %s", code, log)
+	}
+	if out := h.must("run", "--image", "killed", "--", "cat", "/two"); out != "one" {
+		t.Errorf("the image has %q", out)
+	}
+}
