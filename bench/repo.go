@@ -81,7 +81,7 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	b.box = sb.ID
-	if _, err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"git", "clone", "--quiet", b.url, "/work"}}); err != nil {
+	if _, err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec", "git clone --quiet " + b.url + " /work; cd /work; " + benchInstall}}); err != nil {
 		return err
 	}
 	for _, row := range []struct{ name, file, peer, then string }{

@@ -55,12 +55,11 @@ const (
 mkdir -p "$3/.git/info"
 printf '%s\n' .venv/ .bundle/ vendor/bundle/ node_modules/ >>"$3/.git/info/exclude"
 git -C "$3" rev-parse --verify HEAD`
-	// updateScript brings the repository to the newest commit and keeps what it ignores: URL, branch, directory.
+	// updateScript brings the repository to the newest commit and keeps all that is not committed: URL, branch, directory.
 	updateScript = `cd "$3"
 git remote set-url origin "$1"
 git fetch --progress --prune --force --no-recurse-submodules origin "+refs/heads/$2:refs/remotes/origin/$2"
 git checkout --quiet --force -B "$2" "refs/remotes/origin/$2"
-git clean --quiet --force -d
 git rev-parse --verify HEAD`
 	// cleanScript takes away what no session needs, as root: directory, owner, seconds. What caches have had for long and nobody has read goes.
 	cleanScript = `find /tmp -mindepth 1 -maxdepth 1 -exec rm -rf {} + 2>/dev/null || true
