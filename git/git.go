@@ -186,6 +186,7 @@ var complaints = []struct {
 	{"returned error: 403", errors.Denied, "the token does not allow it", "give it the rights to read and write the repository's contents"},
 	{"Write access to repository not granted", errors.Denied, "the token does not allow it", "give it the rights to read and write the repository's contents"},
 	{"Permission denied (publickey", errors.Denied, "there is no SSH key in the sandbox", "give the repository's https address, and a token as a secret"},
+	{"cannot run ssh", errors.Denied, "there is no SSH in the sandbox", "give the repository's https address, and a token as a secret"},
 	{"Host key verification failed", errors.Denied, "the host's SSH key is not known in the sandbox", "give the repository's https address, and a token as a secret"},
 	{"Remote branch ", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
 	{"couldn't find remote ref", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},

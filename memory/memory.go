@@ -285,16 +285,12 @@ func (s Store) Delete(ctx context.Context, name string) error {
 // Seed fills a memory with what every one begins with, once: what was forgotten later is not remembered again. It reports whether it did.
 // seed is a memory-seed.json.
 func (s Store) Seed(ctx context.Context, name string, seed []byte) (bool, error) {
+	if done, err := s.Seeded(ctx, name); err != nil || done {
+		return false, err
+	}
 	v, err := s.Volumes.Create(ctx, Prefix+name)
 	if err != nil {
 		return false, err
-	}
-	entries, err := v.ReadDir(ctx, "")
-	if err != nil {
-		return false, err
-	}
-	if slices.ContainsFunc(entries, func(e volume.Entry) bool { return e.Name == seeded }) {
-		return false, nil
 	}
 	var begin Graph
 	if err := json.Unmarshal(seed, &begin); err != nil {
@@ -315,6 +311,19 @@ func (s Store) Seed(ctx context.Context, name string, seed []byte) (bool, error)
 		}
 	}
 	return true, write(ctx, v, g, []string{seeded})
+}
+
+// Seeded reports whether Seed has filled a memory.
+func (s Store) Seeded(ctx context.Context, name string) (bool, error) {
+	v, err := s.Volumes.Open(ctx, Prefix+name)
+	if errors.KindOf(err) == errors.NotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	entries, err := v.ReadDir(ctx, "")
+	return slices.ContainsFunc(entries, func(e volume.Entry) bool { return e.Name == seeded }), err
 }
 
 // write replaces the graph, and makes empty files. Every user may change them: which one an agent is depends on its image.

@@ -338,6 +338,11 @@ func TestPanic(t *testing.T) {
 	if e := w.until(t, git.Committed); e.data.Git.Subject != "wip: once" {
 		t.Errorf("%+v", e.data.Git)
 	}
+	w.status(t, session.Done)
+	h.sh(t, s.ID, "HARVEST_GIT_WAIT=0 harvest-git panic --failed 'between turns' --need help || true")
+	if e := w.status(t, session.Failed); !strings.Contains(e.data.Reason, "between turns") {
+		t.Errorf("%+v", e.data)
+	}
 }
 
 // What was not committed is a commit of its own by who had not, below the agent's; several repositories are beside one another; and what is
@@ -346,14 +351,18 @@ func TestPanic(t *testing.T) {
 func TestWorkspace(t *testing.T) {
 	t.Parallel()
 	g := newGitServer(t)
-	g.add("public/second", map[string]string{"s": "s\n"})
+	part := g.add("public/part", map[string]string{"p": "p\n"})
+	second := g.add("public/second", map[string]string{"s": "s\n", ".gitmodules": "[submodule \"part\"]\n\tpath = part\n\turl = ../part.git\n"})
+	g.git(second, "update-index", "--add", "--cacheinfo", "160000,"+g.git(part, "rev-parse", "HEAD")+",part")
+	g.git(second, "commit", "-q", "-m", "A submodule")
+	g.git(second, "push", "-q", "origin", "HEAD:main")
 	h := newHouse(t, session.Options{})
 	patch := "diff --git a/README.md b/README.md\n--- a/README.md\n+++ b/README.md\n@@ -1 +1,2 @@\n # A project\n+not committed\n"
 	box := g.reach()
 	box.Image = h.imageWith(t, `mkdir /app && echo '{"entities":[{"name":"rule","entityType":"rule","observations":["never pull"]}],"relations":[]}' >/app/memory-seed.json`)
 	s := h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box, GitSecret: session.NoSecret,
 		Uncommitted: session.Uncommitted{Patch: []byte(patch), Author: session.Author{Name: "Bob", Email: "bob@example.org"}},
-		More:        []session.RepositoryRequest{{URL: g.url("public/second")}},
+		More:        []session.RepositoryRequest{{URL: g.url("public/second"), Submodules: true}},
 		Prompt:      "/write new new\n/write /workspace/second/t t\n/run cat /home/agent/.mcp-memory/memory.jsonl; git log --format='%an|%s'; git status --porcelain"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
@@ -379,6 +388,7 @@ func TestWorkspace(t *testing.T) {
 	if _, err := h.Diff(t.Context(), account, s.ID, "third"); errors.KindOf(err) != errors.NotFound || !strings.Contains(errors.RemedyOf(err), "project second") {
 		t.Error(err)
 	}
+	wantEqual(t, "submodule", h.sh(t, s.ID, "cat /workspace/second/part/p"), "p")
 	store := memory.Store{Volumes: volume.Of(h.volumes, "")}
 	if err := store.Remove(t.Context(), "owner-project", "rule"); err != nil {
 		t.Fatal(err)

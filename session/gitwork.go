@@ -55,20 +55,22 @@ func (r *runner) followGit(ctx context.Context) {
 			return
 		}
 	}
-	s := r.session()
-	f := &follower{lines: make(chan line, 64), stop: make(chan struct{}), ended: make(chan struct{})}
-	x, err := r.m.opts.Fleet.Exec(ctx, r.account, s.SandboxID, sandbox.ExecRequest{
-		Args: []string{"/bin/sh", "-euc", followScript, "sh", s.gitEvents(), strconv.Itoa(r.gitSeen + 1)}, Workdir: "/", Timeout: agentLife, Detach: true,
-		Stdout: &splitter{lines: f.lines, stop: f.stop},
-	})
-	if err != nil {
-		logf.Errorf(ctx, "follow what git does in session %s: %v", r.id, err)
-		return
-	}
 	r.letGitGo()
+	s, from := r.session(), r.gitSeen+1
+	f := &follower{lines: make(chan line, 64), stop: make(chan struct{}), ended: make(chan struct{})}
 	r.follower = f
-	r.m.work.Go(func() {
+	r.m.work.Go(func() { // the agent's first word does not wait for it
 		defer close(f.ended)
+		x, err := r.m.opts.Fleet.Exec(r.m.ctx, r.account, s.SandboxID, sandbox.ExecRequest{
+			Args: []string{"/bin/sh", "-euc", followScript, "sh", s.gitEvents(), strconv.Itoa(from)}, Workdir: "/", Timeout: agentLife, Detach: true,
+			Stdout: &splitter{lines: f.lines, stop: f.stop},
+		})
+		if err != nil {
+			if r.m.ctx.Err() == nil {
+				logf.Infof(ctx, "follow what git does in session %s: %v", r.id, err)
+			}
+			return
+		}
 		_, _ = x.Wait(r.m.ctx) // however it ends, the next prompt starts it again
 	})
 }

@@ -47,11 +47,14 @@ func (p *preparation) seedMemory(ctx context.Context) error {
 	if p.m.opts.Volumes == nil {
 		return nil
 	}
+	store := memory.Store{Volumes: volume.Of(p.m.opts.Volumes, account.Owner(p.s.Account))}
+	if done, err := store.Seeded(ctx, p.s.memoryName()); err != nil || done {
+		return err
+	}
 	seed, err := p.readSeed(ctx)
 	if err != nil || seed == nil {
 		return err
 	}
-	store := memory.Store{Volumes: volume.Of(p.m.opts.Volumes, account.Owner(p.s.Account))}
 	if _, err := store.Seed(ctx, p.s.memoryName(), seed); err != nil {
 		logf.Errorf(ctx, "seed the memory of session %s: %v", p.s.ID, err) // the agent can work without
 	}

@@ -78,9 +78,9 @@ func (r *runner) prepare(ctx context.Context, p prepared) {
 			s.SandboxID, s.Repos, s.Base = p.sandbox, p.repos, p.repos[0].Base
 		})
 	}
+	r.renewLogins(p.logins)
 	if p.err == nil {
 		r.ready, r.given = true, given{}
-		r.renewLogins(p.logins)
 		r.catchUp(p)
 		if r.session().Status == Creating {
 			r.setStatus(Ready, "")
@@ -127,10 +127,10 @@ func (p *preparation) run(ctx context.Context) error {
 	if logins, err := p.m.logins(ctx, p.s); err != nil {
 		return errors.Stage(err, "credentials")
 	} else if len(logins) > 0 {
+		p.logins = logins
 		if err := p.stage("credentials", func() error { return p.m.putLogins(ctx, p.s, p.sandbox, logins) }); err != nil {
 			return err
 		}
-		p.logins = logins
 	}
 	for i := range p.repos {
 		name := "repository"

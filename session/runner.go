@@ -284,7 +284,6 @@ func (r *runner) advance(ctx context.Context) {
 			}
 			continue // the prompt has failed
 		}
-		r.followGit(ctx)
 		m := r.queue[0]
 		r.queue = r.queue[1:]
 		m.State, m.Started = Running, time.Now().UTC()
@@ -293,6 +292,7 @@ func (r *runner) advance(ctx context.Context) {
 		r.publish(draft{EventSent, Event{Message: &m}})
 		r.setStatus(Thinking, "")
 		r.agent.in.write(r.conv.Prompt(m.ID, m.Prompt))
+		r.followGit(ctx)
 	}
 }
 
@@ -501,6 +501,7 @@ func (r *runner) finish(ctx context.Context) {
 	if r.undo != nil {
 		r.undo()
 		p := <-r.prepared
+		r.renewLogins(p.logins)
 		if p.sandbox != "" {
 			r.change(func(s *Session) { s.SandboxID = p.sandbox })
 		}

@@ -68,42 +68,54 @@ outside of the repository, and refuses symbolic links that lead out of it.`,
 			if len(patch) == 0 {
 				return errors.Newf(errors.Conflict, "the agent has changed nothing")
 			}
-			if err := checkPatch(patch); err != nil {
-				return err
-			}
-			_, err = gitIn(ctx, top, bytes.NewReader(patch), "apply", "--whitespace=nowarn", "-")
-			return err
+			return applyPatch(ctx, top, patch)
 		}),
 	}, &repository)
 }
 
-// checkPatch returns an error if a patch makes a symbolic link that leads out of the repository. That nothing else in it does is git's
-// own affair: git apply takes no path with "..", none below .git, and none that goes through a symbolic link.
-func checkPatch(patch []byte) error {
-	link, name := false, ""
-	for line := range strings.Lines(string(patch)) {
-		line = strings.TrimSuffix(line, "\n")
-		target, added := strings.CutPrefix(line, "+")
-		switch {
-		case strings.HasPrefix(line, "diff --git "):
-			link, name = false, ""
-		case line == "new file mode 120000", line == "new mode 120000", strings.HasPrefix(line, "index ") && strings.HasSuffix(line, " 120000"):
-			link = true
-		case !link:
-		case strings.HasPrefix(line, "+++ "):
-			name = strings.TrimPrefix(strings.TrimPrefix(line, "+++ "), "b/")
-			if strings.HasPrefix(name, "\"") {
-				return leadsOut(name)
-			}
-		case strings.HasPrefix(line, "GIT binary patch"):
-			return leadsOut(name)
-		case added:
-			if to := path.Join(path.Dir(name), target); path.IsAbs(target) || to == ".." || strings.HasPrefix(to, "../") || name == "" {
-				return leadsOut(name)
-			}
+// applyPatch applies a patch to a repository of the user's, all of it or nothing. That it writes nothing outside is git's own affair: git
+// apply takes no path with "..", none below .git, and none that goes through a symbolic link. A link that leads out is undone: git would
+// write it, and whatever follows it later would leave the repository.
+func applyPatch(ctx context.Context, top string, patch []byte) error {
+	list, err := gitIn(ctx, top, bytes.NewReader(patch), "apply", "--numstat", "-z", "-")
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(top)
+	if err != nil {
+		return errors.Explainf(err, errors.Denied, "the repository cannot be opened: %v", err)
+	}
+	defer root.Close()
+	before := map[string]string{}
+	for entry := range strings.SplitSeq(string(list), "\x00") {
+		if fields := strings.SplitN(entry, "\t", 3); len(fields) == 3 {
+			before[fields[2]], _ = root.Readlink(fields[2])
 		}
 	}
+	if _, err := gitIn(ctx, top, bytes.NewReader(patch), "apply", "--whitespace=nowarn", "-"); err != nil {
+		return err
+	}
+	for name, was := range before {
+		target, err := root.Readlink(name)
+		if err != nil || target == was || staysIn(root, name, target) {
+			continue
+		}
+		if _, err := gitIn(context.WithoutCancel(ctx), top, bytes.NewReader(patch), "apply", "--whitespace=nowarn", "--reverse", "-"); err != nil {
+			return err
+		}
+		return leadsOut(name)
+	}
 	return nil
+}
+
+// staysIn reports whether a symbolic link leads to something within root, or to nothing, by what it says and by where it really leads.
+func staysIn(root *os.Root, name, target string) bool {
+	to := path.Join(path.Dir(name), target)
+	if path.IsAbs(target) || to == ".." || strings.HasPrefix(to, "../") {
+		return false
+	}
+	_, err := root.Stat(name)
+	return err == nil || errors.IsNotExist(err)
 }
 
 func leadsOut(name string) error {
