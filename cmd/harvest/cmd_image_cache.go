@@ -44,7 +44,7 @@ func (c *cli) imageCacheList() *cobra.Command {
 				v.names = append(v.names, k.ID)
 				v.rows = append(v.rows, []string{k.ID[:min(shortID, len(k.ID))], k.Kind, size(k.Size), ago(k.Used), firstLine(k.Text)})
 			}
-			c.notef("%d of builds, %s", len(all), units.BytesSize(float64(total)))
+			c.notef("%d layers and cache mounts, %s", len(all), units.BytesSize(float64(total)))
 			return c.show(v)
 		},
 	}, formatTable)
