@@ -235,6 +235,7 @@ func (m *Manager) Remove(ctx context.Context, account, ref string) error {
 	}
 	if r.Image != "" {
 		m.retire(&r, r.Image)
+		r.Image = ""
 	}
 	m.collect(ctx, &r)
 	for _, id := range r.Retired {

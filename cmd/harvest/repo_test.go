@@ -128,6 +128,11 @@ func testSession(t *testing.T, h *host, g *gitHost) {
 		t.Errorf("what others have done counts as the agent's: %s", out)
 	}
 	h.must("end", id)
+	box, err := server.Sandbox(t.Context(), s.SandboxID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.must("image", "rm", box.SnapshotID)
 }
 
 // testRefreshes refreshes after commits that need less and more.
@@ -331,7 +336,11 @@ func TestRepositoryBuildsAtOnceAndKilled(t *testing.T) {
 	if r := repository(t, h, "killed"); r.Status != "ready" || r.Image == "" {
 		t.Errorf("after a refresh: %+v", r)
 	}
+	img := repository(t, h, "killed").Image
 	h.must("repo", "rm", "killed")
+	if _, _, code := h.run("image", "inspect", img); code != 4 {
+		t.Errorf("the image of a repository that was removed: exit code %d", code)
+	}
 	if out := h.must("schedule", "ls"); strings.Contains(out, "refresh-repo") {
 		t.Errorf("the schedule of a repository that was removed is left: %s", out)
 	}
