@@ -372,9 +372,9 @@ func TestOtherVersions(t *testing.T) {
 	}
 }
 
-// As an ordinary user everything works the same.
-func TestOrdinaryUser(t *testing.T) {
-	t.Parallel()
+// ordinary is a host on which an ordinary user uses gVisor.
+func ordinary(t *testing.T) *host {
+	t.Helper()
 	testenv.Root(t)
 	h := newHost(t, "gvisor", gvisorSetup(t))
 	h.uid = 65534
@@ -390,6 +390,13 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	h.env.Setenv("PATH", bin+":"+h.env.Getenv("PATH"))
 	h.env.Setenv("HOME", h.data)
+	return h
+}
+
+// As an ordinary user everything works the same.
+func TestOrdinaryUser(t *testing.T) {
+	t.Parallel()
+	h := ordinary(t)
 	if out := h.must("run", "--code", "import os; print(6*7, os.getuid())"); out != "42 0" {
 		t.Errorf("it printed %q", out)
 	}
@@ -401,6 +408,26 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	if out := h.must("doctor"); !strings.Contains(out, "subordinate ids") || !strings.Contains(out, "rootless") {
 		t.Errorf("doctor: %s", out)
+	}
+}
+
+// Where ordinary users cannot make user namespaces, they are told what to do, and nothing runs without isolation.
+//
+// mission: A9
+func TestOrdinaryUserWithoutNamespaces(t *testing.T) {
+	t.Parallel()
+	h := ordinary(t)
+	cmd := h.command(t.Context(), "run", "--code", "print(6*7)")
+	// The limit of user namespaces belongs to a user namespace, of which this is one.
+	const without = `echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --reuid "$1" --regid "$1" --clear-groups "$0" "${@:2}"`
+	cmd.Args = append([]string{"bash", "-c", without, cmd.Path, strconv.Itoa(h.uid)}, cmd.Args[1:]...)
+	cmd.Path = "/bin/bash"
+	everybody := []syscall.SysProcIDMap{{Size: 1 << 16}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: everybody, GidMappings: everybody, GidMappingsEnableSetgroups: true}
+	out, err := cmd.CombinedOutput()
+	if err == nil || bytes.Contains(out, []byte("42\n")) || !bytes.Contains(out, []byte("does not let ordinary users make user namespaces")) ||
+		!bytes.Contains(out, []byte("run as root, or allow them")) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
