@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -178,7 +177,6 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 		"--network=none",
 		"--overlay2=" + overlay,
 		fmt.Sprintf("--rootless=%t", args.Rootless),
-		fmt.Sprintf("--systrap-disable-fast-path=%t", !canSpin(args.Limits.CPU)),
 		"--ignore-cgroups",                                                // package cgroup does it
 		"--in-sandbox-cgroup=v2",                                          // version 1 inside forgets the limit of processes in six of seven forks
 		"--host-settings=ignore",                                          // package gvisor's Check says what could be better
@@ -192,19 +190,6 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 	}
 	conf, err := config.NewFromFlags(fs)
 	return conf, errors.Wrapf(err, "gVisor's configuration")
-}
-
-// spinners is the fewest processors with which waiting actively pays: one for the program, one for gVisor's task, one for who waits.
-const spinners = 3
-
-// canSpin reports whether a sandbox may use enough processors for gVisor to wait actively for system calls and their results (its
-// "fast path"). With fewer, who waits takes the time of whom it waits for: docs/performance.md has the figures.
-func canSpin(cpus float64) bool {
-	usable := float64(runtime.NumCPU())
-	if cpus > 0 {
-		usable = min(usable, cpus)
-	}
-	return usable >= spinners
 }
 
 // baseSpec is what root and main container have in common.

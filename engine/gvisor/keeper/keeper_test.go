@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -214,14 +213,5 @@ func TestLimitsInside(t *testing.T) {
 	memory, _ = none.MemoryLimit()
 	if quota != -1 || memory < 1<<60 {
 		t.Errorf("without limits: quota %d, memory %d", quota, memory)
-	}
-}
-
-func TestOnlySandboxesWithProcessorsToSpareWaitActively(t *testing.T) {
-	t.Parallel()
-	for cpus, want := range map[float64]bool{0.5: false, 1: false, 2: false, 0: runtime.NumCPU() >= spinners, spinners: runtime.NumCPU() >= spinners} {
-		if got := canSpin(cpus); got != want {
-			t.Errorf("limit of %g of %d processors: %t", cpus, runtime.NumCPU(), got)
-		}
 	}
 }
