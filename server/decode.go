@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
@@ -42,6 +43,9 @@ func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) erro
 
 // decode reads one JSON value strictly: Invalid names an unknown field or the one of a wrong type.
 func decode(data []byte, v any) error {
+	if !utf8.Valid(data) { // which Go would change without a word
+		return errors.Remedy(errors.Newf(errors.Invalid, "the request is not valid UTF-8"), "send bytes that are no text in base64, or as a file")
+	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {

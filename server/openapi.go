@@ -200,10 +200,32 @@ func (t *types) ref(v any) object {
 			return object{}
 		}
 		for n, def := range schema.Defs {
-			t.all[n] = def
+			t.all[n] = spelled(def)
 		}
 	}
 	return object{"$ref": schemas + name}
+}
+
+// spelled writes the schema true, which means anything, as {}, which means the same: many generators of clients know only the latter.
+func spelled(schema any) any {
+	def, ok := schema.(object)
+	if !ok {
+		if schema == true {
+			return object{}
+		}
+		return schema
+	}
+	for _, key := range []string{"items", "additionalProperties"} {
+		if _, has := def[key]; has && (key == "items" || def[key] != true) { // the latter may be true or false anywhere
+			def[key] = spelled(def[key])
+		}
+	}
+	if properties, ok := def["properties"].(object); ok {
+		for name, property := range properties {
+			properties[name] = spelled(property)
+		}
+	}
+	return def
 }
 
 func (t *types) schemas() (object, error) { return t.all, t.err }

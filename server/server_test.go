@@ -227,6 +227,7 @@ func TestProblems(t *testing.T) {
 		"unknown field":   {"POST", "/v1/sandboxes/box/exec", `{"arg":["x"]}`, 400, "invalid", `"arg"`},
 		"unknown create":  {"POST", "/v1/sandboxes", `{"imagge":"x"}`, 400, "invalid", "imagge"},
 		"wrong type":      {"POST", "/v1/sandboxes/box/exec", `{"args":"x"}`, 400, "invalid", `"args"`},
+		"no UTF-8":        {"POST", "/v1/sandboxes/box/exec", `{"args":["` + "\xff" + `"]}`, 400, "invalid", "UTF-8"},
 		"no object":       {"POST", "/v1/volumes", `[]`, 400, "invalid", "array"},
 		"no JSON":         {"POST", "/v1/volumes", `{`, 400, "invalid", "not valid JSON"},
 		"syntax":          {"POST", "/v1/volumes", `{"name":]`, 400, "invalid", "byte 9"},

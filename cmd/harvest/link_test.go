@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,11 +21,24 @@ import (
 func (h *host) up(args ...string) string {
 	h.t.Helper()
 	cmd := h.command(context.WithoutCancel(h.t.Context()), append([]string{"up", "--listen", "127.0.0.1:0"}, args...)...)
+	url := h.started(cmd)
+	h.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			h.t.Errorf("harvest up: %v\n%s", err, h.log())
+		}
+	})
+	return url
+}
+
+// started starts a server in the foreground and returns where it listens.
+func (h *host) started(cmd *exec.Cmd) string {
+	h.t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	log, err := os.Create(h.data + "/" + logName)
+	log, err := os.OpenFile(filepath.Join(h.data, logName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -32,12 +47,6 @@ func (h *host) up(args ...string) string {
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
-	h.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
-			h.t.Errorf("harvest up: %v\n%s", err, h.log())
-		}
-	})
 	lines := bufio.NewReader(out)
 	for {
 		line, err := lines.ReadString('\n')
