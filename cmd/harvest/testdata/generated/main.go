@@ -1,6 +1,4 @@
-//go:build generated
-
-// Command generated uses a client that was generated from the server's OpenAPI document, in package api beside it, which a test generates: it creates a
+// Command generated uses a client that was generated from the server's OpenAPI document, in package api beside it, by TestGeneratedClient: it creates a
 // sandbox, runs a command in it, and deletes it. HARVEST_URL and HARVEST_API_KEY name the server.
 package main
 
