@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -202,6 +203,7 @@ func (j *Journal) persist(ctx context.Context, events []*Event) error {
 		}
 		return errors.Wrapf(err, "persist %d events", len(events))
 	}
+	fault.Point("event.persisted")
 	for s, own := range byStream {
 		s.add(own, j.opts)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -248,6 +249,7 @@ func (l *Library) build(ctx context.Context, source Source, spec Spec, digest st
 	if err := l.fill(ctx, source, temp, &img, opts); err != nil {
 		return Image{}, err
 	}
+	fault.Point("image.filled")
 	img.Built, img.BuildTime = time.Now().UTC(), time.Since(start)
 	if err := l.describe(temp, img); err != nil {
 		return Image{}, tarfs.Explain(err, manifestFile)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -94,6 +95,7 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 	if err := context.Cause(ctx); err != nil {
 		return Image{}, err
 	}
+	fault.Point("snapshot.taken")
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if same, err := l.read(hexOf(img.Digest)); err == nil { // nothing has changed since the last one
@@ -106,6 +108,7 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 	if err := l.publish(temp, hexOf(img.Digest)); err != nil {
 		return Image{}, errors.Wrapf(err, "publish image %s", img.ID)
 	}
+	fault.Point("snapshot.published")
 	logf.Infof(ctx, "image %s is a snapshot of sandbox %s, taken in %v, %d bytes", img.ID, opts.Sandbox, img.BuildTime.Round(time.Millisecond), img.Snapshot.Size)
 	return l.named(img, names)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -92,6 +93,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		f.mu.Unlock()
 		return nil, errors.Wrapf(err, "record the new sandbox")
 	}
+	fault.Point("sandbox.recorded")
 	f.emit(Event{Type: EventStarting, Sandbox: sb})
 	return e, nil
 }
@@ -170,6 +172,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	if err != nil {
 		return err
 	}
+	fault.Point("sandbox.made")
 	return f.ready(ctx, e, p, box, warm)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -93,7 +94,9 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	f.mu.Lock()
 	h := e.record.Handle
 	f.mu.Unlock()
+	fault.Point("sandbox.stopping")
 	err := f.release(ctx, h, box)
+	fault.Point("sandbox.released")
 	f.finish(ctx, e, err, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Stopping); err != nil {
 			return err

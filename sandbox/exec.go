@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -37,6 +38,7 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 	if x.proc, err = box.Start(ctx, cmd); err != nil {
 		return nil, errors.Stage(err, "exec")
 	}
+	fault.Point("exec.started")
 	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "command %s started", x.proc.ID())
 	f.run(ctx, x)
 	return x, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -338,12 +339,14 @@ func (v *Vault) Rekey(ctx context.Context) (secrets int, err error) {
 		return 0, errors.Stage(err, "key")
 	}
 	v.keys = both
+	fault.Point("rekey.begun")
 	if err := v.opts.Store.Put(ctx, records...); err != nil {
 		return 0, err
 	}
 	if err := v.opts.Store.PutLoans(ctx, loans...); err != nil {
 		return 0, err
 	}
+	fault.Point("rekey.sealed")
 	if err := both[:1].write(v.opts.KeyFile); err != nil {
 		return 0, errors.Stage(err, "key")
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/github"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -122,6 +123,7 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	case result.ReturnCode != 0:
 		return nil, git.Explain("git failed in the sandbox", result.Stderr+result.Reason)
 	}
+	fault.Point("session.committed")
 	return out, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -102,6 +103,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	if err := m.opts.Store.PutSession(ctx, s); err != nil {
 		return Session{}, errors.Wrapf(err, "record the session")
 	}
+	fault.Point("session.recorded")
 	r := m.add(s)
 	r.given, r.env = given{req.Bundle, req.Uncommitted}, req.Sandbox.Env
 	r.publish(draft{Type: "session.created", Data: Event{Status: s.Status}})
@@ -188,6 +190,10 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 		case Queued:
 			r.queue = append(r.queue, msg)
 		}
+	}
+	if r.current != nil && !s.Status.working() { // the earlier server had not yet sent it: see advance
+		r.queue = append([]Message{*r.current}, r.queue...)
+		r.current = nil
 	}
 	r.recovered = true
 	m.work.Go(func() { r.loop(logf.With(m.ctx, "session_id", s.ID)) })

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/git"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -289,6 +290,7 @@ func (r *runner) advance(ctx context.Context) {
 		m.State, m.Started = Running, time.Now().UTC()
 		r.putMessage(m)
 		r.current, r.began, r.heard, r.killAt, r.stopped = &m, time.Now(), time.Now(), time.Time{}, ""
+		fault.Point("turn.started")
 		r.publish(draft{EventSent, Event{Message: &m}})
 		r.setStatus(Thinking, "")
 		r.agent.in.write(r.conv.Prompt(m.ID, m.Prompt))

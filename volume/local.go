@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -150,6 +151,7 @@ func (l *Local) Create(ctx context.Context, name string) (Volume, error) {
 	if err := l.make(temp, name); err != nil {
 		return nil, errors.Join(tarfs.Explain(err, name), ignoreNotFound(tarfs.Remove(l.root, temp)))
 	}
+	fault.Point("volume.made")
 	err = l.root.Rename(temp, name)
 	if errors.Is(err, syscall.EEXIST) || errors.Is(err, syscall.ENOTEMPTY) { // somebody else was faster
 		if err := tarfs.Remove(l.root, temp); err != nil {
@@ -284,6 +286,7 @@ func (l *Local) Delete(ctx context.Context, name string) error {
 	if err := l.root.Rename(name, fmt.Sprintf("%s/%s-%s", trashDir, name, rand.Text())); err != nil {
 		return tarfs.Explain(err, name)
 	}
+	fault.Point("volume.trashed")
 	logf.Infof(ctx, "volume %s deleted", name)
 	l.sweep()
 	return nil

@@ -93,7 +93,7 @@ func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
 func (h *host) run(args ...string) (stdout, stderr string, code int) {
 	h.t.Helper()
 	var out, err bytes.Buffer
-	cmd := h.command(h.t.Context(), args...)
+	cmd := h.command(context.WithoutCancel(h.t.Context()), args...)
 	cmd.Stdout, cmd.Stderr = &out, &err
 	_ = cmd.Run()
 	return out.String(), err.String(), cmd.ProcessState.ExitCode()

@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/store"
 )
 
@@ -93,6 +94,7 @@ func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writ
 	if err := db.Backup(ctx, database); err != nil {
 		return err
 	}
+	fault.Point("backup.copied")
 	note := backupNote{Version: version(), Time: time.Now().UTC().Truncate(time.Second), Not: []string{"images", "volumes", "sandboxes"}}
 	files := []string{database}
 	for _, name := range slices.Concat(backedUp, keyFiles) {

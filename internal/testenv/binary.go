@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -50,9 +51,22 @@ func Binary(t testing.TB) string {
 	return once.path
 }
 
+// FaultBinary returns the path of HARVEST_TEST_FAULT_BINARY, or of a harvest binary built from the tree, that dies at the point that HARVEST_FAULT names: see package internal/fault.
+func FaultBinary(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("HARVEST_TEST_FAULT_BINARY"); path != "" {
+		return path
+	}
+	path, err := build(root(t), "./cmd/harvest", filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "", "harvest_faults")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // build builds a main package of the module into dir and returns the path of the binary, which no later build changes.
 // Test processes that do this at the same time wait for one another; all but the first find the work done.
-func build(module, pkg, dir string, cover bool) (string, error) {
+func build(module, pkg, dir string, cover bool, tags ...string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", errors.Wrapf(err, "make the directory for the test binary")
 	}
@@ -70,7 +84,10 @@ func build(module, pkg, dir string, cover bool) (string, error) {
 	defer unlock()
 
 	target := filepath.Join(dir, "latest")
-	args := []string{"build", "-o"}
+	args := []string{"build", "-tags", strings.Join(tags, ","), "-o"}
+	if len(tags) > 0 {
+		target += "-" + strings.Join(tags, "-")
+	}
 	if cover {
 		target += "-cover"
 		args = append(args, target, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...", pkg)

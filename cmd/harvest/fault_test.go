@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// killedAt is a point at which the server is killed, by the command that leads there; then says what the next server must find.
+type killedAt struct {
+	point string
+	args  []string
+	then  func(t *testing.T, h *host)
+}
+
+// The server is killed with -9 at named points of what it does. The next one finds a consistent state, everything can be done
+// again, and nothing is left that nobody knows (newHost looks, when all has ended).
+// mission: A8
+func TestKilledAtNamedPoints(t *testing.T) {
+	t.Parallel()
+	ordinary := gvisorSetup(t)
+	h := newHost(t, "gvisor", func(env *testscript.Env) error {
+		bin := t.TempDir()
+		if err := os.Symlink(testenv.FaultBinary(t), filepath.Join(bin, "harvest")); err != nil {
+			return err
+		}
+		err := ordinary(env)
+		env.Setenv("PATH", bin+":"+env.Getenv("PATH"))
+		return err
+	})
+	clear := func() { // all tests share their images
+		for _, image := range []string{"points/snap:1", "points/snap:2", "points/built:1"} {
+			_, _, _ = h.run("image", "rm", image)
+		}
+		h.lacks(t, "points/", "image", "ls")
+	}
+	clear()
+	t.Cleanup(func() { h.must("sandbox", "rm", "--all"); clear() })
+	work := t.TempDir()
+	repository(t, work)
+	h.must("sandbox", "create", "--name", "box", "-v", "files:/files")
+	h.must("secret", "set", "s", "TOKEN=named-points")
+	h.must("agent", "--agent", "scripted", "--repo", work, "/write a.txt one")
+	session := h.must("sessions", "-o", "name")
+	dockerfile := filepath.Join(work, "Dockerfile")
+	if err := os.WriteFile(dockerfile, []byte("FROM base\nENV POINT=named-points\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := []string{"image", "build", "-t", "points/built:1", "-f", dockerfile, work}
+	for _, k := range []killedAt{
+		{"sandbox.recorded", []string{"sandbox", "create", "--name", "new"}, newSandboxFails},
+		{"sandbox.made", []string{"sandbox", "create", "--name", "new", "--secret", "s", "-v", "more:/more"}, newSandboxFails},
+		{"exec.started", []string{"sandbox", "exec", "box", "--", "sh", "-c", "echo begun; sleep 1000"}, func(t *testing.T, h *host) {
+			h.eventually(t, "begun", "sandbox", "ps", "box", "-o", "json")
+		}},
+		{"snapshot.taken", []string{"sandbox", "snapshot", "box", "--name", "points/snap:1"}, func(t *testing.T, h *host) {
+			h.lacks(t, "points/snap", "image", "ls")
+			h.must("sandbox", "snapshot", "box", "--name", "points/snap:1")
+		}},
+		{"snapshot.published", []string{"sandbox", "snapshot", "box", "--name", "points/snap:2"}, func(t *testing.T, h *host) {
+			h.must("sandbox", "snapshot", "box", "--name", "points/snap:2")
+			h.must("run", "--image", "points/snap:2", "--", "true")
+		}},
+		{"image.filled", build, func(t *testing.T, h *host) {
+			h.lacks(t, "points/built", "image", "ls")
+			h.must(build...)
+			h.has(t, "named-points", "run", "--image", "points/built:1", "--", "sh", "-c", "echo $POINT")
+		}},
+		{"volume.made", []string{"volume", "create", "third"}, func(t *testing.T, h *host) {
+			h.lacks(t, "third", "volume", "ls")
+			h.must("volume", "create", "third")
+		}},
+		{"volume.trashed", []string{"volume", "rm", "third"}, func(t *testing.T, h *host) {
+			h.lacks(t, "third", "volume", "ls")
+			h.must("volume", "create", "third")
+			h.must("volume", "rm", "third")
+		}},
+		{"event.persisted", []string{"sandbox", "create", "--name", "new"}, newSandboxFails},
+		{"turn.started", []string{"send", session, "hello again"}, func(t *testing.T, h *host) {
+			h.has(t, "hello at last", "send", session, "hello at last")
+		}},
+		{"session.committed", []string{"checkout", session}, func(t *testing.T, h *host) {
+			h.has(t, "harvest/", "checkout", session)
+		}},
+		{"session.recorded", []string{"agent", "--agent", "scripted", "--repo", "none", "-d", "hello"}, func(t *testing.T, h *host) {
+			id, _, _ := strings.Cut(h.must("sessions", "-o", "name"), "\n")
+			h.has(t, "hello after all", "send", id, "hello after all")
+			h.must("end", id)
+		}},
+		{"rekey.begun", []string{"secret", "rekey"}, secretsOpen},
+		{"rekey.sealed", []string{"secret", "rekey"}, secretsOpen},
+		{"backup.copied", []string{"backup", "saved.tar"}, func(t *testing.T, h *host) {
+			if left, err := filepath.Glob(filepath.Join(h.data, "uploads", "*")); err != nil || len(left) > 0 {
+				t.Errorf("left: %q, %v", left, err)
+			}
+			if left, err := filepath.Glob(filepath.Join(h.data, "saved.tar*")); err != nil || len(left) > 0 {
+				t.Errorf("a backup that failed is there: %q, %v", left, err)
+			}
+			h.must("backup", "saved.tar")
+		}},
+		{"sandbox.stopping", []string{"sandbox", "rm", "box"}, boxEnds},
+		{"sandbox.released", []string{"sandbox", "rm", "box"}, boxEnds},
+	} {
+		if !t.Run(k.point, func(t *testing.T) { h.killAt(t, k, work) }) {
+			t.Fatal(h.log())
+		}
+	}
+	h.must("end", session)
+}
+
+// killAt has a server killed and looks at what the next one finds.
+func (h *host) killAt(t *testing.T, k killedAt, dir string) {
+	t.Helper()
+	switch k.point {
+	case "sandbox.released":
+		h.must("sandbox", "create", "--name", "box", "-v", "files:/files")
+	case "snapshot.published": // another one than before
+		h.must("sandbox", "exec", "box", "--", "sh", "-c", "echo changed > /changed")
+	}
+	h.must("down")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := h.command(ctx, k.args...)
+	cmd.Env, cmd.Dir = append(cmd.Env, "HARVEST_FAULT="+k.point), h.data
+	if k.args[0] == "checkout" {
+		cmd.Dir = dir
+	}
+	out, _ := cmd.CombinedOutput()
+	if log := h.log(); !strings.HasSuffix(strings.TrimSpace(log), "killed at "+k.point) {
+		_, _, _ = h.run("down") // the next server is not to be killed
+		t.Fatalf("harvest %q did not come to %s: %s", k.args, k.point, out)
+	}
+	if code := cmd.ProcessState.ExitCode(); code == 0 && k.args[len(k.args)-2] != "-d" && k.args[0] != "sandbox" {
+		t.Errorf("harvest %q: exit code 0 although the server was killed: %s", k.args, out)
+	}
+	h.must("volume", "ls") // starts the next one
+	if text := h.must("sandbox", "ls"); strings.Contains(text, "creating") || strings.Contains(text, "stopping") {
+		t.Errorf("the state is not consistent:\n%s", text)
+	}
+	k.then(t, h)
+	h.streamIsWhole(t)
+}
+
+func newSandboxFails(t *testing.T, h *host) {
+	t.Helper()
+	h.lacks(t, "new", "sandbox", "ls")
+	h.has(t, "the server ended while it was created", "sandbox", "ls", "--all", "-o", "json")
+	h.must("sandbox", "create", "--name", "new", "--secret", "s", "-v", "more:/more")
+	h.has(t, "named-points", "sandbox", "exec", "new", "--", "sh", "-c", "echo $TOKEN")
+	h.must("sandbox", "rm", "new")
+}
+
+func secretsOpen(t *testing.T, h *host) {
+	t.Helper()
+	h.has(t, "named-points", "run", "--secret", "s", "--", "sh", "-c", "echo $TOKEN")
+	h.must("secret", "rekey")
+	h.has(t, "named-points", "run", "--secret", "s", "--", "sh", "-c", "echo $TOKEN")
+	key, err := os.ReadFile(filepath.Join(h.data, secretKeyName))
+	if lines := strings.Count(string(key), "\n"); err != nil || lines != 2 {
+		t.Errorf("the key file has %d lines, %v", lines, err)
+	}
+}
+
+func boxEnds(t *testing.T, h *host) {
+	t.Helper()
+	h.lacks(t, "box", "sandbox", "ls")
+	h.has(t, "box   terminated", "sandbox", "ls", "--all")
+}
+
+// has fails t unless a command line prints text.
+func (h *host) has(t *testing.T, text string, args ...string) {
+	t.Helper()
+	if out := h.must(args...); !strings.Contains(out, text) {
+		t.Errorf("harvest %q prints %q, without %q", args, out, text)
+	}
+}
+
+func (h *host) lacks(t *testing.T, text string, args ...string) {
+	t.Helper()
+	if out := h.must(args...); strings.Contains(out, text) {
+		t.Errorf("harvest %q prints %q, with %q", args, out, text)
+	}
+}
+
+// eventually waits until a command line prints text.
+func (h *host) eventually(t *testing.T, text string, args ...string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !strings.Contains(h.must(args...), text); {
+		if time.Now().After(end) {
+			t.Fatalf("harvest %q does not print %q", args, text)
+		}
+	}
+}
+
+// streamIsWhole reads all events of the account: none may be missing, and none be there twice.
+func (h *host) streamIsWhole(t *testing.T) {
+	t.Helper()
+	journal := client.New(h.data)
+	defer journal.Close()
+	last := int64(0)
+	for e, err := range journal.Events(t.Context(), client.Follow{Tail: 1}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = e.ID
+		break
+	}
+	next := int64(1)
+	for e, err := range journal.Events(t.Context(), client.Follow{}) {
+		if err != nil || e.ID != next || e.Type == event.Pruned {
+			t.Fatalf("event %d of %d is %+v, %v", next, last, e, err)
+		}
+		if next++; next > last {
+			break
+		}
+	}
+}
+
+// repository makes a git repository with one commit.
+func repository(t *testing.T, dir string) {
+	t.Helper()
+	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty", "-m", "one"}} {
+		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatal(fmt.Errorf("git %q: %w: %s", args, err, out))
+		}
+	}
+}

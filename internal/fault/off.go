@@ -1,0 +1,6 @@
+//go:build !harvest_faults
+
+package fault
+
+// Point does nothing.
+func Point(string) {}
