@@ -51,6 +51,7 @@ cover: deps
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
 bench:
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/bench ./bench
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 	bin/bench $(BENCH)
 
 clean:

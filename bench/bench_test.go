@@ -235,3 +235,17 @@ func TestLockedWaitsForText(t *testing.T) {
 		t.Error("a text is found that is not there")
 	}
 }
+
+// Readers of one stream get everything once, although their connections break off after random numbers of bytes and the server is
+// restarted twice. P10 is the same at full size.
+// mission: E10, F1
+func TestEventsThroughCutsAndRestarts(t *testing.T) {
+	t.Parallel()
+	o, err := fanOut{dir: t.TempDir(), clients: 20, events: 600, every: time.Millisecond, restarts: 2, cut: 8 << 10}.run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.lost != 0 || o.twice != 0 || o.connections < 40 {
+		t.Errorf("%d lost, %d twice, %d connections", o.lost, o.twice, o.connections)
+	}
+}

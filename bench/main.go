@@ -33,6 +33,7 @@ var rows = []row{
 	{"P2", "warm: the same from the pool of booted sandboxes", benchWarm},
 	{"P3", "many: bursts of creates, and one every 200 ms, each until its Python has printed", benchMany},
 	{"P4", "exec `true` in a running sandbox, in process", benchExec},
+	{"P4http", "exec `true` in a running sandbox, through HTTP over TCP with a key", benchHTTPExec},
 	{"P5", "exec that prints 100 MB", benchOutput},
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
@@ -40,6 +41,8 @@ var rows = []row{
 	{"P13", "image build: a Dockerfile of two RUNs and two COPYs on the base image", benchBuild},
 	{"net", "the way through the gateway to a server of this machine", benchNetwork},
 	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
+	{"P10", "events: 1,000 a second on one stream, from Publish until 500 clients have them over HTTP; connections cut, two restarts", benchEvents},
+	{"P14", "GET /v1/sandboxes with 10,000 records and 100 sandboxes, from 16 connections", benchList},
 	{"abuse", "a fork bomb, a memory bomb and a disk filler in one sandbox; `true` in another one", benchAbuse},
 }
 
@@ -53,6 +56,9 @@ type options struct {
 	data   string   // directory on a disk, in which one is made for this run
 	images string   // the image library
 	show   string   // a result to print instead of measuring
+
+	harvest string        // the program, for rows that measure a server
+	soak    time.Duration // traffic instead of rows, for so long
 }
 
 // errorLevel is slog's: what goes on otherwise is not of interest here.
@@ -93,6 +99,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.out, "out", "bench/results", "directory of results")
 	fs.StringVar(&o.data, "data", os.TempDir(), "directory on a disk, where this run keeps its data")
 	fs.StringVar(&o.images, "images", images, "the image library")
+	fs.StringVar(&o.harvest, "harvest", "bin/harvest", "the program that is measured as a server")
+	fs.DurationVar(&o.soak, "soak", 0, "instead of measuring rows, a day's traffic in so long, such as 20m; fails if anything grows")
 	fs.StringVar(&o.show, "show", "", "print the table of this result and measure nothing")
 	if err := fs.Parse(args); err != nil {
 		return o, err
@@ -135,6 +143,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	l, err := openLab(ctx, o, stderr)
 	if err != nil {
 		return err
+	}
+	if o.soak > 0 {
+		return errors.Join(soak(ctx, l, o.harvest, o.soak, stdout), l.close(context.WithoutCancel(ctx)))
 	}
 	rep := &Report{Started: time.Now().UTC().Truncate(time.Second), Short: o.short, Machine: l.describe(ctx)}
 	for _, row := range rows {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
@@ -78,7 +79,16 @@ func (c *cli) serve(ctx context.Context, background bool, ready func(*App), sett
 		return err
 	}
 	keepFiles()
-	logf.Setup(c.err, cfg.Log.Level, cfg.Log.Format == "json")
+	log := c.err
+	if background { // what runs for weeks must not fill the disk
+		own, err := openRolling(filepath.Join(cfg.Data, logName), logLimit, becomeOutput)
+		if err != nil {
+			return err
+		}
+		defer own.Close()
+		log = own
+	}
+	logf.Setup(log, cfg.Log.Level, cfg.Log.Format == "json")
 	app, err := OpenApp(ctx, cfg, background)
 	if err != nil {
 		return err
@@ -88,6 +98,11 @@ func (c *cli) serve(ctx context.Context, background bool, ready func(*App), sett
 	err = app.Serve(ctx)
 	logf.Infof(ctx, "the server has ended")
 	return err
+}
+
+// becomeOutput makes a file the standard output and error of this process, where Go's runtime says why it ends if it does.
+func becomeOutput(f *os.File) error {
+	return errors.Join(unix.Dup3(int(f.Fd()), 1, 0), unix.Dup3(int(f.Fd()), 2, 0))
 }
 
 // welcome says how a server in the foreground is reached. The link is for whoever sees this terminal: a journal has other readers.

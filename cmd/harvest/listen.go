@@ -109,13 +109,6 @@ func openOIDC(o config.OIDC) (*oidc.Provider, error) {
 }
 
 // openAudit opens the audit log to append to it.
-func openAudit(data string) (*os.File, error) {
-	path := filepath.Join(data, auditName)
-	if info, err := os.Stat(path); err == nil && info.Size() > auditLimit {
-		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, errors.Wrapf(err, "begin a new audit log")
-		}
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	return f, errors.Wrapf(err, "open the audit log")
+func openAudit(data string) (*rolling, error) {
+	return openRolling(filepath.Join(data, auditName), auditLimit, nil)
 }

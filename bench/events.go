@@ -1,0 +1,258 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/engine/fake"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server"
+	"github.com/RelevanceAI/harvest/store"
+)
+
+// fanOut is one stream with many readers.
+type fanOut struct {
+	dir      string
+	clients  int
+	events   int           // in all
+	every    time.Duration // between two of them
+	restarts int           // of the server, spread over the time
+	cut      int           // connections break off after that many bytes at most, ever different; 0: never
+}
+
+// outcome is what readers got.
+type outcome struct {
+	waits       []float64 // ms from Publish until a client had the event; without those that it had to come back for
+	lost, twice int
+	connections int
+}
+
+// broadcaster is the part of a server that events need.
+type broadcaster struct {
+	journal *event.Journal
+	close   func() error
+}
+
+// broadcast serves the events of the database in dir on l.
+func broadcast(ctx context.Context, dir string, l net.Listener) (*broadcaster, error) {
+	db, err := store.Open(ctx, filepath.Join(dir, "harvest.db"))
+	if err != nil {
+		return nil, err
+	}
+	eng, err := fake.Open(dir, fake.Options{})
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: db.Sandboxes()})
+	if err != nil {
+		return nil, errors.Join(err, eng.Close(), db.Close())
+	}
+	journal := event.Open(ctx, event.Options{Store: db.Events()})
+	srv := server.New(ctx, server.Options{Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Events: journal, Version: "bench"})
+	served := make(chan error, 1)
+	go func() { served <- srv.ServeLocal(l) }()
+	return &broadcaster{journal, func() error {
+		stopping, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		srv.Stop(stopping)
+		return errors.Join(srv.Close(), <-served, journal.Close(ctx), fleet.Close(ctx), eng.Close(), db.Close())
+	}}, nil
+}
+
+// run publishes and reads. The server is in this process, clients come through TCP.
+func (f fanOut) run(ctx context.Context) (o outcome, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return o, errors.Wrapf(err, "listen")
+	}
+	address := l.Addr().String()
+	b, err := broadcast(ctx, f.dir, l)
+	if err != nil {
+		return o, err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	readers := make([]*eventReader, f.clients)
+	var reading, ready sync.WaitGroup
+	ready.Add(f.clients)
+	limited, cancel := context.WithTimeout(ctx, 2*time.Minute+2*time.Duration(f.events)*f.every)
+	defer cancel()
+	for i := range readers {
+		readers[i] = &eventReader{address: address, want: int64(f.events), cut: f.cut, ready: sync.OnceFunc(ready.Done)}
+		reading.Go(func() { readers[i].run(limited) })
+	}
+	ready.Wait()
+	stream := event.AccountStream(personal)
+	tick := time.NewTicker(f.every)
+	defer tick.Stop()
+	for n := 1; n <= f.events; n++ {
+		<-tick.C
+		if f.restarts > 0 && n%(f.events/(f.restarts+1)) == 0 && n < f.events-1 {
+			if b, err = restart(ctx, b, f.dir, address); err != nil {
+				return o, err
+			}
+		}
+		if err := b.journal.Publish(ctx, event.Draft{Stream: stream, Type: "bench.tick", Data: map[string]int64{"at": time.Now().UnixNano()}}); err != nil {
+			return o, err
+		}
+	}
+	reading.Wait()
+	for _, r := range readers {
+		o.waits = append(o.waits, r.waits...)
+		o.lost += f.events - int(r.last)
+		o.lost += r.gaps
+		o.twice += r.twice
+		o.connections += r.connections
+	}
+	slices.Sort(o.waits)
+	return o, nil
+}
+
+// restart ends the server and begins another one on the same records and address.
+func restart(ctx context.Context, b *broadcaster, dir, address string) (*broadcaster, error) {
+	if err := b.close(); err != nil {
+		return b, err
+	}
+	var l net.Listener
+	var err error
+	for range 100 {
+		if l, err = net.Listen("tcp", address); err == nil {
+			return broadcast(ctx, dir, l)
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return b, err
+		}
+	}
+	return b, errors.Wrapf(err, "listen again")
+}
+
+// eventReader is a client that comes back whenever its connection breaks off. It decodes no more than it has to: 500 of them share the
+// machine with what is measured.
+type eventReader struct {
+	address     string
+	want        int64
+	cut         int
+	ready       func()
+	last        int64
+	gaps, twice int
+	connections int
+	waits       []float64
+}
+
+func (r *eventReader) run(ctx context.Context) {
+	defer r.ready()
+	for r.last < r.want && ctx.Err() == nil {
+		if err := r.connect(ctx); err != nil { // the server is away, or the connection broke off
+			_ = pause(ctx, 20*time.Millisecond)
+		}
+	}
+}
+
+func (r *eventReader) connect(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", r.address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	r.connections++
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: %d\r\n\r\n", api.Events, r.last); err != nil {
+		return err
+	}
+	var from io.Reader = conn
+	if r.cut > 0 { // what a proxy would do: so many bytes come through
+		from = io.LimitReader(conn, 200+rand.Int64N(int64(r.cut)))
+	}
+	resp, err := http.ReadResponse(bufio.NewReaderSize(from, 8<<10), nil)
+	if err != nil {
+		return err
+	}
+	// The body is not closed: that would read on to its end. The connection is.
+	frames := bufio.NewScanner(resp.Body)
+	frames.Buffer(make([]byte, 8<<10), 1<<20)
+	frames.Split(splitFrames)
+	r.ready()
+	begun := time.Now().UnixNano()
+	for r.last < r.want && frames.Scan() {
+		r.frame(frames.Bytes(), begun)
+	}
+	return frames.Err()
+}
+
+// frame counts one event. Those from before the connection are not timed.
+func (r *eventReader) frame(frame []byte, begun int64) {
+	text, ok := bytes.CutPrefix(frame, []byte("id: "))
+	line, rest, more := bytes.Cut(text, []byte("\n"))
+	id, err := strconv.ParseInt(string(line), 10, 64)
+	if !ok || !more || err != nil {
+		return // a comment, or where the stream begins
+	}
+	switch {
+	case id <= r.last:
+		r.twice++
+		return
+	case id > r.last+1:
+		r.gaps += int(id - r.last - 1)
+	}
+	r.last = id
+	if _, at, found := bytes.Cut(rest, []byte(`"at":`)); found {
+		if ns, err := strconv.ParseInt(string(bytes.TrimRight(at, "}")), 10, 64); err == nil && ns > begun {
+			r.waits = append(r.waits, float64(time.Now().UnixNano()-ns)/1e6)
+		}
+	}
+}
+
+func splitFrames(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if i := bytes.Index(data, []byte("\n\n")); i >= 0 {
+		return i + 2, data[:i], nil
+	}
+	return 0, nil, nil // half a frame at the end is none
+}
+
+// P10
+func benchEvents(ctx context.Context, l *lab, r *recorder) error {
+	seconds := r.count(2, 20)
+	for i, c := range []struct {
+		name string
+		fanOut
+	}{
+		{"1 client", fanOut{clients: 1}},
+		{"500 clients", fanOut{clients: 500}},
+		{"500 clients, cut and restarted", fanOut{clients: 500, restarts: 2, cut: 256 << 10}},
+	} {
+		c.dir, c.events, c.every = filepath.Join(l.dir, fmt.Sprintf("events-%d", i)), 1000*seconds, time.Millisecond
+		if err := makeDir(c.dir); err != nil {
+			return err
+		}
+		o, err := c.run(ctx)
+		if err != nil {
+			return err
+		}
+		r.check(c.name+": none lost, none twice", o.lost == 0 && o.twice == 0, fmt.Sprintf("%d lost, %d twice, of %d; %d connections", o.lost, o.twice, c.events*c.clients, o.connections))
+		if c.cut > 0 || len(o.waits) == 0 {
+			continue
+		}
+		for _, p := range []float64{50, 99} {
+			m := r.measure(fmt.Sprintf("%s: p%.0f from Publish until the client has it", c.name, p), "ms")
+			m.add(harvest, percentile(o.waits, p))
+			if p == 99 && c.clients == 500 {
+				m.Aim = &Aim{AtMost: 10}
+			}
+		}
+	}
+	r.note("server, publisher and clients share the cores; %d events in each", 1000*seconds)
+	return nil
+}
