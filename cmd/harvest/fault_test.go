@@ -48,7 +48,7 @@ func TestKilledAtNamedPoints(t *testing.T) {
 	clear()
 	t.Cleanup(func() { h.must("sandbox", "rm", "--all"); clear() })
 	work := t.TempDir()
-	repository(t, work)
+	emptyRepository(t, work)
 	h.must("sandbox", "create", "--name", "box", "-v", "files:/files")
 	h.must("secret", "set", "s", "TOKEN=named-points")
 	h.must("agent", "--agent", "scripted", "--repo", work, "/write a.txt one")
@@ -233,8 +233,8 @@ func (h *host) streamIsWhole(t *testing.T) {
 	}
 }
 
-// repository makes a git repository with one commit.
-func repository(t *testing.T, dir string) {
+// emptyRepository makes a git repository with one commit.
+func emptyRepository(t *testing.T, dir string) {
 	t.Helper()
 	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty", "-m", "one"}} {
 		cmd := exec.CommandContext(t.Context(), "git", args...)
