@@ -135,28 +135,39 @@ if [ ! -e "$DIR/.git" ]; then
 fi` + beginScript
 
 // beginScript begins the work where HEAD is, unless it has begun: on a branch of its own, on top of what the user had not committed. It prints
-// the commit that it begins on, and the one that the agent does.
+// the commit that it begins on, and the one that the agent does. Each git costs milliseconds in a sandbox, so that what harvest-git is told
+// is written into the configuration at once.
 const beginScript = `
 cd "$DIR"
-if [ "$(git config harvest.work || true)" != "$WORK" ]; then
+if ! grep -qF "work = \"$WORK\"" .git/config; then
 	base=$(git rev-parse --quiet --verify HEAD || true)
 	if [ -n "$base" ]; then git checkout --quiet -B "$WORK"; else git symbolic-ref HEAD "refs/heads/$WORK"; fi
+	start=$base
 	if [ -s "$PATCH" ]; then
 		git apply --index --whitespace=nowarn "$PATCH"
 		git -c core.hooksPath=/dev/null -c commit.gpgSign=false -c user.name="$BY" -c user.email="$BYMAIL" \
 			commit --quiet --no-verify -m "What was not committed when the session began" -m "Harvest-Carried: yes"
+		start=$(git rev-parse --verify HEAD)
 	fi
-	start=$(git rev-parse --quiet --verify HEAD || true)
-	onto=$BRANCH
-	[ -n "$onto" ] || onto=$(git symbolic-ref --quiet --short refs/remotes/origin/HEAD || true)
-	git config harvest.onto "${onto#origin/}"
-	git config harvest.base "$start"
-	git config harvest.title "$TITLE"
-	git config harvest.events "$EVENTS"
 	[ -z "$start" ] || git update-ref refs/harvest/reported "$start"
-	git config harvest.work "$WORK"
+	: >.git/harvest-reported
+	printf '%s\tbase = %s\n' "$CONFIG" "$start" >>.git/config
 	echo "$base $start"
 fi`
+
+// gitConfig is what harvest-git is told of a repository, as a part of its configuration (git-config(1), "Syntax"). Without onto it finds the
+// origin's default branch itself.
+func (s Session) gitConfig(onto string) string {
+	quote := strings.NewReplacer("\\", "\\\\", "\"", "\\\"", "\n", " ")
+	var b strings.Builder
+	b.WriteString("[harvest]\n")
+	for _, pair := range [][2]string{{"work", s.WorkBranch()}, {"onto", onto}, {"title", s.Title}, {"events", s.gitEvents()}} {
+		if pair[1] != "" {
+			b.WriteString("\t" + pair[0] + " = \"" + quote.Replace(pair[1]) + "\"\n")
+		}
+	}
+	return b.String()
+}
 
 // partsScript fetches what a clone leaves out: DIR LFS SUBMODULES. The protocols are those that make git start no program of the repository's
 // choice.
@@ -197,7 +208,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	out, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: script, env: map[string]string{
 		"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": branch, "DEPTH": strconv.Itoa(r.Depth), "WORK": p.s.WorkBranch(),
 		"NAME": p.s.Author.Name + " (Harvest)", "EMAIL": p.s.Author.Email, "PATCH": patch, "BY": by.Name, "BYMAIL": by.Email,
-		"TITLE": p.s.Title, "EVENTS": p.s.gitEvents(), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
+		"CONFIG": p.s.gitConfig(branch), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
 	}})
 	if err == nil && result.ReturnCode != 0 {
 		err = git.Explain("the repository could not be cloned", result.Stderr+result.Reason)

@@ -335,10 +335,13 @@ func TestPanic(t *testing.T) {
 	h.close(t)
 	h.open(t)
 	h.send(t, s.ID, "/run harvest-git snapshot once")
-	if e := w.until(t, git.Committed); e.data.Git.Subject != "wip: once" {
-		t.Errorf("%+v", e.data.Git)
+	for committed, idle := false, false; !committed || !idle; { // in any order
+		e := w.next(t)
+		if committed = committed || e.typ == git.Committed; e.typ == git.Committed && e.data.Git.Subject != "wip: once" {
+			t.Errorf("%+v", e.data.Git)
+		}
+		idle = idle || e.typ == session.EventStatus && e.data.Status == session.Done
 	}
-	w.status(t, session.Done)
 	h.sh(t, s.ID, "HARVEST_GIT_WAIT=0 harvest-git panic --failed 'between turns' --need help || true")
 	if e := w.status(t, session.Failed); !strings.Contains(e.data.Reason, "between turns") {
 		t.Errorf("%+v", e.data)

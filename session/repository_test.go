@@ -1,8 +1,13 @@
 package session
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -44,6 +49,25 @@ func TestLogins(t *testing.T) {
 	err := m.putLogins(t.Context(), Session{}, "", logins{{where: "https://x", user: "u", password: "a\nhttps://y\tu\tp"}})
 	if err == nil {
 		t.Error("a token with a line end was taken")
+	}
+}
+
+// Whatever a title and a branch are, git reads back the same.
+func TestGitConfig(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "config")
+	s := Session{ID: "ses_1", Title: `say "hi\n" # ; [x] \`}
+	if err := os.WriteFile(file, []byte(s.gitConfig(`odd"branch`)+"\tbase = abc\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"title": s.Title, "onto": `odd"branch`, "work": "harvest/1", "events": s.gitEvents(), "base": "abc"} {
+		out, err := exec.CommandContext(t.Context(), testenv.RequireTool(t, "git", "git"), "config", "--file", file, "harvest."+key).Output()
+		if err != nil || string(out) != want+"\n" {
+			t.Errorf("%s: %q, %v, want %q", key, out, err, want)
+		}
+	}
+	if text := s.gitConfig(""); strings.Contains(text, "onto") {
+		t.Error(text)
 	}
 }
 
