@@ -27,6 +27,8 @@ const (
 
 	Volumes       = "/v1/volumes"
 	VolumeNamed   = "/v1/volumes/{name}"
+	VolumeSync     = "/v1/volumes/{name}/sync"
+	VolumeVersions = "/v1/volumes/{name}/versions" // ?bucket=&prefix=&secret=
 	VolumeArchive = "/v1/volumes/{name}/archive"    // ?path=
 	VolumeList    = "/v1/volumes/{name}/files/list" // ?path=
 	VolumeFiles   = "/v1/volumes/{name}/files"      // ?path=
@@ -127,6 +129,8 @@ const (
 	EventReady    = "sandbox.ready"  // Sandbox
 	EventLog      = "image.log"      // LogLine
 	EventBuilt    = "image.built"    // Image
+	EventSyncing  = "volume.syncing" // SyncStats so far
+	EventSynced   = "volume.synced"  // Synced
 	EventProblem  = "error"          // Problem
 )
 

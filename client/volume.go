@@ -1,12 +1,16 @@
 package client
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // CreateVolume makes a volume if it is missing.
@@ -43,4 +47,44 @@ func (c *Client) VolumeFiles(ctx context.Context, name, dir string) ([]api.Entry
 // RemoveVolumeFile removes a file or a whole directory of a volume.
 func (c *Client) RemoveVolumeFile(ctx context.Context, name, path string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.VolumeFiles, name), url.Values{"path": {path}}, nil, nil)
+}
+
+// SyncVolume makes a volume and its place in S3 alike. progress, which may be nil, gets what was done so far, several times a second.
+func (c *Client) SyncVolume(ctx context.Context, name string, req api.VolumeSyncRequest, progress func(api.SyncStats)) (api.Synced, error) {
+	var done api.Synced
+	data, err := json.Marshal(req)
+	if err != nil {
+		return done, errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
+	}
+	return done, c.follow(ctx, api.Path(api.VolumeSync, name), bytes.NewReader(data), api.TypeJSON, func(event string, data []byte) (bool, error) {
+		switch event {
+		case api.EventSyncing:
+			return false, each(data, progress)
+		case api.EventSynced:
+			return true, broken(json.Unmarshal(data, &done))
+		}
+		return false, nil
+	})
+}
+
+// VolumeVersions lists the versions of a volume in S3, the latest first. bucket, prefix and secret are as in a VolumeSyncRequest.
+func (c *Client) VolumeVersions(ctx context.Context, name, bucket, prefix, secret string) ([]api.VolumeVersion, error) {
+	return list[api.VolumeVersion](ctx, c, api.Path(api.VolumeVersions, name), s3Query(bucket, prefix, secret))
+}
+
+// PruneVersions deletes all versions of a volume in S3 but the latest keep ones.
+func (c *Client) PruneVersions(ctx context.Context, name, bucket, prefix, secret string, keep int) error {
+	query := s3Query(bucket, prefix, secret)
+	query.Set("keep", strconv.Itoa(keep))
+	return c.call(ctx, http.MethodDelete, api.Path(api.VolumeVersions, name), query, nil, nil)
+}
+
+func s3Query(bucket, prefix, secret string) url.Values {
+	query := url.Values{}
+	for key, value := range map[string]string{"bucket": bucket, "prefix": prefix, "secret": secret} {
+		if value != "" {
+			query.Set(key, value)
+		}
+	}
+	return query
 }

@@ -20,6 +20,15 @@ func siteURL(text string) string {
 	return ""
 }
 
+var bucketPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$`)
+
+func bucket(text string) string {
+	if text == "" || bucketPattern().MatchString(text) {
+		return ""
+	}
+	return "write the name of a bucket, such as harvest-files"
+}
+
 func wildcard(text string) string {
 	name, ok := strings.CutPrefix(text, "*.")
 	if text == "" || ok && len(name) <= 190 && names([]string{name}) == "" { // a label goes before it

@@ -43,9 +43,21 @@ type Config struct {
 	Ports          Ports
 	OIDC           OIDC
 	Agents         Agents
+	S3             S3
 	Model          Model
 
 	sources map[string]string // by key: what set it; "default" when missing
+}
+
+// S3 is where volumes go that are sent nowhere else, and how S3 is reached.
+type S3 struct {
+	Bucket    string // "" for none
+	Prefix    string // before all keys
+	Endpoint  string // URL of a server; "" is AWS
+	Region    string // "" is what the secret says
+	PathStyle bool   // the bucket is in the path, not in the host name
+	CAFile    string // authorities to trust besides the system's; "" for none
+	Secret    string // of the account personal, with the credentials
 }
 
 // Limits of one sandbox.
@@ -169,6 +181,7 @@ func Default(env func(string) string) Config {
 		OutputBytes:    64 << 20,
 		BuildCache:     20 << 30,
 		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, Currency: "USD"},
+		S3:             S3{Secret: "aws"},
 		Refresh:        true,
 		IdleExit:       10 * time.Minute,
 		CertificateDir: "/usr/local/share/ca-certificates",

@@ -66,17 +66,17 @@ type Options struct {
 
 // Stats is what a sync did (2.6).
 type Stats struct {
-	Files    int64         `json:"files"`       // sent or received whole
-	Bytes    int64         `json:"bytes"`       // of them
-	Updated  int64         `json:"updated"`     // only their metadata changed
-	Skipped  int64         `json:"skipped"`     // the same on both sides
-	Deleted  int64         `json:"deleted"`     //
-	Failed   int64         `json:"failed"`      // Failures has the first of them
-	Conflict int64         `json:"conflicts"`   // changed on both sides
-	Duration time.Duration `json:"duration_ns"` //
-	Failures []Failure     `json:"failures,omitempty"`
-	// Conflicts says what was decided, for the first thousand.
-	Conflicts []Failure `json:"decided,omitempty"`
+	Files     int64         `json:"files"`       // sent or received whole
+	Bytes     int64         `json:"bytes"`       // of them
+	Updated   int64         `json:"updated"`     // only their metadata changed
+	Skipped   int64         `json:"skipped"`     // the same on both sides
+	Deleted   int64         `json:"deleted"`     //
+	Failed    int64         `json:"failed"`      // Failures has the first of them
+	Conflicts int64         `json:"conflicts"`   // changed on both sides
+	Duration  time.Duration `json:"duration_ns"` //
+	Failures  []Failure     `json:"failures,omitempty"`
+	// Decided says what was done about conflicts, for the first thousand.
+	Decided []Failure `json:"decided,omitempty"`
 }
 
 // Failure is a path and what happened to it.
@@ -103,7 +103,7 @@ func (s Stats) String() string {
 	for _, more := range []struct {
 		n    int64
 		what string
-	}{{s.Updated, "updated"}, {s.Deleted, "deleted"}, {s.Conflict, "in conflict"}, {s.Failed, "failed"}} {
+	}{{s.Updated, "updated"}, {s.Deleted, "deleted"}, {s.Conflicts, "in conflict"}, {s.Failed, "failed"}} {
 		if more.n > 0 {
 			text += fmt.Sprintf(", %d %s", more.n, more.what)
 		}
@@ -283,9 +283,9 @@ func (s *Stats) add(a *Action) {
 		s.Deleted++
 	}
 	if a.Conflict != "" {
-		s.Conflict++
-		if len(s.Conflicts) < maxNamed {
-			s.Conflicts = append(s.Conflicts, Failure{Path: a.Path, Reason: a.Conflict})
+		s.Conflicts++
+		if len(s.Decided) < maxNamed {
+			s.Decided = append(s.Decided, Failure{Path: a.Path, Reason: a.Conflict})
 		}
 	}
 }

@@ -190,8 +190,8 @@ func TestTwoWays(t *testing.T) {
 			write(t, one, "gone-and-edited", "kept")
 			write(t, one, "new-here", "y")
 			stats := mustSync(t, one, b, o1)
-			if stats.Conflict != 2 {
-				t.Errorf("%d conflicts, want 2: %+v", stats.Conflict, stats.Conflicts)
+			if stats.Conflicts != 2 {
+				t.Errorf("%d conflicts, want 2: %+v", stats.Conflicts, stats.Decided)
 			}
 			mustSync(t, one, b, o1)
 			mustSync(t, two, b, o2)

@@ -25,6 +25,18 @@ type Version struct {
 // Name is what the version is called, in keys and by people.
 func (v Version) Name() string { return strconv.FormatInt(v.Time.Unix(), 10) }
 
+// ParseVersion reads a version's name; "" is the zero Version, which stands for the latest.
+func ParseVersion(name string) (Version, error) {
+	if name == "" || name == "latest" {
+		return Version{}, nil
+	}
+	at, err := strconv.ParseInt(name, 10, 64)
+	if err != nil || at <= 0 || strconv.FormatInt(at, 10) != name {
+		return Version{}, errors.Newf(errors.Invalid, "%.100q is no version: versions are Unix times, in seconds", name)
+	}
+	return Version{Time: time.Unix(at, 0)}, nil
+}
+
 // Versions lists the versions beneath b's prefix, the latest first.
 func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
 	var all []Version
@@ -36,11 +48,10 @@ func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
 		}
 		for _, p := range page.CommonPrefixes {
 			name := strings.TrimSuffix(strings.TrimPrefix(aws.ToString(p.Prefix), b.prefix), "/")
-			at, err := strconv.ParseInt(name, 10, 64)
-			if err != nil || at <= 0 || strconv.FormatInt(at, 10) != name {
+			v, err := ParseVersion(name)
+			if err != nil || v.Time.IsZero() {
 				continue // somebody else's
 			}
-			v := Version{Time: time.Unix(at, 0)}
 			_, err = b.head(ctx, name+"/"+ManifestKey)
 			if err != nil && errors.KindOf(err) != errors.NotFound {
 				return nil, err

@@ -92,6 +92,13 @@ func (s *Server) dataRoutes() []route {
 			out: api.List[api.Entry]{}, status: 200},
 		{method: "DELETE", path: api.VolumeFiles, handle: s.removeVolumeFile, scope: write, summary: "Remove a file or directory", query: queryPath, status: 204},
 
+		{method: "POST", path: api.VolumeSync, handle: s.syncVolume, scope: write, summary: "Make a volume and its place in S3 alike, in the direction up, down or both",
+			in: api.VolumeSyncRequest{}, out: api.Synced{}, status: 200, events: "volume.syncing, then volume.synced or error"},
+		{method: "GET", path: api.VolumeVersions, handle: s.volumeVersions, scope: read, summary: "List the versions of a volume in S3, the latest first",
+			query: "bucket: one of the account's own; prefix: in it; secret: with its credentials; " + queryPage, out: api.List[api.VolumeVersion]{}, status: 200},
+		{method: "DELETE", path: api.VolumeVersions, handle: s.pruneVersions, scope: write, summary: "Delete the versions of a volume but the latest",
+			query: "keep: how many stay, at least 1; bucket: one of the account's own; prefix: in it; secret: with its credentials", status: 204},
+
 		{method: "POST", path: api.Images, handle: s.buildImage, scope: write,
 			summary: "Build an image if it does not exist; with a build context, a form with the JSON as \"request\" and then a tar stream as \"context\"", in: api.BuildRequest{},
 			out: api.Image{}, status: 201, events: "image.progress and image.log, then image.built or error"},

@@ -26,6 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -59,6 +60,7 @@ type Options struct {
 	Events    *event.Journal      // nil: there are none
 	Sessions  *session.Manager    // nil: there are none
 	Repos     *repo.Manager       // nil: there are none
+	Storage   *storage.Manager    // nil: there is no S3
 
 	URL   string   // where browsers reach the server; "" if nowhere
 	Names []string // what the server is called, in lower case, beside "localhost" and addresses

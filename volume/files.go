@@ -25,6 +25,12 @@ type local struct {
 
 func (v *local) Name() string { return v.name }
 
+// Dir implements Directory.
+func (v *local) Dir() string { return v.l.Path(v.name) }
+
+// Use implements Directory.
+func (v *local) Use(who string) (func(), error) { return v.l.Use(v.name, who) }
+
 // open opens the volume's files. Everything below goes through this root: sandboxes put there whatever they like.
 func (v *local) open() (*os.Root, error) {
 	root, err := v.l.root.OpenRoot(v.name + "/" + dataDir)

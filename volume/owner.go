@@ -45,6 +45,22 @@ type ownedVolume struct {
 
 func (v ownedVolume) Name() string { return v.name }
 
+// Dir implements Directory.
+func (v ownedVolume) Dir() string {
+	if d, ok := v.Volume.(Directory); ok {
+		return d.Dir()
+	}
+	return ""
+}
+
+// Use implements Directory.
+func (v ownedVolume) Use(who string) (func(), error) {
+	if d, ok := v.Volume.(Directory); ok {
+		return d.Use(who)
+	}
+	return func() {}, nil
+}
+
 // stored returns the name in o.all, and refuses one that would lead to somebody else's.
 func (o owned) stored(name string) (string, error) {
 	if err := CheckName(name); err != nil {

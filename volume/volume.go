@@ -38,6 +38,14 @@ type Volume interface {
 	Remove(ctx context.Context, path string) error
 }
 
+// Directory is what a volume whose files are a directory of this machine also is.
+type Directory interface {
+	// Dir is the directory, "" if there is none after all. What is in it may be hostile.
+	Dir() string
+	// Use marks the volume as used by who until release is called, which may be repeated. NotFound if it is gone.
+	Use(who string) (release func(), err error)
+}
+
 // Info is a volume as List shows it.
 type Info struct {
 	Name    string    `json:"name"`

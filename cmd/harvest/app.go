@@ -29,6 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/store"
 )
 
@@ -194,9 +195,15 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Backup: func(ctx context.Context, keys bool, w io.Writer) error { return backup(ctx, db, a.cfg.Data, keys, w) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
-		Keys: a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
+		Storage: storage.New(storage.Options{Secrets: a.secrets, State: filepath.Join(a.cfg.Data, "s3"), Place: place(a.cfg.S3)}),
+		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
 	return nil
+}
+
+// place is where volumes go that are sent nowhere else. Its credentials are a secret of who runs the server.
+func place(c config.S3) storage.Place {
+	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Account: personal, Secret: c.Secret}
 }
 
 // then remembers how to close what was just opened.

@@ -18,7 +18,7 @@ func (c *cli) volumeCommand() *cobra.Command {
 		Example: `  harvest volume create data
   harvest run -v data:/data -- sh -c 'date > /data/now'
   harvest volume ls data`,
-	}, c.volumeCreate(), c.volumeList(), c.volumeCopy(), c.volumeRemove())
+	}, c.volumeCreate(), c.volumeList(), c.volumeCopy(), c.volumeSync(), c.volumeVersions(), c.volumePrune(), c.volumeRemove())
 }
 
 func (c *cli) volumeCreate() *cobra.Command {

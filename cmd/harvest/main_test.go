@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	gvisor.Main()
 	fake.Main()
-	testscript.Main(m, map[string]func(){"harvest": main})
+	testscript.Main(m, map[string]func(){"harvest": main, "s3server": serveS3})
 }
 
 // The scripts run on two engines: on the fake with this very program, which counts coverage and looks for races, and on gVisor

@@ -56,6 +56,7 @@ var rows = []row{
 
 	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
 	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
+	{"storage", []string{"s3sync", "secret", "volume", "internal/..."}, "storage joins volumes and buckets; whoever uses it knows the rest"},
 	{"session", []string{"account", "config", "sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "model/...", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
@@ -64,7 +65,7 @@ var rows = []row{
 	{"api", []string{"event"}, "the wire format is plain; server and client convert"},
 	{"client", []string{"api", "event", "internal/..."}, "the client knows the wire format only, so that programs can import it alone"},
 	{"web", nil, "the UI is files; the server serves them"},
-	{"server", []string{"account", "account/oidc", "api", "web", "config", "sandbox", "session", "git", "memory", "repo", "schedule", "s3sync", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
+	{"server", []string{"account", "account/oidc", "api", "web", "config", "sandbox", "session", "git", "memory", "repo", "schedule", "s3sync", "storage", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
 	{"modalapi/...", []string{"modalapi/...", "api", "sandbox", "session", "secret", "engine", "image", "volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
 
 	{"cmd/harvest/...", []string{"..."}, ""},

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// bucketHelp is what the commands that reach S3 say about places.
+const bucketHelp = `Without s3://BUCKET/PREFIX it is the server's bucket (s3.bucket in the configuration), where each volume has a prefix of its own. With one
+it is a bucket of yours, and its credentials are in the secret "aws" (or --secret): AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and as
+needed AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL.`
+
+// place splits s3://BUCKET/PREFIX, which may be missing.
+func bucketOf(args []string) (bucket, prefix string, err error) {
+	if len(args) < 2 {
+		return "", "", nil
+	}
+	rest, ok := strings.CutPrefix(args[1], "s3://")
+	if bucket, prefix, _ = strings.Cut(rest, "/"); !ok || bucket == "" {
+		return "", "", errors.Remedy(errors.Newf(errors.Invalid, "%.200q is no place in S3", args[1]), "write s3://BUCKET/PREFIX")
+	}
+	return bucket, prefix, nil
+}
+
+func (c *cli) volumeSync() *cobra.Command {
+	var req api.VolumeSyncRequest
+	var down, both bool
+	cmd := &cobra.Command{
+		Use:   "sync VOLUME [s3://BUCKET/PREFIX]",
+		Short: "Make a volume and its place in S3 alike",
+		Long: `Sends what changed in a volume to S3, or with --down brings what is there. Nothing is deleted without --mirror. Files are objects by their
+path, which any tool reads; an interrupted sync is continued by the next one.
+
+` + bucketHelp,
+		Example: `  harvest volume sync data s3://my-bucket/data
+  harvest volume sync data s3://my-bucket/data --down --mirror --dry-run
+  harvest volume sync data --version latest --down`,
+		Args: count(1, 2, "a volume, and perhaps a place in S3"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) (err error) {
+			if req.Bucket, req.Prefix, err = bucketOf(args); err != nil {
+				return err
+			}
+			switch req.Direction = "up"; {
+			case down && both:
+				return errors.Remedy(errors.Newf(errors.Invalid, "--down and --both exclude one another"), "choose one")
+			case down:
+				req.Direction = "down"
+			case both:
+				req.Direction = "both"
+			}
+			if req.Version != "" {
+				req.Versioned = true
+			}
+			if req.Version == "latest" {
+				req.Version = ""
+			}
+			show := c.syncing(args[0])
+			done, err := server.SyncVolume(ctx, args[0], req, show)
+			if err != nil {
+				return err
+			}
+			return c.synced(done)
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&down, "down", false, "from S3 into the volume")
+	f.BoolVar(&both, "both", false, "what changed on either side goes to the other")
+	f.BoolVar(&req.Mirror, "mirror", false, "delete on the side that changes what the other does not have")
+	f.StringVar(&req.Conflicts, "conflicts", "", "with --both, what to do where both sides changed: both, newer, local or remote")
+	f.BoolVar(&req.Versioned, "versioned", false, "save a new version beside the earlier ones")
+	f.StringVar(&req.Version, "version", "", "with --down, the version to restore: one of volume versions, or latest")
+	f.StringVar(&req.Path, "path", "", "only what is beneath this path of the volume")
+	f.StringVar(&req.Secret, "secret", "", "secret with the bucket's credentials (default aws)")
+	f.BoolVar(&req.List, "list", false, "ask for all objects, to see what others changed in the bucket")
+	f.BoolVar(&req.Contents, "contents", false, "compare what files hold, not only sizes and times")
+	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would be done, and do nothing")
+	return c.withOutput(cmd, formatTable)
+}
+
+// syncing shows what was done so far, once that takes long.
+func (c *cli) syncing(volume string) func(api.SyncStats) {
+	start, last := time.Now(), time.Time{}
+	_, tty := terminal(c.err)
+	return func(s api.SyncStats) {
+		if c.quiet || time.Since(start) < patience || time.Since(last) < 200*time.Millisecond || !tty && time.Since(last) < 10*time.Second {
+			return
+		}
+		last = time.Now()
+		text := fmt.Sprintf("harvest: %s: %d files, %s, %s/s; %d unchanged, %d failed", volume, s.Files, size(s.Bytes), size(int64(s.Rate)), s.Skipped, s.Failed)
+		if tty {
+			fmt.Fprintf(c.err, "\r\x1b[K%s", text)
+			return
+		}
+		fmt.Fprintln(c.err, text)
+	}
+}
+
+// synced shows what a sync did: a plan, or one row; then what failed. It fails if something did.
+func (c *cli) synced(done api.Synced) error {
+	if _, tty := terminal(c.err); tty && !c.quiet {
+		fmt.Fprint(c.err, "\r\x1b[K")
+	}
+	v := view{json: done, names: []string{done.Place + done.Version}, header: []string{"PLACE", "FILES", "SIZE", "UNCHANGED", "UPDATED", "DELETED", "FAILED", "TIME"},
+		rows: [][]string{{done.Place + done.Version, fmt.Sprint(done.Files), size(done.Bytes), fmt.Sprint(done.Skipped), fmt.Sprint(done.Updated), fmt.Sprint(done.Deleted), fmt.Sprint(done.Failed),
+			(time.Duration(done.Duration) * time.Millisecond).String()}}}
+	if len(done.Plan) > 0 {
+		v.header, v.rows = []string{"ACTION", "SIZE", "PATH"}, nil
+		for _, a := range done.Plan {
+			v.rows = append(v.rows, []string{a.Action, size(a.Size), plainText(a.Path)})
+		}
+	}
+	if err := c.show(v); err != nil {
+		return err
+	}
+	for _, d := range done.Decided {
+		c.notef("%s: %s", plainText(d.Path), d.Reason)
+	}
+	for _, f := range done.Failures {
+		c.notef("%s: %s", plainText(f.Path), f.Reason)
+	}
+	if done.Failed > 0 {
+		return errors.Remedy(errors.Newf(errors.Conflict, "%d paths were not synchronised", done.Failed), "see above for the reasons, and sync again")
+	}
+	return nil
+}
+
+func (c *cli) volumeVersions() *cobra.Command {
+	secret := ""
+	cmd := &cobra.Command{
+		Use:     "versions VOLUME [s3://BUCKET/PREFIX]",
+		Short:   "List the versions of a volume in S3, the latest first",
+		Long:    "Lists what harvest volume sync --versioned has saved.\n\n" + bucketHelp,
+		Example: "  harvest volume versions data",
+		Args:    count(1, 2, "a volume, and perhaps a place in S3"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			bucket, prefix, err := bucketOf(args)
+			if err != nil {
+				return err
+			}
+			found, err := server.VolumeVersions(ctx, args[0], bucket, prefix, secret)
+			if err != nil {
+				return err
+			}
+			return c.show(table(found, []string{"VERSION", "CREATED", "STATE"}, func(v api.VolumeVersion) (string, []string) {
+				state := "whole"
+				if !v.Whole {
+					state = "unfinished"
+				}
+				return v.Version, []string{v.Version, ago(v.Created), state}
+			}))
+		}),
+	}
+	cmd.Flags().StringVar(&secret, "secret", "", "secret with the bucket's credentials (default aws)")
+	return c.withOutput(cmd, formatTable)
+}
+
+func (c *cli) volumePrune() *cobra.Command {
+	secret, keep := "", 0
+	cmd := &cobra.Command{
+		Use:     "prune VOLUME [s3://BUCKET/PREFIX] --keep N",
+		Short:   "Delete all versions of a volume in S3 but the latest",
+		Long:    "Deletes versions that harvest volume sync --versioned has saved, but the latest.\n\n" + bucketHelp,
+		Example: "  harvest volume prune data --keep 3",
+		Args:    count(1, 2, "a volume, and perhaps a place in S3"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			bucket, prefix, err := bucketOf(args)
+			if err != nil {
+				return err
+			}
+			return server.PruneVersions(ctx, args[0], bucket, prefix, secret, keep)
+		}),
+	}
+	cmd.Flags().IntVar(&keep, "keep", 0, "how many versions stay")
+	_ = cmd.MarkFlagRequired("keep")
+	cmd.Flags().StringVar(&secret, "secret", "", "secret with the bucket's credentials (default aws)")
+	return cmd
+}

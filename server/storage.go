@@ -1,0 +1,128 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/storage"
+)
+
+// maxPlan is how many actions of a dry run are told.
+const maxPlan = 10_000
+
+// syncVolume answers with what a sync did, or, as events, first with how it comes along.
+func (s *Server) syncVolume(w http.ResponseWriter, r *http.Request) error {
+	if s.opts.Storage == nil {
+		return noStorage()
+	}
+	var req api.VolumeSyncRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	vol, err := s.volumes(r).Open(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	if req.Version != "" && (!req.Versioned || req.Direction != string(s3sync.Down)) {
+		return errors.Newf(errors.Invalid, "a version can be restored only: set versioned, and the direction down")
+	}
+	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
+	var mu sync.Mutex
+	o := s3sync.Options{Direction: s3sync.Direction(req.Direction), Mirror: req.Mirror, Conflicts: s3sync.Conflicts(req.Conflicts), Only: req.Path,
+		List: req.List, Contents: req.Contents, DryRun: req.DryRun}
+	if req.DryRun {
+		o.Plan = func(a s3sync.Action) {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(out.Plan) < maxPlan {
+				out.Plan = append(out.Plan, api.PlannedAction{Action: string(a.Op), Path: a.Path, Size: a.Size, Conflict: a.Conflict, Reason: reason(a.Err)})
+			}
+		}
+	}
+	var ev *events
+	if wantsEvents(r) {
+		ev = newEvents(w)
+		defer ev.close()
+		o.Progress = func(st s3sync.Stats) {
+			st.Failures, st.Decided = nil, nil
+			ev.send(api.EventSyncing, syncStats(st))
+		}
+	}
+	res, err := s.opts.Storage.Sync(r.Context(), accountOf(r.Context()), vol, storage.Request{
+		Where: where(req.Bucket, req.Prefix, req.Secret), Versioned: req.Versioned, Version: req.Version, Sync: o})
+	if err != nil && ev != nil {
+		ev.send(api.EventProblem, problem(r.Context(), err))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	out.Place, out.Version, out.SyncStats = res.Place, res.Version, syncStats(res.Stats)
+	if ev != nil {
+		ev.send(api.EventSynced, out)
+		return nil
+	}
+	return respond(w, http.StatusOK, out)
+}
+
+func noStorage() error { return errors.Newf(errors.Unsupported, "this server has no S3") }
+
+func where(bucket, prefix, secret string) storage.Where {
+	return storage.Where{Bucket: bucket, Prefix: prefix, Secret: secret}
+}
+
+func reason(err error) string {
+	if err == nil {
+		return ""
+	}
+	return errors.Message(err)
+}
+
+func syncStats(st s3sync.Stats) api.SyncStats {
+	out := api.SyncStats{Files: st.Files, Bytes: st.Bytes, Updated: st.Updated, Skipped: st.Skipped, Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed,
+		Duration: float64(st.Duration.Microseconds()) / 1000, Rate: st.Rate()}
+	for _, f := range st.Failures {
+		out.Failures = append(out.Failures, api.SyncedPath(f))
+	}
+	for _, f := range st.Decided {
+		out.Decided = append(out.Decided, api.SyncedPath(f))
+	}
+	return out
+}
+
+func whereOf(r *http.Request) storage.Where {
+	q := r.URL.Query()
+	return where(q.Get("bucket"), q.Get("prefix"), q.Get("secret"))
+}
+
+func (s *Server) volumeVersions(w http.ResponseWriter, r *http.Request) error {
+	if s.opts.Storage == nil {
+		return noStorage()
+	}
+	_, all, err := s.opts.Storage.Versions(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r))
+	if err != nil {
+		return err
+	}
+	return paged(s, w, r, all, true, s3sync.Version.Name, func(v s3sync.Version) api.VolumeVersion {
+		return api.VolumeVersion{Version: v.Name(), Created: v.Time.UTC(), Whole: v.Whole}
+	})
+}
+
+func (s *Server) pruneVersions(w http.ResponseWriter, r *http.Request) error {
+	keep, err := strconv.Atoi(r.URL.Query().Get("keep"))
+	if err != nil {
+		return errors.Newf(errors.Invalid, "keep says how many versions stay, as a number")
+	}
+	if s.opts.Storage == nil {
+		return noStorage()
+	}
+	if _, err := s.opts.Storage.Prune(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r), keep); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,217 @@
+// Package storage brings volumes and S3 together: whose bucket and credentials, one sync of a volume at a time, and what this machine
+// remembers of each.
+package storage
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// Options of a Manager.
+type Options struct {
+	Secrets *secret.Vault
+	State   string // a directory for what is remembered of earlier syncs; made if missing
+	Place   Place  // where files go that are sent nowhere else
+}
+
+// Place is the bucket of whoever runs the server. Each volume has a prefix of its own in it.
+type Place struct {
+	Bucket    string // "" for none
+	Prefix    string
+	Endpoint  string // "" is AWS; it also counts for buckets that requests name
+	Region    string // "" is what the secret says
+	PathStyle bool
+	CAFile    string // a file with authorities to trust besides the system's, in PEM; "" for none
+	Account   string // whose secret it is
+	Secret    string // with the credentials
+}
+
+// DefaultSecret is the one with the credentials of S3, unless somebody names another.
+const DefaultSecret = "aws"
+
+// Where says which place in S3 a request is about.
+type Where struct {
+	// Bucket is one of the account's own, which needs a secret of its own; "" is the place of the server, at a prefix that belongs to the volume.
+	Bucket string
+	Prefix string // in Bucket
+	Secret string // "" is DefaultSecret
+}
+
+// Request is a sync of a volume.
+type Request struct {
+	Where
+	// Versioned saves the volume as a new version, or restores one. Version is the one to restore, as its name; "" is the latest.
+	Versioned bool
+	Version   string
+	Sync      s3sync.Options // without State
+}
+
+// Result is what a sync did.
+type Result struct {
+	Place   string // as an s3:// URL
+	Version string // that was saved or restored, if any
+	Stats   s3sync.Stats
+}
+
+// Manager syncs volumes. All methods may be called concurrently.
+type Manager struct {
+	opts Options
+
+	mu   sync.Mutex
+	busy map[string]bool // guarded by mu; directories of volumes that are being synchronised
+}
+
+// New returns a Manager.
+func New(opts Options) *Manager { return &Manager{opts: opts, busy: map[string]bool{}} }
+
+// Sync makes an account's volume and its place in S3 alike. What failed is in the statistics; the error is for what ended the sync.
+// Conflict while another one of the volume is under way, Unsupported for volumes that are not on this machine.
+func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, req Request) (Result, error) {
+	dir, release, err := m.hold(vol)
+	if err != nil {
+		return Result{}, err
+	}
+	defer release()
+	b, err := m.bucket(ctx, account, vol.Name(), req.Where, req.Versioned)
+	if err != nil {
+		return Result{}, err
+	}
+	defer b.Close()
+	tree, err := s3sync.OpenTree(dir)
+	if err != nil {
+		return Result{}, err
+	}
+	defer tree.Close()
+	o := req.Sync
+	o.State, o.Owners = m.opts.State, true
+	res := Result{Place: b.String()}
+	switch {
+	case !req.Versioned:
+		res.Stats, err = s3sync.Sync(ctx, tree, b, o)
+	case o.Direction == s3sync.Up:
+		var v s3sync.Version
+		if v, res.Stats, err = s3sync.Save(ctx, tree, b, o); err == nil {
+			res.Version = v.Name()
+		}
+	case o.Direction == s3sync.Down:
+		var v s3sync.Version
+		if v, err = s3sync.ParseVersion(req.Version); err == nil {
+			v, res.Stats, err = s3sync.Restore(ctx, tree, b, v, o)
+			res.Version = v.Name()
+		}
+	default:
+		err = errors.Remedy(errors.Newf(errors.Invalid, "versions go up or down, not both ways"), "choose a direction")
+	}
+	return res, errors.Stage(err, "sync")
+}
+
+// Versions lists what Sync saved as versions, the latest first.
+func (m *Manager) Versions(ctx context.Context, account, name string, where Where) (place string, all []s3sync.Version, err error) {
+	b, err := m.bucket(ctx, account, name, where, true)
+	if err != nil {
+		return "", nil, err
+	}
+	defer b.Close()
+	all, err = b.Versions(ctx)
+	return b.String(), all, err
+}
+
+// Prune deletes all versions but the latest keep ones, and returns those that it deleted.
+func (m *Manager) Prune(ctx context.Context, account, name string, where Where, keep int) ([]s3sync.Version, error) {
+	b, err := m.bucket(ctx, account, name, where, true)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	return b.Prune(ctx, keep)
+}
+
+// hold takes a volume for one sync: meanwhile nobody deletes it, and no other sync begins.
+func (m *Manager) hold(vol volume.Volume) (dir string, release func(), err error) {
+	d, ok := vol.(volume.Directory)
+	if !ok || d.Dir() == "" {
+		return "", nil, errors.Newf(errors.Unsupported, "the volume %s is not on this machine", vol.Name())
+	}
+	dir = d.Dir()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy[dir] {
+		return "", nil, errors.Remedy(errors.Newf(errors.Conflict, "the volume %s is being synchronised already", vol.Name()), "wait until that is done")
+	}
+	done, err := d.Use("a sync with S3")
+	if err != nil {
+		return "", nil, err
+	}
+	m.busy[dir] = true
+	return dir, func() {
+		done()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.busy, dir)
+	}, nil
+}
+
+// bucket opens a place. Only requests for the server's own place get its credentials, and only beneath the volume's prefix.
+func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool) (*s3sync.Bucket, error) {
+	p := m.opts.Place
+	loc := s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region, PathStyle: p.PathStyle, Patience: patience}
+	owner, named := account, where.Secret
+	if where.Bucket == "" {
+		if p.Bucket == "" {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named, and the server has none"), "name one as s3://BUCKET/PREFIX, or set s3.bucket in the configuration")
+		}
+		if where.Prefix != "" || where.Secret != "" {
+			return nil, errors.Newf(errors.Invalid, "a prefix or a secret needs a bucket of one's own")
+		}
+		loc.Bucket, loc.Prefix, owner, named = p.Bucket, join(p.Prefix, account, name), p.Account, p.Secret
+	} else if versioned {
+		loc.Prefix = join(where.Prefix, account)
+	}
+	if named == "" {
+		named = DefaultSecret
+	}
+	pairs, release, err := m.opts.Secrets.Reveal(ctx, owner, named)
+	if err != nil {
+		return nil, errors.Remedy(err, "harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
+	}
+	// The values stay hidden from the log for as long as this process lives: they are in the client's memory.
+	_ = release
+	keys, err := pairs.AWS()
+	if err != nil {
+		return nil, err
+	}
+	loc.AccessKeyID, loc.SecretAccessKey, loc.SessionToken = keys.AccessKeyID, keys.SecretAccessKey.Reveal(), keys.SessionToken.Reveal()
+	if loc.Region == "" {
+		loc.Region = keys.Region
+	}
+	if loc.Endpoint == "" {
+		loc.Endpoint = keys.Endpoint
+	}
+	if p.CAFile != "" {
+		if loc.CA, err = os.ReadFile(p.CAFile); err != nil {
+			return nil, errors.Explainf(err, errors.Invalid, "the authorities in s3.ca_file cannot be read")
+		}
+	}
+	return s3sync.Open(ctx, loc)
+}
+
+// patience is how long a request to S3 is tried again before a sync ends, to be continued later.
+const patience = 2 * time.Minute
+
+func join(parts ...string) string {
+	all := ""
+	for _, p := range parts {
+		if p != "" && all != "" && all[len(all)-1] != '/' {
+			all += "/"
+		}
+		all += p
+	}
+	return all
+}
