@@ -25,13 +25,13 @@ const (
 	SandboxConnect   = "/v1/sandboxes/{id}/connect" // ?port=; a WebSocket: binary messages are the bytes, a text message is the end of one side's
 	Run              = "/v1/run"
 
-	Volumes       = "/v1/volumes"
-	VolumeNamed   = "/v1/volumes/{name}"
+	Volumes        = "/v1/volumes"
+	VolumeNamed    = "/v1/volumes/{name}"
 	VolumeSync     = "/v1/volumes/{name}/sync"
-	VolumeVersions = "/v1/volumes/{name}/versions" // ?bucket=&prefix=&secret=
-	VolumeArchive = "/v1/volumes/{name}/archive"    // ?path=
-	VolumeList    = "/v1/volumes/{name}/files/list" // ?path=
-	VolumeFiles   = "/v1/volumes/{name}/files"      // ?path=
+	VolumeVersions = "/v1/volumes/{name}/versions"   // ?bucket=&prefix=&secret=
+	VolumeArchive  = "/v1/volumes/{name}/archive"    // ?path=
+	VolumeList     = "/v1/volumes/{name}/files/list" // ?path=
+	VolumeFiles    = "/v1/volumes/{name}/files"      // ?path=
 
 	Images       = "/v1/images"
 	Imaged       = "/v1/images/{id}"
