@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/mcp"
 )
 
 // Agent is a coding agent's program.
@@ -96,6 +97,7 @@ const (
 	Asked            Type = "agent.asked"       // ID, Tool, Input, Questions: the agent waits for an Answer
 	Withdrawn        Type = "agent.withdrawn"   // ID: the question needs no answer any more
 	Retrying         Type = "agent.retrying"    // Text, Attempt: the model's API failed and is asked again
+	MCPStatus        Type = "mcp.status"        // MCP: the answer to AskMCP; not for clients
 	Done             Type = "done"              // Text, Failed, Interrupted, Reason, Usage: the turn has ended
 	Other            Type = "agent.other"       // Raw: a line that means nothing to Harvest, as it was printed
 )
@@ -173,7 +175,27 @@ func (u *Usage) Add(v Usage) {
 // MCP is an MCP server as the agent sees it.
 type MCP struct {
 	Name   string `json:"name"`
-	Status string `json:"status"` // "connected", "failed", …
+	Status string `json:"status"` // "connected", "pending", "failed", …
+	Error  string `json:"error,omitempty"`
+}
+
+// OneShot is an Agent whose program can answer one prompt and end.
+type OneShot interface {
+	// Once starts the program: its standard input is the prompt, what it prints are the lines that Open's Conversation decodes. It may
+	// have a terminal as its output.
+	Once(s Setup) engine.Command
+}
+
+// MCPAsker is a Conversation whose program says, when it is asked, how its MCP servers are.
+type MCPAsker interface {
+	// AskMCP returns what asks; the answer is an MCPStatus event.
+	AskMCP() []byte
+}
+
+// MCPConfigurer is an Agent whose program can have MCP servers.
+type MCPConfigurer interface {
+	// MCPConfig returns the file that Setup.MCPConfig names.
+	MCPConfig(servers []mcp.Server) ([]byte, error)
 }
 
 // OtherLine returns the event of a line that means nothing to Harvest.

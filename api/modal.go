@@ -53,3 +53,14 @@ type ModalSandbox struct {
 type ModalPrompt struct {
 	Prompt string `json:"prompt"`
 }
+
+// ModalDone is the last event of POST /api/modal/sandbox/{id}/claude, named done.
+type ModalDone struct {
+	ReturnCode int     `json:"returncode"`
+	Text       string  `json:"text,omitempty"` // Claude's last words
+	Failed     bool    `json:"failed"`
+	Reason     string  `json:"reason,omitempty"`
+	Usage      *Usage  `json:"usage,omitempty"`
+	Seconds    float64 `json:"duration_secs"`
+	SandboxID  string  `json:"sandbox_id"`
+}

@@ -48,7 +48,9 @@ type SessionRequest struct {
 	Approval    string              `json:"approval,omitempty"` // "": everything runs; "edits", "ask", "plan"
 	Author      *Author             `json:"author,omitempty"`
 	Limits      SessionLimits       `json:"limits,omitzero"`
-	Sandbox     SandboxRequest      `json:"sandbox,omitzero"`
+	// MCP are MCP servers of the user's own, as a project's .mcp.json has them; ${NAME} in them stands for a variable of the agent's environment.
+	MCP     json.RawMessage `json:"mcp,omitempty"`
+	Sandbox SandboxRequest  `json:"sandbox,omitzero"`
 }
 
 // RepositoryRequest describes a repository to clone.

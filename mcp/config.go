@@ -3,6 +3,8 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
+	"slices"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -87,4 +89,45 @@ func encode(v any) ([]byte, error) {
 		return nil, errors.Wrapf(err, "encode the configuration of MCP servers")
 	}
 	return b.Bytes(), nil
+}
+
+// maxConfig is the largest file of MCP servers that is read, in bytes.
+const maxConfig = 64 << 10
+
+// Parse reads a file of MCP servers as projects have it, .mcp.json: https://code.claude.com/docs/en/mcp. The servers are in the order of
+// their names. Invalid if it is none, or Check finds something.
+func Parse(text []byte) ([]Server, error) {
+	var file struct {
+		Servers map[string]claudeServer `json:"mcpServers"`
+	}
+	if len(text) > maxConfig {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the configuration of MCP servers has more than %d bytes", maxConfig), "keep it short")
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		err := errors.Newf(errors.Invalid, "the configuration of MCP servers is not the JSON that it should be")
+		return nil, errors.Remedy(err, `write {"mcpServers": {"NAME": {"command": "…", "args": ["…"]}}}`)
+	}
+	var servers []Server
+	for _, name := range slices.Sorted(maps.Keys(file.Servers)) {
+		c := file.Servers[name]
+		s := Server{Name: name, URL: c.URL, Env: c.Env, Headers: c.Headers}
+		if c.Command != "" {
+			s.Command = append([]string{c.Command}, c.Args...)
+		}
+		servers = append(servers, s)
+	}
+	return servers, Check(servers)
+}
+
+// Merge returns servers with others added; one of others takes the place of a server of its name.
+func Merge(servers, others []Server) []Server {
+	all := slices.Clone(servers)
+	for _, o := range others {
+		if i := slices.IndexFunc(all, func(s Server) bool { return s.Name == o.Name }); i >= 0 {
+			all[i] = o
+		} else {
+			all = append(all, o)
+		}
+	}
+	return all
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -140,4 +142,39 @@ func TestSecretsAreReferences(t *testing.T) {
 			t.Errorf("%s does not get its secret %s", s.Name, s.Secret)
 		}
 	}
+}
+
+// A project's own file is read as its agent would, and its servers go over ours.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	servers, err := Parse([]byte(`{"mcpServers":{"b":{"type":"http","url":"https://example.org","headers":{"A":"${B}"}},"a":{"command":"x","args":["y"],"env":{"C":"d"}}}}`))
+	want := []Server{{Name: "a", Command: []string{"x", "y"}, Env: map[string]string{"C": "d"}}, {Name: "b", URL: "https://example.org", Headers: map[string]string{"A": "${B}"}}}
+	if diff := cmp.Diff(want, servers); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	for _, bad := range []string{"", "[]", `{"mcpServers":[]}`, `{"mcpServers":{"a":{}}}`, `{"mcpServers":{"../a":{"command":"x"}}}`, strings.Repeat(" ", maxConfig+1)} {
+		if got, err := Parse([]byte(bad)); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
+			t.Errorf("%.40q: %v, %v", bad, got, err)
+		}
+	}
+	merged := Merge([]Server{{Name: "a", URL: "1"}, {Name: "b", URL: "2"}}, []Server{{Name: "b", URL: "3"}, {Name: "c", URL: "4"}})
+	if diff := cmp.Diff([]Server{{Name: "a", URL: "1"}, {Name: "b", URL: "3"}, {Name: "c", URL: "4"}}, merged); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"mcpServers":{"a":{"command":"x"}}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		servers, err := Parse(text)
+		if err != nil {
+			return
+		}
+		if _, err := ClaudeConfig(servers); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if _, err := OpenCodeConfig(servers); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
 }

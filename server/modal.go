@@ -1,13 +1,17 @@
 package server
 
 import (
+	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -18,7 +22,7 @@ func (s *Server) modalRoutes() []route {
 			out: api.ModalSandbox{}, status: 200},
 		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read, summary: "Status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
 		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write, summary: "Terminate a sandbox", out: api.ModalSandbox{}, status: 200},
-		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec, summary: "Run Claude with a prompt, as a stream of events; not there yet: 501",
+		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec, summary: "Run Claude with a prompt, as a stream of events",
 			in: api.ModalPrompt{}, status: 200, events: "message.delta and others, then done"},
 	}
 }
@@ -80,7 +84,7 @@ func (s *Server) modalDelete(w http.ResponseWriter, r *http.Request) error {
 	return s.modalGet(w, r)
 }
 
-// modalClaude says what is wrong with the request, or that agents are not there yet.
+// modalClaude has Claude answer one prompt in the sandbox. What it does is streamed as it does it; when the client goes away, it ends.
 func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 	var req api.ModalPrompt
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
@@ -92,7 +96,78 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 	if _, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id")); err != nil {
 		return err
 	}
-	return errors.Remedy(errors.Newf(errors.Unsupported, "this server cannot run Claude yet"), "run commands with POST "+api.SandboxExec)
+	m, err := s.sessions()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.commandContext(r)
+	defer cancel()
+	logf.Infof(ctx, "Claude is asked in %s", r.PathValue("id"))
+	stream := &modalStream{w: w}
+	defer stream.close()
+	result, err := m.RunOnce(ctx, accountOf(ctx), r.PathValue("id"), "claude", req.Prompt, stream.tell)
+	if err != nil && stream.events == nil {
+		return err // as a status: nothing was sent yet
+	}
+	stream.open()
+	done := api.ModalDone{ReturnCode: result.ReturnCode, Failed: result.ReturnCode != 0 || err != nil, SandboxID: result.SandboxID, Seconds: result.Duration}
+	if end := stream.done; end != nil {
+		done.Text, done.Failed, done.Reason = end.Text, end.Failed || done.Failed, end.Reason
+		if end.Usage != nil {
+			done.Usage = (*api.Usage)(end.Usage)
+		}
+	}
+	if err != nil {
+		stream.events.send("error", problem(ctx, err))
+	} else if done.Failed {
+		message := done.Text
+		if message == "" {
+			message = strings.Join(stream.said, "\n")
+		}
+		if message == "" {
+			message = "Claude ended with code " + strconv.Itoa(result.ReturnCode) + " and said nothing"
+		}
+		stream.events.send("error", map[string]any{"detail": message, "returncode": result.ReturnCode})
+	}
+	stream.events.send("done", done)
+	logf.Infof(ctx, "Claude has answered in %s: code %d after %.1f s", r.PathValue("id"), result.ReturnCode, result.Duration)
+	return nil
+}
+
+// modalStream is the answer of modalClaude. It begins with the first event.
+type modalStream struct {
+	w      http.ResponseWriter
+	events *events
+	done   *agent.Event
+	said   []string // the newest lines that are no events
+}
+
+func (s *modalStream) open() {
+	if s.events == nil {
+		s.events = newEvents(s.w)
+	}
+}
+
+func (s *modalStream) close() {
+	if s.events != nil {
+		s.events.close()
+	}
+}
+
+// maxSaid is how many lines that are no events an error has.
+const maxSaid = 20
+
+func (s *modalStream) tell(e agent.Event) {
+	if e.Type == agent.Done {
+		s.done = &e
+		return
+	}
+	var text string
+	if e.Type == agent.Other && json.Unmarshal(e.Raw, &text) == nil {
+		s.said = append(s.said[max(0, len(s.said)-maxSaid+1):], text)
+	}
+	s.open()
+	s.events.send(string(e.Type), e)
 }
 
 // modalStatus is the document's word (5.7) for each state.

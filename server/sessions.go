@@ -59,7 +59,7 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) error {
 	in := session.Request{
 		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name, GitSecret: req.GitSecret,
 		Bundle: req.Bundle, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
-		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits),
+		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {
 		in.More = append(in.More, session.RepositoryRequest{URL: r.Repo, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS, Submodules: r.Submodules})

@@ -41,6 +41,8 @@ const (
 	EventQueued    = "message.queued"
 	EventSent      = "message.sent"
 	EventCancelled = "message.cancelled"
+	EventMCPReady  = "mcp.ready"     // ID: an MCP server has told its tools
+	EventMCPFailed = "mcp.failed"    // ID, Reason: one has not, and the turn begins without it
 	EventStarted   = "agent.started" // a process of the agent, before it has printed anything
 )
 

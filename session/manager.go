@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/mcp"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
@@ -43,6 +44,7 @@ type Options struct {
 	Secrets *secret.Vault   // that git's credentials come from; nil for none
 	Volumes volume.Provider // of all accounts, for what is remembered; nil for none
 
+	MCPWait       time.Duration // that the first prompt waits for MCP servers: 30 s
 	HangAfter     time.Duration // without a sign of a model at work, until the session counts as hung: 5 minutes
 	ToolHangAfter time.Duration // the same while a tool runs: 30 minutes
 	StopGrace     time.Duration // between an interrupt and the end of the agent's process: 1 s
@@ -57,6 +59,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	runners map[string]*runner // guarded by mu; of sessions that have not ended
+	once    map[string]bool    // guarded by mu; sandboxes in which an agent answers one prompt
 }
 
 // Open returns a Manager that goes on with the sessions of the Store. Close ends it; agents go on.
@@ -69,10 +72,11 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if opts.Author == (Author{}) {
 		opts.Author = Author{Name: "Harvest Agent", Email: "agent@harvest.invalid"}
 	}
+	opts.MCPWait = cmp.Or(opts.MCPWait, 30*time.Second)
 	opts.HangAfter = cmp.Or(opts.HangAfter, 5*time.Minute)
 	opts.ToolHangAfter = cmp.Or(opts.ToolHangAfter, 30*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
-	m := &Manager{opts: opts, runners: map[string]*runner{}}
+	m := &Manager{opts: opts, runners: map[string]*runner{}, once: map[string]bool{}}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	live, err := opts.Store.Sessions(ctx, "", true, "", 0)
 	if err != nil {
@@ -146,10 +150,15 @@ func (m *Manager) plan(account string, req Request) (Session, error) {
 	if err := checkAuthor(author); err != nil {
 		return Session{}, err
 	}
+	if len(req.MCP) > 0 {
+		if _, err := mcp.Parse(req.MCP); err != nil {
+			return Session{}, err
+		}
+	}
 	now := time.Now().UTC()
 	return Session{
 		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: req.Repo, Branch: req.Branch,
-		Dir: repos[0].Dir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
+		Dir: repos[0].Dir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }
 

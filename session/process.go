@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -115,17 +116,13 @@ func (s Session) setup() agent.Setup {
 // sandbox is made for it.
 func (r *runner) start(ctx context.Context) bool {
 	s := r.session()
-	setup := s.setup()
-	var err error
-	if needsModel(r.m.opts.Agents[s.Agent]) {
-		setup.Access, err = r.m.Access(ctx, r.account, r.id, s.Sandbox.Secrets)
-	}
-	if err != nil {
-		r.failFirst("the agent could not be started: " + errors.Message(err))
-		return false
-	}
-	cmd := r.m.opts.Agents[s.Agent].Command(setup)
+	program := r.m.opts.Agents[s.Agent]
 	r.openLine()
+	setup, err := r.equip(ctx, program)
+	if err != nil {
+		return r.notStarted(ctx, err)
+	}
+	cmd := program.Command(setup)
 	r.published = 0
 	r.publish(draft{EventStarted, Event{}}) // with the offset of a process that has printed nothing
 	p := newProcess()
@@ -135,23 +132,49 @@ func (r *runner) start(ctx context.Context) bool {
 	})
 	if err != nil {
 		p.close()
-		r.line.Close()
-		r.line = nil
-		if sb, e := r.m.opts.Fleet.Get(ctx, r.account, s.SandboxID); errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() {
-			r.ready = false
-			r.makeReady(ctx)
-			return false
-		}
-		logf.Errorf(ctx, "start the agent: %v", err)
-		r.failFirst("the agent could not be started: " + errors.Message(err))
-		return false
+		return r.notStarted(ctx, err)
 	}
 	p.x = x
-	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(s.setup())
+	r.agent, r.conv = p, program.Open(setup)
 	r.change(func(s *Session) { s.Process = x.ID() })
 	r.m.work.Go(func() { p.follow(r.m.ctx) })
 	p.in.write(r.conv.Begin())
+	if setup.MCPConfig != "" {
+		r.closeGate()
+	}
 	return true
+}
+
+// equip returns what the agent's process is given.
+func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Setup, err error) {
+	s := r.session()
+	setup = s.setup()
+	if needsModel(program) {
+		if setup.Access, err = r.m.Access(ctx, r.account, r.id, s.Sandbox.Secrets); err != nil {
+			return setup, err
+		}
+	}
+	file, env, err := r.prepareMCP(ctx, program)
+	if err != nil {
+		return setup, err
+	}
+	setup.MCPConfig = file
+	maps.Copy(setup.Env, env)
+	return setup, nil
+}
+
+// notStarted deals with an agent that could not be started. It returns false.
+func (r *runner) notStarted(ctx context.Context, err error) bool {
+	r.line.Close()
+	r.line = nil
+	if sb, e := r.m.opts.Fleet.Get(ctx, r.account, r.session().SandboxID); errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() {
+		r.ready = false
+		r.makeReady(ctx)
+		return false
+	}
+	logf.Errorf(ctx, "start the agent: %v", err)
+	r.failFirst("the agent could not be started: " + errors.Message(err))
+	return false
 }
 
 // attach finds the agent of an earlier server again. All its output is read anew; what has become events then does not again.
@@ -180,7 +203,7 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	}
 	p := r.agent
 	p.close()
-	r.agent = nil
+	r.agent, r.gate = nil, nil
 	r.line.End(ctx)
 	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })

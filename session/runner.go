@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -45,13 +46,14 @@ type runner struct {
 	killAt    time.Time // when an interrupted turn is ended the hard way; zero if none is interrupted
 	stopped   string    // why the turn was interrupted
 	agent     *process  // nil while none runs
+	gate      *gate     // nil once prompts may be sent
 	line      *Line     // to the model; nil while no agent runs that needs one
 	conv      agent.Conversation
-	tools     map[string]bool // that run
-	asked     map[string]bool // that wait for an answer
-	published int64           // bytes of the process's output that have become events
-	over      string          // why the session ends
-	failed    bool            // it could not be made ready
+	tools     map[string]bool   // that run
+	asked     map[string]string // that wait for an answer, and the tool that each is about
+	published int64             // bytes of the process's output that have become events
+	over      string            // why the session ends
+	failed    bool              // it could not be made ready
 
 	follower   *follower          // of what harvest-git tells; nil while there is none
 	gitSeen    int                // lines of it that have become events
@@ -62,7 +64,7 @@ type runner struct {
 }
 
 func newRunner(m *Manager, s Session) *runner {
-	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]bool{}, asked: map[string]bool{}}
+	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]bool{}, asked: map[string]string{}}
 }
 
 // session returns the record as it is now.
@@ -133,6 +135,9 @@ func (r *runner) begin(ctx context.Context) {
 		}
 		r.findLogins()
 		if r.current != nil {
+			if r.gate != nil && !r.gate.open {
+				return
+			}
 			r.followGit(ctx)
 		}
 		return
@@ -310,6 +315,10 @@ func (r *runner) read(l line) {
 		r.heard = time.Now()
 		for _, e := range events {
 			r.track(e)
+			if e.Type == agent.MCPStatus {
+				drafts = append(drafts, r.mcpStatus(e.MCP)...)
+				continue
+			}
 			if l.end <= r.published {
 				continue // an earlier server has published it
 			}
@@ -333,6 +342,9 @@ func (r *runner) read(l line) {
 		}
 	}
 	r.publishLines(drafts, l.end)
+	for id, tool := range maps.Clone(r.asked) {
+		r.answerItself(id, tool)
+	}
 	r.showWork()
 }
 
@@ -359,7 +371,7 @@ func (r *runner) track(e agent.Event) {
 	case agent.ToolCompleted:
 		delete(r.tools, e.ID)
 	case agent.Asked:
-		r.asked[e.ID] = true
+		r.asked[e.ID] = e.Tool
 	case agent.Withdrawn:
 		delete(r.asked, e.ID)
 	case agent.Done:
@@ -435,6 +447,9 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	if err != nil {
 		return err
 	}
+	if a.Allow && a.Always {
+		r.allow(r.asked[question])
+	}
 	delete(r.asked, question)
 	r.agent.in.write(text)
 	r.heard = time.Now()
@@ -445,6 +460,9 @@ func (r *runner) answer(question string, a agent.Answer) error {
 
 // wait returns how long nothing need be watched.
 func (r *runner) wait() time.Duration {
+	if due := r.gateDue(); !due.IsZero() {
+		return max(time.Until(due), time.Millisecond)
+	}
 	if r.current == nil {
 		return time.Hour
 	}
@@ -481,6 +499,7 @@ func (r *runner) deadline() time.Time {
 // watch does what is due.
 func (r *runner) watch(ctx context.Context) {
 	now := time.Now()
+	r.watchGate(now)
 	if r.current == nil {
 		return
 	}

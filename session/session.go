@@ -7,6 +7,7 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
 	"time"
@@ -47,7 +48,9 @@ type Session struct {
 
 	// The rest is for recovery and not for clients. Process is the agent's, "" while none runs.
 	Process string          `json:"-"`
-	Sandbox sandbox.Request `json:"-"` // for a new sandbox when the first one is gone; without Env, which may be secret
+	MCP     json.RawMessage `json:"mcp,omitempty"`     // servers of the user's own, as mcp.Parse takes them
+	Allowed []string        `json:"allowed,omitempty"` // tools that need not be asked about any more
+	Sandbox sandbox.Request `json:"-"`                 // for a new sandbox when the first one is gone; without Env, which may be secret
 }
 
 // Author is who commits are by: "Name (Harvest) <mail>".
@@ -141,6 +144,7 @@ type Request struct {
 	Approval        agent.Approval      //
 	Author          Author              // zero means the Manager's default
 	Limits          Limits
+	MCP             []byte          // servers of the user's own, as mcp.Parse takes them; ${NAME} stands for a variable of the agent
 	Sandbox         sandbox.Request // its Env is the agent's too; a sandbox that replaces the first one has Secrets only
 	// Bundle, if set, is what `git bundle create - HEAD` printed: the repository comes from there instead of Repo, which stays its origin.
 	Bundle []byte

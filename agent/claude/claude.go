@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/mcp"
 )
 
 // Agent is Claude Code.
@@ -25,8 +26,14 @@ var modes = map[agent.Approval]string{
 
 // Command implements agent.Agent.
 func (Agent) Command(s agent.Setup) engine.Command {
-	args := []string{"claude", "--print", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
-		"--permission-mode", modes[s.Approval], "--permission-prompt-tool", "stdio"}
+	return command(s, "--input-format", "stream-json", "--permission-prompt-tool", "stdio")
+}
+
+// Once implements agent.OneShot.
+func (Agent) Once(s agent.Setup) engine.Command { return command(s) }
+
+func command(s agent.Setup, more ...string) engine.Command {
+	args := append([]string{"claude", "--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "--permission-mode", modes[s.Approval]}, more...)
 	if s.Conversation != "" {
 		args = append(args, "--resume", s.Conversation)
 	}
@@ -50,6 +57,9 @@ func (Agent) Command(s agent.Setup) engine.Command {
 	maps.Copy(env, s.Env)
 	return engine.Command{Args: args, Dir: s.Dir, Env: env}
 }
+
+// MCPConfig implements agent.MCPConfigurer.
+func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.ClaudeConfig(servers) }
 
 // environment has the variables by which the program reaches its model: https://code.claude.com/docs/en/env-vars. What the token really is
 // decides which of them it is given: the program asks another model, and otherwise, with each.
@@ -104,6 +114,9 @@ func (c *conversation) Prompt(id, text string) []byte {
 
 // Interrupt implements agent.Conversation.
 func (c *conversation) Interrupt() []byte { return c.request(map[string]any{"subtype": "interrupt"}) }
+
+// AskMCP implements agent.MCPAsker.
+func (c *conversation) AskMCP() []byte { return c.request(map[string]any{"subtype": "mcp_status"}) }
 
 // Answer implements agent.Conversation.
 func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {

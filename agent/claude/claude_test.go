@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/claude"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/mcp"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -245,4 +246,56 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+// How the program reaches its model depends on what kind of credential there is.
+//
+// mission: E1, 4.8
+func TestAccess(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[agent.AccessKind]map[string]string{
+		agent.AccessKey:     {"ANTHROPIC_API_KEY": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
+		agent.AccessBearer:  {"ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
+		agent.AccessOAuth:   {"CLAUDE_CODE_OAUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
+		agent.AccessBedrock: {"AWS_BEARER_TOKEN_BEDROCK": "t", "ANTHROPIC_BEDROCK_BASE_URL": "http://gateway", "CLAUDE_CODE_USE_BEDROCK": "1", "AWS_REGION": "eu-west-1"},
+	} {
+		cmd := claude.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: kind, URL: "http://gateway", Token: "t", Region: "eu-west-1"}})
+		for _, own := range []string{"IS_SANDBOX", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_AUTOUPDATER"} {
+			delete(cmd.Env, own)
+		}
+		if diff := cmp.Diff(want, cmd.Env); diff != "" {
+			t.Errorf("%s: %s", kind, diff)
+		}
+		if strings.Contains(strings.Join(cmd.Args, " "), "gateway") {
+			t.Errorf("%s: %q", kind, cmd.Args)
+		}
+	}
+	direct := claude.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "t"}})
+	if _, has := direct.Env["ANTHROPIC_BASE_URL"]; has || direct.Env["ANTHROPIC_API_KEY"] != "t" {
+		t.Errorf("direct: %v", direct.Env)
+	}
+}
+
+// mission: E5
+func TestMCPStatus(t *testing.T) {
+	t.Parallel()
+	c := claude.Agent{}.Open(agent.Setup{})
+	asker, ok := c.(agent.MCPAsker)
+	if !ok || !strings.Contains(string(asker.AskMCP()), `"subtype":"mcp_status"`) {
+		t.Fatal("it is not asked")
+	}
+	got := decode(t, c, `{"type":"control_response","response":{"subtype":"success","request_id":"harvest-1","response":{"mcpServers":[{"name":"a","status":"failed","error":"Connection closed","config":{}},{"name":"b","status":"pending"}]}}}`)
+	want := []agent.Event{{Type: agent.MCPStatus, MCP: []agent.MCP{{Name: "a", Status: "failed", Error: "Connection closed"}, {Name: "b", Status: "pending"}}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, line := range []string{`{"type":"control_response","response":{"subtype":"success","response":{"commands":[]}}}`, `{"type":"command_lifecycle","state":"queued"}`} {
+		if got := decode(t, c, line); len(got) != 0 {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+	config, err := claude.Agent{}.MCPConfig([]mcp.Server{{Name: "a", Command: []string{"x", "y"}}})
+	if err != nil || !strings.Contains(string(config), `"command": "x"`) {
+		t.Errorf("%s, %v", config, err)
+	}
 }

@@ -28,6 +28,12 @@ type printed struct {
 	RequestID string          `json:"request_id"`
 	Request   *controlRequest `json:"request"`
 
+	Response struct {
+		Response struct {
+			MCPServers []agent.MCP `json:"mcpServers"`
+		} `json:"response"`
+	} `json:"response"`
+
 	Model      string      `json:"model"`
 	Version    string      `json:"claude_code_version"`
 	MCPServers []agent.MCP `json:"mcp_servers"`
@@ -157,8 +163,13 @@ func (c *conversation) decode(p *printed) ([]agent.Event, bool) {
 		return c.stream(p.Parent, p.Event), true
 	case "system":
 		return c.system(p)
-	case "control_response", "command_lifecycle": // that a request of ours has arrived
+	case "command_lifecycle": // that a prompt has arrived
 		return nil, true
+	case "control_response":
+		if p.Response.Response.MCPServers == nil {
+			return nil, true // that a request of ours has arrived
+		}
+		return []agent.Event{{Type: agent.MCPStatus, MCP: p.Response.Response.MCPServers}}, true
 	case "control_request":
 		return c.ask(p)
 	case "control_cancel_request":

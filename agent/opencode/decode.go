@@ -158,6 +158,8 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 	case BridgeReady:
 		c.session = e.Session
 		return []agent.Event{{Type: agent.Ready, Conversation: e.Session, Version: e.Version}}, true
+	case BridgeMCP:
+		return []agent.Event{{Type: agent.MCPStatus, MCP: e.MCP}}, true
 	case BridgeError:
 		if c.turn.state == idle {
 			return nil, false

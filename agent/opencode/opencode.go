@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/mcp"
 )
 
 // Program is the bridge's name in the sandbox.
@@ -24,7 +25,7 @@ func (Agent) Name() string { return "opencode" }
 
 // Request is a line of the bridge's input.
 type Request struct {
-	Op    string `json:"op"`              // "prompt", "abort" or "reply"
+	Op    string `json:"op"`              // "prompt", "abort", "reply" or "mcp"
 	ID    string `json:"id,omitempty"`    // of the prompt, or of the permission that a reply answers
 	Text  string `json:"text,omitempty"`  // of the prompt; of a reply that rejects, why
 	Reply string `json:"reply,omitempty"` // "once", "always" or "reject"
@@ -34,14 +35,16 @@ type Request struct {
 const (
 	BridgeReady = "harvest.ready" // Notice: the server serves, and the conversation exists
 	BridgeError = "harvest.error" // Notice: a request failed
+	BridgeMCP   = "harvest.mcp"   // Notice: how the MCP servers are
 )
 
 // Notice is a line of the bridge's own.
 type Notice struct {
-	Type    string `json:"type"`
-	Session string `json:"session,omitempty"`
-	Version string `json:"version,omitempty"`
-	Message string `json:"message,omitempty"`
+	Type    string      `json:"type"`
+	Session string      `json:"session,omitempty"`
+	Version string      `json:"version,omitempty"`
+	Message string      `json:"message,omitempty"`
+	MCP     []agent.MCP `json:"mcp,omitempty"`
 }
 
 // Command implements agent.Agent. The configuration, with provider and MCP servers, is the file opencode.json of the user or of the
@@ -71,6 +74,9 @@ func (Agent) Command(s agent.Setup) engine.Command {
 	maps.Copy(env, s.Env)
 	return engine.Command{Args: args, Own: true, Dir: s.Dir, Env: env}
 }
+
+// MCPConfig implements agent.MCPConfigurer.
+func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.OpenCodeConfig(servers) }
 
 // environment has the variables by which the program reaches its model: the key, and, as a piece of configuration that goes over the files',
 // where to (https://opencode.ai/docs/config). It takes keys of Anthropic's API and of Bedrock; tokens of subscriptions are for Claude
@@ -118,6 +124,9 @@ func (c *conversation) Prompt(id, text string) []byte {
 
 // Interrupt implements agent.Conversation.
 func (c *conversation) Interrupt() []byte { return line(Request{Op: "abort"}) }
+
+// AskMCP implements agent.MCPAsker.
+func (c *conversation) AskMCP() []byte { return line(Request{Op: "mcp"}) }
 
 // Answer implements agent.Conversation.
 func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/opencode"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/mcp"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -309,4 +310,40 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+// mission: E2
+func TestAccess(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[agent.AccessKind][]string{
+		agent.AccessKey:     {"ANTHROPIC_API_KEY", `{"provider":{"anthropic":{"options":{"baseURL":"http://gateway/v1"}}}}`, ""},
+		agent.AccessBedrock: {"AWS_BEARER_TOKEN_BEDROCK", `{"provider":{"amazon-bedrock":{"options":{"baseURL":"http://gateway"}}}}`, "eu-west-1"},
+	} {
+		env := opencode.Agent{}.Command(agent.Setup{MCPConfig: "/tmp/x.json", Access: &agent.Access{Kind: kind, URL: "http://gateway", Token: "t", Region: "eu-west-1"}}).Env
+		if env[want[0]] != "t" || env["OPENCODE_CONFIG_CONTENT"] != want[1] || env["AWS_REGION"] != want[2] || env["OPENCODE_CONFIG"] != "/tmp/x.json" {
+			t.Errorf("%s: %v", kind, env)
+		}
+	}
+	env := opencode.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "t"}}).Env
+	if _, has := env["OPENCODE_CONFIG_CONTENT"]; has || env["ANTHROPIC_API_KEY"] != "t" {
+		t.Errorf("direct: %v", env)
+	}
+}
+
+// mission: E5
+func TestMCPStatus(t *testing.T) {
+	t.Parallel()
+	c := opencode.Agent{}.Open(agent.Setup{})
+	asker, ok := c.(agent.MCPAsker)
+	if !ok || string(asker.AskMCP()) != "{\"op\":\"mcp\"}\n" {
+		t.Fatal("it is not asked")
+	}
+	got := c.Decode([]byte(`{"type":"harvest.mcp","mcp":[{"name":"a","status":"failed","error":"no"}]}`))
+	if len(got) != 1 || got[0].Type != agent.MCPStatus || len(got[0].MCP) != 1 || got[0].MCP[0] != (agent.MCP{Name: "a", Status: "failed", Error: "no"}) {
+		t.Errorf("%+v", got)
+	}
+	config, err := opencode.Agent{}.MCPConfig([]mcp.Server{{Name: "a", Command: []string{"x", "y"}}})
+	if err != nil || !strings.Contains(string(config), `"type": "local"`) {
+		t.Errorf("%s, %v", config, err)
+	}
 }

@@ -38,8 +38,9 @@ var programs = map[string][2]string{
 	"opencode": {"opencode-linux-x64-baseline", "bin/opencode"},
 }
 
-// cliImages makes a library with the image "cli", once per machine and version of the programs, and returns its directory.
-var cliImages = sync.OnceValues(func() (string, error) {
+// cliImages returns a directory of this machine for the image "cli" in the pinned versions of the programs, with what it is built of; processes that
+// do this at the same time wait for one another.
+func cliImages(registry string) (string, error) {
 	text, err := os.ReadFile("../../image/agent/files/package.json")
 	var pinned struct{ Dependencies map[string]string }
 	if err = errors.Join(err, json.Unmarshal(text, &pinned)); err != nil {
@@ -71,7 +72,7 @@ var cliImages = sync.OnceValues(func() (string, error) {
 			continue
 		}
 		temp := filepath.Join(dir, "npm")
-		cmd := exec.Command("npm", "install", "--prefix", temp, "--ignore-scripts", "--no-audit", "--no-fund", "--force", pkg[0]+"@"+pinned.Dependencies[pkg[0]])
+		cmd := exec.Command("npm", "install", "--registry", registry, "--prefix", temp, "--ignore-scripts", "--no-audit", "--no-fund", "--force", pkg[0]+"@"+pinned.Dependencies[pkg[0]])
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", errors.Errorf("npm install: %v: %s", err, out)
 		}
@@ -80,7 +81,7 @@ var cliImages = sync.OnceValues(func() (string, error) {
 		}
 	}
 	return dir, os.WriteFile(filepath.Join(dir, "context", "Dockerfile"), []byte(cliDockerfile), 0o600)
-})
+}
 
 // newCLIHost returns a host with the image "cli", whose models are the stub's: the address and the key are in the environment of its
 // server, as on a personal machine.
@@ -91,8 +92,7 @@ func newCLIHost(t *testing.T, stub *modeltest.Stub) *host {
 	if _, err := exec.LookPath("npm"); err != nil {
 		t.Skip("npm is not installed, from which the real agents come: apt-get install npm")
 	}
-	npmRegistry(t)
-	cache, err := cliImages()
+	cache, err := cliImages(npmRegistry(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -312,4 +313,90 @@ func (h *host) event(id string, after int64, typ string) turnEvent {
 	}
 	h.t.Fatalf("no event %s\n%s", typ, h.log())
 	return turnEvent{}
+}
+
+// mcpServer is an MCP server that, before it answers, does what its argument says.
+const mcpServer = `
+import json, os, sys
+how = sys.argv[1]
+for line in sys.stdin:
+    m = json.loads(line)
+    if "id" not in m: continue
+    r = {"capabilities": {"tools": {}}, "protocolVersion": "2025-06-18", "serverInfo": {"name": "t", "version": "1"}}
+    if m["method"] == "tools/list":
+        r = {"tools": [{"name": n, "description": n, "inputSchema": {"type": "object", "properties": {}}} for n in ("hello", "large", "die")]}
+    if m["method"] == "tools/call":
+        name = m["params"]["name"]
+        if name == "die": os._exit(3)
+        r = {"content": [{"type": "text", "text": "x" * (100 << 20) if name == "large" else "hello from " + os.environ["WHO"]}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": r}), flush=True)
+`
+
+// A session has the repository's MCP servers and those of its own; what is wrong with one is told and holds nothing up.
+//
+// mission: E5
+func TestServersOfRealAgents(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"claude", "opencode"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stub := modeltest.New(t, modelKey)
+			stub.Script("mcp",
+				modeltest.Step{Call: "mcp__good__hello", Input: map[string]any{}},
+				modeltest.Step{Call: "mcp__good__large", Input: map[string]any{}},
+				modeltest.Step{Call: "mcp__good__die", Input: map[string]any{}},
+				modeltest.Step{Say: "All were called."})
+			h := newCLIHost(t, stub)
+			dir := h.project()
+			files := map[string]string{
+				"server.py": mcpServer,
+				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/work/server.py","ok"],"env":{"WHO":"${GREETED}"}}}}`,
+			}
+			for file, text := range files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, args := range [][]string{{"add", "-A"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "-m", "two"}} {
+				if _, err := git(t.Context(), dir, args...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			own := filepath.Join(t.TempDir(), "own.json")
+			if err := os.WriteFile(own, []byte(`{"mcpServers":{"silent":{"command":"sleep","args":["1000"]},"dies":{"command":"false"}}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, stderr, code := h.in(dir, "agent", "--agent", name, "--memory", "3GiB", "--mcp-config", own, "-e", "GREETED=walnut", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", "[mcp] call them")
+			if code != 0 {
+				t.Fatalf("exit code %d: %s\n%.20000s\n%s", code, stderr, out, h.log())
+			}
+			events := turnEvents(t, out)
+			state, results := map[string]string{}, []api.SessionEvent{}
+			sent := false
+			for _, e := range events {
+				switch e.Type {
+				case "mcp.ready", "mcp.failed":
+					if sent && name == "claude" { // OpenCode answers when it has tried all, which takes as long as it takes
+						t.Errorf("%s of %s after the prompt was sent", e.Type, e.Data.ID)
+					}
+					state[e.Data.ID] = e.Type + " " + e.Data.Reason
+				case "message.sent":
+					sent = true
+				case "tool.completed":
+					results = append(results, e.Data)
+				}
+			}
+			if state["good"] != "mcp.ready " || !strings.HasPrefix(state["silent"], "mcp.failed") || !strings.HasPrefix(state["dies"], "mcp.failed ") || len(state["dies"]) < 13 {
+				t.Errorf("the servers: %q", state)
+			}
+			if len(results) != 3 || results[0].Text != "hello from walnut" || results[0].Failed || len(results[1].Text) > 1<<20 || !results[2].Failed {
+				for _, r := range results {
+					t.Errorf("result: %s failed %t, %.200s", r.Tool, r.Failed, r.Text)
+				}
+			}
+			if done := last(t, events, "done"); done.Text != "All were called." {
+				t.Errorf("done: %+v", done)
+			}
+		})
+	}
 }

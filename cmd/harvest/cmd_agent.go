@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"os/exec"
@@ -22,7 +23,7 @@ func (c *cli) agentCommand() *cobra.Command {
 	var box sandboxFlags
 	var where processFlags
 	var from source
-	var follow string
+	var follow, servers string
 	var keep bool
 	cmd := &cobra.Command{
 		Use:   "agent [flags] PROMPT",
@@ -47,6 +48,11 @@ model and needs no key: it is there to try things out.`,
 				return err
 			}
 			req.Sandbox, req.Prompt = sandbox, args[0]
+			if servers != "" {
+				if req.MCP, err = os.ReadFile(servers); err != nil || !json.Valid(req.MCP) {
+					return usage(cmd, "--mcp-config: %s cannot be read, or is no JSON", servers)
+				}
+			}
 			if args[0] == "-" {
 				text, err := io.ReadAll(io.LimitReader(c.in, api.MaxBody))
 				if err != nil {
@@ -84,6 +90,7 @@ model and needs no key: it is there to try things out.`,
 	flags.IntVar(&req.Limits.Turns, "max-turns", 0, "turns of the session; 0 means no limit")
 	flags.Float64Var(&req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
 	flags.Float64Var(&req.Limits.USD, "max-usd", 0, "cost of the session; 0 means no limit")
+	flags.StringVar(&servers, "mcp-config", "", "file of MCP servers for the agent, as a project's .mcp.json")
 	flags.BoolVarP(&keep, "detach", "d", false, "print the session and return")
 	flags.StringVarP(&follow, "output", "o", "text", "text, or json for events")
 	box.add(cmd)

@@ -49,10 +49,10 @@ var rows = []row{
 	{"engine/fake/...", []string{"engine", "engine/fake/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
 	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
 	{"engine/modal/...", []string{"engine", "engine/modal/...", "image/...", "volume/...", "config", "internal/..."}, "engines hold no policy and do not know one another"},
-	{"agent", []string{"engine"}, "agents are pure: they make a command and decode lines"},
-	{"agent/opencode/bridge", []string{"agent/opencode", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
+	{"agent", []string{"engine", "mcp"}, "agents are pure: they make a command and decode lines"},
+	{"agent/opencode/bridge", []string{"agent", "agent/opencode", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
 	{"agent/scripted/program", []string{"agent", "agent/scripted", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
-	{"agent/...", []string{"agent", "engine"}, "agents are pure: they make a command and decode lines"},
+	{"agent/...", []string{"agent", "engine", "mcp"}, "agents are pure: they make a command and decode lines"},
 
 	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
 	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},

@@ -11,15 +11,18 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/opencode"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -28,6 +31,7 @@ const (
 	maxLine      = 64 << 20         // bytes of a line or of an event
 	startTime    = 60 * time.Second // the server takes about one second, more on a busy machine
 	requestTime  = 30 * time.Second
+	mcpTime      = 5 * time.Minute // until all MCP servers have been tried
 	endTime      = 2 * time.Second // between the terminate signal and the kill: it does not always obey
 	reconnect    = 200 * time.Millisecond
 	listening    = "opencode server listening on " // the server accepts connections before, and then does not answer
@@ -294,6 +298,26 @@ func (b *bridge) serve(ctx context.Context, stdin io.Reader) error {
 	return errors.Wrapf(lines.Err(), "read the input")
 }
 
+// askMCP tells how the MCP servers are. The server of OpenCode answers when it has tried all of them.
+func (b *bridge) askMCP(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, mcpTime)
+	defer cancel()
+	var servers map[string]struct{ Status, Error string }
+	resp, err := b.do(ctx, http.MethodGet, "/mcp", nil)
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(resp.Body, maxLine)).Decode(&servers)
+		_ = resp.Body.Close()
+	}
+	if err != nil {
+		fmt.Fprintln(b.err, "ask for MCP servers:", err)
+	}
+	n := opencode.Notice{Type: opencode.BridgeMCP}
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		n.MCP = append(n.MCP, agent.MCP{Name: name, Status: servers[name].Status, Error: servers[name].Error})
+	}
+	b.tell(n)
+}
+
 func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 	session := "/session/" + url.PathEscape(b.session)
 	switch r.Op {
@@ -306,6 +330,9 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 			body["system"] = b.system
 		}
 		return b.request(ctx, http.MethodPost, session+"/prompt_async", body, nil)
+	case "mcp":
+		go b.askMCP(ctx) // it takes long if a server is silent
+		return nil
 	case "abort":
 		return b.request(ctx, http.MethodPost, session+"/abort", struct{}{}, nil)
 	case "reply":

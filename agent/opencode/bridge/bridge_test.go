@@ -57,6 +57,9 @@ func serve(mode string) int {
 		}
 		fmt.Fprint(w, `{"id":"ses_old","version":"1.18.33"}`)
 	})
+	mux.HandleFunc("GET /mcp", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, `{"good":{"status":"connected"},"bad":{"status":"failed","error":"it died"}}`)
+	})
 	mux.HandleFunc("POST /", s.echo)
 	fmt.Println("some noise")
 	fmt.Println("opencode server listening on http://" + l.Addr().String())
@@ -183,6 +186,7 @@ func TestBridge(t *testing.T) {
 			`{"body":{"model":{"modelID":"m","providerID":"p"},"parts":[{"text":"go","type":"text"}],"system":"Be brief."},"path":"/session/ses_new/prompt_async","type":"asked"}`},
 		{opencode.Request{Op: "abort"}, `{"body":{},"path":"/session/ses_new/abort","type":"asked"}`},
 		{opencode.Request{Op: "reply", ID: "per/1", Reply: "reject", Text: "no"}, `{"body":{"message":"no","reply":"reject"},"path":"/permission/per/1/reply","type":"asked"}`},
+		{opencode.Request{Op: "mcp"}, `{"type":"harvest.mcp","mcp":[{"name":"bad","status":"failed","error":"it died"},{"name":"good","status":"connected"}]}`},
 		{opencode.Request{Op: "odd"}, `{"type":"harvest.error","message":"there is no operation \"odd\""}`},
 		{opencode.Request{Op: "prompt", Text: "refuse"}, `{"type":"harvest.error","message":"OpenCode's server answered with status 500: not now"}`},
 	} {

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/model/modeltest"
+)
+
+// overSocket is an HTTP client of the host's server.
+func (h *host) overSocket() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(h.data, client.Socket))
+	}}}
+}
+
+// post sends a request to the host's server.
+func (h *host) post(ctx context.Context, path, body string) *http.Response {
+	h.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://harvest"+path, strings.NewReader(body))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	resp, err := h.overSocket().Do(req)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return resp
+}
+
+type sent struct {
+	name string
+	data string
+}
+
+// nextSent reads the next event of a stream; ok is false at its end.
+func nextSent(lines *bufio.Scanner) (e sent, ok bool) {
+	for lines.Scan() {
+		line := lines.Text()
+		if name, found := strings.CutPrefix(line, "event: "); found {
+			e.name = name
+		}
+		if data, found := strings.CutPrefix(line, "data: "); found {
+			e.data = data
+			return e, true
+		}
+	}
+	return e, false
+}
+
+// The document's section 4 with the real Claude, line by line.
+func TestModalClaude(t *testing.T) {
+	t.Parallel()
+	stub := modeltest.New(t, modelKey)
+	stub.Script("work",
+		modeltest.Step{Say: "I look.", Call: "Bash", Input: map[string]any{"command": "pwd; echo token ${ANTHROPIC_API_KEY%_*}; printf 'x\\033[31my'", "description": "look"}},
+		modeltest.Step{Say: "That is it."})
+	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "sleep 4711", "description": "wait"}})
+	stub.Script("refused", modeltest.Step{Status: 403, Kind: "permission_error"})
+	h := newCLIHost(t, stub)
+	h.must("sandbox", "ls") // starts the server
+	resp := h.post(t.Context(), api.ModalSandboxes, `{"image_base":"cli","volume_name":"work","volume_mount_path":"/data"}`)
+	var made api.ModalSandbox
+	if err := json.NewDecoder(resp.Body).Decode(&made); err != nil || resp.StatusCode != 200 {
+		t.Fatalf("%s, %v", resp.Status, err)
+	}
+	resp.Body.Close()
+	h.must("sandbox", "exec", "--user", "0", made.SandboxID, "--", "chmod", "777", "/data")
+	route := strings.Replace(api.ModalClaude, "{id}", made.SandboxID, 1)
+	ask := func(ctx context.Context, prompt string) (*bufio.Scanner, io.Closer) {
+		t.Helper()
+		resp := h.post(ctx, route, `{"prompt":"`+prompt+`"}`)
+		// mission: 4.2
+		if kind := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || kind != api.TypeEvents {
+			text, _ := io.ReadAll(resp.Body)
+			t.Fatalf("%s %s: %s\n%s", resp.Status, kind, text, h.log())
+		}
+		lines := bufio.NewScanner(resp.Body)
+		lines.Buffer(nil, 1<<26)
+		return lines, resp.Body
+	}
+
+	lines, body := ask(t.Context(), "[work] look")
+	names, text := map[string]int{}, ""
+	lastEvent := sent{}
+	for e, ok := nextSent(lines); ok; e, ok = nextSent(lines) {
+		names[e.name]++
+		text += e.data + "\n"
+		lastEvent = e
+		if !json.Valid([]byte(e.data)) {
+			t.Errorf("no JSON: %s", e.data)
+		}
+	}
+	body.Close()
+	// mission: 4.1, 4.10
+	if names["message.delta"] == 0 || names["tool.started"] != 1 || names["tool.completed"] != 1 || names["agent.ready"] != 1 || names["agent.other"] > 0 {
+		t.Errorf("events: %v\n%.5000s", names, text)
+	}
+	// mission: 4.4
+	var done api.ModalDone
+	if err := json.Unmarshal([]byte(lastEvent.data), &done); err != nil || lastEvent.name != "done" || done.Failed || done.ReturnCode != 0 || done.Text != "That is it." ||
+		done.Usage == nil || done.Usage.Cost <= 0 || done.SandboxID != made.SandboxID {
+		t.Errorf("the end: %+v %+v, %v", lastEvent, done, err)
+	}
+	// mission: 4.8, 4.9
+	if !strings.Contains(text, `"text":"/data\ntoken hvm`) {
+		t.Errorf("directory and environment: %.5000s", text)
+	}
+	// mission: 4.7
+	if list := h.must("sandbox", "ps", made.SandboxID, "-o", "json"); !strings.Contains(list, `"terminal":true`) && !strings.Contains(list, `"terminal": true`) {
+		t.Errorf("no command has a terminal: %s", list)
+	}
+
+	// mission: 4.5
+	lines, body = ask(t.Context(), "[refused] look")
+	failed := ""
+	for e, ok := nextSent(lines); ok; e, ok = nextSent(lines) {
+		if e.name == "error" {
+			failed = e.data
+		}
+		lastEvent = e
+	}
+	body.Close()
+	if !strings.Contains(failed, "403") || lastEvent.name != "done" || !strings.Contains(lastEvent.data, `"failed":true`) {
+		t.Errorf("a failure: %q, %+v", failed, lastEvent)
+	}
+
+	// mission: 4.3, 4.6
+	ctx, leave := context.WithCancel(t.Context())
+	lines, body = ask(ctx, "[long] wait")
+	for e, ok := nextSent(lines); e.name != "tool.started"; e, ok = nextSent(lines) { // although the turn goes on
+		if !ok {
+			t.Fatalf("the stream ended: %v", lines.Err())
+		}
+	}
+	if busy := h.post(t.Context(), route, `{"prompt":"me too"}`); busy.StatusCode != http.StatusConflict {
+		t.Errorf("a second prompt meanwhile: %s", busy.Status)
+	}
+	leave()
+	body.Close()
+	for deadline := time.Now().Add(2 * time.Minute); ; {
+		out, _, _ := h.run("sandbox", "exec", "--user", "0", made.SandboxID, "--", "sh", "-c", `cat /proc/[0-9]*/cmdline | tr '\0' ' '`)
+		if !strings.Contains(out, "sleep 4711") && !strings.Contains(out, "claude") && !strings.Contains(out, "harvest-model") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it goes on: %s", out)
+		}
+	}
+	if left := h.must("sandbox", "exec", made.SandboxID, "--", "sh", "-c", "ls -d /tmp/harvest-prompt-* 2>/dev/null || true"); left != "" {
+		t.Errorf("prompts stay: %s", left)
+	}
+}

@@ -1,0 +1,195 @@
+package session
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/model"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// onceScript runs a command with a file as its input. The file's name is the first parameter.
+const onceScript = `f=$1; shift; exec "$@" <"$f"`
+
+// RunOnce has an agent answer one prompt in a sandbox that exists and belongs to no session, under a terminal, in the directory of its first
+// volume or else in its own. What the agent does is told as it does it; at its end, and not before, the Done event is, if the agent has told one.
+// Lines that are no events are told as Other. The end of ctx ends the agent and all that it has started.
+// Kinds: Invalid, NotFound, Unsupported (the agent has no such form), Conflict (the sandbox is a session's, or an agent is at work in it).
+func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string, tell func(agent.Event)) (sandbox.Result, error) {
+	if err := checkPrompt(prompt); err != nil {
+		return sandbox.Result{}, err
+	}
+	program, ok := m.opts.Agents[name].(agent.OneShot)
+	if !ok {
+		return sandbox.Result{}, errors.Newf(errors.Unsupported, "there is no agent %.40q that answers one prompt", name)
+	}
+	sb, err := m.opts.Fleet.Get(ctx, account, ref)
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	if id := sb.Tags[tagSession]; id != "" {
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Conflict, "the sandbox belongs to the session %s", id), "send the prompt to the session")
+	}
+	leave, err := m.enterOnce(sb.ID)
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	defer leave()
+	setup := agent.Setup{Dir: sb.Workdir}
+	if len(sb.Volumes) > 0 {
+		setup.Dir = sb.Volumes[0].Path
+	}
+	if setup.Access, err = m.onceAccess(ctx, sb); err != nil {
+		return sandbox.Result{}, err
+	}
+	line := m.OpenLine(ctx, account, sb.ID, model.Grant{ID: sb.ID, Account: account, Secrets: sb.Secrets})
+	defer line.End(ctx)
+	dir := "/tmp/harvest-prompt-" + strings.ToLower(ulid.Make().String())
+	if err := m.copyFile(ctx, account, sb.ID, dir, "prompt", []byte(prompt)); err != nil {
+		return sandbox.Result{}, err
+	}
+	defer m.remove(context.WithoutCancel(ctx), account, sb.ID, dir)
+
+	cmd := program.Once(setup)
+	out := &once{conv: m.opts.Agents[name].Open(setup), tell: tell}
+	x, err := m.opts.Fleet.Exec(ctx, account, sb.ID, sandbox.ExecRequest{
+		Args: append([]string{"/bin/sh", "-c", onceScript, "sh", dir + "/prompt"}, cmd.Args...), Env: cmd.Env, Workdir: cmd.Dir,
+		Terminal: &engine.Size{Rows: 24, Cols: 200}, Timeout: agentLife, Stdout: out,
+	})
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	result, err := x.Wait(ctx)
+	if ctx.Err() != nil {
+		return result, errors.Wrapf(ctx.Err(), "run an agent in %s", sb.ID)
+	}
+	out.end()
+	return result, err
+}
+
+// enterOnce takes the sandbox for one prompt.
+func (m *Manager) enterOnce(id string) (leave func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.once[id] {
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "an agent is at work in the sandbox %s", id), "wait until it has answered")
+	}
+	m.once[id] = true
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.once, id)
+	}, nil
+}
+
+// onceAccess is Access, but leaves alone what the sandbox's own environment has where there is no credential.
+func (m *Manager) onceAccess(ctx context.Context, sb sandbox.Sandbox) (*agent.Access, error) {
+	if m.opts.Models == nil {
+		return nil, nil
+	}
+	c, err := m.opts.Models.Credential(ctx, sb.Account, sb.Secrets)
+	if err != nil || c.Value == "" {
+		return nil, err
+	}
+	return m.Access(ctx, sb.Account, sb.ID, sb.Secrets)
+}
+
+// copyFile writes a file, which everybody in the sandbox may read, into a directory, which is made.
+func (m *Manager) copyFile(ctx context.Context, account, sandboxID, dir, name string, text []byte) error {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(0, 0)})
+	if err == nil {
+		_, err = w.Write(text)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return errors.Wrapf(err, "pack %s", name)
+	}
+	return m.opts.Fleet.CopyIn(ctx, account, sandboxID, dir, &archive)
+}
+
+// remove removes a directory that copyFile has made.
+func (m *Manager) remove(ctx context.Context, account, sandboxID, dir string) {
+	ctx, cancel := context.WithTimeout(ctx, programTime)
+	defer cancel()
+	req := sandbox.ExecRequest{Args: []string{"rm", "-rf", dir}, Workdir: "/"}
+	if m.opts.Fleet.Capabilities().Users {
+		req.User = "0:0"
+	}
+	x, err := m.opts.Fleet.Exec(ctx, account, sandboxID, req)
+	if err == nil {
+		_, err = x.Wait(ctx)
+	}
+	if kind := errors.KindOf(err); err != nil && kind != errors.NotFound && kind != errors.Gone && kind != errors.Conflict {
+		logf.Errorf(ctx, "remove %s in %s: %v", dir, sandboxID, err)
+	}
+}
+
+// terminalCodes are what a terminal's program prints to command it; text in JSON has them escaped.
+var terminalCodes = pattern.New(`\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_=>78])`)
+
+// once makes events of what an agent prints on a terminal.
+type once struct {
+	conv agent.Conversation
+	tell func(agent.Event)
+	line []byte
+	cut  bool
+	done *agent.Event // told at the end
+}
+
+// Write implements io.Writer.
+func (o *once) Write(b []byte) (int, error) {
+	n := len(b)
+	for len(b) > 0 {
+		text, after, whole := bytes.Cut(b, []byte{'\n'})
+		if room := maxLine - len(o.line); len(text) > room {
+			text, o.cut = text[:room], true
+		}
+		o.line = append(o.line, text...)
+		if whole {
+			o.take()
+		}
+		b = after
+	}
+	return n, nil
+}
+
+// take tells a line.
+func (o *once) take() {
+	text := bytes.TrimSpace(terminalCodes().ReplaceAll(bytes.TrimRight(o.line, "\r"), nil))
+	if o.cut {
+		text = []byte("a line that is too long")
+	}
+	o.line, o.cut = o.line[:0], false
+	if len(text) == 0 {
+		return
+	}
+	for _, e := range o.conv.Decode(text) {
+		if e.Type == agent.Done {
+			o.done = &e
+			continue
+		}
+		o.tell(fit(e))
+	}
+}
+
+// end tells what is left.
+func (o *once) end() {
+	o.take()
+	if o.done != nil {
+		done := fit(*o.done)
+		done.Text = cmp.Or(done.Text, done.Reason)
+		o.tell(done)
+	}
+}
