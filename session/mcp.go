@@ -21,6 +21,8 @@ const (
 	mcpDir  = "/tmp/harvest-mcp" // of the configuration, which has no secrets
 	mcpFile = "servers.json"
 	mcpAsk  = 250 * time.Millisecond // between two questions how servers are
+
+	mcpGrace = 5 * time.Second // for the last answer
 )
 
 // mcpScript prints which of its parameters but the first are files, and after an empty line the MCP servers of the repository, which is
@@ -198,7 +200,7 @@ func (r *runner) gateDue() time.Time {
 	case r.gate == nil || r.gate.open:
 		return time.Time{}
 	case r.gate.ask.IsZero():
-		return r.gate.until.Add(mcpAsk) // the agent does not answer
+		return r.gate.until.Add(mcpGrace) // the agent does not answer
 	}
 	return r.gate.ask
 }

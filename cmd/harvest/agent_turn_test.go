@@ -77,7 +77,7 @@ const (
 )
 
 func scriptTurns(stub *modeltest.Stub) {
-	const file = "/workspace/work/new.txt"
+	const file = "/workspace/project/new.txt"
 	stub.Script("first",
 		modeltest.Step{Say: "I look around.", Call: "Bash", Input: map[string]any{"command": "cat README.md", "description": "look"}},
 		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": file, "content": "written by the agent\n"}},
@@ -142,7 +142,7 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	if again := checkNoKey(t, h, key); again != token {
 		t.Errorf("the token was %q and is %q", token, again)
 	}
-	if out, _, _ := h.run("sandbox", "exec", h.box(), "--", "cat", "/workspace/work/new.txt"); out != "written by the model\n" {
+	if out, _, _ := h.run("sandbox", "exec", h.box(), "--", "cat", "/workspace/project/new.txt"); out != "written by the model\n" {
 		t.Errorf("the file in the new sandbox: %q", out)
 	}
 	for _, where := range append(inFiles(t, h.data, key), inArguments(t, key)...) {
@@ -190,7 +190,7 @@ func checkTurn(t *testing.T, events []turnEvent) {
 	if tools["bash"] < 2 || tools["write"] < 1 || tools["edit"] < 1 || !text {
 		t.Errorf("tools: %v, streamed text: %t", tools, text)
 	}
-	if changed := last(t, events, "file.changed"); changed.Path != "/workspace/work/new.txt" {
+	if changed := last(t, events, "file.changed"); changed.Path != "/workspace/project/new.txt" {
 		t.Errorf("changed: %+v", changed)
 	}
 	done := last(t, events, "done")
@@ -350,7 +350,7 @@ func TestServersOfRealAgents(t *testing.T) {
 			dir := h.project()
 			files := map[string]string{
 				"server.py": mcpServer,
-				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/work/server.py","ok"],"env":{"WHO":"${GREETED}"}}}}`,
+				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"${GREETED}"}}}}`,
 			}
 			for file, text := range files {
 				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
@@ -372,16 +372,10 @@ func TestServersOfRealAgents(t *testing.T) {
 			}
 			events := turnEvents(t, out)
 			state, results := map[string]string{}, []api.SessionEvent{}
-			sent := false
 			for _, e := range events {
 				switch e.Type {
 				case "mcp.ready", "mcp.failed":
-					if sent && name == "claude" { // OpenCode answers when it has tried all, which takes as long as it takes
-						t.Errorf("%s of %s after the prompt was sent", e.Type, e.Data.ID)
-					}
 					state[e.Data.ID] = e.Type + " " + e.Data.Reason
-				case "message.sent":
-					sent = true
 				case "tool.completed":
 					results = append(results, e.Data)
 				}

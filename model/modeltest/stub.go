@@ -177,7 +177,7 @@ func place(messages []message) (name string, at int) {
 			_ = json.Unmarshal(m.Content, &blocks)
 		}
 		results := 0
-		for _, b := range blocks {
+		for _, b := range slices.Backward(blocks) { // prompts that were not answered may be in one message with the newest
 			if found := scriptName().FindStringSubmatch(b.Text); b.Type == "text" && found != nil {
 				return found[1], at
 			}
