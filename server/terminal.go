@@ -105,7 +105,9 @@ func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id string)
 	s.terms.mu.Lock()
 	delete(s.terms.by, id)
 	s.terms.mu.Unlock()
-	t.stdin.close()
+	if t.err != nil || end.Exit != nil || s.stopping.Err() == nil { // else the shell goes on, and the end of its input would end it
+		t.stdin.close()
+	}
 	t.mu.Lock()
 	t.over = &end
 	t.change.Broadcast()

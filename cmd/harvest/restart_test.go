@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"syscall"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/api"
+)
+
+// A terminal goes on through a restart of the server: the shell is the same, and what it wrote is there.
+// mission: A4, 4.7
+func TestTerminalAfterRestart(t *testing.T) {
+	t.Parallel()
+	onEngines(t, func(t *testing.T, h *host) {
+		listen := freePort(t)
+		stop := h.upUntil("--listen", "127.0.0.1:"+listen)
+		key := h.must("key", "create", "terminal", "--quiet")
+		id := h.must("sandbox", "create")
+		dial := func() *websocket.Conn {
+			t.Helper()
+			conn, _, err := websocket.Dial(t.Context(), "http://127.0.0.1:"+listen+api.Path(api.SandboxTerminal, id), &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}})
+			if err != nil {
+				t.Fatalf("%v\n%s", err, h.log())
+			}
+			conn.SetReadLimit(-1)
+			t.Cleanup(func() { conn.CloseNow() })
+			return conn
+		}
+		say := func(conn *websocket.Conn, text string) {
+			t.Helper()
+			if err := conn.Write(t.Context(), websocket.MessageBinary, append([]byte{api.StreamStdin}, text...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		see := func(conn *websocket.Conn, text string) {
+			t.Helper()
+			var got []byte
+			for !bytes.Contains(got, []byte(text)) {
+				_, msg, err := conn.Read(t.Context())
+				if err != nil {
+					t.Fatalf("%q did not come, only %q: %v", text, got, err)
+				}
+				switch msg[0] {
+				case api.StreamStdout:
+					got = append(got, msg[1:]...)
+				case api.StreamEnd:
+					var end api.End
+					_ = json.Unmarshal(msg[1:], &end)
+					t.Fatalf("the terminal ended before %q: %+v", text, end)
+				}
+			}
+		}
+		conn := dial()
+		say(conn, "X=ke''pt; echo be''gun\n")
+		see(conn, "begun")
+		stop()
+		stop = h.upUntil("--listen", "127.0.0.1:"+listen)
+		defer stop()
+		conn = dial()
+		see(conn, "begun") // the scrollback
+		say(conn, "echo it is $X\n")
+		see(conn, "it is kept")
+		conn.CloseNow()
+	})
+}
+
+// upUntil is up until the function that it returns is called.
+func (h *host) upUntil(args ...string) func() {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(h.t.Context()))
+	cmd := h.command(ctx, append([]string{"up"}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	h.started(cmd)
+	return func() {
+		h.t.Helper()
+		cancel()
+		_ = cmd.Wait() // which was told to end
+	}
+}
