@@ -3,6 +3,7 @@ package main
 import (
 	"archive/zip"
 	"bytes"
+	"io"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -32,7 +33,7 @@ func newGitHost(t *testing.T, token string) *gitHost {
 	}
 	g := &gitHost{t: t, dir: t.TempDir(), token: token}
 	backend := &cgi.Handler{
-		Path: git, Args: []string{"http-backend"},
+		Path: git, Args: []string{"http-backend"}, Stderr: io.Discard,
 		Env: []string{"GIT_PROJECT_ROOT=" + g.dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null"},
 	}
 	g.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -238,6 +238,10 @@ func TestRepositoryFaults(t *testing.T) {
 		t.Errorf("the schedule: %s", out)
 	}
 
+	if out := h.must("repo", "ls"); !strings.Contains(out, "fault  ready") || !strings.Contains(h.must("repo", "get", good.ID[:len(good.ID)-1]), good.ID) {
+		t.Errorf("the list: %s", out)
+	}
+
 	g.commit("slow", map[string]string{"README.md": "one\n"})
 	said, code := g.add(h, "slow", "--image", "base", "--limit", "3s", "--install", "sleep 1000")
 	if b := newest(t, h, "slow"); code == 0 || b.Stage != "install" || !strings.Contains(b.Error, "time limit of 3s") {
