@@ -59,6 +59,9 @@ func TestPrivateRepository(t *testing.T) {
 	if e := w.until(t, git.Synced); e.data.Git.Onto != "main" {
 		t.Errorf("%+v", e.data.Git)
 	}
+	if diff, err := h.Diff(t.Context(), account, s.ID, ""); err != nil || !bytes.Contains(diff, []byte("+++ b/a")) || bytes.Contains(diff, []byte("theirs")) {
+		t.Errorf("a diff after others went on: %s, %v", diff, err)
+	}
 	pull, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{Title: "My title"})
 	if err != nil || pull.Number != 12 || !pull.New {
 		t.Fatalf("%+v, %v", pull, err)

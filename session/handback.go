@@ -66,11 +66,22 @@ tree() {
 	rm -f "$copy"
 }`
 
-// diffScript prints what differs from a commit ("" for nothing at all), files that git does not know yet included, without touching the
-// agent's index: DIRECTORY COMMIT.
+// diffScript prints what the agent has changed since a commit ("" for nothing at all), files that git does not know yet included, without
+// touching the agent's index: DIRECTORY COMMIT. Once the work was carried forward it is what differs from what others have done, or from
+// what the user had not committed on top of it.
 const diffScript = quietGit + `
+begin() {
+	onto=$(git config harvest.onto || git symbolic-ref --quiet --short refs/remotes/origin/HEAD || true)
+	common=$(git merge-base HEAD "refs/remotes/origin/${onto#origin/}" 2>/dev/null || true)
+	if [ -z "$common" ] || { git merge-base --is-ancestor "$1" HEAD && ! git merge-base --is-ancestor "$1" "$common"; } 2>/dev/null; then
+		echo "$1"
+		return
+	fi
+	carried=$(git log --reverse --format=%H --grep='^Harvest-Carried: yes' "$common..HEAD" | head -n 1)
+	echo "${carried:-$common}"
+}
 now=$(tree)
-from=$2
+from=$(begin "$2")
 [ -n "$from" ] || from=$(git hash-object -t tree /dev/null)
 quiet diff --binary --no-ext-diff --no-textconv --no-color "$from" "$now"`
 
