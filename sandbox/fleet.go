@@ -122,6 +122,9 @@ func (f *Fleet) List(ctx context.Context, account string, filter Filter) ([]Sand
 	if filter.Limit < 0 {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the limit cannot be %d", filter.Limit), "give a positive number, or 0 for all")
 	}
+	if !filter.All && filter.Name == "" && len(filter.Statuses)+len(filter.Tags) == 0 {
+		return f.listLive(account, filter), nil
+	}
 	found, err := f.opts.Store.List(ctx, account, filter)
 	if err != nil {
 		return nil, err
@@ -134,6 +137,28 @@ func (f *Fleet) List(ctx context.Context, account string, filter Filter) ([]Sand
 		}
 	}
 	return found, nil
+}
+
+// listLive is List of those that have not ended, which are known without the Store: what is asked for most costs least.
+func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ids []string
+	for id, e := range f.live {
+		if (account == "" || e.record.Account == account) && (filter.Before == "" || id < filter.Before) && e.record.Ended.IsZero() {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	slices.Reverse(ids)
+	if filter.Limit > 0 && len(ids) > filter.Limit {
+		ids = ids[:filter.Limit]
+	}
+	found := make([]Sandbox, len(ids))
+	for i, id := range ids {
+		found[i] = f.snapshot(f.live[id])
+	}
+	return found
 }
 
 // find returns the sandbox of that ref, and its entry if it has not ended.

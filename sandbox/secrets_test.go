@@ -106,10 +106,10 @@ func TestSecretsThatAreMissing(t *testing.T) {
 func TestWithheldSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "sandbox-secret-one-a", "B": "sandbox-secret-one-b"}})
+	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "withheld-secret-one-a", "B": "withheld-secret-one-b"}})
 	f := w.open(t)
 	create(t, f, sandbox.Request{Secrets: []string{"one"}, Env: map[string]string{"C": "given"}, Withhold: []string{"B", "C", "D"}})
-	if diff := cmp.Diff(map[string]string{"A": "sandbox-secret-one-a", "C": "given"}, w.specs[0].Env); diff != "" {
+	if diff := cmp.Diff(map[string]string{"A": "withheld-secret-one-a", "C": "given"}, w.specs[0].Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 }
