@@ -394,3 +394,27 @@ func TestServersOfRealAgents(t *testing.T) {
 		})
 	}
 }
+
+// find reports whether a session has an event of a type between two others.
+func (h *host) find(id string, after, before int64, typ string) bool {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	defer cancel()
+	c, err := client.Connect(ctx, h.data)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer c.Close()
+	for e, err := range c.Events(ctx, client.Follow{Stream: id, After: after}) {
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if e.Type == typ {
+			return true
+		}
+		if e.ID >= before {
+			return false
+		}
+	}
+	return false
+}

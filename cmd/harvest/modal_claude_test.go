@@ -65,7 +65,7 @@ func TestModalClaude(t *testing.T) {
 	stub.Script("work",
 		modeltest.Step{Say: "I look.", Call: "Bash", Input: map[string]any{"command": "pwd; echo token ${ANTHROPIC_API_KEY%_*}; printf 'x\\033[31my'", "description": "look"}},
 		modeltest.Step{Say: "That is it."})
-	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "sleep 4711", "description": "wait"}})
+	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "tail -f /dev/null", "description": "wait"}})
 	stub.Script("refused", modeltest.Step{Status: 403, Kind: "permission_error"})
 	h := newCLIHost(t, stub)
 	h.must("sandbox", "ls") // starts the server
@@ -150,7 +150,7 @@ func TestModalClaude(t *testing.T) {
 	body.Close()
 	for deadline := time.Now().Add(2 * time.Minute); ; {
 		out, _, _ := h.run("sandbox", "exec", "--user", "0", made.SandboxID, "--", "sh", "-c", `cat /proc/[0-9]*/cmdline | tr '\0' ' '`)
-		if !strings.Contains(out, "sleep 4711") && !strings.Contains(out, "claude") && !strings.Contains(out, "harvest-model") {
+		if !strings.Contains(out, "tail -f /dev/null") && !strings.Contains(out, "claude") && !strings.Contains(out, "harvest-model") {
 			break
 		}
 		if time.Now().After(deadline) {
