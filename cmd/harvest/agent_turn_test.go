@@ -418,3 +418,35 @@ func (h *host) find(id string, after, before int64, typ string) bool {
 	}
 	return false
 }
+
+// Tools wait for a person where the session says so; one that is allowed for always is not asked about again.
+//
+// mission: E1, E2
+func TestRealAgentsAskBefore(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"claude", "opencode"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stub := modeltest.New(t, modelKey)
+			stub.Script("two",
+				modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch one", "description": "make"}},
+				modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch two", "description": "make"}},
+				modeltest.Step{Say: "Done."})
+			h := newCLIHost(t, stub)
+			h.must("agent", "--agent", name, "--repo", "none", "--approval", "ask", "-d", "[two] make files")
+			id := h.session()
+			asked := h.event(id, 0, "agent.asked")
+			if !strings.EqualFold(asked.Data.Tool, "bash") {
+				t.Errorf("asked: %+v", asked.Data)
+			}
+			h.must("answer", id, asked.Data.ID, "--allow", "--always")
+			done := h.event(id, 0, "done")
+			if done.Data.Failed || done.Data.Text != "Done." {
+				t.Errorf("done: %+v", done.Data)
+			}
+			if out := h.must("sandbox", "exec", h.box(), "--", "ls", "/workspace/work"); out != "one\ntwo" {
+				t.Errorf("files: %q", out)
+			}
+		})
+	}
+}
