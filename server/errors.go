@@ -49,6 +49,11 @@ func statusOf(err error) int {
 // retryable are the kinds for which the same request may work later.
 var retryable = map[errors.Kind]bool{errors.Exhausted: true, errors.Unavailable: true, errors.Timeout: true}
 
+// lacks is for routes of a part that this server was made without.
+func lacks(what string) error {
+	return errors.Remedy(errors.Newf(errors.Unsupported, "this server has no %s", what), "a server that `harvest up` starts has all parts")
+}
+
 // handler is an http.HandlerFunc that returns its failure instead of writing it. What it returns after it has begun to
 // answer breaks the connection off, so that nobody takes half an answer for a whole one.
 type handler func(w http.ResponseWriter, r *http.Request) error

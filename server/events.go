@@ -21,7 +21,7 @@ const maxTail = 10_000
 // streamEvents sends the events of the account, or of one sandbox, from where the reader left off, until one of both ends it.
 func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Events == nil {
-		return errors.Newf(errors.Unsupported, "this server has no events")
+		return lacks("events")
 	}
 	reader, err := s.reader(r)
 	if err != nil {

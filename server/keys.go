@@ -7,13 +7,12 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
 )
 
 // ring returns the server's keys. Unsupported if it has none.
 func (s *Server) ring() (*account.Ring, error) {
 	if s.opts.Keys == nil {
-		return nil, errors.Newf(errors.Unsupported, "this server has no keys")
+		return nil, lacks("keys")
 	}
 	return s.opts.Keys, nil
 }

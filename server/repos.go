@@ -6,7 +6,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
@@ -34,7 +33,7 @@ func (s *Server) repoRoutes() []route {
 // repos returns the server's repositories. Unsupported if it has none.
 func (s *Server) repos() (*repo.Manager, error) {
 	if s.opts.Repos == nil {
-		return nil, errors.Newf(errors.Unsupported, "this server has no repositories")
+		return nil, lacks("repositories")
 	}
 	return s.opts.Repos, nil
 }

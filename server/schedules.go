@@ -6,7 +6,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/schedule"
 )
 
@@ -34,7 +33,7 @@ func (s *Server) scheduleRoutes() []route {
 // scheduler returns the server's schedules. Unsupported if it has none.
 func (s *Server) scheduler() (*schedule.Scheduler, error) {
 	if s.opts.Schedules == nil {
-		return nil, errors.Newf(errors.Unsupported, "this server has no schedules")
+		return nil, lacks("schedules")
 	}
 	return s.opts.Schedules, nil
 }

@@ -26,7 +26,7 @@ func (s *Server) secretRoutes() []route {
 // vault returns the server's secrets. Unsupported if it has none.
 func (s *Server) vault() (*secret.Vault, error) {
 	if s.opts.Secrets == nil {
-		return nil, errors.Newf(errors.Unsupported, "this server has no secrets")
+		return nil, lacks("secrets")
 	}
 	return s.opts.Secrets, nil
 }

@@ -36,7 +36,7 @@ func (s *Server) sessionRoutes() []route {
 // sessions returns the server's sessions. Unsupported if it has none.
 func (s *Server) sessions() (*session.Manager, error) {
 	if s.opts.Sessions == nil {
-		return nil, errors.Newf(errors.Unsupported, "this server has no sessions")
+		return nil, lacks("sessions")
 	}
 	return s.opts.Sessions, nil
 }

@@ -17,7 +17,7 @@ const maxPlan = 10_000
 // syncVolume answers with what a sync did, or, as events, first with how it comes along.
 func (s *Server) syncVolume(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Storage == nil {
-		return noStorage()
+		return lacks("S3")
 	}
 	var req api.VolumeSyncRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
@@ -69,8 +69,6 @@ func (s *Server) syncVolume(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, out)
 }
 
-func noStorage() error { return errors.Newf(errors.Unsupported, "this server has no S3") }
-
 func where(bucket, prefix, secret string) storage.Where {
 	return storage.Where{Bucket: bucket, Prefix: prefix, Secret: secret}
 }
@@ -101,7 +99,7 @@ func whereOf(r *http.Request) storage.Where {
 
 func (s *Server) volumeVersions(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Storage == nil {
-		return noStorage()
+		return lacks("S3")
 	}
 	_, all, err := s.opts.Storage.Versions(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r))
 	if err != nil {
@@ -118,7 +116,7 @@ func (s *Server) pruneVersions(w http.ResponseWriter, r *http.Request) error {
 		return errors.Newf(errors.Invalid, "keep says how many versions stay, as a number")
 	}
 	if s.opts.Storage == nil {
-		return noStorage()
+		return lacks("S3")
 	}
 	if _, err := s.opts.Storage.Prune(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r), keep); err != nil {
 		return err

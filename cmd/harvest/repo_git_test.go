@@ -168,11 +168,12 @@ snapshots:
 	}
 }
 
-// yarnSample is a repository of Yarn 1.
-func yarnSample() map[string]string {
+// yarnSample is a repository of Yarn 1, which asks a registry of its own unless it is told the one that npm asks here.
+func yarnSample(t *testing.T) map[string]string {
+	t.Helper()
 	return map[string]string{
 		".gitignore":   "node_modules\nbuilt.txt\n",
-		".yarnrc":      "registry \"https://registry.npmjs.org/\"\n",
+		".yarnrc":      "registry \"" + npmRegistry(t) + "\"\n",
 		"package.json": `{"name": "yarn-sample", "version": "1.0.0", ` + builds + `, "dependencies": {"is-number": "7.0.0"}}`,
 		"yarn.lock":    "# yarn lockfile v1\n\n\nis-number@7.0.0:\n  version \"7.0.0\"\n  integrity " + isNumber + "\n",
 	}

@@ -66,7 +66,7 @@ func TestRepositoryImages(t *testing.T) {
 	}{
 		"npm-sample":  {npmSample(), nil, "cat built.txt", "true"},
 		"pnpm-sample": {pnpmSample(), nil, "cat packages/one/built.txt", "true"},
-		"yarn-sample": {yarnSample(), nil, "cat built.txt", "true"},
+		"yarn-sample": {yarnSample(t), nil, "cat built.txt", "true"},
 		"pip-sample":  {pipSample(t), []string{"--root"}, ".venv/bin/python main.py", "42"},
 		"go-sample":   {goSample(), []string{"--image", "base", "--setup", golang}, "go run . 2>&1", "42"},
 	}

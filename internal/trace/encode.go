@@ -90,7 +90,7 @@ func keyValue(kv attribute.KeyValue) []byte {
 	case attribute.FLOAT64:
 		v = fixed(nil, 4, math.Float64bits(kv.Value.AsFloat64()))
 	default:
-		v = field(nil, 1, []byte(kv.Value.Emit()))
+		v = field(nil, 1, []byte(kv.Value.String()))
 	}
 	return field(field(nil, 1, []byte(kv.Key)), 2, v)
 }
