@@ -24,8 +24,8 @@ type price struct {
 	input, output float64
 }
 
-// prices are those of Claude Code's own list (2.1.328), as it prints them for what a model has used. A model that is none of these is
-// priced as the first: a limit is rather reached too early.
+// prices: the first is what Claude Code 2.1.328 prints for what that model has used; the others are taken to keep their families' usual
+// distance, and were not compared with a bill. A model that is none of these is priced as the first: a limit is rather reached too early.
 var prices = []price{{"opus", 4, 20}, {"sonnet", 3, 15}, {"haiku", 1, 5}}
 
 // What tokens of the cache cost, in parts of a token of input: https://docs.claude.com/en/docs/build-with-claude/prompt-caching.
