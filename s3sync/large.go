@@ -21,8 +21,8 @@ import (
 // partsAtOnce is how many parts of one file are under way.
 const partsAtOnce = 4
 
-// staleUpload is how old parts must be to be swept: nobody continues an upload after that.
-const staleUpload = 7 * 24 * time.Hour
+// Stale is how old an upload is that nobody continues.
+const Stale = 7 * 24 * time.Hour
 
 // part is one of a large object.
 type part struct {
@@ -216,7 +216,7 @@ func (b *Bucket) begun(ctx context.Context, key string) string {
 	}
 	id, latest := "", time.Time{}
 	for _, u := range out.Uploads {
-		if at := aws.ToTime(u.Initiated); aws.ToString(u.Key) == key && !at.Before(latest) && time.Since(at) < staleUpload {
+		if at := aws.ToTime(u.Initiated); aws.ToString(u.Key) == key && !at.Before(latest) && time.Since(at) < Stale {
 			id, latest = aws.ToString(u.UploadId), at
 		}
 	}
@@ -263,9 +263,9 @@ func (b *Bucket) abortUpload(ctx context.Context, key, id string) {
 	_, _ = b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), UploadId: &id}, b.patiently)
 }
 
-// Sweep aborts uploads beneath the prefix that nobody continued for a week, and returns how many there were. They cost money and no list
-// of objects shows them.
-func (b *Bucket) Sweep(ctx context.Context) (int, error) {
+// Sweep aborts uploads beneath the prefix that were begun longer than age ago, and returns how many there were. They cost money and no
+// list of objects shows them. Younger ones than Stale may still be continued.
+func (b *Bucket) Sweep(ctx context.Context, age time.Duration) (int, error) {
 	pages := s3.NewListMultipartUploadsPaginator(b.s3, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix)})
 	n := 0
 	for pages.HasMorePages() {
@@ -276,7 +276,7 @@ func (b *Bucket) Sweep(ctx context.Context) (int, error) {
 			return n, b.failed(ctx, err)
 		}
 		for _, u := range page.Uploads {
-			if time.Since(aws.ToTime(u.Initiated)) < staleUpload {
+			if time.Since(aws.ToTime(u.Initiated)) < age {
 				continue
 			}
 			key, _ := strings.CutPrefix(aws.ToString(u.Key), b.prefix)

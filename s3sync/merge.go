@@ -19,6 +19,7 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		// The state is the bucket's manifest: reading it once is enough.
 		baseSeq = func(func(remembered) bool) {}
 	}
+	unread := map[string]bool{} // paths of the volume that could not be read
 	return merge(local, baseSeq, remoteSeq, func(l *scanned, base *remembered, rem *Entry, rerr error) error {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -26,7 +27,11 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		if rerr != nil {
 			return do(skipped(rem.Path, rerr))
 		}
+		if l != nil && l.err != nil && l.path == "" {
+			return l.err
+		}
 		if l != nil && l.err != nil {
+			unread[l.path] = true
 			a := skipped(l.path, l.err)
 			a.remote = rem
 			return do(a)
@@ -44,6 +49,13 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		if le == nil && rem == nil {
 			return nil // both sides deleted it
 		}
+		if le == nil && beneath(unread, rem.Path) {
+			// That the volume has it no more is not known: nothing is done about it, and it stays known.
+			if be != nil && !sameObject(be, rem) {
+				be = nil
+			}
+			return do(Action{Op: Keep, Path: rem.Path, Kind: rem.Kind, local: be, remote: rem})
+		}
 		if !r.concerns(le, rem) {
 			return do(Action{Op: Keep, Path: pathOf(le, rem), local: le, remote: rem})
 		}
@@ -52,6 +64,16 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		r.replaced(&a)
 		return do(a)
 	})
+}
+
+// beneath reports whether path or a directory above it is one of paths.
+func beneath(paths map[string]bool, path string) bool {
+	for ; len(paths) > 0 && path != ""; path = parent(path) {
+		if paths[path] {
+			return true
+		}
+	}
+	return false
 }
 
 // interrupted reports whether an earlier sync left work that no manifest knows.
@@ -135,8 +157,8 @@ func (r *run) replaced(a *Action) {
 		return
 	}
 	here, err := r.t.lstat(a.Path)
-	if err != nil || here == nil && !r.t.shadowed(a.Path) {
-		return
+	if err != nil || here == nil && !r.t.shadowed(a.Path) || here != nil && here.Kind == a.Kind {
+		return // the last: made since the scan, and the next sync's
 	}
 	a.Op = DeleteRemote
 	a.first = here != nil && here.Kind == Dir
@@ -208,6 +230,9 @@ func merge(local iter.Seq[scanned], base iter.Seq[remembered], remote iter.Seq2[
 
 // place is the order of what was scanned, or of what could not be.
 func (s *scanned) place() string {
+	if s.err != nil && s.isDir {
+		return EncodePath(s.path) + "/"
+	}
 	if s.err != nil {
 		return EncodePath(s.path)
 	}

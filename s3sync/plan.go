@@ -52,9 +52,10 @@ type Action struct {
 
 	local, remote *Entry
 	// copyTo is where the volume's file goes before the bucket's replaces it, or the bucket's file goes instead.
-	copyTo string
-	empty  bool // a directory of the volume without entries
-	first  bool // delete it before what follows goes up
+	copyTo  string
+	empty   bool // a directory of the volume without entries
+	first   bool // delete it before what follows goes up
+	resumed bool // an interrupted sync sent it, and no manifest knows it yet
 }
 
 // policy is what decides between two sides.
@@ -70,14 +71,17 @@ type policy struct {
 // that this machine remembers; each may be nil. It is a pure function of these.
 func decide(p policy, local, base, remote *Entry, fresh bool) Action {
 	a := Action{Op: Keep, local: local, remote: remote}
+	if local == nil && remote == nil {
+		return a
+	}
 	for _, e := range []*Entry{remote, local} {
 		if e != nil {
 			a.Path, a.Kind, a.Size = e.Path, e.Kind, e.Size
 		}
 	}
 	if local != nil && base != nil && fresh && local.untouched(base) {
-		// It went up before a sync was interrupted; no manifest knows it yet.
-		a.remote = base
+		// It went up before a sync was interrupted.
+		a.remote, a.resumed = base, remote == nil || !base.sameRecord(remote)
 		return a
 	}
 	switch p.dir {
@@ -94,8 +98,6 @@ func decide(p policy, local, base, remote *Entry, fresh bool) Action {
 // up is the volume's side winning.
 func up(p policy, local, base, remote *Entry) Op {
 	switch {
-	case local == nil && remote == nil:
-		return Keep
 	case local == nil && p.mirror:
 		return DeleteRemote
 	case local == nil:
@@ -115,8 +117,6 @@ func up(p policy, local, base, remote *Entry) Op {
 // down is the bucket's side winning.
 func down(p policy, local, base, remote *Entry) Op {
 	switch {
-	case local == nil && remote == nil:
-		return Keep
 	case remote == nil && p.mirror:
 		return DeleteLocal
 	case remote == nil:
@@ -169,8 +169,6 @@ func both(a *Action, p policy, base *Entry) {
 func conflict(a *Action, p policy) {
 	local, remote := a.local, a.remote
 	switch {
-	case local == nil && remote == nil:
-		return
 	case local == nil:
 		a.Op, a.Conflict = Download, "deleted here and changed in the bucket: the bucket's is kept"
 		return

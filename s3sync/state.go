@@ -165,7 +165,7 @@ func (s *state) add(j *job) error {
 	if j.err != nil || j.Op == Skip {
 		e = j.remote // as it was
 	}
-	if e != j.remote && (e == nil || j.remote == nil || !e.sameRecord(j.remote)) {
+	if j.resumed || e != j.remote && (e == nil || j.remote == nil || !e.sameRecord(j.remote)) {
 		s.changed = true
 	}
 	if e == nil || e.Path == "" {

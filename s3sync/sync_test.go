@@ -663,7 +663,7 @@ func TestVersions(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Name() != second.Name() {
 		t.Errorf("left: %v, %v", all, err)
 	}
-	if _, err := b.Sweep(t.Context()); err != nil {
+	if _, err := b.Sweep(t.Context(), Stale); err != nil {
 		t.Error(err)
 	}
 }

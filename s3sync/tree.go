@@ -47,7 +47,8 @@ type scanned struct {
 	*Entry
 	empty bool // a directory without entries
 	err   error
-	path  string // of err
+	path  string // of err; "" if it is the tree's
+	isDir bool   // err is a directory's
 }
 
 // scan yields what is in the tree in the order of keys, the root not included. What cannot be synchronised comes with an error.
@@ -148,7 +149,7 @@ func (w *walk) child(dir *os.File, path string, c *child, depth int) bool {
 }
 
 func (w *walk) subdir(dir *os.File, e *Entry, name string, depth int) bool {
-	fail := func(err error) bool { return w.yield(scanned{path: e.Path, err: explainFile(err)}) }
+	fail := func(err error) bool { return w.yield(scanned{path: e.Path, isDir: true, err: explainFile(err)}) }
 	if depth > maxDepth || len(e.Path) > maxPath {
 		return fail(errors.Newf(errors.Unsupported, "directories lie more than %d deep in one another", maxDepth))
 	}

@@ -234,22 +234,28 @@ func (b *Bucket) copyParts(ctx context.Context, source, target string, e *Entry,
 	if err != nil {
 		return "", b.failed(ctx, err)
 	}
+	failed := func(err error) (string, error) {
+		b.abortUpload(context.WithoutCancel(ctx), strings.TrimPrefix(target, b.prefix), aws.ToString(begun.UploadId))
+		return "", b.failed(ctx, err)
+	}
 	var done []types.CompletedPart
 	for at := int64(0); at < e.body(); at += size {
 		part := aws.Int32(int32(len(done) + 1))
 		reach := "bytes=" + strconv.FormatInt(at, 10) + "-" + strconv.FormatInt(min(at+size, e.body())-1, 10)
 		res, err := b.s3.UploadPartCopy(ctx, &s3.UploadPartCopyInput{Bucket: &b.loc.Bucket, Key: &target, CopySource: &source, CopySourceRange: &reach,
 			CopySourceIfMatch: aws.String(`"` + e.ETag + `"`), PartNumber: part, UploadId: begun.UploadId}, b.patiently)
+		if err == nil && res.CopyPartResult == nil {
+			err = errDamaged
+		}
 		if err != nil {
-			b.abortUpload(context.WithoutCancel(ctx), strings.TrimPrefix(target, b.prefix), aws.ToString(begun.UploadId))
-			return "", b.failed(ctx, err)
+			return failed(err)
 		}
 		done = append(done, types.CompletedPart{ETag: res.CopyPartResult.ETag, PartNumber: part})
 	}
 	res, err := b.s3.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &target, UploadId: begun.UploadId,
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: done}}, b.patiently)
 	if err != nil {
-		return "", b.failed(ctx, err)
+		return failed(err)
 	}
 	return unquote(aws.ToString(res.ETag)), nil
 }

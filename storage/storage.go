@@ -123,14 +123,20 @@ func (m *Manager) Versions(ctx context.Context, account, name string, where Wher
 	return b.String(), all, err
 }
 
-// Prune deletes all versions but the latest keep ones, and returns those that it deleted.
+// Prune deletes all versions but the latest keep ones, with what is left of uploads that nobody continues, and returns those that it
+// deleted.
 func (m *Manager) Prune(ctx context.Context, account, name string, where Where, keep int) ([]s3sync.Version, error) {
 	b, err := m.bucket(ctx, account, name, where, true)
 	if err != nil {
 		return nil, err
 	}
 	defer b.Close()
-	return b.Prune(ctx, keep)
+	deleted, err := b.Prune(ctx, keep)
+	if err != nil {
+		return deleted, err
+	}
+	_, err = b.Sweep(ctx, s3sync.Stale)
+	return deleted, err
 }
 
 // hold takes a volume for one sync: meanwhile nobody deletes it, and no other sync begins.
@@ -171,6 +177,10 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 			return nil, errors.Newf(errors.Invalid, "a prefix or a secret needs a bucket of one's own")
 		}
 		loc.Bucket, loc.Prefix, owner, named = p.Bucket, join(p.Prefix, account, name), p.Account, p.Secret
+		if versioned {
+			// No volume is called so: what mirrors the volume itself, and deletes what it has no more, does not see versions.
+			loc.Prefix = join(p.Prefix, account, versions, name)
+		}
 	} else if versioned {
 		loc.Prefix = join(where.Prefix, account)
 	}
@@ -201,6 +211,9 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 	}
 	return s3sync.Open(ctx, loc)
 }
+
+// versions is the directory of an account that has the versions of its volumes, in the server's place.
+const versions = ".versions"
 
 // patience is how long a request to S3 is tried again before a sync ends, to be continued later.
 const patience = 2 * time.Minute

@@ -15,13 +15,14 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/imagetest"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
 	gvisor.Main()
 	fake.Main()
-	testscript.Main(m, map[string]func(){"harvest": main, "s3server": serveS3})
+	testscript.Main(s3test.M{M: m}, map[string]func(){"harvest": main})
 }
 
 // The scripts run on two engines: on the fake with this very program, which counts coverage and looks for races, and on gVisor

@@ -1,79 +1,21 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/internal/s3server"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 )
-
-// Credentials of the S3 in these tests.
-const (
-	s3Access = "AKIAOFTHETESTS"
-	s3Secret = "the-secret-key-of-the-tests"
-)
-
-// serveS3 is the program s3server of the tests: DIR ADDRESS.
-func serveS3() {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer cancel()
-	if err := s3server.Serve(ctx, s3server.Config{Dir: os.Args[1], Address: os.Args[2], AccessKey: s3Access, SecretKey: s3Secret}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-// startS3 serves an empty bucket "files", and returns the address.
-func startS3(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "files"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "s3server", dir, address)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if res, err := http.Get("http://" + address); err == nil {
-			res.Body.Close()
-			return "http://" + address
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the S3 of the tests does not answer")
-		}
-	}
-}
 
 // A volume goes to S3 and comes back, to a bucket of one's own and to the server's.
 // mission: 2.1, 2.6, 3.1, 9.3, D1, D2, D4
 func TestVolumeSync(t *testing.T) {
 	t.Parallel()
-	url := startS3(t)
+	url := s3test.Named(t, "files")
 	h := newHost(t, "fake", nil)
 	h.env.Setenv("HARVEST_S3_BUCKET", "files")
 	h.env.Setenv("HARVEST_S3_ENDPOINT", url)
@@ -94,7 +36,7 @@ func TestVolumeSync(t *testing.T) {
 	if _, stderr, code := h.run("volume", "sync", "data"); code == 0 || !strings.Contains(stderr, "secret") {
 		t.Errorf("without credentials: %d, %s", code, stderr)
 	}
-	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3Access, "AWS_SECRET_ACCESS_KEY="+s3Secret, "AWS_REGION=us-east-1")
+	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
 	synced := func(args ...string) api.Synced {
 		t.Helper()
 		var done api.Synced
@@ -169,7 +111,7 @@ func TestVolumeSync(t *testing.T) {
 			t.Errorf("%s: %d, %s; want %q", args, code, stderr, want)
 		}
 	}
-	if log := h.log(); strings.Contains(log, s3Secret) {
+	if log := h.log(); strings.Contains(log, s3test.SecretKey) {
 		t.Error("the secret key is in the log")
 	}
 }

@@ -21,7 +21,7 @@ var forbidden = []struct {
 	{"time.Sleep", []string{"engine/enginetest"}, "wait for the event itself, or select on a timer and ctx.Done()"},
 	{"os/exec.Command", nil, "write exec.CommandContext, so that the program ends with its caller"},
 	{"panic", []string{"engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest"}, "return errors.Errorf(…)"},
-	{"context.Background", []string{"engine/enginetest"}, "pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},
+	{"context.Background", []string{"engine/enginetest", "internal/s3server/s3test"}, "pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},
 	{"context.TO" + "DO", nil, "pass the caller's ctx on"},
 	{"net/http.ListenAndServe*", nil, "use an http.Server with time limits, and shut it down"},
 	{"net/http.Get", nil, "use http.NewRequestWithContext"},

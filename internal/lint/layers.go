@@ -23,6 +23,7 @@ var rows = []row{
 
 	{"internal/lint", nil, "the rules read files, not packages"},
 	{"internal/testenv", nil, "helpers of all tests know no package of ours; put a helper that does beside its package"},
+	{"internal/s3server/s3test", []string{"internal/s3server"}, "helpers of tests know the package that they are beside only"},
 	{"internal/...", nil, "internal packages are plain helpers; pass what they need as parameters"},
 
 	{"config", nil, "config knows values only; whoever uses them converts them"},
@@ -107,7 +108,7 @@ func layers(t *tree) []Finding {
 
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {
-	return slices.Contains([]string{"internal/testenv", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest"}, pkg)
+	return slices.Contains([]string{"internal/testenv", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test"}, pkg)
 }
 
 // allowed reports whether f, of a package with row r, may import dep.
@@ -134,11 +135,11 @@ var others = []struct {
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
 	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
 	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."}, "report progress to a function; the command line draws it"},
-	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "bench/..."}, "move it to a _test.go file"},
+	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test", "bench/..."}, "move it to a _test.go file"},
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", nil, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
-	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "internal/testenv", "cmd/harvest/...", "bench/..."}, "only engines, image builders and the command line start programs"},
+	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "internal/testenv", "internal/s3server/s3test", "cmd/harvest/...", "bench/..."}, "only engines, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where nobody may gain from guessing"},
 }

@@ -1,0 +1,131 @@
+// Package s3test runs the S3 of tests: a gateway that others wrote, which checks signatures and checksums, in a child of the test's own
+// binary.
+package s3test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server"
+)
+
+// Credentials of the server.
+const (
+	AccessKey = "AKIATESTTESTTESTTEST"
+	SecretKey = "a-secret-of-the-tests"
+)
+
+// What a child finds in its environment.
+const (
+	serveDir     = "S3TEST_SERVE"
+	serveAddress = "S3TEST_ADDRESS"
+)
+
+// M is a testing.M whose binary can serve S3: TestMain calls its Run, which ends the server after the tests.
+type M struct{ *testing.M }
+
+// Run runs the tests, or the server in a child, and returns the exit status.
+func (m M) Run() int {
+	if dir := os.Getenv(serveDir); dir != "" {
+		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer cancel()
+		if err := s3server.Serve(ctx, s3server.Config{Dir: dir, Address: os.Getenv(serveAddress), AccessKey: AccessKey, SecretKey: SecretKey}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
+	defer shared.stop()
+	return m.M.Run()
+}
+
+// server is the one that all tests of a binary share.
+type server struct {
+	once sync.Once
+	err  error
+	dir  string
+	url  string
+	cmd  *exec.Cmd
+}
+
+var (
+	shared  server
+	buckets atomic.Int64
+)
+
+// Bucket makes an empty bucket, and returns its name and the server's URL. Each has a name of its own.
+func Bucket(t testing.TB) (url, name string) {
+	t.Helper()
+	name = "bucket" + strconv.FormatInt(buckets.Add(1), 10)
+	return Named(t, name), name
+}
+
+// Named makes an empty bucket with a name, and returns the server's URL.
+func Named(t testing.TB, name string) (url string) {
+	t.Helper()
+	shared.once.Do(func() { shared.err = shared.start(context.WithoutCancel(t.Context())) })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	if err := os.Mkdir(filepath.Join(shared.dir, name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return shared.url
+}
+
+func (s *server) start(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "s3test-")
+	if err != nil {
+		return err
+	}
+	s.dir = dir
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	address := l.Addr().String()
+	l.Close()
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	s.url = "http://" + address
+	s.cmd = exec.CommandContext(ctx, program, "-test.run=^$")
+	s.cmd.Env = append(os.Environ(), serveDir+"="+dir, serveAddress+"="+address)
+	s.cmd.Stderr = os.Stderr
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for range 3000 { // a minute
+		if c, err := new(net.Dialer).DialContext(ctx, "tcp", address); err == nil {
+			return c.Close()
+		}
+		<-tick.C
+	}
+	return errors.Errorf("the S3 of the tests does not answer at %s", s.url)
+}
+
+func (s *server) stop() {
+	if s.cmd != nil && s.cmd.Process != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
+}

@@ -1,0 +1,337 @@
+package s3sync
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// A bucket may have any key. None leaves the volume, and those that are no path are named and stay in the bucket.
+// mission: 3.2
+func TestHostileKeys(t *testing.T) {
+	store := s3mem.New()
+	must(t, store.CreateBucket("keys"))
+	s := httptest.NewServer(gofakes3.New(store).Server())
+	t.Cleanup(s.Close)
+	long := strings.Repeat("n/", 508) + "ends" // with the prefix 1,025 bytes
+	full := long[:len(long)-1]
+	bad := []string{"../up", "..", "x//y", "/abs", "dot/./f", "b/../../c", "out/..", ".", strings.Repeat("w", 256), "%~41", "new\tline"}
+	good := []string{"a", "fine", "k/m", "%41", full}
+	for _, key := range slices.Concat(bad, good, []string{"a/b", "void/"}) {
+		_, err := store.PutObject("keys", "work/"+key, map[string]string{}, strings.NewReader("body"), 4, nil)
+		must(t, err)
+	}
+	loc := Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Credentials: Credentials{AccessKeyID: "a", SecretAccessKey: "b"}}
+	b := openBucket(t, loc)
+	above := t.TempDir()
+	back := filepath.Join(above, "volume")
+	must(t, os.Mkdir(back, 0o755))
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	must(t, err)
+	failed := map[string]bool{}
+	for _, f := range stats.Failures {
+		failed[f.Path] = true
+	}
+	for _, key := range bad {
+		if !failed[key] {
+			t.Errorf("nothing was said of %q: %v", key, slices.Sorted(maps.Keys(failed)))
+		}
+	}
+	if !failed["a"] && !failed["a/b"] {
+		t.Error("a file and a directory have one name, and nothing was said")
+	}
+	for _, path := range []string{"fine", "k/m", full} {
+		if raw, err := os.ReadFile(filepath.Join(back, path)); err != nil || string(raw) != "body" {
+			t.Errorf("%.50q came as %q, %v", path, raw, err)
+		}
+	}
+	entries, err := os.ReadDir(above)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("beside the volume there is %v, %v", entries, err)
+	}
+	// A mirror deletes what the volume does not have, and nothing that it could not have had.
+	empty := t.TempDir()
+	if _, err := Sync(t.Context(), openTree(t, empty), b, Options{Direction: Up, Mirror: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range bad {
+		if o, err := store.HeadObject("keys", "work/"+key); err != nil || o == nil {
+			t.Errorf("%q was deleted: %v", key, err)
+		}
+	}
+	if _, err := store.HeadObject("keys", "work/fine"); err == nil {
+		t.Error("a mirror deleted nothing")
+	}
+}
+
+// asNobody runs a sync as a user who may not do everything.
+func asNobody(t *testing.T, c childSpec) (stats Stats) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run a sync as somebody else")
+	}
+	spec, err := json.Marshal(c)
+	must(t, err)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec), "GOCOVERDIR="+nobodys(t))
+	cmd.Dir, cmd.Stderr = "/", os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.Output()
+	must(t, err)
+	must(t, json.Unmarshal(out, &stats))
+	return stats
+}
+
+// nobodys is a directory that nobody may reach, and owns.
+func nobodys(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s3sync-nobody-")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	_ = os.Chown(dir, 65534, 65534)
+	return dir
+}
+
+// What may not be read is named, and what the bucket has of it stays there: nobody knows that it is gone.
+// mission: 2.5
+func TestUnreadable(t *testing.T) {
+	for _, direction := range []Direction{Up, Both} {
+		t.Run(string(direction), func(t *testing.T) {
+			dir, state, loc := nobodys(t), nobodys(t), location(t)
+			for _, name := range []string{"closed/f", "closed/g/h", "closed-more", "blind/f", "shut", "open"} {
+				write(t, dir, name, name)
+			}
+			must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+				return errors.Join(err, os.Lchown(path, 65534, 65534))
+			}))
+			c := childSpec{dir, state, direction, loc}
+			if stats := asNobody(t, c); stats.Failed != 0 || stats.Files != 6 {
+				t.Fatalf("at first: %s %+v", stats, stats.Failures)
+			}
+			modes := map[string]os.FileMode{"closed": 0, "blind": 0o444, "shut": 0}
+			for name, mode := range modes {
+				must(t, os.Chmod(filepath.Join(dir, name), mode))
+			}
+			var failed []string
+			stats := asNobody(t, c)
+			for _, f := range stats.Failures {
+				failed = append(failed, f.Path)
+			}
+			slices.Sort(failed)
+			if want := []string{"blind/f", "closed", "shut"}; !slices.Equal(failed, want) || stats.Deleted != 0 {
+				t.Errorf("closed: %s, failed %q, want %q", stats, failed, want)
+			}
+			back := t.TempDir()
+			mustSync(t, back, openBucket(t, loc), Options{Direction: Down, List: true})
+			for _, name := range []string{"closed/f", "closed/g/h", "closed-more", "blind/f", "shut", "open"} {
+				if raw, err := os.ReadFile(filepath.Join(back, name)); err != nil || string(raw) != name {
+					t.Errorf("%s: %q, %v", name, raw, err)
+				}
+			}
+			for name := range modes {
+				must(t, os.Chmod(filepath.Join(dir, name), 0o755))
+			}
+			if stats := asNobody(t, c); stats.Failed+stats.Deleted+stats.Conflicts+stats.Files != 0 {
+				t.Errorf("open again: %s %+v", stats, stats.Decided)
+			}
+		})
+	}
+}
+
+// Files are restored for somebody who may not give them to others, and what they may not write is named.
+func TestRestoreAsNobody(t *testing.T) {
+	dir, back, loc := t.TempDir(), nobodys(t), location(t)
+	write(t, dir, "a", "a")
+	write(t, dir, "locked/b", "b")
+	mustSync(t, dir, openBucket(t, loc), Options{Direction: Up})
+	must(t, os.Mkdir(filepath.Join(back, "locked"), 0o755)) // root's
+	stats := asNobody(t, childSpec{back, "", Down, loc})
+	if stats.Files != 1 || stats.Failed < 1 {
+		t.Errorf("%s %+v", stats, stats.Failures)
+	}
+	for _, f := range stats.Failures {
+		if !strings.HasPrefix(f.Path, "locked") || f.Reason == "" {
+			t.Errorf("%s: %s", f.Path, f.Reason)
+		}
+	}
+}
+
+// A tree that cannot be read at all is not an empty one.
+func TestClosedTree(t *testing.T) {
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "f", "x")
+	mustSync(t, dir, b, Options{Direction: Up})
+	tree, err := OpenTree(dir)
+	must(t, err)
+	must(t, tree.Close())
+	if _, err := Sync(t.Context(), tree, b, Options{Direction: Up, Mirror: true}); err == nil {
+		t.Error("a closed tree was synchronised")
+	}
+	if _, err := b.stat(t.Context(), "f"); err != nil {
+		t.Errorf("the object is gone: %v", err)
+	}
+	e := &Entry{Path: "a/b", Kind: File}
+	_, mkdir := tree.mkdir("a/b")
+	_, lstat := tree.lstat("a/b")
+	_, create := tree.create("a/b")
+	_, link := tree.link("f", "a/b")
+	_, symlink := tree.symlink(&Entry{Path: "a/b", Kind: Symlink, Target: "x"}, restoring{})
+	_, meta := tree.setMeta(e, restoring{})
+	_, _, open := tree.open("f")
+	for what, err := range map[string]error{"mkdir": mkdir, "lstat": lstat, "create": create, "link": link, "symlink": symlink, "setMeta": meta, "open": open,
+		"remove": tree.remove("a/b", File), "removeAll": tree.removeAll("a"), "commit": tree.commit()} {
+		if err == nil {
+			t.Errorf("%s in a closed tree", what)
+		}
+	}
+}
+
+// The file system's refusals come as what they are, and nothing half is left.
+func TestRefusedByFiles(t *testing.T) {
+	dir := t.TempDir()
+	tree := openTree(t, dir)
+	write(t, dir, "file", "x")
+	write(t, dir, "dir/sub/f", "x")
+	must(t, os.Symlink("file", filepath.Join(dir, "link")))
+	name := strings.Repeat("n", 300)
+	want := func(what string, err error, kind errors.Kind) {
+		t.Helper()
+		if errors.KindOf(err) != kind || err != nil && errors.Message(err) == "" {
+			t.Errorf("%s: %v (%s), want %s", what, err, errors.KindOf(err), kind)
+		}
+	}
+	_, err := tree.mkdir("file")
+	want("a directory over a file", err, errors.Conflict)
+	_, err = tree.mkdir("link")
+	want("a directory over a link", err, errors.Conflict)
+	_, err = tree.mkdir(name)
+	want("a long name", err, errors.Unsupported)
+	_, err = tree.create("none/f")
+	want("a file in no directory", err, errors.NotFound)
+	_, err = tree.lstat(name)
+	want("lstat of a long name", err, errors.Unsupported)
+	_, err = tree.link("link", "other")
+	want("a hard link to a symbolic one", err, errors.Conflict)
+	_, err = tree.link("none", "other")
+	want("a hard link to nothing", err, errors.NotFound)
+	_, err = tree.link("file", "dir")
+	want("a hard link over a directory", err, errors.Conflict)
+	_, err = tree.symlink(&Entry{Path: "dir", Kind: Symlink, Target: "x"}, restoring{})
+	want("a link over a directory", err, errors.Conflict)
+	_, err = tree.symlink(&Entry{Path: "s", Kind: Symlink, Target: strings.Repeat("x", 5000)}, restoring{})
+	want("a link with a long target", err, errors.Unsupported)
+	_, err = tree.setMeta(&Entry{Path: "none", Kind: File}, restoring{})
+	want("metadata of nothing", err, errors.NotFound)
+	_, err = tree.setMeta(&Entry{Path: "dir", Kind: File}, restoring{})
+	want("metadata of another kind", err, errors.Conflict)
+	_, err = tree.setMeta(&Entry{Path: "link", Kind: File}, restoring{})
+	want("metadata through a link", err, errors.Conflict)
+	_, err = tree.setMeta(&Entry{Path: "file", Kind: File, Xattrs: map[string]string{"user.": "x"}}, restoring{})
+	if err == nil {
+		t.Error("an attribute without a name was set")
+	}
+	want("remove a full directory", tree.remove("dir", Dir), errors.Conflict)
+	want("remove a directory as a file", tree.remove("dir", File), errors.Conflict)
+	want("remove a long name", tree.remove(name, File), errors.Unsupported)
+	want("remove what is beneath a link", tree.remove("link/x", File), errors.Conflict)
+	want("remove what is not there", tree.remove("none/x", File), "")
+	want("remove all of a file", tree.removeAll("file"), errors.Conflict)
+	want("remove all of a directory", tree.removeAll("dir"), "")
+	_, _, err = tree.open("link")
+	want("open a link", err, errors.Conflict)
+	w, err := tree.create("new")
+	must(t, err)
+	if _, err = w.commit(&Entry{Path: "new", Xattrs: map[string]string{"user.": "x"}}, restoring{}); err == nil {
+		t.Error("an attribute without a name was written")
+	}
+	w.discard()
+	must(t, os.Mkdir(filepath.Join(dir, "new"), 0o755))
+	w, err = tree.create("new")
+	must(t, err)
+	_, err = w.commit(&Entry{Path: "new"}, restoring{})
+	want("a file over a directory", err, errors.Conflict)
+	w.discard()
+	if got := slices.Sorted(maps.Keys(snapshot(t, dir))); !slices.Equal(got, []string{"file", "link", "new"}) {
+		t.Errorf("left: %q", got)
+	}
+}
+
+// Attributes: many, large, of others, and none.
+func TestAttributes(t *testing.T) {
+	dir := t.TempDir()
+	tree := openTree(t, dir)
+	write(t, dir, "f", "x")
+	path := filepath.Join(dir, "f")
+	want := map[string]string{}
+	for i := range 40 {
+		name := fmt.Sprintf("user.a-rather-long-name-%02d", i)
+		want[name] = fmt.Sprint(i)
+		must(t, unix.Setxattr(path, name, []byte(want[name]), 0))
+	}
+	if os.Geteuid() == 0 {
+		must(t, unix.Setxattr(path, "trusted.own", []byte("x"), 0))
+	}
+	f, _, err := tree.open("f")
+	must(t, err)
+	defer f.Close()
+	if got, err := xattrs(f); err != nil || !maps.Equal(got, want) {
+		t.Errorf("attributes are %v, %v", got, err)
+	}
+	must(t, setXattrs(f, map[string]string{"user.one": "1"}))
+	if got, err := xattrs(f); err != nil || !maps.Equal(got, map[string]string{"user.one": "1"}) {
+		t.Errorf("afterwards %v, %v", got, err)
+	}
+	if err := setXattrs(f, map[string]string{"user.": ""}); err == nil {
+		t.Error("a bad name was set")
+	}
+	f.Close()
+	if _, err := xattrs(f); err == nil {
+		t.Error("a closed file has attributes")
+	}
+	if err := setXattrs(f, nil); err == nil {
+		t.Error("a closed file got attributes")
+	}
+	if err := details(f, &Entry{Kind: File, Size: 1 << 30}); err == nil {
+		t.Error("a closed file has details")
+	}
+	if _, err := extents(f, 1); err == nil {
+		t.Error("a closed file has extents")
+	}
+	if err := unchanged(f, &Entry{}); err == nil {
+		t.Error("a closed file is unchanged")
+	}
+}
+
+// Directories too deep in one another are named, and their neighbours go.
+func TestDeep(t *testing.T) {
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxDepth+5), 0o755))
+	write(t, dir, "z", "z")
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "deep") || stats.Files != 1 {
+		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
+	}
+	tree := openTree(t, dir)
+	if err := tree.removeAll("d"); err == nil {
+		t.Error("a tree that is too deep was removed")
+	}
+	// From half way down it is not too deep.
+	if err := tree.removeAll("d/d/d/d/d"); err != nil {
+		t.Error(err)
+	}
+	must(t, tree.removeAll("d"))
+}

@@ -1,0 +1,589 @@
+package s3sync
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	smithy "github.com/aws/smithy-go"
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+)
+
+// when answers requests of a method whose path and query contain text with an error of S3.
+func when(method, text string, status int, code string) func(int, http.ResponseWriter, *http.Request) bool {
+	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		return r.Method == method && strings.Contains(r.URL.Path+"?"+r.URL.RawQuery, text) && xmlFault(w, status, code)
+	}
+}
+
+// Whatever the server refuses ends a sync, or a path, with what it means.
+func TestRefusedRequests(t *testing.T) {
+	dir, loc, state := t.TempDir(), location(t), t.TempDir()
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	write(t, dir, "f", "x")
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 17<<16))
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	for name, c := range map[string]struct {
+		fault func(int, http.ResponseWriter, *http.Request) bool
+		o     Options
+		kind  errors.Kind // of the end; "" if paths fail
+	}{
+		"manifest":       {when("GET", "manifest", 403, "AccessDenied"), Options{Direction: Down}, errors.Denied},
+		"manifest size":  {when("HEAD", "manifest", 400, "Odd"), Options{Direction: Down}, errors.Invalid},
+		"list":           {when("GET", "list-type", 403, "AccessDenied"), Options{Direction: Down, List: true}, errors.Denied},
+		"put manifest":   {when("PUT", "manifest", 507, "QuotaExceeded"), Options{Direction: Up}, errors.Exhausted},
+		"overtaken":      {when("PUT", "manifest", 412, "PreconditionFailed"), Options{Direction: Up}, errors.Conflict},
+		"begin parts":    {when("POST", "uploads=", 403, "AccessDenied"), Options{Direction: Up}, ""},
+		"a part":         {when("PUT", "partNumber=2", 403, "AccessDenied"), Options{Direction: Up}, ""},
+		"complete":       {when("POST", "uploadId=", 403, "AccessDenied"), Options{Direction: Up}, ""},
+		"expired object": {when("PUT", "work/f", 400, "ExpiredToken"), Options{Direction: Up}, errors.Unauthenticated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			write(t, dir, "f", name)
+			write(t, dir, "large", strings.Repeat("0123456789abcdeF", 17<<16)+name)
+			a.reset(c.fault)
+			if c.o.Direction == Up {
+				c.o.State = t.TempDir()
+			}
+			tree := openTree(t, dir)
+			if c.o.Direction == Down {
+				tree = openTree(t, t.TempDir())
+			}
+			stats, err := Sync(t.Context(), tree, b, c.o)
+			if errors.KindOf(err) != c.kind || (err == nil) != (stats.Failed > 0) {
+				t.Errorf("%s %+v, %v; want %q", stats, stats.Failures, err, c.kind)
+			}
+		})
+	}
+	// Where uploads cannot be listed, or their parts, a new one is begun.
+	a.reset(when("GET", "uploads=", 403, "AccessDenied"))
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: aws.String("work/large")})
+	must(t, err)
+	write(t, dir, "large", strings.Repeat("0123456789abcdEF", 17<<16))
+	a.reset(when("GET", "uploadId=", 403, "AccessDenied"))
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	// A deletion that fails as a whole.
+	must(t, os.Remove(filepath.Join(dir, "f")))
+	a.reset(when("POST", "delete", 403, "AccessDenied"))
+	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Mirror: true}); errors.KindOf(err) != errors.Denied {
+		t.Errorf("a refused deletion: %v", err)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	loc := location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	for _, key := range []string{"work/one", "work/two/three", "elsewhere"} {
+		_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
+		must(t, err)
+	}
+	if n, err := b.Sweep(t.Context(), Stale); n != 0 || err != nil {
+		t.Errorf("swept %d young uploads, %v", n, err)
+	}
+	if n, err := b.Sweep(t.Context(), 0); n != 2 || err != nil {
+		t.Errorf("swept %d, %v, want 2", n, err)
+	}
+	if b.begun(t.Context(), "work/one") != "" || b.begun(t.Context(), "elsewhere") == "" {
+		t.Error("the wrong uploads were swept")
+	}
+	a.reset(when("GET", "uploads", 403, "AccessDenied"))
+	if _, err := b.Sweep(t.Context(), 0); errors.KindOf(err) != errors.Denied {
+		t.Errorf("a refused sweep: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Sweep(ctx, 0); errors.KindOf(err) != errors.Canceled {
+		t.Errorf("a sweep that was given up: %v", err)
+	}
+}
+
+// Versions: what the server refuses, and what was left half.
+func TestRefusedVersions(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	write(t, dir, "f", "x")
+	write(t, dir, "g", "x")
+	first, _, err := Save(t.Context(), openTree(t, dir), b, Options{})
+	must(t, err)
+	for name, c := range map[string]struct {
+		fault func(int, http.ResponseWriter, *http.Request) bool
+		do    func() error
+	}{
+		"save":            {when("GET", "list-type", 403, "AccessDenied"), func() error { _, _, err := Save(t.Context(), openTree(t, dir), b, Options{}); return err }},
+		"restore latest":  {when("GET", "list-type", 403, "AccessDenied"), func() error { _, _, err := Restore(t.Context(), openTree(t, dir), b, Version{}, Options{}); return err }},
+		"restore":         {when("HEAD", "manifest", 403, "AccessDenied"), func() error { _, _, err := Restore(t.Context(), openTree(t, dir), b, first, Options{}); return err }},
+		"whole or not":    {when("HEAD", "manifest", 403, "AccessDenied"), func() error { _, err := b.Versions(t.Context()); return err }},
+		"prune":           {when("GET", "list-type", 403, "AccessDenied"), func() error { _, err := b.Prune(t.Context(), 1); return err }},
+		"delete manifest": {when("POST", "delete", 403, "AccessDenied"), func() error { return b.deleteVersion(t.Context(), first) }},
+	} {
+		a.reset(c.fault)
+		if err := c.do(); errors.KindOf(err) != errors.Denied {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Somebody else's directories, and versions that were never finished.
+	a.reset(nil)
+	old := time.Now().Add(-48 * time.Hour).Unix()
+	for _, key := range []string{"notes/x", "007/x", "latest/x", fmt.Sprintf("%d/f", old), fmt.Sprintf("%d/f", time.Now().Unix()-5)} {
+		_, err := b.put(t.Context(), key, []byte("x"), crc64nvme.Checksum([]byte("x")), nil)
+		must(t, err)
+	}
+	deleted, err := b.Prune(t.Context(), 1)
+	if err != nil || len(deleted) != 1 || deleted[0].Time.Unix() != old || deleted[0].Whole {
+		t.Errorf("pruned %+v, %v", deleted, err)
+	}
+	if all, err := b.Versions(t.Context()); err != nil || len(all) != 2 {
+		t.Errorf("left %+v, %v", all, err)
+	}
+	// What cannot be copied goes up.
+	write(t, dir, "f", "changed")
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		return r.Header.Get("X-Amz-Copy-Source") != "" && xmlFault(w, 403, "AccessDenied")
+	})
+	second, stats, err := Save(t.Context(), openTree(t, dir), b, Options{})
+	if err != nil || stats.Failed != 0 || second.Name() == first.Name() {
+		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
+	}
+	back := t.TempDir()
+	if _, _, err := Restore(t.Context(), openTree(t, back), b, second, Options{Owners: true}); err != nil {
+		t.Error(err)
+	}
+	sameTrees(t, dir, back)
+	for _, name := range []string{"x", "-5", "007", "0", "99999999999999999999"} {
+		if _, err := ParseVersion(name); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%s is a version: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "latest"} {
+		if v, err := ParseVersion(name); err != nil || !v.Time.IsZero() {
+			t.Errorf("%q: %v, %v", name, v, err)
+		}
+	}
+	far := loc
+	far.Prefix = strings.Repeat("p/", maxKey/4)
+	if _, err := openBucket(t, far).Version(first); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("a version beneath a long prefix: %v", err)
+	}
+}
+
+// A copy in parts that the server ends halfway, or answers without words, is not one.
+func TestRefusedCopies(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	write(t, dir, "f", strings.Repeat("0123456789abcdef", 12<<16))
+	mustSync(t, dir, b, Options{Direction: Up})
+	e, err := b.stat(t.Context(), "f")
+	must(t, err)
+	source := loc.Bucket + "/work/f"
+	for name, fault := range map[string]func(int, http.ResponseWriter, *http.Request) bool{
+		"begin":    when("POST", "uploads=", 403, "AccessDenied"),
+		"complete": when("POST", "uploadId=", 403, "AccessDenied"),
+		"wordless": func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			return strings.Contains(r.URL.RawQuery, "partNumber")
+		},
+	} {
+		a.reset(fault)
+		if _, err := b.copyParts(t.Context(), source, b.prefix+"g", e, 5<<20); err == nil {
+			t.Errorf("%s: copied", name)
+		}
+		a.reset(nil)
+		if b.begun(t.Context(), b.prefix+"g") != "" {
+			t.Errorf("%s: parts are still there", name)
+		}
+	}
+	big := *e
+	big.Size = maxCopy + 1
+	if _, err := b.copy(t.Context(), b, &big); err == nil {
+		t.Error("more was copied than there is")
+	}
+}
+
+// The state of this machine: what cannot be read or written is said, and nothing in the bucket is deleted for it.
+func TestStateFaults(t *testing.T) {
+	dir, b := t.TempDir(), openBucket(t, location(t))
+	for i := range 20 {
+		write(t, dir, fmt.Sprintf("f%d", i), "x")
+	}
+	seeded := func(t *testing.T, parent string) (state, place string) {
+		state = parent
+		mustSync(t, dir, b, Options{Direction: Up, State: state})
+		found, err := filepath.Glob(filepath.Join(state, "*", stateEntries))
+		if err != nil || len(found) != 1 {
+			t.Fatal(found, err)
+		}
+		return state, filepath.Dir(found[0])
+	}
+	full := func(path string) error { return errors.Join(os.RemoveAll(path), os.MkdirAll(path+"/x", 0o755)) }
+	for name, hurt := range map[string]func(state, place string) error{
+		"a file":  func(state, _ string) error { return errors.Join(os.RemoveAll(state), os.WriteFile(state, nil, 0o600)) },
+		"etag":    func(_, place string) error { return full(filepath.Join(place, stateETag)) },
+		"next":    func(_, place string) error { return full(filepath.Join(place, stateNext)) },
+		"before":  func(_, place string) error { return full(filepath.Join(place, stateBefore)) },
+		"entries": func(_, place string) error { return full(filepath.Join(place, stateEntries)) },
+		"fetched": func(_, place string) error {
+			return errors.Join(full(filepath.Join(place, stateRemote)), os.Remove(filepath.Join(place, stateETag)))
+		},
+		"dangling": func(_, place string) error { return os.Symlink("x/y", filepath.Join(place, statePartial)) },
+		"loop":     func(_, place string) error { return os.Symlink(statePartial, filepath.Join(place, statePartial)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			state, place := seeded(t, filepath.Join(t.TempDir(), "state"))
+			must(t, hurt(state, place))
+			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Mirror: true})
+			if err == nil || stats.Deleted != 0 {
+				t.Errorf("%s, %v", stats, err)
+			}
+		})
+	}
+	t.Run("full disk", func(t *testing.T) {
+		small := t.TempDir()
+		if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=64k"); err != nil {
+			t.Skipf("a small file system cannot be mounted here (%v): run the tests as root", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
+		seeded(t, small)
+		_ = os.WriteFile(filepath.Join(small, "filler"), make([]byte, 64<<10), 0o600)
+		stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: small, Mirror: true})
+		if err == nil || stats.Deleted != 0 {
+			t.Errorf("with a full disk: %s, %v", stats, err)
+		}
+	})
+	// Of two interrupted syncs the one that got further counts.
+	_, place := seeded(t, t.TempDir())
+	must(t, os.WriteFile(filepath.Join(place, stateBefore), make([]byte, 100), 0o600))
+	must(t, os.WriteFile(filepath.Join(place, statePartial), make([]byte, 10), 0o600))
+	st := &state{dir: place}
+	must(t, st.keepPartial())
+	if info, err := os.Stat(filepath.Join(place, stateBefore)); err != nil || info.Size() != 100 {
+		t.Errorf("the longer state was not kept: %v", err)
+	}
+	t.Setenv("TMPDIR", "/nonexistent")
+	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up}); err == nil {
+		t.Error("a sync without a place for its state")
+	}
+}
+
+// Lists and manifests are joined by key; what either cannot say is said.
+func TestJoined(t *testing.T) {
+	broken := errors.Newf(errors.Invalid, "broken")
+	file := func(path, etag string, size int64) *Entry {
+		return &Entry{Path: path, Kind: File, ETag: etag, Size: size, Mode: 0o600}
+	}
+	manifest := []*Entry{
+		{Path: "a", Kind: Symlink, Target: "x", ETag: "1"},
+		file("b", "2", 5),
+		{Path: "d", Kind: Dir, Mode: 0o700},
+		file("d/gone", "3", 1),
+		{Path: "d/hard", Kind: File, Link: "b"},
+		{Path: "s", Kind: File, Size: 9, ETag: "9", Extents: []Extent{{0, 1}}, Key: hidden("sparse", "s")},
+		{Path: "z", Kind: Dir, Mode: 0o711},
+	}
+	list := []object{{"a", 1, "1", time.Time{}}, {"b", 6, "other", time.Time{}}, {"bad//key", 1, "x", time.Time{}}, {"d/new", 2, "4", time.Time{}}}
+	all := func(entries []*Entry, end error) iter.Seq2[*Entry, error] {
+		return func(yield func(*Entry, error) bool) {
+			for _, e := range entries {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if end != nil {
+				yield(nil, end)
+			}
+		}
+	}
+	objects := func(all []object, end error) iter.Seq2[item, error] {
+		return listed(func(yield func(object, error) bool) {
+			for _, o := range all {
+				if !yield(o, nil) {
+					return
+				}
+			}
+			if end != nil {
+				yield(object{}, end)
+			}
+		})
+	}
+	read := func(seq iter.Seq2[*Entry, error], stop int) (got []string, last error) {
+		for e, err := range seq {
+			switch {
+			case e == nil:
+				last = err
+			case err != nil:
+				got = append(got, "bad "+e.Path)
+			default:
+				got = append(got, fmt.Sprintf("%s %s %o", e.Path, e.ETag, e.Mode))
+			}
+			if len(got) == stop {
+				return got, last
+			}
+		}
+		return got, last
+	}
+	want := []string{"a 1 0", "b other 644", "bad bad//key", "d  700", "d/hard  0", "d/new 4 644", "s 9 0", "z  711"}
+	if got, err := read(joined("", all(manifest, nil), objects(list, nil)), -1); err != nil || !slices.Equal(got, want) {
+		t.Errorf("got  %q, %v\nwant %q", got, err, want)
+	}
+	for stop := range len(want) { // whoever has enough may stop
+		if got, _ := read(joined("", all(manifest, nil), objects(list, nil)), stop+1); !slices.Equal(got, want[:stop+1]) {
+			t.Errorf("the first %d are %q", stop+1, got)
+		}
+	}
+	for name, seq := range map[string]iter.Seq2[*Entry, error]{
+		"list":              joined("", all(manifest, nil), objects(list[:2], broken)),
+		"manifest":          joined("", all(manifest[:1], broken), objects(list, nil)),
+		"manifest's end":    joined("", all(manifest, broken), objects(list, nil)),
+		"manifest, no list": joined("", all(nil, broken), objects(nil, nil)),
+	} {
+		if _, err := read(seq, -1); !errors.Is(err, broken) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What a sync is told of foreign objects while it runs: sizes that are none, links with bodies that are none, large ones with metadata.
+func TestForeignOdd(t *testing.T) {
+	loc := location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	put := func(key string, body []byte, meta map[string]string) {
+		h := http.Header{}
+		for k, v := range meta {
+			h.Set("X-Amz-Meta-"+k, v)
+		}
+		_, err := b.put(t.Context(), key, body, crc64nvme.Checksum(body), h)
+		must(t, err)
+	}
+	large := bytes.Repeat([]byte("0123456789abcdef"), 17<<16)
+	put("emptylink", nil, map[string]string{"file-permissions": "0120777"})
+	put("largelink", large, map[string]string{"file-permissions": "0120777"})
+	put("large", large, map[string]string{"mode": "0100600", "mtime": "1709210096.5"})
+	put("small", []byte("s"), map[string]string{"mode": "0100600", "mtime": "1709210096.5"})
+	back := t.TempDir()
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	must(t, err)
+	var failed []string
+	for _, f := range stats.Failures {
+		failed = append(failed, f.Path)
+	}
+	slices.Sort(failed)
+	if want := []string{"emptylink", "largelink"}; !slices.Equal(failed, want) || stats.Files != 2 {
+		t.Errorf("%s, failed %q, want %q", stats, failed, want)
+	}
+	for _, name := range []string{"large", "small"} {
+		if info, err := os.Stat(filepath.Join(back, name)); err != nil || info.Mode() != 0o600 || info.ModTime().UnixNano() != 1709210096500000000 {
+			t.Errorf("%s came as %v, %v", name, info, err)
+		}
+	}
+	// Again, with files of the same size and time: only what differs is fetched.
+	must(t, os.Chmod(filepath.Join(back, "small"), 0o644))
+	if stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down, List: true}); err != nil || stats.Failed != 2 {
+		t.Errorf("again: %s %+v, %v", stats, stats.Failures, err)
+	}
+	if info, err := os.Stat(filepath.Join(back, "small")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the mode is %v, %v", info.Mode(), err)
+	}
+	// Objects that vanish or change between the list and the fetch.
+	a.reset(when("GET", "work/small", 412, "PreconditionFailed"))
+	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down}); err != nil || stats.Failed != 3 {
+		t.Errorf("changed: %s %+v, %v", stats, stats.Failures, err)
+	}
+	a.reset(when("HEAD", "work/large", 403, "AccessDenied"))
+	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down}); err != nil || stats.Failed < 2 {
+		t.Errorf("refused: %s %+v, %v", stats, stats.Failures, err)
+	}
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodHead {
+			return false
+		}
+		w.Header().Set("Transfer-Encoding", "chunked")
+		w.WriteHeader(200)
+		return true
+	})
+	if _, err := b.stat(t.Context(), "small"); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("an object without a size: %v", err)
+	}
+}
+
+// Somebody works in the volume while a sync restores into it: what they made stays.
+func TestChangedWhileRestored(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	write(t, dir, "f", "bucket's")
+	write(t, dir, "g", "bucket's")
+	must(t, os.Symlink("target", filepath.Join(dir, "l")))
+	mustSync(t, dir, b, Options{Direction: Up})
+	for _, mirror := range []bool{false, true} {
+		back := t.TempDir()
+		write(t, back, "f", "mine")
+		a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "work/f") {
+				write(t, back, "f", "mine, and newer")
+			}
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "work/g") {
+				_ = os.MkdirAll(filepath.Join(back, "g"), 0o755)
+			}
+			return false
+		})
+		stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down, Mirror: mirror})
+		must(t, err)
+		if raw, _ := os.ReadFile(filepath.Join(back, "f")); string(raw) != "mine, and newer" {
+			t.Errorf("f is %q after %s", raw, stats)
+		}
+		if raw, err := os.ReadFile(filepath.Join(back, "g")); (err == nil && string(raw) == "bucket's") != mirror {
+			t.Errorf("mirror %v: g is %q, %v", mirror, raw, err)
+		}
+		if stats.Failed == 0 {
+			t.Errorf("nothing was said: %s", stats)
+		}
+	}
+}
+
+// Roles are assumed, with a secret of the caller's or a file of the machine, and an authority of one's own is trusted.
+func TestRoles(t *testing.T) {
+	loc := location(t)
+	var asked []string
+	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		action := r.Form.Get("Action")
+		asked = append(asked, action+" "+r.Form.Get("RoleArn")+" "+r.Form.Get("ExternalId")+r.Form.Get("WebIdentityToken"))
+		w.Header().Set("Content-Type", "text/xml")
+		fmt.Fprintf(w, `<%[1]sResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken></SessionToken><Expiration>2199-01-01T00:00:00Z</Expiration></Credentials></%[1]sResult></%[1]sResponse>`,
+			action, s3test.AccessKey, s3test.SecretKey)
+	}))
+	t.Cleanup(sts.Close)
+	t.Setenv("AWS_ENDPOINT_URL_STS", sts.URL)
+	t.Setenv("AWS_CONFIG_FILE", "/nonexistent")
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	token := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(token, []byte("the-token"), 0o600))
+	loc.Ambient, loc.RoleARN, loc.ExternalID = true, "arn:aws:iam::123456789012:role/sync", "outside"
+	loc.AccessKeyID, loc.SecretAccessKey = "AKIAOTHER", "another"
+	must(t, openBucket(t, loc).Check(t.Context()))
+	loc.TokenFile = token
+	must(t, openBucket(t, loc).Check(t.Context()))
+	want := []string{"AssumeRole arn:aws:iam::123456789012:role/sync outside", "AssumeRoleWithWebIdentity arn:aws:iam::123456789012:role/sync the-token"}
+	if !slices.Equal(asked, want) {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+	bad := filepath.Join(t.TempDir(), "config")
+	must(t, os.WriteFile(bad, []byte("[profile x\n"), 0o600))
+	t.Setenv("AWS_CONFIG_FILE", bad)
+	t.Setenv("AWS_PROFILE", "x")
+	if _, err := Open(t.Context(), loc); errors.KindOf(err) != errors.Unauthenticated {
+		t.Errorf("a broken configuration: %v", err)
+	}
+}
+
+func TestTLSAndProxy(t *testing.T) {
+	loc := location(t)
+	a := between(t, &loc)
+	loc.Prefix = ""
+	secure := httptest.NewTLSServer(a.Config.Handler)
+	t.Cleanup(secure.Close)
+	plain := loc
+	loc.Endpoint = secure.URL
+	loc.Patience = time.Second
+	if err := openBucket(t, loc).Check(t.Context()); errors.KindOf(err) != errors.Unavailable {
+		t.Errorf("a server that nobody vouches for: %v", err)
+	}
+	loc.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
+	must(t, openBucket(t, loc).Check(t.Context()))
+	plain.Proxy = a.URL
+	plain.Endpoint = "http://s3.invalid"
+	must(t, openBucket(t, plain).Check(t.Context()))
+}
+
+func TestSmallThings(t *testing.T) {
+	if class(partSize+1) != -1 || weight(partSize+1) != partSize+1 || weight(1<<40) != maxInFlight || int64(len(buffers.get(partSize+1))) != partSize+1 {
+		t.Error("buffers of an unusual size")
+	}
+	buffers.put(make([]byte, 5)) // none of its
+	parts := split(3 * maxParts * partSize)
+	if len(parts) > maxParts || parts[0].length != 4*partSize {
+		t.Errorf("%d parts of %d", len(parts), parts[0].length)
+	}
+	p := &part{length: 3, crc: 7}
+	for s, want := range map[stored]bool{
+		{size: 4}: false, {size: 3, crc: 7, hasCRC: true}: true, {size: 3, crc: 8, hasCRC: true}: false,
+		{size: 3, etag: "900150983cd24fb0d6963f7d28e17f72"}: true, {size: 3, etag: "x"}: false,
+	} {
+		if s.matches(p, []byte("abc")) != want {
+			t.Errorf("%+v matches: %v", s, !want)
+		}
+	}
+	for text, want := range map[string]int64{"": -1, "x": -1, "12": 12, "-1": -1, "99999999999999999999": -1} {
+		if got := contentLength(http.Header{"Content-Length": {text}}); got != want {
+			t.Errorf("a length of %q is %d", text, got)
+		}
+	}
+	e := &serverError{status: 400, code: "C", text: "t"}
+	if e.ErrorMessage() != "t" || e.ErrorFault() != smithy.FaultUnknown || !strings.Contains(e.Error(), "400 C") {
+		t.Errorf("an error: %v", e)
+	}
+	err := refusal(&http.Response{StatusCode: 400, Body: io.NopCloser(strings.NewReader("<Error><Code>AuthorizationHeaderMalformed</Code><Region>r-1</Region></Error>"))})
+	b := openBucket(t, Location{Bucket: "b", Region: "r-2"})
+	if got := b.explain(err); !strings.Contains(errors.Message(got), "r-1, not in r-2") {
+		t.Errorf("another region: %v", got)
+	}
+	if (Stats{Bytes: 4, Duration: 2 * time.Second}).Rate() != 2 {
+		t.Error("a rate")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := wait(ctx, time.Hour); errors.KindOf(err) != errors.Canceled || noCredentials(err) != err {
+		t.Errorf("a wait that was given up: %v", err)
+	}
+	if equalXattrs(map[string]string{"a": "1"}, map[string]string{"b": "1"}) {
+		t.Error("other attributes are the same")
+	}
+	if _, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{}); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("no direction: %v", err)
+	}
+}
+
+// What an interrupted sync sent gets into the manifest of the next, also if there is nothing else to send.
+func TestOnlyManifestMissing(t *testing.T) {
+	dir, loc, state := t.TempDir(), location(t), t.TempDir()
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	write(t, dir, "old", "old")
+	write(t, dir, "changed", "one")
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	write(t, dir, "new", "new")
+	write(t, dir, "changed", "two")
+	a.reset(when("PUT", "manifest", 403, "AccessDenied"))
+	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Denied {
+		t.Fatalf("without a manifest: %v", err)
+	}
+	a.reset(nil)
+	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 0 {
+		t.Errorf("sent again: %s", stats)
+	}
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	sameTrees(t, dir, back)
+}

@@ -1,0 +1,270 @@
+package storage
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+func TestMain(m *testing.M) {
+	logf.Setup(io.Discard, 0, false)
+	os.Exit(s3test.M{M: m}.Run())
+}
+
+// home is a Manager with what it works on.
+type home struct {
+	*Manager
+	vault   *secret.Vault
+	volumes *volume.Local
+	bucket  string
+}
+
+func newHome(t *testing.T, change func(*Options)) *home {
+	t.Helper()
+	url, bucket := s3test.Bucket(t)
+	vault, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(), "secret.key")})
+	must(t, err)
+	volumes, err := volume.OpenDir(t.TempDir())
+	must(t, err)
+	t.Cleanup(func() { volumes.Close() })
+	o := Options{Secrets: vault, State: t.TempDir(), Place: Place{Bucket: bucket, Prefix: "harvest", Endpoint: url, PathStyle: true, Account: "operator"}}
+	if change != nil {
+		change(&o)
+	}
+	h := &home{New(o), vault, volumes, bucket}
+	h.set(t, "operator", DefaultSecret, s3test.SecretKey)
+	return h
+}
+
+func (h *home) set(t *testing.T, account, name, key string) {
+	t.Helper()
+	_, err := h.vault.Set(t.Context(), account, name, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": key, "AWS_REGION": "us-east-1"}, secret.Replace)
+	must(t, err)
+}
+
+// volume makes one with files.
+func (h *home) volume(t *testing.T, name string, files ...string) volume.Volume {
+	t.Helper()
+	v, err := h.volumes.Create(t.Context(), name)
+	must(t, err)
+	for _, f := range files {
+		must(t, os.WriteFile(filepath.Join(dirOf(v), f), []byte(f), 0o644))
+	}
+	return v
+}
+
+func dirOf(v volume.Volume) string { return v.(volume.Directory).Dir() }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *home) sync(t *testing.T, account string, v volume.Volume, r Request) Result {
+	t.Helper()
+	res, err := h.Sync(t.Context(), account, v, r)
+	must(t, err)
+	if res.Stats.Failed != 0 {
+		t.Errorf("failed: %+v", res.Stats.Failures)
+	}
+	return res
+}
+
+var up, down = s3sync.Options{Direction: s3sync.Up}, s3sync.Options{Direction: s3sync.Down}
+
+// The server's place has a prefix for each volume of each account; nobody gets at another's.
+// mission: 2.1, 3.1, D1
+func TestServersPlace(t *testing.T) {
+	h := newHome(t, nil)
+	v := h.volume(t, "data", "a", "b")
+	res := h.sync(t, "acme", v, Request{Sync: up})
+	if res.Place != "s3://"+h.bucket+"/harvest/acme/data/" || res.Stats.Files != 2 {
+		t.Errorf("up: %s, %s", res.Place, res.Stats)
+	}
+	if res := h.sync(t, "acme", v, Request{Sync: up}); res.Stats.Files != 0 || res.Stats.Skipped != 2 {
+		t.Errorf("up again: %s", res.Stats)
+	}
+	if res := h.sync(t, "rival", v, Request{Sync: down}); res.Stats.Files != 0 {
+		t.Errorf("another account got %s", res.Stats)
+	}
+	must(t, os.Remove(filepath.Join(dirOf(v), "a")))
+	if res := h.sync(t, "acme", v, Request{Sync: down}); res.Stats.Files != 1 {
+		t.Errorf("down: %s", res.Stats)
+	}
+}
+
+// A bucket of one's own needs a secret of one's own.
+// mission: D1
+func TestOwnBucket(t *testing.T) {
+	h := newHome(t, func(o *Options) { o.Place.Region = "us-east-1" })
+	v := h.volume(t, "data", "a")
+	where := Where{Bucket: h.bucket, Prefix: "mine"}
+	if _, err := h.Sync(t.Context(), "acme", v, Request{Where: where, Sync: up}); errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
+		t.Errorf("without a secret: %v", err)
+	}
+	h.set(t, "acme", "mine", s3test.SecretKey)
+	h.set(t, "acme", "wrong", "not-the-key-of-anybody")
+	where.Secret = "mine"
+	if res := h.sync(t, "acme", v, Request{Where: where, Sync: up}); res.Place != "s3://"+h.bucket+"/mine/" || res.Stats.Files != 1 {
+		t.Errorf("%s: %s", res.Place, res.Stats)
+	}
+	if res := h.sync(t, "acme", v, Request{Where: where, Versioned: true, Sync: up}); res.Place != "s3://"+h.bucket+"/mine/acme/" {
+		t.Errorf("versions are at %s", res.Place)
+	}
+	where.Secret = "wrong"
+	_, err := h.Sync(t.Context(), "acme", v, Request{Where: where, Sync: up})
+	if errors.KindOf(err) != errors.Unauthenticated || strings.Contains(errors.Message(err), "not-the-key") {
+		t.Errorf("the wrong secret: %v", err)
+	}
+	if _, err := h.vault.Set(t.Context(), "acme", "other", secret.Pairs{"TOKEN": "a-token-of-something"}, secret.Replace); err != nil {
+		t.Fatal(err)
+	}
+	where.Secret = "other"
+	if _, err := h.Sync(t.Context(), "acme", v, Request{Where: where, Sync: up}); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("a secret of something else: %v", err)
+	}
+}
+
+// Versions are saved, listed, restored and pruned, and a mirror of the volume itself leaves them alone.
+// mission: D4
+func TestVersions(t *testing.T) {
+	h := newHome(t, nil)
+	v := h.volume(t, "data", "a", "b")
+	first := h.sync(t, "acme", v, Request{Versioned: true, Sync: up})
+	must(t, os.Remove(filepath.Join(dirOf(v), "a")))
+	second := h.sync(t, "acme", v, Request{Versioned: true, Sync: up})
+	if first.Version == "" || second.Version <= first.Version {
+		t.Fatalf("versions %q and %q", first.Version, second.Version)
+	}
+	mirror := up
+	mirror.Mirror, mirror.List = true, true
+	if res := h.sync(t, "acme", v, Request{Sync: mirror}); res.Stats.Deleted != 0 || res.Stats.Files != 1 {
+		t.Errorf("a mirror did %s", res.Stats)
+	}
+	place, all, err := h.Versions(t.Context(), "acme", "data", Where{})
+	if err != nil || place != "s3://"+h.bucket+"/harvest/acme/.versions/data/" || len(all) != 2 || all[0].Name() != second.Version || !all[1].Whole {
+		t.Errorf("versions at %s: %+v, %v", place, all, err)
+	}
+	if res := h.sync(t, "acme", v, Request{Versioned: true, Version: first.Version, Sync: down}); res.Stats.Files != 1 || res.Version != first.Version {
+		t.Errorf("the first: %s, %s", res.Version, res.Stats)
+	}
+	if res := h.sync(t, "acme", v, Request{Versioned: true, Sync: down}); res.Version != second.Version {
+		t.Errorf("the latest is %s", res.Version)
+	}
+	deleted, err := h.Prune(t.Context(), "acme", "data", Where{}, 1)
+	if err != nil || len(deleted) != 1 || deleted[0].Name() != first.Version {
+		t.Errorf("pruned %+v, %v", deleted, err)
+	}
+	if _, err := h.Prune(t.Context(), "acme", "data", Where{}, 0); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("keep none: %v", err)
+	}
+	for name, r := range map[string]Request{
+		"both ways":     {Versioned: true, Sync: s3sync.Options{Direction: s3sync.Both}},
+		"no version":    {Versioned: true, Version: "x", Sync: down},
+		"no direction":  {},
+		"a prefix":      {Where: Where{Prefix: "x"}, Sync: up},
+		"a secret":      {Where: Where{Secret: "x"}, Sync: up},
+		"a bad bucket":  {Where: Where{Bucket: "a/b", Secret: "mine"}, Sync: up},
+		"a bad version": {Versioned: true, Version: "-1", Sync: down},
+	} {
+		h.set(t, "acme", "mine", s3test.SecretKey)
+		if _, err := h.Sync(t.Context(), "acme", v, r); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNoPlace(t *testing.T) {
+	h := newHome(t, func(o *Options) { o.Place.Bucket = "" })
+	v := h.volume(t, "data")
+	_, err := h.Sync(t.Context(), "acme", v, Request{Sync: up})
+	_, _, versions := h.Versions(t.Context(), "acme", "data", Where{})
+	_, prune := h.Prune(t.Context(), "acme", "data", Where{}, 1)
+	for what, err := range map[string]error{"sync": err, "versions": versions, "prune": prune} {
+		if errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestAuthorities(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	h := newHome(t, func(o *Options) { o.Place.CAFile = file })
+	v := h.volume(t, "data")
+	if _, err := h.Sync(t.Context(), "acme", v, Request{Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "ca_file") {
+		t.Errorf("no such file: %v", err)
+	}
+	must(t, os.WriteFile(file, []byte("nothing"), 0o600))
+	if _, err := h.Sync(t.Context(), "acme", v, Request{Sync: up}); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("no certificate: %v", err)
+	}
+}
+
+// elsewhere is a volume without a directory on this machine.
+type elsewhere struct{ volume.Volume }
+
+// placed is one whose directory the test chooses.
+type placed struct {
+	volume.Volume
+	dir string
+	use error
+}
+
+func (p placed) Dir() string                { return p.dir }
+func (p placed) Use(string) (func(), error) { return func() {}, p.use }
+
+// One sync of a volume at a time, and only of volumes that are here.
+func TestHold(t *testing.T) {
+	h := newHome(t, nil)
+	v := h.volume(t, "data", "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := up
+	o.Progress = func(s3sync.Stats) {
+		if _, err := h.Sync(ctx, "acme", v, Request{Sync: up}); errors.KindOf(err) != errors.Conflict || errors.RemedyOf(err) == "" {
+			t.Errorf("a second sync: %v", err)
+		}
+		if err := h.volumes.Delete(ctx, "data"); err == nil {
+			t.Error("a volume was deleted while it is synchronised")
+		}
+	}
+	h.sync(t, "acme", v, Request{Sync: o})
+	h.sync(t, "acme", v, Request{Sync: up})
+	for what, c := range map[string]struct {
+		v    volume.Volume
+		kind errors.Kind
+	}{
+		"elsewhere":      {elsewhere{v}, errors.Unsupported},
+		"no directory":   {placed{Volume: v}, errors.Unsupported},
+		"gone":           {placed{v, "/x", errors.Newf(errors.NotFound, "it is gone")}, errors.NotFound},
+		"directory gone": {placed{Volume: v, dir: "/nonexistent"}, errors.Internal},
+	} {
+		if _, err := h.Sync(t.Context(), "acme", c.v, Request{Sync: up}); errors.KindOf(err) != c.kind {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// What the secret says counts where the configuration says nothing.
+func TestSecretsEndpoint(t *testing.T) {
+	url := ""
+	h := newHome(t, func(o *Options) { url, o.Place.Endpoint = o.Place.Endpoint, "" })
+	_, err := h.vault.Set(t.Context(), "operator", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
+	must(t, err)
+	if res := h.sync(t, "acme", h.volume(t, "data", "a"), Request{Sync: up}); res.Stats.Files != 1 {
+		t.Errorf("%s", res.Stats)
+	}
+}
