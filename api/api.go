@@ -21,6 +21,7 @@ const (
 	SandboxExtend    = "/v1/sandboxes/{id}/extend"
 	SandboxSnapshot  = "/v1/sandboxes/{id}/snapshot"
 	SandboxFork      = "/v1/sandboxes/{id}/fork"
+	SandboxSync      = "/v1/sandboxes/{id}/sync"
 	SandboxNetwork   = "/v1/sandboxes/{id}/network"
 	SandboxConnect   = "/v1/sandboxes/{id}/connect" // ?port=; a WebSocket: binary messages are the bytes, a text message is the end of one side's
 	Run              = "/v1/run"

@@ -17,9 +17,11 @@ type ModalRequest struct {
 	VolumeName      string `json:"volume_name,omitempty"` // made if missing
 	VolumeMountPath string `json:"volume_mount_path,omitempty"`
 
+	// The bucket's files are those of the volume at S3MountPath, or, without one, of the volume at VolumeMountPath.
 	S3BucketName string `json:"s3_bucket_name,omitempty"`
 	S3KeyPrefix  string `json:"s3_key_prefix,omitempty"`
 	S3MountPath  string `json:"s3_mount_path,omitempty"`
+	S3Secret     string `json:"s3_secret,omitempty"` // with the credentials; "" is "aws"
 	InitFromS3   bool   `json:"init_from_s3,omitempty"`
 	SyncToS3     bool   `json:"sync_on_terminate,omitempty"`
 
@@ -43,7 +45,11 @@ type ModalSandbox struct {
 	VolumeName string    `json:"volume_name,omitempty"`
 	MountPath  string    `json:"volume_mount_path,omitempty"`
 	Workdir    string    `json:"workdir,omitempty"`
-	Reason     string    `json:"reason,omitempty"` // why it ended or failed
+	S3Bucket   string    `json:"s3_bucket_name,omitempty"`
+	S3Prefix   string    `json:"s3_key_prefix,omitempty"`
+	S3Path     string    `json:"s3_mount_path,omitempty"`
+	SyncError  string    `json:"sync_error,omitempty"` // why the files could not be sent to S3 at the end; it is tried again
+	Reason     string    `json:"reason,omitempty"`     // why it ended or failed
 	Created    time.Time `json:"created_at"`
 	Ended      time.Time `json:"terminated_at,omitzero"`
 	Expires    time.Time `json:"expires_at"`

@@ -30,6 +30,9 @@ type SandboxRequest struct {
 	// SnapshotOnEnd makes an image of the sandbox's files however it ends.
 	SnapshotOnEnd bool `json:"snapshot_on_end,omitempty"`
 
+	// S3 asks for a volume whose files come from S3 and go there.
+	S3 *S3 `json:"s3,omitempty"`
+
 	Cold bool `json:"cold,omitempty"` // do not take a sandbox that was booted ahead
 }
 
@@ -38,6 +41,28 @@ type Mount struct {
 	Name     string `json:"name"`
 	Path     string `json:"path"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// S3 is a place in S3 for the files of the volume at MountPath: one of the request's, or else one that is made for the bucket and prefix.
+type S3 struct {
+	Bucket          string `json:"bucket,omitempty"` // "" is the server's own
+	Prefix          string `json:"prefix,omitempty"`
+	MountPath       string `json:"mount_path"`
+	Init            bool   `json:"init,omitempty"`              // copy what is there into the volume before the sandbox is ready
+	SyncOnTerminate bool   `json:"sync_on_terminate,omitempty"` // copy the volume there when the sandbox ends, in whatever way
+	Secret          string `json:"secret,omitempty"`            // with the credentials; "" is "aws"
+}
+
+// SandboxS3 is what became of SandboxRequest.S3.
+type SandboxS3 struct {
+	S3
+	Volume    string `json:"volume"`
+	SyncError string `json:"sync_error,omitempty"` // why the volume could not be sent when the sandbox ended; it is tried again
+}
+
+// SandboxSyncRequest is the body of POST /v1/sandboxes/{id}/sync, which answers with a Synced.
+type SandboxSyncRequest struct {
+	Direction string `json:"direction"` // "up": volume to bucket, "down" or "both"
 }
 
 // Network is what a sandbox reaches, and the body of POST /v1/sandboxes/{id}/network. Rules are domains ("example.org",
@@ -96,6 +121,7 @@ type Sandbox struct {
 	SnapshotOnEnd      bool              `json:"snapshot_on_end,omitempty"`
 	SnapshotID         string            `json:"snapshot_id,omitempty"`    // the image that was made on its end
 	SnapshotError      string            `json:"snapshot_error,omitempty"` // why none was
+	S3                 *SandboxS3        `json:"s3,omitempty"`
 }
 
 // Denial is a connection or a look-up that a sandbox's network policy refused.

@@ -54,6 +54,11 @@ func (c *Client) DestroySandbox(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref), nil, nil, nil)
 }
 
+// DestroySandboxSync is DestroySandbox, before which the sandbox's volume is sent to its place in S3, or not, whatever it was created with.
+func (c *Client) DestroySandboxSync(ctx context.Context, ref string, sync bool) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref), url.Values{"sync": {strconv.FormatBool(sync)}}, nil, nil)
+}
+
 // DestroyAnySandbox is DestroySandbox for the server's operator: of a sandbox of any account, by its whole id.
 func (c *Client) DestroyAnySandbox(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, id), url.Values{"everyone": {"true"}}, nil, nil)

@@ -51,12 +51,21 @@ func (c *Client) RemoveVolumeFile(ctx context.Context, name, path string) error 
 
 // SyncVolume makes a volume and its place in S3 alike. progress, which may be nil, gets what was done so far, several times a second.
 func (c *Client) SyncVolume(ctx context.Context, name string, req api.VolumeSyncRequest, progress func(api.SyncStats)) (api.Synced, error) {
+	return c.sync(ctx, api.Path(api.VolumeSync, name), req, progress)
+}
+
+// SyncSandbox makes a sandbox's volume and its place in S3 alike, in the direction "up", "down" or "both". progress is as in SyncVolume.
+func (c *Client) SyncSandbox(ctx context.Context, ref, direction string, progress func(api.SyncStats)) (api.Synced, error) {
+	return c.sync(ctx, api.Path(api.SandboxSync, ref), api.SandboxSyncRequest{Direction: direction}, progress)
+}
+
+func (c *Client) sync(ctx context.Context, path string, req any, progress func(api.SyncStats)) (api.Synced, error) {
 	var done api.Synced
 	data, err := json.Marshal(req)
 	if err != nil {
 		return done, errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
 	}
-	return done, c.follow(ctx, api.Path(api.VolumeSync, name), bytes.NewReader(data), api.TypeJSON, func(event string, data []byte) (bool, error) {
+	return done, c.follow(ctx, path, bytes.NewReader(data), api.TypeJSON, func(event string, data []byte) (bool, error) {
 		switch event {
 		case api.EventSyncing:
 			return false, each(data, progress)

@@ -66,7 +66,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
 		Volumes: p.Volumes, Secrets: p.Secrets, Network: p.Network, Ports: p.Ports, Limits: p.limits, Status: Creating,
-		Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
+		S3: p.s3, Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
 		Stages: []Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
 	}, p.cpu, p.memory)
 	if ctx.Err() != nil {
@@ -141,6 +141,11 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 
 // build carries out the stages of Create.
 func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
+	if p.s3 != nil {
+		if err := f.opts.S3.Check(ctx, f.s3Job(e)); err != nil {
+			return errors.Stage(err, "s3")
+		}
+	}
 	if len(p.Secrets) > 0 { // first, since it is quick and the rest may be not
 		if err := f.stage(e, "secrets", func() (err error) {
 			p.Env, err = f.secrets(ctx, e, p)
@@ -158,6 +163,11 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	}
 	if len(p.Volumes) > 0 {
 		if err := f.stage(e, "volumes", func() error { return f.volumes(ctx, e, p) }); err != nil {
+			return err
+		}
+	}
+	if p.s3 != nil {
+		if err := f.fill(ctx, e, p); err != nil {
 			return err
 		}
 	}
@@ -280,6 +290,9 @@ func (f *Fleet) returnSecrets(e *entry) {
 func (f *Fleet) volumes(ctx context.Context, e *entry, p plan) error {
 	for _, m := range p.Volumes {
 		owner := account.Owner(e.record.Account)
+		if p.s3 != nil && p.s3.own && p.s3.Volume == m.Name {
+			f.undoVolume(ctx, e, m.Name)
+		}
 		if _, err := volume.Of(f.opts.Engine.Volumes(), owner).Create(ctx, m.Name); err != nil {
 			return errors.Wrapf(err, "volume %s", m.Name)
 		}

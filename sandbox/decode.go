@@ -14,7 +14,6 @@ import (
 
 // notYet are fields of the interface that this version cannot serve, with what to do instead.
 var notYet = map[string]string{
-	"s3":  "leave it out, and use a volume",
 	"gpu": "leave it out; there are no GPUs",
 }
 
@@ -69,7 +68,7 @@ func decodeError(err error) error {
 			"give it a %s", words[wrongType.Type.Kind()])
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "there is no field %.80s", name), "volumes have name, path and read_only; network has mode, allow and deny")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "there is no field %.80s", name), "volumes have name, path and read_only; network has mode, allow and deny; s3 has bucket, prefix, mount_path, init, sync_on_terminate and secret")
 	}
 	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the request is not a JSON object"), `send an object such as {"image":"base"}`)
 }

@@ -97,6 +97,7 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	fault.Point("sandbox.stopping")
 	err := f.release(ctx, h, box)
 	fault.Point("sandbox.released")
+	f.saveEnd(ctx, e)
 	f.finish(ctx, e, err, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Stopping); err != nil {
 			return err
@@ -229,6 +230,7 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	if running {
 		f.captureEnd(ctx, e, box) // some engines keep the files for it when memory runs out
 	}
+	f.noteEnd(ctx, e)
 	events := []EventType{EventFailed}
 	if end.OutOfMemory {
 		events = []EventType{EventOOM, EventFailed}
@@ -242,6 +244,7 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	}, events...)
 	if finished { // else Destroy was faster and releases it
 		f.discard(ctx, e.id, h, box)
+		f.saveLater(ctx, e)
 	}
 }
 
@@ -323,11 +326,15 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) {
 
 // gone ends a lost sandbox that does not exist any more.
 func (f *Fleet) gone(ctx context.Context, e *entry) {
-	f.finish(ctx, e, nil, func(sb *Sandbox) error {
+	f.noteEnd(ctx, e)
+	finished := f.finish(ctx, e, nil, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Lost); err != nil {
 			return err
 		}
 		sb.Status, sb.Reason = Terminated, "it was gone when it was looked for"
 		return nil
 	}, EventTerminated)
+	if finished {
+		f.saveLater(ctx, e)
+	}
 }

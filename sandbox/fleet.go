@@ -33,6 +33,7 @@ type Fleet struct {
 	created  int64                    // guarded by mu
 	warmUsed int64                    // guarded by mu
 	failed   int64                    // guarded by mu
+	fills    map[string]chan struct{} // guarded by mu; by stored name: volumes that are being filled
 }
 
 // entry is a sandbox that has not ended. Its fields are guarded by Fleet.mu, except where noted.
@@ -51,6 +52,8 @@ type entry struct {
 	releases []func()                // of what image and volumes are told about
 	endErr   error                   // of Destroy
 	followed engine.Sandbox          // the one whose denials are followed
+	undo     func()                  // removes what was made for it, if it never becomes ready; may be nil
+	filled   bool                    // its volume was filled from S3
 	network  sync.Mutex              // held while the network is changed; taken before save
 }
 
@@ -62,7 +65,7 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f := &Fleet{
 		opts: opts, caps: opts.Engine.Capabilities(),
-		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{},
+		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{}, fills: map[string]chan struct{}{},
 	}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := f.recover(ctx); err != nil {
@@ -262,6 +265,9 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 	}
 	f.mu.Lock()
 	sb, releases := e.record, e.releases
+	if e.undo != nil && sb.Started.IsZero() {
+		releases = append(releases, e.undo)
+	}
 	e.releases, e.box, e.endErr = nil, nil, errors.Join(endErr, err)
 	delete(f.live, e.id)
 	if sb.Status == Failed {

@@ -18,6 +18,8 @@ type Options struct {
 	Store  Store
 	// Secrets has what requests name in Request.Secrets. nil: requests that name any are refused as Unsupported.
 	Secrets *secret.Vault
+	// S3 is asked for what Request.S3 says. nil: requests with one are refused as Unsupported.
+	S3 Syncer
 
 	Defaults engine.Limits // of requests that name none: 1 core, 2 GiB, 10 GiB of disk, 1024 processes, 65536 open files
 	Quotas   Quotas        // of every account: none

@@ -95,7 +95,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 			f.discard(ctx, sb.ID, sb.Handle, nil)
 		}
 	case Stopping:
-		if sb.SnapshotOnEnd && sb.SnapshotID == "" { // which takes time, and nobody has to wait for it
+		if sb.SnapshotOnEnd && sb.SnapshotID == "" || sb.syncsAtEnd() { // which takes time, and nobody has to wait for it
 			f.tasks.Go(func() { f.halt(e, nil) })
 			return
 		}

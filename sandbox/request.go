@@ -38,6 +38,9 @@ type Request struct {
 	// lifetime, by its idle limit or because memory runs out. Sandbox.SnapshotID names it, Sandbox.SnapshotError says why there is none.
 	SnapshotOnEnd bool `json:"snapshot_on_end,omitempty"`
 
+	// S3 asks for a volume whose files come from S3 and go there.
+	S3 *S3 `json:"s3,omitempty"`
+
 	// Withhold are keys of Secrets that commands do not get: what made the request uses them itself.
 	Withhold []string `json:"-"`
 

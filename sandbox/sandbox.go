@@ -54,6 +54,8 @@ type Sandbox struct {
 	SnapshotID    string `json:"snapshot_id,omitempty"`     // the image that was made on its end
 	SnapshotError string `json:"snapshot_error,omitempty"`  // one sentence: why none was
 
+	S3 *S3Volume `json:"s3,omitempty"`
+
 	// Handle, Commands and Denied are for recovery and not for clients.
 	Handle   engine.Handle `json:"-"`
 	Commands []Command     `json:"-"`
@@ -83,6 +85,10 @@ func (s Sandbox) Clone() Sandbox {
 	s.Stages = slices.Clone(s.Stages)
 	s.Commands = slices.Clone(s.Commands)
 	s.Denials = slices.Clone(s.Denials)
+	if s.S3 != nil {
+		own := *s.S3
+		s.S3 = &own
+	}
 	return s
 }
 

@@ -150,8 +150,12 @@ func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) 
 	if err != nil {
 		return Sandbox{}, err
 	}
+	var s3 *S3 // the volume is filled already
+	if sb.S3 != nil {
+		s3 = &S3{Bucket: sb.S3.Bucket, Prefix: sb.S3.Prefix, MountPath: sb.S3.MountPath, SyncOnTerminate: sb.S3.SyncOnTerminate, Secret: sb.S3.Secret}
+	}
 	return f.Create(ctx, account, Request{
-		Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
+		S3: s3, Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
 		Network: sb.Network, CPU: sb.Limits.CPU, Memory: sb.Limits.Memory, Disk: sb.Limits.Disk, Processes: sb.Limits.Processes, Files: sb.Limits.Files,
 		TimeoutSeconds: min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife).Seconds(), IdleTimeoutSeconds: sb.IdleTimeoutSeconds, SnapshotOnEnd: sb.SnapshotOnEnd,
 	})

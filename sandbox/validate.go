@@ -48,6 +48,7 @@ type plan struct {
 	cpu        float64       // reserved for quotas and cost, whether the engine can hold the limit or not
 	memory     int64
 	life, idle time.Duration
+	s3         *S3Volume // nil without one
 }
 
 // plan validates req and fills in the defaults. Its error tells everything that is wrong.
@@ -55,6 +56,7 @@ func (f *Fleet) plan(req Request) (plan, error) {
 	var p problems
 	checkNames(&p, req)
 	checkEnv(&p, req.Env)
+	req, s3 := f.withS3(&p, req)
 	checkMounts(&p, req.Volumes)
 	if req.Engine != "" && req.Engine != f.opts.Engine.Name() {
 		p.addf(errors.Unsupported, "leave engine out", "there is no engine %.80q here, only %s", req.Engine, f.opts.Engine.Name())
@@ -70,7 +72,7 @@ func (f *Fleet) plan(req Request) (plan, error) {
 		f.checkSnapshots(&p)
 	}
 	checkPorts(&p, req.Ports)
-	out := plan{Request: req}
+	out := plan{Request: req, s3: s3}
 	out.Image = orDefault(req.Image, baseImage)
 	out.Network = f.network(&p, req.Network.Clone())
 	out.life = checkTime(&p, "timeout_seconds", req.TimeoutSeconds, f.opts.Timeouts.Life, f.opts.Timeouts.MaxLife)

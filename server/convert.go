@@ -23,7 +23,15 @@ func sandboxOut(s sandbox.Sandbox) api.Sandbox {
 		IdleTimeoutSeconds: s.IdleTimeoutSeconds, CostUSD: s.Cost,
 		Denials:       denialsOut(s.Denials),
 		SnapshotOnEnd: s.SnapshotOnEnd, SnapshotID: s.SnapshotID, SnapshotError: s.SnapshotError,
+		S3: s3Out(s.S3),
 	}
+}
+
+func s3Out(s *sandbox.S3Volume) *api.SandboxS3 {
+	if s == nil {
+		return nil
+	}
+	return &api.SandboxS3{S3: api.S3(s.S3), Volume: s.Volume, SyncError: s.SyncError}
 }
 
 func denialsOut(all []engine.Denial) []api.Denial {

@@ -21,7 +21,7 @@ func (s *Server) modalRoutes() []route {
 		{method: "POST", path: api.ModalSandboxes, handle: s.modalCreate, scope: account.Write, summary: "Create a sandbox", in: api.ModalRequest{},
 			out: api.ModalSandbox{}, status: 200},
 		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read, summary: "Status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
-		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write, summary: "Terminate a sandbox", out: api.ModalSandbox{}, status: 200},
+		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write, summary: "Terminate a sandbox", query: "sync: whether its volume is sent to S3 first, instead of what it was created with", out: api.ModalSandbox{}, status: 200},
 		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec, summary: "Run Claude with a prompt, as a stream of events",
 			in: api.ModalPrompt{}, status: 200, events: "message.delta and others, then done"},
 	}
@@ -31,9 +31,6 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 	var req api.ModalRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
-	}
-	if req.S3BucketName != "" || req.S3KeyPrefix != "" || req.S3MountPath != "" || req.InitFromS3 || req.SyncToS3 {
-		return errors.Stage(errors.Remedy(errors.Newf(errors.Unsupported, "S3 buckets cannot be used yet"), "leave the fields of S3 out, and keep files on a volume"), "s3")
 	}
 	if req.VolumeMountPath != "" && req.VolumeName == "" {
 		return errors.Stage(errors.Remedy(errors.Newf(errors.Invalid, "there is a volume_mount_path, but no volume"), "give a volume_name, too"), "validate")
@@ -48,6 +45,7 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		}
 		create.Volumes = []sandbox.Mount{{Name: req.VolumeName, Path: at}}
 	}
+	create.S3 = modalS3(req, create.Volumes)
 	if len(req.DockerfileCommands) > 0 || req.ImageBase != "" && req.ImageBase != "base" {
 		base := req.ImageBase
 		if base == "" {
@@ -68,6 +66,20 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, modalOut(made))
 }
 
+// modalS3 is what the document's fields of S3 ask for; nil if they are all missing. Without a path of its own the bucket is the volume's.
+func modalS3(req api.ModalRequest, volumes []sandbox.Mount) *sandbox.S3 {
+	at := req.S3MountPath
+	switch {
+	case req.S3BucketName == "" && req.S3KeyPrefix == "" && at == "" && req.S3Secret == "" && !req.InitFromS3 && !req.SyncToS3:
+		return nil
+	case at == "" && len(volumes) > 0:
+		at = volumes[0].Path
+	case at == "":
+		at = api.ModalMountPath
+	}
+	return &sandbox.S3{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, MountPath: at, Init: req.InitFromS3, SyncOnTerminate: req.SyncToS3, Secret: req.S3Secret}
+}
+
 func (s *Server) modalGet(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {
@@ -78,7 +90,7 @@ func (s *Server) modalGet(w http.ResponseWriter, r *http.Request) error {
 
 // modalDelete answers with the sandbox as it is then. When releasing it fails, that is the answer, and the Fleet goes on trying (5.5).
 func (s *Server) modalDelete(w http.ResponseWriter, r *http.Request) error {
-	if err := s.opts.Fleet.Destroy(r.Context(), accountOf(r.Context()), r.PathValue("id")); err != nil {
+	if err := s.destroy(r, accountOf(r.Context())); err != nil {
 		return err
 	}
 	return s.modalGet(w, r)
@@ -188,6 +200,9 @@ func modalOut(s sandbox.Sandbox) api.ModalSandbox {
 	}
 	if len(s.Volumes) > 0 {
 		out.VolumeName, out.MountPath = s.Volumes[0].Name, s.Volumes[0].Path
+	}
+	if s.S3 != nil {
+		out.S3Bucket, out.S3Prefix, out.S3Path, out.SyncError = s.S3.Bucket, s.S3.Prefix, s.S3.MountPath, s.S3.SyncError
 	}
 	return out
 }

@@ -119,11 +119,25 @@ func (s *Server) destroySandbox(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
-	if err := s.opts.Fleet.Destroy(r.Context(), owner, r.PathValue("id")); err != nil {
+	if err := s.destroy(r, owner); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// destroy ends the sandbox, having sent its volume to S3 if ?sync= says so.
+func (s *Server) destroy(r *http.Request, owner string) error {
+	if r.URL.Query().Has("sync") {
+		sync, err := flag(r, "sync")
+		if err != nil {
+			return err
+		}
+		if err := s.opts.Fleet.SyncOnEnd(r.Context(), owner, r.PathValue("id"), sync); err != nil {
+			return err
+		}
+	}
+	return s.opts.Fleet.Destroy(r.Context(), owner, r.PathValue("id"))
 }
 
 func (s *Server) extendSandbox(w http.ResponseWriter, r *http.Request) error {

@@ -23,7 +23,30 @@ func (s *Server) syncVolume(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	vol, err := s.volumes(r).Open(r.Context(), r.PathValue("name"))
+	return s.sync(w, r, r.PathValue("name"), req)
+}
+
+// syncSandbox is syncVolume for the volume and the place that a sandbox was created with.
+func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
+	if s.opts.Storage == nil {
+		return lacks("S3")
+	}
+	var req api.SandboxSyncRequest
+	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	found, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if found.S3 == nil {
+		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has no place in S3", found.ID), "create it with s3, or synchronise a volume with POST "+api.VolumeSync)
+	}
+	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret})
+}
+
+func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req api.VolumeSyncRequest) error {
+	vol, err := s.volumes(r).Open(r.Context(), volume)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,11 @@ type Options struct {
 	Secrets *secret.Vault
 	State   string // a directory for what is remembered of earlier syncs; made if missing
 	Place   Place  // where files go that are sent nowhere else
+
+	// What the volumes of sandboxes need: see Fill and Save.
+	Store Store                                                                    // of what is still to be sent
+	Open  func(ctx context.Context, account, volume string) (volume.Volume, error) // opens a volume
+	Tell  func(Told)                                                               // is told of every Fill and Save; may be nil; must return soon
 }
 
 // Place is the bucket of whoever runs the server. Each volume has a prefix of its own in it.
@@ -51,6 +56,9 @@ type Request struct {
 	Versioned bool
 	Version   string
 	Sync      s3sync.Options // without State
+	// Wait waits for the end of another sync of the volume instead of a Conflict.
+	Wait     bool
+	Patience time.Duration // how long a request to S3 is tried again; 0 means 2 minutes
 }
 
 // Result is what a sync did.
@@ -65,21 +73,29 @@ type Manager struct {
 	opts Options
 
 	mu   sync.Mutex
-	busy map[string]bool // guarded by mu; directories of volumes that are being synchronised
+	busy map[string]chan struct{} // guarded by mu; directories of volumes that are being synchronised; closed at the end of that
+
+	later later
 }
 
 // New returns a Manager.
-func New(opts Options) *Manager { return &Manager{opts: opts, busy: map[string]bool{}} }
+func New(opts Options) *Manager { return &Manager{opts: opts, busy: map[string]chan struct{}{}} }
 
 // Sync makes an account's volume and its place in S3 alike. What failed is in the statistics; the error is for what ended the sync.
 // Conflict while another one of the volume is under way, Unsupported for volumes that are not on this machine.
 func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, req Request) (Result, error) {
-	dir, release, err := m.hold(vol)
+	res, err := m.syncVolume(ctx, account, vol, req)
+	return res, errors.Stage(err, "sync")
+}
+
+// syncVolume is Sync for those who have a name of their own for the step.
+func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Volume, req Request) (Result, error) {
+	dir, release, err := m.hold(ctx, vol, req.Wait)
 	if err != nil {
 		return Result{}, err
 	}
 	defer release()
-	b, err := m.bucket(ctx, account, vol.Name(), req.Where, req.Versioned)
+	b, err := m.bucket(ctx, account, vol.Name(), req.Where, req.Versioned, orPatience(req.Patience))
 	if err != nil {
 		return Result{}, err
 	}
@@ -109,12 +125,12 @@ func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, r
 	default:
 		err = errors.Remedy(errors.Newf(errors.Invalid, "versions go up or down, not both ways"), "choose a direction")
 	}
-	return res, errors.Stage(err, "sync")
+	return res, err
 }
 
 // Versions lists what Sync saved as versions, the latest first.
 func (m *Manager) Versions(ctx context.Context, account, name string, where Where) (place string, all []s3sync.Version, err error) {
-	b, err := m.bucket(ctx, account, name, where, true)
+	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return "", nil, err
 	}
@@ -126,7 +142,7 @@ func (m *Manager) Versions(ctx context.Context, account, name string, where Wher
 // Prune deletes all versions but the latest keep ones, with what is left of uploads that nobody continues, and returns those that it
 // deleted.
 func (m *Manager) Prune(ctx context.Context, account, name string, where Where, keep int) ([]s3sync.Version, error) {
-	b, err := m.bucket(ctx, account, name, where, true)
+	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return nil, err
 	}
@@ -140,32 +156,48 @@ func (m *Manager) Prune(ctx context.Context, account, name string, where Where, 
 }
 
 // hold takes a volume for one sync: meanwhile nobody deletes it, and no other sync begins.
-func (m *Manager) hold(vol volume.Volume) (dir string, release func(), err error) {
+func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (dir string, release func(), err error) {
 	d, ok := vol.(volume.Directory)
 	if !ok || d.Dir() == "" {
 		return "", nil, errors.Newf(errors.Unsupported, "the volume %s is not on this machine", vol.Name())
 	}
 	dir = d.Dir()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.busy[dir] {
-		return "", nil, errors.Remedy(errors.Newf(errors.Conflict, "the volume %s is being synchronised already", vol.Name()), "wait until that is done")
+	mine := make(chan struct{})
+	for {
+		m.mu.Lock()
+		busy := m.busy[dir]
+		if busy == nil {
+			m.busy[dir] = mine
+		}
+		m.mu.Unlock()
+		if busy == nil {
+			break
+		}
+		if !wait {
+			return "", nil, errors.Remedy(errors.Newf(errors.Conflict, "the volume %s is being synchronised already", vol.Name()), "wait until that is done")
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return "", nil, errors.Wrapf(context.Cause(ctx), "wait for another sync of the volume %s", vol.Name())
+		}
 	}
-	done, err := d.Use("a sync with S3")
-	if err != nil {
-		return "", nil, err
-	}
-	m.busy[dir] = true
-	return dir, func() {
-		done()
+	free := func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.busy, dir)
-	}, nil
+		close(mine)
+	}
+	done, err := d.Use("a sync with S3")
+	if err != nil {
+		free()
+		return "", nil, err
+	}
+	return dir, func() { done(); free() }, nil
 }
 
 // bucket opens a place. Only requests for the server's own place get its credentials, and only beneath the volume's prefix.
-func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool) (*s3sync.Bucket, error) {
+func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool, patience time.Duration) (*s3sync.Bucket, error) {
 	p := m.opts.Place
 	loc := s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region, PathStyle: p.PathStyle, Patience: patience}
 	owner, named := account, where.Secret
@@ -217,6 +249,13 @@ const versions = ".versions"
 
 // patience is how long a request to S3 is tried again before a sync ends, to be continued later.
 const patience = 2 * time.Minute
+
+func orPatience(d time.Duration) time.Duration {
+	if d == 0 {
+		return patience
+	}
+	return d
+}
 
 func join(parts ...string) string {
 	all := ""

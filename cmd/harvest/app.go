@@ -38,6 +38,7 @@ type App struct {
 	cfg        config.Config
 	background bool
 	secrets    *secret.Vault
+	storage    *storage.Manager
 	events     *event.Journal
 	fleet      *sandbox.Fleet
 	schedules  *schedule.Scheduler
@@ -104,6 +105,7 @@ func (a *App) open(ctx context.Context) error {
 	a.then("the engine", func(context.Context) error { return eng.Close() })
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
 	opts.Secrets, opts.Event = a.secrets, sandbox.Publish(ctx, a.events)
+	opts.S3 = a.openStorage(ctx, db, eng)
 	if a.fleet, err = sandbox.Open(ctx, opts); err != nil {
 		return errors.Stage(err, "recover")
 	}
@@ -195,15 +197,10 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Backup: func(ctx context.Context, keys bool, w io.Writer) error { return backup(ctx, db, a.cfg.Data, keys, w) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
-		Storage: storage.New(storage.Options{Secrets: a.secrets, State: filepath.Join(a.cfg.Data, "s3"), Place: place(a.cfg.S3)}),
+		Storage: a.storage,
 		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
 	})
 	return nil
-}
-
-// place is where volumes go that are sent nowhere else. Its credentials are a secret of who runs the server.
-func place(c config.S3) storage.Place {
-	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Account: personal, Secret: c.Secret}
 }
 
 // then remembers how to close what was just opened.

@@ -25,7 +25,7 @@ func (c *cli) sandboxCommand() *cobra.Command {
   harvest sandbox cp report.csv dev:/tmp/
   harvest sandbox rm dev`,
 	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(), c.sandboxFiles(), c.sandboxProcesses(),
-		c.sandboxLogs(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxRemove())
+		c.sandboxLogs(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxSync(), c.sandboxRemove())
 }
 
 func (c *cli) sandboxCreate() *cobra.Command {
@@ -38,6 +38,7 @@ func (c *cli) sandboxCreate() *cobra.Command {
 		Use:   "create [flags]",
 		Short: "Create a sandbox and print its id",
 		Example: `  harvest sandbox create --name dev --memory 4GiB -v data:/data
+  harvest sandbox create --s3 s3://my-bucket/work:/work:init:sync
   id=$(harvest sandbox create --timeout 2h --idle-timeout 10m)`,
 		Args: count(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -180,6 +181,9 @@ func oneSandbox(s api.Sandbox) view {
 	for _, m := range s.Volumes {
 		add("volume", "%s at %s", m.Name, m.Path)
 	}
+	if s.S3 != nil {
+		add("s3", "%s", s3Text(*s.S3))
+	}
 	for _, key := range slices.Sorted(maps.Keys(s.Tags)) {
 		add("tag", "%s=%s", key, s.Tags[key])
 	}
@@ -204,6 +208,24 @@ func oneSandbox(s api.Sandbox) view {
 	add("steps", "%s", strings.Join(stages, ", "))
 	add("cost", "%.6f", s.CostUSD)
 	return v
+}
+
+// s3Text is one line about a place in S3.
+func s3Text(s api.SandboxS3) string {
+	text := s.Volume + " and the server's bucket"
+	if s.Bucket != "" {
+		text = s.Volume + " and s3://" + s.Bucket + "/" + s.Prefix
+	}
+	if s.Init {
+		text += ", filled from there first"
+	}
+	if s.SyncOnTerminate {
+		text += ", sent there at the end"
+	}
+	if s.SyncError != "" {
+		text += "; it could not be sent, which is tried again: " + s.SyncError
+	}
+	return text
 }
 
 func (c *cli) sandboxExtend() *cobra.Command {
@@ -236,7 +258,7 @@ func (c *cli) sandboxExtend() *cobra.Command {
 }
 
 func (c *cli) sandboxRemove() *cobra.Command {
-	all := false
+	var all, sync bool
 	cmd := &cobra.Command{
 		Use:     "rm SANDBOX…",
 		Aliases: []string{"remove"},
@@ -261,11 +283,33 @@ func (c *cli) sandboxRemove() *cobra.Command {
 					args = append(args, s.ID)
 				}
 			}
-			return removeEach(args, func(ref string) error { return server.DestroySandbox(cmd.Context(), ref) })
+			return removeEach(args, func(ref string) error {
+				if cmd.Flags().Changed("sync") {
+					return c.removeSync(cmd.Context(), server, ref, sync)
+				}
+				return server.DestroySandbox(cmd.Context(), ref)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all that have not ended")
+	cmd.Flags().BoolVar(&sync, "sync", false, "send their volumes to S3 first, or with --sync=false not, whatever they were created with")
 	return cmd
+}
+
+// removeSync ends a sandbox whose volume goes to S3 or not, and says so if that failed.
+func (c *cli) removeSync(ctx context.Context, server *client.Client, ref string, sync bool) error {
+	before, err := server.Sandbox(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if err := server.DestroySandboxSync(ctx, before.ID, sync); err != nil {
+		return err
+	}
+	after, err := server.Sandbox(ctx, before.ID)
+	if err == nil && after.S3 != nil && after.S3.SyncError != "" {
+		c.notef("%s: the volume %s could not be sent to S3, which is tried again: %s", ref, after.S3.Volume, after.S3.SyncError)
+	}
+	return err
 }
 
 // removeEach removes every ref, also when one fails. The first failure is the error; its text names the others.

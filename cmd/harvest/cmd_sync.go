@@ -48,13 +48,8 @@ path, which any tool reads; an interrupted sync is continued by the next one.
 			if req.Bucket, req.Prefix, err = bucketOf(args); err != nil {
 				return err
 			}
-			switch req.Direction = "up"; {
-			case down && both:
-				return errors.Remedy(errors.Newf(errors.Invalid, "--down and --both exclude one another"), "choose one")
-			case down:
-				req.Direction = "down"
-			case both:
-				req.Direction = "both"
+			if req.Direction, err = direction(down, both); err != nil {
+				return err
 			}
 			if req.Version != "" {
 				req.Versioned = true
@@ -82,6 +77,46 @@ path, which any tool reads; an interrupted sync is continued by the next one.
 	f.BoolVar(&req.List, "list", false, "ask for all objects, to see what others changed in the bucket")
 	f.BoolVar(&req.Contents, "contents", false, "compare what files hold, not only sizes and times")
 	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would be done, and do nothing")
+	return c.withOutput(cmd, formatTable)
+}
+
+// direction is what --down and --both say; without them it is up.
+func direction(down, both bool) (string, error) {
+	switch {
+	case down && both:
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "--down and --both exclude one another"), "choose one")
+	case down:
+		return "down", nil
+	case both:
+		return "both", nil
+	}
+	return "up", nil
+}
+
+func (c *cli) sandboxSync() *cobra.Command {
+	var down, both bool
+	cmd := &cobra.Command{
+		Use:   "sync SANDBOX [--down | --both]",
+		Short: "Send a sandbox's volume to its place in S3 now, or bring what is there",
+		Long: `Makes the volume and the place in S3 that a sandbox was created with (--s3) alike, while it runs. Nothing is deleted, but by --both, which
+takes deletions over.`,
+		Example: `  harvest sandbox sync dev
+  harvest sandbox sync dev --down`,
+		Args: count(1, 1, "one sandbox"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			to, err := direction(down, both)
+			if err != nil {
+				return err
+			}
+			done, err := server.SyncSandbox(ctx, args[0], to, c.syncing(args[0]))
+			if err != nil {
+				return err
+			}
+			return c.synced(done)
+		}),
+	}
+	cmd.Flags().BoolVar(&down, "down", false, "from S3 into the volume")
+	cmd.Flags().BoolVar(&both, "both", false, "what changed on either side goes to the other")
 	return c.withOutput(cmd, formatTable)
 }
 

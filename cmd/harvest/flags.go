@@ -12,6 +12,7 @@ type sandboxFlags struct {
 	image, name      string
 	volumes, tags    []string
 	secrets          []string
+	s3, s3Secret     string
 	commands         []string
 	network          []string
 	cpu              float64
@@ -27,6 +28,8 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.tags, "tag", nil, "KEY=VALUE to find the sandbox by")
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], made if missing")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "secret whose pairs commands get as environment, by name")
+	flags.StringVar(&f.s3, "s3", "", "s3://BUCKET/PREFIX:/path[:init][:sync]: a volume at the path, filled from there first, and sent there at the end")
+	flags.StringVar(&f.s3Secret, "s3-secret", "", "secret with the bucket's credentials (default aws)")
 	flags.Float64Var(&f.cpu, "cpu", 0, "cores")
 	flags.Var(&f.memory, "memory", "memory, such as 512MiB or 2GiB")
 	flags.Var(&f.disk, "disk", "what may be written outside of volumes, such as 10GiB")
@@ -50,6 +53,9 @@ func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 		return req, err
 	}
 	if req.Volumes, err = mounts(f.volumes); err != nil {
+		return req, err
+	}
+	if req.S3, err = parseS3(f.s3, f.s3Secret); err != nil {
 		return req, err
 	}
 	req.Tags, err = tags(f.tags)

@@ -94,6 +94,41 @@ func mounts(texts []string) ([]api.Mount, error) {
 	return all, nil
 }
 
+// parseS3 reads --s3 s3://BUCKET/PREFIX:/path[:init][:sync], and s3:/path for the server's bucket; nil if it is "".
+func parseS3(text, secret string) (*api.S3, error) {
+	if text == "" {
+		if secret != "" {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3-secret needs --s3"), "say what it is for")
+		}
+		return nil, nil
+	}
+	s := api.S3{Secret: secret}
+	rest, ok := strings.CutPrefix(text, "s3:")
+	for more := ok; more; {
+		if rest, more = strings.CutSuffix(rest, ":init"); more {
+			s.Init = true
+			continue
+		}
+		if rest, more = strings.CutSuffix(rest, ":sync"); more {
+			s.SyncOnTerminate = true
+		}
+	}
+	if place, named := strings.CutPrefix(rest, "//"); named {
+		at := strings.LastIndex(place, ":/") // a prefix may have colons, too
+		ok = ok && at > 0
+		if ok {
+			s.Bucket, s.Prefix, _ = strings.Cut(place[:at], "/")
+			rest = place[at+1:]
+		}
+	}
+	s.MountPath = rest
+	if !ok || !strings.HasPrefix(rest, "/") || strings.HasPrefix(rest, "//") {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3 %.300q is not s3://BUCKET/PREFIX:/path[:init][:sync]", text),
+			"write it as s3://my-bucket/work:/work:init:sync, or s3:/work:init:sync for the server's bucket and a volume at /work")
+	}
+	return &s, nil
+}
+
 // tags reads KEY=VALUE.
 func tags(texts []string) (map[string]string, error) {
 	all := map[string]string{}

@@ -61,7 +61,7 @@ var rows = []row{
 	{"session", []string{"account", "config", "sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "model/...", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
-	{"store/...", []string{"store/...", "account", "agent", "sandbox", "session", "repo", "schedule", "secret", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},
+	{"store/...", []string{"store/...", "account", "agent", "sandbox", "session", "repo", "schedule", "secret", "storage", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},
 
 	{"api", []string{"event"}, "the wire format is plain; server and client convert"},
 	{"client", []string{"api", "event", "internal/..."}, "the client knows the wire format only, so that programs can import it alone"},

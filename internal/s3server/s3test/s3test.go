@@ -85,6 +85,9 @@ func Named(t testing.TB, name string) (url string) {
 	return shared.url
 }
 
+// Dir is where the server keeps a bucket: objects are files there, by their keys.
+func Dir(name string) string { return filepath.Join(shared.dir, name) }
+
 func (s *server) start(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "s3test-")
 	if err != nil {

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+)
+
+// awayS3 is a bucket of the S3 of the tests, which can be away.
+type awayS3 struct {
+	t           *testing.T
+	dir, bucket string
+	address     string // of this side
+	behind      string // of the server
+	mu          sync.Mutex
+	open        []io.Closer // guarded by mu; the listener and connections; nil while it is away
+}
+
+func newAwayS3(t *testing.T) *awayS3 {
+	t.Helper()
+	url, bucket := s3test.Bucket(t)
+	s := &awayS3{t: t, dir: s3test.Dir(bucket), bucket: bucket, address: "127.0.0.1:0", behind: strings.TrimPrefix(url, "http://")}
+	s.start()
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *awayS3) start() {
+	s.t.Helper()
+	l, err := net.Listen("tcp", s.address)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.address = l.Addr().String()
+	s.keep(l)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", s.behind)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			s.keep(c, to)
+			pass := func(to, from net.Conn) {
+				_, _ = io.Copy(to, from)
+				to.Close()
+				from.Close()
+			}
+			go pass(to, c)
+			go pass(c, to)
+		}
+	}()
+}
+
+func (s *awayS3) keep(all ...io.Closer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = append(s.open, all...)
+}
+
+func (s *awayS3) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.open {
+		c.Close()
+	}
+	s.open = nil
+}
+
+// wait waits until an object has the content.
+func (s *awayS3) wait(key, content string) {
+	s.t.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		got, _ := os.ReadFile(filepath.Join(s.dir, key))
+		if string(got) == content {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s has %q, not %q", key, got, content)
+		}
+	}
+}
+
+// A sandbox's files come from S3 before its first command and go there when it ends, in whatever way; what cannot be sent is sent later.
+// mission: 1.3, 1.5, 2.7, 2.8, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6, 5.4, A8, D2, D3
+func TestSandboxS3(t *testing.T) {
+	t.Parallel()
+	s3 := newAwayS3(t)
+	h := newHost(t, "gvisor", gvisorSetup(t))
+	h.env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.address)
+	h.env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	get := func(ref string) (sb api.Sandbox) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(h.must("sandbox", "get", ref, "-o", "json")), &sb); err != nil {
+			t.Fatal(err)
+		}
+		return sb
+	}
+	fails := func(want string, args ...string) {
+		t.Helper()
+		if _, stderr, code := h.run(args...); code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%q: %d, %s; want %q", args, code, stderr, want)
+		}
+	}
+	place := "s3://" + s3.bucket + "/work:/work:init:sync"
+	fails(`there is no secret "aws"`, "sandbox", "create", "--s3", place)
+	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	fails("there is no bucket nowhere", "sandbox", "create", "--s3", "s3://nowhere/x:/work:init")
+	fails("step: s3 init", "sandbox", "create", "--s3", "s3://nowhere/x:/work:init")
+	if out := h.must("volume", "ls", "-o", "name"); out != "" {
+		t.Errorf("a sandbox that could not be made left the volumes %s", out)
+	}
+	// What others put there, and what is beside it.
+	for path, content := range map[string]string{"work/a/b.txt": "one", "other.txt": "not ours"} {
+		path = filepath.Join(s3.dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := h.must("run", "--s3", place, "--", "sh", "-c", "cat /work/a/b.txt && ls /work && printf two > /work/c.txt && chmod 750 /work/c.txt"); out != "onea" {
+		t.Errorf("the first command sees %q", out)
+	}
+	s3.wait("work/c.txt", "two")
+	// The same volume again, on demand, and by request at the end.
+	h.must("sandbox", "create", "--name", "one", "--s3", "s3://"+s3.bucket+"/work:/work:init")
+	one := get("one")
+	if !slices.ContainsFunc(one.Stages, func(s api.Stage) bool { return s.Name == "s3 init" }) || one.S3 == nil || !strings.HasPrefix(one.S3.Volume, "s3-"+s3.bucket+"-") {
+		t.Errorf("it is %+v", one)
+	}
+	if out := h.must("sandbox", "exec", "one", "--", "stat", "-c", "%a %s", "/work/c.txt"); out != "750 3" {
+		t.Errorf("restored as %q", out)
+	}
+	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf three > /work/d.txt")
+	h.must("sandbox", "sync", "one")
+	s3.wait("work/d.txt", "three")
+	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf four > /work/d.txt")
+	// Another sandbox has the volume as it is, not as the bucket has it.
+	if out := h.must("run", "--s3", place[:len(place)-len(":sync")], "--", "cat", "/work/d.txt"); out != "four" {
+		t.Errorf("beside another sandbox the file is %q", out)
+	}
+	h.must("sandbox", "rm", "--sync", "one")
+	s3.wait("work/d.txt", "four")
+	// An end that nobody asked for.
+	h.must("sandbox", "create", "--name", "short", "--timeout", "20s", "--s3", place)
+	h.must("sandbox", "exec", "short", "--", "sh", "-c", "printf five > /work/e.txt")
+	h.must("sandbox", "create", "--name", "greedy", "--memory", "64MiB", "--s3", "s3://"+s3.bucket+"/greedy:/work:init:sync")
+	_, _, _ = h.run("sandbox", "exec", "greedy", "--", "sh", "-c", "printf six > /work/f.txt; exec python3 -c 'x = bytearray(1 << 30)'")
+	s3.wait("greedy/f.txt", "six")
+	s3.wait("work/e.txt", "five")
+	// S3 is away at the end, and for the next server.
+	h.must("sandbox", "create", "--name", "two", "--s3", place)
+	h.must("sandbox", "exec", "two", "--", "sh", "-c", "printf seven > /work/g.txt")
+	two := get("two")
+	s3.stop()
+	if _, stderr, code := h.run("sandbox", "rm", "--sync", "two"); code != 0 || !strings.Contains(stderr, "tried again") {
+		t.Errorf("its end: %d, %s", code, stderr)
+	}
+	if two = get(two.ID); two.Status != "terminated" || two.S3.SyncError == "" {
+		t.Errorf("it is %s, %+v", two.Status, two.S3)
+	}
+	fails("could not be filled from S3", "sandbox", "create", "--s3", place)
+	h.must("down")
+	s3.start()
+	h.must("sandbox", "ls")
+	s3.wait("work/g.txt", "seven")
+	if out := h.must("run", "--s3", place, "--", "cat", "/work/g.txt"); out != "seven" {
+		t.Errorf("afterwards the file is %q", out)
+	}
+	if log := h.log(); strings.Contains(log, s3test.SecretKey) {
+		t.Error("the secret key is in the log")
+	}
+}
+
+func TestParseS3(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]api.S3{
+		"s3://b/p/q:/work":            {Bucket: "b", Prefix: "p/q", MountPath: "/work"},
+		"s3://b:/work:init":           {Bucket: "b", MountPath: "/work", Init: true},
+		"s3://b/p:/x:/work:sync:init": {Bucket: "b", Prefix: "p:/x", MountPath: "/work", Init: true, SyncOnTerminate: true},
+		"s3:/work:sync":               {MountPath: "/work", SyncOnTerminate: true},
+		"s3://b/init:/work:init:sync": {Bucket: "b", Prefix: "init", MountPath: "/work", Init: true, SyncOnTerminate: true},
+	} {
+		if got, err := parseS3(text, ""); err != nil || *got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"b:/work", "s3://b/p", "s3://:/work", "s3:work", "s3://", "s3:"} {
+		if got, err := parseS3(text, ""); err == nil {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+	if _, err := parseS3("", "aws"); err == nil {
+		t.Error("a secret for nothing")
+	}
+	if got, err := parseS3("", ""); got != nil || err != nil {
+		t.Errorf("nothing: %+v, %v", got, err)
+	}
+}

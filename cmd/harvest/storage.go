@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/storage"
+	"github.com/RelevanceAI/harvest/store"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// openStorage opens what brings volumes and S3 together, which goes on with what an earlier server could not send.
+func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) sandbox.Syncer {
+	a.storage = storage.New(storage.Options{
+		Secrets: a.secrets, State: filepath.Join(a.cfg.Data, "s3"), Place: place(a.cfg.S3), Store: db.Unsent(),
+		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {
+			return volume.Of(eng.Volumes(), account.Owner(owner)).Open(ctx, name)
+		},
+		Tell: func(t storage.Told) { a.events.Post(ctx, syncDrafts(t)...) },
+	})
+	a.storage.Start(ctx)
+	a.then("the syncs with S3", func(context.Context) error { a.storage.Stop(); return nil })
+	return syncer{a.storage}
+}
+
+// place is where volumes go that are sent nowhere else. Its credentials are a secret of who runs the server.
+func place(c config.S3) storage.Place {
+	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Account: personal, Secret: c.Secret}
+}
+
+// syncer does for sandboxes what the storage does.
+type syncer struct{ *storage.Manager }
+
+func job(j sandbox.S3Job) storage.Job {
+	return storage.Job{Sandbox: j.Sandbox, Account: j.Account, Volume: j.Volume, Where: storage.Where{Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret}}
+}
+
+// Check implements sandbox.Syncer, as do those below.
+func (s syncer) Check(ctx context.Context, j sandbox.S3Job) error {
+	return s.Manager.Check(ctx, job(j))
+}
+func (s syncer) Fill(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Fill(ctx, job(j)) }
+func (s syncer) Note(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Note(ctx, job(j)) }
+func (s syncer) Save(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Save(ctx, job(j)) }
+
+// The events of a sandbox's volume and S3.
+const (
+	eventSynced     = "volume.synced"
+	eventSyncFailed = "volume.sync_failed"
+)
+
+// toldFailures is how many files that could not be synchronised an event names: enough to see what is wrong, and small.
+const toldFailures = 100
+
+// syncedData is what these events carry.
+type syncedData struct {
+	SandboxID string           `json:"sandbox_id"`
+	Volume    string           `json:"volume"`
+	Place     string           `json:"place,omitempty"` // s3://bucket/prefix/
+	Direction string           `json:"direction"`       // "down" before a sandbox is ready, "up" when it ends
+	Files     int64            `json:"files"`
+	Bytes     int64            `json:"bytes"`
+	Updated   int64            `json:"updated"`
+	Skipped   int64            `json:"skipped"`
+	Failed    int64            `json:"failed"`
+	Duration  float64          `json:"duration_ms"`
+	Failures  []s3sync.Failure `json:"failures,omitempty"` // the first hundred
+	Reason    string           `json:"reason,omitempty"`   // of volume.sync_failed, with the two below
+	Remedy    string           `json:"remedy,omitempty"`
+	Retry     time.Time        `json:"retry_at,omitzero"`
+}
+
+// syncDrafts returns what became of a sync, in the streams of the sandbox and of its account.
+func syncDrafts(t storage.Told) []event.Draft {
+	st := t.Result.Stats
+	data := syncedData{SandboxID: t.Sandbox, Volume: t.Volume, Place: t.Result.Place, Direction: string(t.Direction), Files: st.Files, Bytes: st.Bytes, Updated: st.Updated,
+		Skipped: st.Skipped, Failed: st.Failed, Duration: float64(st.Duration.Microseconds()) / 1000, Failures: st.Failures[:min(len(st.Failures), toldFailures)], Retry: t.Retry}
+	kind := eventSynced
+	if t.Err != nil {
+		kind, data.Reason, data.Remedy = eventSyncFailed, errors.Message(t.Err), errors.RemedyOf(t.Err)
+	}
+	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account), Type: kind, Data: data}}
+}

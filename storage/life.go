@@ -1,0 +1,264 @@
+package storage
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/s3sync"
+)
+
+// Job is a sandbox's volume and its place in S3.
+type Job struct {
+	Sandbox string `json:"sandbox"` // its id
+	Account string `json:"-"`
+	Volume  string `json:"volume"`
+	Where
+}
+
+// Unsent is a job whose volume has yet to be sent.
+type Unsent struct {
+	Job
+	Since    time.Time `json:"since"`
+	Attempts int       `json:"attempts,omitempty"` // that failed
+	Next     time.Time `json:"next"`               // when it is tried again
+	Error    string    `json:"error,omitempty"`    // of the last attempt
+}
+
+// Store keeps what is unsent, by sandbox. Package store has one on SQLite.
+type Store interface {
+	// Put inserts or replaces.
+	Put(ctx context.Context, u Unsent) error
+	// List returns all, the oldest sandbox's first.
+	List(ctx context.Context) ([]Unsent, error)
+	// Delete removes a sandbox's, if there is one.
+	Delete(ctx context.Context, sandbox string) error
+}
+
+// Told is the outcome of a Fill or Save.
+type Told struct {
+	Job
+	Direction s3sync.Direction
+	Result    Result
+	Err       error     // nil if it succeeded, save for the files in Result.Stats.Failures
+	Retry     time.Time // when it is tried again; zero if it is not
+}
+
+const (
+	// lifePatience is how long a request to S3 is tried again while somebody waits for a sandbox.
+	lifePatience = 15 * time.Second
+	firstRetry   = 5 * time.Second // after a failure; doubled each time
+	longestRetry = time.Hour
+	retryAtOnce  = 4
+)
+
+// later is the part of a Manager that sends what could not be sent.
+type later struct {
+	tasks sync.WaitGroup
+	stop  context.CancelFunc
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	sending map[string]bool // guarded by mu; by sandbox
+}
+
+// Start begins to send what is unsent, until Stop.
+func (m *Manager) Start(ctx context.Context) {
+	ctx, m.later.stop = context.WithCancel(context.WithoutCancel(ctx))
+	m.later.wake, m.later.sending = make(chan struct{}, 1), map[string]bool{}
+	m.later.tasks.Go(func() { m.retry(ctx) })
+}
+
+// Stop ends what Start began, and waits for it. What is unsent stays written down.
+func (m *Manager) Stop() {
+	m.later.stop()
+	m.later.tasks.Wait()
+}
+
+// Check returns what is wrong with a job as far as it can be told without S3: no bucket, no secret, no credentials in it.
+func (m *Manager) Check(ctx context.Context, job Job) error {
+	b, err := m.bucket(ctx, job.Account, job.Volume, job.Where, false, patience)
+	if err != nil {
+		return err
+	}
+	b.Close()
+	return nil
+}
+
+// Fill copies what is in S3 into the volume. What sandboxes that had it before could not send goes there first: it is newer. It fails if
+// a single file does, so that nobody works with a part. An empty place is fine.
+func (m *Manager) Fill(ctx context.Context, job Job) error {
+	unsent, err := m.opts.Store.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, u := range unsent {
+		if u.Account != job.Account || u.Volume != job.Volume {
+			continue
+		}
+		if err := m.send(ctx, u); err != nil {
+			return errors.Explainf(err, errors.KindOf(err), "what the sandbox %s left could not be sent first: %s", u.Sandbox, errors.Message(err))
+		}
+	}
+	// Others may have written there: the list tells, not the manifest.
+	res, err := m.sync(ctx, job, s3sync.Options{Direction: s3sync.Down, List: true})
+	if st := res.Stats; err == nil && st.Failed > 0 {
+		first := st.Failures[0]
+		err = errors.Newf(errors.Unavailable, "%d files could not be copied, such as %.200q: %s", st.Failed, first.Path, first.Reason)
+		if first.Remedy != "" {
+			err = errors.Remedy(err, "%s", first.Remedy)
+		}
+	}
+	m.tell(Told{Job: job, Direction: s3sync.Down, Result: res, Err: err})
+	return err
+}
+
+// Note writes down that a volume has to be sent.
+func (m *Manager) Note(ctx context.Context, job Job) error {
+	now := time.Now().UTC()
+	return m.opts.Store.Put(context.WithoutCancel(ctx), Unsent{Job: job, Since: now, Next: now.Add(firstRetry)})
+}
+
+// Save does Note, and then copies the volume to S3, where nothing is deleted. After an error it is tried again until it succeeds or the
+// volume is deleted, also by later processes. Files that cannot be sent at all, such as sockets, are told of and are no error.
+func (m *Manager) Save(ctx context.Context, job Job) error {
+	now := time.Now().UTC()
+	u := Unsent{Job: job, Since: now, Next: now.Add(firstRetry)}
+	if err := m.opts.Store.Put(context.WithoutCancel(ctx), u); err != nil {
+		return err
+	}
+	return m.send(ctx, u)
+}
+
+// send sends what is unsent, and writes down what came of it.
+func (m *Manager) send(ctx context.Context, u Unsent) error {
+	m.mark(u.Sandbox, true)
+	defer m.mark(u.Sandbox, false)
+	res, err := m.sync(ctx, u.Job, s3sync.Options{Direction: s3sync.Up})
+	if err != nil && ctx.Err() != nil {
+		m.wake() // it is as it was
+		return errors.Stage(err, "s3 sync")
+	}
+	told := Told{Job: u.Job, Direction: s3sync.Up, Result: res, Err: err}
+	// What came of it must be known, whoever waits.
+	ctx = logf.With(context.WithoutCancel(ctx), "sandbox_id", u.Sandbox, "account", u.Account)
+	var noted error
+	switch {
+	case err == nil:
+		noted = m.opts.Store.Delete(ctx, u.Sandbox)
+		logf.Infof(ctx, "the volume %s was sent to %s: %s", u.Volume, res.Place, res.Stats)
+	case errors.Is(err, errNoVolume):
+		noted = m.opts.Store.Delete(ctx, u.Sandbox)
+		logf.Errorf(ctx, "the volume %s will not be sent to S3: it was deleted", u.Volume)
+	default:
+		pause := longestRetry
+		if u.Attempts < 10 {
+			pause = min(firstRetry<<u.Attempts, longestRetry)
+		}
+		u.Attempts++
+		u.Next, u.Error = time.Now().UTC().Add(pause), errors.Message(err)
+		told.Retry = u.Next
+		noted = m.opts.Store.Put(ctx, u)
+		logf.Warnf(ctx, "attempt %d to send the volume %s to S3, next in %s: %v", u.Attempts, u.Volume, pause, err)
+	}
+	if noted != nil {
+		logf.Errorf(ctx, "write down what came of sending the volume %s: %v", u.Volume, noted)
+	}
+	m.tell(told)
+	m.wake()
+	return errors.Stage(err, "s3 sync")
+}
+
+// errNoVolume is the volume of a job that is not there any more.
+var errNoVolume = errors.Newf(errors.NotFound, "the volume was deleted")
+
+func (m *Manager) sync(ctx context.Context, job Job, o s3sync.Options) (Result, error) {
+	vol, err := m.opts.Open(ctx, job.Account, job.Volume)
+	if errors.Is(err, errors.NotFound) {
+		return Result{}, errNoVolume
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	return m.syncVolume(ctx, job.Account, vol, Request{Where: job.Where, Sync: o, Wait: true, Patience: lifePatience})
+}
+
+func (m *Manager) tell(t Told) {
+	if m.opts.Tell != nil {
+		m.opts.Tell(t)
+	}
+}
+
+func (m *Manager) mark(sandbox string, sending bool) {
+	m.later.mu.Lock()
+	defer m.later.mu.Unlock()
+	if m.later.sending == nil { // without Start
+		m.later.sending = map[string]bool{}
+	}
+	if sending {
+		m.later.sending[sandbox] = true
+	} else {
+		delete(m.later.sending, sandbox)
+	}
+}
+
+func (m *Manager) isSending(sandbox string) bool {
+	m.later.mu.Lock()
+	defer m.later.mu.Unlock()
+	return m.later.sending[sandbox]
+}
+
+// wake has the loop look again at when something is due.
+func (m *Manager) wake() {
+	select {
+	case m.later.wake <- struct{}{}:
+	default:
+	}
+}
+
+// retry sends what is due, and at first everything: an earlier process may have ended long ago.
+func (m *Manager) retry(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for all := true; ; all = false {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.later.wake:
+		case <-timer.C:
+		}
+		timer.Reset(m.sendDue(ctx, all))
+	}
+}
+
+// sendDue sends what is due, and returns when to look again.
+func (m *Manager) sendDue(ctx context.Context, all bool) time.Duration {
+	unsent, err := m.opts.Store.List(ctx)
+	if err != nil && ctx.Err() == nil {
+		logf.Errorf(ctx, "read what has to be sent to S3: %v", err)
+	}
+	nap := longestRetry
+	if err != nil {
+		nap = time.Minute
+	}
+	var g errgroup.Group
+	g.SetLimit(retryAtOnce)
+	for _, u := range unsent {
+		switch wait := time.Until(u.Next); {
+		case m.isSending(u.Sandbox):
+		case wait > 0 && !all:
+			nap = min(nap, wait)
+		default:
+			g.Go(func() error {
+				_ = m.send(ctx, u) // which tells and logs
+				return nil
+			})
+		}
+	}
+	_ = g.Wait()
+	return nap
+}

@@ -1,0 +1,230 @@
+package storage
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// unsentStore is a Store in memory.
+type unsentStore struct {
+	mu  sync.Mutex
+	all map[string]Unsent // guarded by mu
+	bad error             // guarded by mu; what every call answers
+}
+
+func (s *unsentStore) Put(_ context.Context, u Unsent) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bad == nil {
+		s.all[u.Sandbox] = u
+	}
+	return s.bad
+}
+
+func (s *unsentStore) List(context.Context) ([]Unsent, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.all)), s.bad
+}
+
+func (s *unsentStore) Delete(_ context.Context, sandbox string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, sandbox)
+	return s.bad
+}
+
+// life is a home with what the volumes of sandboxes need, and with a proxy before S3 that can refuse everything.
+type life struct {
+	*home
+	store *unsentStore
+	away  atomic.Bool
+	told  chan Told
+	place Where
+}
+
+func newLife(t *testing.T) *life {
+	t.Helper()
+	l := &life{store: &unsentStore{all: map[string]Unsent{}}, told: make(chan Told, 1000)}
+	l.home = newHome(t, func(o *Options) {
+		behind, err := url.Parse(o.Place.Endpoint)
+		must(t, err)
+		proxy := httputil.NewSingleHostReverseProxy(behind)
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if l.away.Load() {
+				w.WriteHeader(http.StatusForbidden)
+				return
+			}
+			proxy.ServeHTTP(w, r)
+		})}
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(func() { server.Close() })
+		o.Place.Endpoint = "http://" + listener.Addr().String()
+		o.Store, o.Tell = l.store, func(told Told) { l.told <- told }
+		o.Open = func(ctx context.Context, _, name string) (volume.Volume, error) { return l.volumes.Open(ctx, name) }
+	})
+	l.set(t, "acme", DefaultSecret, s3test.SecretKey)
+	l.place = Where{Bucket: l.bucket, Prefix: "work"}
+	return l
+}
+
+func (l *life) job(sandbox, volume string) Job {
+	return Job{Sandbox: sandbox, Account: "acme", Volume: volume, Where: l.place}
+}
+
+func (l *life) unsent() int {
+	all, _ := l.store.List(context.Background())
+	return len(all)
+}
+
+// next returns what is told next.
+func (l *life) next(t *testing.T) Told {
+	t.Helper()
+	select {
+	case told := <-l.told:
+		return told
+	case <-time.After(3 * time.Minute):
+		t.Fatal("nothing is told")
+	}
+	return Told{}
+}
+
+// mission: 2.8, 3.1, 3.6, 5.4, D2
+func TestFillAndSave(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	from, to := l.volume(t, "from", "a", "b"), l.volume(t, "to")
+	must(t, l.Check(t.Context(), l.job("one", "from")))
+	must(t, l.Fill(t.Context(), l.job("one", "from"))) // empty
+	if told := l.next(t); told.Direction != s3sync.Down || told.Err != nil || told.Result.Stats.Files != 0 {
+		t.Errorf("an empty place: %+v", told)
+	}
+	must(t, syscall.Mkfifo(filepath.Join(dirOf(from), "pipe"), 0o600))
+	must(t, l.Save(t.Context(), l.job("one", "from")))
+	if told := l.next(t); told.Direction != s3sync.Up || told.Result.Stats.Files != 2 || told.Result.Stats.Failed != 1 || told.Sandbox != "one" {
+		t.Errorf("sent: %+v", told)
+	}
+	if l.unsent() != 0 {
+		t.Error("what was sent is still to be sent")
+	}
+	must(t, l.Fill(t.Context(), l.job("two", "to")))
+	if data, err := os.ReadFile(filepath.Join(dirOf(to), "a")); string(data) != "a" {
+		t.Errorf("filled: %q, %v", data, err)
+	}
+	// A part is no workspace.
+	damaged := filepath.Join(s3test.Dir(l.bucket), "work", "dir")
+	must(t, os.MkdirAll(damaged, 0o755))
+	must(t, os.WriteFile(filepath.Join(damaged, "x"), []byte("new"), 0o644))
+	must(t, os.WriteFile(filepath.Join(dirOf(to), "dir"), nil, 0o644))
+	_ = l.next(t)
+	if err := l.Fill(t.Context(), l.job("two", "to")); err != nil && !strings.Contains(errors.Message(err), "could not be copied") {
+		t.Errorf("a file in the way: %v", err)
+	}
+	if err := l.Check(t.Context(), Job{Account: "nobody", Volume: "from", Where: l.place}); !errors.Is(err, errors.NotFound) {
+		t.Errorf("without a secret: %v", err)
+	}
+	if err := l.Fill(t.Context(), l.job("two", "none")); !errors.Is(err, errors.NotFound) {
+		t.Errorf("without a volume: %v", err)
+	}
+}
+
+// What cannot be sent is tried again, by a later process too, and before the volume is filled again.
+// mission: 5.4, 5.5, A8
+func TestSendLater(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	vol := l.volume(t, "data", "a")
+	l.away.Store(true)
+	job := l.job("one", "data")
+	err := l.Save(t.Context(), job)
+	if err == nil || errors.StageOf(err) != "s3 sync" {
+		t.Errorf("while S3 refuses: %v", err)
+	}
+	if told := l.next(t); told.Err == nil || told.Retry.IsZero() || l.unsent() != 1 {
+		t.Errorf("while S3 refuses: %+v", told)
+	}
+	if err := l.Fill(t.Context(), l.job("two", "data")); err == nil || !strings.Contains(errors.Message(err), "the sandbox one left") {
+		t.Errorf("filled over what is unsent: %v", err)
+	}
+	_ = l.next(t)
+	// The first look of a process is for everything, then again and again.
+	l.Start(t.Context())
+	if told := l.next(t); told.Err == nil {
+		t.Errorf("the first attempt of a process: %+v", told)
+	}
+	l.away.Store(false)
+	for told := l.next(t); told.Err != nil; told = l.next(t) {
+	}
+	l.Stop()
+	if data, err := os.ReadFile(filepath.Join(s3test.Dir(l.bucket), "work", "a")); string(data) != "a" || l.unsent() != 0 {
+		t.Errorf("sent: %q, %v; %d are unsent", data, err, l.unsent())
+	}
+	// What is unsent goes first, so that it is not lost.
+	must(t, os.WriteFile(filepath.Join(dirOf(vol), "a"), []byte("newer"), 0o644))
+	must(t, l.Note(t.Context(), job))
+	must(t, l.Fill(t.Context(), l.job("two", "data")))
+	if data, _ := os.ReadFile(filepath.Join(dirOf(vol), "a")); string(data) != "newer" || l.unsent() != 0 {
+		t.Errorf("filled: %q, %d are unsent", data, l.unsent())
+	}
+	// The end of a process changes nothing about what is unsent.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Save(ctx, job); err == nil || l.unsent() != 1 {
+		t.Errorf("canceled: %v, %d are unsent", err, l.unsent())
+	}
+	// A volume that somebody deleted is not waited for.
+	must(t, l.volumes.Delete(t.Context(), "data"))
+	if err := l.Save(t.Context(), job); !errors.Is(err, errors.NotFound) || l.unsent() != 0 {
+		t.Errorf("a volume that is gone: %v, %d are unsent", err, l.unsent())
+	}
+	l.store.bad = errors.Errorf("planned")
+	for what, err := range map[string]error{"Note": l.Note(t.Context(), job), "Save": l.Save(t.Context(), job), "Fill": l.Fill(t.Context(), job)} {
+		if err == nil {
+			t.Errorf("%s without records succeeded", what)
+		}
+	}
+	if nap := l.sendDue(t.Context(), true); nap != time.Minute {
+		t.Errorf("without records it looks again after %s", nap)
+	}
+}
+
+// Of two syncs of a volume one waits for the other.
+func TestSyncsTakeTurns(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	vol := l.volume(t, "data", "a")
+	_, release, err := l.hold(t.Context(), vol, false)
+	must(t, err)
+	if _, _, err := l.hold(t.Context(), vol, false); !errors.Is(err, errors.Conflict) {
+		t.Errorf("at the same time: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := l.hold(ctx, vol, true); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody waits: %v", err)
+	}
+	done := make(chan error)
+	go func() { done <- l.Save(t.Context(), l.job("one", "data")) }()
+	release()
+	must(t, <-done)
+}
