@@ -219,7 +219,7 @@ func TestSignIn(t *testing.T) {
 	s := w.stranger()
 	resp, _ := s.do("GET", "/sign-in?token="+token, "")
 	cookies := resp.Cookies()
-	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/" || len(cookies) != 1 {
+	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "./" || len(cookies) != 1 {
 		t.Fatalf("sign in: %s %v", resp.Status, cookies)
 	}
 	c := cookies[0]

@@ -121,7 +121,8 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.setCookie(w, r, secret.Reveal(), expires)
 	w.Header().Set("Referrer-Policy", "no-referrer")
-	http.Redirect(w, r, "/", http.StatusSeeOther)
+	w.Header().Set("Location", "./") // not "/": there may be a proxy that has us below a path
+	w.WriteHeader(http.StatusSeeOther)
 	return nil
 }
 

@@ -79,7 +79,7 @@ func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.setCookie(w, r, secret.Reveal(), expires)
 	// A redirect would still be a request that began elsewhere, which the cookie does not go with; a page of ours begins a new one.
-	return sendPage(w, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>Harvest</title><p>Signed in. <a href="/">Go on</a>.</p></html>`))
+	return sendPage(w, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=../../"><title>Harvest</title><p>Signed in. <a href="../../">Go on</a>.</p></html>`))
 }
 
 func (s *Server) setAttempt(w http.ResponseWriter, r *http.Request, value string, expires time.Time) {

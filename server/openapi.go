@@ -297,16 +297,6 @@ func (rt route) doc() docRoute {
 	return d
 }
 
-// home says what this is.
-func (s *Server) home(w http.ResponseWriter, _ *http.Request) error {
-	signIn := ""
-	if s.opts.OIDC != nil {
-		signIn = `<p><a href="` + api.SignInOIDC + `">Sign in</a></p>`
-	}
-	return sendPage(w, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><title>Harvest</title>`+
-		`<body style="font:16px/1.5 system-ui,sans-serif;max-width:40rem;margin:2rem auto"><h1>Harvest</h1><p>The server runs. What it can do: <a href="/docs">/docs</a>.</p>`+signIn+`</body></html>`))
-}
-
 // sendPage answers with a page of ours, which loads nothing from elsewhere and stands in nobody's frame.
 func sendPage(w http.ResponseWriter, page []byte) error {
 	h := w.Header()

@@ -148,7 +148,8 @@ func (s *Server) router() http.Handler {
 	for _, rt := range s.routes() {
 		mux.Handle(rt.method+" "+rt.path, s.handle(s.guarded(rt)))
 	}
-	mux.Handle("GET /{$}", s.handle(s.home))
+	mux.Handle("GET /{$}", s.handle(s.page))
+	mux.Handle("GET /ui/{file...}", s.handle(s.page))
 	mux.Handle("/", s.handle(s.unknown))
 	return mux
 }

@@ -1,0 +1,153 @@
+// The parts of a conversation: messages, tool calls, questions, as elements that events fill.
+
+import { call } from './api.js';
+import { edits } from './diff.js';
+import { button, copyButton, h, ms, problemBox } from './dom.js';
+import { markdown } from './markdown.js';
+
+export function userMessage(prompt) {
+  return h('article', { class: 'message user', 'aria-label': 'You' }, h('div', { class: 'text' }, prompt));
+}
+
+// Message is what the agent says. Pieces are drawn once per frame, and a long text less often.
+export class Message {
+  constructor(thinking, drawn) {
+    this.text = '';
+    this.drawn = drawn;
+    this.body = h('div', { class: 'text' });
+    this.el = thinking
+      ? h('details', { class: 'message thought' }, h('summary', null, 'Thoughts'), this.body)
+      : h('article', { class: 'message agent', 'aria-label': 'Agent' }, this.body);
+  }
+
+  add(piece) {
+    this.text += piece;
+    if (this.due) return;
+    this.due = true;
+    const draw = () => {
+      this.due = false;
+      if (!this.complete) this.draw();
+    };
+    if (this.text.length > 20_000) setTimeout(draw, 250);
+    else requestAnimationFrame(draw);
+  }
+
+  finish(text) {
+    this.text = text ?? this.text;
+    this.complete = true;
+    this.draw();
+  }
+
+  draw() {
+    this.body.replaceChildren(markdown(this.text, this.complete));
+    this.el.classList.toggle('streaming', !this.complete);
+    this.drawn();
+  }
+}
+
+const about = (input) => {
+  if (typeof input !== 'object' || input === null) return input ? String(input) : '';
+  const known = input.command ?? input.file_path ?? input.filePath ?? input.path ?? input.pattern ?? input.url ?? input.query ?? input.description;
+  return typeof known === 'string' ? known : JSON.stringify(input);
+};
+
+// folded is how many lines of output are shown at once.
+const folded = 12;
+
+// Tool is a card for a tool call.
+export class Tool {
+  constructor(e) {
+    this.began = performance.now();
+    this.tool = e.tool ?? 'Tool';
+    const brief = about(e.input);
+    this.state = h('span', { class: 'state' }, 'running');
+    this.output = h('pre', { class: 'output', tabindex: '0', 'aria-label': 'Output', hidden: true });
+    this.more = button('', () => {
+      this.all = !this.all;
+      this.draw();
+    }, { class: 'small', hidden: true });
+    this.notes = h('div', { class: 'notes' });
+    this.changes = edits(this.tool, e.input);
+    const input = this.changes.length > 0 ? this.changes : brief.includes('\n') || brief.length > 80 ? [h('pre', { tabindex: '0' }, brief)] : [];
+    this.el = h('details', { class: 'tool running', open: this.changes.length > 0 },
+      h('summary', null, h('b', null, this.tool), h('code', null, brief.split('\n')[0].slice(0, 200)), this.state),
+      h('div', { class: 'body' }, input, this.output, this.more, this.notes));
+    this.text = '';
+  }
+
+  add(text) {
+    this.text += text;
+    this.el.open = true;
+    this.draw();
+  }
+
+  finish(e) {
+    const was = this.text;
+    this.text = e.text ?? was;
+    if (this.changes.length > 0 && !e.failed) this.text = '';
+    const code = /exit (?:status|code):? (\d+)/i.exec(this.text)?.[1];
+    const word = e.denied ? 'not allowed' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
+    this.state.textContent = `${word} · ${ms(performance.now() - this.began)}`;
+    if (this.old) this.state.textContent = word; // it ran before this page was there
+    this.el.classList.remove('running');
+    this.el.classList.toggle('failed', Boolean(e.failed));
+    this.el.open = Boolean(e.failed) || this.changes.length > 0 || this.isCommand();
+    this.draw();
+  }
+
+  isCommand() { return /^(bash|shell|exec)$/i.test(this.tool); }
+
+  draw() {
+    const lines = this.text.replace(/\n$/, '').split('\n');
+    const long = lines.length > folded;
+    this.output.hidden = this.text === '';
+    this.output.textContent = long && !this.all ? lines.slice(-folded).join('\n') : lines.join('\n');
+    this.more.hidden = !long;
+    this.more.textContent = this.all ? 'Show the end only' : `Show all ${lines.length} lines`;
+    if (this.text !== '' && !this.copy) {
+      this.copy = copyButton(() => this.text, this.output);
+      this.more.after(this.copy);
+    }
+  }
+
+  note(text) { this.notes.append(h('small', null, text)); }
+}
+
+// question is a form for what the agent asks: questions with choices, or whether a tool may run.
+export function question(session, e) {
+  const form = h('form', { class: 'question', 'aria-label': 'The agent asks' });
+  const error = h('div');
+  const send = async (body) => {
+    for (const b of form.querySelectorAll('button, input, textarea')) b.disabled = true;
+    try {
+      await call('POST', `v1/sessions/${session}/answers/${encodeURIComponent(e.id)}`, body);
+    } catch (p) {
+      error.replaceChildren(problemBox(p));
+      for (const b of form.querySelectorAll('button, input, textarea')) b.disabled = false;
+    }
+  };
+  const row = h('div', { class: 'row' });
+  if (e.questions?.length) {
+    const asked = e.questions.map((q, n) => {
+      const own = h('input', { type: 'text', 'aria-label': `Another answer to: ${q.text}`, placeholder: q.options?.length ? 'Another answer' : 'Your answer', autocomplete: 'off' });
+      const choices = (q.options ?? []).map((o) => h('input', { type: q.multiple ? 'checkbox' : 'radio', name: `q${n}`, value: o.label }));
+      form.append(h('fieldset', null, h('legend', null, q.text),
+        choices.map((c, i) => h('label', { class: 'choice' }, c, h('span', null, q.options[i].label, q.options[i].description && h('small', null, ` ${q.options[i].description}`)))), own));
+      return () => [q.text, own.value.trim() || choices.filter((c) => c.checked).map((c) => c.value).join(', ')];
+    });
+    form.addEventListener('submit', (event) => {
+      event.preventDefault();
+      const answers = Object.fromEntries(asked.map((get) => get()));
+      if (Object.values(answers).some((a) => a === '')) error.replaceChildren(h('p', { role: 'alert' }, 'Choose or write an answer to each question.'));
+      else send({ allow: true, answers });
+    });
+    row.append(h('button', { type: 'submit', class: 'primary' }, 'Answer'), button('No answer', () => send({ allow: false, message: 'the person gave no answer' })));
+  } else {
+    form.append(h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input)));
+    form.addEventListener('submit', (event) => event.preventDefault());
+    row.append(button('Allow', () => send({ allow: true }), { class: 'primary' }), button('Allow always', () => send({ allow: true, always: true })),
+      button('Deny', () => send({ allow: false, message: 'the person said no' })));
+  }
+  form.append(error, row);
+  return form;
+}

@@ -1,0 +1,54 @@
+// Package web holds Harvest's page: plain HTML, CSS and JavaScript modules, as they are here, without a build step. Package server serves
+// them. What stands below vendor is of others: vendor/CHECKSUMS tells which version of what, and by which licence.
+package web
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"path"
+	"sync"
+)
+
+//go:embed index.html icon.svg style.css *.js vendor
+var files embed.FS
+
+// Index is the name of the page itself.
+const Index = "index.html"
+
+// Policy is the Content-Security-Policy with which the page must be served. Only our own files are loaded, nothing inline runs, and what is
+// made into HTML has to come from the sanitiser (https://www.w3.org/TR/trusted-types/).
+const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; " +
+	"base-uri 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
+
+// File is one of the page's files.
+type File struct {
+	Data []byte
+	Type string // its media type
+	Tag  string // an ETag: other contents have another one
+}
+
+// types are the media types by extension. Those that the machine knows may be others.
+var types = map[string]string{
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+}
+
+var tags sync.Map // of files, by name
+
+// Open returns the file of a name, such as "app.js" or "vendor/marked.js"; false if there is none.
+func Open(name string) (File, bool) {
+	data, err := files.ReadFile(name)
+	if err != nil {
+		return File{}, false
+	}
+	kind, ok := types[path.Ext(name)]
+	if !ok {
+		kind = "text/plain; charset=utf-8"
+	}
+	tag, ok := tags.Load(name)
+	if !ok {
+		sum := sha256.Sum256(data)
+		tag, _ = tags.LoadOrStore(name, `"`+hex.EncodeToString(sum[:12])+`"`)
+	}
+	return File{Data: data, Type: kind, Tag: tag.(string)}, true
+}
