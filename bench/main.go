@@ -41,6 +41,7 @@ var rows = []row{
 	{"P13", "image build: a Dockerfile of two RUNs and two COPYs on the base image", benchBuild},
 	{"net", "the way through the gateway to a server of this machine", benchNetwork},
 	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
+	{"P9", "a volume to S3 and back: 15,000 files, nothing changed, 1 % changed, one large file", benchSync},
 	{"P10", "events: 1,000 a second on one stream, from Publish until 500 clients have them over HTTP; connections cut, two restarts", benchEvents},
 	{"P14", "GET /v1/sandboxes with 10,000 records and 100 sandboxes, from 16 connections", benchList},
 	{"abuse", "a fork bomb, a memory bomb and a disk filler in one sandbox; `true` in another one", benchAbuse},
@@ -68,7 +69,10 @@ func main() {
 	gvisor.Main() // the engine starts this program again as its helpers
 	logf.Setup(os.Stderr, errorLevel, false)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	helper, err := playRole(ctx, os.Args[1:])
+	if !helper {
+		err = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	}
 	stop()
 	switch {
 	case errors.Is(err, flag.ErrHelp):

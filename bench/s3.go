@@ -1,0 +1,419 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server"
+	"github.com/RelevanceAI/harvest/s3sync"
+)
+
+// rclone is the peer of P9: the usual tool for files in S3, with flags that keep modes and links as Harvest does.
+const rclone = "rclone"
+
+// This program is also the server and the client of P9, each in a process of its own, since both are measured as such.
+const (
+	roleServer = "s3-server" // and its directory and address
+	roleClient = "s3-client" // and a syncing
+)
+
+// Credentials of the server.
+const (
+	s3Key    = "AKIABENCHBENCHBENCHB"
+	s3Secret = "the-secret-key-of-the-benchmark"
+	s3Bucket = "bench"
+)
+
+// The tree of P9: as many files as a source tree has, most of them small.
+const (
+	syncFiles   = 15_000
+	syncDirs    = 1_500
+	syncChanged = syncFiles / 100
+	largeSize   = 4 << 30
+)
+
+// syncing is what a client shall do.
+type syncing struct {
+	Dir, State, Endpoint, Prefix string
+	Direction                    s3sync.Direction
+}
+
+// playRole does what a process of P9 does, and reports whether this is one.
+func playRole(ctx context.Context, args []string) (bool, error) {
+	switch {
+	case len(args) == 3 && args[0] == roleServer:
+		return true, s3server.Serve(ctx, s3server.Config{Dir: args[1], Address: args[2], AccessKey: s3Key, SecretKey: s3Secret})
+	case len(args) == 2 && args[0] == roleClient:
+		var s syncing
+		if err := json.Unmarshal([]byte(args[1]), &s); err != nil {
+			return true, errors.Wrapf(err, "read what to do")
+		}
+		return true, s.run(ctx)
+	}
+	return false, nil
+}
+
+func (s syncing) run(ctx context.Context) error {
+	b, err := s3sync.Open(ctx, s3sync.Location{Bucket: s3Bucket, Prefix: s.Prefix, Region: "us-east-1", Endpoint: s.Endpoint, PathStyle: true,
+		Credentials: s3sync.Credentials{AccessKeyID: s3Key, SecretAccessKey: s3Secret}})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	t, err := s3sync.OpenTree(s.Dir)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	stats, err := s3sync.Sync(ctx, t, b, s3sync.Options{Direction: s.Direction, State: s.State, Owners: true, Mirror: true})
+	if err == nil && stats.Failed > 0 {
+		err = errors.Errorf("%s: %s", stats, stats.Failures[0].Reason)
+	}
+	return err
+}
+
+// syncer measures both clients on the same server.
+type syncer struct {
+	dir      string
+	endpoint string
+	server   *exec.Cmd
+	program  string // this one; as /proc/self/exe it would be gVisor
+	rclone   string
+	round    int // makes each directory and prefix new: files made where others were just removed are slow to make on ext4
+}
+
+// sender is one of both on its own copy of the tree.
+type sender struct {
+	*syncer
+	name   string
+	prefix string // of what went up last
+	source string
+}
+
+// P9
+func benchSync(ctx context.Context, l *lab, r *recorder) (err error) {
+	s := &syncer{dir: filepath.Join(l.dir, "s3")}
+	defer s.stop()
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	files, large := syncFiles, int64(largeSize)
+	if l.opts.short {
+		files, large = syncFiles/100, 64<<20
+	}
+	if room := free(l.dir); room < 8*large { // both copies there, on the server, and back
+		large = max(64<<20, room/8>>20<<20)
+		r.note("the large file has %d MiB: the disk has no room for more", large>>20)
+	}
+	clients := []*sender{{syncer: s, name: harvest}}
+	if s.rclone, err = findRclone(ctx); err != nil {
+		r.missing(rclone, err)
+	} else {
+		clients = append(clients, &sender{syncer: s, name: rclone})
+	}
+	for _, c := range clients {
+		c.source = filepath.Join(s.dir, "tree-"+c.name)
+		if err := plant(c.source, files); err != nil {
+			return err
+		}
+	}
+	n := r.count(1, 3)
+	for _, row := range []struct {
+		name      string
+		wall, cpu float64 // at most so much of the peer's
+		run       func(*sender, context.Context) (sample, error)
+	}{
+		{"tree up", 0.5, 0.4, (*sender).up},
+		{"nothing changed", 0.05, 0, (*sender).again},
+		{"1 % changed", 0.1, 0, (*sender).changed},
+		{"tree down", 0.3, 0, (*sender).down},
+	} {
+		if err := r.syncs(ctx, n, row.name, row.wall, row.cpu, clients, row.run); err != nil {
+			return err
+		}
+	}
+	name := fmt.Sprintf("one file of %d MiB, ", large>>20)
+	for _, c := range clients {
+		c.source = filepath.Join(s.dir, "large-"+c.name)
+		if err := fill(c.source, large); err != nil {
+			return err
+		}
+	}
+	if err := r.syncs(ctx, r.count(1, 2), name+"up", 0.6, 0, clients, (*sender).up); err != nil {
+		return err
+	}
+	return r.syncs(ctx, r.count(1, 2), name+"down", 0.6, 0, clients, (*sender).down)
+}
+
+// syncs measures one kind of sync.
+func (r *recorder) syncs(ctx context.Context, n int, name string, wallAim, cpuAim float64, clients []*sender, run func(*sender, context.Context) (sample, error)) error {
+	wall, cpu, rss := r.measure(name+", wall", "s"), r.measure(name+", CPU", "s"), r.measure(name+", peak RSS", "MiB")
+	wall.Aim, rss.Aim = &Aim{Peer: rclone, AtMost: wallAim}, &Aim{AtMost: 160}
+	if cpuAim > 0 {
+		cpu.Aim = &Aim{Peer: rclone, AtMost: cpuAim}
+	}
+	var sides []side
+	for _, c := range clients {
+		sides = append(sides, side{c.name, func(ctx context.Context) (sample, error) {
+			got, err := run(c, ctx)
+			if err != nil {
+				return nil, err
+			}
+			return sample{wall.Name: got["wall"], cpu.Name: got["cpu"], rss.Name: got["rss"]}, nil
+		}})
+	}
+	return r.turns(ctx, n, []*Measure{wall, cpu, rss}, sides...)
+}
+
+func (s *syncer) next(what string) string {
+	s.round++
+	return what + strconv.Itoa(s.round)
+}
+
+func (c *sender) state() string { return filepath.Join(c.dir, "state-"+c.name) }
+
+// up sends the whole tree to a new prefix.
+func (c *sender) up(ctx context.Context) (sample, error) {
+	c.prefix = c.next(c.name)
+	return c.sync(ctx, c.source, s3sync.Up)
+}
+
+// again sends what has not changed since.
+func (c *sender) again(ctx context.Context) (sample, error) { return c.sync(ctx, c.source, s3sync.Up) }
+
+// changed writes one file of a hundred anew, in place, and sends the tree.
+func (c *sender) changed(ctx context.Context) (sample, error) {
+	c.round++
+	i := 0
+	err := filepath.WalkDir(c.source, func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		if i++; i%(syncFiles/syncChanged) != 0 {
+			return nil
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt([]byte(strconv.Itoa(c.round)), 0)
+		return errors.Join(err, f.Close())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.sync(ctx, c.source, s3sync.Up)
+}
+
+// down restores into a new directory.
+func (c *sender) down(ctx context.Context) (sample, error) {
+	dir := filepath.Join(c.dir, c.next("back"))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	got, err := c.sync(ctx, dir, s3sync.Down)
+	if err != nil {
+		return nil, err
+	}
+	return got, sameSize(c.source, dir)
+}
+
+// sync runs a client to its end, and measures its process.
+func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Direction) (sample, error) {
+	var cmd *exec.Cmd
+	if c.name == harvest {
+		state := c.state()
+		if direction == s3sync.Down {
+			state += strconv.Itoa(c.round) // as a machine that has never had it
+		}
+		spec, err := json.Marshal(syncing{Dir: dir, State: state, Endpoint: c.endpoint, Prefix: c.prefix, Direction: direction})
+		if err != nil {
+			return nil, err
+		}
+		cmd = exec.CommandContext(ctx, c.program, roleClient, string(spec))
+	} else {
+		from, to := dir, "s3:"+s3Bucket+"/"+c.prefix
+		if direction == s3sync.Down {
+			from, to = to, from
+		}
+		cmd = exec.CommandContext(ctx, c.rclone, "sync", "--config=", "--metadata", "--links", "--transfers", "64", "--checkers", "64", from, to)
+		cmd.Env = append(os.Environ(), "RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other", "RCLONE_CONFIG_S3_ENDPOINT="+c.endpoint,
+			"RCLONE_CONFIG_S3_REGION=us-east-1", "RCLONE_CONFIG_S3_ACCESS_KEY_ID="+s3Key, "RCLONE_CONFIG_S3_SECRET_ACCESS_KEY="+s3Secret, "RCLONE_S3_NO_CHECK_BUCKET=true")
+	}
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	begin := time.Now()
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Wrapf(err, "start a client")
+	}
+	ended := make(chan struct{})
+	peak := make(chan int64, 1)
+	go func() { peak <- peakOf(cmd.Process.Pid, ended) }()
+	err := cmd.Wait()
+	wall := time.Since(begin)
+	close(ended)
+	rss := <-peak
+	if err != nil {
+		return nil, errors.Errorf("%s: %v: %.300s", c.name, err, output.String())
+	}
+	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return sample{"wall": wall.Seconds(), "cpu": cpu.Seconds(), "rss": float64(rss) / (1 << 20)}, nil
+}
+
+// peakOf looks at a process's peak memory every few milliseconds until it has ended. What wait says would include this program's own.
+func peakOf(pid int, ended <-chan struct{}) int64 {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	most := int64(0)
+	for {
+		if n, err := memoryOf(pid, "status", "VmHWM"); err == nil {
+			most = max(most, n)
+		}
+		select {
+		case <-ended:
+			return most
+		case <-tick.C:
+		}
+	}
+}
+
+// start serves an empty bucket.
+func (s *syncer) start(ctx context.Context) (err error) {
+	if s.program, err = os.Executable(); err != nil {
+		return errors.Wrapf(err, "find this program")
+	}
+	files := filepath.Join(s.dir, "server")
+	if err := os.MkdirAll(filepath.Join(files, s3Bucket), 0o755); err != nil {
+		return err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	address := l.Addr().String()
+	l.Close()
+	s.endpoint = "http://" + address
+	s.server = exec.CommandContext(ctx, s.program, roleServer, files, address)
+	s.server.SysProcAttr, s.server.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, os.Stderr
+	if err := s.server.Start(); err != nil {
+		return errors.Wrapf(err, "start the S3")
+	}
+	for range 600 {
+		if c, err := new(net.Dialer).DialContext(ctx, "tcp", address); err == nil {
+			return c.Close()
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return errors.Errorf("the S3 does not answer")
+}
+
+func (s *syncer) stop() {
+	if s.server != nil && s.server.Process != nil {
+		_ = s.server.Process.Kill()
+		_ = s.server.Wait()
+	}
+}
+
+// findRclone builds the version of rclone that the module of peers names, unless Go has it from before.
+func findRclone(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "-C", "internal/peers/rclone", "tool", "-n", rclone).Output()
+	if err != nil {
+		return "", errors.Errorf("it cannot be built; bench must run in the repository: %v", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+func free(dir string) int64 {
+	var st syscall.Statfs_t
+	if syscall.Statfs(dir, &st) != nil {
+		return 0
+	}
+	return int64(st.Bavail) * st.Bsize
+}
+
+// plant makes a tree of n files: three of four below 4 KiB, few up to 1 MiB, together about 15 KiB each.
+func plant(dir string, n int) error {
+	random := rand.New(rand.NewPCG(9, 9))
+	chunk := make([]byte, 1<<20)
+	for i := range chunk {
+		chunk[i] = byte(random.Uint32())
+	}
+	for i := range n {
+		at := filepath.Join(dir, fmt.Sprintf("d%02d/e%02d", i%syncDirs%40, i%syncDirs/40), fmt.Sprintf("file%05d", i))
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		size := 16 + random.IntN(4<<10)
+		switch {
+		case i%150 == 0:
+			size = 256<<10 + random.IntN(768<<10)
+		case i%4 == 0:
+			size = 4<<10 + random.IntN(60<<10)
+		}
+		if err := os.WriteFile(at, chunk[:size], 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill makes a directory with one file, without holes.
+func fill(dir string, size int64) (err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, "large"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	source := rand.NewChaCha8([32]byte{9})
+	chunk := make([]byte, 1<<20)
+	for at := int64(0); at < size; at += int64(len(chunk)) {
+		_, _ = source.Read(chunk)
+		if _, err := f.Write(chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameSize fails unless both trees have as many files and bytes.
+func sameSize(a, b string) error {
+	count := func(dir string) (files, size int64, err error) {
+		err = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil {
+				files, size = files+1, size+info.Size()
+			}
+			return err
+		})
+		return files, size, err
+	}
+	af, as, aerr := count(a)
+	bf, bs, berr := count(b)
+	if err := errors.Join(aerr, berr); err != nil {
+		return err
+	}
+	if af != bf || as != bs {
+		return errors.Errorf("%d files of %d bytes came back, not %d of %d", bf, bs, af, as)
+	}
+	return nil
+}
