@@ -229,8 +229,8 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	f.mu.Unlock()
 	if running {
 		f.captureEnd(ctx, e, box) // some engines keep the files for it when memory runs out
+		f.noteEnd(ctx, e)
 	}
-	f.noteEnd(ctx, e)
 	events := []EventType{EventFailed}
 	if end.OutOfMemory {
 		events = []EventType{EventOOM, EventFailed}

@@ -487,6 +487,15 @@ func (v stubVolumes) Create(ctx context.Context, name string) (volume.Volume, er
 	return nil, nil
 }
 
+func (v stubVolumes) Open(_ context.Context, name string) (volume.Volume, error) {
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	if !v.s.volumes[name] {
+		return nil, errors.Newf(errors.NotFound, "there is no volume %s", name)
+	}
+	return nil, nil
+}
+
 func (v stubVolumes) List(ctx context.Context) (all []volume.Info, err error) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()

@@ -1,0 +1,200 @@
+package sandbox_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// s3Stub notes what it is asked.
+type s3Stub struct {
+	mu    sync.Mutex
+	calls []string          // guarded by mu, like the rest
+	fails map[string]error  // by call
+	hooks map[string]func() // by call
+}
+
+func (s *s3Stub) call(name string, j sandbox.S3Job) error {
+	s.mu.Lock()
+	s.calls = append(s.calls, name+" "+j.Account+"/"+j.Bucket+"/"+j.Prefix)
+	err, hook := s.fails[name], s.hooks[name]
+	s.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	return err
+}
+
+func (s *s3Stub) Check(_ context.Context, j sandbox.S3Job) error { return s.call("check", j) }
+func (s *s3Stub) Fill(_ context.Context, j sandbox.S3Job) error  { return s.call("fill", j) }
+func (s *s3Stub) Note(_ context.Context, j sandbox.S3Job) error  { return s.call("note", j) }
+func (s *s3Stub) Save(_ context.Context, j sandbox.S3Job) error  { return s.call("save", j) }
+
+// asked returns the calls since the last time, in one word each.
+func (s *s3Stub) asked() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var words []string
+	for _, c := range s.calls {
+		word, _, _ := strings.Cut(c, " ")
+		words = append(words, word)
+	}
+	s.calls = nil
+	return strings.Join(words, " ")
+}
+
+func s3World() (*world, *s3Stub) {
+	w, s := newWorld(), &s3Stub{fails: map[string]error{}, hooks: map[string]func(){}}
+	w.opts.S3 = s
+	return w, s
+}
+
+func s3Request(init, end bool) sandbox.Request {
+	return sandbox.Request{S3: &sandbox.S3{Bucket: "files", Prefix: "work", MountPath: "/work", Init: init, SyncOnTerminate: end}}
+}
+
+// mission: 1.3, 2.8, 3.1, 3.4, 5.4, 5.5, 5.6
+func TestS3InTheLifeOfASandbox(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, s3 := s3World()
+		f := w.open(t)
+		want := func(when, calls string) {
+			t.Helper()
+			synctest.Wait()
+			if got := s3.asked(); got != calls {
+				t.Errorf("%s: %q, want %q", when, got, calls)
+			}
+		}
+		destroy := func(sb sandbox.Sandbox) sandbox.Sandbox {
+			t.Helper()
+			if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+				t.Fatal(err)
+			}
+			return get(t, f, sb.ID)
+		}
+		// A fill that fails leaves nothing.
+		s3.fails["fill"] = errors.Newf(errors.Unavailable, "S3 is away")
+		_, err := f.Create(t.Context(), account, s3Request(true, true))
+		wantError(t, err, errors.Unavailable, "could not be filled from S3: S3 is away", "s3 init")
+		if len(w.volumes) != 0 {
+			t.Errorf("it left the volumes %v", w.volumes)
+		}
+		delete(s3.fails, "fill")
+		want("a fill that fails", "check fill")
+		s3.fails["check"] = errors.Newf(errors.NotFound, "there is no secret")
+		_, err = f.Create(t.Context(), account, s3Request(true, true))
+		wantError(t, err, errors.NotFound, "no secret", "s3")
+		delete(s3.fails, "check")
+		want("no secret", "check")
+		// Before it is ready, and not again while another has it.
+		sb := create(t, f, s3Request(true, true))
+		if sb.S3 == nil || !strings.HasPrefix(sb.S3.Volume, "s3-files-") || sb.Volumes[0].Name != sb.S3.Volume || w.specs[0].Mounts[0].Path != "/work" {
+			t.Errorf("it is %+v", sb)
+		}
+		want("created", "check fill")
+		beside := create(t, f, s3Request(true, false))
+		if beside.S3.Volume != sb.S3.Volume {
+			t.Errorf("the same place has the volumes %s and %s", sb.S3.Volume, beside.S3.Volume)
+		}
+		want("beside it", "check")
+		destroy(beside)
+		want("the end of one that does not ask for it", "")
+		// The end, on request and not.
+		if err := f.SyncOnEnd(t.Context(), account, sb.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		destroy(sb)
+		want("its end, with sync=false", "")
+		sb = create(t, f, s3Request(false, false))
+		if err := f.SyncOnEnd(t.Context(), account, sb.ID, true); err != nil {
+			t.Fatal(err)
+		}
+		s3.fails["save"] = errors.Newf(errors.Unavailable, "S3 is away.")
+		if sb = destroy(sb); sb.Status != sandbox.Terminated || sb.S3.SyncError != "S3 is away" {
+			t.Errorf("it is %s: %+v", sb.Status, sb.S3)
+		}
+		want("its end, with sync=true", "check save")
+		if err := f.SyncOnEnd(t.Context(), account, sb.ID, true); err != nil {
+			t.Errorf("after its end: %v", err)
+		}
+		// Out of memory: written down first.
+		s3.fails["note"] = errors.Errorf("planned")
+		oom := create(t, f, s3Request(false, true))
+		w.box(t, oom.ID).die(engine.End{OutOfMemory: true})
+		want("out of memory", "check note save")
+		plain := create(t, f, sandbox.Request{})
+		wantError(t, f.SyncOnEnd(t.Context(), account, plain.ID, true), errors.Invalid, "no place in S3")
+		if err := f.SyncOnEnd(t.Context(), account, plain.ID, false); err != nil {
+			t.Error(err)
+		}
+		wantError(t, f.SyncOnEnd(t.Context(), account, "none", true), errors.NotFound, "none")
+		destroy(plain)
+	})
+}
+
+// Of two sandboxes that are made at the same time one fills the volume, and the other waits for that.
+// mission: 5.6
+func TestS3IsFilledOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, s3 := s3World()
+		f := w.open(t)
+		filling := make(chan struct{})
+		s3.hooks["fill"] = func() { <-filling }
+		var g sync.WaitGroup
+		for range 2 {
+			g.Go(func() {
+				if _, err := f.Create(t.Context(), account, s3Request(true, false)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		g.Go(func() {
+			synctest.Wait()
+			cancel()
+			close(filling)
+		})
+		_, err := f.Create(ctx, account, s3Request(true, false))
+		wantError(t, err, errors.Canceled)
+		g.Wait()
+		if n := strings.Count(s3.asked(), "fill"); n > 2 || n == 0 {
+			t.Errorf("it was filled %d times", n)
+		}
+	})
+}
+
+// mission: 1.3, 6.8
+func TestS3Requests(t *testing.T) {
+	t.Parallel()
+	w, _ := s3World()
+	f := w.open(t)
+	data := []sandbox.Mount{{Name: "data", Path: "/data"}}
+	for words, req := range map[string]sandbox.Request{
+		"no bucket":            {S3: &sandbox.S3{MountPath: "/work", Prefix: "x"}, Volumes: data},
+		"no volume is at":      {S3: &sandbox.S3{MountPath: "/work"}},
+		"cannot be a bucket":   {S3: &sandbox.S3{Bucket: "s3://x", MountPath: "/work"}},
+		"cannot be a prefix":   {S3: &sandbox.S3{Bucket: "files", Prefix: "a\nb", MountPath: "/work"}},
+		"secret":               {S3: &sandbox.S3{Bucket: "files", Secret: "a b", MountPath: "/work"}},
+		"cannot be mounted at": {S3: &sandbox.S3{Bucket: "files"}},
+		"would cover /etc":     {S3: &sandbox.S3{Bucket: "files", MountPath: "/etc"}},
+		"overlap":              {S3: &sandbox.S3{Bucket: "files", MountPath: "/data/x"}, Volumes: data},
+	} {
+		_, err := f.Create(t.Context(), account, req)
+		wantError(t, err, errors.Invalid, words)
+	}
+	sb := create(t, f, sandbox.Request{S3: &sandbox.S3{MountPath: "/data"}, Volumes: data})
+	if sb.S3.Volume != "data" || len(sb.Volumes) != 1 {
+		t.Errorf("it is %+v", sb)
+	}
+	w.opts.S3 = nil
+	_, err := newWorld().open(t).Create(t.Context(), account, s3Request(true, true))
+	wantError(t, err, errors.Unsupported, "no S3")
+}
