@@ -254,7 +254,7 @@ func (f *Fleet) saveLater(ctx context.Context, e *entry) {
 	})
 }
 
-// SyncOnEnd says whether the sandbox's volume is sent to S3 when it ends. Invalid without Request.S3, Conflict if it has ended.
+// SyncOnEnd says whether the sandbox's volume is sent to S3 when it ends. Without Request.S3, or if it has ended, it does nothing.
 func (f *Fleet) SyncOnEnd(ctx context.Context, account, ref string, sync bool) error {
 	if err := f.begin(); err != nil {
 		return err
@@ -264,14 +264,8 @@ func (f *Fleet) SyncOnEnd(ctx context.Context, account, ref string, sync bool) e
 	if err != nil {
 		return err
 	}
-	if sb.S3 == nil && !sync {
-		return nil
-	}
-	if sb.S3 == nil {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has no place in S3", sb.ID), "create it with s3, or use \"harvest volume sync\"")
-	}
-	if e == nil {
-		return nil // what has ended has been sent, or will be, or was not to be
+	if sb.S3 == nil || e == nil {
+		return nil // there is nothing to send, or what has ended has been sent, or will be, or was not to be
 	}
 	_, err = f.update(ctx, e, func(r *Sandbox) error {
 		own := *r.S3

@@ -66,10 +66,9 @@ func TestModalRoutes(t *testing.T) {
 	}
 	// A sandbox without a place in S3, on a server without one.
 	_, plain := get("POST", route, "")
-	user.want(400, "DELETE", route+"/"+plain.ID+"?sync=true", "")
 	user.want(400, "DELETE", "/v1/sandboxes/"+plain.ID+"?sync=odd", "")
 	user.want(501, "POST", "/v1/sandboxes/"+plain.ID+"/sync", `{"direction":"up"}`)
-	user.want(204, "DELETE", "/v1/sandboxes/"+plain.ID+"?sync=false", "")
+	user.want(204, "DELETE", "/v1/sandboxes/"+plain.ID+"?sync=true", "")
 	user.want(404, "GET", route+"/sbx_none", "")
 	user.want(404, "DELETE", route+"/sbx_none", "")
 	w.want(404, "GET", route+"/"+made.ID, "")

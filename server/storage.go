@@ -28,18 +28,17 @@ func (s *Server) syncVolume(w http.ResponseWriter, r *http.Request) error {
 
 // syncSandbox is syncVolume for the volume and the place that a sandbox was created with.
 func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
-	if s.opts.Storage == nil {
-		return lacks("S3")
-	}
 	var req api.SandboxSyncRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
 	found, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if found.S3 == nil {
+	case s.opts.Storage == nil:
+		return lacks("S3")
+	case found.S3 == nil:
 		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has no place in S3", found.ID), "create it with s3, or synchronise a volume with POST "+api.VolumeSync)
 	}
 	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret})
