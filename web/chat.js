@@ -15,7 +15,8 @@ const stages = { sandbox: 'Sandbox', directories: 'Directories', credentials: 'C
 
 // openChat fills main with a session and returns what ends it. again begins a session with the same settings.
 export function openChat(main, session, { again, changed, signIn }) {
-  const log = h('div', { class: 'log', role: 'log', 'aria-label': 'Conversation', 'aria-live': 'off', tabindex: '0' });
+  const items = h('div', { class: 'items' });
+  const log = h('div', { class: 'log', role: 'log', 'aria-label': 'Conversation', 'aria-live': 'off', tabindex: '0' }, items);
   const status = h('span', { class: 'status', role: 'status', 'data-status': session.status });
   const link = h('span', { class: 'link', role: 'status' });
   const costs = h('span', { class: 'costs', 'aria-label': 'Usage' });
@@ -46,17 +47,23 @@ export function openChat(main, session, { again, changed, signIn }) {
 
   // The conversation stays at its end, unless somebody reads further up.
   let pinned = true;
+  let above = 0;
   log.addEventListener('scroll', () => {
-    pinned = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    if (log.scrollHeight - log.scrollTop - log.clientHeight < 40) pinned = true;
+    else if (log.scrollTop < above) pinned = false;
+    above = log.scrollTop;
     latest.hidden = pinned;
   });
+  const sizes = new ResizeObserver(() => scroll()); // also of what is laid out only when it comes into view
+  sizes.observe(items);
+  sizes.observe(log);
   function scroll(force) {
     if (force) pinned = true;
     if (pinned) log.scrollTop = log.scrollHeight;
     else latest.hidden = false;
   }
   const put = (el) => {
-    log.append(el);
+    items.append(el);
     scroll();
     return el;
   };
@@ -243,10 +250,9 @@ export function openChat(main, session, { again, changed, signIn }) {
     composer.hidden = true;
     end.hidden = true;
     changes.hidden = true;
-    const el = put(h('section', { class: 'ended', role: 'alert', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
+    put(h('section', { class: 'ended', role: 'alert', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
       h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here. The files of its last moment are kept as an image.'),
       h('div', { class: 'row' }, button('New session with these settings', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New session'))));
-    el.scrollIntoView({ block: 'end' });
   }
 
   async function post(prompt) {
@@ -325,6 +331,7 @@ export function openChat(main, session, { again, changed, signIn }) {
   if (matchMedia('(hover: hover)').matches) input.focus();
   return () => {
     unfollow();
+    sizes.disconnect();
     clearInterval(timer);
   };
 }

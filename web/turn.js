@@ -71,7 +71,7 @@ export class Tool {
     const input = this.changes.length > 0 ? this.changes : brief.includes('\n') || brief.length > 80 ? [h('pre', { tabindex: '0' }, brief)] : [];
     this.el = h('details', { class: 'tool running', open: this.changes.length > 0 },
       h('summary', null, h('b', null, this.tool), h('code', null, brief.split('\n')[0].slice(0, 200)), this.state),
-      h('div', { class: 'body' }, input, this.output, this.more, this.notes));
+      h('div', { class: 'body' }, input, this.output, h('div', { class: 'row' }, this.more), this.notes));
     this.text = '';
   }
 

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// pictures names the variable with a directory for screenshots; docs/ui.md has them.
+const pictures = "HARVEST_TEST_PICTURES"
+
+// tab is a tab of a real browser.
+type tab struct {
+	t       *testing.T
+	ctx     context.Context
+	dialogs atomic.Int32 // that scripts have opened
+}
+
+// browser starts Chromium with one tab.
+func browser(t *testing.T) *tab {
+	t.Helper()
+	program := testenv.RequireTool(t, "chromium", "chromium")
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1280, 800),
+		chromedp.WSURLReadTimeout(2*time.Minute), chromedp.Flag("disable-background-networking", true))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
+	t.Cleanup(cancel)
+	return newTab(t, ctx, chromedp.WithErrorf(func(string, ...any) {})) // it tells of events that it does not know, of newer browsers
+}
+
+func newTab(t *testing.T, parent context.Context, options ...chromedp.ContextOption) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(parent, options...)
+	t.Cleanup(func() {
+		if err := chromedp.Cancel(ctx); err != nil {
+			t.Logf("end the browser: %v", err)
+		}
+		cancel()
+	})
+	b := &tab{t: t, ctx: ctx}
+	chromedp.ListenTarget(ctx, func(e any) {
+		if _, ok := e.(*page.EventJavascriptDialogOpening); ok {
+			b.dialogs.Add(1)
+		}
+	})
+	if err := chromedp.Run(ctx); err != nil { // the first run's context is that of the tab
+		t.Fatal(err)
+	}
+	return b
+}
+
+// do carries actions out; what it waits for has two minutes.
+func (b *tab) do(actions ...chromedp.Action) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Minute)
+	defer cancel()
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		seen, stop := context.WithTimeout(b.ctx, 10*time.Second)
+		defer stop()
+		text := ""
+		_ = chromedp.Run(seen, chromedp.Evaluate(`document.body.innerText.slice(-3000)`, &text))
+		b.t.Fatalf("%v; the page says:\n%s", err, text)
+	}
+}
+
+// until waits for an expression to be true.
+func (b *tab) until(expression string) {
+	b.t.Helper()
+	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
+}
+
+// sees waits for a text in what a selector finds.
+func (b *tab) sees(selector, text string) {
+	b.t.Helper()
+	b.until(`[...document.querySelectorAll(` + quoted(selector) + `)].some((e) => e.checkVisibility() && e.textContent.includes(` + quoted(text) + `))`)
+}
+
+func (b *tab) click(selector, text string) {
+	b.t.Helper()
+	b.sees(selector, text)
+	b.do(chromedp.Evaluate(`[...document.querySelectorAll(`+quoted(selector)+`)].find((e) => e.checkVisibility() && e.textContent.includes(`+quoted(text)+`)).click()`, nil))
+}
+
+func (b *tab) value(expression string) string {
+	b.t.Helper()
+	text := ""
+	b.do(chromedp.Evaluate(`String(`+expression+`)`, &text))
+	return text
+}
+
+// send writes a prompt and presses Enter.
+func (b *tab) send(prompt string) {
+	b.t.Helper()
+	b.until(`document.querySelector('.composer textarea').value === '' && !document.querySelector('.composer [type=submit]').disabled`)
+	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea'); e.focus(); e.value = `+quoted(prompt)+`; }`, nil), chromedp.KeyEvent(kb.Enter))
+}
+
+// picture keeps a screenshot, if somebody wants one.
+func (b *tab) picture(name string) {
+	b.t.Helper()
+	dir := os.Getenv(pictures)
+	if dir == "" {
+		return
+	}
+	var data []byte
+	b.do(chromedp.CaptureScreenshot(&data))
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), data, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func quoted(text string) string {
+	data, _ := json.Marshal(text) // which cannot fail
+	return string(data)
+}
+
+// below serves what is at a server's root below a path.
+func below(t *testing.T, prefix, to string) string {
+	t.Helper()
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(u)
+		r.Out.Host = r.In.Host
+	}}
+	server := httptest.NewServer(http.StripPrefix(prefix, proxy))
+	t.Cleanup(server.Close)
+	return server.URL + prefix
+}
+
+// hostile are texts that would run a script, were they taken for HTML as they are.
+var hostile = []string{
+	`<script>window.pwned=1</script>`, `<img src=x onerror="window.pwned=1">`, `<svg onload="window.pwned=1">`, `<svg><script>window.pwned=1</script></svg>`,
+	`<iframe srcdoc="<script>parent.pwned=1</script>"></iframe>`, `[click](javascript:window.pwned=1)`, `<a href="jav&#x09;ascript:window.pwned=1">x</a>`,
+	`![x](javascript:window.pwned=1)`, `![x" onerror="window.pwned=1](x)`, `<math><mi//xlink:href="data:x,<script>window.pwned=1</script>">`,
+	`<form action="/v1/sign-out" method=post><button id=send>Send</button></form>`, `<details open ontoggle="window.pwned=1">x</details>`,
+	`<style>*{background:url(x)}</style>`, `<base href="//evil.example/">`, `<div style="position:fixed;inset:0" class="ended primary">x</div>`,
+	`<noscript><p title="</noscript><img src=x onerror=window.pwned=1>">`, "`<img src=x onerror=window.pwned=1>`", `<a href="data:text/html,<script>window.pwned=1</script>">x</a>`,
+	`<input autofocus onfocus=window.pwned=1>`, `<img name=getElementById><a id=main>x</a>`,
+}
+
+const answer = "Here is a table, and some code:\n\n| file | lines |\n|---|---|\n| main.go | 12 |\n\n```go\nfunc main() {\n\tfmt.Println(\"hello\") // greets\n}\n```\n\nThat is *all*."
+
+// A person creates a sandbox on the page, talks with the agent, and sees everything, in a real browser.
+// mission: 7.1, 7.2, 7.3, 7.4, 7.5, 7.6, 7.7, 7.8, 7.10
+func TestPage(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := newHost(t, "gvisor", gvisorSetup(t))
+	port := freePort(t)
+	stop := h.upUntil("--listen", "127.0.0.1:"+port)
+	root := "http://127.0.0.1:" + port
+	b := browser(t)
+
+	b.do(chromedp.Navigate(root + "/"))
+	b.sees("main", "You are not signed in")
+	b.sees("pre", "harvest key link")
+	b.do(chromedp.Navigate(h.must("key", "link")))
+
+	// mission: 7.1, 7.2, 7.3
+	b.sees("button", "Create a sandbox")
+	b.sees(".hint", "No model key is set")
+	b.picture("new")
+	b.do(chromedp.Evaluate(`new MutationObserver(() => { if (document.querySelector('.start[aria-busy=true] .spinner')) window.wasBusy = true; }).observe(document.body, { childList: true, subtree: true })`, nil))
+	b.click("button", "Create a sandbox")
+	b.sees(".start", "Sandbox ready in")
+	if b.value(`window.wasBusy`) != "true" {
+		t.Error("nothing showed that the sandbox was being made")
+	}
+	if text := b.value(`document.querySelector('.start ol').textContent`); !strings.Contains(text, "Sandbox") || !strings.Contains(text, "s") {
+		t.Errorf("the stages are %q", text)
+	}
+	b.until(`document.querySelector('.composer textarea').checkVisibility()`)
+	id := strings.TrimPrefix(b.value(`location.hash`), "#/s/")
+
+	// What the agent says is there before its turn ends; prompts wait, and can be cancelled.
+	// mission: 7.4, 7.5
+	b.send("/say I look at **the files** first.\n/run ls /; until [ -e /tmp/go ]; do sleep 0.1; done; exit 3\n/say Now I have seen them.")
+	b.sees(".message.user", "I look at")
+	b.sees(".message.agent strong", "the files")
+	b.sees(".status", "Running a tool")
+	b.sees(".tool .output", "proc")
+	b.send("/say never")
+	b.sees(".queue", "never")
+	b.picture("working")
+	b.click(".queue button", "Cancel")
+	b.until(`document.querySelector('.queue').children.length === 0`)
+	box := h.must("sandbox", "ls", "-o", "name")
+	h.must("sandbox", "exec", box, "--", "touch", "/tmp/go")
+	b.sees(".message.agent", "Now I have seen them.")
+	b.sees(".tool.failed .state", "exit 3")
+
+	// mission: 7.6
+	b.send(answer)
+	b.sees(".message.agent .codehead", "go")
+	b.sees(".message.agent td", "main.go")
+	b.sees(".message.agent .hljs-string", "hello")
+	b.send("/write notes/plan.md Look first.")
+	b.sees(".tool .diff .added", "Look first.")
+	b.picture("chat")
+
+	// Nothing that is said or printed becomes a script or loads anything.
+	var orders []string
+	for _, text := range hostile {
+		orders = append(orders, "/say "+text, "/think "+text, "/run printf '%s' "+shellQuoted(text), "/write "+strings.ReplaceAll(text, "/", "")+" "+text)
+	}
+	b.send(strings.Join(orders, "\n"))
+	b.send(strings.Join(hostile, "\n\n"))
+	b.send("/say the end of it")
+	b.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'the end of it')`)
+	b.do(chromedp.Evaluate(`for (const d of document.querySelectorAll('.log details')) d.open = true; for (const a of document.querySelectorAll('.log a')) a.dispatchEvent(new MouseEvent('mouseover'));`, nil))
+	if got := b.value(`window.pwned`); got != "undefined" || b.dialogs.Load() != 0 {
+		t.Errorf("a script ran: %s, %d dialogs", got, b.dialogs.Load())
+	}
+	if got := b.value(`document.querySelectorAll('.log :is(img, script, style, iframe, svg, form, input, base, math, [id], [style], [name], .ended)').length + ' ' +
+		[...document.querySelectorAll('.log *')].filter((e) => e.getAttributeNames().some((n) => n.startsWith('on'))).length + ' ' +
+		[...document.querySelectorAll('.log a[href]')].filter((a) => !/^(https?|mailto):/.test(a.getAttribute('href'))).length`); got != "0 0 0" {
+		t.Errorf("what may not be in a message: %s", got)
+	}
+
+	// mission: 7.7
+	b.send("/fail out of luck")
+	b.sees(".problem", "out of luck")
+	b.sees(".problem", "send the prompt again")
+
+	// Another browser, behind a proxy that has the server below a path, sees the same, and both go on after a restart of the server.
+	other := newTab(t, b.ctx)
+	other.do(chromedp.Navigate(strings.Replace(h.must("key", "link"), root, below(t, "/harvest", root), 1)))
+	other.click(".sessions a", "I look at")
+	other.sees(".log", "the end of it")
+	b.send("/ask Which colour? | red | blue")
+	other.sees("form.question legend", "Which colour?")
+	other.picture("question")
+	other.do(chromedp.Evaluate(`document.querySelector('.question input[value=blue]').click(); document.querySelector('form.question').requestSubmit()`, nil))
+	b.sees(".message.agent", "The answer is blue.")
+	b.until(`!document.querySelector('form.question')`)
+	stop()
+	b.sees(".link", "Connection lost")
+	stop = h.upUntil("--listen", "127.0.0.1:"+port)
+	defer stop()
+	b.until(`document.querySelector('.link').textContent === ''`)
+	b.send("/say after the restart")
+	const said = `[...document.querySelectorAll('.log :is(.message.agent, .message.user .text)')].map((e) => e.textContent.trim()).join('\n')`
+	for _, each := range []*tab{b, other} {
+		each.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'after the restart')`)
+	}
+	if first, second := b.value(said), other.value(said); first != second || strings.Count(first, "after the restart") != 2 || strings.Count(first, "The answer is blue.") != 1 {
+		t.Errorf("the browsers show\n%s\nand\n%s", first, second)
+	}
+
+	// mission: 7.10
+	history := b.value(said)
+	b.do(chromedp.Reload())
+	b.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'after the restart')`)
+	if again := b.value(said); again != history {
+		t.Errorf("after loading the page again it shows\n%s\nbefore\n%s", again, history)
+	}
+	b.do(emulation.SetDeviceMetricsOverride(390, 844, 2, true), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+	b.until(`document.documentElement.scrollWidth <= innerWidth`)
+	b.send(answer)
+	b.until(`[...document.querySelectorAll('.message.user')].pop().textContent.includes('That is') && document.querySelector('.items').lastElementChild.matches('.turn')`)
+	b.picture("phone")
+	b.do(emulation.ClearDeviceMetricsOverride())
+
+	// mission: 7.8
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.sees(".ended", "This session has ended")
+	b.sees(".ended button", "New session with these settings")
+	b.picture("ended")
+	other.sees(".ended", "Reason:")
+	other.click(".ended a", "New session")
+	other.sees("button", "Create a sandbox")
+	other.do(chromedp.Evaluate(`document.querySelector('#side input[type=search]').focus()`, nil), chromedp.KeyEvent("nosuch"))
+	other.sees(".sessions", "None is like that.")
+	if out := h.must("sessions", "--all", "-o", "name"); out != id {
+		t.Errorf("the sessions are %q, the page showed %q", out, id)
+	}
+	snapshot := ""
+	b.do(chromedp.Evaluate(`fetch('v1/sandboxes?all=true').then((r) => r.json()).then((l) => l.data[0].snapshot_id)`, &snapshot,
+		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	h.must("image", "rm", snapshot)
+}
+
+func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
