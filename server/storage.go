@@ -16,8 +16,8 @@ const maxPlan = 10_000
 
 // syncVolume answers with what a sync did, or, as events, first with how it comes along.
 func (s *Server) syncVolume(w http.ResponseWriter, r *http.Request) error {
-	if s.opts.Storage == nil {
-		return lacks("S3")
+	if err := s.stored(r); err != nil {
+		return err
 	}
 	var req api.VolumeSyncRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
@@ -119,9 +119,20 @@ func whereOf(r *http.Request) storage.Where {
 	return where(q.Get("bucket"), q.Get("prefix"), q.Get("secret"))
 }
 
-func (s *Server) volumeVersions(w http.ResponseWriter, r *http.Request) error {
+// stored fails unless the volume that a request names is there, and S3 too.
+func (s *Server) stored(r *http.Request) error {
+	if _, err := s.volumes(r).Open(r.Context(), r.PathValue("name")); err != nil {
+		return err
+	}
 	if s.opts.Storage == nil {
 		return lacks("S3")
+	}
+	return nil
+}
+
+func (s *Server) volumeVersions(w http.ResponseWriter, r *http.Request) error {
+	if err := s.stored(r); err != nil {
+		return err
 	}
 	_, all, err := s.opts.Storage.Versions(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r))
 	if err != nil {
@@ -133,12 +144,12 @@ func (s *Server) volumeVersions(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) pruneVersions(w http.ResponseWriter, r *http.Request) error {
+	if err := s.stored(r); err != nil {
+		return err
+	}
 	keep, err := strconv.Atoi(r.URL.Query().Get("keep"))
 	if err != nil {
 		return errors.Newf(errors.Invalid, "keep says how many versions stay, as a number")
-	}
-	if s.opts.Storage == nil {
-		return lacks("S3")
 	}
 	if _, err := s.opts.Storage.Prune(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r), keep); err != nil {
 		return err
