@@ -251,8 +251,8 @@ export function openChat(main, session, { again, changed, signIn }) {
     end.hidden = true;
     changes.hidden = true;
     put(h('section', { class: 'ended', role: 'alert', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
-      h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here. The files of its last moment are kept as an image.'),
-      h('div', { class: 'row' }, button('New session with these settings', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New session'))));
+      h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here.'),
+      h('div', { class: 'row' }, button('New session, same agent and repository', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New session'))));
   }
 
   async function post(prompt) {

@@ -287,7 +287,7 @@ func TestPage(t *testing.T) {
 	b.click(".top button", "End")
 	b.click("dialog button", "End it")
 	b.sees(".ended", "This session has ended")
-	b.sees(".ended button", "New session with these settings")
+	b.sees(".ended button", "New session, same agent and repository")
 	b.picture("ended")
 	other.sees(".ended", "Reason:")
 	other.click(".ended a", "New session")
