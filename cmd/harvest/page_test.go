@@ -107,11 +107,11 @@ func (b *tab) value(expression string) string {
 	return text
 }
 
-// send writes a prompt and presses Enter.
+// send writes a prompt and submits it.
 func (b *tab) send(prompt string) {
 	b.t.Helper()
 	b.until(`document.querySelector('.composer textarea').value === '' && !document.querySelector('.composer [type=submit]').disabled`)
-	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea'); e.focus(); e.value = `+quoted(prompt)+`; }`, nil), chromedp.KeyEvent(kb.Enter))
+	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea'); e.focus(); e.value = `+quoted(prompt)+`; e.form.requestSubmit(); }`, nil))
 }
 
 // picture keeps a screenshot, if somebody wants one.
@@ -201,7 +201,7 @@ func TestPage(t *testing.T) {
 	b.sees(".message.agent strong", "the files")
 	b.sees(".status", "Running a tool")
 	b.sees(".tool .output", "proc")
-	b.send("/say never")
+	b.do(chromedp.Evaluate(`document.querySelector('.composer textarea').focus()`, nil), chromedp.KeyEvent("/say never"), chromedp.KeyEvent(kb.Enter))
 	b.sees(".queue", "never")
 	b.picture("working")
 	b.click(".queue button", "Cancel")
