@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
@@ -83,7 +84,7 @@ func (c *Client) MakeDirectory(ctx context.Context, ref string, req api.MkdirReq
 	return made, c.call(ctx, http.MethodPost, api.Path(api.FilesMkdir, ref), nil, req, &made)
 }
 
-// WatchFiles calls each for what changes at path, and, recursively, below it, until it returns an error or ctx ends. The first change is
+// WatchFiles calls each for what changes at path, and, recursively, below it, until it returns an error, ctx ends or path itself is removed. The first change is
 // "ready": from then on, nothing is missed, or it is said that there was too much: "lagged", also when the connection broke off meanwhile.
 func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive bool, each func(api.FileChange) error) error {
 	query := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
@@ -95,7 +96,10 @@ func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive boo
 				change.Kind = "lagged"
 			}
 			again = true
-			return stopped(each(change))
+			if err := each(change); err != nil || change.Kind == "removed" && strings.Trim(change.Path, "/") == strings.Trim(path, "/") {
+				return stop{err} // with what is watched, the watch ends
+			}
+			return nil
 		})
 	})
 }
