@@ -108,7 +108,7 @@ func s3VolumeName(bucket, prefix string) string {
 	return "s3-" + bucket[:min(len(bucket), nameOfBucket)] + "-" + hex.EncodeToString(sum[:6])
 }
 
-func (sb *Sandbox) syncsAtEnd() bool { return sb.S3 != nil && sb.S3.SyncOnTerminate }
+func (s Sandbox) syncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate }
 
 // s3Job is what there is to do about e's volume.
 func (f *Fleet) s3Job(e *entry) S3Job {
