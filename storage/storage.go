@@ -233,7 +233,12 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 	if loc.Region == "" {
 		loc.Region = keys.Region
 	}
-	if loc.Endpoint == "" {
+	if loc.Endpoint == "" && keys.Endpoint != "" {
+		// The server reaches addresses that others must not make it ask.
+		if owner != p.Account {
+			return nil, errors.Remedy(errors.Newf(errors.Denied, "the secret %s names an endpoint, which only who runs the server may choose", named),
+				"leave AWS_ENDPOINT_URL out of it, or have s3.endpoint set in the server's configuration")
+		}
 		loc.Endpoint = keys.Endpoint
 	}
 	if p.CAFile != "" {

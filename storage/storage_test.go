@@ -267,4 +267,11 @@ func TestSecretsEndpoint(t *testing.T) {
 	if res := h.sync(t, "acme", h.volume(t, "data", "a"), Request{Sync: up}); res.Stats.Files != 1 {
 		t.Errorf("%s", res.Stats)
 	}
+	// Others cannot have the server ask what they like.
+	_, err = h.vault.Set(t.Context(), "acme", "mine", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
+	must(t, err)
+	_, err = h.Sync(t.Context(), "acme", h.volume(t, "other", "a"), Request{Where: Where{Bucket: "files", Secret: "mine"}, Sync: up})
+	if errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
+		t.Errorf("an endpoint of one's own: %v", err)
+	}
 }

@@ -16,7 +16,7 @@ import (
 // bucketHelp is what the commands that reach S3 say about places.
 const bucketHelp = `Without s3://BUCKET/PREFIX it is the server's bucket (s3.bucket in the configuration), where each volume has a prefix of its own. With one
 it is a bucket of yours, and its credentials are in the secret "aws" (or --secret): AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and as
-needed AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL.`
+needed AWS_SESSION_TOKEN and AWS_REGION.`
 
 // place splits s3://BUCKET/PREFIX, which may be missing.
 func bucketOf(args []string) (bucket, prefix string, err error) {
