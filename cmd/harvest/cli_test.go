@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/imagetest"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
@@ -399,7 +400,9 @@ func ordinary(t *testing.T) *host {
 	if err := os.Symlink(testenv.Binary(t), filepath.Join(bin, "harvest")); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(ownCopy(filepath.Join(h.data, "images"), h.uid), os.Chown(h.data, h.uid, h.uid)); err != nil {
+	library := imagetest.Library(t)
+	base := filepath.Dir(library.Root(imagetest.Base(t, library)))
+	if err := errors.Join(ownImages(filepath.Join(h.data, "images"), base, h.uid), os.Chown(h.data, h.uid, h.uid)); err != nil {
 		t.Fatal(err)
 	}
 	h.env.Setenv("PATH", bin+":"+h.env.Getenv("PATH"))
@@ -445,16 +448,15 @@ func TestOrdinaryUserWithoutNamespaces(t *testing.T) {
 	}
 }
 
-// ownCopy replaces a link to a directory by a copy that belongs to uid.
-func ownCopy(link string, uid int) error {
-	target, err := os.Readlink(link)
-	if err != nil {
-		return err
-	}
+// ownImages replaces a link to the images of all tests, which others add to and remove from, by a library of the base image that belongs to uid.
+func ownImages(link, base string, uid int) error {
 	if err := os.Remove(link); err != nil {
 		return err
 	}
-	if err := os.CopyFS(link, os.DirFS(target)); err != nil {
+	if err := os.Mkdir(link, 0o700); err != nil {
+		return err
+	}
+	if err := os.CopyFS(filepath.Join(link, filepath.Base(base)), os.DirFS(base)); err != nil {
 		return err
 	}
 	return filepath.WalkDir(link, func(path string, _ os.DirEntry, err error) error {
