@@ -119,27 +119,36 @@ func TestServerGoes(t *testing.T) {
 	t.Parallel()
 	url, servers := start(t)
 	asked := make(chan struct{}, 2)
-	said := make(chan struct{}, 2)
+	heard := make(chan struct{})
 	leave := connect(t, servers, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if string(body) == "speak" {
 			fmt.Fprint(w, "half")
 			_ = http.NewResponseController(w).Flush()
-			said <- struct{}{}
 		}
 		asked <- struct{}{}
 		<-r.Context().Done()
+		panic(http.ErrAbortHandler) // as what passes an answer on does
 	}))
 	results := make(chan string, 2)
-	for _, body := range []string{"speak", "silence"} {
-		go func() {
-			status, text, err := post(t, url, body)
-			results <- fmt.Sprint(body, " ", status, " ", text != "" && err == nil, " ", err != nil)
-		}()
-	}
+	go func() {
+		status, text, err := post(t, url, "silence")
+		results <- fmt.Sprint("silence ", status, " ", text != "" && err == nil, " ", err != nil)
+	}()
+	go func() {
+		res, err := http.Post(url, "application/json", strings.NewReader("speak"))
+		close(heard) // the answer has begun where it is waited for
+		if err != nil {
+			results <- err.Error()
+			return
+		}
+		defer res.Body.Close()
+		_, err = io.ReadAll(res.Body)
+		results <- fmt.Sprint("speak ", res.StatusCode, " ", err == nil, " ", err != nil)
+	}()
 	<-asked
 	<-asked
-	<-said
+	<-heard
 	leave()
 	for range 2 {
 		if r := <-results; r != "speak 200 false true" && r != "silence 503 true false" {
