@@ -51,6 +51,7 @@ func TestGate(t *testing.T) {
 		"below the least":          {"-min 80.1 unit.txt e2e.txt", nil, "in all", "80.0 % of the statements are covered; 80.1 % are wanted"},
 		"90 is what is wanted":     {"unit.txt e2e.txt", nil, "in all", "90.0 % are wanted"},
 		"one run":                  {"-min 70 unit.txt", nil, " 60.0 %      6 of    10  in all\n", "60.0 %"},
+		"another module":           {"-min 0 unit.txt", map[string]string{"m/go.mod": "module m\n", "m/c/c.go": "package c\n\nfunc f() { g() }\n"}, "in all", ""},
 		"a package without a test": {"-min 0 unit.txt", map[string]string{"c/c.go": "package c\n\nfunc f() { g() }\n"}, "", "package c is in no profile"},
 		"a broken line":            {"-min 0 unit.txt", map[string]string{"unit.txt": "mode: set\nm/a/a.go:1.1,1.1 x 1\n"}, "", "unit.txt:2"},
 		"not a profile":            {"-min 0 unit.txt", map[string]string{"unit.txt": "hello\n"}, "", "is not a line of a profile"},

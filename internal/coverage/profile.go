@@ -111,6 +111,8 @@ func packages(module fs.FS, exclude []string) (code, error) {
 			return err
 		case d.IsDir() && (d.Name() == "testdata" || d.Name() != "." && d.Name()[0] == '.' || slices.Contains(exclude, p)):
 			return fs.SkipDir
+		case d.IsDir() && p != "." && hasModule(module, p):
+			return fs.SkipDir // another module, with tests of its own
 		case d.IsDir() || path.Ext(p) != ".go" || strings.HasSuffix(p, "_test.go"):
 			return nil
 		}
@@ -129,6 +131,12 @@ func packages(module fs.FS, exclude []string) (code, error) {
 		return nil
 	})
 	return all, errors.Wrapf(err, "read the module")
+}
+
+// hasModule reports whether a directory is where another module begins.
+func hasModule(module fs.FS, dir string) bool {
+	_, err := fs.Stat(module, path.Join(dir, "go.mod"))
+	return err == nil
 }
 
 func hasStatements(d ast.Decl) bool {
