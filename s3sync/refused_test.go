@@ -196,7 +196,7 @@ func TestRefusedCopies(t *testing.T) {
 	mustSync(t, dir, b, Options{Direction: Up})
 	e, err := b.stat(t.Context(), "f")
 	must(t, err)
-	source := loc.Bucket + "/work/f"
+	source := loc.Bucket + "/" + loc.Prefix + "/f"
 	for name, fault := range map[string]func(int, http.ResponseWriter, *http.Request) bool{
 		"begin":    when("POST", "uploads=", 403, "AccessDenied"),
 		"complete": when("POST", "uploadId=", 403, "AccessDenied"),

@@ -116,11 +116,11 @@ func TestSandboxS3(t *testing.T) {
 			t.Errorf("%q: %d, %s; want %q", args, code, stderr, want)
 		}
 	}
-	place := "s3://" + s3.bucket + "/work:/work:init:sync"
+	place := "s3://" + s3.bucket + "/work:/data:init:sync"
 	fails(`there is no secret "aws"`, "sandbox", "create", "--s3", place)
 	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
-	fails("there is no bucket nowhere", "sandbox", "create", "--s3", "s3://nowhere/x:/work:init")
-	fails("step: s3 init", "sandbox", "create", "--s3", "s3://nowhere/x:/work:init")
+	fails("there is no bucket nowhere", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
+	fails("step: s3 init", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
 	if out := h.must("volume", "ls", "-o", "name"); out != "" {
 		t.Errorf("a sandbox that could not be made left the volumes %s", out)
 	}
@@ -134,39 +134,39 @@ func TestSandboxS3(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if out := h.must("run", "--s3", place, "--", "sh", "-c", "cat /work/a/b.txt && ls /work && printf two > /work/c.txt && chmod 750 /work/c.txt"); out != "onea" {
+	if out := h.must("run", "--s3", place, "--", "sh", "-c", "cat /data/a/b.txt && ls /data && printf two > /data/c.txt && chmod 750 /data/c.txt"); out != "onea" {
 		t.Errorf("the first command sees %q", out)
 	}
 	s3.wait("work/c.txt", "two")
 	// The same volume again, on demand, and by request at the end.
-	h.must("sandbox", "create", "--name", "one", "--s3", "s3://"+s3.bucket+"/work:/work:init")
+	h.must("sandbox", "create", "--name", "one", "--s3", "s3://"+s3.bucket+"/work:/data:init")
 	one := get("one")
 	if !slices.ContainsFunc(one.Stages, func(s api.Stage) bool { return s.Name == "s3 init" }) || one.S3 == nil || !strings.HasPrefix(one.S3.Volume, "s3-"+s3.bucket+"-") {
 		t.Errorf("it is %+v", one)
 	}
-	if out := h.must("sandbox", "exec", "one", "--", "stat", "-c", "%a %s", "/work/c.txt"); out != "750 3" {
+	if out := h.must("sandbox", "exec", "one", "--", "stat", "-c", "%a %s", "/data/c.txt"); out != "750 3" {
 		t.Errorf("restored as %q", out)
 	}
-	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf three > /work/d.txt")
+	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf three > /data/d.txt")
 	h.must("sandbox", "sync", "one")
 	s3.wait("work/d.txt", "three")
-	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf four > /work/d.txt")
+	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf four > /data/d.txt")
 	// Another sandbox has the volume as it is, not as the bucket has it.
-	if out := h.must("run", "--s3", place[:len(place)-len(":sync")], "--", "cat", "/work/d.txt"); out != "four" {
+	if out := h.must("run", "--s3", place[:len(place)-len(":sync")], "--", "cat", "/data/d.txt"); out != "four" {
 		t.Errorf("beside another sandbox the file is %q", out)
 	}
 	h.must("sandbox", "rm", "--sync", "one")
 	s3.wait("work/d.txt", "four")
 	// An end that nobody asked for.
 	h.must("sandbox", "create", "--name", "short", "--timeout", "20s", "--s3", place)
-	h.must("sandbox", "exec", "short", "--", "sh", "-c", "printf five > /work/e.txt")
-	h.must("sandbox", "create", "--name", "greedy", "--memory", "64MiB", "--s3", "s3://"+s3.bucket+"/greedy:/work:init:sync")
-	_, _, _ = h.run("sandbox", "exec", "greedy", "--", "sh", "-c", "printf six > /work/f.txt; exec python3 -c 'x = bytearray(1 << 30)'")
+	h.must("sandbox", "exec", "short", "--", "sh", "-c", "printf five > /data/e.txt")
+	h.must("sandbox", "create", "--name", "greedy", "--memory", "64MiB", "--s3", "s3://"+s3.bucket+"/greedy:/data:init:sync")
+	_, _, _ = h.run("sandbox", "exec", "greedy", "--", "sh", "-c", "printf six > /data/f.txt; exec python3 -c 'x = bytearray(1 << 30)'")
 	s3.wait("greedy/f.txt", "six")
 	s3.wait("work/e.txt", "five")
 	// S3 is away at the end, and for the next server.
 	h.must("sandbox", "create", "--name", "two", "--s3", place)
-	h.must("sandbox", "exec", "two", "--", "sh", "-c", "printf seven > /work/g.txt")
+	h.must("sandbox", "exec", "two", "--", "sh", "-c", "printf seven > /data/g.txt")
 	two := get("two")
 	s3.stop()
 	if _, stderr, code := h.run("sandbox", "rm", "--sync", "two"); code != 0 || !strings.Contains(stderr, "tried again") {
@@ -180,7 +180,7 @@ func TestSandboxS3(t *testing.T) {
 	s3.start()
 	h.must("sandbox", "ls")
 	s3.wait("work/g.txt", "seven")
-	if out := h.must("run", "--s3", place, "--", "cat", "/work/g.txt"); out != "seven" {
+	if out := h.must("run", "--s3", place, "--", "cat", "/data/g.txt"); out != "seven" {
 		t.Errorf("afterwards the file is %q", out)
 	}
 	if log := h.log(); strings.Contains(log, s3test.SecretKey) {
@@ -191,17 +191,17 @@ func TestSandboxS3(t *testing.T) {
 func TestParseS3(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]api.S3{
-		"s3://b/p/q:/work":            {Bucket: "b", Prefix: "p/q", MountPath: "/work"},
-		"s3://b:/work:init":           {Bucket: "b", MountPath: "/work", Init: true},
-		"s3://b/p:/x:/work:sync:init": {Bucket: "b", Prefix: "p:/x", MountPath: "/work", Init: true, SyncOnTerminate: true},
-		"s3:/work:sync":               {MountPath: "/work", SyncOnTerminate: true},
-		"s3://b/init:/work:init:sync": {Bucket: "b", Prefix: "init", MountPath: "/work", Init: true, SyncOnTerminate: true},
+		"s3://b/p/q:/data":            {Bucket: "b", Prefix: "p/q", MountPath: "/data"},
+		"s3://b:/data:init":           {Bucket: "b", MountPath: "/data", Init: true},
+		"s3://b/p:/x:/data:sync:init": {Bucket: "b", Prefix: "p:/x", MountPath: "/data", Init: true, SyncOnTerminate: true},
+		"s3:/data:sync":               {MountPath: "/data", SyncOnTerminate: true},
+		"s3://b/init:/data:init:sync": {Bucket: "b", Prefix: "init", MountPath: "/data", Init: true, SyncOnTerminate: true},
 	} {
 		if got, err := parseS3(text, ""); err != nil || *got != want {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"b:/work", "s3://b/p", "s3://:/work", "s3:work", "s3://", "s3:"} {
+	for _, text := range []string{"b:/data", "s3://b/p", "s3://:/data", "s3:work", "s3://", "s3:"} {
 		if got, err := parseS3(text, ""); err == nil {
 			t.Errorf("%s: %+v", text, got)
 		}
