@@ -2,6 +2,7 @@
 # make test    all tests, with the race detector
 # make check   formatting, vet, the house's rules, staticcheck, known vulnerabilities
 # make cover   all tests once, with the race detector and the built binary, and the coverage gate
+# make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make bench   the benchmarks, with the peers that are installed beside them
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -9,12 +10,17 @@ LDFLAGS  := -s -w -X main.release=$(VERSION)
 GOTEST   := CGO_ENABLED=1 go test -race -timeout 30m
 COVER    := cover
 # What the gate does not count: code of tests, and programs that only developers run.
-UNCOUNTED := internal/lint,internal/testenv,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,bench
+UNCOUNTED := internal/lint,internal/testenv,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
-.PHONY: build run test check fmt vulncheck cover bench deps clean
+.PHONY: build keeper run test test-modal check fmt vulncheck cover bench deps clean
 
-build:
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+# harvest brings the program along that its sandboxes need, which is smaller than itself: see cmd/harvest/inner.
+build: keeper
+	CGO_ENABLED=0 go build -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+
+keeper:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper
+	go run ./cmd/harvest/inner/pack bin/harvest-keeper cmd/harvest/inner/keeper.zst
 
 run: build
 	bin/harvest doctor --fix
@@ -26,12 +32,16 @@ deps:
 test: deps
 	$(GOTEST) ./...
 
+test-modal: deps
+	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -run '^TestModal' ./cmd/harvest
+
 fmt:
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "gofmt -w these files:"; echo "$$unformatted"; exit 1; fi
 
 check: fmt
 	go vet ./...
+	go -C internal/peers vet ./...
 	go test -count=1 ./internal/lint
 	go tool staticcheck ./...
 	@scripts/vulncheck
@@ -49,10 +59,10 @@ cover: deps
 	go run ./internal/coverage -min 90 -exclude $(UNCOUNTED) $(COVER)/profile.txt
 
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
-bench:
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/bench ./bench
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+bench: build
+	CGO_ENABLED=0 go build -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/bench ./bench
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/runsc ./bench/runsc
 	bin/bench $(BENCH)
 
 clean:
-	rm -rf bin $(COVER)
+	rm -rf bin $(COVER) cmd/harvest/inner/keeper.zst

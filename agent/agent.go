@@ -48,6 +48,7 @@ type Setup struct {
 	Access       *Access // nil: the program finds its own way to a model
 	Approval     Approval
 	MCPConfig    string // path of the MCP servers' configuration in the sandbox; "" means none
+	Again        bool   // the process runs already, and all that it has printed is decoded again: turns begin without Prompt
 	System       string // instructions on top of the program's own; "" means none
 }
 

@@ -7,6 +7,7 @@ package api
 import (
 	"net/url"
 	"strings"
+	"time"
 )
 
 // Routes. {…} stands for a path element, which Path fills in.
@@ -56,6 +57,9 @@ const (
 
 	Keys  = "/v1/keys"
 	Keyed = "/v1/keys/{id}"
+
+	Audit  = "/v1/audit"
+	Doctor = "/v1/doctor"
 
 	Account = "/v1/account"       // who one is
 	Links   = "/v1/sign-in-links" // for browsers
@@ -165,8 +169,31 @@ type Server struct {
 	Commands   int      `json:"commands"`   // running
 	Engine     string   `json:"engine"`
 	Isolation  string   `json:"isolation"`
-	Limits     []string `json:"limits"`  // which limits hold on this machine
-	Missing    []string `json:"missing"` // what is weaker than it could be, one sentence each
+	Limits     []string `json:"limits"`              // which limits hold on this machine
+	Missing    []string `json:"missing"`             // what is weaker than it could be, one sentence each
+	ModalURL   string   `json:"modal_url,omitempty"` // where programs written for Modal find it; "" if nowhere
+}
+
+// AuditLine is a line of the audit log: who did what. Bodies and queries are not in it, since they may have secrets.
+type AuditLine struct {
+	Time      time.Time `json:"time"`
+	RequestID string    `json:"request_id"`
+	Account   string    `json:"account"`
+	KeyID     string    `json:"key_id,omitempty"` // none: by the Unix socket
+	Address   string    `json:"address,omitempty"`
+	Method    string    `json:"method"`
+	Path      string    `json:"path"`
+	Status    int       `json:"status"`
+}
+
+// Finding is what was found out about one thing that sandboxes need, or are better with.
+type Finding struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Needed bool   `json:"needed"` // sandboxes do not work without it
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+	Fix    string `json:"fix,omitempty"` // the Debian package that doctor --fix installs
 }
 
 // BackupRequest is the body of POST /v1/backup.

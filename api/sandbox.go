@@ -50,14 +50,18 @@ type S3 struct {
 	MountPath       string `json:"mount_path"`
 	Init            bool   `json:"init,omitempty"`              // copy what is there into the volume before the sandbox is ready
 	SyncOnTerminate bool   `json:"sync_on_terminate,omitempty"` // copy the volume there when the sandbox ends, in whatever way
-	Secret          string `json:"secret,omitempty"`            // with the credentials; "" is "aws"
+	// SyncEverySeconds copies the volume there every so often while the sandbox runs; 0 does not.
+	SyncEverySeconds float64 `json:"sync_every_seconds,omitempty"`
+	Secret           string  `json:"secret,omitempty"`    // with the credentials; "" is "aws"
+	Mount            bool    `json:"mount,omitempty"`     // no volume, but the bucket itself, live
+	ReadOnly         bool    `json:"read_only,omitempty"` // of mount
 }
 
 // SandboxS3 is what became of SandboxRequest.S3.
 type SandboxS3 struct {
 	S3
 	Volume    string `json:"volume"`
-	SyncError string `json:"sync_error,omitempty"` // why the volume could not be sent when the sandbox ended; it is tried again
+	SyncError string `json:"sync_error,omitempty"` // why not everything is in S3 that was there when the sandbox ended; it is tried again
 }
 
 // SandboxSyncRequest is the body of POST /v1/sandboxes/{id}/sync, which answers with a Synced.

@@ -29,6 +29,8 @@ func TestParse(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-rows P99", `there is no row "P99"; there are P1, P2`},
 		{"-n -1", "-n cannot be -1"},
+		{"-files 1", "-files cannot be 1"},
+		{"-large 1", "-large cannot be 1"},
 		{"P1", `"P1" is too much`},
 		{"-n x", "invalid value"},
 	} {

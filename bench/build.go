@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -127,7 +128,11 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 	if err != nil {
 		return nil, err
 	}
-	eng, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: b.shelf, Volumes: volumes})
+	executable, err := inner.Unpack(filepath.Join(dir, "bin"))
+	if err != nil {
+		return nil, errors.Join(err, volumes.Close())
+	}
+	eng, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: b.shelf, Volumes: volumes, Executable: executable})
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
@@ -84,7 +85,11 @@ func (l *lab) open(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	l.then(func(context.Context) error { return l.db.Close() })
-	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes}); err != nil {
+	executable, err := inner.Unpack(filepath.Join(l.dir, "bin"))
+	if err != nil {
+		return err
+	}
+	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes, Executable: executable}); err != nil {
 		return err
 	}
 	l.then(func(context.Context) error { return l.engine.Close() })
@@ -136,7 +141,7 @@ func (l *lab) use(ctx context.Context, warm int) (*sandbox.Fleet, error) {
 	if err := l.closeFleet(ctx); err != nil {
 		return nil, err
 	}
-	f, err := sandbox.Open(ctx, sandbox.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits, Warm: warm})
+	f, err := sandbox.Open(ctx, sandbox.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits, Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +167,7 @@ func (l *lab) refilled(ctx context.Context) error {
 	const longest = 30 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	for l.fleet.Stats().Warm < l.warm {
+	for l.fleet.Stats().Prepared < l.warm {
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			return errors.Wrapf(err, "wait for the pool")
 		}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
@@ -37,6 +38,7 @@ var rows = []row{
 	{"P5", "exec that prints 100 MB", benchOutput},
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
+	{"session", "a session with the scripted agent: create, until the agent's first event; 50 at once", benchSession},
 	{"P11", "image of a repository brought up to date: nothing changed, one commit, the lock file changed", benchRepo},
 	{"P13", "image build: a Dockerfile of two RUNs and two COPYs on the base image", benchBuild},
 	{"net", "the way through the gateway to a server of this machine", benchNetwork},
@@ -51,6 +53,8 @@ var rows = []row{
 type options struct {
 	rows   []string // ids; all if empty
 	turns  int      // of each row; 0: the row's own
+	files  int      // of P9's tree
+	large  int64    // MiB of P9's large file
 	short  bool     // a look at whether all works; too few turns for figures
 	name   string   // of the result
 	out    string   // directory of results
@@ -58,6 +62,7 @@ type options struct {
 	images string   // the image library
 	show   string   // a result to print instead of measuring
 
+	warmUp  string        // of sandboxes in a pool
 	harvest string        // the program, for rows that measure a server
 	soak    time.Duration // traffic instead of rows, for so long
 }
@@ -99,11 +104,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&list, "rows", "", "which rows, with commas; all if empty: "+strings.Join(ids(), ","))
 	fs.IntVar(&o.turns, "n", 0, "how often each side of a row runs; 0 means what the row needs")
 	fs.BoolVar(&o.short, "short", false, "few turns: shows that everything works, not how fast it is")
+	fs.IntVar(&o.files, "files", syncFiles, "files of P9's tree")
+	fs.Int64Var(&o.large, "large", largeSize>>20, "MiB of P9's large file; less where the disk has no room")
 	fs.StringVar(&o.name, "name", "tmp/last", "name of the result, which is written to NAME.json in -out")
 	fs.StringVar(&o.out, "out", "bench/results", "directory of results")
 	fs.StringVar(&o.data, "data", os.TempDir(), "directory on a disk, where this run keeps its data")
 	fs.StringVar(&o.images, "images", images, "the image library")
 	fs.StringVar(&o.harvest, "harvest", "bin/harvest", "the program that is measured as a server")
+	fs.StringVar(&o.warmUp, "warm-up", config.Default(os.Getenv).PoolWarmUp, "command that is run in sandboxes of a pool ahead of need")
 	fs.DurationVar(&o.soak, "soak", 0, "instead of measuring rows, a day's traffic in so long, such as 20m; fails if anything grows")
 	fs.StringVar(&o.show, "show", "", "print the table of this result and measure nothing")
 	if err := fs.Parse(args); err != nil {
@@ -117,6 +125,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			return o, errors.Errorf("there is no row %q; there are %s", id, strings.Join(ids(), ", "))
 		}
 		o.rows = append(o.rows, id)
+	}
+	if o.large < 64 {
+		return o, errors.Errorf("-large cannot be %d: parts have 16 MiB", o.large)
+	}
+	if o.files < syncFiles/syncChanged {
+		return o, errors.Errorf("-files cannot be %d: one of a hundred changes", o.files)
 	}
 	if o.turns < 0 {
 		return o, errors.Errorf("-n cannot be %d", o.turns)

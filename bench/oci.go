@@ -42,7 +42,7 @@ func (l *lab) openPeers(ctx context.Context) error {
 		l.limit(s)
 	}
 
-	path, err = os.Executable() // gVisor's command line is in this program
+	path, err = runscPath()
 	l.runsc = &oci{name: "runsc", path: path, dir: filepath.Join(l.dir, "runsc"), why: err, live: map[string]bool{}}
 	l.runsc.args = []string{"runsc-cli", "--root=" + filepath.Join(l.runsc.dir, "state"), "--platform=systrap", "--network=none", "--host-settings=ignore",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK"}
@@ -64,6 +64,19 @@ func (l *lab) openPeers(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// runscPath is gVisor's command line: the program that `make bench` builds beside this one, or this one, which has it inside but is larger.
+func runscPath() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", errors.Wrapf(err, "find this program")
+	}
+	path := filepath.Join(filepath.Dir(self), "runsc")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	return self, nil
 }
 
 // limit gives a container the limits that Harvest's sandboxes have. Open files stay what the peer's example says: a limit above

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -27,6 +26,7 @@ const rclone = "rclone"
 const (
 	roleServer = "s3-server" // and its directory and address
 	roleClient = "s3-client" // and a syncing
+	roleDelay  = "s3-delay"  // and the addresses of itself and of the server
 )
 
 // Credentials of the server.
@@ -44,23 +44,35 @@ const (
 	largeSize   = 4 << 30
 )
 
+// farAway is the round trip time of the rows with a server elsewhere.
+const farAway = 20 * time.Millisecond
+
 // syncing is what a client shall do.
 type syncing struct {
 	Dir, State, Endpoint, Prefix string
 	Direction                    s3sync.Direction
+	List                         bool // look at every object
 }
 
-// playRole does what a process of P9 does, and reports whether this is one.
+// playRole does what a process of P9 or P10 does, and reports whether this is one.
 func playRole(ctx context.Context, args []string) (bool, error) {
 	switch {
 	case len(args) == 3 && args[0] == roleServer:
 		return true, s3server.Serve(ctx, s3server.Config{Dir: args[1], Address: args[2], AccessKey: s3Key, SecretKey: s3Secret})
+	case len(args) == 3 && args[0] == roleDelay:
+		return true, delay(ctx, args[1], args[2], farAway)
 	case len(args) == 2 && args[0] == roleClient:
 		var s syncing
 		if err := json.Unmarshal([]byte(args[1]), &s); err != nil {
 			return true, errors.Wrapf(err, "read what to do")
 		}
 		return true, s.run(ctx)
+	case len(args) == 2 && args[0] == roleListeners:
+		var l listeners
+		if err := json.Unmarshal([]byte(args[1]), &l); err != nil {
+			return true, errors.Wrapf(err, "read what to do")
+		}
+		return true, l.run(ctx, os.Stdout)
 	}
 	return false, nil
 }
@@ -77,7 +89,7 @@ func (s syncing) run(ctx context.Context) error {
 		return err
 	}
 	defer t.Close()
-	stats, err := s3sync.Sync(ctx, t, b, s3sync.Options{Direction: s.Direction, State: s.State, Owners: true, Mirror: true})
+	stats, err := s3sync.Sync(ctx, t, b, s3sync.Options{Direction: s.Direction, State: s.State, Owners: true, Mirror: true, List: s.List})
 	if err == nil && stats.Failed > 0 {
 		err = errors.Errorf("%s: %s", stats, stats.Failures[0].Reason)
 	}
@@ -87,8 +99,9 @@ func (s syncing) run(ctx context.Context) error {
 // syncer measures both clients on the same server.
 type syncer struct {
 	dir      string
-	endpoint string
-	server   *exec.Cmd
+	endpoint string // of the server
+	far      string // the same, farAway
+	started  []*exec.Cmd
 	program  string // this one; as /proc/self/exe it would be gVisor
 	rclone   string
 	round    int // makes each directory and prefix new: files made where others were just removed are slow to make on ext4
@@ -100,6 +113,8 @@ type sender struct {
 	name   string
 	prefix string // of what went up last
 	source string
+	far    bool // through the delay
+	list   bool
 }
 
 // P9
@@ -109,9 +124,12 @@ func benchSync(ctx context.Context, l *lab, r *recorder) (err error) {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	files, large := syncFiles, int64(largeSize)
+	files, large := l.opts.files, l.opts.large<<20
 	if l.opts.short {
 		files, large = syncFiles/100, 64<<20
+	}
+	if files != syncFiles || large != largeSize {
+		r.note("the tree has %d files, and the large one %d MiB", files, large>>20)
 	}
 	if room := free(l.dir); room < 8*large { // both copies there, on the server, and back
 		large = max(64<<20, room/8>>20<<20)
@@ -138,18 +156,22 @@ func benchSync(ctx context.Context, l *lab, r *recorder) (err error) {
 		{"tree up", 0.5, 0.4, (*sender).up},
 		{"nothing changed", 0.05, 0, (*sender).again},
 		{"1 % changed", 0.1, 0, (*sender).changed},
+		{"nothing changed, each object looked at", 0.3, 0, (*sender).listed},
 		{"tree down", 0.3, 0, (*sender).down},
+		{"tree up, 20 ms away", 0.5, 0, (*sender).upFar},
+		{"tree down, 20 ms away", 0.5, 0, (*sender).downFar},
 	} {
 		if err := r.syncs(ctx, n, row.name, row.wall, row.cpu, clients, row.run); err != nil {
 			return err
 		}
 	}
 	name := fmt.Sprintf("one file of %d MiB, ", large>>20)
+	source := filepath.Join(s.dir, "large")
+	if err := fill(source, large); err != nil {
+		return err
+	}
 	for _, c := range clients {
-		c.source = filepath.Join(s.dir, "large-"+c.name)
-		if err := fill(c.source, large); err != nil {
-			return err
-		}
+		c.source = source
 	}
 	if err := r.syncs(ctx, r.count(1, 2), name+"up", 0.6, 0, clients, (*sender).up); err != nil {
 		return err
@@ -186,12 +208,36 @@ func (c *sender) state() string { return filepath.Join(c.dir, "state-"+c.name) }
 
 // up sends the whole tree to a new prefix.
 func (c *sender) up(ctx context.Context) (sample, error) {
+	if c.prefix != "" {
+		if err := empty(filepath.Join(c.dir, "server", s3Bucket, c.prefix)); err != nil {
+			return nil, err
+		}
+	}
 	c.prefix = c.next(c.name)
 	return c.sync(ctx, c.source, s3sync.Up)
 }
 
 // again sends what has not changed since.
 func (c *sender) again(ctx context.Context) (sample, error) { return c.sync(ctx, c.source, s3sync.Up) }
+
+// listed is again, and sees what others have changed in the bucket. rclone always does.
+func (c *sender) listed(ctx context.Context) (sample, error) {
+	c.list = true
+	defer func() { c.list = false }()
+	return c.again(ctx)
+}
+
+func (c *sender) upFar(ctx context.Context) (sample, error) {
+	c.far = true
+	defer func() { c.far = false }()
+	return c.up(ctx)
+}
+
+func (c *sender) downFar(ctx context.Context) (sample, error) {
+	c.far = true
+	defer func() { c.far = false }()
+	return c.down(ctx)
+}
 
 // changed writes one file of a hundred anew, in place, and sends the tree.
 func (c *sender) changed(ctx context.Context) (sample, error) {
@@ -227,18 +273,22 @@ func (c *sender) down(ctx context.Context) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	return got, sameSize(c.source, dir)
+	return got, errors.Join(sameSize(c.source, dir), empty(dir))
 }
 
 // sync runs a client to its end, and measures its process.
 func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Direction) (sample, error) {
 	var cmd *exec.Cmd
+	endpoint := c.endpoint
+	if c.far {
+		endpoint = c.syncer.far
+	}
 	if c.name == harvest {
 		state := c.state()
 		if direction == s3sync.Down {
 			state += strconv.Itoa(c.round) // as a machine that has never had it
 		}
-		spec, err := json.Marshal(syncing{Dir: dir, State: state, Endpoint: c.endpoint, Prefix: c.prefix, Direction: direction})
+		spec, err := json.Marshal(syncing{Dir: dir, State: state, Endpoint: endpoint, Prefix: c.prefix, Direction: direction, List: c.list})
 		if err != nil {
 			return nil, err
 		}
@@ -249,7 +299,7 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 			from, to = to, from
 		}
 		cmd = exec.CommandContext(ctx, c.rclone, "sync", "--config=", "--metadata", "--links", "--transfers", "64", "--checkers", "64", from, to)
-		cmd.Env = append(os.Environ(), "RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other", "RCLONE_CONFIG_S3_ENDPOINT="+c.endpoint,
+		cmd.Env = append(os.Environ(), "RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other", "RCLONE_CONFIG_S3_ENDPOINT="+endpoint,
 			"RCLONE_CONFIG_S3_REGION=us-east-1", "RCLONE_CONFIG_S3_ACCESS_KEY_ID="+s3Key, "RCLONE_CONFIG_S3_SECRET_ACCESS_KEY="+s3Secret, "RCLONE_S3_NO_CHECK_BUCKET=true")
 	}
 	var output bytes.Buffer
@@ -289,7 +339,7 @@ func peakOf(pid int, ended <-chan struct{}) int64 {
 	}
 }
 
-// start serves an empty bucket.
+// start serves an empty bucket, also from far away.
 func (s *syncer) start(ctx context.Context) (err error) {
 	if s.program, err = os.Executable(); err != nil {
 		return errors.Wrapf(err, "find this program")
@@ -298,33 +348,44 @@ func (s *syncer) start(ctx context.Context) (err error) {
 	if err := os.MkdirAll(filepath.Join(files, s3Bucket), 0o755); err != nil {
 		return err
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	address, err := s.serve(ctx, func(address string) []string { return []string{roleServer, files, address} })
 	if err != nil {
 		return err
 	}
+	far, err := s.serve(ctx, func(listen string) []string { return []string{roleDelay, listen, address} })
+	s.endpoint, s.far = "http://"+address, "http://"+far
+	return err
+}
+
+// serve starts this program as a server at a free address, and waits until it answers.
+func (s *syncer) serve(ctx context.Context, args func(address string) []string) (string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
 	address := l.Addr().String()
 	l.Close()
-	s.endpoint = "http://" + address
-	s.server = exec.CommandContext(ctx, s.program, roleServer, files, address)
-	s.server.SysProcAttr, s.server.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, os.Stderr
-	if err := s.server.Start(); err != nil {
-		return errors.Wrapf(err, "start the S3")
+	cmd := exec.CommandContext(ctx, s.program, args(address)...)
+	cmd.SysProcAttr, cmd.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return "", errors.Wrapf(err, "start the S3")
 	}
+	s.started = append(s.started, cmd)
 	for range 600 {
 		if c, err := new(net.Dialer).DialContext(ctx, "tcp", address); err == nil {
-			return c.Close()
+			return address, c.Close()
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return errors.Errorf("the S3 does not answer")
+	return "", errors.Errorf("the S3 does not answer")
 }
 
 func (s *syncer) stop() {
-	if s.server != nil && s.server.Process != nil {
-		_ = s.server.Process.Kill()
-		_ = s.server.Wait()
+	for _, cmd := range s.started {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	}
 }
 
@@ -335,85 +396,4 @@ func findRclone(ctx context.Context) (string, error) {
 		return "", errors.Errorf("it cannot be built; bench must run in the repository: %v", err)
 	}
 	return strings.TrimSpace(string(out)), nil
-}
-
-func free(dir string) int64 {
-	var st syscall.Statfs_t
-	if syscall.Statfs(dir, &st) != nil {
-		return 0
-	}
-	return int64(st.Bavail) * st.Bsize
-}
-
-// plant makes a tree of n files: three of four below 4 KiB, few up to 1 MiB, together about 15 KiB each.
-func plant(dir string, n int) error {
-	random := rand.New(rand.NewPCG(9, 9))
-	chunk := make([]byte, 1<<20)
-	for i := range chunk {
-		chunk[i] = byte(random.Uint32())
-	}
-	for i := range n {
-		at := filepath.Join(dir, fmt.Sprintf("d%02d/e%02d", i%syncDirs%40, i%syncDirs/40), fmt.Sprintf("file%05d", i))
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			return err
-		}
-		size := 16 + random.IntN(4<<10)
-		switch {
-		case i%150 == 0:
-			size = 256<<10 + random.IntN(768<<10)
-		case i%4 == 0:
-			size = 4<<10 + random.IntN(60<<10)
-		}
-		if err := os.WriteFile(at, chunk[:size], 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// fill makes a directory with one file, without holes.
-func fill(dir string, size int64) (err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	f, err := os.Create(filepath.Join(dir, "large"))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	source := rand.NewChaCha8([32]byte{9})
-	chunk := make([]byte, 1<<20)
-	for at := int64(0); at < size; at += int64(len(chunk)) {
-		_, _ = source.Read(chunk)
-		if _, err := f.Write(chunk); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sameSize fails unless both trees have as many files and bytes.
-func sameSize(a, b string) error {
-	count := func(dir string) (files, size int64, err error) {
-		err = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-			if err != nil || !d.Type().IsRegular() {
-				return err
-			}
-			info, err := d.Info()
-			if err == nil {
-				files, size = files+1, size+info.Size()
-			}
-			return err
-		})
-		return files, size, err
-	}
-	af, as, aerr := count(a)
-	bf, bs, berr := count(b)
-	if err := errors.Join(aerr, berr); err != nil {
-		return err
-	}
-	if af != bf || as != bs {
-		return errors.Errorf("%d files of %d bytes came back, not %d of %d", bf, bs, af, as)
-	}
-	return nil
 }

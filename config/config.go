@@ -29,6 +29,7 @@ type Config struct {
 	ExecTimeout    time.Duration // of a command
 	Quotas         Quotas        // of all sandboxes together
 	Pool           int           // sandboxes booted ahead of need; 0 means none
+	PoolWarmUp     string        // command that is run in them ahead of need; "" means none
 	OutputBytes    int64         // kept of each command's output
 	BuildCache     int64         // bytes kept of what builds have made
 	Prices         Prices        // what a sandbox costs
@@ -45,6 +46,7 @@ type Config struct {
 	Agents         Agents
 	S3             S3
 	Model          Model
+	Modal          Modal
 
 	sources map[string]string // by key: what set it; "default" when missing
 }
@@ -124,6 +126,12 @@ type Model struct {
 	Gateway bool   // through the server, which adds the credential; otherwise agents get it
 }
 
+// Modal says how programs written for Modal reach this server.
+type Modal struct {
+	Listen string // host:port; "none" for nowhere
+	URL    string // where they reach it; "" means where it listens
+}
+
 // Registries says how registries of images are reached.
 type Registries struct {
 	Mirrors  []string // "docker.io=mirror.example.org": asked before the registry itself
@@ -178,6 +186,7 @@ func Default(env func(string) string) Config {
 		ExecTimeout:    30 * time.Minute,
 		Quotas:         Quotas{Sandboxes: 100},
 		Pool:           1,
+		PoolWarmUp:     "python3 -c pass",
 		OutputBytes:    64 << 20,
 		BuildCache:     20 << 30,
 		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, Currency: "USD"},
@@ -193,6 +202,7 @@ func Default(env func(string) string) Config {
 		OIDC:           OIDC{Scopes: []string{"openid", "email", "profile"}, Groups: "groups"},
 		Agents:         Agents{Default: "claude", Image: "agent"},
 		Model:          Model{Gateway: true},
+		Modal:          Modal{Listen: NoListen},
 	}
 }
 
@@ -295,6 +305,10 @@ func (c Config) serverProblems() []string {
 	if host, _, err := net.SplitHostPort(s.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
 		add("server.listen", "server.listen "+quote(s.Listen)+" can be reached by other machines, where keys must not travel unencrypted; set server.tls_cert and server.tls_key, or "+
 			"server.acme_domain, or listen on 127.0.0.1, or allow it with server.insecure (harvest up --insecure)")
+	}
+	if host, _, err := net.SplitHostPort(c.Modal.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
+		add("modal.listen", "modal.listen "+quote(c.Modal.Listen)+" can be reached by other machines, where keys must not travel unencrypted; set server.tls_cert and server.tls_key, or "+
+			"listen on 127.0.0.1")
 	}
 	return all
 }

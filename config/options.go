@@ -17,6 +17,9 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
+// maxWarmUp is how long the command of a warm-up may be.
+const maxWarmUp = 1000
+
 // option is one key of the configuration.
 type option struct {
 	key   string // in the file; a dot stands for a nested mapping
@@ -91,6 +94,14 @@ var options = []option{
 	{"pool", "sandboxes booted ahead of need; 0 means none",
 		func(c *Config) value { return (*countValue)(&c.Pool) },
 		func(c Config) string { return between(float64(c.Pool), 0, 256, "a number from 0 to 256") }},
+	{"pool_warm_up", "command, split at spaces, that is run as nobody in sandboxes of the pool whose image has it, so that the first command is quicker; empty means none",
+		func(c *Config) value { return (*textValue)(&c.PoolWarmUp) },
+		func(c Config) string {
+			if strings.ContainsRune(c.PoolWarmUp, 0) || len(c.PoolWarmUp) > maxWarmUp {
+				return "write a short command, such as python3 -c pass"
+			}
+			return ""
+		}},
 	{"output_bytes", "output kept of each command",
 		func(c *Config) value { return (*sizeValue)(&c.OutputBytes) },
 		func(c Config) string {
@@ -210,6 +221,12 @@ var options = []option{
 	{"ports.domain", "wildcard whose host names are ports of sandboxes; empty for none",
 		func(c *Config) value { return (*textValue)(&c.Ports.Domain) },
 		func(c Config) string { return wildcard(c.Ports.Domain) }},
+	{"modal.listen", "where harvest up speaks Modal's protocol, host:port; none for nowhere",
+		func(c *Config) value { return (*textValue)(&c.Modal.Listen) },
+		func(c Config) string { return listenable(c.Modal.Listen) }},
+	{"modal.url", "URL at which programs written for Modal reach the server; empty means where it listens",
+		func(c *Config) value { return (*textValue)(&c.Modal.URL) },
+		func(c Config) string { return siteURL(c.Modal.URL) }},
 	{"oidc.issuer", "URL of the OpenID Connect provider whose people may sign in; empty for none",
 		func(c *Config) value { return (*textValue)(&c.OIDC.Issuer) },
 		func(c Config) string { return issuer(c.OIDC.Issuer) }},

@@ -45,6 +45,7 @@ type Capabilities struct {
 	Reopen    bool     `json:"reopen"`   // sandboxes implement ProcessOpener
 	Warm      bool     `json:"warm"`     // the engine implements Warmer
 	Volumes   bool     `json:"volumes"`  // Spec.Mounts works
+	Dirs      bool     `json:"dirs"`     // Mount.Dir works
 	Users     bool     `json:"users"`    // Command.User works
 	Network   bool     `json:"network"`  // every NetworkMode works, sandboxes implement Networker and Dialer
 	Snapshot  bool     `json:"snapshot"` // sandboxes implement Snapshotter
@@ -75,9 +76,12 @@ type Spec struct {
 	Stage func(name string, took time.Duration)
 }
 
-// Mount puts a volume at a path.
+// Mount puts a volume at a path, or a directory of this machine.
 type Mount struct {
-	Volume   string // name of a volume that exists
+	Volume string // name of a volume that exists; "" with Dir
+	// Dir is a directory of this machine, which is there until the sandbox has ended and need not be a plain one: its limits, and how long
+	// it takes to answer, are its own affair. Only where Capabilities.Dirs says so.
+	Dir      string
 	Path     string
 	ReadOnly bool
 }
@@ -265,4 +269,12 @@ type Warm interface {
 	Claim(ctx context.Context, spec Spec) (Sandbox, error)
 	// Destroy discards it. It is repeatable, and does nothing after a Claim that succeeded.
 	Destroy(ctx context.Context) error
+}
+
+// Preparer is a Warm that can have done, before it is claimed, what the claim is expected to want.
+type Preparer interface {
+	// Prepare mounts an image. Then it runs warmUp there to its end, without rights, unless that is empty or the image has no such
+	// program; Invalid if that leaves anything behind. A Claim with that image and no mounts takes what was prepared, any other one is as if nothing
+	// had been. A failure leaves the sandbox as it was. Conflict: it was claimed, or prepared before. The image may be deleted meanwhile.
+	Prepare(ctx context.Context, image string, warmUp []string) error
 }

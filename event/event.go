@@ -60,7 +60,10 @@ func (e *Event) Frame() []byte {
 }
 
 func (e *Event) encode() []byte {
-	b := make([]byte, 0, len(e.Data)+len(e.Type)+48)
+	return e.appendFrame(make([]byte, 0, len(e.Data)+len(e.Type)+48))
+}
+
+func (e *Event) appendFrame(b []byte) []byte {
 	if e.ID > 0 {
 		b = strconv.AppendInt(append(b, "id: "...), e.ID, 10)
 		b = append(b, '\n')

@@ -174,6 +174,45 @@ func TestFrame(t *testing.T) {
 	}
 }
 
+// Who sends on gets the frames of what Next would return, behind what is in the buffer already, and can do something else between times.
+func TestAppendNext(t *testing.T) {
+	t.Parallel()
+	j := open(t, event.Options{Store: new(memory.Events)})
+	publish(t, j, "a", 1, 2)
+	r := subscribe(t, j, "a", 0)
+	beat := make(chan time.Time, 1)
+	want := func(want string, n int) {
+		t.Helper()
+		buf, got, err := r.AppendNext(t.Context(), []byte("before "), beat)
+		if err != nil || string(buf) != "before "+want || got != n {
+			t.Fatalf("%q, %d, %v; want %q, %d", buf, got, err, want, n)
+		}
+	}
+	first, err := subscribe(t, j, "a", 0).Next(t.Context())
+	if err != nil || len(first) != 2 {
+		t.Fatal(first, err)
+	}
+	want(string(first[0].Frame())+string(first[1].Frame()), 2)
+	beat <- time.Now()
+	want("", 0)
+	live := subscribe(t, j, "a", 2)
+	publish(t, j, "a", 3)
+	third, err := live.Next(t.Context())
+	if err != nil || len(third) != 1 {
+		t.Fatal(third, err)
+	}
+	want(string(third[0].Frame()), 1)
+	publish(t, j, "a", 4)
+	if next(t, live); third[0] == nil || third[0].ID != 3 {
+		t.Error("what Next has returned changes with the next call")
+	}
+	shut(t, j)
+	want(fmt.Sprintf("id: 4\nevent: %s\ndata: %s\n\n", third[0].Type, strings.Replace(string(third[0].Data), "3", "4", 1)), 1)
+	if buf, n, err := r.AppendNext(t.Context(), nil, beat); len(buf) != 0 || n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %q, %d, %v", buf, n, err)
+	}
+}
+
 func TestAfterAndTail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

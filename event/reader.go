@@ -4,7 +4,9 @@ import (
 	"context"
 	"io"
 	"iter"
+	"slices"
 	"sort"
+	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -17,6 +19,7 @@ type Reader struct {
 	live    bool  // it has once had everything
 	lagged  bool
 	closed  bool
+	batch   []*Event // what next returned last
 }
 
 // Subscribe returns a reader of all events with ids above after, those that are yet to come included. 0 means from the beginning.
@@ -76,7 +79,28 @@ func (r *Reader) Close() {
 // Next returns the events that follow, one or more, and waits until there is one. io.EOF means that no more will come: after
 // Lagged, and when the Journal is closed and everything was returned. When ctx ends it may be called again; nothing is lost.
 func (r *Reader) Next(ctx context.Context) ([]*Event, error) {
+	batch, err := r.next(ctx, nil)
+	return slices.Clone(batch), err
+}
+
+// AppendNext is Next for who sends the events on: it appends their frames to buf, and returns how many there are. That is 0, without an
+// error, if beat comes first.
+func (r *Reader) AppendNext(ctx context.Context, buf []byte, beat <-chan time.Time) (_ []byte, n int, err error) {
+	batch, err := r.next(ctx, beat)
+	for _, e := range batch {
+		if e.frame != nil {
+			buf = append(buf, e.frame...)
+		} else {
+			buf = e.appendFrame(buf)
+		}
+	}
+	return buf, len(batch), err
+}
+
+// next returns events that are valid until it is called again; none if beat comes first.
+func (r *Reader) next(ctx context.Context, beat <-chan time.Time) ([]*Event, error) {
 	s := r.stream
+	clear(r.batch) // what is sent need not be kept while more is waited for
 	for {
 		if r.lagged || r.closed {
 			return nil, io.EOF
@@ -84,24 +108,26 @@ func (r *Reader) Next(ctx context.Context) ([]*Event, error) {
 		s.mu.Lock()
 		wake, ended, visible := s.wake, s.ended, s.visible
 		var first int64
-		var batch []*Event
+		r.batch = r.batch[:0]
 		if len(s.recent) > 0 {
 			first = s.recent[0].ID
 			if skip := r.after + 1 - first; skip >= 0 && r.after < visible {
-				batch = append(batch, s.recent[skip:visible+1-first]...)
+				r.batch = append(r.batch, s.recent[skip:visible+1-first]...)
 			}
 		}
 		s.mu.Unlock()
 		switch {
-		case len(batch) > 0:
-			r.live, r.after = true, batch[len(batch)-1].ID
-			return batch, nil
+		case len(r.batch) > 0:
+			r.live, r.after = true, r.batch[len(r.batch)-1].ID
+			return r.batch, nil
 		case r.after >= visible && ended:
 			return nil, io.EOF
 		case r.after >= visible:
 			r.live = true
 			select {
 			case <-wake:
+			case <-beat:
+				return nil, nil
 			case <-ctx.Done():
 				return nil, errors.Wrapf(ctx.Err(), "wait for events")
 			}

@@ -36,6 +36,14 @@ type Library struct {
 	mu      sync.Mutex
 	flights map[string]*flight  // guarded by mu; builds in progress, by digest
 	uses    map[string][]string // guarded by mu; who uses an image, by its id
+
+	manifests sync.Map // by the digits of a digest: what read has decoded, as a decoded
+}
+
+// decoded is an image as its description has it. The description never changes: another one is another file.
+type decoded struct {
+	file os.FileInfo
+	img  Image
 }
 
 // OpenLibrary returns the library in dir, which is made if missing. What interrupted builds have left there is removed.
@@ -110,15 +118,37 @@ func (l *Library) path(names ...string) string {
 // Root returns where the image's root file system is on this machine: an EROFS image.
 func (l *Library) Root(img Image) string { return l.path(hexOf(img.Digest), rootFile) }
 
-// read returns the image whose digest has those digits. NotFound if there is none or if it is damaged.
-func (l *Library) read(digits string) (Image, error) {
+// manifest returns the image as its description has it. Every create of a sandbox asks for all images, several times, so the
+// description is decoded once. What is in the image's maps and slices is shared, and never changed.
+func (l *Library) manifest(digits string) (Image, error) {
+	path := l.path(digits, manifestFile)
+	info, err := os.Stat(path)
+	if err != nil {
+		l.manifests.Delete(digits)
+		return Image{}, errors.Explainf(err, errors.NotFound, "there is no image %s", digits)
+	}
+	if known, ok := l.manifests.Load(digits); ok {
+		if d := known.(decoded); os.SameFile(d.file, info) && d.file.ModTime().Equal(info.ModTime()) && d.file.Size() == info.Size() {
+			return d.img, nil
+		}
+	}
 	var img Image
-	text, err := os.ReadFile(l.path(digits, manifestFile))
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return Image{}, errors.Explainf(err, errors.NotFound, "there is no image %s", digits)
 	}
 	if err := json.Unmarshal(text, &img); err != nil {
 		return Image{}, errors.Explainf(err, errors.NotFound, "the description of image %s is damaged", digits)
+	}
+	l.manifests.Store(digits, decoded{info, img})
+	return img, nil
+}
+
+// read returns the image whose digest has those digits. NotFound if there is none or if it is damaged.
+func (l *Library) read(digits string) (Image, error) {
+	img, err := l.manifest(digits)
+	if err != nil {
+		return Image{}, err
 	}
 	info, err := os.Stat(l.path(digits, rootFile))
 	if err != nil {

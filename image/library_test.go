@@ -2,6 +2,7 @@ package image_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -510,6 +511,37 @@ func TestDamagedImagesAreBuiltAgain(t *testing.T) {
 			}
 			clean(t, dir, 1)
 		})
+	}
+}
+
+func TestDescriptionsThatOthersChangeAreReadAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, dir, &source{content: "root"})
+	img := build(t, l, image.BuildOptions{})
+	path := filepath.Join(dir, img.Digest[7:], "image.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := l.Find(t.Context(), img.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, bytes.Replace(text, []byte(img.Digest[7:]), []byte(strings.Repeat("0", len(img.Digest[7:]))), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Find(t.Context(), img.ID)
+	expect(t, "Find of an image whose description was changed", err, errors.NotFound)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := l.Find(t.Context(), img.ID); err != nil || !cmp.Equal(again, img) {
+		t.Errorf("put back: %+v, %v; want %+v", again, err, img)
 	}
 }
 

@@ -26,8 +26,10 @@ func (s Spec) shared() bool {
 	return s.Owner == "" && slices.Contains(harvests, s.Base) && len(s.Commands) == 0 && s.Dockerfile == "" && s.Parent == ""
 }
 
-// visible reports whether the owner may know of an image.
-func (o owned) visible(img Image) bool { return img.Spec.Owner == o.owner || img.Spec.shared() }
+// VisibleTo reports whether an owner, as Of has it, may know of the image.
+func (i Image) VisibleTo(owner string) bool { return i.Spec.Owner == owner || i.Spec.shared() }
+
+func (o owned) visible(img Image) bool { return img.VisibleTo(o.owner) }
 
 func (o owned) Build(ctx context.Context, spec Spec, opts BuildOptions) (Image, error) {
 	spec.Owner = ""

@@ -274,7 +274,13 @@ func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, 
 	defer cancel()
 	out, err := b.s3.DeleteObjects(call, in, b.patiently)
 	if err != nil {
-		return b.failed(ctx, err)
+		if err = b.failed(ctx, err); errors.KindOf(err) != errors.Denied {
+			return err
+		}
+		for _, k := range keys {
+			failed(k, err)
+		}
+		return nil
 	}
 	for _, e := range out.Errors {
 		key := aws.ToString(e.Key)

@@ -61,7 +61,7 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return say(errors.Invalid, "set the bucket's region and endpoint", "the bucket %s is not in the region %s", bucket, b.region)
 	case "NoSuchKey", "NoSuchUpload", "NotFound", "NoSuchVersion":
 		return errors.Explainf(err, errors.NotFound, "there is no such object in %s", b)
-	case "PreconditionFailed", "ConditionalRequestConflict":
+	case "PreconditionFailed", "ConditionalRequestConflict", "InvalidRange": // the last: it is shorter than was planned for
 		return errors.Join(errChangedObject, err)
 	case "QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "XAmzStorageFull":
 		return say(errors.Exhausted, "make room there", "S3 has no space left")

@@ -55,7 +55,7 @@ func (b *Bucket) do(ctx context.Context, r request, buf []byte) (*response, erro
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if b.corrected(err) && attempt < 3 {
+		if b.corrected(err) && attempt < 3 || garbled(err) && attempt < 5 {
 			continue
 		}
 		if !b.retry.IsErrorRetryable(err) && !cut(err) {
@@ -86,6 +86,12 @@ func wait(ctx context.Context, d time.Duration) error {
 func cut(err error) bool {
 	var u *url.Error
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, errDamaged) || errors.Is(err, errSilent) || errors.As(err, &u)
+}
+
+// garbled reports whether the server got other bytes than were sent: its checksum is not ours.
+func garbled(err error) bool {
+	var e *serverError
+	return errors.As(err, &e) && (e.code == "BadDigest" || e.code == "XAmzContentChecksumMismatch")
 }
 
 // errDamaged is what arrives with another checksum than it left with.

@@ -65,7 +65,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	e := newEntry(Sandbox{
 		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
-		Volumes: p.Volumes, Secrets: p.Secrets, Network: p.Network, Ports: p.Ports, Limits: p.limits, Status: Creating,
+		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports, Limits: p.limits, Status: Creating,
 		S3: p.s3, Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
 		Stages: []Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
 	}, p.cpu, p.memory)
@@ -178,7 +178,12 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	for _, m := range p.Volumes {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.Account), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})
 	}
-	box, warm, err := f.box(ctx, e, p, spec)
+	live, err := f.mountS3(ctx, e, p)
+	if err != nil {
+		return err
+	}
+	spec.Mounts = append(spec.Mounts, live...)
+	box, warm, err := f.box(ctx, e, p, img, spec)
 	if err != nil {
 		return err
 	}
@@ -320,8 +325,8 @@ func (f *Fleet) use(e *entry, keeper any, name string) error {
 }
 
 // box has the engine make the sandbox, from the pool if there is one that fits.
-func (f *Fleet) box(ctx context.Context, e *entry, p plan, spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
-	if w := f.pool.take(p); w != nil {
+func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image, spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
+	if w := f.pool.take(p, account.Owner(e.record.Account), img, len(spec.Mounts) > 0); w != nil {
 		err = f.stage(e, "claim", func() error {
 			spec.Stage = f.stages(e)
 			box, err = w.Claim(ctx, spec)

@@ -31,7 +31,7 @@ func (f *Fleet) Destroy(ctx context.Context, account, ref string) error {
 		return err
 	}
 	if e != nil {
-		return f.end(ctx, e, "it was destroyed on request")
+		return f.end(ctx, e, "", "it was destroyed on request")
 	}
 	f.mu.Lock()
 	h, leftover := f.leftover[sb.ID]
@@ -47,7 +47,7 @@ func (f *Fleet) Destroy(ctx context.Context, account, ref string) error {
 }
 
 // end brings e to its end and waits for it.
-func (f *Fleet) end(ctx context.Context, e *entry, reason string) error {
+func (f *Fleet) end(ctx context.Context, e *entry, why, reason string) error {
 	f.mu.Lock()
 	if e.record.Status == Creating {
 		e.cancel(errors.Newf(errors.Canceled, "the sandbox was destroyed while it was created"))
@@ -60,7 +60,7 @@ func (f *Fleet) end(ctx context.Context, e *entry, reason string) error {
 		if err := sb.requireStatus(Running, Lost); err != nil {
 			return err // somebody else ends it, or it ended
 		}
-		sb.Status, sb.Reason = Stopping, reason
+		sb.Status, sb.Reason, sb.End = Stopping, reason, why
 		return nil
 	})
 	if changed {
@@ -95,9 +95,13 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	h := e.record.Handle
 	f.mu.Unlock()
 	fault.Point("sandbox.stopping")
+	f.quietMount(ctx, e)
 	err := f.release(ctx, h, box)
 	fault.Point("sandbox.released")
 	f.saveEnd(ctx, e)
+	if unsent := f.endMount(ctx, e); unsent != nil {
+		f.noteSyncError(ctx, e, unsent)
+	}
 	f.finish(ctx, e, err, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Stopping); err != nil {
 			return err
@@ -243,8 +247,10 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 		return nil
 	}, events...)
 	if finished { // else Destroy was faster and releases it
+		f.quietMount(ctx, e)
 		f.discard(ctx, e.id, h, box)
 		f.saveLater(ctx, e)
+		f.tasks.Go(func() { _ = f.endMount(ctx, e) }) // which logs, and tells
 	}
 }
 
@@ -336,5 +342,6 @@ func (f *Fleet) gone(ctx context.Context, e *entry) {
 	}, EventTerminated)
 	if finished {
 		f.saveLater(ctx, e)
+		f.tasks.Go(func() { _ = f.endMount(ctx, e) })
 	}
 }

@@ -54,6 +54,8 @@ type entry struct {
 	followed engine.Sandbox          // the one whose denials are followed
 	undo     func()                  // removes what was made for it, if it never becomes ready; may be nil
 	filled   bool                    // its volume was filled from S3
+	sending  bool                    // its volume is being sent to S3, as every so often
+	sent     time.Time               // when that was last, or when it began to run
 	network  sync.Mutex              // held while the network is changed; taken before save
 }
 
@@ -290,9 +292,8 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := Stats{
-		Sandboxes: map[Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed, Leftover: len(f.leftover), Warm: f.pool.size(),
-	}
+	s := Stats{Sandboxes: map[Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed, Leftover: len(f.leftover)}
+	s.Warm, s.Prepared = f.pool.counts()
 	for e := range maps.Values(f.live) {
 		s.Sandboxes[e.record.Status]++
 		s.CPU += e.cpu

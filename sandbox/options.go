@@ -20,12 +20,17 @@ type Options struct {
 	Secrets *secret.Vault
 	// S3 is asked for what Request.S3 says. nil: requests with one are refused as Unsupported.
 	S3 Syncer
+	// Mounts mounts what Request.S3 says with Mount. nil: these are refused as Unsupported.
+	Mounts Mounter
 
 	Defaults engine.Limits // of requests that name none: 1 core, 2 GiB, 10 GiB of disk, 1024 processes, 65536 open files
 	Quotas   Quotas        // of every account: none
 	Prices   Prices        // nothing costs anything
 	Timeouts Timeouts
 	Warm     int // how many booted sandboxes wait; 0: none
+	// WarmUp is run in those that wait, once the image is mounted that they are expected to be asked for, if that has such a program, so
+	// that the first command finds at hand what it has in common with this one: none.
+	WarmUp []string
 
 	Capture   int           // bytes of each stream that a Result keeps: 4 MiB
 	Retention time.Duration // how long records of ended sandboxes are kept: 30 days
@@ -96,6 +101,7 @@ type Stats struct {
 	Memory    int64          `json:"memory_bytes"`
 	Commands  int            `json:"commands"` // running
 	Warm      int            `json:"warm"`     // booted and waiting
+	Prepared  int            `json:"prepared"` // of these, with the image that was asked for last
 	Created   int64          `json:"created"`  // since the Fleet was opened
 	WarmUsed  int64          `json:"warm_used"`
 	Failed    int64          `json:"failed"`

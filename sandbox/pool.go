@@ -3,23 +3,46 @@ package sandbox
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// pool keeps booted sandboxes with the default limits. A nil pool is always empty.
+// pool keeps booted sandboxes with the default limits. Those that wait get the image mounted that was asked for last. A nil pool is
+// always empty.
 type pool struct {
 	fleet  *Fleet
 	warmer engine.Warmer
 	limits engine.Limits
-	ready  chan engine.Warm // full when there are enough
-	more   chan struct{}    // tells the filler to look
+	size   int
+	more   chan struct{} // tells the filler to look
+
+	mu      sync.Mutex
+	waiting []*spare       // guarded by mu, oldest first
+	want    image.Image    // guarded by mu; what the next request is expected to want; without an ID while that is not known
+	failed  map[string]int // guarded by mu; how often an image, by its id, could not be prepared: the second time without a warm-up
 }
 
-const firstRefillPause = 100 * time.Millisecond
+// spare is a sandbox that waits. Its fields are guarded by pool.mu.
+type spare struct {
+	warm  engine.Warm
+	image image.Image // that it has, or is getting; without an ID if none
+	done  bool        // it has it
+}
+
+const (
+	firstRefillPause = 100 * time.Millisecond
+	// imageCheck is how often the pool looks whether the images that it has mounted are still there: what was deleted takes room on the disk
+	// until then.
+	imageCheck = time.Minute
+	// maxFailures is after how many an image is not prepared any more.
+	maxFailures = 2
+)
 
 // openPool starts the warm pool, if there shall be one.
 func (f *Fleet) openPool() {
@@ -36,24 +59,75 @@ func (f *Fleet) openPool() {
 		logf.Errorf(f.ctx, "the limits of warm sandboxes: %v", err)
 		return
 	}
-	f.pool = &pool{
-		fleet: f, warmer: warmer, limits: p.limits,
-		ready: make(chan engine.Warm, f.opts.Warm), more: make(chan struct{}, 1),
-	}
+	f.pool = &pool{fleet: f, warmer: warmer, limits: p.limits, size: f.opts.Warm, more: make(chan struct{}, 1), failed: map[string]int{}}
 	f.tasks.Go(f.pool.fill)
 }
 
-// take returns a warm sandbox that fits, or nil. It never waits.
-func (p *pool) take(plan plan) engine.Warm {
+// take returns a warm sandbox that fits, or nil. It never waits. What has the image of somebody else is not given away: nobody shall depend on
+// gVisor forgetting it. mounts: something is to be mounted, which cannot be in what was prepared.
+func (p *pool) take(plan plan, owner string, img image.Image, mounts bool) engine.Warm {
 	if p == nil || plan.Cold || plan.limits != p.limits {
 		return nil
 	}
-	select {
-	case w := <-p.ready:
-		return w
-	default:
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !mounts && owner != account.Owner(buildAccount) {
+		p.want = img
+	}
+	best, bestRank := -1, noRank
+	for i, s := range p.waiting {
+		if r := s.rank(owner, img.ID, mounts); r > bestRank {
+			best, bestRank = i, r
+		}
+	}
+	if best < 0 {
+		p.dropOldest()
 		return nil
 	}
+	w := p.waiting[best].warm
+	p.waiting = slices.Delete(p.waiting, best, best+1)
+	return w
+}
+
+// What a request would rather have.
+const (
+	noRank      = iota // it may not have it
+	otherRank          // what was prepared is put away
+	pendingRank        // it waits until the image is mounted, or for the rest of the warm-up
+	plainRank
+	readyRank
+)
+
+func (s *spare) rank(owner, imageID string, mounts bool) int {
+	switch {
+	case s.image.ID == "":
+		return plainRank
+	case s.image.ID != imageID && !s.image.VisibleTo(owner):
+		return noRank
+	case mounts || s.image.ID != imageID:
+		return otherRank
+	case s.done:
+		return readyRank
+	}
+	return pendingRank
+}
+
+// dropOldest makes room for one with another image. p.mu is held.
+func (p *pool) dropOldest() {
+	if len(p.waiting) < p.size {
+		return
+	}
+	p.destroy(p.waiting[0])
+	p.waiting = slices.Delete(p.waiting, 0, 1)
+}
+
+func (p *pool) destroy(s *spare) {
+	f := p.fleet
+	f.tasks.Go(func() {
+		if err := s.warm.Destroy(context.WithoutCancel(f.ctx)); err != nil {
+			logf.Errorf(f.ctx, "destroy the warm sandbox %s: %v", s.warm.Handle().Ref, err)
+		}
+	})
 }
 
 // refill lets the filler look. It is called when a creation is over, so that booting does not slow that down.
@@ -67,23 +141,34 @@ func (p *pool) refill() {
 	}
 }
 
-func (p *pool) size() int {
+// counts returns how many sandboxes wait, and how many of them have the image that was asked for last.
+func (p *pool) counts() (warm, prepared int) {
 	if p == nil {
-		return 0
+		return 0, 0
 	}
-	return len(p.ready)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.waiting {
+		if s.done && s.image.ID == p.want.ID {
+			prepared++
+		}
+	}
+	return len(p.waiting), prepared
 }
 
-// fill boots one sandbox after the other until there are enough, then waits until one was taken.
+// fill boots one sandbox after the other until there are enough, prepares those that have no image, then waits until one was taken.
 func (p *pool) fill() {
 	f := p.fleet
+	p.expectBase()
 	pause := firstRefillPause
 	for f.ctx.Err() == nil {
-		if len(p.ready) == cap(p.ready) {
-			select {
-			case <-p.more:
-			case <-f.ctx.Done():
-			}
+		s, full := p.next()
+		switch {
+		case s != nil:
+			p.prepare(s)
+			continue
+		case full:
+			p.wait()
 			continue
 		}
 		w, err := p.warmer.Warm(f.ctx, p.limits)
@@ -96,8 +181,104 @@ func (p *pool) fill() {
 			continue
 		}
 		pause = firstRefillPause
-		p.ready <- w // has room: only this goroutine fills it
+		p.mu.Lock()
+		p.waiting = append(p.waiting, &spare{warm: w})
+		p.mu.Unlock()
 	}
+}
+
+// expectBase has the pool expect the base image until something was asked for.
+func (p *pool) expectBase() {
+	img, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, baseImage)
+	if err != nil {
+		return // the first request will build it
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.want.ID == "" {
+		p.want = img
+	}
+}
+
+// next returns a sandbox to prepare, which then has its image noted, or whether there are enough. They are prepared only once there are enough: then
+// no request is kept waiting for it.
+func (p *pool) next() (s *spare, full bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) < p.size {
+		return nil, false
+	}
+	if p.want.ID == "" || p.failed[p.want.ID] >= maxFailures {
+		return nil, true
+	}
+	for _, s := range p.waiting {
+		if _, ok := s.warm.(engine.Preparer); ok && s.image.ID == "" {
+			s.image = p.want
+			return s, true
+		}
+	}
+	return nil, true
+}
+
+// prepare has the image mounted that s has noted. A request that takes s meanwhile waits for it in the engine.
+func (p *pool) prepare(s *spare) {
+	f, id, warmUp := p.fleet, s.image.ID, p.fleet.opts.WarmUp
+	p.mu.Lock()
+	if p.failed[id] > 0 { // a warm-up that leaves something behind
+		warmUp = nil
+	}
+	p.mu.Unlock()
+	err := s.warm.(engine.Preparer).Prepare(f.ctx, id, warmUp)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch i := slices.Index(p.waiting, s); {
+	case err == nil:
+		s.done = true
+	case f.ctx.Err() == nil && i >= 0: // it was not taken
+		logf.Warnf(f.ctx, "a warm sandbox cannot be prepared: %v", err)
+		p.failed[id]++
+		p.destroy(s)
+		p.waiting = slices.Delete(p.waiting, i, i+1)
+	}
+}
+
+// wait returns when there may be something to do.
+func (p *pool) wait() {
+	timer := time.NewTimer(imageCheck)
+	defer timer.Stop()
+	select {
+	case <-p.more:
+	case <-p.fleet.ctx.Done():
+	case <-timer.C:
+		p.dropDeleted()
+	}
+}
+
+// dropDeleted ends the sandboxes whose image was deleted.
+func (p *pool) dropDeleted() {
+	gone := map[string]bool{}
+	p.mu.Lock()
+	for _, s := range p.waiting {
+		gone[s.image.ID] = false
+	}
+	p.mu.Unlock()
+	for id := range gone {
+		if id != "" {
+			_, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, id)
+			gone[id] = errors.Is(err, errors.NotFound)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if gone[p.want.ID] {
+		p.want = image.Image{}
+	}
+	p.waiting = slices.DeleteFunc(p.waiting, func(s *spare) bool {
+		if gone[s.image.ID] {
+			p.destroy(s)
+		}
+		return gone[s.image.ID]
+	})
 }
 
 // drain destroys the warm sandboxes. The filler has ended.
@@ -105,13 +286,14 @@ func (p *pool) drain(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var errs []error
-	for {
-		select {
-		case w := <-p.ready:
-			errs = append(errs, errors.Wrapf(w.Destroy(context.WithoutCancel(ctx)), "destroy the warm sandbox %s", w.Handle().Ref))
-		default:
-			return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
+	for _, s := range p.waiting {
+		if err := s.warm.Destroy(context.WithoutCancel(ctx)); err != nil {
+			errs = append(errs, errors.Wrapf(err, "destroy the warm sandbox %s", s.warm.Handle().Ref))
 		}
 	}
+	p.waiting = nil
+	return errors.Join(errs...)
 }

@@ -2,12 +2,14 @@ package sandbox_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -135,6 +137,149 @@ func TestDrainReportsFailures(t *testing.T) {
 		wantError(t, f.Close(context.Background()), errors.Unavailable, "busy")
 		if len(w.refs()) != 1 {
 			t.Errorf("the engine has %v; the other one should be gone", w.refs())
+		}
+	})
+}
+
+// prepared lists the calls of Prepare.
+func (s *stub) prepared() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.prepares, ", ")
+}
+
+const baseID = "img_0123456789abcdef"
+
+func TestPoolPreparesWhatWasAskedForLast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.others = []image.Image{{ID: "img_other", Names: []string{"other"}, Spec: image.Spec{Base: "x", Owner: account}}}
+		w.opts.Warm, w.opts.WarmUp = 1, []string{"python3", "-c", "pass"}
+		f := w.open(t)
+		synctest.Wait()
+		if got, s := w.prepared(), f.Stats(); got != "ref1 "+baseID+" python3 -c pass" || s.Warm != 1 || s.Prepared != 1 {
+			t.Fatalf("prepared are %s, stats %+v", got, s)
+		}
+		if sb := create(t, f, sandbox.Request{Image: "other"}); !sb.Warm {
+			t.Error("what was prepared for another image was not used")
+		}
+		synctest.Wait()
+		if sb := create(t, f, sandbox.Request{Image: "other", Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}}); !sb.Warm {
+			t.Error("a request with a volume got a cold sandbox")
+		}
+		synctest.Wait()
+		create(t, f, sandbox.Request{Cold: true})
+		synctest.Wait()
+		if got := w.prepared(); got != "ref1 "+baseID+" python3 -c pass, ref2 img_other python3 -c pass, ref3 img_other python3 -c pass" {
+			t.Errorf("prepared are %s", got)
+		}
+	})
+}
+
+func TestPoolGivesWhatFitsBest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.others = []image.Image{{ID: "img_other", Names: []string{"other"}, Spec: image.Spec{Base: "x", Owner: account}}}
+		w.opts.Warm = 2
+		f := w.open(t)
+		synctest.Wait()
+		create(t, f, sandbox.Request{Image: "other"}) // ref1; ref2 has the base image
+		synctest.Wait()
+		create(t, f, sandbox.Request{Image: "other"}) // ref3, which was prepared since
+		synctest.Wait()
+		create(t, f, sandbox.Request{}) // ref2
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, ref := range []string{"ref1", "ref2", "ref3"} {
+			if b := w.boxes[ref]; b == nil || b.handle.ID == "" {
+				t.Errorf("%s was not taken", ref)
+			}
+		}
+	})
+}
+
+// mission: 4.6
+func TestPoolGivesNobodyTheImageOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.others = []image.Image{{ID: "img_theirs", Names: []string{"theirs"}, Spec: image.Spec{Base: "x", Owner: "somebody"}}}
+		w.opts.Warm = 1
+		f := w.open(t)
+		synctest.Wait()
+		if _, err := f.Create(t.Context(), "somebody", sandbox.Request{Image: "theirs"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if create(t, f, sandbox.Request{}).Warm {
+			t.Error("a sandbox in which somebody else's image is mounted was given away")
+		}
+		synctest.Wait()
+		if len(w.refs()) != 3 || !create(t, f, sandbox.Request{}).Warm {
+			t.Errorf("the pool does not recover: the engine has %v", w.refs())
+		}
+	})
+}
+
+func TestPoolDoesWithoutWhatCannotBePrepared(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Warm, w.opts.WarmUp = 1, []string{"leave", "traces"}
+		w.fail("prepare", errors.Newf(errors.Invalid, "it leaves traces"))
+		f := w.open(t)
+		synctest.Wait()
+		if got := w.prepared(); got != "ref1 "+baseID+" leave traces, ref2 "+baseID+" " || f.Stats().Prepared != 1 || len(w.refs()) != 1 {
+			t.Fatalf("prepared are %s, the engine has %v", got, w.refs())
+		}
+		w.fail("prepare", errors.Newf(errors.Unavailable, "it broke"))
+		create(t, f, sandbox.Request{})
+		synctest.Wait()
+		if s := f.Stats(); s.Warm != 1 || s.Prepared != 0 || len(w.refs()) != 2 {
+			t.Errorf("after a second failure: %+v, the engine has %v", s, w.refs())
+		}
+		if !create(t, f, sandbox.Request{}).Warm {
+			t.Error("a sandbox that cannot be prepared is not used")
+		}
+	})
+}
+
+func TestPoolTakenWhileItIsPrepared(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Warm = 1
+		unblock := w.block("prepare")
+		f := w.open(t)
+		synctest.Wait()
+		w.fail("prepare", errors.Newf(errors.Conflict, "it was claimed"))
+		if s := f.Stats(); s.Warm != 1 || s.Prepared != 0 || !create(t, f, sandbox.Request{}).Warm {
+			t.Errorf("stats: %+v", s)
+		}
+		unblock()
+		synctest.Wait()
+		if s := f.Stats(); s.Warm != 1 {
+			t.Errorf("later: %+v", s)
+		}
+	})
+}
+
+func TestPoolForgetsImagesThatWereDeleted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Warm = 1
+		f := w.open(t)
+		synctest.Wait()
+		w.stub.mu.Lock()
+		w.absent = true
+		w.stub.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := f.Stats(); s.Warm != 1 || s.Prepared != 0 || len(w.refs()) != 1 || w.refs()[0] != "ref2" {
+			t.Errorf("stats %+v, the engine has %v", s, w.refs())
 		}
 	})
 }

@@ -14,7 +14,8 @@ const longestNap = time.Minute
 
 const pruneEvery = time.Hour
 
-// reap ends sandboxes whose lifetime is over or that were idle for too long, and forgets old records.
+// reap ends sandboxes whose lifetime is over or that were idle for too long, sends volumes to S3 that are sent every so often, and forgets
+// old records.
 func (f *Fleet) reap() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -30,7 +31,8 @@ func (f *Fleet) reap() {
 			pruned = time.Now()
 			f.prune()
 		}
-		timer.Reset(f.endOverdue(now()))
+		at := now()
+		timer.Reset(min(f.endOverdue(at), f.sendDue(at)))
 	}
 }
 
@@ -38,17 +40,17 @@ func (f *Fleet) reap() {
 func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	nap := longestNap
 	type overdue struct {
-		e      *entry
-		reason string
+		e           *entry
+		end, reason string
 	}
 	var over []overdue
 	f.mu.Lock()
 	for _, e := range f.live {
-		due, reason := f.deadline(e)
+		due, end, reason := f.deadline(e)
 		switch {
 		case due.IsZero():
 		case !due.After(at):
-			over = append(over, overdue{e, reason})
+			over = append(over, overdue{e, end, reason})
 		default:
 			nap = min(nap, due.Sub(at))
 		}
@@ -56,7 +58,7 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	f.mu.Unlock()
 	for _, o := range over {
 		f.tasks.Go(func() {
-			if err := f.end(context.WithoutCancel(f.ctx), o.e, o.reason); err != nil {
+			if err := f.end(context.WithoutCancel(f.ctx), o.e, o.end, o.reason); err != nil {
 				logf.Errorf(logf.With(f.ctx, "sandbox_id", o.e.id), "end an overdue sandbox: %v", err)
 			}
 		})
@@ -65,19 +67,19 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 }
 
 // deadline returns when e is to end as things are, and why; zero if it is not to be ended. f.mu is held.
-func (f *Fleet) deadline(e *entry) (time.Time, string) {
+func (f *Fleet) deadline(e *entry) (due time.Time, end, reason string) {
 	sb := e.record
 	if sb.Status != Running && sb.Status != Lost {
-		return time.Time{}, ""
+		return time.Time{}, "", ""
 	}
-	due, reason := sb.Expires, "its lifetime was over"
+	due, end, reason = sb.Expires, EndLifetime, "its lifetime was over"
 	idle := seconds(sb.IdleTimeoutSeconds)
 	if idle > 0 && e.busy == 0 && sb.Status == Running {
 		if at := sb.LastUsed.Add(idle); at.Before(due) {
-			due, reason = at, fmt.Sprintf("it was idle for %s", idle)
+			due, end, reason = at, EndIdle, fmt.Sprintf("it was idle for %s", idle)
 		}
 	}
-	return due, reason
+	return due, end, reason
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -56,7 +56,17 @@ func (f *Fleet) recover(ctx context.Context) error {
 			return nil
 		})
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil || f.opts.Mounts == nil {
+		return err
+	}
+	return errors.Wrapf(f.opts.Mounts.Recover(ctx, f.lives), "take up the mounts of S3")
+}
+
+// lives reports whether a sandbox has not ended.
+func (f *Fleet) lives(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.live[id] != nil
 }
 
 // keepSecrets has the values hidden that sandboxes still have, and no others.
@@ -80,7 +90,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 	sb := e.record.Clone()
 	f.mu.Unlock()
 	if sb.Account == buildAccount && (sb.Status == Running || sb.Status == Lost) { // nobody waits for what it was to build
-		if err := f.end(ctx, e, "the server ended while it was building an image"); err != nil {
+		if err := f.end(ctx, e, "", "the server ended while it was building an image"); err != nil {
 			logf.Errorf(ctx, "end the sandbox of a build: %v", err)
 		}
 		return
@@ -95,7 +105,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 			f.discard(ctx, sb.ID, sb.Handle, nil)
 		}
 	case Stopping:
-		if sb.SnapshotOnEnd && sb.SnapshotID == "" || sb.syncsAtEnd() { // which takes time, and nobody has to wait for it
+		if sb.SnapshotOnEnd && sb.SnapshotID == "" || sb.syncsAtEnd() || sb.S3 != nil && sb.S3.Mount { // which takes time, and nobody has to wait for it
 			f.tasks.Go(func() { f.halt(e, nil) })
 			return
 		}

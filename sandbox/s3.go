@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
@@ -25,8 +27,13 @@ type S3 struct {
 	Init bool `json:"init,omitempty"`
 	// SyncOnTerminate copies the volume there when the sandbox ends, in whatever way. Nothing is deleted there. Where it fails the
 	// sandbox ends all the same, and it is tried again.
-	SyncOnTerminate bool   `json:"sync_on_terminate,omitempty"`
-	Secret          string `json:"secret,omitempty"` // with the credentials; "" is "aws"
+	SyncOnTerminate bool `json:"sync_on_terminate,omitempty"`
+	// SyncEverySeconds copies the volume there every so often while the sandbox runs, as it is then; 0 does not.
+	SyncEverySeconds float64 `json:"sync_every_seconds,omitempty"`
+	Secret           string  `json:"secret,omitempty"` // with the credentials; "" is "aws"
+	// Mount has no volume, but the bucket itself at MountPath, live: what is written there is stored as soon as it is closed.
+	Mount    bool `json:"mount,omitempty"`
+	ReadOnly bool `json:"read_only,omitempty"` // of Mount
 }
 
 // S3Volume is what became of Request.S3.
@@ -53,13 +60,30 @@ type Syncer interface {
 	Fill(ctx context.Context, job S3Job) error
 	// Note writes down that the volume has to be sent, for as long as that has not been done.
 	Note(ctx context.Context, job S3Job) error
+	// Send sends the volume as it is now, unless it is being sent already. After an error it is not tried again.
+	Send(ctx context.Context, job S3Job) error
 	// Save does Note, and then sends the volume. After an error it is tried again without further ado.
 	Save(ctx context.Context, job S3Job) error
+}
+
+// Mounter mounts places in S3 as directories of this machine.
+type Mounter interface {
+	// Mount mounts a place for a sandbox. At most limit bytes may be written and not stored yet. On failure nothing is left.
+	Mount(ctx context.Context, job S3Job, readOnly bool, limit int64) (dir string, err error)
+	// Quiet has everything fail that waits for S3 in a sandbox's mount, so that the sandbox can be destroyed.
+	Quiet(ctx context.Context, sandbox string)
+	// Finish unmounts what a sandbox has, and stores what is not stored yet, for a bounded time. The error says what could not be stored and
+	// where it is kept. Without a mount it does nothing.
+	Finish(ctx context.Context, sandbox string) error
+	// Recover takes up what an earlier Fleet left: mounts of sandboxes that live stay, others are finished in the background.
+	Recover(ctx context.Context, lives func(sandbox string) bool) error
 }
 
 const (
 	maxPrefix    = 900 // of the 1,024 bytes that a key may have
 	nameOfBucket = 40  // bytes of it in a volume's name
+	leastEvery   = 5 * time.Second
+	mostEvery    = 24 * time.Hour
 )
 
 // https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html, and what older buckets have.
@@ -84,8 +108,15 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 	if !isText(out.Prefix, maxPrefix) {
 		p.invalidf("use up to 900 bytes of text in one line", "%.100q cannot be a prefix", out.Prefix)
 	}
+	if every := out.SyncEverySeconds; every != 0 && !(every >= leastEvery.Seconds() && every <= mostEvery.Seconds()) { // nor NaN
+		p.invalidf(fmt.Sprintf("give a number from %v to %v, or 0 to send nothing meanwhile", leastEvery.Seconds(), mostEvery.Seconds()), "sync_every_seconds of s3 cannot be %v", every)
+	}
 	if out.Secret != "" {
 		p.add(secret.CheckName(out.Secret))
+	}
+	if out.Mount || out.ReadOnly {
+		f.checkS3Mount(p, out, req.Volumes)
+		return req, out
 	}
 	for _, m := range req.Volumes {
 		if m.Path == out.MountPath {
@@ -108,12 +139,17 @@ func s3VolumeName(bucket, prefix string) string {
 	return "s3-" + bucket[:min(len(bucket), nameOfBucket)] + "-" + hex.EncodeToString(sum[:6])
 }
 
-func (s Sandbox) syncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate }
+func (s Sandbox) syncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate && !s.S3.Mount }
 
 // s3Job is what there is to do about e's volume.
 func (f *Fleet) s3Job(e *entry) S3Job {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return e.s3Job()
+}
+
+// s3Job is Fleet.s3Job. Fleet.mu is held.
+func (e *entry) s3Job() S3Job {
 	s := e.record.S3
 	return S3Job{Sandbox: e.id, Account: e.record.Account, Volume: s.Volume, Bucket: s.Bucket, Prefix: s.Prefix, Secret: s.Secret}
 }
@@ -228,6 +264,11 @@ func (f *Fleet) saveEnd(ctx context.Context, e *entry) {
 		return
 	}
 	logf.Errorf(ctx, "the volume of a sandbox that ends could not be sent to S3, which is tried again: %v", err)
+	f.noteSyncError(ctx, e, err)
+}
+
+// noteSyncError writes into the record of a sandbox that ends why what it wrote is not in S3.
+func (f *Fleet) noteSyncError(ctx context.Context, e *entry, err error) {
 	_, err = f.update(ctx, e, func(sb *Sandbox) error {
 		own := *sb.S3
 		own.SyncError = strings.TrimSuffix(errors.Message(err), ".")
@@ -254,6 +295,40 @@ func (f *Fleet) saveLater(ctx context.Context, e *entry) {
 	})
 }
 
+// sendDue sends the volumes of running sandboxes that ask for it every so often, and returns when to look again. Nobody waits for a
+// volume: what takes longer than its time is sent again so much later.
+func (f *Fleet) sendDue(at time.Time) time.Duration {
+	nap := longestNap
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.live {
+		sb := e.record
+		if f.opts.S3 == nil || sb.S3 == nil || sb.S3.SyncEverySeconds == 0 || sb.Status != Running || e.sending {
+			continue
+		}
+		if e.sent.IsZero() { // it was made or found just now
+			e.sent = at
+		}
+		due := e.sent.Add(seconds(sb.S3.SyncEverySeconds))
+		if due.After(at) {
+			nap = min(nap, due.Sub(at))
+			continue
+		}
+		e.sending = true
+		ctx, job := logContext(f.ctx, sb), e.s3Job()
+		f.tasks.Go(func() {
+			if err := f.opts.S3.Send(ctx, job); err != nil && ctx.Err() == nil {
+				logf.Warnf(ctx, "the volume of a sandbox could not be sent to S3: %v", err)
+			}
+			f.mu.Lock()
+			e.sent, e.sending = now(), false
+			f.mu.Unlock()
+			f.wakeReaper()
+		})
+	}
+	return nap
+}
+
 // SyncOnEnd says whether the sandbox's volume is sent to S3 when it ends. Without Request.S3, or if it has ended, it does nothing.
 func (f *Fleet) SyncOnEnd(ctx context.Context, account, ref string, sync bool) error {
 	if err := f.begin(); err != nil {
@@ -264,7 +339,7 @@ func (f *Fleet) SyncOnEnd(ctx context.Context, account, ref string, sync bool) e
 	if err != nil {
 		return err
 	}
-	if sb.S3 == nil || e == nil {
+	if sb.S3 == nil || sb.S3.Mount || e == nil {
 		return nil // there is nothing to send, or what has ended has been sent, or will be, or was not to be
 	}
 	_, err = f.update(ctx, e, func(r *Sandbox) error {

@@ -2,10 +2,12 @@ package sandbox_test
 
 import (
 	"context"
+	"math"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -34,6 +36,7 @@ func (s *s3Stub) call(name string, j sandbox.S3Job) error {
 func (s *s3Stub) Check(_ context.Context, j sandbox.S3Job) error { return s.call("check", j) }
 func (s *s3Stub) Fill(_ context.Context, j sandbox.S3Job) error  { return s.call("fill", j) }
 func (s *s3Stub) Note(_ context.Context, j sandbox.S3Job) error  { return s.call("note", j) }
+func (s *s3Stub) Send(_ context.Context, j sandbox.S3Job) error  { return s.call("send", j) }
 func (s *s3Stub) Save(_ context.Context, j sandbox.S3Job) error  { return s.call("save", j) }
 
 // asked returns the calls since the last time, in one word each.
@@ -172,6 +175,60 @@ func TestS3IsFilledOnce(t *testing.T) {
 	})
 }
 
+// A running sandbox's volume is sent every so often, also after a failure and by the next server, and not after its end.
+// mission: 2.8
+func TestS3EverySoOften(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, s3 := s3World()
+		f := w.open(t)
+		want := func(when, calls string) {
+			t.Helper()
+			synctest.Wait()
+			if got := s3.asked(); got != calls {
+				t.Errorf("%s: %q, want %q", when, got, calls)
+			}
+		}
+		req := s3Request(false, true)
+		req.S3.SyncEverySeconds = 300
+		sb := create(t, f, req)
+		want("created", "check")
+		time.Sleep(301 * time.Second)
+		want("after five minutes", "send")
+		// One that takes longer than its time is not begun twice.
+		release := make(chan struct{})
+		s3.mu.Lock()
+		s3.hooks["send"] = func() { <-release }
+		s3.fails["send"] = errors.Newf(errors.Unavailable, "S3 is away")
+		s3.mu.Unlock()
+		time.Sleep(20 * time.Minute)
+		want("while it takes long", "send")
+		close(release)
+		s3.mu.Lock()
+		s3.hooks["send"] = nil
+		s3.mu.Unlock()
+		time.Sleep(301 * time.Second)
+		want("after a failure", "send")
+		if err := f.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		want("without a server", "")
+		f = w.open(t)
+		time.Sleep(301 * time.Second)
+		want("with the next one", "send")
+		if got := get(t, f, sb.ID); got.S3.SyncEverySeconds != 300 {
+			t.Errorf("its record says %+v", got.S3)
+		}
+		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		want("its end", "save")
+		time.Sleep(time.Hour)
+		want("after its end", "")
+	})
+}
+
 // mission: 1.3, 6.8
 func TestS3Requests(t *testing.T) {
 	t.Parallel()
@@ -183,6 +240,9 @@ func TestS3Requests(t *testing.T) {
 		"no volume is at":      {S3: &sandbox.S3{MountPath: "/work"}},
 		"cannot be a bucket":   {S3: &sandbox.S3{Bucket: "s3://x", MountPath: "/work"}},
 		"cannot be a prefix":   {S3: &sandbox.S3{Bucket: "files", Prefix: "a\nb", MountPath: "/work"}},
+		"cannot be 4":          {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 4}},
+		"cannot be NaN":        {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: math.NaN()}},
+		"cannot be 86401":      {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 86401}},
 		"secret":               {S3: &sandbox.S3{Bucket: "files", Secret: "a b", MountPath: "/work"}},
 		"cannot be mounted at": {S3: &sandbox.S3{Bucket: "files"}},
 		"would cover /etc":     {S3: &sandbox.S3{Bucket: "files", MountPath: "/etc"}},

@@ -35,6 +35,7 @@ type Sandbox struct {
 
 	Status      Status  `json:"status"`
 	Reason      string  `json:"reason,omitempty"`        // one sentence: why it failed, was lost or ended
+	End         string  `json:"end,omitempty"`           // EndLifetime or EndIdle, if that ended it
 	FailedStage string  `json:"failed_stage,omitempty"`  // the step of Create that failed
 	OutOfMemory bool    `json:"out_of_memory,omitempty"` // it ended because its memory limit was reached
 	Stages      []Stage `json:"stages"`
@@ -55,6 +56,9 @@ type Sandbox struct {
 	SnapshotError string `json:"snapshot_error,omitempty"`  // one sentence: why none was
 
 	S3 *S3Volume `json:"s3,omitempty"`
+
+	// Withheld are keys of Secrets that its commands did not get, as the request had it. A copy of the sandbox does not get them either.
+	Withheld []string `json:"-"`
 
 	// Handle, Commands and Denied are for recovery and not for clients.
 	Handle   engine.Handle `json:"-"`
@@ -80,6 +84,7 @@ func (s Sandbox) Clone() Sandbox {
 	s.Tags = maps.Clone(s.Tags)
 	s.Volumes = slices.Clone(s.Volumes)
 	s.Secrets = slices.Clone(s.Secrets)
+	s.Withheld = slices.Clone(s.Withheld)
 	s.Network = s.Network.Clone()
 	s.Ports = slices.Clone(s.Ports)
 	s.Stages = slices.Clone(s.Stages)

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"io"
+	"maps"
 	"path"
 	"strings"
 	"time"
@@ -138,9 +139,15 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	}
 }
 
-// Fork makes another sandbox like a running one, with its files as they are now. It has the same limits, volumes, secrets, network, tags,
+// ownTag is what the names of tags begin with by which Harvest itself finds a sandbox again, such as the one of a session.
+const ownTag = "harvest."
+
+// Fork makes another sandbox like a running one, with its files as they are now. It has the same limits, volumes, secrets, network, ports, tags,
 // user and working directory; the environment that was given to the first one is not recorded, and comes from req.Env, as the
 // name comes from req.Name. Its time limits begin anew. The kinds are those of Snapshot and Create.
+//
+// Of a session's sandbox it is a copy that belongs to no session: keys that the session kept from its commands are kept from this one's,
+// too; what the session has put into memory, such as tokens for git, is no file of a snapshot; and no session takes it for its own.
 func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) (Sandbox, error) {
 	sb, err := f.Get(ctx, account, ref)
 	if err != nil {
@@ -152,10 +159,13 @@ func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) 
 	}
 	var s3 *S3 // the volume is filled already
 	if sb.S3 != nil {
-		s3 = &S3{Bucket: sb.S3.Bucket, Prefix: sb.S3.Prefix, MountPath: sb.S3.MountPath, SyncOnTerminate: sb.S3.SyncOnTerminate, Secret: sb.S3.Secret}
+		s3 = &S3{}
+		*s3 = sb.S3.S3
+		s3.Init = false
 	}
+	maps.DeleteFunc(sb.Tags, func(key, _ string) bool { return strings.HasPrefix(key, ownTag) })
 	return f.Create(ctx, account, Request{
-		S3: s3, Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
+		S3: s3, Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Withhold: sb.Withheld, Ports: sb.Ports, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
 		Network: sb.Network, CPU: sb.Limits.CPU, Memory: sb.Limits.Memory, Disk: sb.Limits.Disk, Processes: sb.Limits.Processes, Files: sb.Limits.Files,
 		TimeoutSeconds: min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife).Seconds(), IdleTimeoutSeconds: sb.IdleTimeoutSeconds, SnapshotOnEnd: sb.SnapshotOnEnd,
 	})

@@ -3,23 +3,34 @@ package sandbox_test
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Find finds the one image that the stub has.
+// Find finds what List lists.
 func (i stubImages) Find(ctx context.Context, ref string) (image.Image, error) {
-	if ref != baseImage.ID {
-		return image.Image{}, errors.Newf(errors.NotFound, "there is no image %q", ref)
+	list, err := i.List(ctx)
+	if err != nil {
+		return image.Image{}, err
 	}
-	return baseImage, i.s.called(ctx, "find")
+	for _, img := range list {
+		if img.ID == ref || slices.Contains(img.Names, ref) {
+			return img, nil
+		}
+	}
+	return image.Image{}, errors.Newf(errors.NotFound, "there is no image %q", ref)
 }
 
 // Snapshot makes an image whose id is what was written.
@@ -122,6 +133,36 @@ func TestFork(t *testing.T) {
 	}
 	_, err = f.Fork(t.Context(), account, "one", sandbox.ForkRequest{Name: "two"})
 	wantError(t, err, errors.Conflict, "two")
+}
+
+// A copy of a session's sandbox gets no key that the session keeps from its commands, and the session does not take it for its own: it would
+// destroy it. A later server, and a copy of the copy, know that too.
+func TestForkOfASession(t *testing.T) {
+	t.Parallel()
+	w := newSnapshotWorld()
+	withSecrets(t, w, map[string]secret.Pairs{"one": {"MODEL_KEY": "fork-secret-model", "OTHER": "fork-secret-other"}})
+	f := w.open(t)
+	create(t, f, sandbox.Request{Name: "first", Secrets: []string{"one"}, Withhold: []string{"MODEL_KEY"}, Ports: []int{8080},
+		Tags: map[string]string{"harvest.session": "ses_1", "team": "a"}, Env: map[string]string{"TOKEN": "of the session"}})
+	if err := f.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f = w.open(t)
+	for _, names := range [][2]string{{"first", "second"}, {"second", "third"}} {
+		made, err := f.Fork(t.Context(), account, names[0], sandbox.ForkRequest{Name: names[1]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(map[string]string{"OTHER": "fork-secret-other"}, w.specs[len(w.specs)-1].Env); diff != "" {
+			t.Errorf("environment of the %s (-want +got):\n%s", names[1], diff)
+		}
+		if !maps.Equal(made.Tags, map[string]string{"team": "a"}) || !slices.Equal(made.Secrets, []string{"one"}) || !slices.Equal(made.Ports, []int{8080}) {
+			t.Errorf("the %s has tags %v, secrets %v, ports %v", names[1], made.Tags, made.Secrets, made.Ports)
+		}
+	}
+	if of, err := f.Get(t.Context(), account, "first"); err != nil || of.Tags["harvest.session"] != "ses_1" {
+		t.Errorf("the first one is %+v, %v", of, err)
+	}
 }
 
 // mission: A5

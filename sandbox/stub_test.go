@@ -31,18 +31,20 @@ func TestMain(m *testing.M) {
 
 // stub is an engine that does nothing but wait on channels, so that tests on a synthetic clock can tell what happens when.
 type stub struct {
-	mu      sync.Mutex
-	boxes   map[string]*box          // by Ref; guarded by mu, like all below
-	count   int                      // of refs that were given
-	specs   []engine.Spec            // of all Creates and Claims that succeeded
-	uses    map[string]int           // names of images and volumes that are in use
-	builds  int                      // of the base image
-	absent  bool                     // the base image has to be built
-	faults  map[string][]error       // what the next calls answer, by name of the call
-	hooks   map[string]func()        // run during the call
-	caps    engine.Capabilities      // what Capabilities returns
-	volumes map[string]bool          // that were created
-	blocked map[string]chan struct{} // calls that wait until it is closed, or ctx ends
+	mu       sync.Mutex
+	boxes    map[string]*box          // by Ref; guarded by mu, like all below
+	count    int                      // of refs that were given
+	specs    []engine.Spec            // of all Creates and Claims that succeeded
+	prepares []string                 // all calls of Prepare: ref, image, warm-up
+	uses     map[string]int           // names of images and volumes that are in use
+	builds   int                      // of the base image
+	others   []image.Image            // besides the base image
+	absent   bool                     // the base image has to be built
+	faults   map[string][]error       // what the next calls answer, by name of the call
+	hooks    map[string]func()        // run during the call
+	caps     engine.Capabilities      // what Capabilities returns
+	volumes  map[string]bool          // that were created
+	blocked  map[string]chan struct{} // calls that wait until it is closed, or ctx ends
 }
 
 func newStub() *stub {
@@ -189,6 +191,13 @@ type stubWarm struct{ b *box }
 
 func (w stubWarm) Handle() engine.Handle             { return w.b.handle }
 func (w stubWarm) Destroy(ctx context.Context) error { return w.b.Destroy(ctx) }
+func (w stubWarm) Prepare(ctx context.Context, image string, warmUp []string) error {
+	err := w.b.s.called(ctx, "prepare")
+	w.b.s.mu.Lock()
+	defer w.b.s.mu.Unlock()
+	w.b.s.prepares = append(w.b.s.prepares, w.b.handle.Ref+" "+image+" "+strings.Join(warmUp, " "))
+	return err
+}
 func (w stubWarm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
 	if err := w.b.s.called(ctx, "claim"); err != nil {
 		return nil, errors.Join(err, w.b.Destroy(context.WithoutCancel(ctx)))
@@ -447,10 +456,11 @@ func (i stubImages) List(ctx context.Context) ([]image.Image, error) {
 	}
 	i.s.mu.Lock()
 	defer i.s.mu.Unlock()
-	if i.s.absent {
-		return nil, nil
+	list := slices.Clone(i.s.others)
+	if !i.s.absent {
+		list = append(list, baseImage)
 	}
-	return []image.Image{baseImage}, nil
+	return list, nil
 }
 
 func (i stubImages) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {

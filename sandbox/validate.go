@@ -101,15 +101,19 @@ func checkNames(p *problems, req Request) {
 		p.invalidf("name an image that \"harvest image ls\" shows", "%.100q cannot be an image", req.Image)
 	}
 	checkWhere(p, req.Workdir, req.User)
-	if len(req.Tags) > maxTags {
-		p.invalidf(fmt.Sprintf("use at most %d", maxTags), "there are %d tags", len(req.Tags))
+	checkTags(p, req.Tags)
+}
+
+func checkTags(p *problems, tags map[string]string) {
+	if len(tags) > maxTags {
+		p.invalidf(fmt.Sprintf("use at most %d", maxTags), "there are %d tags", len(tags))
 		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(req.Tags)) {
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		if !tagPattern().MatchString(key) {
 			p.invalidf("name tags with 1 to 63 letters, digits, '_', '.', '/' or '-'", "%.100q cannot be a tag's name", key)
 		}
-		if !isText(req.Tags[key], maxRefText) {
+		if !isText(tags[key], maxRefText) {
 			p.invalidf(fmt.Sprintf("use up to %d bytes of text in one line", maxRefText), "the value of the tag %.100q is not a short text", key)
 		}
 	}

@@ -1,25 +1,21 @@
 package server
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
 	"net/http"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 )
-
-// auditLine is a line of the audit log: who did what. Bodies and queries are not in it, since they may have secrets.
-type auditLine struct {
-	Time      time.Time `json:"time"`
-	RequestID string    `json:"request_id"`
-	Account   string    `json:"account"`
-	KeyID     string    `json:"key_id,omitempty"` // none: by the Unix socket
-	Address   string    `json:"address,omitempty"`
-	Method    string    `json:"method"`
-	Path      string    `json:"path"`
-	Status    int       `json:"status"`
-}
 
 // visit is what becomes known of a request while it is worked on.
 type visit struct {
@@ -40,7 +36,7 @@ func (s *Server) audit(r *http.Request, v *visit, status int) {
 		return
 	}
 	ctx := r.Context()
-	line := auditLine{
+	line := api.AuditLine{
 		Time: time.Now().UTC(), RequestID: requestID(ctx), Account: v.who.Account, KeyID: v.who.KeyID,
 		Method: r.Method, Path: r.URL.Path, Status: status,
 	}
@@ -53,4 +49,58 @@ func (s *Server) audit(r *http.Request, v *visit, status int) {
 	if _, err := s.opts.Audit.Write(text); err != nil {
 		logf.Errorf(ctx, "write the audit log: %v", err)
 	}
+}
+
+// auditShown is how much of the end of the audit log can be listed, in bytes.
+const auditShown = 2 << 20
+
+// listAudit lists what the account has changed; for the operator, what all have.
+func (s *Server) listAudit(w http.ResponseWriter, r *http.Request) error {
+	if s.opts.AuditFile == "" {
+		return lacks("an audit log that it could read")
+	}
+	end, err := tailOf(s.opts.AuditFile, auditShown)
+	if err != nil {
+		return err
+	}
+	who := principalOf(r.Context())
+	var found []api.AuditLine
+	for text := range bytes.Lines(end) {
+		var line api.AuditLine
+		if json.Unmarshal(text, &line) == nil && (line.Account == who.Account || who.MustBeOperator() == nil) { // else it is cut, by us or by a crash
+			found = append(found, line)
+		}
+	}
+	key := func(l api.AuditLine) string { return l.Time.Format(auditOrder) + l.RequestID }
+	slices.SortStableFunc(found, func(a, b api.AuditLine) int { return strings.Compare(key(b), key(a)) })
+	return paged(s, w, r, found, true, key, func(l api.AuditLine) api.AuditLine { return l })
+}
+
+// auditOrder is a form of times that is ordered as they are.
+const auditOrder = "20060102150405.000000000"
+
+// tailOf returns the last bytes of a file, at most n of them; none if there is no file.
+func tailOf(name string, n int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if errors.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errors.Wrapf(err, "open the audit log")
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Wrapf(err, "look at the audit log")
+	}
+	data, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-n), n))
+	return data, errors.Wrapf(err, "read the audit log")
+}
+
+// doctor examines the machine.
+func (s *Server) doctor(w http.ResponseWriter, r *http.Request) error {
+	if s.opts.Doctor == nil {
+		return lacks("a doctor")
+	}
+	return respond(w, http.StatusOK, api.List[api.Finding]{Data: s.opts.Doctor(r.Context())})
 }

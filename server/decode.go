@@ -24,9 +24,17 @@ func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 			"copy large data into a volume or the sandbox instead"), http.StatusRequestEntityTooLarge)
 	}
 	if err != nil {
-		return nil, errors.Explainf(err, errors.Canceled, "the request broke off")
+		return nil, brokeOff(err, "the request")
 	}
 	return data, nil
+}
+
+// brokeOff explains why a body could not be read, unless that is known: its sender has stopped in the middle.
+func brokeOff(err error, what string) error {
+	if errors.KindOf(err) == errors.Timeout {
+		return err
+	}
+	return errors.Explainf(err, errors.Canceled, "%s broke off", what)
 }
 
 // decodeBody reads a JSON body strictly into v. An empty one is like {}.

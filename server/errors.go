@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/RelevanceAI/harvest/api"
@@ -40,8 +41,11 @@ func withStatus(err error, status int) error { return statusError{err, status} }
 
 func statusOf(err error) int {
 	var exact statusError
-	if errors.As(err, &exact) {
+	switch {
+	case errors.As(err, &exact):
 		return exact.status
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT): // a disk, and no quota of ours
+		return http.StatusInsufficientStorage
 	}
 	return statuses[errors.KindOf(err)]
 }

@@ -37,7 +37,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	h.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
 	logf.Infof(ctx, "events are followed")
-	sent, err := sendEvents(ctx, w, reader)
+	sent, err := s.sendEvents(ctx, w, reader)
 	logf.Infof(ctx, "events are not followed any more, after %d: %v", sent, err)
 	return nil
 }
@@ -92,36 +92,45 @@ func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	return s.opts.Events.Subscribe(ctx, stream, 0)
 }
 
-// sendEvents sends until ctx, the stream or the connection ends. Whoever takes nothing for a minute is gone.
-func sendEvents(ctx context.Context, w http.ResponseWriter, reader *event.Reader) (sent int, err error) {
+// keptFrames is how large a buffer may be that a reader keeps while it waits.
+const keptFrames = 16 << 10
+
+// sendEvents sends until ctx, the stream or the connection ends. Whoever takes nothing for Options.Patience is gone.
+//
+// There may be 500 readers of a thousand events a second, so this is about what happens each time: no timer is made, no deadline
+// moved and nothing allocated unless that is due.
+func (s *Server) sendEvents(ctx context.Context, w http.ResponseWriter, reader *event.Reader) (sent int, err error) {
 	rc := http.NewResponseController(w)
 	defer func() { _ = rc.SetWriteDeadline(time.Time{}) }()
+	beat := time.NewTicker(keepAlive)
+	defer beat.Stop()
+	var deadline time.Time
 	// So that the reader knows that it is there, and where to go on if it breaks off before the first event.
 	frames := fmt.Appendf(nil, "id: %d\n\n", reader.After())
 	for {
-		_ = rc.SetWriteDeadline(time.Now().Add(stall)) // what cannot have one is no connection
+		if now := time.Now(); deadline.Sub(now) < s.opts.Patience {
+			deadline = now.Add(s.opts.Patience * 5 / 4)
+			_ = rc.SetWriteDeadline(deadline) // what cannot have one is no connection
+		}
 		if _, err := w.Write(frames); err != nil {
 			return sent, err
 		}
 		if err := rc.Flush(); err != nil {
 			return sent, err
 		}
-		waiting, cancel := context.WithTimeout(ctx, keepAlive)
-		batch, err := reader.Next(waiting)
-		cancel()
+		if cap(frames) > keptFrames {
+			frames = nil
+		}
+		n := 0
+		frames, n, err = reader.AppendNext(ctx, frames[:0], beat.C)
 		switch {
 		case errors.Is(err, io.EOF):
 			return sent, nil
-		case err != nil && ctx.Err() == nil && waiting.Err() != nil:
-			frames = append(frames[:0], ": \n\n"...)
-			continue
 		case err != nil:
 			return sent, err
+		case n == 0:
+			frames = append(frames, ": \n\n"...)
 		}
-		frames = frames[:0]
-		for _, e := range batch {
-			frames = append(frames, e.Frame()...)
-		}
-		sent += len(batch)
+		sent += n
 	}
 }

@@ -324,7 +324,7 @@ func (s *Server) upload(r *http.Request, name string, hdr *tar.Header) error {
 		err := out.WriteHeader(hdr)
 		if err == nil {
 			_, err = io.Copy(out, r.Body)
-			err = errors.Explainf(err, errors.Canceled, "the request broke off")
+			err = brokeOff(err, "the request")
 		}
 		if err == nil {
 			err = out.Close()

@@ -76,7 +76,7 @@ func (s *Server) buildRequest(w http.ResponseWriter, r *http.Request) (req api.B
 	if err := part(form, api.FieldRequest, func(body io.Reader) error {
 		data, err := io.ReadAll(io.LimitReader(body, api.MaxBody+1))
 		if err != nil {
-			return errors.Explainf(err, errors.Canceled, "the request broke off")
+			return brokeOff(err, "the request")
 		}
 		if len(data) > api.MaxBody {
 			return errors.Newf(errors.Invalid, "the field %q is larger than %d bytes", api.FieldRequest, api.MaxBody)
@@ -128,7 +128,7 @@ func (s *Server) keepContext(body io.Reader) (_ string, err error) {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return "", errors.Remedy(errors.Explainf(err, errors.Exhausted, "the disk is full: there is no space left for the build context"), "free some space, or leave files out with .dockerignore")
 	case err != nil:
-		return "", errors.Explainf(err, errors.Canceled, "the build context broke off")
+		return "", brokeOff(err, "the build context")
 	case n > maxContext:
 		return "", errors.Remedy(errors.Newf(errors.Invalid, "the build context is larger than %d bytes", int64(maxContext)), "build from a smaller directory")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -38,7 +39,7 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		ctx = context.WithValue(context.WithValue(ctx, peerKey{}, from), visitKey{}, v)
 		r = r.WithContext(ctx)
 		if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
-			r.Body = &patient{ReadCloser: r.Body, rc: http.NewResponseController(w)}
+			r.Body = &patient{ReadCloser: r.Body, rc: http.NewResponseController(w), limit: s.opts.Patience}
 		}
 		w.Header().Set(api.HeaderRequestID, id)
 		w.Header().Set(api.HeaderVersion, s.opts.Version)
@@ -91,20 +92,21 @@ func (v *visit) attributes(from peer) []any {
 	return all
 }
 
-// stall is how long a client may send nothing of a body that it has begun.
-const stall = time.Minute
-
 // patient is a body whose sender must not stop in the middle, however long all of it takes.
 type patient struct {
 	io.ReadCloser
-	rc *http.ResponseController
+	rc    *http.ResponseController
+	limit time.Duration
 }
 
 func (p *patient) Read(b []byte) (int, error) {
-	_ = p.rc.SetReadDeadline(time.Now().Add(stall)) // what cannot have one is no connection
+	_ = p.rc.SetReadDeadline(time.Now().Add(p.limit)) // what cannot have one is no connection
 	n, err := p.ReadCloser.Read(b)
-	if err == io.EOF {
+	switch {
+	case err == io.EOF:
 		_ = p.rc.SetReadDeadline(time.Time{}) // of the next request
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = withStatus(errors.Remedy(errors.Explainf(err, errors.Timeout, "nothing more of the request's body came for %s", p.limit), "send all that Content-Length says, without pauses"), http.StatusRequestTimeout)
 	}
 	return n, err
 }

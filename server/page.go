@@ -3,10 +3,28 @@ package server
 import (
 	"bytes"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/RelevanceAI/harvest/web"
 )
+
+// frames is what the page may show in frames: the host names of ports.
+func (s *Server) frames(r *http.Request) string {
+	base, err := s.base(r)
+	if err != nil || s.opts.PortDomain == "" {
+		return ""
+	}
+	u, err := url.Parse(base)
+	if err != nil {
+		return ""
+	}
+	host := "*." + s.opts.PortDomain
+	if port := u.Port(); port != "" {
+		host += ":" + port
+	}
+	return u.Scheme + "://" + host
+}
 
 // page answers with the page, which anybody may have: it shows nothing but what it asks the API for.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
@@ -20,7 +38,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	}
 	h := w.Header()
 	h.Set("Content-Type", file.Type)
-	h.Set("Content-Security-Policy", web.Policy)
+	h.Set("Content-Security-Policy", web.Policy(s.frames(r)))
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Referrer-Policy", "no-referrer")

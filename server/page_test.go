@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/web"
 )
 
@@ -16,7 +17,7 @@ func TestPageFiles(t *testing.T) {
 		"/ui/style.css": "text/css; charset=utf-8", "/ui/icon.svg": "image/svg+xml"} {
 		resp, body := s.do("GET", path, "")
 		h := resp.Header
-		if resp.StatusCode != 200 || h.Get("Content-Type") != kind || h.Get("Content-Security-Policy") != web.Policy || h.Get("Cache-Control") != "no-cache" || body == "" {
+		if resp.StatusCode != 200 || h.Get("Content-Type") != kind || h.Get("Content-Security-Policy") != web.Policy("") || h.Get("Cache-Control") != "no-cache" || body == "" {
 			t.Errorf("%s: %s %v", path, resp.Status, h)
 		}
 		if resp, body := s.do("GET", path, "", "If-None-Match", h.Get("ETag")); resp.StatusCode != 304 || body != "" {
@@ -28,7 +29,13 @@ func TestPageFiles(t *testing.T) {
 			t.Errorf("%s: %s", path, resp.Status)
 		}
 	}
-	if strings.Contains(web.Policy, "unsafe") {
-		t.Error(web.Policy)
+	if policy := web.Policy(""); strings.Contains(policy, "unsafe") || !strings.Contains(policy, "frame-src 'none'") {
+		t.Error(policy)
+	}
+	ports := start(t, func(o *server.Options) { o.PortDomain = "localhost" })
+	resp, _ := ports.stranger().do("GET", "/", "")
+	_, port, _ := strings.Cut(strings.TrimPrefix(ports.strict, "http://"), ":")
+	if policy := resp.Header.Get("Content-Security-Policy"); !strings.Contains(policy, "; frame-src http://*.localhost:"+port+";") {
+		t.Error(policy)
 	}
 }

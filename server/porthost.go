@@ -46,12 +46,13 @@ func (h portHost) label() string {
 // subject is what links to the port have in their record.
 func (h portHost) subject() string { return h.sandbox + ":" + strconv.Itoa(h.port) }
 
-// portCookie is the name of the cookie that a link sets, on the port's host name only. With the prefix __Host- no other host can set one.
-func (p peer) portCookie() string {
+// portCookies are the names of the cookies that a link sets, on the port's host name only: in a window, and in a frame of our page. With the prefix
+// __Host- no other host can set one.
+func (p peer) portCookies() (window, frame string) {
 	if p.https {
-		return "__Host-harvest-port"
+		return "__Host-harvest-port", "__Host-harvest-frame"
 	}
-	return "harvest-port"
+	return "harvest-port", "harvest-frame"
 }
 
 // origin is how a browser calls where the request went.
@@ -107,12 +108,16 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 	secret := r.URL.Query().Get(api.LinkParameter)
 	opened = secret != "" && !isUpgrade(r) && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 	if !opened {
-		cookie, err := r.Cookie(p.portCookie())
+		window, frame := p.portCookies()
+		cookie, err := r.Cookie(frame) // which nobody gets who is not in a frame of our page
+		if err != nil {
+			cookie, err = r.Cookie(window)
+		}
 		if err != nil {
 			return who, false, errors.Remedy(errors.Newf(errors.Unauthenticated, "this port is not open to everybody"),
 				"open a link to it, which \"harvest sandbox port SANDBOX PORT --link\" prints, or send \"Authorization: Bearer hv_…\"")
 		}
-		if err := p.checkVisit(r); err != nil {
+		if err := s.checkVisit(r); err != nil {
 			return who, false, err
 		}
 		secret = cookie.Value
@@ -124,15 +129,30 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 	return who, opened, err
 }
 
-// checkVisit returns Denied unless a request that came with a link's cookie comes from the port's own pages, or is somebody who follows a link.
-// All sandboxes may be one site to a browser, and so SameSite alone would let pages of one act on another.
-func (p peer) checkVisit(r *http.Request) error {
-	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
-	follows := r.Method == http.MethodGet && !isUpgrade(r) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+// checkVisit returns Denied unless a request that came with a link's cookie comes from the port's own pages, or is somebody who follows a link,
+// or our page that has the port in a frame. All sandboxes may be one site to a browser, and so SameSite alone would let pages of one act on another.
+func (s *Server) checkVisit(r *http.Request) error {
+	p, site, origin := peerOf(r.Context()), r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
+	dest := r.Header.Get("Sec-Fetch-Dest")
+	follows := r.Method == http.MethodGet && !isUpgrade(r) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && (dest == "document" || isFrame(r) && s.fromPage(r))
 	if follows || site != "cross-site" && site != "same-site" && (origin == "" || p.isOrigin(origin)) {
 		return nil
 	}
 	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of somebody else"), "open the port's own page, or use a key")
+}
+
+// isFrame tells whether a browser asks for what it shows in a frame.
+func isFrame(r *http.Request) bool { return r.Header.Get("Sec-Fetch-Dest") == "iframe" }
+
+// fromPage tells whether a page of ours asks: what pages that others serve cannot make a browser say.
+func (s *Server) fromPage(r *http.Request) bool {
+	u, err := url.Parse(r.Header.Get("Referer"))
+	if err != nil || u.Host == "" {
+		return false
+	}
+	from := peer{host: u.Host}
+	_, isPort := s.portHost(from)
+	return !isPort && s.checkHost(from) == nil
 }
 
 // openLink leaves the link's secret as a cookie and sends the browser on to the same address without it.
@@ -141,13 +161,23 @@ func openLink(w http.ResponseWriter, r *http.Request, who account.Principal) {
 	query := r.URL.Query()
 	secret := query.Get(api.LinkParameter)
 	query.Del(api.LinkParameter)
-	http.SetCookie(w, &http.Cookie{
+	window, frame := p.portCookies()
+	cookie := http.Cookie{
 		// Lax, since links are opened from elsewhere.
-		Name: p.portCookie(), Value: secret, Path: "/", Expires: who.Expires, Secure: p.https, HttpOnly: true, SameSite: http.SameSiteLaxMode,
-	})
+		Name: window, Value: secret, Path: "/", Expires: who.Expires, Secure: p.https, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	}
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
+	if isFrame(r) {
+		h.Set("Referrer-Policy", "origin") // checkVisit asks where the frame is
+		cookie.Name = frame
+		if p.https || strings.HasSuffix(hostname(p.host), ".localhost") { // which browsers trust without TLS
+			// Our page may be of another site. Partitioned: only frames of that site have the cookie.
+			cookie.SameSite, cookie.Secure, cookie.Partitioned = http.SameSiteNoneMode, true, true
+		}
+	}
+	http.SetCookie(w, &cookie)
 	// With its origin: a path of two slashes would lead elsewhere.
 	to := url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: query.Encode()}
 	h.Set("Location", p.origin()+to.EscapedPath()+queryMark(to.RawQuery))

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -365,4 +366,51 @@ func TestPortLinkRequests(t *testing.T) {
 	none := start(t, func(o *server.Options) { o.URL = "https://harvest.example.org" })
 	none.create()
 	none.want(501, "POST", "/v1/sandboxes/box/links", `{"port":80}`)
+}
+
+// Harvest's own page has a port in a frame, with a cookie that only such frames get; pages of others have not.
+// mission: F2
+func TestPortsInFrames(t *testing.T) {
+	t.Parallel()
+	w, user, _ := portWorld(t)
+	port := serveInside(t)
+	made := user.link("/v1/sandboxes/box/links", `{"port":`+port+`}`)
+	u, err := url.Parse(made.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{t: t, w: w, host: u.Host}
+	framed := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}
+	resp, body := b.get("GET", "/?"+u.RawQuery, "", framed...)
+	cookies := resp.Cookies()
+	if resp.StatusCode != http.StatusSeeOther || len(cookies) != 1 || cookies[0].Name != "harvest-frame" || resp.Header.Get("Referrer-Policy") != "origin" {
+		t.Fatalf("%s %v %s", resp.Status, resp.Header, body)
+	}
+	b.cookie = "harvest-frame=" + cookies[0].Value
+	for _, c := range []struct {
+		from string
+		want int
+	}{
+		{"http://127.0.0.1:7777/", 200}, {"http://localhost:7777/", 200}, {"https://evil.example/", 403}, {"", 403}, {"http://81-sbx-" + strings.Repeat("0", 26) + ".ports.example/", 403},
+		{"http://" + u.Host + "/", 403}, {"http://%zz/", 403},
+	} {
+		b.want(c.want, "GET", "/", append(slices.Clone(framed), "Referer", c.from)...)
+	}
+	b.want(200, "GET", "/a", "Sec-Fetch-Site", "same-origin")
+	if resp, body := b.get("GET", "/", "", "Cookie", b.cookie); resp.StatusCode != 200 || strings.Contains(body, "hvp_") {
+		t.Errorf("the sandbox sees the cookie: %s %s", resp.Status, body)
+	}
+
+	// The page may be of another site than the port, and then the cookie must say so.
+	local := startOn(t, withPorts, func(o *server.Options) { o.PortDomain = "localhost" })
+	local.create()
+	made = local.as(account.Request{}).link("/v1/sandboxes/box/links", `{"port":`+port+`}`)
+	if u, err = url.Parse(made.URL); err != nil {
+		t.Fatal(err)
+	}
+	b = &browser{t: t, w: local, host: u.Host}
+	resp, _ = b.get("GET", "/?"+u.RawQuery, "", framed...)
+	if c := resp.Cookies(); len(c) != 1 || c[0].SameSite != http.SameSiteNoneMode || !c[0].Secure || !c[0].Partitioned || !c[0].HttpOnly {
+		t.Errorf("%+v", c)
+	}
 }

@@ -29,7 +29,7 @@ func (s *Server) proxyRoutes() []route {
 // ours are the headers and cookies that are between a client and us, and that no program in a sandbox must see or set.
 var (
 	ourHeaders = []string{"Authorization", api.HeaderIdempotency, "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
-	ourCookies = []string{"harvest", "__Host-harvest", "harvest-port", "__Host-harvest-port", "harvest-oidc", "__Host-harvest-oidc"}
+	ourCookies = []string{"harvest", "__Host-harvest", "harvest-port", "__Host-harvest-port", "harvest-frame", "__Host-harvest-frame", "harvest-oidc", "__Host-harvest-oidc"}
 )
 
 // openTransport returns what connects to ports. Its hosts are PORT.SANDBOX.ACCOUNT: whoever asks for one was found to be allowed.

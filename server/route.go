@@ -130,6 +130,9 @@ func (s *Server) systemRoutes() []route {
 		{method: "GET", path: api.SignIn, handle: s.signIn, summary: "Sign a browser in with the token of a link", query: "token: of the link", status: 303},
 		{method: "POST", path: api.SignOut, handle: s.signOut, scope: read, summary: "Sign a browser out", status: 204},
 
+		{method: "GET", path: api.Audit, handle: s.listAudit, scope: read, summary: "List what the account has changed, the last first; for the operator, what all have", query: queryPage,
+			out: api.List[api.AuditLine]{}, status: 200},
+		{method: "GET", path: api.Doctor, handle: s.doctor, scope: read, operator: true, summary: "Examine the machine: what works, and what to do about the rest", out: api.List[api.Finding]{}, status: 200},
 		{method: "POST", path: api.Shutdown, handle: s.shutdown, scope: write, operator: true, summary: "End the server; sandboxes keep running",
 			in: api.ShutdownRequest{}, status: 202, secret: true},
 		{method: "POST", path: api.Backup, handle: s.backup, scope: write, operator: true, summary: "Get the records as a tar stream, from which another server can go on",

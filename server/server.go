@@ -62,13 +62,20 @@ type Options struct {
 	Repos     *repo.Manager       // nil: there are none
 	Storage   *storage.Manager    // nil: there is no S3
 
-	URL   string   // where browsers reach the server; "" if nowhere
-	Names []string // what the server is called, in lower case, beside "localhost" and addresses
+	URL string // where browsers reach the server; "" if nowhere
+	// ModalURL is where programs written for Modal reach it; "" if nowhere.
+	ModalURL string
+	Names    []string // what the server is called, in lower case, beside "localhost" and addresses
 	// PortDomain is below what the host names of ports are; "" if they have none. Whatever else is below it is nobody's.
 	PortDomain string
 	Proxies    []netip.Prefix // whose X-Forwarded-… headers are believed
 	Rate       float64        // requests a second of each key; 0 means no limit
 	Audit      io.Writer      // gets a line of JSON for each request that may change something; nil for none
+	AuditFile  string         // where that can be read again; "" if nowhere
+	// Doctor, if set, says what works on this machine, and what to do about the rest.
+	Doctor func(ctx context.Context) []api.Finding
+	// Patience is how long a client may send nothing of a body that it has begun, and take nothing of events, until it is given up; 0 means a minute.
+	Patience time.Duration
 
 	// Shutdown, if set, is called, once, when a client asks the server to end. It must not wait for that end.
 	Shutdown func()
@@ -102,6 +109,9 @@ type Server struct {
 // New returns a Server that is ready for Serve. The end of ctx stops it, as Stop does, without waiting.
 func New(ctx context.Context, opts Options) *Server {
 	s := &Server{opts: opts, done: make(chan struct{}), idle: time.Now()}
+	if s.opts.Patience == 0 {
+		s.opts.Patience = time.Minute
+	}
 	s.stopping, s.stop = context.WithCancel(ctx)
 	if s.key = opts.Secret; len(s.key) == 0 {
 		s.key = []byte(rand.Text())

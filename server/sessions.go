@@ -153,7 +153,7 @@ func (s *Server) sendMessage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var req api.MessageRequest
-	if err := decodeBody(w, r, 2*session.MaxPrompt, &req); err != nil {
+	if err := decodeBody(w, r, 6*session.MaxPrompt+api.MaxBody, &req); err != nil {
 		return err
 	}
 	msg, position, err := m.Send(r.Context(), accountOf(r.Context()), r.PathValue("id"), req.Prompt)

@@ -30,7 +30,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, code, api.Server{
 		Status: status, Version: s.opts.Version, PID: os.Getpid(), Background: s.opts.Background,
 		Requests: s.active(), Sandboxes: s.sandboxes(), Commands: stats.Commands,
-		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone), Missing: each(can.Missing, strings.Clone),
+		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone), Missing: each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
 	})
 }
 

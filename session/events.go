@@ -55,16 +55,67 @@ type draft struct {
 // transcript.
 const maxText = 256 << 10
 
-// fit shortens what is too long for an event.
-func fit(e agent.Event) agent.Event {
-	if len(e.Text) > maxText {
-		e.Text = strings.ToValidUTF8(e.Text[:maxText], "") + "\n[the rest is left out]"
+// fit shortens what is too long for an event. As JSON a text may take six times its bytes, so that what may be too long is measured.
+func fit(e Event) Event {
+	if e.size() < event.MaxData/8 {
+		return e
 	}
-	if len(e.Raw) > maxText {
+	short := e
+	for most := maxText; most > 0; most /= 4 {
+		short = e.shortened(most)
+		if text, err := json.Marshal(short); err == nil && len(text) <= event.MaxData {
+			break
+		}
+	}
+	return short
+}
+
+// texts are those of the event that a program may have made as long as it likes.
+func (e *Event) texts() []*string {
+	all := []*string{&e.Text, &e.Reason, &e.ID, &e.Parent, &e.Tool, &e.Path, &e.Conversation, &e.Model, &e.Version}
+	if e.Message != nil {
+		all = append(all, &e.Message.Prompt, &e.Message.Reply)
+	}
+	return all
+}
+
+// size is about how many bytes of text the event has.
+func (e *Event) size() int {
+	n := len(e.Raw) + len(e.Input)
+	for _, text := range e.texts() {
+		n += len(*text)
+	}
+	for _, q := range e.Questions {
+		n += len(q.Text) + len(q.Header) + 100
+		for _, o := range q.Options {
+			n += len(o.Label) + len(o.Description) + 100
+		}
+	}
+	for _, server := range e.MCP {
+		n += len(server.Name) + len(server.Error) + 100
+	}
+	return n
+}
+
+// shortened returns the event without what is longer than most bytes.
+func (e Event) shortened(most int) Event {
+	if e.Message != nil {
+		m := *e.Message
+		e.Message = &m
+	}
+	for _, text := range e.texts() {
+		if len(*text) > most {
+			*text = strings.ToValidUTF8((*text)[:most], "") + "\n[the rest is left out]"
+		}
+	}
+	if len(e.Raw) > most {
 		e.Raw = json.RawMessage(`"[a line that is too long]"`)
 	}
-	if len(e.Input) > maxText {
+	if len(e.Input) > most {
 		e.Input = json.RawMessage(`"[too long]"`)
+	}
+	if lists := (&Event{Event: agent.Event{Questions: e.Questions, MCP: e.MCP}}).size(); lists > most {
+		e.Questions, e.MCP = nil, nil
 	}
 	return e
 }

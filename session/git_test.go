@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -349,6 +350,40 @@ func TestPanic(t *testing.T) {
 	if e := w.status(t, session.Failed); !strings.Contains(e.data.Reason, "between turns") {
 		t.Errorf("%+v", e.data)
 	}
+}
+
+// What git has done in a session is told by its own sandbox only: agents of other sessions of the account cannot press its panic button, and what
+// a sandbox has told is not told again by the next one.
+// mission: E9, F6
+func TestGitEventsOfOthers(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "/run echo m >m; harvest-git snapshot mine"})
+	w := h.watch(s.ID)
+	w.until(t, git.Committed)
+	file := h.sh(t, s.ID, "git config harvest.events")
+	lines := h.sh(t, s.ID, "head -n 1 "+file)
+	other := h.create(t, session.Request{Prompt: "/say ready"})
+	v := h.watch(other.ID)
+	v.status(t, session.Done)
+	forged := strings.ReplaceAll(lines, git.Committed, git.Panic)
+	script := "for f in " + file + " $(find / -xdev -name '" + path.Base(file) + "' -type f 2>/dev/null) /mnt/state/sessions/" + s.ID + "/git-events; do mkdir -p ${f%/*}; echo '" + forged + "' >>$f; done"
+	if done := h.turn(t, v, "/run "+script); done.data.Failed {
+		t.Errorf("%+v", done.data)
+	}
+	if err := h.fleet.Destroy(t.Context(), account, mustGet(t, h, s.ID).SandboxID); err != nil {
+		t.Fatal(err)
+	}
+	h.turn(t, w, "/run echo x >x; harvest-git snapshot again")
+	for e := w.until(t, git.Committed); e.data.Git.Subject != "wip: again"; e = w.until(t, git.Committed) {
+	}
+	told := ""
+	for _, e := range append(w.all, v.all...) {
+		if e.data.Git != nil {
+			told += e.typ + " " + e.data.Git.Subject + "|"
+		}
+	}
+	wantEqual(t, "events", told, git.Committed+" wip: mine|"+git.Committed+" wip: again|")
 }
 
 // What was not committed is a commit of its own by who had not, below the agent's; several repositories are beside one another; and what is

@@ -13,11 +13,13 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// What harvest-git does in the sandbox, it tells by lines of a file of the session's state. A follower in the sandbox prints that file as it
-// grows, and each line becomes an event, once: events say how many lines had become events before.
+// What harvest-git does in the sandbox, it tells by lines of a file. A follower in the sandbox prints that file as it grows, and each line becomes
+// an event, once: events say how many lines had become events before.
 
-// gitEvents is the file that harvest-git writes.
-func (s Session) gitEvents() string { return s.stateDir() + "/git-events" }
+// gitEvents is the file that harvest-git writes. It is the sandbox's own: agents of other sessions, which have the same volumes, cannot write there.
+func (s Session) gitEvents() string { return eventsDir + "/" + s.ID }
+
+const eventsDir = "/var/lib/harvest-git"
 
 // followScript prints the lines of a file from one on, and those that follow: FILE LINE. What an earlier server has started ends.
 const followScript = `

@@ -321,8 +321,27 @@ func (m *Manager) Answer(ctx context.Context, account, ref, question string, a a
 	if err != nil {
 		return err
 	}
-	return r.call(ctx, func() error { return r.answer(question, a) })
+	for {
+		behind := false
+		err := r.call(ctx, func() error {
+			if behind = r.behind; behind {
+				return nil
+			}
+			return r.answer(question, a)
+		})
+		if err != nil || !behind {
+			return err
+		}
+		select { // the server has just begun, and does not know yet what was asked
+		case <-ctx.Done():
+			return errors.Wrapf(ctx.Err(), "answer in session %s", r.id)
+		case <-time.After(catchUpPause):
+		}
+	}
 }
+
+// catchUpPause is how long to wait before it is looked again whether a session has read what its agent had printed.
+const catchUpPause = 20 * time.Millisecond
 
 // End ends the session and destroys its sandbox. Repeatable.
 func (m *Manager) End(ctx context.Context, account, ref string) error {

@@ -232,7 +232,7 @@ func (r *runner) answerItself(id, tool string) {
 
 // allow remembers that a tool need not be asked about any more.
 func (r *runner) allow(tool string) {
-	if tool != "" && tool != "AskUserQuestion" && !slices.Contains(r.session().Allowed, tool) {
+	if tool != "" && !slices.Contains(r.session().Allowed, tool) {
 		r.change(func(s *Session) { s.Allowed = append(slices.Clone(s.Allowed), tool) })
 	}
 }

@@ -180,7 +180,7 @@ func (o *once) take() {
 			o.done = &e
 			continue
 		}
-		o.tell(fit(e))
+		o.tell(fit(Event{Event: e}).Event)
 	}
 }
 
@@ -188,7 +188,7 @@ func (o *once) take() {
 func (o *once) end() {
 	o.take()
 	if o.done != nil {
-		done := fit(*o.done)
+		done := fit(Event{Event: *o.done}).Event
 		done.Text = cmp.Or(done.Text, done.Reason)
 		o.tell(done)
 	}

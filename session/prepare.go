@@ -26,6 +26,7 @@ const (
 // prepared is what making a session ready led to.
 type prepared struct {
 	sandbox string // made, even if something failed after
+	fresh   bool   // without the files of an earlier one
 	repos   []Repository
 	logins  logins
 	image   *RepoImage // of the repository, that the sandbox was made of
@@ -61,7 +62,7 @@ func (r *runner) makeReady(ctx context.Context) {
 	r.m.work.Go(func() {
 		p := preparation{m: r.m, s: s, given: given, stages: stages, repos: slices.Clone(s.Repositories())}
 		err := p.run(ctx)
-		result <- prepared{p.sandbox, p.repos, p.logins, p.image, p.synced, err}
+		result <- prepared{p.sandbox, p.fresh, p.repos, p.logins, p.image, p.synced, err}
 	})
 }
 
@@ -69,6 +70,10 @@ func (r *runner) makeReady(ctx context.Context) {
 func (r *runner) prepare(ctx context.Context, p prepared) {
 	r.undo()
 	r.undo, r.prepared = nil, nil
+	if p.fresh {
+		r.letGitGo()
+		r.gitSeen = 0 // of its lines
+	}
 	for len(r.stages) > 0 {
 		stage := <-r.stages
 		r.publish(draft{EventStage, Event{Stage: &stage}})
@@ -111,6 +116,7 @@ type preparation struct {
 	given   given
 	stages  chan<- Stage
 	sandbox string
+	fresh   bool         // the sandbox is, without the files of an earlier one
 	repos   []Repository // what becomes of the session's
 	logins  logins
 	image   *RepoImage // of the repository, that the sandbox was made of
@@ -169,16 +175,7 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 	}
 	req.Tags[tagSession] = p.s.ID
 	req.Withhold = p.m.withheld()
-	if p.s.SandboxID != "" {
-		req.Name = ""
-		if old, err := p.m.opts.Fleet.Get(ctx, p.s.Account, p.s.SandboxID); err == nil && old.SnapshotID != "" {
-			req.Image = old.SnapshotID
-		}
-	}
-	if !p.m.opts.Fleet.Capabilities().Snapshot {
-		req.SnapshotOnEnd = false
-	}
-	// What an earlier server began to make, and did not record.
+	// What an earlier server began to make, and did not record; and the last sandbox, if it is still about to end: then its files are known.
 	old, err := p.m.opts.Fleet.List(ctx, p.s.Account, sandbox.Filter{Tags: map[string]string{tagSession: p.s.ID}})
 	if err != nil {
 		return err
@@ -188,6 +185,16 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 			return err
 		}
 	}
+	if p.s.SandboxID != "" {
+		req.Name = ""
+		if old, err := p.m.opts.Fleet.Get(ctx, p.s.Account, p.s.SandboxID); err == nil && old.SnapshotID != "" {
+			req.Image = old.SnapshotID
+		}
+	}
+	if !p.m.opts.Fleet.Capabilities().Snapshot {
+		req.SnapshotOnEnd = false
+	}
+	p.fresh = req.Image == p.s.Sandbox.Image
 	made, err := p.createFrom(ctx, req)
 	if err != nil {
 		return err
@@ -229,7 +236,7 @@ func (p *preparation) makeDirs(ctx context.Context) error {
 	if p.m.opts.Fleet.Capabilities().Users {
 		user = "0:0"
 	}
-	dirs := []string{path.Dir(p.s.Dir), p.s.stateDir()}
+	dirs := []string{path.Dir(p.s.Dir), p.s.stateDir(), eventsDir}
 	if p.s.memoryName() != "" {
 		if err := p.seedMemory(ctx); err != nil {
 			return err

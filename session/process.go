@@ -167,7 +167,8 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 func (r *runner) notStarted(ctx context.Context, err error) bool {
 	r.line.Close()
 	r.line = nil
-	if sb, e := r.m.opts.Fleet.Get(ctx, r.account, r.session().SandboxID); errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() {
+	sb, e := r.m.opts.Fleet.Get(ctx, r.account, r.session().SandboxID)
+	if errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() || errors.KindOf(err) == errors.Conflict { // the last: it is about to end
 		r.ready = false
 		r.makeReady(ctx)
 		return false
@@ -190,8 +191,10 @@ func (r *runner) attach(ctx context.Context, s Session) {
 		return
 	}
 	p.x = x
-	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(s.setup())
-	r.began, r.heard = time.Now(), time.Now()
+	setup := s.setup()
+	setup.Again = true
+	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(setup)
+	r.began, r.heard, r.behind = time.Now(), time.Now(), r.published > 0
 	r.openLine()
 	r.m.work.Go(func() { p.follow(r.m.ctx) })
 }
@@ -203,7 +206,7 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	}
 	p := r.agent
 	p.close()
-	r.agent, r.gate = nil, nil
+	r.agent, r.gate, r.behind = nil, nil, false
 	r.line.End(ctx)
 	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,8 +51,9 @@ type runner struct {
 	line      *Line     // to the model; nil while no agent runs that needs one
 	conv      agent.Conversation
 	tools     map[string]bool   // that run
-	asked     map[string]string // that wait for an answer, and the tool that each is about
+	asked     map[string]string // that wait for an answer, and the tool that each asks to run; "" if it asks something else
 	published int64             // bytes of the process's output that have become events
+	behind    bool              // what an earlier server has published is being read again
 	over      string            // why the session ends
 	failed    bool              // it could not be made ready
 
@@ -190,7 +192,7 @@ const publishRetry = time.Second
 func (r *runner) publish(drafts ...draft) {
 	var out []event.Draft
 	for _, d := range drafts {
-		d.Data.Event = fit(d.Data.Event)
+		d.Data = fit(d.Data)
 		d.Data.Type = agent.Type(d.Type)
 		d.Data.Offset, d.Data.GitLines = max(d.Data.Offset, r.published), r.gitSeen
 		if d.Data.MessageID == "" && r.current != nil {
@@ -198,12 +200,17 @@ func (r *runner) publish(drafts ...draft) {
 		}
 		out = append(out, event.Draft{Stream: r.id, Type: d.Type, Data: d.Data})
 	}
-	for {
-		err := r.m.opts.Journal.Publish(context.WithoutCancel(r.m.ctx), out...)
+	for len(out) > 0 {
+		n := min(len(out), event.MaxDrafts)
+		err := r.m.opts.Journal.Publish(context.WithoutCancel(r.m.ctx), out[:n]...)
 		if err == nil {
-			return
+			out = out[n:]
+			continue
 		}
 		logf.Errorf(r.m.ctx, "events of session %s: %v", r.id, err)
+		if errors.KindOf(err) == errors.Invalid {
+			return // for ever
+		}
 		select {
 		case <-r.m.ctx.Done():
 			return
@@ -307,12 +314,15 @@ func (r *runner) advance(ctx context.Context) {
 func (r *runner) read(l line) {
 	const batch = 200 // lines
 	var drafts []draft
+	fresh := false // an earlier server has not read it
 	for n := 0; ; n++ {
 		events := []agent.Event{agent.OtherLine([]byte("a line that is too long"))}
 		if !l.cut {
 			events = r.conv.Decode(l.text)
 		}
-		r.heard = time.Now()
+		if l.end > r.published {
+			r.heard, fresh = time.Now(), true
+		}
 		for _, e := range events {
 			r.track(e)
 			if e.Type == agent.MCPStatus {
@@ -340,6 +350,10 @@ func (r *runner) read(l line) {
 		if !more {
 			break
 		}
+	}
+	r.behind = r.behind && l.end < r.published
+	if l.end < r.published || !fresh && r.session().Status == Hung {
+		return // the state is as the earlier server has left it
 	}
 	r.publishLines(drafts, l.end)
 	for id, tool := range maps.Clone(r.asked) {
@@ -371,7 +385,13 @@ func (r *runner) track(e agent.Event) {
 	case agent.ToolCompleted:
 		delete(r.tools, e.ID)
 	case agent.Asked:
+		if slices.Contains(r.session().Answered, e.ID) {
+			return
+		}
 		r.asked[e.ID] = e.Tool
+		if len(e.Questions) > 0 {
+			r.asked[e.ID] = ""
+		}
 	case agent.Withdrawn:
 		delete(r.asked, e.ID)
 	case agent.Done:
@@ -421,7 +441,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	clear(r.tools)
 	clear(r.asked)
 	r.putMessage(m)
-	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage); r.spent = 0 })
+	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage); s.Answered, r.spent = nil, 0 })
 	r.publish(append(drafts, draft{string(agent.Done), Event{Event: e, Message: &m, Offset: end}})...)
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
@@ -443,6 +463,9 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	if r.agent == nil {
 		return errors.Newf(errors.Conflict, "the agent is not at work")
 	}
+	if slices.Contains(r.session().Answered, question) {
+		return errors.Remedy(errors.Newf(errors.NotFound, "%.80q was answered already", question), "look at the session's events")
+	}
 	text, err := r.conv.Answer(question, a)
 	if err != nil {
 		return err
@@ -453,6 +476,7 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	delete(r.asked, question)
 	r.agent.in.write(text)
 	r.heard = time.Now()
+	r.change(func(s *Session) { s.Answered = append(slices.Clone(s.Answered), question) })
 	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question}}})
 	r.showWork()
 	return nil

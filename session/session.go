@@ -50,7 +50,9 @@ type Session struct {
 	Process string          `json:"-"`
 	MCP     json.RawMessage `json:"mcp,omitempty"`     // servers of the user's own, as mcp.Parse takes them
 	Allowed []string        `json:"allowed,omitempty"` // tools that need not be asked about any more
-	Sandbox sandbox.Request `json:"-"`                 // for a new sandbox when the first one is gone; without Env, which may be secret
+	// Answered are questions of the turn under way that were: what the agent has printed is read again after a restart.
+	Answered []string        `json:"answered,omitempty"`
+	Sandbox  sandbox.Request `json:"-"` // for a new sandbox when the first one is gone; without Env, which may be secret
 }
 
 // Author is who commits are by: "Name (Harvest) <mail>".

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/event"
 )
 
 // The diagram in the docs shows exactly the transitions that there are.
@@ -124,14 +125,33 @@ func TestFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := fit(agent.Event{Text: long, Raw: quoted, Input: quoted})
+	got := fit(Event{Event: agent.Event{Text: long, Raw: quoted, Input: quoted}})
 	if len(got.Text) > maxText+100 || !strings.HasSuffix(got.Text, "left out]") || !json.Valid(got.Raw) || len(got.Raw) > 100 || !json.Valid(got.Input) || len(got.Input) > 100 {
 		t.Errorf("%d, %s, %s", len(got.Text), got.Raw, got.Input)
 	}
-	short := agent.Event{Text: "a", Raw: quoted[:0]}
+	short := Event{Event: agent.Event{Text: "a", Raw: quoted[:0]}, Message: &Message{Prompt: "p"}}
 	if diff := cmp.Diff(short, fit(short)); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// Whatever a program prints or a person sends, its event can be kept, and the message itself stays as it is.
+func FuzzFit(f *testing.F) {
+	f.Add("\x1b", maxText, "p", MaxPrompt)
+	f.Add("<", maxText, "\x00", MaxPrompt)
+	f.Add("ü\xff", 3, "\u2028", 16<<20)
+	f.Fuzz(func(t *testing.T, a string, n int, b string, m int) {
+		repeat := func(s string, n int) string { return strings.Repeat(s, min(max(0, n), 16<<20)/max(1, len(s))) }
+		x, y := repeat(a, n), repeat(b, m)
+		e := Event{Event: agent.Event{Text: x, ID: x, Tool: y, Path: x, Reason: y, Questions: []agent.Question{{Text: x}, {Header: y}}, MCP: []agent.MCP{{Error: x}}},
+			Message: &Message{Prompt: y, Reply: x}}
+		if _, err := event.Encode(fit(e)); err != nil {
+			t.Fatal(err)
+		}
+		if e.Message.Prompt != y || e.Text != x {
+			t.Fatal("the message has changed")
+		}
+	})
 }
 
 func TestTitle(t *testing.T) {

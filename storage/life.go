@@ -85,7 +85,7 @@ func (m *Manager) Check(ctx context.Context, job Job) error {
 	if err != nil {
 		return err
 	}
-	b.Close()
+	b.close()
 	return nil
 }
 
@@ -105,7 +105,7 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 		}
 	}
 	// Others may have written there: the list tells, not the manifest.
-	res, err := m.sync(ctx, job, s3sync.Options{Direction: s3sync.Down, List: true})
+	res, err := m.sync(ctx, job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Down, List: true}})
 	if st := res.Stats; err == nil && st.Failed > 0 {
 		first := st.Failures[0]
 		err = errors.Newf(errors.Unavailable, "%d files could not be copied, such as %.200q: %s", st.Failed, first.Path, first.Reason)
@@ -134,11 +134,24 @@ func (m *Manager) Save(ctx context.Context, job Job) error {
 	return m.send(ctx, u)
 }
 
+// Send copies the volume to S3 as it is now, while somebody works in it. If another sync of the volume is under way, it does nothing. What
+// fails is told and not tried again: the next Send or Save does that.
+func (m *Manager) Send(ctx context.Context, job Job) error {
+	res, err := m.sync(ctx, job, Request{Sync: s3sync.Options{Direction: s3sync.Up}})
+	if errors.Is(err, errBusy) {
+		return nil
+	}
+	if st := res.Stats; ctx.Err() == nil && (err != nil || st.Files+st.Updated+st.Deleted+st.Failed > 0) {
+		m.tell(Told{Job: job, Direction: s3sync.Up, Result: res, Err: err})
+	}
+	return errors.Stage(err, "s3 sync")
+}
+
 // send sends what is unsent, and writes down what came of it.
 func (m *Manager) send(ctx context.Context, u Unsent) error {
 	m.mark(u.Sandbox, true)
 	defer m.mark(u.Sandbox, false)
-	res, err := m.sync(ctx, u.Job, s3sync.Options{Direction: s3sync.Up})
+	res, err := m.sync(ctx, u.Job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Up}})
 	if err != nil && ctx.Err() != nil {
 		m.wake() // it is as it was
 		return errors.Stage(err, "s3 sync")
@@ -176,7 +189,8 @@ func (m *Manager) send(ctx context.Context, u Unsent) error {
 // errNoVolume is the volume of a job that is not there any more.
 var errNoVolume = errors.Newf(errors.NotFound, "the volume was deleted")
 
-func (m *Manager) sync(ctx context.Context, job Job, o s3sync.Options) (Result, error) {
+// sync does what a request asks for with a job's volume and place.
+func (m *Manager) sync(ctx context.Context, job Job, req Request) (Result, error) {
 	vol, err := m.opts.Open(ctx, job.Account, job.Volume)
 	if errors.Is(err, errors.NotFound) {
 		return Result{}, errNoVolume
@@ -184,7 +198,8 @@ func (m *Manager) sync(ctx context.Context, job Job, o s3sync.Options) (Result, 
 	if err != nil {
 		return Result{}, err
 	}
-	return m.syncVolume(ctx, job.Account, vol, Request{Where: job.Where, Sync: o, Wait: true, Patience: lifePatience})
+	req.Where, req.Patience = job.Where, lifePatience
+	return m.syncVolume(ctx, job.Account, vol, req)
 }
 
 func (m *Manager) tell(t Told) {

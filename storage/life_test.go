@@ -148,6 +148,44 @@ func TestFillAndSave(t *testing.T) {
 	}
 }
 
+// What is sent while somebody works in it is told if there was something to do, and left to the next time if S3 is away or another sync is
+// under way.
+// mission: 2.8
+func TestSendNow(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	vol := l.volume(t, "data", "a")
+	job := l.job("one", "data")
+	must(t, l.Send(t.Context(), job))
+	if told := l.next(t); told.Direction != s3sync.Up || told.Result.Stats.Files != 1 || told.Err != nil {
+		t.Errorf("sent: %+v", told)
+	}
+	must(t, l.Send(t.Context(), job)) // nothing has changed
+	l.away.Store(true)
+	must(t, os.WriteFile(filepath.Join(dirOf(vol), "b"), nil, 0o644))
+	if err := l.Send(t.Context(), job); err == nil || l.unsent() != 0 {
+		t.Errorf("while S3 refuses: %v, %d are unsent", err, l.unsent())
+	}
+	if told := l.next(t); told.Err == nil || !told.Retry.IsZero() {
+		t.Errorf("while S3 refuses: %+v", told)
+	}
+	l.away.Store(false)
+	_, release, err := l.hold(t.Context(), vol, false)
+	must(t, err)
+	must(t, l.Send(t.Context(), job)) // somebody else does it
+	release()
+	must(t, l.Send(t.Context(), job))
+	if told := l.next(t); told.Result.Stats.Files != 1 {
+		t.Errorf("sent after all: %+v", told)
+	}
+	if err := l.Send(t.Context(), l.job("one", "none")); !errors.Is(err, errors.NotFound) {
+		t.Errorf("without a volume: %v", err)
+	}
+	if told := l.next(t); told.Err == nil || len(l.told) != 0 {
+		t.Errorf("without a volume: %+v, and %d more", told, len(l.told))
+	}
+}
+
 // What cannot be sent is tried again, by a later process too, and before the volume is filled again.
 // mission: 5.4, 5.5, A8
 func TestSendLater(t *testing.T) {

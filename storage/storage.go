@@ -99,7 +99,7 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 	if err != nil {
 		return Result{}, err
 	}
-	defer b.Close()
+	defer b.close()
 	tree, err := s3sync.OpenTree(dir)
 	if err != nil {
 		return Result{}, err
@@ -110,16 +110,16 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 	res := Result{Place: b.String()}
 	switch {
 	case !req.Versioned:
-		res.Stats, err = s3sync.Sync(ctx, tree, b, o)
+		res.Stats, err = s3sync.Sync(ctx, tree, b.Bucket, o)
 	case o.Direction == s3sync.Up:
 		var v s3sync.Version
-		if v, res.Stats, err = s3sync.Save(ctx, tree, b, o); err == nil {
+		if v, res.Stats, err = s3sync.Save(ctx, tree, b.Bucket, o); err == nil {
 			res.Version = v.Name()
 		}
 	case o.Direction == s3sync.Down:
 		var v s3sync.Version
 		if v, err = s3sync.ParseVersion(req.Version); err == nil {
-			v, res.Stats, err = s3sync.Restore(ctx, tree, b, v, o)
+			v, res.Stats, err = s3sync.Restore(ctx, tree, b.Bucket, v, o)
 			res.Version = v.Name()
 		}
 	default:
@@ -134,7 +134,7 @@ func (m *Manager) Versions(ctx context.Context, account, name string, where Wher
 	if err != nil {
 		return "", nil, err
 	}
-	defer b.Close()
+	defer b.close()
 	all, err = b.Versions(ctx)
 	return b.String(), all, err
 }
@@ -146,7 +146,7 @@ func (m *Manager) Prune(ctx context.Context, account, name string, where Where, 
 	if err != nil {
 		return nil, err
 	}
-	defer b.Close()
+	defer b.close()
 	deleted, err := b.Prune(ctx, keep)
 	if err != nil {
 		return deleted, err
@@ -154,6 +154,9 @@ func (m *Manager) Prune(ctx context.Context, account, name string, where Where, 
 	_, err = b.Sweep(ctx, s3sync.Stale)
 	return deleted, err
 }
+
+// errBusy is another sync of the volume, for which nobody waits.
+var errBusy = errors.Newf(errors.Conflict, "the volume is being synchronised already")
 
 // hold takes a volume for one sync: meanwhile nobody deletes it, and no other sync begins.
 func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (dir string, release func(), err error) {
@@ -174,7 +177,7 @@ func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (dir s
 			break
 		}
 		if !wait {
-			return "", nil, errors.Remedy(errors.Newf(errors.Conflict, "the volume %s is being synchronised already", vol.Name()), "wait until that is done")
+			return "", nil, errors.Remedy(errors.Explainf(errBusy, errors.Conflict, "the volume %s is being synchronised already", vol.Name()), "wait until that is done")
 		}
 		select {
 		case <-busy:
@@ -196,17 +199,47 @@ func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (dir s
 	return dir, func() { done(); free() }, nil
 }
 
+// opened is a bucket whose credentials are hidden from the log for as long as it is open.
+type opened struct {
+	*s3sync.Bucket
+	release func()
+}
+
+func (o opened) close() {
+	o.Close()
+	o.release()
+}
+
 // bucket opens a place. Only requests for the server's own place get its credentials, and only beneath the volume's prefix.
-func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool, patience time.Duration) (*s3sync.Bucket, error) {
+func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool, patience time.Duration) (opened, error) {
+	loc, owner, named, err := m.locate(account, name, where, versioned)
+	if err != nil {
+		return opened{}, err
+	}
+	loc.Patience = patience
+	pairs, release, err := m.opts.Secrets.Reveal(ctx, owner, named)
+	if err != nil {
+		return opened{}, errors.Remedy(err, "harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
+	}
+	b, err := m.open(ctx, loc, pairs, owner, named)
+	if err != nil {
+		release()
+		return opened{}, err
+	}
+	return opened{b, release}, nil
+}
+
+// locate says where a place is, and whose secret has its credentials.
+func (m *Manager) locate(account, name string, where Where, versioned bool) (loc s3sync.Location, owner, secretName string, err error) {
 	p := m.opts.Place
-	loc := s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region, PathStyle: p.PathStyle, Patience: patience}
+	loc = s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region, PathStyle: p.PathStyle}
 	owner, named := account, where.Secret
 	if where.Bucket == "" {
 		if p.Bucket == "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named, and the server has none"), "name one as s3://BUCKET/PREFIX, or set s3.bucket in the configuration")
+			return loc, "", "", errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named, and the server has none"), "name one as s3://BUCKET/PREFIX, or set s3.bucket in the configuration")
 		}
 		if where.Prefix != "" || where.Secret != "" {
-			return nil, errors.Newf(errors.Invalid, "a prefix or a secret needs a bucket of one's own")
+			return loc, "", "", errors.Newf(errors.Invalid, "a prefix or a secret needs a bucket of one's own")
 		}
 		loc.Bucket, loc.Prefix, owner, named = p.Bucket, join(p.Prefix, account, name), p.Account, p.Secret
 		if versioned {
@@ -219,15 +252,38 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 	if named == "" {
 		named = DefaultSecret
 	}
-	pairs, release, err := m.opts.Secrets.Reveal(ctx, owner, named)
+	return loc, owner, named, nil
+}
+
+// Location is where a job's files are, with the credentials, which nobody else may see: they stay hidden from the log for as long as this
+// process lives.
+func (m *Manager) Location(ctx context.Context, job Job) (s3sync.Location, error) {
+	loc, owner, named, err := m.locate(job.Account, job.Volume, job.Where, false)
 	if err != nil {
-		return nil, errors.Remedy(err, "harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
+		return loc, err
 	}
-	// The values stay hidden from the log for as long as this process lives: they are in the client's memory.
-	_ = release
-	keys, err := pairs.AWS()
+	pairs, _, err := m.opts.Secrets.Reveal(ctx, owner, named)
+	if err != nil {
+		return loc, errors.Remedy(err, "harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
+	}
+	return m.withKeys(loc, pairs, owner, named)
+}
+
+// open opens a place with the credentials in pairs.
+func (m *Manager) open(ctx context.Context, loc s3sync.Location, pairs secret.Pairs, owner, named string) (*s3sync.Bucket, error) {
+	loc, err := m.withKeys(loc, pairs, owner, named)
 	if err != nil {
 		return nil, err
+	}
+	return s3sync.Open(ctx, loc)
+}
+
+// withKeys adds the credentials in pairs to a place.
+func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named string) (s3sync.Location, error) {
+	p := m.opts.Place
+	keys, err := pairs.AWS()
+	if err != nil {
+		return loc, err
 	}
 	loc.AccessKeyID, loc.SecretAccessKey, loc.SessionToken = keys.AccessKeyID, keys.SecretAccessKey.Reveal(), keys.SessionToken.Reveal()
 	if loc.Region == "" {
@@ -236,17 +292,17 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 	if loc.Endpoint == "" && keys.Endpoint != "" {
 		// The server reaches addresses that others must not make it ask.
 		if owner != p.Account {
-			return nil, errors.Remedy(errors.Newf(errors.Denied, "the secret %s names an endpoint, which only who runs the server may choose", named),
+			return loc, errors.Remedy(errors.Newf(errors.Denied, "the secret %s names an endpoint, which only who runs the server may choose", named),
 				"leave AWS_ENDPOINT_URL out of it, or have s3.endpoint set in the server's configuration")
 		}
 		loc.Endpoint = keys.Endpoint
 	}
 	if p.CAFile != "" {
 		if loc.CA, err = os.ReadFile(p.CAFile); err != nil {
-			return nil, errors.Explainf(err, errors.Invalid, "the authorities in s3.ca_file cannot be read")
+			return loc, errors.Explainf(err, errors.Invalid, "the authorities in s3.ca_file cannot be read")
 		}
 	}
-	return s3sync.Open(ctx, loc)
+	return loc, nil
 }
 
 // versions is the directory of an account that has the versions of its volumes, in the server's place.

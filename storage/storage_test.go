@@ -138,6 +138,37 @@ func TestOwnBucket(t *testing.T) {
 	}
 }
 
+// What a sync needed of a secret is hidden from the log while it runs, and no longer when the secret is gone.
+// mission: 9.3
+func TestHiddenWhileOpen(t *testing.T) {
+	h := newHome(t, nil)
+	v := h.volume(t, "data", "a")
+	const token = "a-session-token-that-nobody-knows"
+	_, err := h.vault.Set(t.Context(), "acme", "brief", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": token}, secret.Replace)
+	must(t, err)
+	where := Where{Bucket: h.bucket, Secret: "brief"}
+	b, err := h.Manager.bucket(t.Context(), "acme", "data", where, false, patience)
+	must(t, err)
+	if _, err := h.Sync(t.Context(), "acme", v, Request{Where: where, Sync: up}); errors.KindOf(err) != errors.Unauthenticated {
+		t.Errorf("with a wrong key: %v", err)
+	}
+	_, _, _ = h.Versions(t.Context(), "acme", "data", where)
+	_, _ = h.Prune(t.Context(), "acme", "data", where, 1)
+	bad := where
+	bad.Bucket = "a/b"
+	if _, err := h.Manager.bucket(t.Context(), "acme", "data", bad, false, patience); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("a bad bucket: %v", err)
+	}
+	must(t, h.vault.Delete(t.Context(), "acme", "brief"))
+	if logf.Redacted(token) == token {
+		t.Error("what an open bucket has is not hidden")
+	}
+	b.close()
+	if logf.Redacted(token) != token {
+		t.Error("what nobody has is hidden for ever")
+	}
+}
+
 // Versions are saved, listed, restored and pruned, and a mirror of the volume itself leaves them alone.
 // mission: D4
 func TestVersions(t *testing.T) {
@@ -273,5 +304,23 @@ func TestSecretsEndpoint(t *testing.T) {
 	_, err = h.Sync(t.Context(), "acme", h.volume(t, "other", "a"), Request{Where: Where{Bucket: "files", Secret: "mine"}, Sync: up})
 	if errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
 		t.Errorf("an endpoint of one's own: %v", err)
+	}
+}
+
+// Location says where a job's files are, and gives credentials to nobody without a secret.
+func TestLocation(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, func(o *Options) { o.Place.Bucket = "" })
+	h.set(t, "acme", DefaultSecret, "key")
+	loc, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "b", Prefix: "p"}})
+	must(t, err)
+	if loc.Bucket != "b" || loc.Prefix != "p" || loc.SecretAccessKey != "key" || loc.Region != "us-east-1" || !loc.PathStyle {
+		t.Errorf("it is at %s/%s in %s", loc.Bucket, loc.Prefix, loc.Region)
+	}
+	for words, where := range map[string]Where{"no bucket": {}, "no secret": {Bucket: "b", Secret: "none"}} {
+		_, err := h.Location(t.Context(), Job{Account: "acme", Where: where})
+		if err == nil || !strings.Contains(errors.Message(err), words) {
+			t.Errorf("%v, want %q", err, words)
+		}
 	}
 }

@@ -17,25 +17,34 @@ var _ event.Store = Events{}
 // Events returns the events.
 func (db *DB) Events() Events { return Events{db} }
 
+// What Append needs for each event, and for each stream.
+const (
+	insertEvent = "INSERT INTO events (stream, id, type, at, data) VALUES (?, ?, ?, ?, ?)"
+	lastOf      = "SELECT last FROM streams WHERE stream = ?"
+	setLast     = "INSERT INTO streams (stream, last) VALUES (?, ?) ON CONFLICT (stream) DO UPDATE SET last = excluded.last"
+)
+
 // Append implements event.Store.
 func (s Events) Append(ctx context.Context, events []*event.Event) error {
+	var known [3]*sql.Stmt
+	for i, query := range []string{insertEvent, lastOf, setLast} {
+		var err error
+		if known[i], err = s.db.statement(ctx, s.db.write, query); err != nil {
+			return s.db.explain(err, "write events")
+		}
+	}
 	tx, err := s.db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return s.db.explain(err, "write events")
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	insert, err := tx.PrepareContext(ctx, "INSERT INTO events (stream, id, type, at, data) VALUES (?, ?, ?, ?, ?)")
-	if err != nil {
-		return s.db.explain(err, "write events")
-	}
-	defer insert.Close()
-	last, next := map[string]int64{}, map[string]int64{}
+	insert, find, mark := tx.StmtContext(ctx, known[0]), tx.StmtContext(ctx, known[1]), tx.StmtContext(ctx, known[2])
+	next := map[string]int64{}
 	for _, e := range events {
 		if _, known := next[e.Stream]; !known {
-			if last[e.Stream], err = lastEvent(ctx, tx, e.Stream); err != nil {
+			if next[e.Stream], err = lastEvent(find.QueryRowContext(ctx, e.Stream)); err != nil {
 				return s.db.explain(err, "find the last event of "+e.Stream)
 			}
-			next[e.Stream] = last[e.Stream]
 		}
 		next[e.Stream]++
 		if e.ID != next[e.Stream] {
@@ -46,21 +55,16 @@ func (s Events) Append(ctx context.Context, events []*event.Event) error {
 		}
 	}
 	for stream, id := range next {
-		if _, err := tx.ExecContext(ctx, "INSERT INTO streams (stream, last) VALUES (?, ?) ON CONFLICT (stream) DO UPDATE SET last = excluded.last", stream, id); err != nil {
+		if _, err := mark.ExecContext(ctx, stream, id); err != nil {
 			return s.db.explain(err, "write the last event of "+stream)
 		}
 	}
 	return s.db.explainNil(tx.Commit(), "write events")
 }
 
-// querier is a database or a transaction.
-type querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-func lastEvent(ctx context.Context, q querier, stream string) (int64, error) {
+func lastEvent(row *sql.Row) (int64, error) {
 	var last int64
-	err := q.QueryRowContext(ctx, "SELECT last FROM streams WHERE stream = ?", stream).Scan(&last)
+	err := row.Scan(&last)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
@@ -89,7 +93,7 @@ func (s Events) Read(ctx context.Context, stream string, after int64, limit int)
 
 // Last implements event.Store.
 func (s Events) Last(ctx context.Context, stream string) (int64, error) {
-	last, err := lastEvent(ctx, s.db.read, stream)
+	last, err := lastEvent(s.db.read.QueryRowContext(ctx, lastOf, stream))
 	return last, s.db.explainNil(err, "find the last event of "+stream)
 }
 

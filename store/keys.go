@@ -78,7 +78,11 @@ func (s Keys) DeleteKey(ctx context.Context, id string) error {
 }
 
 func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.Key, error) {
-	rows, err := s.db.read.QueryContext(ctx, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject FROM keys "+clause, args...)
+	known, err := s.db.statement(ctx, s.db.read, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject FROM keys "+clause)
+	if err != nil {
+		return nil, s.db.explain(err, "read the keys")
+	}
+	rows, err := known.QueryContext(ctx, args...)
 	if err != nil {
 		return nil, s.db.explain(err, "read the keys")
 	}

@@ -30,11 +30,12 @@ type record struct {
 	Handle   engine.Handle     `json:"handle"`
 	Commands []sandbox.Command `json:"commands,omitempty"`
 	Denied   uint64            `json:"denied,omitempty"`
+	Withheld []string          `json:"withheld,omitempty"`
 }
 
 // Put implements sandbox.Store.
 func (s Sandboxes) Put(ctx context.Context, sb sandbox.Sandbox) error {
-	data, err := json.Marshal(record{sb, sb.Handle, sb.Commands, sb.Denied})
+	data, err := json.Marshal(record{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})
 	if err != nil {
 		return errors.Wrapf(err, "encode the record of %s", sb.ID)
 	}
@@ -96,8 +97,12 @@ func (s Sandboxes) List(ctx context.Context, account string, filter sandbox.Filt
 	if filter.Before != "" {
 		add("id < ?", filter.Before)
 	}
-	for key, value := range filter.Tags {
-		add("EXISTS (SELECT 1 FROM json_each(data, '$.tags') WHERE json_each.key = ? AND json_each.value = ?)", key, value)
+	if len(filter.Tags) > 0 { // one clause, however many there are
+		tags, err := json.Marshal(filter.Tags)
+		if err != nil {
+			return nil, errors.Wrapf(err, "encode tags")
+		}
+		add("NOT EXISTS (SELECT 1 FROM json_each(?) AS want WHERE NOT EXISTS (SELECT 1 FROM json_each(data, '$.tags') AS has WHERE has.key = want.key AND has.value = want.value))", string(tags))
 	}
 	clause := ""
 	if len(where) > 0 {
@@ -127,9 +132,13 @@ func (s Sandboxes) Delete(ctx context.Context, endedBefore time.Time) (int, erro
 	return int(n), errors.Wrapf(err, "count the deleted records")
 }
 
-// query returns the records that the clause selects.
+// query returns the records that the clause, of which there are few, selects.
 func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]sandbox.Sandbox, error) {
-	rows, err := s.db.read.QueryContext(ctx, "SELECT data FROM sandboxes "+clause, args...)
+	known, err := s.db.statement(ctx, s.db.read, "SELECT data FROM sandboxes "+clause)
+	if err != nil {
+		return nil, s.db.explain(err, "read the records of sandboxes")
+	}
+	rows, err := known.QueryContext(ctx, args...)
 	if err != nil {
 		return nil, s.db.explain(err, "read the records of sandboxes")
 	}
@@ -144,7 +153,7 @@ func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]san
 		if err := json.Unmarshal(data, &r); err != nil {
 			return nil, damaged(errors.Wrapf(err, "decode a record of a sandbox"), s.db.path)
 		}
-		r.Sandbox.Handle, r.Sandbox.Commands, r.Sandbox.Denied = r.Handle, r.Commands, r.Denied
+		r.Sandbox.Handle, r.Sandbox.Commands, r.Sandbox.Denied, r.Sandbox.Withheld = r.Handle, r.Commands, r.Denied, r.Withheld
 		found = append(found, r.Sandbox)
 	}
 	if err := rows.Err(); err != nil {

@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -26,7 +28,8 @@ type DB struct {
 	// context, rather than in SQLite's busy handler.
 	write, read *sql.DB
 
-	replays atomic.Int64 // how many were begun
+	replays    atomic.Int64 // how many were begun
+	statements sync.Map     // of statementKey to *sql.Stmt
 }
 
 const readers = 4
@@ -118,6 +121,30 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 	return nil
 }
 
+// statementKey is a query and where it runs.
+type statementKey struct {
+	pool  *sql.DB
+	query string
+}
+
+// statement returns a query that is parsed once for each connection of pool, db.read or db.write, and not each time: for those that come often,
+// and of which there are few. Not to be called while a transaction has the only connection of db.write.
+func (db *DB) statement(ctx context.Context, pool *sql.DB, query string) (*sql.Stmt, error) {
+	key := statementKey{pool, query}
+	if s, ok := db.statements.Load(key); ok {
+		return s.(*sql.Stmt), nil
+	}
+	s, err := pool.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if other, loaded := db.statements.LoadOrStore(key, s); loaded {
+		s.Close()
+		return other.(*sql.Stmt), nil
+	}
+	return s, nil
+}
+
 // explain gives SQLite's errors a kind and a sentence.
 func (db *DB) explain(err error, what string) error {
 	var e *sqlite.Error
@@ -146,6 +173,7 @@ func damaged(err error, path string) error {
 }
 
 func fullError(err error, path string) error {
+	err = errors.Join(err, syscall.ENOSPC) // as SQLite does not say it
 	return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left for the database %s", path), "free space on its disk, or move the data directory")
 }
 

@@ -27,13 +27,16 @@ const sleep = (time) => new Promise((done) => { setTimeout(done, time); });
 
 // call sends a request. A POST carries a key by which the server does it once, however often it arrives: so it is safe to send it again
 // when nothing is heard.
-export async function call(method, path, body) {
+// Neither does one hang for ever: after patience, in milliseconds, it counts as not heard.
+export async function call(method, path, body, { patience = 30e3 } = {}) {
   const headers = {};
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   if (method === 'POST') headers['Idempotency-Key'] = Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(16)).join('-');
   for (let attempt = 0; ; attempt++) {
     try {
-      const resp = await fetch(url(path), { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: 'no-store' });
+      const resp = await fetch(url(path), {
+        method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: 'no-store', signal: AbortSignal.timeout(patience),
+      });
       if (!resp.ok) throw await problemOf(resp);
       const text = await resp.text();
       return (resp.headers.get('Content-Type') ?? '').startsWith('application/json') ? JSON.parse(text) : text;
@@ -48,6 +51,10 @@ export async function call(method, path, body) {
 // silence is how long a stream may say nothing, not even that it lives, before it is taken for broken.
 const silence = 45e3;
 
+// unseen is how long a page that nobody sees keeps its stream. Browsers have six connections to a server for all their tabs together, and
+// streams of tabs in the background would keep the one in front from asking for anything.
+const unseen = 20e3;
+
 // follow reads an event stream from its beginning, and goes on behind the last event it has whenever it breaks off: none is lost and
 // none comes twice. It returns what ends it.
 export function follow(path, { event, state, problem }) {
@@ -57,8 +64,28 @@ export function follow(path, { event, state, problem }) {
   let wake = () => {};
   const online = () => wake();
   addEventListener('online', online);
+  let hiding;
+  let paused = false;
+  const seen = () => {
+    clearTimeout(hiding);
+    if (document.hidden) {
+      hiding = setTimeout(() => {
+        paused = true;
+        abort?.abort();
+      }, unseen);
+    } else if (paused) {
+      paused = false;
+      wake();
+    }
+  };
+  document.addEventListener('visibilitychange', seen);
   const run = async () => {
     for (let wait = 250; !stopped; wait = Math.min(wait * 2, 5000)) {
+      while (paused && !stopped) {
+        state('paused');
+        await new Promise((done) => { wake = done; });
+      }
+      if (stopped) return;
       abort = new AbortController();
       try {
         const resp = await fetch(url(path), {
@@ -83,6 +110,7 @@ export function follow(path, { event, state, problem }) {
         if (!stopped && err.name !== 'AbortError' && !(err instanceof TypeError) && !(err instanceof Problem)) console.error(err);
       }
       if (stopped) return;
+      if (paused) continue;
       state('reconnecting');
       await Promise.race([sleep(wait), new Promise((done) => { wake = done; })]);
     }
@@ -90,10 +118,24 @@ export function follow(path, { event, state, problem }) {
   run();
   return () => {
     stopped = true;
+    clearTimeout(hiding);
     removeEventListener('online', online);
+    document.removeEventListener('visibilitychange', seen);
     abort?.abort();
+    wake();
   };
 }
+
+// breathe lets the browser draw and hear before what comes next; without a timer, which a page in the background seldom gets.
+const { port1, port2 } = new MessageChannel();
+const breathing = [];
+port1.onmessage = () => breathing.shift()();
+const breathe = () => new Promise((done) => {
+  breathing.push(done);
+  port2.postMessage(null);
+});
+
+const stint = 10; // milliseconds of work on events at a time
 
 // read takes server-sent events apart (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 async function read(body, abort, take) {
@@ -109,11 +151,16 @@ async function read(body, abort, take) {
       if (done) return;
       const lines = (rest + value).split('\n');
       rest = lines.pop();
+      let until = performance.now() + stint;
       for (let line of lines) {
         if (line.endsWith('\r')) line = line.slice(0, -1);
         if (line === '') {
           take(frame);
           frame = { id: null, name: 'message', data: '' };
+          if (performance.now() > until) {
+            await breathe();
+            until = performance.now() + stint;
+          }
           continue;
         }
         const [, name, text] = /^([^:]*):? ?(.*)$/s.exec(line);
@@ -126,3 +173,27 @@ async function read(body, abort, take) {
     clearTimeout(timer);
   }
 }
+
+// socket opens a WebSocket, at the same place as everything else.
+export function socket(path) {
+  const to = url(path);
+  to.protocol = to.protocol === 'https:' ? 'wss:' : 'ws:';
+  const ws = new WebSocket(to);
+  ws.binaryType = 'arraybuffer';
+  return ws;
+}
+
+// all returns all pages of a list, up to so many rows.
+export async function all(path, most = 2000) {
+  const rows = [];
+  for (let cursor = ''; rows.length < most;) {
+    const page = await call('GET', `${path}${path.includes('?') ? '&' : '?'}limit=500${cursor && `&cursor=${encodeURIComponent(cursor)}`}`);
+    rows.push(...page.data);
+    cursor = page.next_cursor;
+    if (!cursor) break;
+  }
+  return rows;
+}
+
+// problemIn reads what went wrong of an answer that fetch got.
+export { problemOf as problemIn };

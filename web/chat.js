@@ -2,8 +2,11 @@
 // follows them shows the same, whenever it came.
 
 import { call, follow } from './api.js';
-import { patch } from './diff.js';
-import { button, h, money, ms, problemBox } from './dom.js';
+import { endNotice } from './end.js';
+import { button, h, money, ms, problemBox, sure, tabs } from './dom.js';
+import { Log } from './log.js';
+import { openPanel, panels } from './panel.js';
+import { finder } from './find.js';
 import { Message, question, Tool, userMessage } from './turn.js';
 
 const words = {
@@ -13,26 +16,52 @@ const words = {
 const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
 const stages = { sandbox: 'Sandbox', directories: 'Directories', credentials: 'Credentials', repository: 'Repository', agent: 'Agent', mcp: 'MCP servers' };
 
-// openChat fills main with a session and returns what ends it. again begins a session with the same settings.
-export function openChat(main, session, { again, changed, signIn }) {
-  const items = h('div', { class: 'items' });
-  const log = h('div', { class: 'log', role: 'log', 'aria-label': 'Conversation', 'aria-live': 'off', tabindex: '0' }, items);
+// openChat fills main with a session and returns what ends it. again begins a session with the same settings; tab is what is shown beside it.
+export function openChat(main, session, { again, changed, signIn, tab }) {
+  const latest = button('Latest ↓', () => log.end(), { class: 'latest', hidden: true });
+  const log = new Log('Conversation', (pinned) => { latest.hidden = pinned; });
   const status = h('span', { class: 'status', role: 'status', 'data-status': session.status });
   const link = h('span', { class: 'link', role: 'status' });
-  const costs = h('span', { class: 'costs', 'aria-label': 'Usage' });
+  const costs = h('span', { class: 'costs' });
   const queue = h('ul', { class: 'queue', 'aria-label': 'Prompts that wait' });
   const error = h('div');
   const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Say what to do', autocomplete: 'off', maxlength: '900000' });
   const send = h('button', { type: 'submit', class: 'primary' }, 'Send');
   const stop = button('Stop', () => act(() => call('POST', `v1/sessions/${session.id}/stop`)), { class: 'danger', hidden: true });
   const composer = h('form', { class: 'composer', 'aria-label': 'Prompt' }, queue, error, h('div', { class: 'row' }, input, send, stop));
-  const latest = button('Latest ↓', () => scroll(true), { class: 'latest', hidden: true });
-  const changes = button('Changes', showChanges);
   const end = button('End', confirmEnd, { class: 'danger' });
   const title = h('h1', null, session.title || 'New session');
+  const search = finder(log);
+  const choice = tabs('Views of the session', { chat: 'Chat', ...panels }, (id) => beside(id === 'chat' || id === shown ? '' : id));
   const top = h('header', { class: 'top' }, h('div', { class: 'what' }, title, h('p', { class: 'meta' }, session.agent === 'scripted' ? 'Scripted agent: no model is at work' : session.agent,
-    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`)), h('div', { class: 'row' }, changes, end));
-  main.replaceChildren(top, log, h('div', { class: 'foot' }, latest, h('div', { class: 'bar' }, status, link, costs), composer));
+    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`)), h('div', { class: 'row' }, search.button, end), choice);
+  const chat = h('section', { class: 'chat', 'aria-label': 'Chat' }, search.el, log.el, h('div', { class: 'foot' }, latest, h('div', { class: 'bar' }, status, link, costs), composer));
+  const aside = h('aside', { class: 'panel', hidden: true, tabindex: '0' });
+  const split = h('div', { class: 'split' }, chat, aside);
+  main.replaceChildren(top, split);
+
+  // beside shows a view beside the conversation, "" none. The address has it, so that it can be kept and sent.
+  let shown = '';
+  let closePanel = () => {};
+  const facts = { stages: [], turns: [] }; // of the start and of the turns, for the views
+  function beside(id) {
+    closePanel();
+    closePanel = () => {};
+    shown = id in panels ? id : '';
+    choice.select(shown || 'chat');
+    aside.hidden = shown === '';
+    split.classList.toggle('beside', shown !== '');
+    history.replaceState(null, '', `#/s/${session.id}${shown && `/${shown}`}`);
+    if (shown) closePanel = openPanel(aside, shown, { session, facts, signIn, sandbox: sandboxID });
+  }
+  async function sandboxID() { // which may be another one than in the beginning
+    if (!session.sandbox_id || stale) Object.assign(session, await call('GET', `v1/sessions/${session.id}`));
+    stale = false;
+    wanted = !session.sandbox_id;
+    return session.sandbox_id;
+  }
+  let stale = true;
+  let wanted = false; // a view waits for a sandbox
 
   let state = session.status;
   let since = performance.now();
@@ -45,28 +74,7 @@ export function openChat(main, session, { again, changed, signIn }) {
   let over = false;
   let started = null;
 
-  // The conversation stays at its end, unless somebody reads further up.
-  let pinned = true;
-  let above = 0;
-  log.addEventListener('scroll', () => {
-    if (log.scrollHeight - log.scrollTop - log.clientHeight < 40) pinned = true;
-    else if (log.scrollTop < above) pinned = false;
-    above = log.scrollTop;
-    latest.hidden = pinned;
-  });
-  const sizes = new ResizeObserver(() => scroll()); // also of what is laid out only when it comes into view
-  sizes.observe(items);
-  sizes.observe(log);
-  function scroll(force) {
-    if (force) pinned = true;
-    if (pinned) log.scrollTop = log.scrollHeight;
-    else latest.hidden = false;
-  }
-  const put = (el) => {
-    items.append(el);
-    scroll();
-    return el;
-  };
+  const put = (part) => log.put(part);
 
   async function act(what) {
     error.replaceChildren();
@@ -118,18 +126,20 @@ export function openChat(main, session, { again, changed, signIn }) {
     const name = s.name.split(' ');
     started.list.append(h('li', null, h('span', null, [stages[name[0]] ?? name[0], ...name.slice(1)].join(' ')), h('span', { class: 'time' }, ms(s.ms))));
     started.sum += s.ms;
+    facts.stages.push({ name: s.name, ms: s.ms });
     started.at = performance.now();
     if (state === 'creating') next('Working');
-    scroll();
   }
   function ready(ok, reason) {
     if (!started || started.finished) return;
     started.finished = true;
+    stale = true;
     started.next?.remove();
     started.next = null;
     started.el.removeAttribute('aria-busy');
     started.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(started.sum)}` : 'The sandbox could not be made'));
     if (ok) started.el.open = false;
+    if (ok && wanted && shown) beside(shown); // what was not there yet
     else started.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
   }
 
@@ -149,7 +159,7 @@ export function openChat(main, session, { again, changed, signIn }) {
     'session.ended': (e) => {
       ready(e.status !== 'failed', e.reason);
       over = true;
-      asked.forEach((f) => f.remove());
+      asked.forEach((f) => log.remove(f));
       waiting.clear();
       showQueue();
       show(e.status);
@@ -183,16 +193,14 @@ export function openChat(main, session, { again, changed, signIn }) {
       const t = new Tool(e);
       t.old = !live;
       tools.set(e.id, t);
-      put(t.el);
+      put(t);
     },
     'tool.output': (e) => {
       tools.get(e.id)?.add(e.text ?? '');
-      scroll();
     },
     'tool.completed': (e) => {
       if (!tools.has(e.id)) handlers['tool.started'](e);
       tools.get(e.id).finish(e);
-      scroll();
     },
     'file.changed': (e) => {
       const text = `${e.created ? 'created' : 'changed'} ${e.path}`;
@@ -202,10 +210,9 @@ export function openChat(main, session, { again, changed, signIn }) {
     'agent.asked': (e) => {
       const form = put(question(session.id, e));
       asked.set(e.id, form);
-      if (live && document.activeElement === document.body) form.querySelector('input, button')?.focus();
     },
     'agent.withdrawn': (e) => {
-      asked.get(e.id)?.remove();
+      if (asked.has(e.id)) log.remove(asked.get(e.id));
       asked.delete(e.id);
     },
     'agent.retrying': (e) => put(note(`The model's API failed and is asked again: ${e.text ?? ''}`)),
@@ -218,11 +225,12 @@ export function openChat(main, session, { again, changed, signIn }) {
     error: (e) => put(problemBox({ detail: e.text || e.detail || e.reason, remedy: e.remedy })),
     done: (e) => {
       for (const m of messages.values()) m.finish();
-      asked.forEach((f) => f.remove());
+      asked.forEach((f) => log.remove(f));
       asked.clear();
-      for (const t of tools.values()) if (t.el.classList.contains('running')) t.finish({ failed: true, text: t.text });
+      for (const t of tools.values()) if (t.running) t.finish({ failed: true, text: t.text });
       const u = e.usage;
       usage.turns++;
+      facts.turns.push({ at: e.message?.ended_at, usage: u, ms: e.message?.started_at ? new Date(e.message.ended_at) - new Date(e.message.started_at) : 0 });
       for (const k of ['input_tokens', 'output_tokens', 'cache_read_tokens', 'cache_write_tokens', 'cost_usd']) usage[k] += u?.[k] ?? 0;
       showCosts();
       const took = e.message?.ended_at && e.message.started_at ? ms(new Date(e.message.ended_at) - new Date(e.message.started_at)) : '';
@@ -238,9 +246,9 @@ export function openChat(main, session, { again, changed, signIn }) {
   function message(e, fresh) {
     let m = messages.get(e.id);
     if (!m || fresh) {
-      m = new Message(e.thinking, () => scroll());
+      m = new Message(e.thinking);
       messages.set(e.id, m);
-      put(m.el);
+      put(m);
     }
     return m;
   }
@@ -249,15 +257,13 @@ export function openChat(main, session, { again, changed, signIn }) {
   function finished(reason) {
     composer.hidden = true;
     end.hidden = true;
-    changes.hidden = true;
-    put(h('section', { class: 'ended', role: 'alert', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
-      h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here.'),
-      h('div', { class: 'row' }, button('New session, same agent and repository', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New session'))));
+    put(endNotice({ session, reason, again, signIn, patch: facts.patch }));
+    if (live) log.end();
   }
 
   async function post(prompt) {
     const sent = await act(() => call('POST', `v1/sessions/${session.id}/messages`, { prompt }));
-    scroll(true);
+    log.end();
     return sent;
   }
 
@@ -283,29 +289,13 @@ export function openChat(main, session, { again, changed, signIn }) {
     if (e.key === 'Enter' && !e.shiftKey && !e.isComposing) submit(e);
   });
 
-  async function showChanges() {
-    const body = h('div', { class: 'body' }, h('p', null, 'Reading…'));
-    const dialog = h('dialog', { class: 'panel', 'aria-label': 'Changes', onclose: () => dialog.remove() },
-      h('header', null, h('h2', null, 'Changes'), button('Close', () => dialog.close(), { autofocus: true })), body);
-    document.body.append(dialog);
-    dialog.showModal();
-    try {
-      const text = await call('GET', `v1/sessions/${session.id}/diff`);
-      body.replaceChildren(...(text.trim() === '' ? [h('p', null, 'Nothing has changed yet.')] : patch(text)));
-    } catch (p) {
-      body.replaceChildren(problemBox(p));
-    }
-  }
-
   function confirmEnd() {
-    const dialog = h('dialog', { 'aria-label': 'End the session', onclose: () => dialog.remove() }, h('h2', null, 'End the session?'),
-      h('p', null, 'Its sandbox is removed. The conversation stays readable.'),
-      h('div', { class: 'row' }, button('End it', () => {
-        dialog.close();
-        act(() => call('DELETE', `v1/sessions/${session.id}`));
-      }, { class: 'danger' }), button('Keep it', () => dialog.close(), { autofocus: true })));
-    document.body.append(dialog);
-    dialog.showModal();
+    sure('End the session?', 'Its sandbox is removed. The conversation stays readable, and its files are kept as a snapshot.', 'End it', async () => {
+      try { // what there is to see is gone with the sandbox
+        facts.patch = await call('GET', `v1/sessions/${session.id}/diff`);
+      } catch { /* the session may be in no state to tell */ }
+      act(() => call('DELETE', `v1/sessions/${session.id}`));
+    });
   }
 
   usage = { input_tokens: 0, output_tokens: 0, cache_read_tokens: 0, cache_write_tokens: 0, cost_usd: 0, turns: 0 }; // what the events add up to
@@ -320,7 +310,7 @@ export function openChat(main, session, { again, changed, signIn }) {
       handlers[name]?.(e);
     },
     state(to) {
-      link.textContent = to === 'live' ? '' : 'Connection lost; trying again…';
+      link.textContent = to === 'live' || to === 'paused' ? '' : 'Connection lost; trying again…';
       main.dataset.link = to;
     },
     problem(p) {
@@ -328,10 +318,12 @@ export function openChat(main, session, { again, changed, signIn }) {
       else if (!over) put(problemBox(p));
     },
   });
+  beside(tab ?? '');
   if (matchMedia('(hover: hover)').matches) input.focus();
   return () => {
     unfollow();
-    sizes.disconnect();
+    closePanel();
+    log.close();
     clearInterval(timer);
   };
 }

@@ -42,20 +42,25 @@ export function lineDiff(from, to) {
 const kinds = { '+': 'added', '-': 'removed', '@': 'hunk' };
 
 // lines shows [sign, line] pairs.
-export function lines(pairs, label) {
-  return h('pre', { class: 'diff', tabindex: '0', 'aria-label': label },
-    pairs.map(([sign, line]) => h('span', { class: kinds[sign] ?? 'same' }, `${sign}${line}\n`)));
+export function lines(all, label) {
+  return h('pre', { class: 'diff', tabindex: '0', role: 'group', 'aria-label': label },
+    all.map(([sign, line]) => h('span', { class: kinds[sign] ?? 'same' }, `${sign}${line}\n`)));
 }
 
-// edits returns what a tool call would change, by the names that the agents' tools use; nothing if it is no edit.
-export function edits(tool, input) {
+// pairs are the texts before and after that a tool call would bring about, by the names that the agents' tools use.
+function pairs(tool, input) {
   const i = input ?? {};
-  const path = i.file_path ?? i.filePath ?? i.path;
-  if (typeof path !== 'string') return [];
-  const pair = (e) => [e.old_string ?? e.oldString, e.new_string ?? e.newString];
+  if (typeof pathOf(i) !== 'string') return [];
+  const pair = (e) => [e?.old_string ?? e?.oldString, e?.new_string ?? e?.newString];
   const changes = Array.isArray(i.edits) ? i.edits.map(pair) : /^write$/i.test(tool) ? [['', i.content]] : [pair(i)];
-  return changes.filter(([a, b]) => typeof a === 'string' && typeof b === 'string').map(([a, b]) => lines(lineDiff(a, b), `Change of ${path}`));
+  return changes.filter(([a, b]) => typeof a === 'string' && typeof b === 'string');
 }
+
+const pathOf = (i) => i.file_path ?? i.filePath ?? i.path;
+
+// edited tells whether a tool call is an edit, and edits shows what it would change.
+export const edited = (tool, input) => pairs(tool, input).length > 0;
+export const edits = (tool, input) => pairs(tool, input).map(([a, b]) => lines(lineDiff(a, b), `Change of ${pathOf(input)}`));
 
 // patch shows a unified diff, a section for each file.
 export function patch(text) {

@@ -13,7 +13,7 @@ export function h(tag, attrs, ...children) {
   return el;
 }
 
-export const button = (label, onclick, attrs) => h('button', { type: 'button', onclick, ...attrs }, label);
+export const button = (label, onclick, attrs) => h('button', { type: 'button', onclick, ...attrs }, ...[label].flat());
 
 // field is a labelled input; the label's text is also what screen readers say.
 export function field(label, input, help) {
@@ -56,4 +56,67 @@ export function copyButton(text, from) {
     setTimeout(() => { b.textContent = 'Copy'; }, 1500);
   }, { class: 'small copy', 'aria-label': 'Copy' });
   return b;
+}
+
+// soon runs what draws once with the next frame; also in a tab that nobody sees, which has no frames.
+export function soon(draw) {
+  let done = false;
+  const run = () => {
+    if (!done) draw();
+    done = true;
+  };
+  requestAnimationFrame(run);
+  setTimeout(run, 100);
+}
+
+export function bytes(n) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let i = 0;
+  for (; n >= 1024 && i < units.length - 1; i++) n /= 1024;
+  return `${i === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
+}
+
+export const when = (time) => (time ? h('time', { datetime: time, title: time }, ago(time)) : '–');
+
+// dialog shows a window over the page. Esc closes it, and it is gone then.
+export function dialog(label, ...children) {
+  const el = h('dialog', { 'aria-label': label, onclose: () => el.remove() }, children);
+  document.body.append(el);
+  el.showModal();
+  return el;
+}
+
+// sure asks before something that cannot be undone.
+export function sure(title, text, yes, act) {
+  const el = dialog(title, h('h2', null, title), h('p', null, text), h('div', { class: 'row' }, button(yes, () => {
+    el.close();
+    act();
+  }, { class: 'danger' }), button('Keep it', () => el.close(), { autofocus: true })));
+}
+
+// table shows rows of cells below names of columns. Cells are texts or elements.
+export function table(label, columns, rows, none = 'There is nothing yet.') {
+  if (rows.length === 0) return h('p', { class: 'meta' }, none);
+  return h('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': label }, h('table', { class: 'list' }, h('thead', null, h('tr', null, columns.map((c) => h('th', { scope: 'col' }, c || h('span', { class: 'sr' }, 'What to do'))))),
+    h('tbody', null, rows.map((cells) => h('tr', null, cells.map((c) => h('td', null, c ?? '–')))))));
+}
+
+// tabs is a row of buttons of which one is chosen; the arrows go from one to the next.
+export function tabs(label, names, choose) {
+  const all = Object.entries(names).map(([id, name]) => button(name, () => choose(id), { role: 'tab', id: `tab-${id}`, 'data-tab': id, 'aria-selected': 'false', tabindex: '-1' }));
+  const el = h('div', { class: 'tabs', role: 'tablist', 'aria-label': label }, all);
+  el.addEventListener('keydown', (e) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[e.key];
+    if (!step) return;
+    const next = all[(all.indexOf(document.activeElement) + step + all.length) % all.length];
+    next.focus();
+    next.click();
+  });
+  el.select = (id) => {
+    for (const b of all) {
+      b.setAttribute('aria-selected', String(b.dataset.tab === id));
+      b.tabIndex = b.dataset.tab === id ? 0 : -1;
+    }
+  };
+  return el;
 }

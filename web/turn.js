@@ -1,47 +1,69 @@
 // The parts of a conversation: messages, tool calls, questions, as elements that events fill.
 
 import { call } from './api.js';
-import { edits } from './diff.js';
-import { button, copyButton, h, ms, problemBox } from './dom.js';
+import { edited, edits } from './diff.js';
+import { button, copyButton, h, ms, problemBox, soon } from './dom.js';
 import { markdown } from './markdown.js';
 
+const shownMost = 4000; // characters of a prompt
+
 export function userMessage(prompt) {
-  return h('article', { class: 'message user', 'aria-label': 'You' }, h('div', { class: 'text' }, prompt));
+  const text = h('div', { class: 'text' }, prompt.slice(0, shownMost));
+  const el = h('article', { class: 'message user', 'aria-label': 'You' }, text);
+  if (prompt.length > shownMost) {
+    const more = button(`Show all ${prompt.length} characters`, () => {
+      text.textContent = prompt;
+      more.remove();
+    }, { class: 'small' });
+    text.append('… ', more);
+  }
+  return { el, words: () => prompt };
 }
+
+// Parts of a conversation make their elements when they are first shown: of a long one, most never are.
 
 // Message is what the agent says. Pieces are drawn once per frame, and a long text less often.
 export class Message {
-  constructor(thinking, drawn) {
+  constructor(thinking) {
     this.text = '';
-    this.drawn = drawn;
-    this.body = h('div', { class: 'text' });
-    this.el = thinking
-      ? h('details', { class: 'message thought' }, h('summary', null, 'Thoughts'), this.body)
-      : h('article', { class: 'message agent', 'aria-label': 'Agent' }, this.body);
+    this.thinking = thinking;
   }
+
+  get el() {
+    if (!this.made) {
+      this.body = h('div', { class: 'text' });
+      this.made = this.thinking
+        ? h('details', { class: 'message thought' }, h('summary', null, 'Thoughts'), this.body)
+        : h('article', { class: 'message agent', 'aria-label': 'Agent' }, this.body);
+      this.draw();
+    }
+    return this.made;
+  }
+
+  words() { return this.text; }
 
   add(piece) {
     this.text += piece;
-    if (this.due) return;
+    if (this.due || !this.made) return;
     this.due = true;
     const draw = () => {
       this.due = false;
       if (!this.complete) this.draw();
     };
     if (this.text.length > 20_000) setTimeout(draw, 250);
-    else requestAnimationFrame(draw);
+    else soon(draw);
   }
 
   finish(text) {
+    if (this.complete && (text ?? this.text) === this.text) return;
     this.text = text ?? this.text;
     this.complete = true;
-    this.draw();
+    if (this.made) this.draw();
   }
 
   draw() {
     this.body.replaceChildren(markdown(this.text, this.complete));
-    this.el.classList.toggle('streaming', !this.complete);
-    this.drawn();
+    this.made.classList.toggle('streaming', !this.complete);
   }
 }
 
@@ -59,45 +81,74 @@ export class Tool {
   constructor(e) {
     this.began = performance.now();
     this.tool = e.tool ?? 'Tool';
-    const brief = about(e.input);
-    this.state = h('span', { class: 'state' }, 'running');
-    this.output = h('pre', { class: 'output', tabindex: '0', 'aria-label': 'Output', hidden: true });
+    this.input = e.input;
+    this.edit = edited(this.tool, e.input);
+    this.text = '';
+    this.said = 'running';
+    this.running = true;
+    this.open = this.edit;
+    this.remarks = [];
+  }
+
+  get el() {
+    if (!this.made) this.build();
+    return this.made;
+  }
+
+  words() { return `${this.tool} ${about(this.input)} ${this.text} ${this.remarks.join(' ')}`; }
+
+  build() {
+    const brief = about(this.input);
+    this.state = h('span', { class: 'state' });
+    this.output = h('pre', { class: 'output', tabindex: '0', role: 'group', 'aria-label': 'Output', hidden: true });
     this.more = button('', () => {
       this.all = !this.all;
       this.draw();
     }, { class: 'small', hidden: true });
     this.notes = h('div', { class: 'notes' });
-    this.changes = edits(this.tool, e.input);
-    const input = this.changes.length > 0 ? this.changes : brief.includes('\n') || brief.length > 80 ? [h('pre', { tabindex: '0' }, brief)] : [];
-    this.el = h('details', { class: 'tool running', open: this.changes.length > 0 },
+    const input = this.edit ? edits(this.tool, this.input) : brief.includes('\n') || brief.length > 80 ? [h('pre', { tabindex: '0' }, brief)] : [];
+    this.made = h('details', { class: 'tool' },
       h('summary', null, h('b', null, this.tool), h('code', null, brief.split('\n')[0].slice(0, 200)), this.state),
       h('div', { class: 'body' }, input, this.output, h('div', { class: 'row' }, this.more), this.notes));
-    this.text = '';
+    this.made.open = this.open;
+    this.draw();
+  }
+
+  unfold(open) {
+    this.open = open;
+    if (this.made) this.made.open = open;
   }
 
   add(text) {
     this.text += text;
-    this.el.open = true;
-    this.draw();
+    if (!this.open) this.unfold(true);
+    if (!this.due && this.made) {
+      this.due = true;
+      soon(() => {
+        this.due = false;
+        this.draw();
+      });
+    }
   }
 
   finish(e) {
-    const was = this.text;
-    this.text = e.text ?? was;
-    if (this.changes.length > 0 && !e.failed) this.text = '';
+    this.text = e.text ?? this.text;
+    if (this.edit && !e.failed) this.text = '';
     const code = /exit (?:status|code):? (\d+)/i.exec(this.text)?.[1];
-    const word = e.denied ? 'not allowed' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
-    this.state.textContent = `${word} · ${ms(performance.now() - this.began)}`;
-    if (this.old) this.state.textContent = word; // it ran before this page was there
-    this.el.classList.remove('running');
-    this.el.classList.toggle('failed', Boolean(e.failed));
-    this.el.open = Boolean(e.failed) || this.changes.length > 0 || this.isCommand();
-    this.draw();
+    this.said = e.denied ? 'not allowed' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
+    if (!this.old) this.said += ` · ${ms(performance.now() - this.began)}`; // else it ran before this page was there
+    this.running = false;
+    this.failed = Boolean(e.failed);
+    this.unfold(this.failed || this.edit || this.isCommand());
+    if (this.made) this.draw();
   }
 
   isCommand() { return /^(bash|shell|exec)$/i.test(this.tool); }
 
   draw() {
+    this.state.textContent = this.said;
+    this.made.classList.toggle('running', this.running);
+    this.made.classList.toggle('failed', Boolean(this.failed));
     const lines = this.text.replace(/\n$/, '').split('\n');
     const long = lines.length > folded;
     this.output.hidden = this.text === '';
@@ -108,9 +159,13 @@ export class Tool {
       this.copy = copyButton(() => this.text, this.output);
       this.more.after(this.copy);
     }
+    this.notes.replaceChildren(...this.remarks.map((r) => h('small', null, r)));
   }
 
-  note(text) { this.notes.append(h('small', null, text)); }
+  note(text) {
+    this.remarks.push(text);
+    if (this.made) this.draw();
+  }
 }
 
 // question is a form for what the agent asks: questions with choices, or whether a tool may run.
@@ -143,7 +198,7 @@ export function question(session, e) {
     });
     row.append(h('button', { type: 'submit', class: 'primary' }, 'Answer'), button('No answer', () => send({ allow: false, message: 'the person gave no answer' })));
   } else {
-    form.append(h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input)));
+    form.append(h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), ...edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input)));
     form.addEventListener('submit', (event) => event.preventDefault());
     row.append(button('Allow', () => send({ allow: true }), { class: 'primary' }), button('Allow always', () => send({ allow: true, always: true })),
       button('Deny', () => send({ allow: false, message: 'the person said no' })));

@@ -16,10 +16,16 @@ var files embed.FS
 // Index is the name of the page itself.
 const Index = "index.html"
 
-// Policy is the Content-Security-Policy with which the page must be served. Only our own files are loaded, nothing inline runs, and what is
-// made into HTML has to come from the sanitiser (https://www.w3.org/TR/trusted-types/).
-const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; " +
-	"base-uri 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
+// Policy returns the Content-Security-Policy with which the page must be served. Only our own files are loaded, nothing inline runs, and what is
+// made into HTML has to come from the sanitiser (https://www.w3.org/TR/trusted-types/). frames is what may be shown in frames, such as
+// "https://*.ports.example.org"; "" is nothing.
+func Policy(frames string) string {
+	if frames == "" {
+		frames = "'none'"
+	}
+	return "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-src " + frames + "; form-action 'none'; " +
+		"frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
+}
 
 // File is one of the page's files.
 type File struct {

@@ -33,7 +33,7 @@ func TestVendor(t *testing.T) {
 		if sum := sha256.Sum256(file.Data); !ok || hex.EncodeToString(sum[:]) != row[5] {
 			t.Errorf("%s is not what was vendored", row[0])
 		}
-		licence := strings.TrimSuffix(row[0], ".js") + ".LICENSE"
+		licence := strings.TrimSuffix(row[0], filepath.Ext(row[0])) + ".LICENSE"
 		if _, ok := web.Open("vendor/" + licence); !ok {
 			t.Errorf("%s has no licence", row[0])
 		}

@@ -19,7 +19,10 @@ type conversation struct {
 	texts    map[string]bool   // parts with text: begun; true once complete
 	calls    map[string]*call  // by id
 	asked    map[string]bool   // open questions
-	turn     turn
+	// questions are those of them that are not about a permission
+	questions map[string][]agent.Question
+	turn      turn
+	again     bool // there are turns whose prompts were written before
 }
 
 // turn is the state of the prompt under way. The server may tell the end of a turn more than once, also when the next one was sent.
@@ -69,6 +72,14 @@ type properties struct {
 	Metadata   json.RawMessage `json:"metadata"`
 	RequestID  string          `json:"requestID"`
 	File       string          `json:"file"`
+	Questions  []question      `json:"questions"`
+}
+
+type question struct {
+	Question string         `json:"question"`
+	Header   string         `json:"header"`
+	Multiple bool           `json:"multiple"`
+	Options  []agent.Option `json:"options"`
 }
 
 type info struct {
@@ -188,11 +199,14 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 	case "permission.asked":
 		c.asked[p.ID] = true
 		return []agent.Event{{Type: agent.Asked, ID: p.ID, Tool: p.Permission, Input: p.Metadata}}, true
-	case "permission.replied":
+	case "question.asked":
+		return c.question(p), true
+	case "permission.replied", "question.replied", "question.rejected":
 		if !c.asked[p.RequestID] {
 			return nil, true
 		}
 		delete(c.asked, p.RequestID)
+		delete(c.questions, p.RequestID)
 		return []agent.Event{{Type: agent.Withdrawn, ID: p.RequestID}}, true
 	case "file.edited":
 		return c.edited(p.File), true
@@ -201,6 +215,16 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 		return nil, true
 	}
 	return nil, false
+}
+
+// question tells what the model wants to know of a person.
+func (c *conversation) question(p *properties) []agent.Event {
+	questions := []agent.Question{}
+	for _, q := range p.Questions {
+		questions = append(questions, agent.Question{Text: q.Question, Header: q.Header, Multiple: q.Multiple, Options: q.Options})
+	}
+	c.asked[p.ID], c.questions[p.ID] = true, questions
+	return []agent.Event{{Type: agent.Asked, ID: p.ID, Tool: "question", Questions: questions}}
 }
 
 // message notes whose message it is.
@@ -328,6 +352,9 @@ func (c *conversation) status(p *properties) []agent.Event {
 	}
 	switch p.Status.Type {
 	case "busy":
+		if c.again && c.turn.state == idle {
+			c.turn = turn{state: asked}
+		}
 		if c.turn.state == asked {
 			c.turn.state = busy
 		}
@@ -342,6 +369,7 @@ func (c *conversation) end() []agent.Event {
 	t := c.turn
 	c.turn = turn{}
 	clear(c.asked)
+	clear(c.questions)
 	clear(c.texts)
 	var events []agent.Event
 	for _, id := range slices.Sorted(maps.Keys(c.calls)) {

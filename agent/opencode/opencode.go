@@ -7,6 +7,7 @@ package opencode
 import (
 	"encoding/json"
 	"maps"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/engine"
@@ -25,10 +26,11 @@ func (Agent) Name() string { return "opencode" }
 
 // Request is a line of the bridge's input.
 type Request struct {
-	Op    string `json:"op"`              // "prompt", "abort", "reply" or "mcp"
-	ID    string `json:"id,omitempty"`    // of the prompt, or of the permission that a reply answers
-	Text  string `json:"text,omitempty"`  // of the prompt; of a reply that rejects, why
-	Reply string `json:"reply,omitempty"` // "once", "always" or "reject"
+	Op      string     `json:"op"`                // "prompt", "abort", "reply", "answer", "dismiss" or "mcp"
+	ID      string     `json:"id,omitempty"`      // of the prompt, of the permission that a reply is about, or of the question that is answered or dismissed
+	Text    string     `json:"text,omitempty"`    // of the prompt; of a reply that rejects, why
+	Reply   string     `json:"reply,omitempty"`   // "once", "always" or "reject"
+	Answers [][]string `json:"answers,omitempty"` // for each question the labels chosen, or free text
 }
 
 // The types of lines that are the bridge's own.
@@ -102,15 +104,15 @@ func environment(a agent.Access) map[string]string {
 // permissions are the server's rules (https://opencode.ai/docs/permissions) for approvals.
 var permissions = map[agent.Approval]string{
 	agent.ApproveAll:   `{"*":"allow"}`,
-	agent.ApproveEdits: `{"*":"ask","edit":"allow","read":"allow","glob":"allow","grep":"allow","list":"allow"}`,
-	agent.ApproveNone:  `{"*":"ask","read":"allow","glob":"allow","grep":"allow","list":"allow"}`,
-	agent.ApprovePlan:  `{"*":"deny","read":"allow","glob":"allow","grep":"allow","list":"allow"}`,
+	agent.ApproveEdits: `{"*":"ask","edit":"allow","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
+	agent.ApproveNone:  `{"*":"ask","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
+	agent.ApprovePlan:  `{"*":"deny","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
 }
 
 // Open implements agent.Agent.
 func (Agent) Open(s agent.Setup) agent.Conversation {
-	return &conversation{session: s.Conversation, children: map[string]string{}, users: map[string]bool{}, texts: map[string]bool{},
-		calls: map[string]*call{}, asked: map[string]bool{}}
+	return &conversation{session: s.Conversation, again: s.Again, children: map[string]string{}, users: map[string]bool{}, texts: map[string]bool{},
+		calls: map[string]*call{}, asked: map[string]bool{}, questions: map[string][]agent.Question{}}
 }
 
 // Begin implements agent.Conversation: the bridge begins by itself.
@@ -118,7 +120,7 @@ func (c *conversation) Begin() []byte { return nil }
 
 // Prompt implements agent.Conversation.
 func (c *conversation) Prompt(id, text string) []byte {
-	c.turn = turn{state: asked}
+	c.turn, c.again = turn{state: asked}, false
 	return line(Request{Op: "prompt", ID: id, Text: text})
 }
 
@@ -134,6 +136,10 @@ func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id), "it may have gone on; look at the session's events")
 	}
 	delete(c.asked, id)
+	if questions := c.questions[id]; questions != nil {
+		delete(c.questions, id)
+		return line(answerTo(id, questions, a)), nil
+	}
 	r := Request{Op: "reply", ID: id, Reply: "reject", Text: a.Message}
 	switch {
 	case a.Allow && a.Always:
@@ -142,6 +148,28 @@ func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 		r.Reply = "once"
 	}
 	return line(r), nil
+}
+
+// answerTo answers questions. The program knows no reason why somebody does not: it is told as the answer.
+func answerTo(id string, questions []agent.Question, a agent.Answer) Request {
+	if !a.Allow && a.Message == "" {
+		return Request{Op: "dismiss", ID: id}
+	}
+	r := Request{Op: "answer", ID: id}
+	for _, q := range questions {
+		given, ok := a.Answers[q.Text]
+		switch {
+		case !a.Allow:
+			r.Answers = append(r.Answers, []string{a.Message})
+		case !ok:
+			r.Answers = append(r.Answers, []string{})
+		case q.Multiple:
+			r.Answers = append(r.Answers, strings.Split(given, ", "))
+		default:
+			r.Answers = append(r.Answers, []string{given})
+		}
+	}
+	return r
 }
 
 func line(r Request) []byte {

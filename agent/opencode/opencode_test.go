@@ -119,6 +119,23 @@ const (
 )
 
 // The end of a turn that the server tells late or twice does not end the next turn.
+// What was printed before a restart of the server is decoded without the prompts, turn by turn, and the end of the last one is seen.
+//
+// mission: E2, E4
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	c := opencode.Agent{}.Open(agent.Setup{Conversation: "s", Again: true})
+	busy, idle := `{"type":"session.status","properties":{"sessionID":"s","status":{"type":"busy"}}}`, `{"type":"session.idle","properties":{"sessionID":"s"}}`
+	got := decode(c, busy, busy, idle, idle, busy, idle)
+	if len(got) != 2 || got[0].Type != agent.Done || got[1].Type != agent.Done {
+		t.Errorf("%+v", got)
+	}
+	c.Prompt("p", "go")
+	if got := decode(c, idle, busy, idle, busy, idle); len(got) != 1 {
+		t.Errorf("after a prompt: %+v", got)
+	}
+}
+
 func TestDoneOnce(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -240,6 +257,45 @@ func TestAnswer(t *testing.T) {
 	conv := open(t)
 	got := decode(conv, ask, `{"type":"permission.replied","properties":{"requestID":"per"}}`)
 	if len(got) != 2 || got[1].Type != agent.Withdrawn || got[1].ID != "per" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What the model asks of a person reaches the person, and the answer the model.
+//
+// mission: E2
+func TestQuestions(t *testing.T) {
+	t.Parallel()
+	ask := `{"type":"question.asked","properties":{"id":"que","sessionID":"s","questions":[{"question":"Which?","header":"H","options":[{"label":"red","description":"warm"}]},` +
+		`{"question":"What else?","header":"H","multiple":true,"options":[]}],"tool":{"messageID":"m","callID":"c"}}}`
+	want := []agent.Event{{Type: agent.Asked, ID: "que", Tool: "question", Questions: []agent.Question{
+		{Text: "Which?", Header: "H", Options: []agent.Option{{Label: "red", Description: "warm"}}}, {Text: "What else?", Header: "H", Multiple: true, Options: []agent.Option{}}}}}
+	for _, c := range []struct {
+		answer agent.Answer
+		want   string
+	}{
+		{agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red, a bit", "What else?": "a, b"}}, `{"op":"answer","id":"que","answers":[["red, a bit"],["a","b"]]}`},
+		{agent.Answer{Allow: true, Always: true, Answers: map[string]string{"Which?": "red"}}, `{"op":"answer","id":"que","answers":[["red"],[]]}`},
+		{agent.Answer{Message: "later"}, `{"op":"answer","id":"que","answers":[["later"],["later"]]}`},
+		{agent.Answer{}, `{"op":"dismiss","id":"que"}`},
+	} {
+		conv := open(t)
+		if diff := cmp.Diff(want, decode(conv, ask)); diff != "" {
+			t.Error(diff)
+		}
+		line, err := conv.Answer("que", c.answer)
+		if err != nil || string(line) != c.want+"\n" {
+			t.Errorf("%s, %v", line, err)
+		}
+		if got := decode(conv, `{"type":"question.replied","properties":{"requestID":"que","answers":[["red"]]}}`); len(got) != 0 {
+			t.Errorf("%+v", got)
+		}
+		if _, err := conv.Answer("que", c.answer); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("a second answer: %v", err)
+		}
+	}
+	conv := open(t)
+	if got := decode(conv, ask, `{"type":"question.rejected","properties":{"requestID":"que"}}`); len(got) != 2 || got[1].Type != agent.Withdrawn {
 		t.Errorf("%+v", got)
 	}
 }

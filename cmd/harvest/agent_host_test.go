@@ -40,7 +40,7 @@ var programs = map[string][2]string{
 
 // cliImages returns a directory of this machine for the image "cli" in the pinned versions of the programs, with what it is built of; processes that
 // do this at the same time wait for one another.
-func cliImages(registry string) (string, error) {
+func cliImages(registry func() string) (string, error) {
 	text, err := os.ReadFile("../../image/agent/files/package.json")
 	var pinned struct{ Dependencies map[string]string }
 	if err = errors.Join(err, json.Unmarshal(text, &pinned)); err != nil {
@@ -72,7 +72,7 @@ func cliImages(registry string) (string, error) {
 			continue
 		}
 		temp := filepath.Join(dir, "npm")
-		cmd := exec.Command("npm", "install", "--registry", registry, "--prefix", temp, "--ignore-scripts", "--no-audit", "--no-fund", "--force", pkg[0]+"@"+pinned.Dependencies[pkg[0]])
+		cmd := exec.Command("npm", "install", "--registry", registry(), "--prefix", temp, "--ignore-scripts", "--no-audit", "--no-fund", "--force", pkg[0]+"@"+pinned.Dependencies[pkg[0]])
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", errors.Errorf("npm install: %v: %s", err, out)
 		}
@@ -92,7 +92,7 @@ func newCLIHost(t *testing.T, stub *modeltest.Stub) *host {
 	if _, err := exec.LookPath("npm"); err != nil {
 		t.Skip("npm is not installed, from which the real agents come: apt-get install npm")
 	}
-	cache, err := cliImages(npmRegistry(t))
+	cache, err := cliImages(func() string { return npmRegistry(t) }) // once on this machine
 	if err != nil {
 		t.Fatal(err)
 	}

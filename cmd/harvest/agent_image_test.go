@@ -27,7 +27,7 @@ import (
 // npmRegistry returns the npm registry's address, as the image's build finds it, and skips the test where it cannot be reached.
 func npmRegistry(t *testing.T) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // npm is slow on a busy machine
 	defer cancel()
 	find := exec.CommandContext(ctx, testenv.RequireTool(t, "python3", "python3"), "../../image/agent/files/lib/bootstrap.py")
 	out, err := find.CombinedOutput()

@@ -5,15 +5,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
@@ -72,9 +75,14 @@ func (h *host) box() string {
 // The words are for the model, what is in brackets for the stub.
 const (
 	firstPrompt = "[first] In this order, one tool call each: run `cat README.md`; write the file new.txt with the one line `written by the agent`; " +
-		"in it, edit the word `agent` into `model`; run `git add -A && git commit -qm 'add new.txt'`. Then say in one sentence what you have done."
+		"in it, edit the word `agent` into `model`; call the tool hello of the MCP server good; ask the user with your tool for questions: `Which colour?`, with the options red and blue; " +
+		"run `git add -A && git commit -qm 'add new.txt'`. Then say in one sentence what you have done."
 	secondPrompt = "[second] What is the name of the file that you have made? Run no tool and answer with the name only."
 )
+
+// colours is a question to the user.
+var colours = map[string]any{"questions": []any{map[string]any{"question": "Which colour?", "header": "Colour",
+	"options": []any{map[string]any{"label": "red", "description": "warm"}, map[string]any{"label": "blue", "description": "cold"}}}}}
 
 func scriptTurns(stub *modeltest.Stub) {
 	const file = "/workspace/project/new.txt"
@@ -82,6 +90,8 @@ func scriptTurns(stub *modeltest.Stub) {
 		modeltest.Step{Say: "I look around.", Call: "Bash", Input: map[string]any{"command": "cat README.md", "description": "look"}},
 		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": file, "content": "written by the agent\n"}},
 		modeltest.Step{Call: "Edit", Input: map[string]any{"file_path": file, "old_string": "agent", "new_string": "model"}},
+		modeltest.Step{Call: "mcp__good__hello", Input: map[string]any{}},
+		modeltest.Step{Call: "AskUserQuestion", Input: colours},
 		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "git add -A && git commit -qm 'add new.txt'", "description": "commit"}},
 		modeltest.Step{Say: "I have added new.txt."})
 	stub.Script("second", modeltest.Step{Say: "new.txt"})
@@ -115,7 +125,12 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	h := newCLIHost(t, stub)
 	h.env.Setenv("ANTHROPIC_API_KEY", key)
 	dir := h.project()
-	out, stderr, code := h.in(dir, "agent", "--agent", name, "--network", "none", "--max-usd", "5", "-o", "json", firstPrompt)
+	h.commit(dir, map[string]string{"server.py": mcpServer, ".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"walnut"}}}}`})
+	h.must("sessions") // starts the server
+	var answering sync.WaitGroup
+	defer answering.Wait()
+	answering.Go(func() { h.answerFirst("blue") })
+	out, stderr, code := h.in(dir, "agent", "--agent", name, "--network", "none", "--max-usd", "5", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", firstPrompt)
 	if code != 0 {
 		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.log())
 	}
@@ -128,6 +143,7 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	token := checkNoKey(t, h, key)
 
 	h.must("sandbox", "rm", h.box())
+	h.checkTranscript()
 	before := 0
 	if stub != nil {
 		before = len(stub.Requests())
@@ -136,8 +152,16 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	if code != 0 {
 		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.log())
 	}
-	if done := last(t, turnEvents(t, out), "done"); !strings.Contains(done.Text, "new.txt") {
+	done := last(t, turnEvents(t, out), "done")
+	if !strings.Contains(done.Text, "new.txt") {
 		t.Errorf("after the sandbox was gone: %+v", done)
+	}
+	var list []api.Session
+	if err := json.Unmarshal([]byte(h.must("sessions", "-o", "json")), &list); err != nil || len(list) != 1 || list[0].Turns != 2 || done.Usage == nil {
+		t.Fatalf("%v, %+v, %+v", err, list, done)
+	}
+	if got, want := list[0].Usage.Cost, last(t, events, "done").Usage.Cost+done.Usage.Cost; math.Abs(got-want) > 1e-9 {
+		t.Errorf("the session has cost %g, its turns %g", got, want)
 	}
 	if again := checkNoKey(t, h, key); again != token {
 		t.Errorf("the token was %q and is %q", token, again)
@@ -150,6 +174,12 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	}
 	if stub == nil {
 		return
+	}
+	told := slices.ContainsFunc(stub.Requests(), func(r modeltest.Request) bool {
+		return bytes.Contains(r.Body, []byte("hello from walnut")) && bytes.Contains(r.Body, []byte("Which colour?")) && bytes.Contains(r.Body, []byte(`=\"blue\"`))
+	})
+	if !told {
+		t.Error("the model was not told what the MCP server and the user have said")
 	}
 	remembered := slices.ContainsFunc(stub.Requests()[before:], func(r modeltest.Request) bool {
 		return bytes.Contains(r.Body, []byte("I look around.")) && bytes.Contains(r.Body, []byte("# A project")) && bytes.Contains(r.Body, []byte("[second]"))
@@ -187,7 +217,8 @@ func checkTurn(t *testing.T, events []turnEvent) {
 			t.Logf("not understood: %.300v", e)
 		}
 	}
-	if tools["bash"] < 2 || tools["write"] < 1 || tools["edit"] < 1 || !text {
+	hello := tools["mcp__good__hello"] + tools["good_hello"]
+	if tools["bash"] < 2 || tools["write"] < 1 || tools["edit"] < 1 || hello < 1 || !text {
 		t.Errorf("tools: %v, streamed text: %t", tools, text)
 	}
 	if changed := last(t, events, "file.changed"); changed.Path != "/workspace/project/new.txt" {
@@ -196,6 +227,47 @@ func checkTurn(t *testing.T, events []turnEvent) {
 	done := last(t, events, "done")
 	if done.Failed || done.Text == "" || done.Usage == nil || done.Usage.Cost <= 0 || done.Usage.InputTokens+done.Usage.CacheReadTokens+done.Usage.CacheWriteTokens == 0 || done.Usage.OutputTokens == 0 {
 		t.Errorf("done: %+v, %+v", done, done.Usage)
+	}
+}
+
+// answerFirst answers the first question of the first session.
+func (h *host) answerFirst(answer string) {
+	id := ""
+	for deadline := time.Now().Add(time.Minute); id == "" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		out, _, _ := h.run("sessions", "-o", "name")
+		id = strings.TrimSpace(out)
+	}
+	asked, err := h.nextEvent(id, 0, "agent.asked")
+	if err != nil || len(asked.Data.Questions) != 1 {
+		h.t.Errorf("asked: %+v, %v", asked, err)
+		return
+	}
+	if _, said, code := h.run("answer", id, asked.Data.ID, "--answer", asked.Data.Questions[0].Text+"="+answer); code != 0 {
+		h.t.Errorf("answer: %s", said)
+	}
+}
+
+// checkTranscript looks for the agent's own record of the conversation in the volume, from another sandbox.
+func (h *host) checkTranscript() {
+	h.t.Helper()
+	out := h.must("run", "--image", "base", "--network", "none", "-v", "harvest-agent-state:/data", "--", "grep", "-rlaF", "written by the agent", "/data/sessions/"+h.session())
+	if !strings.Contains(out, ".jsonl") && !strings.Contains(out, "/opencode.db") {
+		h.t.Errorf("the conversation is in %q", out)
+	}
+}
+
+// commit commits files in a repository.
+func (h *host) commit(dir string, files map[string]string) {
+	h.t.Helper()
+	for file, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"add", "-A"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "-m", "more"}} {
+		if _, err := git(h.t.Context(), dir, args...); err != nil {
+			h.t.Fatal(err)
+		}
 	}
 }
 
@@ -261,58 +333,35 @@ func checkNoKey(t *testing.T, h *host, key string) (token string) {
 	return token
 }
 
-// The agent asks a person, and goes on with the answer.
-//
-// mission: E1
-func TestRealAgentAsks(t *testing.T) {
-	t.Parallel()
-	stub := modeltest.New(t, modelKey)
-	stub.Script("ask",
-		modeltest.Step{Call: "AskUserQuestion", Input: map[string]any{"questions": []any{map[string]any{"question": "Which colour?", "header": "Colour", "multiSelect": false,
-			"options": []any{map[string]any{"label": "red", "description": "warm"}, map[string]any{"label": "blue", "description": "cold"}}}}}},
-		modeltest.Step{Say: "Thank you."})
-	h := newCLIHost(t, stub)
-	h.must("agent", "--agent", "claude", "--repo", "none", "-d", "[ask] ask me")
-	id := h.session()
-	asked := h.event(id, 0, "agent.asked").Data
-	if len(asked.Questions) != 1 || asked.Questions[0].Text != "Which colour?" || len(asked.Questions[0].Options) != 2 {
-		t.Errorf("asked: %+v", asked)
-	}
-	h.must("answer", id, asked.ID, "--answer", "Which colour?=blue")
-	done := h.event(id, 0, "done").Data
-	if done.Text != "Thank you." || done.Failed {
-		t.Errorf("done: %+v", done)
-	}
-	told := stub.Requests()[len(stub.Requests())-1]
-	if !bytes.Contains(told.Body, []byte("blue")) {
-		t.Error("the model was not told the answer")
-	}
-}
-
 // event waits for a session's event of a type behind another one.
 func (h *host) event(id string, after int64, typ string) turnEvent {
 	h.t.Helper()
+	found, err := h.nextEvent(id, after, typ)
+	if err != nil {
+		h.t.Fatalf("no event %s: %v\n%s", typ, err, h.log())
+	}
+	return found
+}
+
+// nextEvent is event for those who are not the test's own goroutine.
+func (h *host) nextEvent(id string, after int64, typ string) (found turnEvent, err error) {
 	ctx, cancel := context.WithTimeout(h.t.Context(), 3*time.Minute)
 	defer cancel()
 	c, err := client.Connect(ctx, h.data)
 	if err != nil {
-		h.t.Fatal(err)
+		return found, err
 	}
 	defer c.Close()
 	for e, err := range c.Events(ctx, client.Follow{Stream: id, After: after}) {
 		if err != nil {
-			h.t.Fatalf("no event %s: %v\n%s", typ, err, h.log())
+			return found, err
 		}
 		if e.Type == typ {
-			found := turnEvent{ID: e.ID, Type: e.Type}
-			if err := json.Unmarshal(e.Data, &found.Data); err != nil {
-				h.t.Fatal(err)
-			}
-			return found
+			found.ID, found.Type = e.ID, e.Type
+			return found, json.Unmarshal(e.Data, &found.Data)
 		}
 	}
-	h.t.Fatalf("no event %s\n%s", typ, h.log())
-	return turnEvent{}
+	return found, errors.Errorf("the stream has ended")
 }
 
 // mcpServer is an MCP server that, before it answers, does what its argument says.
@@ -348,20 +397,10 @@ func TestServersOfRealAgents(t *testing.T) {
 				modeltest.Step{Say: "All were called."})
 			h := newCLIHost(t, stub)
 			dir := h.project()
-			files := map[string]string{
+			h.commit(dir, map[string]string{
 				"server.py": mcpServer,
 				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"${GREETED}"}}}}`,
-			}
-			for file, text := range files {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for _, args := range [][]string{{"add", "-A"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "-m", "two"}} {
-				if _, err := git(t.Context(), dir, args...); err != nil {
-					t.Fatal(err)
-				}
-			}
+			})
 			own := filepath.Join(t.TempDir(), "own.json")
 			if err := os.WriteFile(own, []byte(`{"mcpServers":{"silent":{"command":"sleep","args":["1000"]},"dies":{"command":"false"}}}`), 0o600); err != nil {
 				t.Fatal(err)
@@ -419,7 +458,7 @@ func (h *host) find(id string, after, before int64, typ string) bool {
 	return false
 }
 
-// Tools wait for a person where the session says so; one that is allowed for always is not asked about again.
+// Tools wait for a person where the session says so; one that is allowed for always is not asked about again, also after a restart of the server.
 //
 // mission: E1, E2
 func TestRealAgentsAskBefore(t *testing.T) {
@@ -429,7 +468,7 @@ func TestRealAgentsAskBefore(t *testing.T) {
 			t.Parallel()
 			stub := modeltest.New(t, modelKey)
 			stub.Script("two",
-				modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch one", "description": "make"}},
+				modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch one; until [ -e /tmp/go ]; do sleep 0.1; done", "description": "make"}},
 				modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch two", "description": "make"}},
 				modeltest.Step{Say: "Done."})
 			h := newCLIHost(t, stub)
@@ -440,6 +479,9 @@ func TestRealAgentsAskBefore(t *testing.T) {
 				t.Errorf("asked: %+v", asked.Data)
 			}
 			h.must("answer", id, asked.Data.ID, "--allow", "--always")
+			h.event(id, asked.ID, "tool.started")
+			h.must("down") // what was allowed is so for the next server
+			h.must("sandbox", "exec", h.box(), "--", "touch", "/tmp/go")
 			done := h.event(id, 0, "done")
 			if done.Data.Failed || done.Data.Text != "Done." {
 				t.Errorf("done: %+v", done.Data)

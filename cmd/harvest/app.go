@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
@@ -23,6 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/trace"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi"
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/schedule"
@@ -46,11 +48,14 @@ type App struct {
 	repos      *repo.Manager
 	server     *server.Server
 	ring       *account.Ring
-	listener   net.Listener  // the Unix socket
-	tcp        net.Listener  // nil without one
-	url        string        // of tcp, for browsers
-	asked      chan struct{} // closed when a client asks for the end
-	closers    []closer      // in the order in which things were opened
+	listener   net.Listener     // the Unix socket
+	tcp        net.Listener     // nil without one
+	modal      *modalapi.Server // nil without one
+	modalTCP   net.Listener     // of modal
+	modalURL   string           // where programs find modal
+	url        string           // of tcp, for browsers
+	asked      chan struct{}    // closed when a client asks for the end
+	closers    []closer         // in the order in which things were opened
 }
 
 type closer struct {
@@ -106,6 +111,9 @@ func (a *App) open(ctx context.Context) error {
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
 	opts.Secrets, opts.Event = a.secrets, sandbox.Publish(ctx, a.events)
 	opts.S3 = a.openStorage(ctx, db, eng)
+	if opts.Mounts, err = a.openMounts(ctx); err != nil {
+		return err
+	}
 	if a.fleet, err = sandbox.Open(ctx, opts); err != nil {
 		return errors.Stage(err, "recover")
 	}
@@ -127,11 +135,15 @@ func (a *App) open(ctx context.Context) error {
 	}); err != nil {
 		return errors.Stage(err, "sessions")
 	}
+	a.ring = account.NewRing(db.Keys())
 	a.then("the sessions", func(context.Context) error { a.sessions.Close(); return nil })
 	if err := a.openSchedules(ctx, db); err != nil {
 		return err
 	}
 	if err := a.listenTCP(ctx); err != nil {
+		return err
+	}
+	if err := a.openModal(ctx, db, eng); err != nil {
 		return err
 	}
 	if err := a.openServer(ctx, db, eng); err != nil {
@@ -186,7 +198,6 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	}
 	stop := collectDaily(ctx, a.cfg, eng.Images())
 	a.then("the collection of images", func(context.Context) error { stop(); return nil })
-	a.ring = account.NewRing(db.Keys())
 	provider, err := openOIDC(a.cfg.OIDC)
 	if err != nil {
 		return errors.Stage(err, "oidc")
@@ -198,7 +209,8 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
 		Storage: a.storage,
-		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
+		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, ModalURL: a.modalURL, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
+		AuditFile: filepath.Join(a.cfg.Data, auditName), Doctor: func(ctx context.Context) []api.Finding { return examine(ctx, a.cfg) },
 	})
 	return nil
 }
@@ -233,6 +245,12 @@ func (a *App) Serve(ctx context.Context) error {
 		g.Go(func() error {
 			defer end()
 			return a.server.Serve(a.tcp)
+		})
+	}
+	if a.modal != nil {
+		g.Go(func() error {
+			defer end()
+			return a.modal.Serve(a.modalTCP)
 		})
 	}
 	select {
@@ -298,6 +316,6 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 		Quotas:   sandbox.Quotas(cfg.Quotas),
 		Prices:   sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond},
 		Timeouts: sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
-		Warm:     cfg.Pool,
+		Warm:     cfg.Pool, WarmUp: strings.Fields(cfg.PoolWarmUp),
 	}
 }

@@ -84,7 +84,7 @@ command prepares what is missing.`,
 	flags.StringVar(&c.data, "data", "", "data directory (environment: HARVEST_DATA)")
 	flags.StringVar(&c.configFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.quiet, "quiet", "q", false, "no progress, no hints")
-	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.repoCommand(), c.secretCommand(), c.scheduleCommand(), c.keyCommand(), c.agentCommand(), c.upCommand(), c.downCommand(),
+	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.repoCommand(), c.secretCommand(), c.scheduleCommand(), c.keyCommand(), c.modalCommand(), c.agentCommand(), c.upCommand(), c.downCommand(),
 		c.backupCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand())
 	root.AddCommand(c.sessionCommands()...)
 	return root

@@ -16,7 +16,23 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/session"
 )
+
+// prompt returns what a user has given as one: "-" is standard input.
+func (c *cli) prompt(cmd *cobra.Command, given string) (string, error) {
+	if given == "-" {
+		text, err := io.ReadAll(io.LimitReader(c.in, session.MaxPrompt+1))
+		if err != nil {
+			return "", errors.Explainf(err, errors.Invalid, "the prompt cannot be read from standard input")
+		}
+		given = string(text)
+	}
+	if strings.TrimSpace(given) == "" {
+		return "", usage(cmd, "the prompt is empty")
+	}
+	return given, nil
+}
 
 func (c *cli) agentCommand() *cobra.Command {
 	var req api.SessionRequest
@@ -33,7 +49,7 @@ Ctrl-C leaves, and the agent goes on. Its changes are on a branch of their own, 
 repository, and "harvest diff" shows.
 
 The repository is the current directory's, as it is committed, or --repo; --repo none begins with an empty one. The agent "scripted" has no
-model and needs no key: it is there to try things out.`,
+model and needs no key: it is there to try things out. The prompt "-" is read from standard input.`,
 		Example: `  harvest agent "fix the failing test"
   harvest agent --repo https://github.com/owner/name --agent opencode "describe the code"
   harvest agent --agent scripted "say hello"`,
@@ -47,21 +63,14 @@ model and needs no key: it is there to try things out.`,
 			if sandbox.Env, err = c.environment(where.envFile, where.env); err != nil {
 				return err
 			}
-			req.Sandbox, req.Prompt = sandbox, args[0]
+			req.Sandbox = sandbox
 			if servers != "" {
 				if req.MCP, err = os.ReadFile(servers); err != nil || !json.Valid(req.MCP) {
 					return usage(cmd, "--mcp-config: %s cannot be read, or is no JSON", servers)
 				}
 			}
-			if args[0] == "-" {
-				text, err := io.ReadAll(io.LimitReader(c.in, api.MaxBody))
-				if err != nil {
-					return errors.Explainf(err, errors.Invalid, "the prompt cannot be read from standard input")
-				}
-				req.Prompt = string(text)
-			}
-			if strings.TrimSpace(req.Prompt) == "" {
-				return usage(cmd, "the prompt is empty")
+			if req.Prompt, err = c.prompt(cmd, args[0]); err != nil {
+				return err
 			}
 			if err := c.repository(ctx, from, &req); err != nil {
 				return err

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -39,6 +40,7 @@ func (c *cli) sandboxCreate() *cobra.Command {
 		Short: "Create a sandbox and print its id",
 		Example: `  harvest sandbox create --name dev --memory 4GiB -v data:/data
   harvest sandbox create --s3 s3://my-bucket/work:/work:init:sync
+  harvest sandbox create --s3 s3://my-bucket/data:/data:mount:ro
   id=$(harvest sandbox create --timeout 2h --idle-timeout 10m)`,
 		Args: count(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -84,39 +86,22 @@ func (c *cli) sandboxCreate() *cobra.Command {
 func (c *cli) sandboxList() *cobra.Command {
 	var filter api.SandboxFilter
 	var tagTexts []string
-	cmd := c.withOutput(&cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List sandboxes, newest first",
+	cmd := listing(c, &cobra.Command{
+		Short: "List sandboxes, newest first",
 		Example: `  harvest sandbox ls --tag team=search
   harvest sandbox ls --all -o json`,
-		Args: count(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if filter.Tags, err = tags(tagTexts); err != nil {
-				return err
-			}
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			all, err := everySandbox(cmd.Context(), server, filter)
-			if err != nil {
-				return err
-			}
-			v := view{json: all, header: []string{"ID", "NAME", "STATUS", "IMAGE", "CREATED", "EXPIRES"}}
-			for _, s := range all {
-				expires := "-"
-				if s.Ended.IsZero() {
-					expires = until(s.Expires)
-				}
-				v.names = append(v.names, s.ID)
-				v.rows = append(v.rows, []string{s.ID, orDash(s.Name), s.Status, s.Image, ago(s.Created), expires})
-			}
-			return c.show(v)
-		},
-	}, formatTable)
+	}, []string{"ID", "NAME", "STATUS", "IMAGE", "CREATED", "EXPIRES"}, func(ctx context.Context, server *client.Client) (_ []api.Sandbox, err error) {
+		if filter.Tags, err = tags(tagTexts); err != nil {
+			return nil, err
+		}
+		return everySandbox(ctx, server, filter)
+	}, func(s api.Sandbox) (string, []string) {
+		expires := "-"
+		if s.Ended.IsZero() {
+			expires = until(s.Expires)
+		}
+		return s.ID, []string{s.ID, orDash(s.Name), s.Status, s.Image, ago(s.Created), expires}
+	})
 	cmd.Flags().BoolVarP(&filter.All, "all", "a", false, "also those that have ended")
 	cmd.Flags().StringVar(&filter.Name, "name", "", "only the one of that name")
 	cmd.Flags().StringArrayVar(&tagTexts, "tag", nil, "only those with KEY=VALUE")
@@ -213,6 +198,16 @@ func oneSandbox(s api.Sandbox) view {
 // s3Text is one line about a place in S3.
 func s3Text(s api.SandboxS3) string {
 	text := s.Volume + " and the server's bucket"
+	if s.Mount {
+		text = "s3://" + s.Bucket + "/" + s.Prefix + " at " + s.MountPath
+		if s.ReadOnly {
+			text += ", read-only"
+		}
+		if s.SyncError != "" {
+			text += "; " + s.SyncError
+		}
+		return text
+	}
 	if s.Bucket != "" {
 		text = s.Volume + " and s3://" + s.Bucket + "/" + s.Prefix
 	}
@@ -221,6 +216,9 @@ func s3Text(s api.SandboxS3) string {
 	}
 	if s.SyncOnTerminate {
 		text += ", sent there at the end"
+	}
+	if s.SyncEverySeconds > 0 {
+		text += ", sent there every " + time.Duration(s.SyncEverySeconds*float64(time.Second)).String()
 	}
 	if s.SyncError != "" {
 		text += "; it could not be sent, which is tried again: " + s.SyncError
@@ -258,40 +256,25 @@ func (c *cli) sandboxExtend() *cobra.Command {
 }
 
 func (c *cli) sandboxRemove() *cobra.Command {
-	var all, sync bool
-	cmd := &cobra.Command{
-		Use:     "rm SANDBOX…",
-		Aliases: []string{"remove"},
-		Short:   "End sandboxes and release all they hold",
+	var cmd *cobra.Command
+	var sync bool
+	cmd = c.removalOrAll(&cobra.Command{
+		Use:   "rm SANDBOX…",
+		Short: "End sandboxes and release all they hold",
 		Example: `  harvest sandbox rm dev
   harvest sandbox rm --all`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if all == (len(args) > 0) {
-				return usage(cmd, "name sandboxes, or give --all")
-			}
-			server, err := c.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			if all {
-				found, err := everySandbox(cmd.Context(), server, api.SandboxFilter{})
-				if err != nil {
-					return err
-				}
-				for _, s := range found {
-					args = append(args, s.ID)
-				}
-			}
-			return removeEach(args, func(ref string) error {
-				if cmd.Flags().Changed("sync") {
-					return c.removeSync(cmd.Context(), server, ref, sync)
-				}
-				return server.DestroySandbox(cmd.Context(), ref)
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&all, "all", false, "all that have not ended")
+	}, "sandboxes", "all that have not ended", func(ctx context.Context, server *client.Client) (ids []string, err error) {
+		found, err := everySandbox(ctx, server, api.SandboxFilter{})
+		for _, s := range found {
+			ids = append(ids, s.ID)
+		}
+		return ids, err
+	}, func(ctx context.Context, server *client.Client, ref string) error {
+		if cmd.Flags().Changed("sync") {
+			return c.removeSync(ctx, server, ref, sync)
+		}
+		return server.DestroySandbox(ctx, ref)
+	})
 	cmd.Flags().BoolVar(&sync, "sync", false, "send their volumes to S3 first, or with --sync=false not, whatever they were created with")
 	return cmd
 }

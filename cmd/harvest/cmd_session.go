@@ -40,23 +40,29 @@ func (c *cli) sendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "send SESSION PROMPT",
 		Short:   "Send a session another prompt, and follow it",
-		Long:    "Sends another prompt. It waits until the agent has done those before it.",
+		Long:    `Sends another prompt. It waits until the agent has done those before it. The prompt "-" is read from standard input.`,
 		Example: `  harvest send ses_01jx "now write a test"`,
 		Args:    count(2, 2, "a session and a prompt; quote it"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			after, err := lastEvent(ctx, server, args[0])
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prompt, err := c.prompt(cmd, args[1])
 			if err != nil {
 				return err
 			}
-			queued, err := server.Send(ctx, args[0], args[1])
-			if err != nil || detach {
-				return err
-			}
-			if queued.Position > 0 {
-				c.hint("%d before it", queued.Position)
-			}
-			return c.followTurn(ctx, server, args[0], after, after, format)
-		}),
+			return c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+				after, err := lastEvent(ctx, server, args[0])
+				if err != nil {
+					return err
+				}
+				queued, err := server.Send(ctx, args[0], prompt)
+				if err != nil || detach {
+					return err
+				}
+				if queued.Position > 0 {
+					c.hint("%d before it", queued.Position)
+				}
+				return c.followTurn(ctx, server, args[0], after, after, format)
+			})(cmd, args)
+		},
 	}
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "return at once")
 	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, or json for events")

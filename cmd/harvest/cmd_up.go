@@ -23,6 +23,7 @@ import (
 // upFlags are options of the configuration that harvest up has as flags, too.
 var upFlags = []struct{ flag, key, help string }{
 	{"listen", "server.listen", "where to listen, host:port; none for the Unix socket only (default 127.0.0.1:7777)"},
+	{"modal-listen", "modal.listen", "where to speak Modal's protocol, host:port (default nowhere)"},
 	{"tls-cert", "server.tls_cert", "file of a TLS certificate"},
 	{"tls-key", "server.tls_key", "file of its key"},
 	{"acme", "server.acme_domain", "a name of this machine, for which a certificate is got; needs port 443"},
@@ -111,6 +112,9 @@ func (c *cli) welcome(app *App) {
 		return
 	}
 	fmt.Fprintf(c.out, "Harvest listens on %s\n", app.url)
+	if app.modalURL != "" {
+		fmt.Fprintf(c.out, "Programs written for Modal find it at %s: harvest modal env\n", app.modalURL)
+	}
 	if app.cfg.OIDC.Issuer != "" {
 		fmt.Fprintf(c.out, "Who may sign in with %s does so at %s%s\n", app.cfg.OIDC.Issuer, app.url, api.SignInOIDC)
 	}

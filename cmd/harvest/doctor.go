@@ -15,6 +15,7 @@ import (
 	"github.com/docker/go-units"
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
@@ -22,14 +23,7 @@ import (
 )
 
 // finding is what doctor found out about one thing.
-type finding struct {
-	Name   string `json:"name"`
-	OK     bool   `json:"ok"`
-	Needed bool   `json:"needed"` // sandboxes do not work without it
-	Detail string `json:"detail"`
-	Remedy string `json:"remedy,omitempty"`
-	Fix    string `json:"fix,omitempty"` // the Debian package that doctor --fix installs
-}
+type finding = api.Finding
 
 // examine looks at everything that Harvest needs of this machine.
 func examine(ctx context.Context, cfg config.Config) []finding {
@@ -50,7 +44,7 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "") {
 		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
 	}
-	return findings
+	return append(findings, mountsOfS3())
 }
 
 // trialDirectory is where a trial sandbox has its files: in the data directory if that exists already.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 
+	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
@@ -29,8 +30,12 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	executable, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
+	if err != nil {
+		return nil, errors.Join(err, volumes.Close())
+	}
 	eng, err := gvisor.Open(ctx, gvisor.Options{
-		Dir: cfg.Data, Images: images, Volumes: volumes, Platform: cfg.Platform, OutputBytes: cfg.OutputBytes,
+		Dir: cfg.Data, Executable: executable, Images: images, Volumes: volumes, Platform: cfg.Platform, OutputBytes: cfg.OutputBytes,
 	})
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())

@@ -56,3 +56,28 @@ func (c *cli) removal(cmd *cobra.Command, what string, remove func(ctx context.C
 	})
 	return cmd
 }
+
+// removalOrAll is removal with a flag --all, which allText describes: then it removes what all returns.
+func (c *cli) removalOrAll(cmd *cobra.Command, what, allText string, all func(ctx context.Context, server *client.Client) ([]string, error),
+	remove func(ctx context.Context, server *client.Client, ref string) error) *cobra.Command {
+	cmd = c.removal(cmd, what, remove)
+	everything := cmd.Flags().Bool("all", false, allText)
+	named := cmd.RunE
+	cmd.Args = nil
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *everything == (len(args) > 0) {
+			return usage(cmd, "name %s, or give --all", what)
+		}
+		if !*everything {
+			return named(cmd, args)
+		}
+		return c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			refs, err := all(ctx, server)
+			if err != nil {
+				return err
+			}
+			return removeEach(refs, func(ref string) error { return remove(ctx, server, ref) })
+		})(cmd, args)
+	}
+	return cmd
+}

@@ -8,17 +8,20 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/RelevanceAI/harvest/cmd/harvest/own"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/s3mount"
 )
 
 func main() {
 	// The binary starts itself again as helper processes of the engines. They must not do anything else before.
 	gvisor.Main()
 	fake.Main()
+	s3mount.Main(context.Background())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	code := 0
-	if program := ownPrograms[os.Args[0]]; program != nil {
+	if program := own.Programs[os.Args[0]]; program != nil {
 		code = program(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	} else {
 		code = run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr, os.Environ())

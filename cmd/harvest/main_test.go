@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,11 +18,13 @@ import (
 	"github.com/RelevanceAI/harvest/image/imagetest"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3mount"
 )
 
 func TestMain(m *testing.M) {
 	gvisor.Main()
 	fake.Main()
+	s3mount.Main(context.Background())
 	testscript.Main(s3test.M{M: m}, map[string]func(){"harvest": main})
 }
 

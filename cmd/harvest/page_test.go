@@ -1,137 +1,19 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
-
-// pictures names the variable with a directory for screenshots; docs/ui.md has them.
-const pictures = "HARVEST_TEST_PICTURES"
-
-// tab is a tab of a real browser.
-type tab struct {
-	t       *testing.T
-	ctx     context.Context
-	dialogs atomic.Int32 // that scripts have opened
-}
-
-// browser starts Chromium with one tab.
-func browser(t *testing.T) *tab {
-	t.Helper()
-	program := testenv.RequireTool(t, "chromium", "chromium")
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1280, 800),
-		chromedp.WSURLReadTimeout(2*time.Minute), chromedp.Flag("disable-background-networking", true))
-	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox)
-	}
-	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
-	t.Cleanup(cancel)
-	return newTab(t, ctx, chromedp.WithErrorf(func(string, ...any) {})) // it tells of events that it does not know, of newer browsers
-}
-
-func newTab(t *testing.T, parent context.Context, options ...chromedp.ContextOption) *tab {
-	t.Helper()
-	ctx, cancel := chromedp.NewContext(parent, options...)
-	t.Cleanup(func() {
-		if err := chromedp.Cancel(ctx); err != nil {
-			t.Logf("end the browser: %v", err)
-		}
-		cancel()
-	})
-	b := &tab{t: t, ctx: ctx}
-	chromedp.ListenTarget(ctx, func(e any) {
-		if _, ok := e.(*page.EventJavascriptDialogOpening); ok {
-			b.dialogs.Add(1)
-		}
-	})
-	if err := chromedp.Run(ctx); err != nil { // the first run's context is that of the tab
-		t.Fatal(err)
-	}
-	return b
-}
-
-// do carries actions out; what it waits for has two minutes.
-func (b *tab) do(actions ...chromedp.Action) {
-	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Minute)
-	defer cancel()
-	if err := chromedp.Run(ctx, actions...); err != nil {
-		seen, stop := context.WithTimeout(b.ctx, 10*time.Second)
-		defer stop()
-		text := ""
-		_ = chromedp.Run(seen, chromedp.Evaluate(`document.body.innerText.slice(-3000)`, &text))
-		b.t.Fatalf("%v; the page says:\n%s", err, text)
-	}
-}
-
-// until waits for an expression to be true.
-func (b *tab) until(expression string) {
-	b.t.Helper()
-	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
-}
-
-// sees waits for a text in what a selector finds.
-func (b *tab) sees(selector, text string) {
-	b.t.Helper()
-	b.until(`[...document.querySelectorAll(` + quoted(selector) + `)].some((e) => e.checkVisibility() && e.textContent.includes(` + quoted(text) + `))`)
-}
-
-func (b *tab) click(selector, text string) {
-	b.t.Helper()
-	b.sees(selector, text)
-	b.do(chromedp.Evaluate(`[...document.querySelectorAll(`+quoted(selector)+`)].find((e) => e.checkVisibility() && e.textContent.includes(`+quoted(text)+`)).click()`, nil))
-}
-
-func (b *tab) value(expression string) string {
-	b.t.Helper()
-	text := ""
-	b.do(chromedp.Evaluate(`String(`+expression+`)`, &text))
-	return text
-}
-
-// send writes a prompt and submits it.
-func (b *tab) send(prompt string) {
-	b.t.Helper()
-	b.until(`document.querySelector('.composer textarea').value === '' && !document.querySelector('.composer [type=submit]').disabled`)
-	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea'); e.focus(); e.value = `+quoted(prompt)+`; e.form.requestSubmit(); }`, nil))
-}
-
-// picture keeps a screenshot, if somebody wants one.
-func (b *tab) picture(name string) {
-	b.t.Helper()
-	dir := os.Getenv(pictures)
-	if dir == "" {
-		return
-	}
-	var data []byte
-	b.do(chromedp.CaptureScreenshot(&data))
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), data, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-func quoted(text string) string {
-	data, _ := json.Marshal(text) // which cannot fail
-	return string(data)
-}
 
 // below serves what is at a server's root below a path.
 func below(t *testing.T, prefix, to string) string {
@@ -220,6 +102,8 @@ func TestPage(t *testing.T) {
 	b.sees(".tool .diff .added", "Look first.")
 	b.picture("chat")
 
+	b.clean()
+
 	// Nothing that is said or printed becomes a script or loads anything.
 	var orders []string
 	for _, text := range hostile {
@@ -230,11 +114,9 @@ func TestPage(t *testing.T) {
 	b.send("/say the end of it")
 	b.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'the end of it')`)
 	b.do(chromedp.Evaluate(`for (const d of document.querySelectorAll('.log details')) d.open = true; for (const a of document.querySelectorAll('.log a')) a.dispatchEvent(new MouseEvent('mouseover'));`, nil))
-	if got := b.value(`window.pwned`); got != "undefined" || b.dialogs.Load() != 0 {
-		t.Errorf("a script ran: %s, %d dialogs", got, b.dialogs.Load())
-	}
-	if got := b.value(`document.querySelectorAll('.log :is(img, script, style, iframe, svg, form, input, base, math, [id], [style], [name], .ended)').length + ' ' +
-		[...document.querySelectorAll('.log *')].filter((e) => e.getAttributeNames().some((n) => n.startsWith('on'))).length + ' ' +
+	b.harmless()
+	if got := b.value(`document.querySelectorAll('.items :is(img, script, style, iframe, svg, form, input, base, math, [id], [style], [name], .ended)').length + ' ' +
+		[...document.querySelectorAll('.items *')].filter((e) => e.getAttributeNames().some((n) => n.startsWith('on'))).length + ' ' +
 		[...document.querySelectorAll('.log a[href]')].filter((a) => !/^(https?|mailto):/.test(a.getAttribute('href'))).length`); got != "0 0 0" {
 		t.Errorf("what may not be in a message: %s", got)
 	}
@@ -245,7 +127,7 @@ func TestPage(t *testing.T) {
 	b.sees(".problem", "send the prompt again")
 
 	// Another browser, behind a proxy that has the server below a path, sees the same, and both go on after a restart of the server.
-	other := newTab(t, b.ctx)
+	other := b.another()
 	other.do(chromedp.Navigate(strings.Replace(h.must("key", "link"), root, below(t, "/harvest", root), 1)))
 	other.click(".sessions a", "I look at")
 	other.sees(".log", "the end of it")
@@ -279,7 +161,7 @@ func TestPage(t *testing.T) {
 	b.do(emulation.SetDeviceMetricsOverride(390, 844, 2, true), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
 	b.until(`document.documentElement.scrollWidth <= innerWidth`)
 	b.send(answer)
-	b.until(`[...document.querySelectorAll('.message.user')].pop().textContent.includes('That is') && document.querySelector('.items').lastElementChild.matches('.turn')`)
+	b.until(`[...document.querySelectorAll('.message.user')].pop().textContent.includes('That is') && document.querySelector('.items').lastElementChild.querySelector('.turn')`)
 	b.picture("phone")
 	b.do(emulation.ClearDeviceMetricsOverride())
 
@@ -290,17 +172,14 @@ func TestPage(t *testing.T) {
 	b.sees(".ended button", "New session, same agent and repository")
 	b.picture("ended")
 	other.sees(".ended", "Reason:")
-	other.click(".ended a", "New session")
+	other.click(".ended a", "New sandbox")
 	other.sees("button", "Create a sandbox")
 	other.do(chromedp.Evaluate(`document.querySelector('#side input[type=search]').focus()`, nil), chromedp.KeyEvent("nosuch"))
 	other.sees(".sessions", "None is like that.")
 	if out := h.must("sessions", "--all", "-o", "name"); out != id {
 		t.Errorf("the sessions are %q, the page showed %q", out, id)
 	}
-	snapshot := ""
-	b.do(chromedp.Evaluate(`fetch('v1/sandboxes?all=true').then((r) => r.json()).then((l) => l.data[0].snapshot_id)`, &snapshot,
-		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
-	h.must("image", "rm", snapshot)
+	b.harmless()
+	other.harmless()
+	b.leavesNoImages()
 }
-
-func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

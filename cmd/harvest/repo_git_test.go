@@ -3,6 +3,9 @@ package main
 import (
 	"archive/zip"
 	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/cgi"
@@ -22,7 +25,8 @@ type gitHost struct {
 	server  *httptest.Server
 	away    atomic.Bool // it answers 503
 	fetches atomic.Int64
-	token   string // who gives no such password is not let in; "" lets everybody in
+	token   string            // who gives no such password is not let in; "" lets everybody in
+	large   map[string]string // contents of large files, by their digests
 }
 
 func newGitHost(t *testing.T, token string) *gitHost {
@@ -44,6 +48,10 @@ func newGitHost(t *testing.T, token string) *gitHost {
 		case password != g.token:
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 			http.Error(w, "who are you?", http.StatusUnauthorized)
+		case strings.HasSuffix(r.URL.Path, "/info/lfs/objects/batch"):
+			g.batch(w, r)
+		case strings.HasPrefix(r.URL.Path, "/large/"):
+			_, _ = io.WriteString(w, g.large[strings.TrimPrefix(r.URL.Path, "/large/")])
 		default:
 			if strings.HasSuffix(r.URL.Path, "git-upload-pack") {
 				g.fetches.Add(1)
@@ -53,6 +61,36 @@ func newGitHost(t *testing.T, token string) *gitHost {
 	}))
 	t.Cleanup(g.server.Close)
 	return g
+}
+
+// batch says where large files are (https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md).
+func (g *gitHost) batch(w http.ResponseWriter, r *http.Request) {
+	var asked struct {
+		Objects []struct {
+			OID  string `json:"oid"`
+			Size int64  `json:"size"`
+		} `json:"objects"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	objects := []any{}
+	for _, o := range asked.Objects {
+		objects = append(objects, map[string]any{"oid": o.OID, "size": o.Size, "actions": map[string]any{"download": map[string]any{"href": "http://" + r.Host + "/large/" + o.OID}}})
+	}
+	w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"transfer": "basic", "objects": objects})
+}
+
+// pointer is what git has instead of a large file that the server keeps.
+func (g *gitHost) pointer(content string) string {
+	oid := fmt.Sprintf("%x", sha256.Sum256([]byte(content)))
+	if g.large == nil {
+		g.large = map[string]string{}
+	}
+	g.large[oid] = content
+	return fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(content))
 }
 
 // url is where sandboxes find a repository: this machine's loopback, which their network has to allow.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ type awayS3 struct {
 	behind      string // of the server
 	mu          sync.Mutex
 	open        []io.Closer // guarded by mu; the listener and connections; nil while it is away
+	silent      chan string // guarded by mu; if not nil, it answers nobody, and each who asks is told of here
 }
 
 func newAwayS3(t *testing.T) *awayS3 {
@@ -48,6 +50,14 @@ func (s *awayS3) start() {
 			c, err := l.Accept()
 			if err != nil {
 				return
+			}
+			s.mu.Lock()
+			silent := s.silent
+			s.mu.Unlock()
+			if silent != nil {
+				s.keep(c)
+				silent <- c.RemoteAddr().String()
+				continue
 			}
 			to, err := net.Dial("tcp", s.behind)
 			if err != nil {
@@ -148,6 +158,10 @@ func TestSandboxS3(t *testing.T) {
 		t.Errorf("restored as %q", out)
 	}
 	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf three > /data/d.txt")
+	h.must("sandbox", "create", "--name", "often", "--s3", "s3://"+s3.bucket+"/often:/data:every=5s")
+	h.must("sandbox", "exec", "often", "--", "sh", "-c", "printf while > /data/working.txt")
+	s3.wait("often/working.txt", "while")
+	h.must("sandbox", "rm", "often")
 	h.must("sandbox", "sync", "one")
 	s3.wait("work/d.txt", "three")
 	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf four > /data/d.txt")
@@ -188,6 +202,54 @@ func TestSandboxS3(t *testing.T) {
 	}
 }
 
+// A server that is killed while it sends what a sandbox leaves: the next one sends it, and the sandbox has ended.
+// mission: 2.8, 5.4, A8
+func TestServerDiesWhileItSends(t *testing.T) {
+	t.Parallel()
+	s3 := newAwayS3(t)
+	h := newHost(t, "fake", nil)
+	h.env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.address)
+	h.env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.must("sandbox", "create", "--name", "box", "--s3", "s3://"+s3.bucket+"/work:/data:sync")
+	get := func(ref string) (sb api.Sandbox) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(h.must("sandbox", "get", ref, "-o", "json")), &sb); err != nil {
+			t.Fatal(err)
+		}
+		return sb
+	}
+	box := get("box")
+	file := filepath.Join(t.TempDir(), "a.txt")
+	if err := os.WriteFile(file, []byte("left behind"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.must("volume", "cp", file, box.S3.Volume+":/")
+	silent := make(chan string, 1000)
+	s3.mu.Lock()
+	s3.silent = silent
+	s3.mu.Unlock()
+	cmd := h.command(t.Context(), "sandbox", "rm", "box")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-silent
+	if err := syscall.Kill(h.server().PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	s3.mu.Lock()
+	s3.silent = nil
+	s3.mu.Unlock()
+	h.must("sandbox", "ls")
+	s3.wait("work/a.txt", "left behind")
+	for deadline := time.Now().Add(time.Minute); get(box.ID).Ended.IsZero(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the sandbox is %s", get(box.ID).Status)
+		}
+	}
+}
+
 func TestParseS3(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]api.S3{
@@ -195,13 +257,18 @@ func TestParseS3(t *testing.T) {
 		"s3://b:/data:init":           {Bucket: "b", MountPath: "/data", Init: true},
 		"s3://b/p:/x:/data:sync:init": {Bucket: "b", Prefix: "p:/x", MountPath: "/data", Init: true, SyncOnTerminate: true},
 		"s3:/data:sync":               {MountPath: "/data", SyncOnTerminate: true},
+		"s3://b/p:/data:every=90s":    {Bucket: "b", Prefix: "p", MountPath: "/data", SyncEverySeconds: 90},
+		"s3:/data:init:every=5m:sync": {MountPath: "/data", Init: true, SyncOnTerminate: true, SyncEverySeconds: 300},
+		"s3://b/p:every=x:/data":      {Bucket: "b", Prefix: "p:every=x", MountPath: "/data"},
+		"s3://b/p:/data:mount":        {Bucket: "b", Prefix: "p", MountPath: "/data", Mount: true},
+		"s3://b/ro:/data:mount:ro":    {Bucket: "b", Prefix: "ro", MountPath: "/data", Mount: true, ReadOnly: true},
 		"s3://b/init:/data:init:sync": {Bucket: "b", Prefix: "init", MountPath: "/data", Init: true, SyncOnTerminate: true},
 	} {
 		if got, err := parseS3(text, ""); err != nil || *got != want {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"b:/data", "s3://b/p", "s3://:/data", "s3:work", "s3://", "s3:"} {
+	for _, text := range []string{"b:/data", "s3://b/p", "s3://:/data", "s3:work", "s3://", "s3:", "s3:/data:every=", "s3:/data:every=-5m", "s3:/data:every=5"} {
 		if got, err := parseS3(text, ""); err == nil {
 			t.Errorf("%s: %+v", text, got)
 		}

@@ -49,6 +49,7 @@ func (s syncer) Check(ctx context.Context, j sandbox.S3Job) error {
 }
 func (s syncer) Fill(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Fill(ctx, job(j)) }
 func (s syncer) Note(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Note(ctx, job(j)) }
+func (s syncer) Send(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Send(ctx, job(j)) }
 func (s syncer) Save(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Save(ctx, job(j)) }
 
 // The events of a sandbox's volume and S3.

@@ -94,7 +94,7 @@ func mounts(texts []string) ([]api.Mount, error) {
 	return all, nil
 }
 
-// parseS3 reads --s3 s3://BUCKET/PREFIX:/path[:init][:sync], and s3:/path for the server's bucket; nil if it is "".
+// parseS3 reads --s3 s3://BUCKET/PREFIX:/path[:init][:sync][:every=TIME] or :mount[:ro], and s3:/path for the server's bucket; nil if it is "".
 func parseS3(text, secret string) (*api.S3, error) {
 	if text == "" {
 		if secret != "" {
@@ -111,6 +111,22 @@ func parseS3(text, secret string) (*api.S3, error) {
 		}
 		if rest, more = strings.CutSuffix(rest, ":sync"); more {
 			s.SyncOnTerminate = true
+			continue
+		}
+		if rest, more = strings.CutSuffix(rest, ":mount"); more {
+			s.Mount = true
+			continue
+		}
+		if rest, more = strings.CutSuffix(rest, ":ro"); more {
+			s.ReadOnly = true
+			continue
+		}
+		if at := strings.LastIndex(rest, ":every="); at >= 0 && !strings.Contains(rest[at:], "/") { // else it is a part of the prefix
+			every, err := time.ParseDuration(rest[at+len(":every="):])
+			if err != nil || every <= 0 {
+				return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3 %.300q sends every so often, and does not say how often", text), "write it as s3://my-bucket/work:/work:every=5m")
+			}
+			rest, s.SyncEverySeconds, more = rest[:at], every.Seconds(), true
 		}
 	}
 	if place, named := strings.CutPrefix(rest, "//"); named {
@@ -123,7 +139,7 @@ func parseS3(text, secret string) (*api.S3, error) {
 	}
 	s.MountPath = rest
 	if !ok || !strings.HasPrefix(rest, "/") || strings.HasPrefix(rest, "//") {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3 %.300q is not s3://BUCKET/PREFIX:/path[:init][:sync]", text),
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3 %.300q is not s3://BUCKET/PREFIX:/path[:init][:sync][:every=TIME] or …:/path:mount[:ro]", text),
 			"write it as s3://my-bucket/work:/work:init:sync, or s3:/work:init:sync for the server's bucket and a volume at /work")
 	}
 	return &s, nil

@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -167,16 +168,63 @@ print((pieces + int(os.read(r, 100))) * least)
 	}
 }
 
+// bombs take all that a sandbox may have, and try to take more until they are ended. What each says when it is at its limit, or "" if that ends
+// the sandbox, is what the limit is known by.
+var bombs = []struct {
+	limit   string
+	limits  engine.Limits
+	program string
+	says    string
+}{
+	{"memory", engine.Limits{Memory: 128 << 20}, hog, ""},
+	{"processes", engine.Limits{Processes: 100, Memory: 1 << 30}, `
+import errno, os
+told = False
+while True:
+    try:
+        os.fork()
+    except OSError as e:
+        if not told:
+            told = True
+            print(errno.errorcode[e.errno], flush=True)
+`, "EAGAIN\n"},
+	{"disk", engine.Limits{Disk: 64 << 20}, `
+import errno, os
+n = 0
+while True:
+    try:
+        with open("/tmp/%d" % n, "wb", buffering=0) as f:
+            while f.write(bytes(1 << 20)): pass
+    except OSError as e:
+        n += 1
+        if n == 1: print(errno.errorcode[e.errno], flush=True)
+`, "ENOSPC\n"},
+}
+
 func checkNeighbour(t *testing.T, s *suite) {
 	neighbour := s.create(t, engine.Spec{})
-	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 128 << 20}})
-	c := start(t, sb, python(hog))
-	for range 5 {
-		start(t, neighbour, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+	works := func() {
+		for range 5 {
+			start(t, neighbour, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+		}
 	}
-	_, _ = c.Wait(patient(t)) // what becomes of it is checked elsewhere
-	start(t, neighbour, sh("echo works")).expect(t, engine.Exit{}, "works\n")
-	if list, err := s.engine.List(patient(t)); err != nil || len(list) < 2 {
+	for _, b := range bombs {
+		if !slices.Contains(s.engine.Capabilities().Limits, b.limit) {
+			continue
+		}
+		sb := s.create(t, engine.Spec{Limits: b.limits})
+		c := start(t, sb, python(b.program))
+		if b.says != "" {
+			c.stdout.until(t, b.says)
+		}
+		works()
+		if err := sb.Destroy(patient(t)); err != nil {
+			t.Errorf("Destroy of a sandbox at its limit of %s: %v", b.limit, err)
+		}
+		_, _ = c.Wait(patient(t)) // what becomes of it is checked elsewhere
+		works()
+	}
+	if list, err := s.engine.List(patient(t)); err != nil || len(list) < 1 {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 }

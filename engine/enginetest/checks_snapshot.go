@@ -307,17 +307,29 @@ func checkSnapshotClaimed(t *testing.T, s *suite) {
 	first := s.create(t, engine.Spec{})
 	script(t, first, "/", "useradd -u 4321 -m somebody 2>/dev/null || echo somebody:x:4321:4321::/:/bin/sh >> /etc/passwd; echo kept > /kept")
 	img := s.snapshot(t, first, s.image, "")
-	w, err := s.engine.(engine.Warmer).Warm(patient(t), engine.Limits{})
-	if err != nil {
-		t.Fatalf("Warm: %v", err)
+	for _, prepared := range []bool{false, true} {
+		w, err := s.engine.(engine.Warmer).Warm(patient(t), engine.Limits{})
+		if err != nil {
+			t.Fatalf("Warm: %v", err)
+		}
+		if p, ok := w.(engine.Preparer); ok && prepared {
+			if err := p.Prepare(patient(t), img.ID, warming); err != nil {
+				t.Fatalf("Prepare: %v", err)
+			}
+		}
+		sb, err := w.Claim(patient(t), s.spec(engine.Spec{Image: img.ID, User: "somebody"}))
+		if err != nil {
+			t.Fatalf("Claim: %v", err)
+		}
+		h := sb.Handle()
+		t.Cleanup(func() { s.destroy(t, h, sb) })
+		start(t, sb, sh("id -u; cat /kept")).expect(t, engine.Exit{}, "4321\nkept\n")
+		if s.engine.Capabilities().Isolated {
+			if got := output(t, sb, sh("grep -c $(hostname) /etc/hosts")); got != "1\n" {
+				t.Errorf("its name is %s times in /etc/hosts", got)
+			}
+		}
 	}
-	sb, err := w.Claim(patient(t), s.spec(engine.Spec{Image: img.ID, User: "somebody"}))
-	if err != nil {
-		t.Fatalf("Claim: %v", err)
-	}
-	h := sb.Handle()
-	t.Cleanup(func() { s.destroy(t, h, sb) })
-	start(t, sb, sh("id -u; cat /kept")).expect(t, engine.Exit{}, "4321\nkept\n")
 }
 
 func checkSnapshotWithoutVolumes(t *testing.T, s *suite) {

@@ -2,7 +2,10 @@ package enginetest
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -12,6 +15,10 @@ var warmChecks = []check{
 	{"warm/claim", "a warm sandbox becomes the one that a spec describes", warmth, checkClaim},
 	{"warm/discard", "a warm sandbox that is discarded leaves nothing", warmth, checkDiscard},
 	{"warm/refused", "a claim that fails destroys the warm sandbox and leaves nothing", warmth, checkClaimRefused},
+	{"warm/prepared", "a claim takes what was prepared, and finds the image as it is", warmth, checkPrepared},
+	{"warm/prepared-otherwise", "a claim that wants something else gets that, and nothing of what was prepared", warmth, checkPreparedOtherwise},
+	{"warm/prepare-refused", "a warm-up that leaves something behind is refused, and so are images and times that cannot be", warmth, checkPrepareRefused},
+	{"warm/prepare-destroyed", "a warm sandbox can be destroyed while it is prepared", warmth, checkPrepareDestroyed},
 	{"warm/restart", "a warm sandbox that nobody claimed is found after a restart", warmth, checkWarmRestart},
 }
 
@@ -127,6 +134,140 @@ func checkWarmRestart(t *testing.T, s *suite) {
 		if err := sb.Destroy(patient(t)); err != nil {
 			t.Errorf("Destroy: %v", err)
 		}
+	}
+	wantNone(t, s, "after Destroy")
+}
+
+// newPreparer is newWarm for engines that can prepare.
+func newPreparer(t *testing.T, s *suite) (engine.Warm, engine.Preparer) {
+	t.Helper()
+	w := newWarm(t, s)
+	p, ok := w.(engine.Preparer)
+	if !ok {
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer")
+	}
+	return w, p
+}
+
+// claimed claims w.
+func claimed(t *testing.T, s *suite, w engine.Warm, spec engine.Spec) engine.Sandbox {
+	t.Helper()
+	sb, err := w.Claim(patient(t), s.spec(spec))
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	h := sb.Handle()
+	t.Cleanup(func() { s.destroy(t, h, sb) })
+	return sb
+}
+
+// warming is a warm-up for whatever image the suite has.
+var warming = []string{"sh", "-c", "cat /etc/passwd; ls -R /etc; python3 -c pass"}
+
+// traces returns what a user could tell a sandbox by that had run something before: what runs in it, and what has changed of late.
+func traces(t *testing.T, sb engine.Sandbox) string {
+	t.Helper()
+	running := strings.Fields(output(t, sb, sh("cat /proc/[0-9]*/comm; true")))
+	slices.Sort(running)
+	return strings.Join(running, " ") + "\n" + output(t, sb, sh("find / -xdev -mmin -5 2>/dev/null | sort"))
+}
+
+func checkPrepared(t *testing.T, s *suite) {
+	s = s.separate(t)
+	limits := someLimits
+	limits.Processes = 20
+	w, err := s.engine.(engine.Warmer).Warm(patient(t), limits)
+	if err != nil {
+		t.Fatalf("Warm: %v", err)
+	}
+	p, ok := w.(engine.Preparer)
+	if !ok {
+		_ = w.Destroy(patient(t))
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer")
+	}
+	if err := p.Prepare(patient(t), s.image, warming); err != nil {
+		t.Fatalf("Prepare: %v", err)
+	}
+	wantKind(t, "a second Prepare", p.Prepare(patient(t), s.image, nil), errors.Conflict)
+	spec := engine.Spec{Hostname: "claimed-host", Env: map[string]string{"CLAIMED": "yes"}, Dir: "/tmp", User: "nobody", Limits: limits}
+	sb := claimed(t, s, w, spec)
+	wantKind(t, "Prepare of what is claimed", p.Prepare(patient(t), s.image, nil), errors.Conflict)
+	if got := output(t, sb, sh(`hostname; pwd; id -un; echo $CLAIMED`)); got != "claimed-host\n/tmp\nnobody\nyes\n" {
+		t.Errorf("the claimed sandbox says %q", got)
+	}
+	cold := s.create(t, spec)
+	if got, want := traces(t, sb), traces(t, cold); got != want {
+		t.Errorf("the claimed sandbox shows\n%s\nand one that was never warm\n%s", got, want)
+	}
+	if got := output(t, sb, sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
+		t.Error("a prepared sandbox has no limit of processes")
+	}
+}
+
+func checkPreparedOtherwise(t *testing.T, s *suite) {
+	s = s.separate(t)
+	limits := someLimits
+	limits.Processes = 20
+	w, err := s.engine.(engine.Warmer).Warm(patient(t), limits)
+	if err != nil {
+		t.Fatalf("Warm: %v", err)
+	}
+	p, ok := w.(engine.Preparer)
+	if !ok {
+		_ = w.Destroy(patient(t))
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer")
+	}
+	if err := p.Prepare(patient(t), s.image, warming); err != nil {
+		t.Fatalf("Prepare: %v", err)
+	}
+	spec := mounted(newVolume(t, s), "/mnt/data")
+	spec.Limits = limits
+	sb := claimed(t, s, w, spec)
+	script(t, sb, "/mnt/data", "echo x > file")
+	if got, want := output(t, sb, sh("ls /proc | grep -c '^[0-9]'")), output(t, s.create(t, engine.Spec{}), sh("ls /proc | grep -c '^[0-9]'")); got != want {
+		t.Errorf("there are %s processes, want %s", got, want)
+	}
+	if got := output(t, sb, sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
+		t.Error("what is claimed otherwise has no limit of processes")
+	}
+}
+
+func checkPrepareRefused(t *testing.T, s *suite) {
+	s = s.separate(t)
+	w, p := newPreparer(t, s)
+	wantKind(t, "an unknown image", p.Prepare(patient(t), "no-such-image", nil), errors.NotFound)
+	if err := p.Prepare(patient(t), s.image, []string{"no-such-program-anywhere"}); err != nil {
+		t.Errorf("a program that the image lacks: %v", err)
+	}
+	for what, warmUp := range map[string]string{"a file": "echo x > /tmp/trace", "a process": "sleep 4321 >/dev/null 2>&1 &"} {
+		w, p := newPreparer(t, s)
+		wantKind(t, "a warm-up that leaves "+what, p.Prepare(patient(t), s.image, []string{"sh", "-c", warmUp}), errors.Invalid)
+		sb := claimed(t, s, w, engine.Spec{Limits: someLimits})
+		if got := output(t, sb, sh("ls -A /tmp | grep trace; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 432[1]'; true")); got != "" {
+			t.Errorf("after a warm-up that left %s, there is %q", what, got)
+		}
+	}
+	if err := w.Destroy(patient(t)); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	wantKind(t, "Prepare of what was destroyed", p.Prepare(patient(t), s.image, nil), errors.Conflict)
+}
+
+func checkPrepareDestroyed(t *testing.T, s *suite) {
+	s = s.separate(t)
+	w, p := newPreparer(t, s)
+	done := make(chan error, 1)
+	go func() { done <- p.Prepare(patient(t), s.image, []string{"sleep", "300"}) }()
+	select {
+	case err := <-done:
+		t.Fatalf("Prepare is over: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := w.Destroy(patient(t)); err != nil {
+		t.Errorf("Destroy: %v", err)
+	}
+	if err := <-done; err == nil {
+		t.Error("Prepare has succeeded")
 	}
 	wantNone(t, s, "after Destroy")
 }

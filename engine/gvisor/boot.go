@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
 )
 
 // boot starts a keeper for ref, which boots gVisor and, unless claim is nil, the image. On failure ref is gone.
@@ -153,6 +155,24 @@ type warm struct {
 }
 
 func (w *warm) Handle() engine.Handle { return engine.Handle{Ref: w.ref} }
+
+// Prepare implements engine.Preparer. It does not keep the image from being deleted: gVisor has it open.
+func (w *warm) Prepare(ctx context.Context, image string, warmUp []string) error {
+	img, err := w.e.opts.Images.Find(ctx, image)
+	if err != nil {
+		return errors.Stage(err, "image")
+	}
+	args := &wire.PrepareArgs{Root: w.e.opts.Images.Root(img), Layer: w.e.opts.Images.Layer(img), WarmUp: warmUp, Env: imageEnv(img)}
+	_, err = (&Sandbox{e: w.e, h: w.Handle()}).call(ctx, wire.Request{Op: wire.Prepare, Prepare: args})
+	return err
+}
+
+// imageEnv returns the environment that the image gives to commands.
+func imageEnv(img image.Image) map[string]string {
+	env := map[string]string{"PATH": keeper.DefaultPath}
+	maps.Copy(env, img.Config.Env)
+	return env
+}
 
 // Claim implements engine.Warm.
 func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {

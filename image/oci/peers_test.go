@@ -265,6 +265,48 @@ func TestAsSkopeoAndUmoci(t *testing.T) {
 	}
 }
 
+// Debian's packages, each a layer of an OCI layout that umoci makes, and a whiteout over them, come out as umoci unpacks them.
+// mission: B2
+func TestDebianPackages(t *testing.T) {
+	t.Parallel()
+	needPeers(t)
+	testenv.RequireTool(t, "dpkg-deb", "dpkg")
+	dir := t.TempDir()
+	names := []string{"base-files", "tzdata", "passwd", "mount", "netbase"} // among others for links, set-user-id bits, many small files
+	get := exec.Command("apt-get", append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, names...)...)
+	get.Dir = dir
+	if out, err := get.CombinedOutput(); err != nil {
+		t.Skipf("Debian's packages cannot be fetched here (apt-get update may help): %v\n%s", err, out)
+	}
+	layout := dir + "/layout"
+	run(t, "umoci", "init", "--layout", layout)
+	run(t, "umoci", "new", "--image", layout+":x")
+	for _, name := range names {
+		found, err := filepath.Glob(dir + "/" + name + "_*.deb")
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%s: %v, %v", name, found, err)
+		}
+		run(t, "sh", "-c", `dpkg-deb --fsys-tarfile "$1" >"$2"`, "sh", found[0], dir+"/layer.tar")
+		run(t, "umoci", "raw", "add-layer", "--image", layout+":x", dir+"/layer.tar")
+	}
+	run(t, "umoci", "insert", "--image", layout+":x", "--whiteout", "/usr/share/zoneinfo/Europe")
+	h := newHub(t)
+	ref := h.host + "/debian:packages"
+	run(t, "skopeo", "--insecure-policy", "copy", "--dest-tls-verify=false", "oci:"+layout+":x", "docker://"+ref)
+	got, err := pull(t, open(t, oci.Options{}), ref, image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := describeImage(t, got.root), unpacked(t, "oci:"+layout+":x")
+	if len(theirs) < 1000 || theirs["usr/share/zoneinfo/Asia/Tokyo"] == "" || theirs["usr/share/zoneinfo/Europe"] != "" {
+		t.Errorf("umoci has unpacked %d files, not what the packages have", len(theirs))
+	}
+	implied(ours, theirs)
+	if diff := cmp.Diff(theirs, ours); diff != "" {
+		t.Errorf("- umoci, + ours:\n%s", diff)
+	}
+}
+
 // implied takes away the times of directories that whiteouts and files without an entry for their directory have changed: there, every tool
 // has its own.
 func implied(ours, theirs map[string]string) {

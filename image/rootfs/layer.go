@@ -22,11 +22,12 @@ const (
 )
 
 // AddLayer adds a layer of an OCI image, an uncompressed tar stream, over what the image has already. Whiteouts remove what lower
-// layers have, wherever in the stream they stand. Names with ".." end at the image's root. tap is as in AddTar. Errors are those of AddTar.
+// layers have, wherever in the stream they stand. Names with ".." end at the image's root. tap is as in AddTar. Errors are those of AddTar; but an archive
+// without an end, as umoci writes for whiteouts, is whole if it stops behind an entry, so who calls must know that it is, by its digest.
 func (w *Writer) AddLayer(r io.Reader, tap func(name string) io.Writer) error {
 	w.fresh = map[entry]bool{}
 	defer func() { w.fresh = nil }()
-	tr := tarfs.NewReader(r)
+	tr := tarfs.NewLayerReader(r)
 	for {
 		hdr, err := tr.Next()
 		if err == io.EOF {

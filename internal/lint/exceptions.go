@@ -10,6 +10,9 @@ var exceptions = map[string]string{
 	"engine/fake/keeper.go os.Exit":            "the entry of a helper process",
 	"engine/fake/sandbox.go time.Sleep":        "nothing tells when processes that are no children have ended",
 
+	"s3mount/child.go os.Exit":      "the entry of a helper process",
+	"s3mount/manager.go time.Sleep": "nothing tells when processes that are no children have ended",
+
 	"engine/gvisor/boot.go exec.Command":                 "a keeper outlives who started it",
 	"engine/gvisor/cgroup/cgroup.go time.Sleep":          "nothing tells when a cgroup is empty on cgroup v1",
 	"engine/gvisor/main.go os.Exit":                      "the entry of helper processes",

@@ -57,6 +57,7 @@ var rows = []row{
 
 	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for what is above, and let cmd/harvest name the concrete engine"},
 	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
+	{"s3mount", []string{"s3sync", "internal/..."}, "s3mount serves files of a bucket; whoever uses it knows sandboxes"},
 	{"storage", []string{"s3sync", "secret", "volume", "internal/..."}, "storage joins volumes and buckets; whoever uses it knows the rest"},
 	{"session", []string{"account", "config", "sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "model/...", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
@@ -67,7 +68,7 @@ var rows = []row{
 	{"client", []string{"api", "event", "internal/..."}, "the client knows the wire format only, so that programs can import it alone"},
 	{"web", nil, "the UI is files; the server serves them"},
 	{"server", []string{"account", "account/oidc", "api", "web", "config", "sandbox", "session", "git", "memory", "repo", "schedule", "s3sync", "storage", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
-	{"modalapi/...", []string{"modalapi/...", "api", "sandbox", "session", "secret", "engine", "image", "volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
+	{"modalapi/...", []string{"modalapi/...", "account", "api", "sandbox", "session", "secret", "engine", "image", "volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
 
 	{"cmd/harvest/...", []string{"..."}, ""},
 	{"bench/...", []string{"..."}, ""},
@@ -130,8 +131,9 @@ var others = []struct {
 	in   []string
 	hint string
 }{
-	{"gvisor.dev/...", []string{"engine/gvisor/...", "gateway/netstack"}, "ask the engine through its contract"},
+	{"gvisor.dev/...", []string{"engine/gvisor/...", "gateway/netstack", "bench/runsc"}, "ask the engine through its contract"},
 	{"github.com/spf13/...", []string{"cmd/harvest/..."}, "only the command line has commands and flags"},
+	{"github.com/hanwen/go-fuse/...", []string{"s3mount"}, "s3mount alone serves file systems"},
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
 	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
 	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."}, "report progress to a function; the command line draws it"},
@@ -139,7 +141,7 @@ var others = []struct {
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", nil, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
-	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "internal/testenv", "internal/s3server/s3test", "cmd/harvest/...", "bench/..."}, "only engines, image builders and the command line start programs"},
+	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount", "internal/testenv", "internal/s3server/s3test", "cmd/harvest/...", "bench/..."}, "only engines, mounts of S3, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where nobody may gain from guessing"},
 }

@@ -1,5 +1,5 @@
-// Package s3server serves a directory as S3, for people who have no other and for tests. It is versitygw's gateway over plain files: an
-// object is a file, its metadata are extended attributes. Harvest runs it in a process of its own, since the gateway changes its
+// Package s3server serves a directory as S3, for tests and benchmarks. It is versitygw's gateway over plain files: an
+// object is a file, its metadata are extended attributes. It is no part of the program (decision 015), and runs in a process of its own, since the gateway changes its
 // process's directory and may run once per process only.
 package s3server
 

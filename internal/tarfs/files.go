@@ -56,6 +56,8 @@ type Entry struct {
 type Change struct {
 	Kind ChangeKind `json:"kind"`
 	Path string     `json:"path,omitempty"`
+	// Cookie, if not 0, says that the file was not made or removed but moved: both sides of a move have the same, as far as both are seen.
+	Cookie uint32 `json:"cookie,omitempty"`
 }
 
 // ChangeKind is what happened.

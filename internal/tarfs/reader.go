@@ -10,10 +10,23 @@ import (
 // maxPadding is how much is read after the end of an archive, so that who writes it need not see a broken pipe.
 const maxPadding = 1 << 20
 
+// block is what archives consist of.
+const block = 512
+
 // Reader reads an archive as archive/tar does, but takes one that has no end for damaged: its sender may have died.
 type Reader struct {
-	in *endReader
-	tr *tar.Reader
+	in      *endReader
+	tr      *tar.Reader
+	endless bool // what has no end is whole if it stops behind an entry
+	begun   bool // there was an entry
+}
+
+// NewLayerReader returns a Reader of a stream that is known to be whole otherwise, by a digest. Some tools write layers without the blocks that
+// end an archive.
+func NewLayerReader(r io.Reader) *Reader {
+	all := NewReader(r)
+	all.endless = true
+	return all
 }
 
 // NewReader returns a Reader of the tar stream r.
@@ -28,9 +41,12 @@ func (r *Reader) Next() (*tar.Header, error) {
 	hdr, err := r.tr.Next()
 	switch {
 	case err == nil:
+		r.begun = true
 		return hdr, nil
 	case err != io.EOF:
 		return nil, archiveError(err)
+	case r.in.ended && r.endless && r.begun && r.in.read%block == 0:
+		return nil, io.EOF
 	case r.in.ended:
 		return nil, archiveError(io.ErrUnexpectedEOF)
 	}
@@ -63,11 +79,13 @@ func archiveError(err error) error {
 // endReader knows whether somebody asked for more than there was.
 type endReader struct {
 	r     io.Reader
+	read  int64
 	ended bool
 }
 
 func (e *endReader) Read(p []byte) (int, error) {
 	n, err := e.r.Read(p)
+	e.read += int64(n)
 	if err == io.EOF && n > 0 {
 		return n, nil
 	}

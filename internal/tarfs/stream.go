@@ -25,7 +25,7 @@ func Open(ctx context.Context, root *os.Root, name string) (io.ReadCloser, error
 		pw.CloseWithError(Pack(own, name, pw))
 	}()
 	stop := context.AfterFunc(ctx, func() { pw.CloseWithError(context.Cause(ctx)) })
-	s := &stream{Reader: bufio.NewReaderSize(pr, 64<<10), close: func() {
+	s := &stream{Reader: bufio.NewReaderSize(until{ctx, pr}, 64<<10), close: func() {
 		stop()
 		pr.Close()
 		<-done
@@ -43,6 +43,19 @@ func again(root *os.Root) (*os.Root, error) {
 		return os.OpenRoot("/")
 	}
 	return root.OpenRoot(".")
+}
+
+// until reads until ctx ends; what AfterFunc does may come late on a busy machine.
+type until struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u until) Read(p []byte) (int, error) {
+	if u.ctx.Err() != nil {
+		return 0, context.Cause(u.ctx)
+	}
+	return u.r.Read(p)
 }
 
 type stream struct {

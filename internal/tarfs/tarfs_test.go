@@ -614,6 +614,30 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// A layer may have no end, which other archives must have; it is never cut within an entry, nor empty.
+func TestLayersWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	whole := archive(t, entry{name: "a", content: "content"}, entry{name: "b"})
+	whole = whole[:len(whole)-2*512] // what follows is the end
+	read := func(r *tarfs.Reader) (n int, err error) {
+		for ; err == nil; n++ {
+			_, err = r.Next()
+		}
+		return n - 1, err
+	}
+	if n, err := read(tarfs.NewLayerReader(bytes.NewReader(whole))); n != 2 || err != io.EOF {
+		t.Errorf("without an end: %d entries, %v", n, err)
+	}
+	if _, err := read(tarfs.NewReader(bytes.NewReader(whole))); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("another archive without an end: %v", err)
+	}
+	for _, size := range []int{0, 100, 600, len(whole) - 100, len(whole) - 600} {
+		if _, err := read(tarfs.NewLayerReader(bytes.NewReader(whole[:size]))); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("the first %d bytes: %v", size, err)
+		}
+	}
+}
+
 func FuzzUnpack(f *testing.F) {
 	for _, tc := range hostile {
 		f.Add(archive(f, tc.entries...))

@@ -125,6 +125,7 @@ func (w *watcher) tell(buf []byte) (done bool, err error) {
 		if end > len(buf) {
 			return false, errors.Errorf("half an event of inotify")
 		}
+		cookie := binary.NativeEndian.Uint32(buf[8:])
 		name := string(bytes.TrimRight(buf[unix.SizeofInotifyEvent:end], "\x00"))
 		buf = buf[end:]
 		if mask&unix.IN_Q_OVERFLOW != 0 {
@@ -150,15 +151,15 @@ func (w *watcher) tell(buf []byte) (done bool, err error) {
 		if name != "" {
 			full = path.Join(dir, name)
 		}
-		if err := w.changed(full, mask); err != nil {
+		if err := w.changed(full, mask, cookie); err != nil {
 			return false, err
 		}
 	}
 	return false, nil
 }
 
-func (w *watcher) changed(name string, mask uint32) error {
-	c := Change{Kind: Changed, Path: name}
+func (w *watcher) changed(name string, mask, cookie uint32) error {
+	c := Change{Kind: Changed, Path: name, Cookie: cookie}
 	switch {
 	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
 		c.Kind = Created

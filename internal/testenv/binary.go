@@ -64,6 +64,20 @@ func FaultBinary(t testing.TB) string {
 	return path
 }
 
+// KeeperBinary returns the path of HARVEST_TEST_KEEPER, or of the program keeper built from the tree, which the program harvest brings
+// along where it was built with it.
+func KeeperBinary(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("HARVEST_TEST_KEEPER"); path != "" {
+		return path
+	}
+	path, err := build(root(t), "./cmd/harvest/keeper", filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // build builds a main package of the module into dir and returns the path of the binary, which no later build changes.
 // Test processes that do this at the same time wait for one another; all but the first find the work done.
 func build(module, pkg, dir string, cover bool, tags ...string) (string, error) {
@@ -83,7 +97,7 @@ func build(module, pkg, dir string, cover bool, tags ...string) (string, error) 
 	}
 	defer unlock()
 
-	target := filepath.Join(dir, "latest")
+	target := filepath.Join(dir, "latest-"+filepath.Base(pkg))
 	args := []string{"build", "-tags", strings.Join(tags, ","), "-o"}
 	if len(tags) > 0 {
 		target += "-" + strings.Join(tags, "-")

@@ -250,6 +250,9 @@ func fit(a asked, step Step) (string, map[string]any) {
 			return step.Call, step.Input
 		}
 	}
+	if step.Call == "AskUserQuestion" {
+		return "question", step.Input
+	}
 	input := map[string]any{}
 	for key, value := range step.Input {
 		parts := strings.Split(key, "_")

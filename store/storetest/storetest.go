@@ -53,6 +53,7 @@ func Full(id string) sandbox.Sandbox {
 		IdleTimeoutSeconds: 90.5, Cost: 0.000123,
 		Handle:   engine.Handle{ID: id, Ref: "ref-" + id},
 		Denied:   7,
+		Withheld: []string{"MODEL_KEY"},
 		Commands: []sandbox.Command{{ID: "p1", Deadline: day.Add(time.Minute), Detached: true}},
 	}
 }

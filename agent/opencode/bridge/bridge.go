@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,12 +29,15 @@ import (
 )
 
 const (
-	maxLine      = 64 << 20         // bytes of a line or of an event
-	startTime    = 60 * time.Second // the server takes about one second, more on a busy machine
-	requestTime  = 30 * time.Second
-	mcpTime      = 5 * time.Minute // until all MCP servers have been tried
-	endTime      = 2 * time.Second // between the terminate signal and the kill: it does not always obey
-	reconnect    = 200 * time.Millisecond
+	maxLine     = 64 << 20         // bytes of a line or of an event
+	startTime   = 60 * time.Second // the server takes about one second, more on a busy machine
+	requestTime = 30 * time.Second
+	mcpTime     = 5 * time.Minute // until all MCP servers have been tried
+	endTime     = 2 * time.Second // between the terminate signal and the kill: it does not always obey
+	reconnect   = 200 * time.Millisecond
+	// settleTime is how long the server may take after it has said that a session rests until it takes the next prompt: one that came
+	// at once, after a turn that had failed, was seen to be answered by nobody (OpenCode 1.18.33).
+	settleTime   = time.Second
 	listening    = "opencode server listening on " // the server accepts connections before, and then does not answer
 	user         = "opencode"
 	passwordName = "OPENCODE_SERVER_PASSWORD"
@@ -65,6 +69,8 @@ type bridge struct {
 	password                    string
 	base                        string // URL of the server
 	http                        *http.Client
+
+	rested atomic.Int64 // when a session was last said to rest, in nanoseconds
 
 	mu  sync.Mutex // held while a line is written
 	out io.Writer
@@ -265,6 +271,9 @@ func (b *bridge) copy(events io.Reader) {
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
 		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")); ok {
+			if bytes.Contains(data, []byte(`"session.idle"`)) {
+				b.rested.Store(time.Now().UnixNano())
+			}
 			b.line(bytes.TrimSpace(data))
 		}
 	}
@@ -329,6 +338,10 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 		if b.system != "" {
 			body["system"] = b.system
 		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Until(time.Unix(0, b.rested.Load()).Add(settleTime))):
+		}
 		return b.request(ctx, http.MethodPost, session+"/prompt_async", body, nil)
 	case "mcp":
 		go b.askMCP(ctx) // it takes long if a server is silent
@@ -341,6 +354,10 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 			body["message"] = r.Text
 		}
 		return b.request(ctx, http.MethodPost, "/permission/"+url.PathEscape(r.ID)+"/reply", body, nil)
+	case "answer":
+		return b.request(ctx, http.MethodPost, "/question/"+url.PathEscape(r.ID)+"/reply", map[string]any{"answers": r.Answers}, nil)
+	case "dismiss":
+		return b.request(ctx, http.MethodPost, "/question/"+url.PathEscape(r.ID)+"/reject", struct{}{}, nil)
 	}
 	return errors.Newf(errors.Invalid, "there is no operation %.40q", r.Op)
 }

@@ -245,12 +245,22 @@ func (p *program) order(ctx context.Context, order string) (string, error) {
 	return "", errors.Newf(errors.Invalid, "the scripted agent does not know /%.40s; it knows %s", word, Orders)
 }
 
-// say says a text in pieces of a word, as models do.
+// maxPieces is about how many pieces a text is said in.
+const maxPieces = 1000
+
+// say says a text in pieces of a word, as models do; a long one in larger ones.
 func (p *program) say(text string, thinking bool) {
 	id := p.id("msg")
 	p.emit(agent.Event{Type: agent.MessageStarted, ID: id, Thinking: thinking})
+	piece, most := "", len(text)/maxPieces
 	for _, word := range strings.SplitAfter(text, " ") {
-		p.emit(agent.Event{Type: agent.MessageDelta, ID: id, Text: word})
+		if piece += word; len(piece) >= most {
+			p.emit(agent.Event{Type: agent.MessageDelta, ID: id, Text: piece})
+			piece = ""
+		}
+	}
+	if piece != "" {
+		p.emit(agent.Event{Type: agent.MessageDelta, ID: id, Text: piece})
 	}
 	p.emit(agent.Event{Type: agent.MessageCompleted, ID: id, Text: text, Thinking: thinking})
 }

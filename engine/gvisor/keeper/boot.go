@@ -36,6 +36,9 @@ type guest struct {
 	mounted []string             // where something is mounted in the main container
 	main    *container.Container // nil unless the main container needs a gofer
 	group   *cgroup.Group        // nil without cgroups
+
+	prepared *prepared // the main container that waits for a claim, or nil
+	taken    bool      // it is the main container
 }
 
 // bootGuest starts the gVisor process. It must run on the keeper's main thread: gVisor dies with that thread.
@@ -100,8 +103,12 @@ func (g *guest) processLimit() []initStep {
 	if n <= 0 {
 		return nil
 	}
-	group := filepath.Join(cgroupsInside, g.mainID())
-	return []initStep{{dir: group, file: filepath.Join(group, "pids.max"), content: strconv.Itoa(n + 1)}} // init is one
+	var steps []initStep
+	for _, id := range []string{g.args.Ref + mainSuffix, g.args.Ref + preparedSuffix} {
+		group := filepath.Join(cgroupsInside, id)
+		steps = append(steps, initStep{dir: group, file: filepath.Join(group, "pids.max"), content: strconv.Itoa(n + 1)}) // init is one
+	}
+	return steps
 }
 
 // joinCgroup moves gVisor's processes to their cgroup: the sentry, and the stubs that run programs. What they fork afterwards
@@ -198,7 +205,7 @@ func (g *guest) baseSpec(args []string) *specs.Spec {
 		Version: specs.Version,
 		Root:    &specs.Root{Path: g.emptyDir()},
 		Process: &specs.Process{
-			Args: args, Cwd: "/", Env: []string{"PATH=" + defaultPath},
+			Args: args, Cwd: "/", Env: []string{"PATH=" + DefaultPath},
 			Capabilities:    &specs.LinuxCapabilities{},
 			NoNewPrivileges: true,
 		},
@@ -242,19 +249,50 @@ func writeBundle(dir string, spec *specs.Spec) (string, error) {
 	return dir, errors.Wrapf(os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600), "write bundle")
 }
 
-// mainID is the id of the container that runs the image.
-func (g *guest) mainID() string { return g.args.Ref + "-main" }
+// The main container's id is the sandbox's name with one of these: it was prepared, or not.
+const (
+	mainSuffix     = "-main"
+	preparedSuffix = "-prepared"
+)
 
-// claim starts the main container. It must run on the keeper's main thread.
+// mainID is the id of the container that runs the image.
+func (g *guest) mainID() string {
+	if g.taken {
+		return g.args.Ref + preparedSuffix
+	}
+	return g.args.Ref + mainSuffix
+}
+
+// claim starts the main container, unless it waits already. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
-	spec := g.baseSpec(initArgs(initPath+"/init", c.Hostname, nameFiles(c.Hostname)...))
+	args := initArgs(initPath+"/init", c.Hostname, nameFiles(c.Hostname)...)
+	if g.prepared.fits(c) {
+		g.taken = true
+		return errors.Stage(g.prepared.order(args), "start")
+	}
+	spec := g.mainSpec(args, c.Root, c.Mounts)
+	var err error
+	if len(c.Mounts) > 0 {
+		err = g.startWithGofer(spec)
+	} else {
+		err = g.startAlone(spec, c.Root, g.mainID(), nil)
+	}
+	if err != nil {
+		return errors.Stage(errors.Wrapf(err, "start main container"), "start")
+	}
+	return nil
+}
+
+// mainSpec describes a main container, whose init program has these arguments.
+func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs.Spec {
+	spec := g.baseSpec(args)
 	// The init program needs them for the host name and the files, and gives them up after.
 	names := []string{"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"}
 	spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	spec.Process.Capabilities = &specs.LinuxCapabilities{Effective: names, Permitted: names, Bounding: names}
 	spec.Annotations[annotationType] = "container"
 	spec.Annotations[annotationSandbox] = g.args.Ref
-	g.setRoot(spec, c.Root, "dir="+g.args.Dir)
+	g.setRoot(spec, root, "dir="+g.args.Dir)
 	spec.Mounts = []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
@@ -265,30 +303,23 @@ func (g *guest) claim(c *wire.ClaimArgs) error {
 		{Destination: "/tmp/.X11-unix", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
 		{Destination: initPath, Type: "erofs", Source: g.args.Init, Options: []string{"ro"}},
 	}
-	for _, m := range c.Mounts {
+	for _, m := range mounts {
 		options := []string{"rbind", "rw"}
 		if m.ReadOnly {
 			options[1] = "ro"
 		}
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.Source, Options: options})
 	}
+	g.mounted = nil
 	for _, m := range spec.Mounts {
 		g.mounted = append(g.mounted, m.Destination)
 	}
-	var err error
-	if len(c.Mounts) > 0 {
-		err = g.startWithGofer(spec)
-	} else {
-		err = g.startAlone(spec, c.Root)
-	}
-	if err != nil {
-		return errors.Stage(errors.Wrapf(err, "start main container"), "start")
-	}
-	return nil
+	return spec
 }
 
-// startAlone starts the main container without a helper process: image, writable layer and init come as open files.
-func (g *guest) startAlone(spec *specs.Spec, root string) error {
+// startAlone starts a main container without a helper process: image, writable layer and init come as open files. stdin is its
+// init program's; nil means nothing.
+func (g *guest) startAlone(spec *specs.Spec, root, id string, stdin *os.File) error {
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
@@ -326,10 +357,13 @@ func (g *guest) startAlone(spec *specs.Spec, root string) error {
 	if n := g.args.Limits.Disk; n > 0 {
 		rootConf.Size = fmt.Sprint(n)
 	}
-	if err := g.sb.CreateSubcontainer(g.conf, g.mainID(), nil); err != nil {
+	if stdin == nil {
+		stdin = null
+	}
+	if err := g.sb.CreateSubcontainer(g.conf, id, nil); err != nil {
 		return errors.Wrapf(err, "announce container")
 	}
-	err = g.sb.StartSubcontainer(spec, g.conf, g.mainID(), []*os.File{null, os.Stdout, null}, []*os.File{rootFile, initFile},
+	err = g.sb.StartSubcontainer(spec, g.conf, id, []*os.File{stdin, os.Stdout, null}, []*os.File{rootFile, initFile},
 		[]*os.File{upper}, nil, []specutils.GoferMountConf{rootConf, {Lower: specutils.Erofs, Upper: specutils.NoOverlay}})
 	return errors.Wrapf(err, "start container")
 }

@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// DefaultPath is where commands look for programs if the image does not say.
+	DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// marker is the environment variable by which Kill finds what a command has started.
 	marker = "HARVEST_PROCESS"
 	// keptCommands is how many ended commands keep their output.
@@ -185,7 +186,7 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 
 // execArgs translates args for gVisor.
 func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string) (*control.ExecArgs, error) {
-	env := map[string]string{"PATH": defaultPath}
+	env := map[string]string{"PATH": DefaultPath}
 	maps.Copy(env, claim.Env)
 	if args.Terminal != nil {
 		env["TERM"] = "xterm-256color"
@@ -199,10 +200,7 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 	for _, arg := range args.Args {
 		exec.Argv = append(exec.Argv, string(arg))
 	}
-	for name, value := range env {
-		exec.Envv = append(exec.Envv, name+"="+value)
-	}
-	slices.Sort(exec.Envv)
+	exec.Envv = environment(env)
 	name := cmp.Or(args.User, claim.User)
 	if args.Tool {
 		name, exec.WorkingDirectory = "", "/"
@@ -220,6 +218,16 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 		exec.Capabilities.EffectiveCaps, exec.Capabilities.PermittedCaps = capabilities, capabilities
 	}
 	return exec, k.enter(exec.WorkingDirectory)
+}
+
+// environment returns env as a process gets it.
+func environment(env map[string]string) []string {
+	pairs := make([]string, 0, len(env))
+	for name, value := range env {
+		pairs = append(pairs, name+"="+value)
+	}
+	slices.Sort(pairs)
+	return pairs
 }
 
 // enter checks the directory of a command, once per directory: gVisor starts commands in files, too.

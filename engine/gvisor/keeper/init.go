@@ -67,9 +67,35 @@ func initArgs(program, hostname string, steps ...initStep) []string {
 	return args
 }
 
+// initOrders is where an init program that has no arguments reads what it shall do from its standard input: the stack that it would
+// have had with them, at that address.
+const (
+	initOrders    = 0x600000
+	maxInitOrders = 4096 // and so a write that no pipe cuts in two
+)
+
+// initStack returns initArgs as what an init program without arguments reads.
+func initStack(args []string) ([]byte, error) {
+	le := binary.LittleEndian
+	stack := le.AppendUint64(nil, uint64(len(args)))
+	end := initOrders + 8*(1+len(args)+1)
+	for _, arg := range args {
+		stack = le.AppendUint64(stack, uint64(end))
+		end += len(arg) + 1
+	}
+	stack = le.AppendUint64(stack, 0)
+	for _, arg := range args {
+		stack = append(append(stack, arg...), 0)
+	}
+	if len(stack) > maxInitOrders {
+		return nil, errors.Errorf("%d bytes are too much for the init program", len(stack))
+	}
+	return stack, nil
+}
+
 // Where the init program's data lies, from the beginning of its code.
 const (
-	initData    = 256
+	initData    = 320
 	initAct     = initData      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
 	initCapHead = initData + 32 // struct cap_header: _LINUX_CAPABILITY_VERSION_3, this process
 	initCapData = initData + 40 // two empty struct cap_data
@@ -85,8 +111,18 @@ func initCode() []byte {
 	a.emit(0x31, 0xd2)                    // xor edx, edx
 	a.emit(0x41, 0xba, 8, 0, 0, 0)        // mov r10d, 8
 	a.syscall(13)
-	a.emit(0x48, 0x83, 0x3c, 0x24, 2)  // cmp qword [rsp], 2
-	noArguments := a.ahead(0x0f, 0x8c) // jl
+	a.emit(0x48, 0x83, 0x3c, 0x24, 2) // cmp qword [rsp], 2
+	arguments := a.ahead(0x0f, 0x8d)  // jge
+	// read(0, orders, maxInitOrders); if nothing comes, there is nothing to do
+	a.emit(0x31, 0xff)                                            // xor edi, edi
+	a.emit(0xbe)                                                  // mov esi, orders
+	a.code = binary.LittleEndian.AppendUint32(a.code, initOrders) //
+	a.emit(0xba, 0, maxInitOrders>>8, 0, 0)                       // mov edx, maxInitOrders
+	a.syscall(0)
+	a.emit(0x85, 0xc0)             // test eax, eax
+	nothing := a.ahead(0x0f, 0x8e) // jle
+	a.emit(0x48, 0x89, 0xf4)       // mov rsp, rsi
+	arguments()
 	// sethostname(argv[1], strlen(argv[1]))
 	a.emit(0x48, 0x8b, 0x74, 0x24, 0x10) // mov rsi, [rsp+16]
 	a.emit(0x48, 0x89, 0xf7)             // mov rdi, rsi
@@ -119,7 +155,6 @@ func initCode() []byte {
 	a.syscall(82)
 	a.emit(0x48, 0x83, 0xc3, 0x20) // add rbx, 32
 	a.relative(loop, 0xe9)         // jmp
-	noArguments()
 	noMore()
 	// capset(header, data)
 	a.relative(initCapHead, 0x48, 0x8d, 0x3d) // lea rdi, [header]
@@ -129,6 +164,7 @@ func initCode() []byte {
 	a.emit(0xbf, 1, 0, 0, 0) // mov edi, 1
 	a.emit(0xba, 1, 0, 0, 0) // mov edx, 1
 	a.syscall(1)
+	nothing()
 	// for { pause() }
 	forever := len(a.code)
 	a.syscall(34)
@@ -137,11 +173,11 @@ func initCode() []byte {
 }
 
 // initProgram returns a static ELF executable that is process 1 of a sandbox: it lets the kernel reap orphans, sets the host
-// name to its first argument if there is one, writes the files that initArgs has told it, gives up all capabilities, writes a
-// byte to its standard output, and sleeps. An image need not bring anything for it, and it costs one page of memory and no
+// name to its first argument, writes the files that initArgs has told it, gives up all capabilities, writes a
+// byte to its standard output, and sleeps. Without arguments it first waits for them on its standard input (initStack). An image need not bring anything for it, and it costs one page of memory and no
 // start-up time.
 func initProgram() []byte {
-	const headers = 64 + 56
+	const headers = 64 + 2*56
 	image := make([]byte, initBlock)
 	copy(image, "\x7fELF\x02\x01\x01") // 64 bit, little endian, version 1
 	le := binary.LittleEndian
@@ -152,7 +188,7 @@ func initProgram() []byte {
 	le.PutUint64(image[32:], 64)               // program headers
 	le.PutUint16(image[52:], 64)               // size of this header
 	le.PutUint16(image[54:], 56)               // size of a program header
-	le.PutUint16(image[56:], 1)                // one of them
+	le.PutUint16(image[56:], 2)                // two of them
 	ph := image[64:]
 	le.PutUint32(ph, 1)                    // PT_LOAD
 	le.PutUint32(ph[4:], 5)                // readable, executable
@@ -161,6 +197,13 @@ func initProgram() []byte {
 	le.PutUint64(ph[32:], headers+initEnd) // size in the file
 	le.PutUint64(ph[40:], headers+initEnd) // size in memory
 	le.PutUint64(ph[48:], initBlock)       // alignment
+	ph = ph[56:]                           // what it reads goes to memory that is no file's
+	le.PutUint32(ph, 1)                    // PT_LOAD
+	le.PutUint32(ph[4:], 6)                // readable, writable
+	le.PutUint64(ph[16:], initOrders)      // virtual address
+	le.PutUint64(ph[24:], initOrders)
+	le.PutUint64(ph[40:], maxInitOrders)
+	le.PutUint64(ph[48:], initBlock)
 	copy(image[headers:], initCode())
 	data := image[headers:]
 	le.PutUint64(data[initAct:], 1)              // SIG_IGN

@@ -53,6 +53,8 @@ type Keeper struct {
 	inits  *os.File      // a byte comes from each of the two init programs when it has done its work
 	ready  chan struct{} // closed when both have
 
+	image sync.Mutex // held while the sandbox gets its image, also ahead of need; taken before mu
+
 	mu       sync.Mutex
 	args     wire.BootArgs       // guarded by mu; Claim is set once claimed
 	dirs     map[string]bool     // directories that commands have started in; guarded by mu
@@ -246,6 +248,8 @@ func (k *Keeper) awaitReady() error {
 
 // claim gives the sandbox its image.
 func (k *Keeper) claim(c *wire.ClaimArgs) error {
+	k.image.Lock()
+	defer k.image.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.args.Claim != nil {
@@ -255,15 +259,20 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 		return err
 	}
 	go k.awaitInits()
-	if c.Layer != "" { // nothing else may write meanwhile
+	switch {
+	case k.guest.taken: // it was filled when it was prepared
+	case c.Layer != "": // nothing else may write meanwhile
 		select {
 		case <-k.ready:
 		case <-time.After(initTime):
 			return errors.Stage(errors.Errorf("the sandbox's first process does not start"), "start")
 		}
+		if err := k.guest.fill(k.guest.mainID(), c.Layer); err != nil {
+			return errors.Stage(err, "snapshot")
+		}
 	}
-	if err := k.guest.fill(c.Layer); err != nil {
-		return errors.Stage(err, "snapshot")
+	if p := k.guest.prepared; p != nil && !p.gone && !k.guest.taken {
+		go k.guest.unprepare()
 	}
 	if err := k.network.set(k.guest, c.Network); err != nil {
 		return errors.Stage(err, "network")
@@ -316,6 +325,11 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 		}
 		stage("start")
 		k.saveState()
+		return conn.SendJSON(wire.KindReply, wire.Reply{})
+	case req.Op == wire.Prepare && req.Prepare != nil:
+		if err := k.prepare(req.Prepare); err != nil {
+			return err
+		}
 		return conn.SendJSON(wire.KindReply, wire.Reply{})
 	case req.Op == wire.Start && req.Start != nil:
 		return k.serveStart(conn, req.Start)

@@ -3,6 +3,7 @@ package keeper
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -56,6 +57,29 @@ func TestInitImageHoldsTheProgram(t *testing.T) {
 	}
 	if err := WriteInit(filepath.Join(path, "below-a-file")); err == nil {
 		t.Error("no error for a path that cannot be")
+	}
+}
+
+// The program itself is tried by the engine's tests, in sandboxes that were prepared and others.
+func TestInitStack(t *testing.T) {
+	t.Parallel()
+	args := initArgs("/init", "host", initStep{dir: "/etc", file: "/etc/x", content: "some text\n"})
+	stack, err := initStack(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(stack[8*i:]) }
+	if word(0) != uint64(len(args)) || word(len(args)+1) != 0 {
+		t.Errorf("it says that there are %d arguments, and ends with %#x", word(0), word(len(args)+1))
+	}
+	for i, want := range args {
+		text := stack[word(i+1)-initOrders:]
+		if got := string(text[:bytes.IndexByte(text, 0)]); got != want {
+			t.Errorf("argument %d is %q, want %q", i, got, want)
+		}
+	}
+	if _, err := initStack([]string{strings.Repeat("x", maxInitOrders)}); err == nil {
+		t.Error("no error for more than is read")
 	}
 }
 

@@ -86,7 +86,7 @@ const (
 // commands live: somebody cleans up.
 func (k *Keeper) watchVolumes(mounts []wire.Mount) {
 	limit := k.args.Limits.Disk
-	mounts = slices.DeleteFunc(slices.Clone(mounts), func(m wire.Mount) bool { return m.ReadOnly })
+	mounts = slices.DeleteFunc(slices.Clone(mounts), func(m wire.Mount) bool { return m.ReadOnly || m.Foreign })
 	if limit <= 0 || len(mounts) == 0 {
 		return
 	}

@@ -107,8 +107,8 @@ func (f frames) Write(p []byte) (int, error) {
 	return len(p), f.conn.Send(wire.KindStdout, p)
 }
 
-// fill fills the main container's writable layer from a tar stream, if there is one.
-func (g *guest) fill(path string) error {
+// fill fills a container's writable layer from a tar stream, if there is one.
+func (g *guest) fill(container, path string) error {
 	if path == "" {
 		return nil
 	}
@@ -117,5 +117,5 @@ func (g *guest) fill(path string) error {
 		return errors.Wrapf(err, "open the layer of the snapshot")
 	}
 	defer f.Close()
-	return layer.Apply(g.sb, g.mainID(), g.mounted, f)
+	return layer.Apply(g.sb, container, g.mounted, f)
 }

@@ -247,3 +247,15 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// FuzzFailure reads what a sandbox's process that was taken over says of an error.
+func FuzzFailure(f *testing.F) {
+	f.Add(errors.Errorf("sink: %s", mark(errors.Newf(errors.Exhausted, "it does not fit"))).Error())
+	f.Add(failureMark + `{"Kind":1}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		err := failure(errors.Errorf("%s", text))
+		if err == nil || !strings.Contains(text, failureMark) && !errors.Is(err, errors.Unavailable) {
+			t.Errorf("%q is %v", text, err)
+		}
+	})
+}

@@ -53,6 +53,7 @@ type Operation string
 // The operations.
 const (
 	Boot      Operation = "boot"      // Stage*, then Reply: starts the sandbox; first on the keeper's inherited connection
+	Prepare   Operation = "prepare"   // Reply: mounts the image that a claim is expected to want
 	Claim     Operation = "claim"     // Stage*, then Reply: gives a booted sandbox its image
 	Start     Operation = "start"     // Reply with ID, then output until Exit; the client sends Stdin*, StdinEnd
 	Attach    Operation = "attach"    // the same for a command that was started before
@@ -72,6 +73,7 @@ const (
 type Request struct {
 	Op      Operation
 	Boot    *BootArgs    `json:",omitempty"`
+	Prepare *PrepareArgs `json:",omitempty"`
 	Claim   *ClaimArgs   `json:",omitempty"`
 	Start   *StartArgs   `json:",omitempty"`
 	Attach  *AttachArgs  `json:",omitempty"`
@@ -105,6 +107,13 @@ type BootArgs struct {
 	Claim       *ClaimArgs `json:",omitempty"` // nil for a warm sandbox
 }
 
+// PrepareArgs are what can be done for a claim before anything else of it is known.
+type PrepareArgs struct {
+	Root, Layer string // as in ClaimArgs
+	WarmUp      []string
+	Env         map[string]string // of the warm-up
+}
+
 // ClaimArgs are what an image and a spec add to a booted sandbox.
 type ClaimArgs struct {
 	ID       string
@@ -123,6 +132,7 @@ type ClaimArgs struct {
 type Mount struct {
 	Source, Path string
 	ReadOnly     bool
+	Foreign      bool // nobody measures it: it has limits of its own, and may take long to answer
 }
 
 // StartArgs are a command.

@@ -134,6 +134,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte("r\x00\x00\x00\x02{}"))
 	f.Add([]byte("s\x00\x00\x00\x02{}e\x00\x00\x00\x02{}"))
 	f.Add([]byte("o\xff\xff\xff\xff"))
+	f.Add([]byte("o\x00\x00\x00\x03abcr\x00\x00\x00\x0d{\"ID\":\"p\\u0031\"}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := NewConn(constConn{r: bytes.NewReader(data)})
 		total := 0
@@ -148,5 +149,9 @@ func FuzzReceive(f *testing.F) {
 			t.Errorf("received %d bytes of %d", total, len(data))
 		}
 		_, _ = NewConn(constConn{r: bytes.NewReader(data)}).ReceiveReply(nil)
+		var out bytes.Buffer
+		if _, err := NewConn(constConn{r: bytes.NewReader(data)}).ReceiveOutput(&out); out.Len() > len(data) {
+			t.Errorf("%d bytes of output of %d, %v", out.Len(), len(data), err)
+		}
 	})
 }

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+)
+
+// manyTurns names the variable that says how many turns TestSessionOfManyTurns has; 200 are those of two hours, with a restart for every ten.
+const manyTurns = "HARVEST_TEST_TURNS"
+
+// prompt of a turn: a command that takes a while, a file, a text, and a line in a file that all turns share.
+func soakPrompt(n int) string {
+	return fmt.Sprintf("/run echo begin %d; sleep 0.2; echo end %d\n/write turns/%d.txt this is turn %d\n/say I have done what turn %d wants\nremember %d", n, n, n, n, n, n)
+}
+
+// A session of many turns, whose server is killed again and again in the middle of them: no event is lost, none is there twice, and what the
+// agent has done is all there. Turns follow one another at once, so that two hours take minutes.
+//
+// mission: E3, E4, A8
+func TestSessionOfManyTurns(t *testing.T) {
+	t.Parallel()
+	turns, kills := 20, 3
+	if n, err := strconv.Atoi(os.Getenv(manyTurns)); err == nil {
+		turns, kills = n, n/10
+	}
+	h := newHost(t, "gvisor", gvisorSetup(t))
+	begun := time.Now()
+	h.must("agent", "--agent", "scripted", "--repo", "none", "-d", soakPrompt(0))
+	id := h.session()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	live := make(chan []turnEvent, 1)
+	go func() { live <- h.turnsOf(ctx, id, turns) }()
+	for n := 1; n < turns; n++ {
+		h.must("send", "-d", id, soakPrompt(n))
+		if n%(turns/kills) == 1 {
+			time.Sleep(time.Duration(n*37%450) * time.Millisecond) // anywhere in the turn, or before it
+			if err := syscall.Kill(h.server().PID, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			h.must("sessions") // starts the next one
+		}
+		if n%4 != 0 { // every fourth waits in the queue
+			h.awaitTurns(ctx, id, n)
+		}
+	}
+	seen := <-live
+	took := time.Since(begun)
+	again := h.turnsOf(ctx, id, turns)
+	if len(seen) != len(again) {
+		t.Errorf("who followed has seen %d events, there are %d", len(seen), len(again))
+	}
+	for i := range min(len(seen), len(again)) {
+		if seen[i].ID != int64(i+1) || again[i].ID != int64(i+1) || seen[i].Type != again[i].Type {
+			t.Fatalf("event %d is %d %s for who followed, and %d %s afterwards", i+1, seen[i].ID, seen[i].Type, again[i].ID, again[i].Type)
+		}
+	}
+	checkSoak(t, again, turns)
+	want, lines := "", ""
+	for n := range turns {
+		want += fmt.Sprintf("this is turn %d\n", n)
+		lines += fmt.Sprintf("- remember %d\n", n)
+	}
+	if got := h.must("sandbox", "exec", h.box(), "--", "sh", "-c", `cd /workspace/work; for n in $(seq 0 `+fmt.Sprint(turns-1)+`); do cat turns/$n.txt; done; cat SCRIPTED-AGENT.md`); got+"\n" != want+lines {
+		t.Errorf("the files have %s", got)
+	}
+	var list []api.Session
+	if err := json.Unmarshal([]byte(h.must("sessions", "-o", "json")), &list); err != nil || len(list) != 1 || list[0].Turns != turns || list[0].Status != "done" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	t.Logf("%d turns, %d ends of the server, %d events in %s", turns, kills, len(again), took.Round(time.Second))
+}
+
+// turnsOf returns the events of a session up to the end of so many turns.
+func (h *host) turnsOf(ctx context.Context, id string, turns int) (all []turnEvent) {
+	c := client.New(h.data)
+	defer c.Close()
+	for e, err := range c.Events(ctx, client.Follow{Stream: id}) {
+		if err != nil {
+			h.t.Errorf("after %d events: %v", len(all), err)
+			return all
+		}
+		found := turnEvent{ID: e.ID, Type: e.Type}
+		if err := json.Unmarshal(e.Data, &found.Data); err != nil {
+			h.t.Error(err)
+		}
+		all = append(all, found)
+		if e.Type == "done" {
+			if turns--; turns == 0 {
+				return all
+			}
+		}
+	}
+	return all
+}
+
+// awaitTurns waits until so many turns have ended.
+func (h *host) awaitTurns(ctx context.Context, id string, turns int) {
+	h.t.Helper()
+	if all := h.turnsOf(ctx, id, turns); len(all) == 0 || all[len(all)-1].Type != "done" {
+		h.t.Fatalf("%d turns have not ended\n%s", turns, h.log())
+	}
+}
+
+// checkSoak looks at the events of all turns.
+func checkSoak(t *testing.T, events []turnEvent, turns int) {
+	t.Helper()
+	counts, pieces, whole := map[string]int{}, map[string]string{}, map[string]string{}
+	var queued, sent, ended []string
+	for _, e := range events {
+		switch e.Type {
+		case "message.queued":
+			queued = append(queued, e.Data.MessageID)
+		case "message.sent":
+			sent = append(sent, e.Data.MessageID)
+		case "done":
+			ended = append(ended, e.Data.MessageID)
+			if want := fmt.Sprintf("You said: remember %d", len(ended)-1); e.Data.Failed || !strings.HasSuffix(e.Data.Text, want) {
+				t.Errorf("turn %d: %+v", len(ended)-1, e.Data)
+			}
+		case "message.delta", "tool.output":
+			pieces[e.Data.ID] += e.Data.Text
+			counts[e.Type]++
+		case "message.started", "tool.started", "file.changed":
+			counts[e.Type]++
+		case "message.completed", "tool.completed":
+			counts[e.Type]++
+			if whole[e.Data.ID] != "" {
+				t.Errorf("%s %s is there twice", e.Type, e.Data.ID)
+			}
+			whole[e.Data.ID] = e.Data.Text
+		}
+	}
+	for id, text := range whole {
+		if pieces[id] != text && text != "written" { // files are not written in pieces
+			t.Errorf("%s has the pieces %q of %q", id, pieces[id], text)
+		}
+	}
+	for typ, each := range map[string]int{"message.started": 2, "message.completed": 2, "tool.started": 3, "tool.completed": 3, "file.changed": 2} {
+		if counts[typ] != each*turns {
+			t.Errorf("%d events %s in %d turns", counts[typ], typ, turns)
+		}
+	}
+	for what, ids := range map[string][]string{"sent": sent, "ended": ended} {
+		if strings.Join(ids, " ") != strings.Join(queued, " ") || len(ids) != turns {
+			t.Errorf("queued %q\n%s %q", queued, what, ids)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (c *cli) modalCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "modal",
+		Short: "Run programs written for Modal on this machine",
+		Long: `A server that harvest up started with --modal-listen speaks Modal's protocol: programs that use Modal's SDKs for Go, JavaScript or Python
+create their sandboxes there, without being changed.`,
+		Example: `  harvest up --modal-listen 127.0.0.1:7783
+  eval "$(harvest modal env)"`,
+	}, c.modalEnv())
+}
+
+func (c *cli) modalEnv() *cobra.Command {
+	var expires timeFlag
+	var name string
+	cmd := &cobra.Command{
+		Use:   "env",
+		Short: "Make a key and print the three variables by which Modal's SDKs find this server",
+		Long: `Makes a key and prints MODAL_SERVER_URL, MODAL_TOKEN_ID and MODAL_TOKEN_SECRET as a shell takes them. The key is shown this once;
+harvest key rm ends it.`,
+		Example: `  eval "$(harvest modal env)"
+  harvest modal env --name ci --expires 720h`,
+		Args: count(0, 0, "no arguments"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			info, err := server.Server(ctx)
+			if err != nil {
+				return err
+			}
+			if info.ModalURL == "" {
+				err := errors.Newf(errors.Unsupported, "this server does not speak Modal's protocol")
+				return errors.Remedy(err, "end it with \"harvest down\" and start it with: harvest up --modal-listen 127.0.0.1:7783")
+			}
+			if name == "" {
+				name = "modal-" + time.Now().UTC().Format("20060102-150405.000")
+			}
+			made, err := server.CreateKey(ctx, api.KeyRequest{Name: name, ExpiresIn: expires.seconds()})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.out, "export MODAL_SERVER_URL=%s\nexport MODAL_TOKEN_ID=%s\nexport MODAL_TOKEN_SECRET=%s\n", info.ModalURL, made.ID, made.Secret)
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&name, "name", "", "name of the key (default one with the time)")
+	cmd.Flags().Var(&expires, "expires", "time after which it is no good any more, such as 720h (default never)")
+	return cmd
+}

@@ -1,0 +1,8 @@
+//go:build keeper
+
+package inner
+
+import _ "embed"
+
+//go:embed keeper.zst
+var packed []byte

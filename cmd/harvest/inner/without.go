@@ -1,0 +1,5 @@
+//go:build !keeper
+
+package inner
+
+var packed []byte

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"path/filepath"
+
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi"
+	"github.com/RelevanceAI/harvest/store"
+)
+
+// modalName is the name of what Modal's protocol needs in the data directory.
+const modalName = "modal"
+
+// openModal listens for programs written for Modal if the configuration says so, which concerns a server in the foreground only.
+func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) error {
+	if a.background || a.cfg.Modal.Listen == config.NoListen {
+		return nil
+	}
+	secret, err := store.SigningKey(a.cfg.Data)
+	if err != nil {
+		return err
+	}
+	if a.modalTCP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.Modal.Listen); err != nil {
+		return errors.Stage(listenError(err, a.cfg.Modal.Listen), "modal")
+	}
+	a.then("the listener of Modal's protocol", func(context.Context) error {
+		if err := a.modalTCP.Close(); !errors.Is(err, net.ErrClosed) { // by its server
+			return err
+		}
+		return nil
+	})
+	scheme := "http://"
+	host, port, err := net.SplitHostPort(a.modalTCP.Addr().String())
+	if err != nil {
+		return errors.Wrapf(err, "the address we listen on")
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		certs, err := serverTLS(a.cfg)
+		if err != nil {
+			return err
+		}
+		if certs != nil {
+			a.modalTCP, scheme = tls.NewListener(a.modalTCP, certs), "https://"
+			if len(a.cfg.Server.Names) > 0 {
+				host = a.cfg.Server.Names[0]
+			}
+		}
+	}
+	a.modalURL = scheme + net.JoinHostPort(host, port)
+	if a.cfg.Modal.URL != "" {
+		a.modalURL = a.cfg.Modal.URL
+	}
+	a.modal, err = modalapi.New(ctx, modalapi.Options{
+		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Secrets: a.secrets, Keys: a.ring,
+		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, URL: a.cfg.Modal.URL,
+	})
+	if err != nil {
+		return errors.Stage(err, "modal")
+	}
+	a.then("Modal's protocol", func(context.Context) error { return a.modal.Close() })
+	return nil
+}

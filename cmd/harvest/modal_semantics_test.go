@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	_ "embed"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	modal "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// What the suites of Modal's SDK do not look at: whether isolation, limits and tunnels are real.
+//
+// mission: 8.4 8.5 9.2 9.3
+func TestModalSemantics(t *testing.T) {
+	h := newModalHarvest(t)
+	for _, pair := range h.modal { // the SDK takes its server from the environment alone
+		name, value, _ := strings.Cut(pair, "=")
+		t.Setenv(name, value)
+	}
+	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none"))
+	client, err := modal.NewClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	app, err := client.Apps.FromName(t.Context(), "semantics", &modal.AppFromNameParams{CreateIfMissing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &modalClient{h, client, app}
+	t.Run("tunnels", m.tunnels)
+	t.Run("memory", m.memory)
+	t.Run("keys", m.keys)
+	t.Run("lives", m.lives)
+	t.Run("restart", m.restart)
+}
+
+type modalClient struct {
+	h   *modalHarvest
+	sdk *modal.Client
+	app *modal.App
+}
+
+func (m *modalClient) create(t *testing.T, image string, params *modal.SandboxCreateParams) *modal.Sandbox {
+	t.Helper()
+	sb, err := m.sdk.Sandboxes.Create(t.Context(), m.app, m.sdk.Images.FromRegistry(image, nil), params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := sb.Terminate(context.WithoutCancel(t.Context()), nil); err != nil {
+			t.Error(err)
+		}
+		_ = sb.Detach()
+	})
+	return sb
+}
+
+func (m *modalClient) run(t *testing.T, sb *modal.Sandbox, script string) (string, int) {
+	t.Helper()
+	p, err := sb.Exec(t.Context(), []string{"sh", "-c", script + " 2>&1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(p.Stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := p.Wait(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out), code
+}
+
+// Bytes go through tunnels, with TLS and without, and connect tokens open one port and no more.
+func (m *modalClient) tunnels(t *testing.T) {
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{
+		Command:          []string{"sh", "-c", "mkdir -p /www && echo hello >/www/index.html && httpd -p 8081 -h /www && exec httpd -f -p 8080 -h /www"},
+		UnencryptedPorts: []int{8081}, EncryptedPorts: []int{8080},
+	})
+	tunnels, err := sb.Tunnels(t.Context(), time.Minute, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, port, err := tunnels[8081].TCPSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		return fetched(t, http.DefaultClient, fmt.Sprintf("http://%s:%d/", host, port), "", http.StatusOK, "hello\n")
+	})
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	eventually(t, func() error { return fetched(t, insecure, tunnels[8080].URL()+"/", "", http.StatusOK, "hello\n") })
+	token, err := sb.CreateConnectToken(t.Context(), &modal.SandboxCreateConnectTokenParams{UserMetadata: "me"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		return fetched(t, http.DefaultClient, token.URL+"/", token.Token, http.StatusOK, "hello\n")
+	})
+	if err := fetched(t, http.DefaultClient, token.URL+"/", token.Token[:len(token.Token)-4]+"AAAA", http.StatusUnauthorized, ""); err != nil {
+		t.Errorf("with another token: %v", err)
+	}
+}
+
+func fetched(t *testing.T, c *http.Client, url, token string, code int, want string) error {
+	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != code || want != "" && string(body) != want {
+		return fmt.Errorf("%s %q %v", resp.Status, body, err)
+	}
+	return nil
+}
+
+// eventually tries until the test's time is over.
+func eventually(t *testing.T, try func() error) {
+	t.Helper()
+	err := try()
+	for i := 0; err != nil && i < 300; i++ {
+		time.Sleep(100 * time.Millisecond)
+		err = try()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func (m *modalClient) memory(t *testing.T) {
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{MemoryMiB: 64, MemoryLimitMiB: 96, Command: []string{"sh", "-c", "tail /dev/zero"}})
+	if code, err := sb.Wait(t.Context(), nil); err != nil || code != 137 {
+		t.Errorf("out of memory: ended with %d, %v", code, err)
+	}
+}
+
+// A directory that was sealed with a key is opened by that key alone, and an image is gone after its time.
+func (m *modalClient) keys(t *testing.T) {
+	sb := m.create(t, "alpine:3.21", nil)
+	m.run(t, sb, "mkdir -p /d && echo sealed >/d/f")
+	img, err := sb.SnapshotDirectory(t.Context(), "/d", &modal.SandboxSnapshotDirectoryParams{ExperimentalEncryptionKey: []byte("the first key, of 27 bytes.")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range [][]byte{nil, []byte("the other key, of 27 bytes.")} {
+		if err := sb.MountImage(t.Context(), "/m", img, &modal.SandboxMountImageParams{ExperimentalEncryptionKey: key}); err == nil {
+			t.Errorf("the key %q opens it", key)
+		}
+	}
+	if err := sb.MountImage(t.Context(), "/m", img, &modal.SandboxMountImageParams{ExperimentalEncryptionKey: []byte("the first key, of 27 bytes.")}); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := m.run(t, sb, "cat /m/f"); out != "sealed\n" {
+		t.Errorf("the mounted directory has %q", out)
+	}
+	short, err := sb.SnapshotFilesystem(t.Context(), &modal.SandboxSnapshotFilesystemParams{TTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if _, err := m.sdk.Images.FromID(t.Context(), short.ImageID, nil); !errors.As(err, &modal.NotFoundError{}) {
+			return fmt.Errorf("after its time to live: %v", err)
+		}
+		return nil
+	})
+}
+
+func (m *modalClient) lives(t *testing.T) {
+	life := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Timeout: 2 * time.Second})
+	idle := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{IdleTimeout: time.Second})
+	for name, sb := range map[string]*modal.Sandbox{"lifetime": life, "idle": idle} {
+		if code, err := sb.Wait(t.Context(), nil); err != nil || code != 124 {
+			t.Errorf("%s: ended with %d, %v", name, code, err)
+		}
+	}
+}
+
+// The server is killed while a command runs; the next one goes on where it was.
+func (m *modalClient) restart(t *testing.T) {
+	url := ""
+	for _, pair := range m.h.modal {
+		if value, ok := strings.CutPrefix(pair, "MODAL_SERVER_URL=http://"); ok {
+			url = value
+		}
+	}
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "echo before; while ! [ -e /go ]; do sleep 0.1; done; echo after; exit 3"}})
+	line := make([]byte, len("before\n"))
+	if _, err := io.ReadFull(sb.Stdout, line); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.h.up.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-m.h.ended
+	m.h.environ = append(m.h.environ, "HARVEST_MODAL_LISTEN="+url) // where its clients look for it
+	m.h.start()
+	again, err := m.sdk.Sandboxes.FromID(t.Context(), sb.SandboxID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Filesystem.WriteText(t.Context(), "", "/go", nil); err != nil {
+		t.Fatal(err)
+	}
+	if code, err := again.Wait(t.Context(), nil); err != nil || code != 3 {
+		t.Errorf("ended with %d, %v", code, err)
+	}
+	if out, err := io.ReadAll(again.Stdout); err != nil || string(out) != "before\nafter\n" {
+		t.Errorf("said %q, %v", out, err)
+	}
+}
+
+//go:embed testdata/modal/sdk.mjs
+var javaScript []byte
+
+// Modal's JavaScript SDK, as the registry has it: create, exec, stdin, files, snapshot.
+//
+// mission: 8.1
+func TestModalJavaScript(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("there is no %s here: apt-get install npm, which brings both", tool)
+		}
+	}
+	h := newModalHarvest(t)
+	dir := t.TempDir()
+	install := exec.CommandContext(t.Context(), "npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "modal@0.11.1")
+	install.Dir = dir
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Skipf("Modal's SDK for JavaScript cannot be installed, for which npm must reach a registry: %v\n%s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "sdk.mjs"), javaScript, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := exec.CommandContext(t.Context(), "node", "sdk.mjs")
+	run.Dir = dir
+	run.Env = append(os.Environ(), h.modal...)
+	out, err := run.CombinedOutput()
+	if err != nil || !strings.HasSuffix(string(out), "all is well\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/s3mount"
+	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/storage"
+)
+
+// openMounts opens what mounts S3 for sandboxes. openStorage comes first.
+func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
+	m, err := s3mount.Open(ctx, s3mount.Options{
+		Dir: filepath.Join(a.cfg.Data, "mounts"),
+		Locate: func(ctx context.Context, about s3mount.About) (s3sync.Location, error) {
+			return a.storage.Location(ctx, storage.Job{Sandbox: about.Sandbox, Account: about.Account,
+				Where: storage.Where{Bucket: about.Bucket, Prefix: about.Prefix, Secret: about.Secret}})
+		},
+		Tell: func(t s3mount.Told) { a.events.Post(ctx, mountDrafts(t)...) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.then("the mounts of S3", func(context.Context) error { m.Close(); return nil })
+	return mounter{m}, nil
+}
+
+// mounter does for sandboxes what the Manager of mounts does.
+type mounter struct{ *s3mount.Manager }
+
+// Mount implements sandbox.Mounter.
+func (m mounter) Mount(ctx context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
+	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret, ReadOnly: readOnly, Limit: limit})
+}
+
+// mountData is what the events of a mount carry: s3.file_failed, s3.lost, s3.left and s3.sent.
+type mountData struct {
+	SandboxID string           `json:"sandbox_id"`
+	Bucket    string           `json:"bucket"`
+	Prefix    string           `json:"prefix,omitempty"`
+	Path      string           `json:"path,omitempty"` // in the mount
+	Reason    string           `json:"reason,omitempty"`
+	Dir       string           `json:"directory,omitempty"` // of this machine, where what is not stored is kept
+	Unsent    []s3mount.Unsent `json:"unsent,omitempty"`    // the first hundred
+}
+
+// mountDrafts returns what happened to a mount, in the streams of the sandbox and of its account.
+func mountDrafts(t s3mount.Told) []event.Draft {
+	data := mountData{SandboxID: t.Sandbox, Bucket: t.Bucket, Prefix: t.Prefix, Path: t.Path, Reason: t.Reason, Dir: t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
+	kind := "s3." + string(t.What)
+	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account), Type: kind, Data: data}}
+}
+
+// mountsOfS3 says whether S3 can be mounted on this machine.
+func mountsOfS3() finding {
+	f := finding{Name: "mounts of S3", OK: true, Detail: "FUSE works"}
+	if err := s3mount.Check(); err != nil {
+		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
+		f.Fix = "fuse3"
+	}
+	return f
+}

@@ -1,0 +1,25 @@
+// Package own has the parts of Harvest that run inside sandboxes. The programs harvest and keeper both have them.
+package own
+
+import (
+	"context"
+	"io"
+
+	"github.com/RelevanceAI/harvest/agent/opencode"
+	"github.com/RelevanceAI/harvest/agent/opencode/bridge"
+	"github.com/RelevanceAI/harvest/agent/scripted"
+	"github.com/RelevanceAI/harvest/agent/scripted/program"
+	"github.com/RelevanceAI/harvest/model/tunnel"
+)
+
+// Program is a part of this binary. It returns an exit code.
+type Program func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int
+
+// Programs are all, by their names (engine.Command.Own).
+var Programs = map[string]Program{
+	scripted.Program: program.Main,
+	tunnel.Program:   tunnel.Main,
+	opencode.Program: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+		return bridge.Main(ctx, args, []string{"opencode", "serve"}, stdin, stdout, stderr)
+	},
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// The lists and what can be done with what is in them: what the command line sees afterwards is what the page said.
+// mission: F2, F4, F8, A12
+func TestPageLists(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := newHost(t, "gvisor", gvisorSetup(t))
+	h.up()
+	b := browser(t)
+	b.signedIn(h)
+	b.creates()
+	b.send("/say something to list")
+	b.sees(".message.agent", "something to list")
+	list := func(id string) {
+		t.Helper()
+		b.do(chromedp.Evaluate(`location.hash = '#/`+id+`'`, nil))
+		b.until(`document.querySelector('.list-view.` + id + `') && !document.querySelector('.list-view').textContent.includes('Loading…')`)
+	}
+	checked := func(name string) {
+		t.Helper()
+		b.accessible(name)
+		b.picture(name)
+	}
+
+	list("secrets")
+	b.fill("Secret", "anthropic")
+	b.fill("Variable", "OTHER_KEY")
+	b.fill("Value", "s3cr3t-value")
+	b.click(".secrets button", "Set")
+	b.sees(".secrets .chip", "OTHER_KEY")
+	checked("secrets")
+	if text := b.value(`document.documentElement.outerHTML`); strings.Contains(text, "s3cr3t-value") {
+		t.Error("the page has a secret's value")
+	}
+	if got := h.must("secret", "ls", "-o", "name"); got != "anthropic" {
+		t.Errorf("the secrets are %q", got)
+	}
+	b.click(".secrets button", "Delete")
+	b.click("dialog button", "Delete it")
+	b.sees(".secrets", "There is no secret.")
+
+	list("keys")
+	b.fill("New key", "deploy")
+	b.click(".keys button", "Make it")
+	b.sees(".keys .secret", "hv_")
+	key := b.value(`document.querySelector('.secret').textContent`)
+	checked("keys")
+	b.click(".keys button", "I have it")
+	b.do(chromedp.Reload())
+	b.sees(".keys td", "deploy")
+	if text := b.value(`document.documentElement.outerHTML`); strings.Contains(text, key) {
+		t.Error("the key is shown again")
+	}
+	b.do(chromedp.Evaluate(`document.querySelector('[aria-label="Revoke deploy"]').click()`, nil))
+	b.click("dialog button", "Revoke it")
+	b.until(`![...document.querySelectorAll('.keys td')].some((e) => e.textContent === 'deploy')`)
+	if got := h.must("key", "ls"); strings.Contains(got, "deploy") {
+		t.Errorf("the keys are %s", got)
+	}
+
+	list("volumes")
+	b.fill("New volume", "<img src=x onerror=window.pwned=1>")
+	b.click(".volumes button", "Create")
+	b.sees(".volumes .problem", "name")
+	b.fill("New volume", "models")
+	b.click(".volumes button", "Create")
+	b.sees(".volumes td", "models")
+	checked("volumes")
+	b.do(chromedp.Evaluate(`document.querySelector('[aria-label="Sync models"]').click()`, nil))
+	b.click("dialog button", "Go")
+	b.sees("dialog .problem", "")
+	b.click("dialog button", "Close")
+	b.do(chromedp.Evaluate(`document.querySelector('[aria-label="Delete models"]').click()`, nil))
+	b.click("dialog button", "Delete it")
+	b.until(`![...document.querySelectorAll('.volumes td')].some((e) => e.textContent === 'models')`)
+
+	list("schedules")
+	b.sees(".schedules td", "events-prune")
+	b.click(`.schedules [aria-label="Run now: events-prune"]`, "Run now")
+	b.sees(".schedules td", "succeeded")
+	checked("schedules")
+
+	list("images")
+	b.sees(".images td", "base")
+	b.fill("Register a repository", "https://example.org/a/b.git")
+	b.click(".images button", "Add")
+	b.sees(".images td", "a/b")
+	b.click(".images button", "Log")
+	b.sees(".images h3", "Builds of a/b")
+	checked("images")
+
+	list("sessions")
+	b.sees(".sessions td a", "something to list")
+	checked("sessions")
+	list("costs")
+	b.until(`document.querySelector('.costs canvas')`)
+	checked("costs")
+	list("audit")
+	b.sees(".audit code", "DELETE /v1/volumes/models")
+	checked("audit")
+	list("doctor")
+	b.sees(".findings .ok", "machine")
+	checked("doctor")
+
+	list("sandboxes")
+	b.click(".sandboxes button", "One hour more")
+	b.click(".sandboxes button", "Snapshot")
+	b.until(`![...document.querySelectorAll('.sandboxes button')].some((e) => e.disabled)`)
+	checked("sandboxes")
+	b.click(`.sandboxes button.danger`, "End")
+	b.click("dialog button", "End it")
+	b.sees(".sandboxes", "There is no sandbox.")
+	b.do(chromedp.Evaluate(`document.querySelector('.sandboxes input').click()`, nil))
+	b.sees(".sandboxes td", "terminated")
+	b.clean()
+	b.leavesNoImages()
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+)
+
+// mountHost is a server whose sandboxes mount buckets of the S3 of the tests.
+func mountHost(t *testing.T) (*host, *awayS3) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("run it as root: it mounts")
+	}
+	s3 := newAwayS3(t)
+	h := newHost(t, "gvisor", gvisorSetup(t))
+	h.env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.address)
+	h.env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	return h, s3
+}
+
+func (s *awayS3) put(path, content string) {
+	s.t.Helper()
+	path = filepath.Join(s.dir, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *awayS3) get(path string) string {
+	content, _ := os.ReadFile(filepath.Join(s.dir, path))
+	return string(content)
+}
+
+func (h *host) sandbox(ref string) (sb api.Sandbox) {
+	h.t.Helper()
+	if err := json.Unmarshal([]byte(h.must("sandbox", "get", ref, "-o", "json")), &sb); err != nil {
+		h.t.Fatal(err)
+	}
+	return sb
+}
+
+// A bucket is mounted in a gVisor sandbox: commands read, list, write, append, rename and remove, and it all is in the bucket.
+// mission: D5, 1.3, 1.5, 2.7
+func TestSandboxMount(t *testing.T) {
+	t.Parallel()
+	h, s3 := mountHost(t)
+	s3.put("data/a/b.txt", "one")
+	place := "s3://" + s3.bucket + "/data:/data:mount"
+	h.must("sandbox", "create", "--name", "one", "--s3", place)
+	in := func(script string) string {
+		t.Helper()
+		return h.must("sandbox", "exec", "one", "--", "sh", "-ec", script)
+	}
+	if got := in("cat /data/a/b.txt; ls /data/a"); got != "oneb.txt" {
+		t.Errorf("it sees %q", got)
+	}
+	in("printf two > /data/c.txt; mkdir /data/d; printf ' more' >> /data/c.txt; mv /data/c.txt /data/d/e.txt; ln -s e.txt /data/d/link; chmod 600 /data/d/e.txt")
+	if got := s3.get("data/d/e.txt"); got != "two more" {
+		t.Errorf("the bucket has %q", got)
+	}
+	if got := in("cat /data/d/link; stat -c ' %a' /data/d/e.txt; cp -r /data/d /data/copy; mv /data/copy /data/moved; ls /data/moved; rm -r /data/d; ls /data"); got != "two more 600\ne.txt\nlink\na\nmoved" {
+		t.Errorf("it sees %q", got)
+	}
+	if got := in("dd if=/dev/urandom of=/data/large bs=1M count=200 2>/dev/null; sha256sum < /data/large"); len(got) < 64 {
+		t.Errorf("a large file: %q", got)
+	}
+	in("for i in $(seq 200); do echo $i > /data/moved/$i; done")
+	if got := s3.get("data/moved/200"); got != "200\n" {
+		t.Errorf("the bucket has %q", got)
+	}
+	// A user without rights is refused, as anywhere.
+	if _, stderr, code := h.run("sandbox", "exec", "-u", "nobody", "one", "--", "cat", "/data/moved/e.txt"); code == 0 || !strings.Contains(stderr, "Permission denied") {
+		t.Errorf("somebody else reads it: %d %s", code, stderr)
+	}
+	// The credentials are nowhere in the sandbox, nor where others of the machine look.
+	if got := in("env; cat /proc/mounts /proc/self/mountinfo; ps axe || true; cat /proc/*/environ | tr '\\0' '\\n'"); strings.Contains(got, s3test.SecretKey) || strings.Contains(got, s3test.AccessKey) {
+		t.Error("the sandbox has the credentials")
+	}
+	for _, file := range []string{"cmdline", "environ"} {
+		all, _ := filepath.Glob("/proc/[0-9]*/" + file)
+		for _, one := range all {
+			if text, _ := os.ReadFile(one); strings.Contains(string(text), h.data+"/mounts") && strings.Contains(string(text), s3test.SecretKey) {
+				t.Errorf("%s has the secret key", one)
+			}
+		}
+	}
+	// The server dies, and the next one takes the mount over.
+	h.kill()
+	if got := in("cat /data/a/b.txt; printf after > /data/after.txt; sync"); got != "one" {
+		t.Errorf("after a restart it sees %q", got)
+	}
+	if got := s3.get("data/after.txt"); got != "after" {
+		t.Errorf("the bucket has %q", got)
+	}
+	if _, stderr, code := h.run("sandbox", "sync", "one"); code == 0 || !strings.Contains(stderr, "has S3 mounted") {
+		t.Errorf("sync: %d %s", code, stderr)
+	}
+	if got := h.must("sandbox", "get", "one"); !strings.Contains(got, "s3://"+s3.bucket+"/data at /data") {
+		t.Errorf("it is shown as %s", got)
+	}
+	h.must("sandbox", "rm", "one")
+	if left, _ := filepath.Glob(h.data + "/mounts/*"); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+	// Read-only.
+	out, stderr, code := h.run("run", "--s3", place+":ro", "--", "sh", "-c", "cat /data/after.txt; echo x > /data/x")
+	if code == 0 || out != "after" || !strings.Contains(stderr, "Read-only file system") || s3.get("data/x") != "" {
+		t.Errorf("read-only: %d, %q, %q", code, out, stderr)
+	}
+	if log := h.log(); strings.Contains(log, s3test.SecretKey) {
+		t.Error("the secret key is in the log")
+	}
+}
+
+// kill ends the server as a crash does.
+func (h *host) kill() {
+	h.t.Helper()
+	if err := syscall.Kill(h.server().PID, syscall.SIGKILL); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// What cannot be mounted is refused with a sentence that says why, and leaves nothing.
+func TestSandboxMountRefused(t *testing.T) {
+	t.Parallel()
+	h, s3 := mountHost(t)
+	for text, args := range map[string][]string{
+		"there is no bucket nowhere":      {"--s3", "s3://nowhere/x:/data:mount"},
+		"there is no secret \"other\"":    {"--s3", "s3://" + s3.bucket + ":/data:mount", "--s3-secret", "other"},
+		"neither filled first":            {"--s3", "s3://" + s3.bucket + ":/data:mount:init"},
+		"only as a mount":                 {"--s3", "s3://" + s3.bucket + ":/data:ro"},
+		"names no bucket to mount":        {"--s3", "s3:/data:mount"},
+		"overlap":                         {"--s3", "s3://" + s3.bucket + ":/data/x:mount", "-v", "v:/data"},
+		"which the sandbox needs":         {"--s3", "s3://" + s3.bucket + ":/etc:mount"},
+		"S3 does not know the access key": {"--s3", "s3://" + s3.bucket + ":/data:mount", "--s3-secret", "wrong"},
+		"cannot be a prefix":              {"--s3", "s3://" + s3.bucket + "/a/../b:/data:mount"},
+	} {
+		if strings.Contains(text, "access key") {
+			h.must("secret", "set", "wrong", "AWS_ACCESS_KEY_ID=AKIAWRONGWRONGWRONGW", "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey)
+		}
+		_, stderr, code := h.run(append([]string{"sandbox", "create"}, args...)...)
+		if code == 0 || !strings.Contains(stderr, text) {
+			t.Errorf("%q: %d, %s; want %q", args, code, stderr, text)
+		}
+	}
+	if left, _ := filepath.Glob(h.data + "/mounts/*"); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// S3 that does not answer hangs neither the rest of a sandbox nor its end; what could not be stored is kept, told of, and stored later.
+func TestSandboxMountAway(t *testing.T) {
+	t.Parallel()
+	h, s3 := mountHost(t)
+	place := "s3://" + s3.bucket + "/data:/data:mount"
+	h.must("sandbox", "create", "--name", "away", "--s3", place)
+	away := h.sandbox("away")
+	// A program that has begun to write goes on; others get an error.
+	h.must("sandbox", "exec", "--detach", "away", "--", "sh", "-c", "exec 3>/data/kept.txt; printf ke >&3; touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; printf pt >&3; touch /tmp/done; sleep 1000")
+	wait := "while [ ! -e /tmp/$0 ]; do sleep 0.1; done"
+	h.must("sandbox", "exec", "away", "--", "sh", "-c", wait, "begun")
+	s3.stop()
+	if got := h.must("sandbox", "exec", "away", "--", "sh", "-c", "cat /data/x >/dev/null 2>&1 || echo refused; echo fine > /tmp/f; cat /tmp/f; touch /tmp/go; "+wait, "done"); got != "refused\nfine" {
+		t.Errorf("while S3 is away: %q", got)
+	}
+	_, stderr, code := h.run("sandbox", "rm", "away")
+	if code != 0 {
+		t.Errorf("its end: %d %s", code, stderr)
+	}
+	if got := h.sandbox(away.ID); got.Status != "terminated" || got.S3 == nil || !strings.Contains(got.S3.SyncError, "mounts/"+away.ID) {
+		t.Errorf("it is %+v", got)
+	}
+	kept, _ := filepath.Glob(filepath.Join(h.data, "mounts", away.ID, "spool", "*"))
+	if len(kept) != 2 {
+		t.Errorf("kept: %s", kept)
+	}
+	s3.start()
+	h.must("down")
+	h.must("sandbox", "ls")
+	s3.wait("data/kept.txt", "kept")
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		left, _ := filepath.Glob(h.data + "/mounts/*")
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left behind: %s", left)
+		}
+	}
+}
+
+// A sandbox ends although programs in it wait for an S3 that takes everything and answers nothing.
+func TestSandboxMountSilent(t *testing.T) {
+	t.Parallel()
+	h, s3 := mountHost(t)
+	s3.put("data/f", "content")
+	h.must("sandbox", "create", "--name", "silent", "--s3", "s3://"+s3.bucket+"/data:/data:mount")
+	h.must("sandbox", "exec", "silent", "--", "ls", "/data")
+	s3.silence()
+	h.must("sandbox", "exec", "--detach", "silent", "--", "sh", "-c", "while :; do touch /tmp/reads; cat /data/f; done")
+	if got := h.must("sandbox", "exec", "silent", "--", "sh", "-c", "while [ ! -e /tmp/reads ]; do sleep 0.1; done; echo fine > /tmp/f; cat /tmp/f"); got != "fine" {
+		t.Errorf("meanwhile: %q", got)
+	}
+	h.must("sandbox", "rm", "silent")
+	if got := h.must("sandbox", "ls", "-o", "name"); got != "" {
+		t.Errorf("it is still there: %s", got)
+	}
+	if left, _ := filepath.Glob(h.data + "/mounts/*"); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// silence has nothing answered on the connections that there are, and new ones taken by nobody.
+func (s *awayS3) silence() {
+	s.stop()
+	l, err := net.Listen("tcp", s.address)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.keep(l)
+}
+
+// An ordinary user mounts too, with fusermount3.
+func TestSandboxMountRootless(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("fusermount3"); err != nil || os.Geteuid() != 0 {
+		t.Skip("run it as root, which becomes somebody else, and apt-get install fuse3")
+	}
+	s3 := newAwayS3(t)
+	s3.put("data/f", "content")
+	h := ordinary(t)
+	h.env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.address)
+	h.env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	if st, err := os.Stat("/dev/fuse"); err != nil || st.Mode().Perm()&0o006 != 0o006 {
+		_, stderr, code := h.run("run", "--s3", "s3://"+s3.bucket+"/data:/data:mount", "--", "true")
+		if code == 0 || !strings.Contains(stderr, "ordinary users may not use FUSE") || !strings.Contains(stderr, "chmod 666 /dev/fuse") {
+			t.Errorf("without the device: %d %s", code, stderr)
+		}
+		return
+	}
+	out := h.must("run", "--s3", "s3://"+s3.bucket+"/data:/data:mount", "--", "sh", "-ec", "cat /data/f; printf two > /data/g; chmod 600 /data/g; mv /data/g /data/h; stat -c ' %u %a' /data/h")
+	if out != "content 0 600" || s3.get("data/h") != "two" {
+		t.Errorf("it says %q, and the bucket has %q", out, s3.get("data/h"))
+	}
+}

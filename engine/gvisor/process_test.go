@@ -1,0 +1,50 @@
+package gvisor
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+)
+
+// said is a connection to a keeper that only says what it was given.
+type said struct {
+	net.Conn
+	io.Reader
+}
+
+func (s said) Read(b []byte) (int, error) { return s.Reader.Read(b) }
+func (s said) Close() error               { return nil }
+
+func frames(pairs ...string) []byte {
+	var all []byte
+	for i := 0; i < len(pairs); i += 2 {
+		var h [wire.HeaderSize]byte
+		wire.PutHeader(h[:], wire.Kind(pairs[i][0]), len(pairs[i+1]))
+		all = append(append(all, h[:]...), pairs[i+1]...)
+	}
+	return all
+}
+
+// FuzzDeliver has a keeper that was taken over say what it likes of a command: it ends, and no output comes that was not sent.
+func FuzzDeliver(f *testing.F) {
+	f.Add(frames("o", "out", "u", "err", "x", `{"Code":3}`))
+	f.Add(frames("t", "17", "o", "rest", "e", `{"Kind":"conflict","Message":"it has ended"}`))
+	f.Add(frames("t", "17 and more", "?", "", "x", "{"))
+	f.Add([]byte("o\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p := &process{s: &Sandbox{h: engine.Handle{ID: "box"}}, conn: wire.NewConn(said{Reader: bytes.NewReader(data)}), done: make(chan struct{})}
+		var out, problems strings.Builder
+		p.deliver(engine.Stdio{Stdout: &out, Stderr: &problems, Truncated: func(int64) {}})
+		if _, err := p.Wait(t.Context()); err == nil && !bytes.Contains(data, []byte("x")) {
+			t.Error("a command has ended of which nobody said so")
+		}
+		if out.Len()+problems.Len() > len(data) {
+			t.Errorf("%d bytes of output of %d", out.Len()+problems.Len(), len(data))
+		}
+	})
+}

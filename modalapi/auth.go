@@ -1,0 +1,185 @@
+package modalapi
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+const (
+	routerService = "/modal.task_command_router.TaskCommandRouter/"
+	tokenLife     = 20 * time.Minute
+	tokenLeeway   = time.Minute // clients ask for another token only when theirs is about to end
+)
+
+// claims are what a token says. Tokens for the router name the sandbox that they are good for.
+type claims struct {
+	Account string          `json:"acc"`
+	Role    account.Role    `json:"role"`
+	Scopes  []account.Scope `json:"scopes"`
+	Key     string          `json:"key"`
+	Box     string          `json:"box,omitempty"`
+	Expires int64           `json:"exp"`
+}
+
+type callerKey struct{}
+
+// caller is who calls, and how.
+type caller struct {
+	account.Principal
+	client string // x-modal-client-type
+	host   string // :authority
+	key    string // x-idempotency-key
+	box    string // that the token of a call to the router is for
+}
+
+func callerOf(ctx context.Context) caller {
+	c, _ := ctx.Value(callerKey{}).(caller)
+	return c
+}
+
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	ctx, err := s.admit(ctx, info.FullMethod)
+	if err != nil {
+		return nil, answer(ctx, info.FullMethod, err)
+	}
+	resp, err := caught(func() (any, error) { return handle(ctx, req) })
+	return resp, answer(ctx, info.FullMethod, err)
+}
+
+// caught makes an error of a panic: a fault in one call must not end the server.
+func caught[T any](call func() (T, error)) (out T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = errors.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return call()
+}
+
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	ctx, err := s.admit(stream.Context(), info.FullMethod)
+	if err != nil {
+		return answer(ctx, info.FullMethod, err)
+	}
+	_, err = caught(func() (struct{}, error) { return struct{}{}, handle(srv, &authed{stream, ctx}) })
+	return answer(ctx, info.FullMethod, err)
+}
+
+type authed struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (a *authed) Context() context.Context { return a.ctx }
+
+// admit finds out who calls.
+func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	get := func(name string) string { // some come twice
+		if values := md.Get(name); len(values) > 0 {
+			return values[0]
+		}
+		return ""
+	}
+	c := caller{client: get("x-modal-client-type"), host: get(":authority"), key: get("x-idempotency-key")}
+	var err error
+	if strings.HasPrefix(method, routerService) {
+		c.Principal, c.box, err = s.bearer(get("authorization"))
+	} else {
+		c.Principal, err = s.token(ctx, get("x-modal-token-id"), get("x-modal-token-secret"))
+	}
+	if err != nil {
+		return ctx, err
+	}
+	ctx = logf.With(ctx, "account", c.Account, "key_id", c.KeyID)
+	if err := c.May(scopeOf(method)); err != nil {
+		return ctx, err
+	}
+	return context.WithValue(ctx, callerKey{}, c), nil
+}
+
+// scopeOf returns what a key needs for a method: what looks only needs to read, commands need exec, all else writes.
+func scopeOf(method string) account.Scope {
+	name := method[strings.LastIndexByte(method, '/')+1:]
+	switch {
+	case strings.HasPrefix(name, "TaskExec"), strings.HasPrefix(name, "SandboxStdin"), strings.HasPrefix(name, "SandboxCreateConnectToken"):
+		return account.Exec
+	case strings.HasPrefix(name, "SandboxStdioRead"), strings.HasPrefix(name, "AuthTokenGet"), strings.HasPrefix(name, "ClientHello"):
+		return account.Read
+	}
+	for _, word := range []string{"Get", "List", "Wait", "Join", "Fetch", "Count", "Lookup"} {
+		if strings.Contains(name, word) && !strings.Contains(name, "Create") {
+			return account.Read
+		}
+	}
+	return account.Write
+}
+
+// token checks a token ID and its secret: the ID of a key of Harvest's and the key itself.
+func (s *Server) token(ctx context.Context, id, secret string) (account.Principal, error) {
+	if id == "" || secret == "" {
+		err := errors.Newf(errors.Unauthenticated, "there is no token")
+		return account.Principal{}, errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to what \"harvest modal env\" prints")
+	}
+	who, err := s.opts.Keys.Authenticate(ctx, account.APIKey, secret)
+	if err == nil && who.KeyID != id {
+		err = errors.Newf(errors.Unauthenticated, "the token's ID and its secret do not belong together")
+	}
+	if errors.KindOf(err) == errors.Unauthenticated {
+		err = errors.Remedy(errors.Newf(errors.Unauthenticated, "Token validation failed: %s", errors.Message(err)),
+			"Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to what \"harvest modal env\" prints")
+	}
+	return who, err
+}
+
+var jwtHeader = base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256","typ":"JWT"}`))
+
+// sign makes a token for c. box is the sandbox that it is for; "" for a token that is good for nothing but the answer to AuthTokenGet.
+func (s *Server) sign(c caller, box string) (string, error) {
+	expires := time.Now().Add(tokenLife)
+	if !c.Expires.IsZero() && c.Expires.Before(expires) {
+		expires = c.Expires
+	}
+	body, err := json.Marshal(claims{Account: c.Account, Role: c.Role, Scopes: c.Scopes, Key: c.KeyID, Box: box, Expires: expires.Unix()})
+	if err != nil {
+		return "", errors.Wrapf(err, "encode a token")
+	}
+	text := jwtHeader + "." + base64.RawURLEncoding.EncodeToString(body)
+	return text + "." + s.seal(text), nil
+}
+
+func (s *Server) seal(text string) string {
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// bearer checks the token of a call to the router.
+func (s *Server) bearer(header string) (account.Principal, string, error) {
+	bad := errors.Newf(errors.Unauthenticated, "the token for this sandbox is not valid, or has ended")
+	text, ok := strings.CutPrefix(header, "Bearer ")
+	i := strings.LastIndexByte(text, '.')
+	if !ok || i < 0 || !hmac.Equal([]byte(s.seal(text[:i])), []byte(text[i+1:])) {
+		return account.Principal{}, "", bad
+	}
+	_, payload, _ := strings.Cut(text[:i], ".")
+	body, err := base64.RawURLEncoding.DecodeString(payload)
+	var c claims
+	if err != nil || json.Unmarshal(body, &c) != nil || c.Box == "" || time.Since(time.Unix(c.Expires, 0)) > tokenLeeway {
+		return account.Principal{}, "", bad
+	}
+	return account.Principal{Account: c.Account, Role: c.Role, Scopes: c.Scopes, KeyID: c.Key, Kind: account.APIKey, Expires: time.Unix(c.Expires, 0)}, c.Box, nil
+}

@@ -1,0 +1,346 @@
+package modalapi
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// remembered is for how long output can be read after the end of a sandbox.
+const remembered = time.Hour
+
+// journalEnd ends the names of files that say what a later server has to know of a sandbox: lines of JSON.
+const journalEnd = ".journal"
+
+// note is a line of a journal.
+type note struct {
+	Def     []byte   `json:"def,omitempty"`     // the sandbox as its client defined it, without values of environments
+	Main    string   `json:"main,omitempty"`    // the process that is the sandbox's own command
+	Exec    string   `json:"exec,omitempty"`    // a command's ID, and its process
+	Process string   `json:"process,omitempty"` //
+	Box     string   `json:"box,omitempty"`     // of that command, if it is a sidecar's
+	Ended   *int32   `json:"ended,omitempty"`   // the exit code of the sandbox's own command
+	Stopped bool     `json:"stopped,omitempty"` // the client has ended it
+	Ready   int64    `json:"ready,omitempty"`   // when it was found ready, in ms
+	View    *view    `json:"view,omitempty"`    // a volume of its own
+	Ports   []hole   `json:"ports,omitempty"`   // that are reached from outside
+	Mount   *mounted `json:"mount,omitempty"`   // an image in it
+}
+
+// box is a sandbox of the Fleet with what Modal's has beside: a command of its own with whose end it ends, and commands by ID.
+type box struct {
+	s       *Server
+	id      string // of the Fleet
+	account string
+	def     *pb.Sandbox
+
+	mu      sync.Mutex
+	main    *command            // guarded by mu; nil for a sandbox without a command of its own
+	execs   map[string]*command // guarded by mu; by ID
+	journal *os.File            // guarded by mu
+	code    *int32              // guarded by mu; of main
+	stopped bool                // guarded by mu
+	ready   time.Time           // guarded by mu; zero if it was not found ready yet
+	views   []*view             // guarded by mu
+	mounts  map[string]string   // guarded by mounting; by path: where what an image hides waits
+	ports   []hole              // guarded by mu
+
+	mounting sync.Mutex // held while mounts changes
+
+	ended  chan struct{} // closed once result is set
+	result *pb.GenericResult
+}
+
+// boxes are the sandboxes that clients have asked for.
+type boxes struct {
+	s    *Server
+	load sync.Mutex // held while one is taken up
+
+	mu   sync.Mutex
+	byID map[string]*box // guarded by mu
+}
+
+// openBoxes forgets the journals of sandboxes that no record knows any more, and takes up those that run.
+func (s *Server) openBoxes() error {
+	bs := &boxes{s: s, byID: map[string]*box{}}
+	s.boxes = bs // before any of them is taken up
+	if err := os.MkdirAll(s.opts.Dir, 0o700); err != nil {
+		return errors.Wrapf(err, "make the directory of Modal's protocol")
+	}
+	entries, err := os.ReadDir(s.opts.Dir)
+	if err != nil {
+		return errors.Wrapf(err, "read the directory of Modal's protocol")
+	}
+	all, err := s.opts.Fleet.List(s.ctx, "", sandbox.Filter{All: true})
+	if err != nil {
+		return err
+	}
+	known := map[string]sandbox.Sandbox{}
+	for _, sb := range all {
+		known[sb.ID] = sb
+	}
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), journalEnd)
+		if !ok {
+			continue
+		}
+		sb, found := known[id]
+		switch {
+		case !found:
+			_ = os.Remove(bs.path(id)) // what cannot be removed is tried again
+		case !sb.Status.Ended():
+			s.tasks.Go(func() {
+				if _, err := bs.get(s.ctx, sb.Account, id); err != nil {
+					logf.Warnf(s.ctx, "take up %s: %v", id, err)
+				}
+			})
+		}
+	}
+	return nil
+}
+
+func (bs *boxes) path(id string) string { return filepath.Join(bs.s.opts.Dir, id+journalEnd) }
+
+// get returns the account's sandbox of that id. NotFound if there is none.
+func (bs *boxes) get(ctx context.Context, account, id string) (*box, error) {
+	if b := bs.find(account, id); b != nil {
+		return b, nil
+	}
+	bs.load.Lock()
+	defer bs.load.Unlock()
+	if b := bs.find(account, id); b != nil {
+		return b, nil
+	}
+	sb, err := bs.s.opts.Fleet.Get(ctx, account, id)
+	if errors.KindOf(err) == errors.NotFound {
+		return nil, missing("Sandbox", sandboxOf(id))
+	}
+	if err != nil {
+		return nil, err
+	}
+	b := bs.make(sb)
+	if err := b.replay(ctx, sb); err != nil {
+		return nil, err
+	}
+	bs.add(b)
+	return b, nil
+}
+
+func (bs *boxes) find(account, id string) *box {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if b := bs.byID[id]; b != nil && b.account == account {
+		return b
+	}
+	return nil
+}
+
+func (bs *boxes) make(sb sandbox.Sandbox) *box {
+	return &box{s: bs.s, id: sb.ID, account: sb.Account, def: &pb.Sandbox{}, execs: map[string]*command{}, mounts: map[string]string{}, ended: make(chan struct{})}
+}
+
+// add makes b known, and sees it to its end.
+func (bs *boxes) add(b *box) {
+	bs.mu.Lock()
+	bs.byID[b.id] = b
+	bs.mu.Unlock()
+	bs.s.tasks.Go(func() {
+		b.watch(bs.s.ctx)
+		bs.forget(b)
+	})
+}
+
+// forget drops b a while after its end.
+func (bs *boxes) forget(b *box) {
+	timer := time.NewTimer(remembered)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-bs.s.ctx.Done():
+	}
+	bs.mu.Lock()
+	delete(bs.byID, b.id)
+	bs.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.execs {
+		c.forget()
+	}
+	if b.main != nil {
+		b.main.forget()
+	}
+	if b.journal != nil {
+		_ = b.journal.Close() // it was written without a buffer
+		b.journal = nil
+	}
+}
+
+// write adds lines to the journal. That it fails is no reason to refuse what has been done: only a later server would have to know.
+func (b *box) write(ctx context.Context, notes ...note) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var err error
+	if b.journal == nil {
+		b.journal, err = os.OpenFile(b.s.boxes.path(b.id), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	}
+	for _, n := range notes {
+		if err != nil {
+			break
+		}
+		var line []byte
+		if line, err = json.Marshal(n); err == nil {
+			_, err = b.journal.Write(append(line, '\n'))
+		}
+	}
+	if err != nil {
+		logf.Errorf(ctx, "note what happens to %s: %v", b.id, err)
+	}
+}
+
+// watch brings the sandbox to an end with its own command, and makes its end known.
+func (b *box) watch(ctx context.Context) {
+	ctx = logf.With(ctx, "sandbox_id", b.id)
+	ended := make(chan sandbox.Sandbox, 1)
+	go func() {
+		defer close(ended)
+		if sb, err := b.s.opts.Fleet.Ended(ctx, b.account, b.id); err == nil {
+			ended <- sb
+		}
+	}()
+	if b.main != nil {
+		select {
+		case <-b.main.done:
+			b.outlive(ctx)
+		case sb, ok := <-ended:
+			if ok {
+				b.close(ctx, sb)
+			}
+			return
+		}
+	}
+	if sb, ok := <-ended; ok {
+		b.close(ctx, sb)
+	}
+}
+
+// outlive ends the sandbox whose own command has ended, unless it was the other way round.
+func (b *box) outlive(ctx context.Context) {
+	r := b.main.result
+	sb, err := b.s.opts.Fleet.Get(ctx, b.account, b.id)
+	if err != nil || b.main.fault != nil || sb.Status != sandbox.Running || r.OutOfMemory || r.Reason != "" && !r.TimedOut {
+		if err == nil && sb.Status == sandbox.Running && b.s.ctx.Err() == nil {
+			b.destroy(ctx)
+		}
+		return
+	}
+	code := int32(r.ReturnCode)
+	b.mu.Lock()
+	b.code = &code
+	b.mu.Unlock()
+	b.write(ctx, note{Ended: &code})
+	b.destroy(ctx)
+}
+
+func (b *box) destroy(ctx context.Context) {
+	if err := b.s.opts.Fleet.Destroy(ctx, b.account, b.id); err != nil && ctx.Err() == nil {
+		logf.Errorf(ctx, "end a sandbox whose command has ended: %v", err)
+	}
+}
+
+// close makes the end of the sandbox known, with all that comes with it.
+func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
+	b.mu.Lock()
+	commands := make([]*command, 0, len(b.execs)+1)
+	for _, c := range b.execs {
+		commands = append(commands, c)
+	}
+	if b.main != nil {
+		commands = append(commands, b.main)
+	}
+	views := b.views
+	b.mu.Unlock()
+	b.s.endSidecars(ctx, b)
+	b.s.tunnels.drop(b.id)
+	for _, v := range views {
+		if err := b.s.volumes.leave(ctx, b, v); err != nil {
+			logf.Errorf(ctx, "commit the volume %s: %v", v.Volume, err)
+		}
+	}
+	for _, c := range commands {
+		_ = c.await(ctx) // which follows at once
+	}
+	b.result = b.resultOf(sb)
+	close(b.ended)
+}
+
+// resultOf says how a sandbox ended.
+func (b *box) resultOf(sb sandbox.Sandbox) *pb.GenericResult {
+	b.mu.Lock()
+	code, stopped := b.code, b.stopped
+	b.mu.Unlock()
+	r := pb.GenericResult_builder{}
+	switch {
+	case sb.OutOfMemory:
+		r.Status, r.Exitcode = pb.GenericResult_GENERIC_STATUS_FAILURE, 137
+		r.Exception = "the sandbox ran out of memory: " + sb.Reason
+	case code != nil && *code == 0:
+		r.Status = pb.GenericResult_GENERIC_STATUS_SUCCESS
+	case code != nil:
+		r.Status, r.Exitcode = pb.GenericResult_GENERIC_STATUS_FAILURE, *code
+	case stopped:
+		r.Status, r.Exitcode = pb.GenericResult_GENERIC_STATUS_TERMINATED, 137
+	case sb.End == sandbox.EndLifetime:
+		r.Status, r.Exitcode, r.Exception = pb.GenericResult_GENERIC_STATUS_TIMEOUT, 124, sb.Reason
+	case sb.End == sandbox.EndIdle:
+		r.Status, r.Exitcode, r.Exception = pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT, 124, sb.Reason
+	case sb.Status == sandbox.Terminated:
+		r.Status, r.Exitcode = pb.GenericResult_GENERIC_STATUS_TERMINATED, 137
+	case sb.Started.IsZero():
+		r.Status, r.Exitcode, r.Exception = pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, 1, sb.Reason
+	default:
+		r.Status, r.Exitcode, r.Exception = pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, 1, sb.Reason
+	}
+	return r.Build()
+}
+
+// outcome returns how the sandbox ended, waiting for that until the time is over; nil if it goes on.
+func (b *box) outcome(ctx context.Context, wait time.Duration) *pb.GenericResult {
+	select {
+	case <-b.ended:
+		return b.result
+	default:
+	}
+	if wait <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-b.ended:
+		return b.result
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-b.s.ctx.Done():
+	}
+	return nil
+}
+
+// command returns the command of that ID. NotFound if there is none.
+func (b *box) command(id string) (*command, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.execs[id]; c != nil {
+		return c, nil
+	}
+	return nil, missing("Exec", id)
+}

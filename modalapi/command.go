@@ -1,0 +1,190 @@
+package modalapi
+
+import (
+	"context"
+	"io"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// command is something that runs in a sandbox, or did: a process, or an operation on files that looks like one to clients. Its output
+// can be read from any offset for as long as the command is remembered.
+type command struct {
+	out, err *spool // nil: nobody wants it
+	in       *stdin
+	exec     *sandbox.Execution // nil for what is no process
+
+	done   chan struct{} // closed once the following are set
+	result sandbox.Result
+	fault  error // why the result is not known
+}
+
+// order is a command to be.
+type order struct {
+	args     []string
+	env      map[string]string
+	dir      string
+	terminal *engine.Size
+	limit    time.Duration
+	stdout   bool
+	stderr   bool
+	joined   bool // stderr goes where stdout goes
+	detached bool // does not keep the sandbox from being idle
+}
+
+func (b *box) newCommand(o order) *command {
+	c := &command{in: newStdin(), done: make(chan struct{})}
+	if o.stdout {
+		c.out = newSpool(b.s.opts.Dir, b.s.opts.Output)
+	}
+	switch {
+	case o.joined:
+		c.err = c.out
+	case o.stderr:
+		c.err = newSpool(b.s.opts.Dir, b.s.opts.Output)
+	}
+	return c
+}
+
+// writerOf keeps a nil *spool from being a writer that is not nil.
+func writerOf(s *spool) io.Writer {
+	if s == nil {
+		return io.Discard
+	}
+	return s
+}
+
+// start starts a process in the sandbox of the Fleet that is ref.
+func (b *box) start(ctx context.Context, ref string, o order) (*command, error) {
+	c := b.newCommand(o)
+	exec, err := b.s.opts.Fleet.Exec(context.WithoutCancel(ctx), b.account, ref, sandbox.ExecRequest{
+		Args: o.args, Env: o.env, Workdir: o.dir, Terminal: o.terminal, Timeout: o.limit, Stdin: c.in,
+		Stdout: writerOf(c.out), Stderr: writerOf(c.err), Detach: o.detached,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.exec = exec
+	b.s.tasks.Go(func() { c.follow(b.s.ctx) })
+	return c, nil
+}
+
+// attach takes up a process that an earlier server has started.
+func (b *box) attach(ctx context.Context, ref, process string) (*command, error) {
+	c := b.newCommand(order{stdout: true, stderr: true})
+	exec, err := b.s.opts.Fleet.Attach(context.WithoutCancel(ctx), b.account, ref, process, engine.Stdio{Stdin: c.in, Stdout: c.out, Stderr: c.err})
+	if err != nil {
+		return nil, err
+	}
+	c.exec = exec
+	b.s.tasks.Go(func() { c.follow(b.s.ctx) })
+	return c, nil
+}
+
+// follow waits for the end of a process.
+func (c *command) follow(ctx context.Context) {
+	c.result, c.fault = c.exec.Wait(ctx)
+	if ctx.Err() != nil { // the command goes on, and its input must not end because this server does
+		c.finishOutput()
+		return
+	}
+	c.finish()
+}
+
+// finish makes the end known.
+func (c *command) finish() {
+	c.in.leave()
+	c.finishOutput()
+}
+
+func (c *command) finishOutput() {
+	for _, s := range []*spool{c.out, c.err} {
+		if s != nil {
+			s.end()
+		}
+	}
+	close(c.done)
+}
+
+func (c *command) forget() {
+	for _, s := range []*spool{c.out, c.err} {
+		if s != nil {
+			s.forget()
+		}
+	}
+}
+
+// ended reports whether the command has, without waiting.
+func (c *command) ended() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits for the end.
+func (c *command) await(ctx context.Context) error {
+	if c.ended() {
+		return nil
+	}
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// killed is the signal that ended a command, 0 if none did. What a time limit ended was killed.
+func killed(r sandbox.Result) int32 {
+	if r.TimedOut {
+		return 9
+	}
+	if r.Signal == "" {
+		return 0
+	}
+	sig, err := engine.ParseSignal(r.Signal)
+	if err != nil {
+		return 9
+	}
+	return int32(sig)
+}
+
+func waited(c *command) (*pb.TaskExecWaitResponse, error) {
+	if c.fault != nil {
+		return nil, errors.Explainf(c.fault, errors.NotFound, "how the command ended is not known")
+	}
+	if sig := killed(c.result); sig != 0 {
+		return pb.TaskExecWaitResponse_builder{Signal: &sig}.Build(), nil
+	}
+	code := int32(c.result.ReturnCode)
+	return pb.TaskExecWaitResponse_builder{Code: &code}.Build(), nil
+}
+
+// sizeOf is the terminal that a client asks for; nil for none.
+func sizeOf(p *pb.PTYInfo) *engine.Size {
+	if p == nil || !p.GetEnabled() && p.GetPtyType() == pb.PTYInfo_PTY_TYPE_UNSPECIFIED {
+		return nil
+	}
+	size := engine.Size{Rows: 24, Cols: 80}
+	if p.GetWinszRows() > 0 && p.GetWinszCols() > 0 {
+		size = engine.Size{Rows: int(p.GetWinszRows()), Cols: int(p.GetWinszCols())}
+	}
+	return &size
+}
+
+// terminalEnv is what programs on that terminal have to know.
+func terminalEnv(env map[string]string, p *pb.PTYInfo) {
+	for name, value := range map[string]string{"TERM": p.GetEnvTerm(), "COLORTERM": p.GetEnvColorterm(), "TERM_PROGRAM": p.GetEnvTermProgram()} {
+		if _, set := env[name]; !set && value != "" {
+			env[name] = value
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package modalapi
+
+import (
+	"context"
+	"crypto/hmac"
+	"encoding/base64"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+const (
+	connectPort   = 8080
+	connectQuery  = "_modal_connect_token"
+	connectCookie = "_modal_connect_token"
+	userData      = "X-Verified-User-Data"
+	longestData   = 512
+)
+
+// pass is what a connect token says.
+type pass struct {
+	Account string `json:"acc"`
+	Box     string `json:"connect"`
+	Port    int    `json:"port"`
+	Data    string `json:"data,omitempty"`
+	Expires int64  `json:"exp"`
+}
+
+// SandboxCreateConnectTokenV2 implements ModalClient: a token with which HTTP reaches one port of the sandbox until it ends.
+func (c *control) SandboxCreateConnectTokenV2(ctx context.Context, req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
+	b, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	port := connectPort
+	if req.HasPort() {
+		port = int(req.GetPort())
+	}
+	if port < 1 || port > 65535 || len(req.GetUserMetadata()) > longestData {
+		return nil, errors.Newf(errors.Invalid, "Invalid port %d, or user_metadata of more than %d characters", port, longestData)
+	}
+	body, err := json.Marshal(pass{Account: b.account, Box: b.id, Port: port, Data: req.GetUserMetadata(), Expires: sb.Expires.Unix()})
+	if err != nil {
+		return nil, errors.Wrapf(err, "encode a token")
+	}
+	text := jwtHeader + "." + base64.RawURLEncoding.EncodeToString(body)
+	address, err := c.s.connector(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxCreateConnectTokenResponse_builder{Url: "http://" + address, Token: text + "." + c.s.seal(text)}.Build(), nil
+}
+
+// SandboxCreateConnectToken implements ModalClient.
+func (c *control) SandboxCreateConnectToken(ctx context.Context, req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
+	return c.SandboxCreateConnectTokenV2(ctx, req)
+}
+
+// connector returns where HTTP with connect tokens is taken, and begins to take it there when it is first needed.
+func (s *Server) connector(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.connects != nil {
+		return s.connects.Addr().String(), nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", errors.Explainf(err, errors.Exhausted, "no port is free on this machine")
+	}
+	s.connects = l
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+identityKeys, s.keys)
+	mux.HandleFunc("/", s.connect)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return s.ctx }}
+	context.AfterFunc(s.ctx, func() { _ = server.Close() })
+	s.tasks.Go(func() {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			logf.Errorf(s.ctx, "serve connect tokens: %v", err)
+		}
+	})
+	return l.Addr().String(), nil
+}
+
+// passOf checks a connect token.
+func (s *Server) passOf(text string) (pass, bool) {
+	var p pass
+	i := strings.LastIndexByte(text, '.')
+	if i < 0 || !hmac.Equal([]byte(s.seal(text[:i])), []byte(text[i+1:])) {
+		return p, false
+	}
+	_, payload, _ := strings.Cut(text[:i], ".")
+	body, err := base64.RawURLEncoding.DecodeString(payload)
+	ok := err == nil && json.Unmarshal(body, &p) == nil && p.Box != "" && time.Now().Before(time.Unix(p.Expires, 0))
+	return p, ok
+}
+
+// connect passes a request on to the sandbox that its token is for. A token in the query becomes a cookie.
+func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	query := r.URL.Query()
+	if q := query.Get(connectQuery); q != "" {
+		token = q
+		query.Del(connectQuery)
+		r.URL.RawQuery = query.Encode()
+		http.SetCookie(w, &http.Cookie{Name: connectCookie, Value: q, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	} else if cookie, err := r.Cookie(connectCookie); err == nil && token == "" {
+		token = cookie.Value
+	}
+	p, ok := s.passOf(token)
+	if !ok {
+		http.Error(w, "the connect token is not valid, or has ended", http.StatusUnauthorized)
+		return
+	}
+	target := &url.URL{Scheme: "http", Host: "127.0.0.1:" + strconv.Itoa(p.Port)}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(pr *httputil.ProxyRequest) {
+			pr.SetURL(target)
+			pr.SetXForwarded()
+			pr.Out.Header.Del("Authorization")
+			pr.Out.Header.Del(userData)
+			if p.Data != "" {
+				pr.Out.Header.Set(userData, p.Data)
+			}
+		},
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return s.opts.Fleet.Dial(ctx, p.Account, p.Box, p.Port)
+		}},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, errors.Message(err), http.StatusBadGateway)
+		},
+	}
+	proxy.ServeHTTP(w, r)
+}

@@ -1,0 +1,224 @@
+package modalapi
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// naming is held while a name is looked for and given to a sandbox.
+type naming struct{ sync.Mutex }
+
+// plan is a sandbox to make.
+type plan struct {
+	app     string // ID
+	def     *pb.Sandbox
+	tags    []*pb.SandboxTag
+	sources []*pb.SecretSource
+	env     string // environment that the request names beside the app
+}
+
+// SandboxCreateV2 implements ModalClient.
+func (c *control) SandboxCreateV2(ctx context.Context, req *pb.SandboxCreateV2Request) (*pb.SandboxCreateV2Response, error) {
+	sources := req.GetSecretSources()
+	if m := req.GetEphemeralSecrets().GetContents(); len(m) > 0 {
+		sources = append(slices.Clone(sources), pb.SecretSource_builder{Env: pb.StringMap_builder{Contents: m}.Build()}.Build())
+	}
+	b, err := c.s.createBox(ctx, plan{app: req.GetAppId(), def: req.GetDefinition(), tags: req.GetTags(), sources: sources})
+	if err != nil {
+		return nil, err
+	}
+	jwt, err := c.s.sign(callerOf(ctx), b.id)
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxCreateV2Response_builder{
+		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b),
+		CommandRouterAccess: pb.CommandRouterAccess_builder{Jwt: jwt, Url: c.s.routerURL(ctx)}.Build(),
+		Metadata:            pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build(),
+	}.Build(), nil
+}
+
+// SandboxCreate implements ModalClient: the first generation's request is answered with a sandbox of the second, which clients tell by its ID.
+func (c *control) SandboxCreate(ctx context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
+	b, err := c.s.createBox(ctx, plan{app: req.GetAppId(), def: req.GetDefinition(), tags: req.GetTags(), env: req.GetEnvironmentName()})
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxCreateResponse_builder{SandboxId: sandboxOf(b.id), Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build()}.Build(), nil
+}
+
+// createBox makes a sandbox once for each idempotency key.
+func (s *Server) createBox(ctx context.Context, p plan) (*box, error) {
+	if p.def == nil {
+		return nil, errors.Newf(errors.Invalid, "the sandbox has no definition")
+	}
+	c := callerOf(ctx)
+	return once1(ctx, s, "create", func() (*box, error) {
+		// Attempts of a client share one creation, which must not end with the first of them.
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		defer context.AfterFunc(s.ctx, cancel)()
+		return s.makeBox(ctx, c.Account, p)
+	})
+}
+
+func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) {
+	env, name, err := appOf(p.app)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.apps.ensure(p.app, app{Account: acc, Env: env, Name: name}, false); err != nil {
+		return nil, missing("App", p.app)
+	}
+	req, err := request(p.def)
+	if err != nil {
+		return nil, err
+	}
+	if req.Tags, err = tagsOf(p.tags); err != nil {
+		return nil, err
+	}
+	maps.Copy(req.Tags, map[string]string{tagApp: name, tagEnv: env})
+	if title := p.def.GetName(); title != "" {
+		if err := checkName("Sandbox", title); err != nil {
+			return nil, err
+		}
+		s.naming.Lock()
+		defer s.naming.Unlock()
+		if err := s.free(ctx, acc, env, name, title, ""); err != nil {
+			return nil, err
+		}
+		req.Tags[tagName] = title
+	}
+	return s.open(ctx, acc, p, req)
+}
+
+// open makes the sandbox of a request that is complete but for its image, its environment and its volumes, and starts its command.
+func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Request) (*box, error) {
+	img, err := s.findImage(ctx, acc, p.def.GetImageId())
+	if err != nil {
+		return nil, err
+	}
+	req.Image = img.ID
+	var values map[string]string
+	if values, req.Secrets, err = s.environment(ctx, p.def.GetSecretIds(), p.sources, p.def.GetEnvironmentVariables().GetContents()); err != nil {
+		return nil, err
+	}
+	req.Env = values
+	if p.def.GetPtyInfo() != nil {
+		terminalEnv(req.Env, p.def.GetPtyInfo())
+	}
+	if p.def.GetIncludeOidcIdentityToken() {
+		address, err := s.connector(ctx)
+		if err != nil {
+			return nil, err
+		}
+		life := time.Duration(req.TimeoutSeconds) * time.Second
+		if req.Env[identityEnv], err = s.identity(acc, req.Tags[tagEnv], req.Tags[tagApp], address, life); err != nil {
+			return nil, err
+		}
+	}
+	views, err := s.volumes.enter(ctx, s, acc, p.def.GetVolumeMounts())
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range views {
+		req.Volumes = append(req.Volumes, v.mount())
+	}
+	sb, err := s.opts.Fleet.Create(ctx, acc, req)
+	if err != nil {
+		s.discardViews(ctx, acc, views)
+		return nil, err
+	}
+	b := s.boxes.make(sb)
+	b.def, b.views = p.def, views
+	if err := b.launch(ctx, img.Config.Entrypoint); err != nil {
+		b.destroyNow(ctx)
+		s.discardViews(ctx, acc, views)
+		return nil, err
+	}
+	s.boxes.add(b)
+	return b, nil
+}
+
+// launch starts the sandbox's own command, opens its ports, and notes all that for a later server.
+func (b *box) launch(ctx context.Context, entrypoint []string) error {
+	if option(b.def, "enable_docker") { // which keeps its files there
+		if err := b.s.opts.Fleet.Files(ctx, b.account, b.id, tarfs.Request{Op: tarfs.OpMkdir, Path: "/var/lib/docker", Parents: true}, discard{}); err != nil {
+			return err
+		}
+	}
+	def := proto.CloneOf(b.def)
+	def.SetEnvironmentVariables(nil)
+	encoded, err := proto.Marshal(def)
+	if err != nil {
+		return errors.Wrapf(err, "encode a sandbox")
+	}
+	notes := []note{{Def: encoded}}
+	for _, v := range b.views {
+		notes = append(notes, note{View: v})
+	}
+	if args := b.def.GetEntrypointArgs(); len(args) > 0 {
+		size := sizeOf(b.def.GetPtyInfo())
+		sb, err := b.s.opts.Fleet.Get(ctx, b.account, b.id)
+		if err != nil {
+			return err
+		}
+		if b.main, err = b.start(ctx, b.id, order{
+			args: append(slices.Clone(entrypoint), args...), terminal: size, stdout: true, stderr: true, detached: true, limit: limitOf(sb),
+		}); err != nil {
+			return err
+		}
+		notes = append(notes, note{Main: b.main.exec.ID()})
+	}
+	if err := b.s.tunnels.open(ctx, b); err != nil {
+		return err
+	}
+	if len(b.ports) > 0 {
+		notes = append(notes, note{Ports: b.ports})
+	}
+	b.write(ctx, notes...)
+	return nil
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// limitOf is a time limit for a command that has none: it ends with its sandbox.
+func limitOf(sb sandbox.Sandbox) time.Duration { return max(time.Second, time.Until(sb.Expires)) }
+
+// destroyNow ends a sandbox that never became one for the client.
+func (b *box) destroyNow(ctx context.Context) {
+	if err := b.s.opts.Fleet.Destroy(context.WithoutCancel(ctx), b.account, b.id); err != nil {
+		logf.Errorf(ctx, "end a sandbox that could not be started: %v", err)
+	}
+	if b.main != nil {
+		_ = b.main.await(ctx)
+		b.main.forget()
+	}
+}
+
+// free returns ALREADY_EXISTS if a sandbox of the app that has not ended has that name, except for one.
+func (s *Server) free(ctx context.Context, acc, env, app, title, except string) error {
+	found, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{})
+	if err != nil {
+		return err
+	}
+	for _, sb := range found {
+		if sb.ID != except && sb.Status != sandbox.Stopping && sb.Tags[tagName] == title && sb.Tags[tagApp] == app && sb.Tags[tagEnv] == env {
+			return withCode(errors.Newf(errors.Conflict, "Sandbox with name '%s' already exists in app '%s'", title, app), alreadyExists)
+		}
+	}
+	return nil
+}

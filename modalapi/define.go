@@ -1,0 +1,194 @@
+package modalapi
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// Tags of the Fleet's by which sandboxes are found again. Clients cannot set them.
+const (
+	ownTag     = "modal/"
+	tagApp     = ownTag + "app"
+	tagEnv     = ownTag + "environment"
+	tagName    = ownTag + "name"
+	tagSidecar = ownTag + "sidecar-of"
+)
+
+// Defaults of Modal.
+const (
+	defaultLife = 300   // seconds
+	longestLife = 86400 // seconds
+)
+
+// clouds and regions are what may be asked for, to no effect: there is one machine.
+var (
+	clouds  = []string{"", "auto", "aws", "gcp", "oci", "azure", "nebius", "coreweave", "crusoe"}
+	regions = pattern.New(`^(us|eu|ap|uk|ca|me|sa|af|mx|il|jp|in|au|br|asia|europe|northamerica|southamerica|australia|africa)(-[a-z0-9]+)*$`)
+	domains = pattern.New(`^(\*\.)?([a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+)
+
+// request makes of a definition what the Fleet shall create. Image, environment and volumes are added by who calls.
+func request(def *pb.Sandbox) (sandbox.Request, error) {
+	if err := possible(def); err != nil {
+		return sandbox.Request{}, err
+	}
+	life := def.GetTimeoutSecs()
+	if life == 0 {
+		life = defaultLife
+	}
+	if life > longestLife {
+		return sandbox.Request{}, errors.Newf(errors.Invalid, "Timeout must be at most %d seconds, got %d", longestLife, life)
+	}
+	if dir := def.GetWorkdir(); dir != "" && !strings.HasPrefix(dir, "/") {
+		return sandbox.Request{}, errors.Newf(errors.Invalid, "workdir must be an absolute path, got: %.200s", dir)
+	}
+	network, err := networkOf(def.GetNetworkAccess(), def.GetBlockNetwork())
+	if err != nil {
+		return sandbox.Request{}, err
+	}
+	req := sandbox.Request{
+		Workdir: def.GetWorkdir(), Network: network, TimeoutSeconds: float64(life), IdleTimeoutSeconds: float64(def.GetIdleTimeoutSecs()),
+		SnapshotOnEnd: option(def, "enable_exit_snapshot"), Disk: int64(def.GetResources().GetEphemeralDiskMb()) << 20,
+	}
+	for _, p := range def.GetOpenPorts().GetPorts() {
+		req.Ports = append(req.Ports, int(p.GetPort()))
+	}
+	limits(&req, def.GetResources())
+	return req, nil
+}
+
+// limits takes the limits that the client sets. What it only reserves is a limit here if it is more than one has anyhow.
+func limits(req *sandbox.Request, r *pb.Resources) {
+	if r.GetMilliCpuMax() > 0 {
+		req.CPU = float64(r.GetMilliCpuMax()) / 1000
+	}
+	if r.GetMemoryMbMax() > 0 {
+		req.Memory = int64(r.GetMemoryMbMax()) << 20
+	}
+	if req.CPU == 0 && r.GetMilliCpu() > 1000 {
+		req.CPU = float64(r.GetMilliCpu()) / 1000
+	}
+	if req.Memory == 0 && r.GetMemoryMb() > 2048 {
+		req.Memory = int64(r.GetMemoryMb()) << 20
+	}
+}
+
+// possible refuses what cannot be had here.
+func possible(def *pb.Sandbox) error {
+	unsupported := func(cond bool, what, remedy string) error {
+		if !cond {
+			return nil
+		}
+		return errors.Remedy(errors.Newf(errors.Unsupported, "%s", what), "%s", remedy)
+	}
+	gpu := def.GetResources().GetGpuConfig()
+	if gpu.GetGpuType() != "" || gpu.GetCount() > 0 {
+		return noGPU()
+	}
+	if !slices.Contains(clouds, def.GetCloudProviderStr()) {
+		return errors.Newf(errors.Invalid, "Invalid cloud provider: %.60s", def.GetCloudProviderStr())
+	}
+	for _, r := range def.GetSchedulerPlacement().GetRegions() {
+		if !regions().MatchString(r) {
+			return errors.Newf(errors.Invalid, "Invalid region: %.60s", r)
+		}
+	}
+	for _, cidr := range def.GetInboundCidrAllowlist() {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			return errors.Newf(errors.Invalid, "Invalid CIDR (inbound): %.60s", cidr)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(def.GetExperimentalOptionsV2())) {
+		if value := def.GetExperimentalOptionsV2()[name]; strings.HasPrefix(name, "enable_") && value != "true" && value != "false" {
+			return errors.Newf(errors.Invalid, "experimental option '%.60s' must be a bool, got '%.60s'", name, value)
+		}
+	}
+	return errors.Join(
+		unsupported(def.GetRuntime() == "vm", "there are no virtual machines here, sandboxes are gVisor's", "Leave runtime out, or say \"gvisor\""),
+		unsupported(len(def.GetCloudBucketMounts()) > 0 || len(def.GetS3Mounts()) > 0, "buckets cannot be mounted here", "Use a volume; Harvest's own API fills volumes from S3 and sends them there"),
+		unsupported(len(def.GetNfsMounts()) > 0, "there are no network file systems here", "Use a volume"),
+		unsupported(len(def.GetMountIds()) > 0, "files of the client cannot be mounted here", "Write them into the sandbox"),
+		unsupported(def.GetEnableSnapshot(), "the memory of sandboxes cannot be kept here", "Take a snapshot of the files"),
+		unsupported(def.GetI6PnEnabled(), "sandboxes do not reach one another here", "Leave i6pn out"),
+		unsupported(def.GetCustomDomain() != "", "tunnels have no domains of their own here", "Leave custom_domain out"),
+		unsupported(len(def.GetExperimentalOutboundPolicy().GetHeaderReplacements()) > 0, "headers of outbound requests are not replaced here", "Give the sandbox the secret"),
+		unsupported(def.GetIncludeX509Svid(), "sandboxes get no certificates here", "Leave it out"),
+	)
+}
+
+// option reports whether an experimental option is set.
+func option(def *pb.Sandbox, name string) bool {
+	//lint:ignore SA1019 clients before the change say it this way
+	return def.GetExperimentalOptions()[name] || def.GetExperimentalOptionsV2()[name] == "true"
+}
+
+// networkOf is the policy that a client asks for.
+func networkOf(access *pb.NetworkAccess, blocked bool) (sandbox.Network, error) {
+	switch access.GetNetworkAccessType() {
+	case pb.NetworkAccess_BLOCKED:
+		blocked = true
+	case pb.NetworkAccess_ALLOWLIST:
+		return allowlist(access)
+	case pb.NetworkAccess_OPEN, pb.NetworkAccess_UNSPECIFIED:
+	}
+	if blocked {
+		return sandbox.Network{Mode: "none"}, nil
+	}
+	return sandbox.Network{}, nil
+}
+
+func allowlist(access *pb.NetworkAccess) (sandbox.Network, error) {
+	n := sandbox.Network{Mode: "allow"}
+	for _, text := range access.GetAllowedCidrs() {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			family := "IPv4"
+			if strings.Contains(text, ":") {
+				family = "IPv6"
+			}
+			return n, errors.Newf(errors.Invalid, "Invalid CIDR (outbound %s): %.60s", family, text)
+		}
+		n.Allow = append(n.Allow, prefix.Masked().String())
+	}
+	for _, name := range access.GetAllowedDomains() {
+		if len(name) > 253 || !domains().MatchString(name) {
+			return n, errors.Newf(errors.Invalid, "Invalid domain (outbound): %.80s", name)
+		}
+		n.Allow = append(n.Allow, strings.ToLower(name))
+	}
+	if len(n.Allow) == 0 { // nothing at all
+		n.Mode = "none"
+	}
+	return n, nil
+}
+
+// tagsOf are the tags of a client, as the Fleet has them.
+func tagsOf(list []*pb.SandboxTag) (map[string]string, error) {
+	tags := map[string]string{}
+	for _, t := range list {
+		if strings.HasPrefix(t.GetTagName(), ownTag) {
+			return nil, errors.Newf(errors.Invalid, "Invalid tag name: '%.60s' is reserved", t.GetTagName())
+		}
+		tags[t.GetTagName()] = t.GetTagValue()
+	}
+	return tags, nil
+}
+
+// shownTags is the reverse of tagsOf.
+func shownTags(tags map[string]string) []*pb.SandboxTag {
+	var list []*pb.SandboxTag
+	for _, name := range slices.Sorted(maps.Keys(tags)) {
+		if !strings.HasPrefix(name, ownTag) {
+			list = append(list, pb.SandboxTag_builder{TagName: name, TagValue: tags[name]}.Build())
+		}
+	}
+	return list
+}

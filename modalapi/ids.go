@@ -1,0 +1,113 @@
+package modalapi
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// The identifiers of Modal are derived from Harvest's, so that both sides name one thing and none has to be remembered. SDKs tell
+// the two generations of sandboxes apart by the shape of the ID: all but "sb-" and 22 letters and digits is of the second one.
+const (
+	boxPrefix    = "sbx_"
+	sandboxID    = "sb-"
+	taskID       = "ta-"
+	taskEnd      = "V" // by which Python's SDK knows tasks of the second generation
+	containerID  = "ct-"
+	appID        = "ap-"
+	imageID      = "im-"
+	secretID     = "st-"
+	volumeID     = "vo-"
+	queueID      = "qu-"
+	envID        = "en-"
+	proxyID      = "pr-"
+	nameMark     = "n" // what follows is a name, and not random
+	looseMark    = "x"
+	ulidLength   = 26
+	mainSandbox  = "main"
+	mainEnvName  = "main"
+	longestField = 256
+)
+
+func missing(what, id string) error {
+	return errors.Newf(errors.NotFound, "%s '%.100s' not found", what, id)
+}
+
+func ulidOf(box string) string { return strings.ToUpper(strings.TrimPrefix(box, boxPrefix)) }
+
+func sandboxOf(box string) string { return sandboxID + ulidOf(box) }
+func taskOf(box string) string    { return taskID + ulidOf(box) + taskEnd }
+
+// boxOf is the reverse of the three: the id of a sandbox of the Fleet.
+func boxOf(id, prefix string) (string, error) {
+	rest, ok := strings.CutPrefix(id, prefix)
+	if prefix == taskID {
+		rest = strings.TrimSuffix(rest, taskEnd)
+	}
+	what := map[string]string{sandboxID: "Sandbox", taskID: "Task", containerID: "Container"}[prefix]
+	if _, err := ulid.ParseStrict(rest); !ok || err != nil || len(rest) != ulidLength {
+		return "", missing(what, id)
+	}
+	return boxPrefix + strings.ToLower(rest), nil
+}
+
+// named returns the ID of what has a name.
+func named(prefix, name string) string {
+	return prefix + nameMark + base64.RawURLEncoding.EncodeToString([]byte(name))
+}
+
+// nameOf is the reverse of named.
+func nameOf(id, prefix, what string) (string, error) {
+	rest, ok := strings.CutPrefix(id, prefix+nameMark)
+	name, err := base64.RawURLEncoding.DecodeString(rest)
+	if !ok || err != nil || len(name) == 0 || len(name) > longestField {
+		return "", missing(what, id)
+	}
+	return string(name), nil
+}
+
+// imageName is what the library calls the image that clients know by that ID.
+func imageName(id string) (string, error) {
+	rest, ok := strings.CutPrefix(id, imageID)
+	if !ok || len(rest) != 2*imageBytes {
+		return "", missing("Image", id)
+	}
+	if _, err := hex.DecodeString(rest); err != nil {
+		return "", missing("Image", id)
+	}
+	return imagePrefix + id, nil
+}
+
+const (
+	imagePrefix = "modal/"
+	imageBytes  = 12
+	endDigits   = 8 // the last of an image's ID: when it ends, in seconds since 1970 and in hex; 0 for never
+)
+
+// digestID makes an ID of what an image consists of, so that equal requests have equal answers.
+func digestID(prefix string, parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write([]byte(p))
+		h.Write([]byte{0})
+	}
+	return prefix + hex.EncodeToString(h.Sum(nil)[:imageBytes-endDigits/2]) + strings.Repeat("0", endDigits)
+}
+
+// plainImage is the ID of an image that no client has made.
+func plainImage(img string) string {
+	return imageID + strings.TrimPrefix(img, "img_") + strings.Repeat("0", endDigits)
+}
+
+// scoped is the name that something of an environment has in the account. What belongs to no environment, or to "main", has its own.
+func scoped(env, name string) string {
+	if env == "" || env == mainEnvName {
+		return name
+	}
+	return env + "." + name
+}

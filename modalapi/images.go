@@ -1,0 +1,349 @@
+package modalapi
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+)
+
+// builds are images that are being made, or could not be.
+type builds struct {
+	mu   sync.Mutex
+	byID map[string]*build // guarded by mu; by account and ID
+}
+
+// build is one of them.
+type build struct {
+	done chan struct{} // closed once img and err are set
+	img  image.Image
+	err  error
+
+	mu      sync.Mutex
+	log     []string      // guarded by mu
+	changed chan struct{} // guarded by mu; closed when log grows
+}
+
+// failed reports whether the build has ended without an image: who asks again gets another one.
+func (b *build) failed() bool {
+	select {
+	case <-b.done:
+		return b.err != nil
+	default:
+		return false
+	}
+}
+
+func (b *build) say(line string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.log = append(b.log, line)
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// images are the account's.
+func (s *Server) images(acc string) image.Builder { return image.Of(s.opts.Images, account.Owner(acc)) }
+
+// findImage returns the image that clients know by that ID. NotFound if there is none, or not any more.
+func (s *Server) findImage(ctx context.Context, acc, id string) (image.Image, error) {
+	name, err := imageName(id)
+	if err != nil {
+		return image.Image{}, err
+	}
+	if ended(id) {
+		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found: its time to live is over", id)
+	}
+	img, err := s.images(acc).Find(ctx, name)
+	if errors.KindOf(err) == errors.NotFound { // it may be one that no client of this protocol has made
+		img, err = s.images(acc).Find(ctx, "img_"+strings.TrimPrefix(id, imageID)[:2*imageBytes-endDigits])
+	}
+	if errors.KindOf(err) == errors.NotFound {
+		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found", id)
+	}
+	return img, err
+}
+
+// ImageGetOrCreate implements ModalClient.
+func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
+	p, err := c.s.recipe(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	acc := callerOf(ctx).Account
+	if !p.opts.Force {
+		if _, err := c.s.findImage(ctx, acc, p.id); err == nil {
+			return pb.ImageGetOrCreateResponse_builder{ImageId: p.id, Result: succeeded(), Metadata: metadataOf()}.Build(), nil
+		}
+	}
+	b := c.s.build(acc, p)
+	timer := time.NewTimer(buildPatience)
+	defer timer.Stop()
+	select {
+	case <-b.done:
+		if b.err != nil && again(b.err) {
+			return nil, b.err
+		}
+		return pb.ImageGetOrCreateResponse_builder{ImageId: p.id, Result: resultOfBuild(b), Metadata: metadataOf()}.Build(), nil
+	case <-timer.C: // the client asks for the rest
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return pb.ImageGetOrCreateResponse_builder{ImageId: p.id}.Build(), nil
+}
+
+// buildPatience is how long a request to build waits for the image itself.
+const buildPatience = 5 * time.Second
+
+func succeeded() *pb.GenericResult {
+	return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_SUCCESS}.Build()
+}
+
+func metadataOf() *pb.ImageMetadata {
+	version := builderVersion
+	return pb.ImageMetadata_builder{ImageBuilderVersion: &version}.Build()
+}
+
+// resultOfBuild says how a build ended.
+func resultOfBuild(b *build) *pb.GenericResult {
+	if b.err == nil {
+		return succeeded()
+	}
+	text := errors.Message(b.err)
+	if remedy := errors.RemedyOf(b.err); remedy != "" {
+		text += ". " + remedy
+	}
+	status := pb.GenericResult_GENERIC_STATUS_FAILURE
+	switch errors.KindOf(b.err) {
+	case errors.Timeout:
+		status = pb.GenericResult_GENERIC_STATUS_TIMEOUT
+	case errors.Canceled:
+		status = pb.GenericResult_GENERIC_STATUS_TERMINATED
+	}
+	return pb.GenericResult_builder{Status: status, Exception: text, Exitcode: 1}.Build()
+}
+
+// build makes an image in the background. Equal ones at the same time are one.
+func (s *Server) build(acc string, p recipe) *build {
+	bs, key := &s.builds, acc+" "+p.id
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if b := bs.byID[key]; b != nil && !b.failed() {
+		return b
+	}
+	if bs.byID == nil {
+		bs.byID = map[string]*build{}
+	}
+	b := &build{done: make(chan struct{}), changed: make(chan struct{})}
+	bs.byID[key] = b
+	s.tasks.Go(func() {
+		opts := p.opts
+		opts.Log = b.say
+		b.img, b.err = s.images(acc).Build(s.ctx, p.spec, opts)
+		close(b.done)
+		timer := time.NewTimer(replayed) // for those who join late
+		defer timer.Stop()
+		if b.err == nil || !again(b.err) {
+			select {
+			case <-timer.C:
+			case <-s.ctx.Done():
+			}
+		}
+		bs.mu.Lock()
+		if bs.byID[key] == b {
+			delete(bs.byID, key)
+		}
+		bs.mu.Unlock()
+	})
+	return b
+}
+
+// ImageJoinStreaming implements ModalClient.
+func (c *control) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, stream grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
+	ctx := stream.Context()
+	acc := callerOf(ctx).Account
+	c.s.builds.mu.Lock()
+	b := c.s.builds.byID[acc+" "+req.GetImageId()]
+	c.s.builds.mu.Unlock()
+	if b == nil {
+		if _, err := c.s.findImage(ctx, acc, req.GetImageId()); err != nil {
+			return err
+		}
+		return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: succeeded(), Eof: true, Metadata: metadataOf()}.Build())
+	}
+	seen, _ := strconv.Atoi(req.GetLastEntryId())
+	timer := time.NewTimer(time.Duration(min(max(float64(req.GetTimeout()), 1), 600) * float64(time.Second)))
+	defer timer.Stop()
+	for {
+		b.mu.Lock()
+		lines, changed := b.log[min(max(seen, 0), len(b.log)):], b.changed
+		b.mu.Unlock()
+		for _, line := range lines {
+			seen++
+			item := pb.TaskLogs_builder{Data: line + "\n", FileDescriptor: pb.FileDescriptor_FILE_DESCRIPTOR_STDOUT, Timestamp: seconds(time.Now())}.Build()
+			if err := stream.Send(pb.ImageJoinStreamingResponse_builder{TaskLogs: []*pb.TaskLogs{item}, EntryId: strconv.Itoa(seen)}.Build()); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-b.done:
+			return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: resultOfBuild(b), Eof: true, Metadata: metadataOf()}.Build())
+		case <-changed:
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// ImageFromId implements ModalClient.
+//
+//lint:ignore ST1003 the name is the protocol's
+func (c *control) ImageFromId(ctx context.Context, req *pb.ImageFromIdRequest) (*pb.ImageFromIdResponse, error) {
+	if err := c.knows(ctx, req.GetImageId()); err != nil {
+		return nil, err
+	}
+	return pb.ImageFromIdResponse_builder{ImageId: req.GetImageId(), Metadata: metadataOf()}.Build(), nil
+}
+
+// knows returns NotFound if there is no image of that ID, nor a directory that was kept as one.
+func (c *control) knows(ctx context.Context, id string) error {
+	acc := callerOf(ctx).Account
+	if kept, err := c.s.treePath(acc, id); err == nil && !ended(id) {
+		if _, err := os.Stat(kept); err == nil {
+			return nil
+		}
+	}
+	_, err := c.s.findImage(ctx, acc, id)
+	return err
+}
+
+// ImageDelete implements ModalClient.
+func (c *control) ImageDelete(ctx context.Context, req *pb.ImageDeleteRequest) (*emptypb.Empty, error) {
+	acc := callerOf(ctx).Account
+	if kept, err := c.s.treePath(acc, req.GetImageId()); err == nil && os.Remove(kept) == nil {
+		return &emptypb.Empty{}, nil
+	}
+	img, err := c.s.findImage(ctx, acc, req.GetImageId())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.s.images(acc).Delete(ctx, img.ID); err != nil {
+		return nil, err
+	}
+	c.s.builds.mu.Lock()
+	delete(c.s.builds.byID, acc+" "+req.GetImageId())
+	c.s.builds.mu.Unlock()
+	return &emptypb.Empty{}, c.s.apps.delete(acc, req.GetImageId())
+}
+
+// recipe is an image to build.
+type recipe struct {
+	id   string
+	spec image.Spec
+	opts image.BuildOptions
+}
+
+// recipe decides what a request asks for.
+func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (recipe, error) {
+	def, acc := req.GetImage(), callerOf(ctx).Account
+	switch {
+	case def == nil:
+		return recipe{}, errors.Newf(errors.Invalid, "there is no image to build")
+	case def.GetBuildFunction() != nil || req.GetBuildFunctionId() != "" || def.GetBuildFunctionDef() != "":
+		return recipe{}, errors.Remedy(errors.Newf(errors.Unsupported, "functions that build images are not served here"), "Use commands: dockerfile_commands, run_commands")
+	case def.GetGpuConfig().GetGpuType() != "" || def.GetGpuConfig().GetCount() > 0:
+		return recipe{}, noGPU()
+	}
+	p := recipe{opts: image.BuildOptions{Force: req.GetForceBuild(), Secrets: map[string][]byte{}}}
+	commands, err := s.bases(ctx, acc, def)
+	if err != nil {
+		return recipe{}, err
+	}
+	if err := s.dockerfile(&p, commands, def); err != nil {
+		return recipe{}, err
+	}
+	if len(def.GetSecretIds()) > 0 {
+		if err := s.buildSecrets(ctx, &p, def); err != nil {
+			return recipe{}, err
+		}
+	}
+	config := def.GetImageRegistryConfig()
+	if p.opts.Credentials, err = s.registryLogin(ctx, acc, config); err != nil {
+		return recipe{}, err
+	}
+	spec, err := json.Marshal(p.spec)
+	if err != nil {
+		return recipe{}, errors.Wrapf(err, "encode an image")
+	}
+	force := ""
+	if p.opts.Force { // each is another image
+		force = callerOf(ctx).key + time.Now().UTC().String()
+	}
+	for generation := 0; ; generation++ { // what was deleted is made again as another one
+		p.id = digestID(imageID, acc, string(spec), config.GetSecretId(), force, strconv.Itoa(generation))
+		if !s.apps.deleted(acc, p.id) {
+			break
+		}
+	}
+	p.opts.Names = []string{imagePrefix + p.id}
+	return p, nil
+}
+
+// bases returns the commands with the images of the library in place of the names that the request gives them.
+func (s *Server) bases(ctx context.Context, acc string, def *pb.Image) ([]string, error) {
+	names := map[string]string{}
+	for _, base := range def.GetBaseImages() {
+		img, err := s.findImage(ctx, acc, base.GetImageId())
+		if err != nil {
+			return nil, err
+		}
+		names[base.GetDockerTag()] = img.ID
+	}
+	commands := make([]string, len(def.GetDockerfileCommands()))
+	for i, line := range def.GetDockerfileCommands() {
+		commands[i] = line
+		words := strings.Fields(line)
+		if len(words) >= 2 && strings.EqualFold(words[0], "FROM") && names[words[1]] != "" {
+			words[1] = names[words[1]]
+			commands[i] = strings.Join(words, " ")
+		}
+	}
+	return commands, nil
+}
+
+// dockerfile makes a Spec of the commands: the image itself if there is nothing but FROM.
+func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
+	if len(commands) == 0 {
+		return errors.Remedy(errors.Newf(errors.Invalid, "the image has no commands"), "Begin with FROM and the name of an image")
+	}
+	if len(def.GetContextFiles()) > 0 || def.GetContextMountId() != "" {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "files of the client cannot be built into images here"), "Write them into a sandbox and take a snapshot of it")
+	}
+	first := strings.Fields(commands[0])
+	if len(first) == 2 && strings.EqualFold(first[0], "FROM") {
+		p.spec = image.Spec{Base: first[1], Commands: commands[1:]}
+		if len(def.GetBuildArgs()) > 0 {
+			p.spec.Args = def.GetBuildArgs()
+		}
+		return nil
+	}
+	p.spec = image.Spec{Dockerfile: strings.Join(commands, "\n") + "\n", Args: def.GetBuildArgs()}
+	return nil
+}
+
+func noGPU() error {
+	return errors.Remedy(errors.Newf(errors.Unsupported, "there are no GPUs here"), "Leave gpu out, or run on Modal what needs one")
+}

@@ -1,0 +1,37 @@
+package modalapi
+
+import "strings"
+
+// lacks says of groups of methods, by how their names begin, why they are not served. The first that fits counts.
+var lacks = []struct{ begins, sentence string }{
+	{"Function", "functions are not run here: Harvest serves sandboxes. Run the code in a sandbox, or on Modal"},
+	{"Class", "classes are not run here: Harvest serves sandboxes. Run the code in a sandbox, or on Modal"},
+	{"Map", "functions are not run here: Harvest serves sandboxes. Run the code in a sandbox, or on Modal"},
+	{"Attempt", "functions are not run here: Harvest serves sandboxes. Run the code in a sandbox, or on Modal"},
+	{"SandboxSnapshot", "the memory of sandboxes cannot be kept here. Take a snapshot of the files: snapshot_filesystem"},
+	{"SandboxRestore", "the memory of sandboxes cannot be kept here. Create a sandbox from a snapshot of files"},
+	{"TaskSnapshotMemory", "the memory of sandboxes cannot be kept here. Take a snapshot of the files: snapshot_filesystem"},
+	{"TaskSetOutboundPolicy", "headers of outbound requests are not replaced here. Give the sandbox the secret"},
+	{"Mount", "files of the client cannot be mounted here. Write them into the sandbox with its filesystem API"},
+	{"Blob", "there are no blobs here. Write files into the sandbox with its filesystem API"},
+	{"VolumePut", "files are put into volumes by sandboxes that mount them, or with: harvest volume cp"},
+	{"VolumeGetFile", "files are read from volumes by sandboxes that mount them, or with: harvest volume cp"},
+	{"Volume", "this is done to volumes by sandboxes that mount them, or with: harvest volume"},
+	{"SharedVolume", "there are no network file systems here. Use a volume"},
+	{"Dict", "there are no dictionaries here. Use a queue, or files in a volume"},
+	{"App", "apps only group sandboxes here: nothing is deployed, run or stopped"},
+	{"Environment", "environments are parts of names here: they are neither made nor deleted"},
+	{"Workspace", "there are no workspaces here; accounts are made with: harvest key create --account"},
+	{"Proxy", "there are no proxies here beside this machine's own address"},
+}
+
+// lacking is what a client is told that calls what is not there.
+func lacking(method string) string {
+	name := method[strings.LastIndexByte(method, '/')+1:]
+	for _, l := range lacks {
+		if strings.HasPrefix(name, l.begins) {
+			return name + ": " + l.sentence
+		}
+	}
+	return name + ": Harvest does not serve this part of Modal. See docs/modal.md for what it does"
+}

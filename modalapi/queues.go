@@ -1,0 +1,275 @@
+package modalapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Bounds of queues, which are Modal's but for the last: they are in memory.
+const (
+	mostValues     = 5000    // of one partition
+	largestValue   = 1 << 20 // bytes
+	mostPartitions = 100000  // of one queue
+	mostQueued     = 256 << 20
+)
+
+// queues hold values that programs pass to one another, which nobody here looks into. They are in memory, and end with the server.
+type queues struct {
+	mu    sync.Mutex
+	byID  map[string]*queue // guarded by mu; by account and ID
+	bytes int64             // guarded by mu; of all values
+}
+
+type queue struct {
+	partitions map[string][]queued1 // all guarded by queues.mu
+	next       uint64
+	heard      time.Time
+	loose      bool
+	changed    chan struct{}
+}
+
+type queued1 struct {
+	id    uint64
+	value []byte
+}
+
+// find returns the caller's queue of that ID. q.mu is held.
+func (q *queues) find(ctx context.Context, id string) (*queue, error) {
+	found := q.byID[callerOf(ctx).Account+" "+id]
+	if found == nil {
+		return nil, missing("Queue", id)
+	}
+	return found, nil
+}
+
+// QueueGetOrCreate implements ModalClient.
+func (c *control) QueueGetOrCreate(ctx context.Context, req *pb.QueueGetOrCreateRequest) (*pb.QueueGetOrCreateResponse, error) {
+	q := &c.s.queues
+	loose := req.GetObjectCreationType() == pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL
+	id := queueID + looseMark + rand.Text()
+	if !loose {
+		if err := errors.Join(checkName("Queue", req.GetDeploymentName()), checkEnv(req.GetEnvironmentName())); err != nil {
+			return nil, err
+		}
+		id = named(queueID, scoped(req.GetEnvironmentName(), req.GetDeploymentName()))
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, old := range q.byID {
+		if old.loose && time.Since(old.heard) > ephemeral {
+			q.drop(key)
+		}
+	}
+	key := callerOf(ctx).Account + " " + id
+	switch {
+	case q.byID[key] != nil:
+	case !creates(req.GetObjectCreationType()):
+		return nil, errors.Newf(errors.NotFound, "Queue '%s' not found", req.GetDeploymentName())
+	default:
+		if q.byID == nil {
+			q.byID = map[string]*queue{}
+		}
+		q.byID[key] = &queue{partitions: map[string][]queued1{}, heard: time.Now(), loose: loose, changed: make(chan struct{})}
+	}
+	return pb.QueueGetOrCreateResponse_builder{QueueId: id, Metadata: pb.QueueMetadata_builder{Name: req.GetDeploymentName()}.Build()}.Build(), nil
+}
+
+// drop forgets a queue. q.mu is held.
+func (q *queues) drop(key string) {
+	if old := q.byID[key]; old != nil {
+		for _, values := range old.partitions {
+			q.count(values, -1)
+		}
+		close(old.changed)
+		delete(q.byID, key)
+	}
+}
+
+func (q *queues) count(values []queued1, sign int64) {
+	for _, v := range values {
+		q.bytes += sign * int64(len(v.value))
+	}
+}
+
+// QueueDelete implements ModalClient.
+func (c *control) QueueDelete(ctx context.Context, req *pb.QueueDeleteRequest) (*emptypb.Empty, error) {
+	q := &c.s.queues
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, err := q.find(ctx, req.GetQueueId()); err != nil {
+		return nil, err
+	}
+	q.drop(callerOf(ctx).Account + " " + req.GetQueueId())
+	return &emptypb.Empty{}, nil
+}
+
+// QueueHeartbeat implements ModalClient.
+func (c *control) QueueHeartbeat(ctx context.Context, req *pb.QueueHeartbeatRequest) (*emptypb.Empty, error) {
+	q := &c.s.queues
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	found, err := q.find(ctx, req.GetQueueId())
+	if err == nil {
+		found.heard = time.Now()
+	}
+	return &emptypb.Empty{}, err
+}
+
+// QueueClear implements ModalClient.
+func (c *control) QueueClear(ctx context.Context, req *pb.QueueClearRequest) (*emptypb.Empty, error) {
+	q := &c.s.queues
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	found, err := q.find(ctx, req.GetQueueId())
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range found.partitions {
+		if req.GetAllPartitions() || name == string(req.GetPartitionKey()) {
+			q.count(values, -1)
+			delete(found.partitions, name)
+		}
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// QueuePut implements ModalClient. RESOURCE_EXHAUSTED when there is no room, which clients wait for.
+func (c *control) QueuePut(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Empty, error) {
+	return once1(ctx, c.s, "put "+req.GetQueueId(), func() (*emptypb.Empty, error) { return c.s.queues.put(ctx, req) })
+}
+
+func (q *queues) put(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Empty, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	found, err := q.find(ctx, req.GetQueueId())
+	if err != nil {
+		return nil, err
+	}
+	name := string(req.GetPartitionKey())
+	values := found.partitions[name]
+	size := int64(0)
+	for _, v := range req.GetValues() {
+		if len(v) > largestValue {
+			return nil, errors.Newf(errors.Invalid, "a value has %d bytes, a queue takes up to %d", len(v), largestValue)
+		}
+		size += int64(len(v))
+	}
+	_, known := found.partitions[name]
+	if len(values)+len(req.GetValues()) > mostValues || q.bytes+size > mostQueued || !known && len(found.partitions) >= mostPartitions {
+		return nil, errors.Newf(errors.Exhausted, "the queue is full")
+	}
+	for _, v := range req.GetValues() {
+		found.next++
+		values = append(values, queued1{found.next, bytes.Clone(v)})
+	}
+	q.bytes += size
+	found.partitions[name] = values
+	close(found.changed)
+	found.changed = make(chan struct{})
+	return &emptypb.Empty{}, nil
+}
+
+// QueueGet implements ModalClient. Nothing at all is an empty answer.
+func (c *control) QueueGet(ctx context.Context, req *pb.QueueGetRequest) (*pb.QueueGetResponse, error) {
+	q := &c.s.queues
+	timer := time.NewTimer(wait(req.GetTimeout()))
+	defer timer.Stop()
+	for {
+		q.mu.Lock()
+		found, err := q.find(ctx, req.GetQueueId())
+		if err != nil {
+			q.mu.Unlock()
+			return nil, err
+		}
+		name, changed := string(req.GetPartitionKey()), found.changed
+		values := found.partitions[name]
+		n := min(len(values), max(1, int(req.GetNValues())))
+		if n > 0 {
+			taken := values[:n]
+			q.count(taken, -1)
+			if found.partitions[name] = values[n:]; len(values) == n {
+				delete(found.partitions, name)
+			}
+			q.mu.Unlock()
+			var out [][]byte
+			for _, v := range taken {
+				out = append(out, v.value)
+			}
+			return pb.QueueGetResponse_builder{Values: out}.Build(), nil
+		}
+		q.mu.Unlock()
+		select {
+		case <-changed:
+		case <-timer.C:
+			return &pb.QueueGetResponse{}, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-c.s.ctx.Done():
+			return &pb.QueueGetResponse{}, nil
+		}
+	}
+}
+
+// QueueLen implements ModalClient.
+func (c *control) QueueLen(ctx context.Context, req *pb.QueueLenRequest) (*pb.QueueLenResponse, error) {
+	q := &c.s.queues
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	found, err := q.find(ctx, req.GetQueueId())
+	if err != nil {
+		return nil, err
+	}
+	n := 0
+	for name, values := range found.partitions {
+		if req.GetTotal() || name == string(req.GetPartitionKey()) {
+			n += len(values)
+		}
+	}
+	return pb.QueueLenResponse_builder{Len: int32(n)}.Build(), nil
+}
+
+// QueueNextItems implements ModalClient: values behind the last one that was seen, which stay where they are.
+func (c *control) QueueNextItems(ctx context.Context, req *pb.QueueNextItemsRequest) (*pb.QueueNextItemsResponse, error) {
+	q := &c.s.queues
+	last, _ := strconv.ParseUint(strings.TrimSpace(req.GetLastEntryId()), 10, 64)
+	timer := time.NewTimer(wait(req.GetItemPollTimeout()))
+	defer timer.Stop()
+	for {
+		q.mu.Lock()
+		found, err := q.find(ctx, req.GetQueueId())
+		if err != nil {
+			q.mu.Unlock()
+			return nil, err
+		}
+		changed := found.changed
+		var items []*pb.QueueItem
+		for _, v := range found.partitions[string(req.GetPartitionKey())] {
+			if v.id > last {
+				items = append(items, pb.QueueItem_builder{Value: v.value, EntryId: strconv.FormatUint(v.id, 10)}.Build())
+			}
+		}
+		q.mu.Unlock()
+		if len(items) > 0 {
+			return pb.QueueNextItemsResponse_builder{Items: items}.Build(), nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return &pb.QueueNextItemsResponse{}, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-c.s.ctx.Done():
+			return &pb.QueueNextItemsResponse{}, nil
+		}
+	}
+}

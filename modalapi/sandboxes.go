@@ -1,0 +1,286 @@
+package modalapi
+
+import (
+	"context"
+	"net"
+	"strings"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// python is the client type whose SDK takes "https" on the loopback interface for TLS. The others take it for none.
+const python = "1"
+
+// routerURL is where a client finds the router.
+func (s *Server) routerURL(ctx context.Context) string {
+	if s.opts.URL != "" {
+		return s.opts.URL
+	}
+	c := callerOf(ctx)
+	host := c.host
+	if host == "" {
+		s.mu.Lock()
+		host = s.addr.String()
+		s.mu.Unlock()
+	}
+	name, _, err := net.SplitHostPort(host)
+	ip := net.ParseIP(name)
+	if c.client == python && err == nil && (name == "localhost" || ip != nil && ip.IsLoopback()) {
+		return "http://" + host
+	}
+	return "https://" + host
+}
+
+// box returns the caller's sandbox of that ID.
+func (s *Server) box(ctx context.Context, id string) (*box, error) {
+	ref, err := boxOf(id, sandboxID)
+	if err != nil {
+		return nil, err
+	}
+	return s.boxes.get(ctx, callerOf(ctx).Account, ref)
+}
+
+// sandbox returns the caller's sandbox of that ID, and its record.
+func (s *Server) sandbox(ctx context.Context, id string) (*box, sandbox.Sandbox, error) {
+	b, err := s.box(ctx, id)
+	if err != nil {
+		return nil, sandbox.Sandbox{}, err
+	}
+	sb, err := s.opts.Fleet.Get(ctx, b.account, b.id)
+	return b, sb, err
+}
+
+func wait(timeout float32) time.Duration {
+	return time.Duration(min(max(float64(timeout), 0), 600) * float64(time.Second))
+}
+
+// SandboxWaitV2 implements ModalClient.
+func (c *control) SandboxWaitV2(ctx context.Context, req *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
+	b, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	result := b.outcome(ctx, wait(req.GetTimeout()))
+	return pb.SandboxWaitResponse_builder{Result: result, Metadata: pb.SandboxHandleMetadata_builder{Result: result, AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build()}.Build(), nil
+}
+
+// SandboxWait implements ModalClient.
+func (c *control) SandboxWait(ctx context.Context, req *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
+	return c.SandboxWaitV2(ctx, req)
+}
+
+// SandboxTerminateV2 implements ModalClient.
+func (c *control) SandboxTerminateV2(ctx context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+	b, err := c.s.box(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if result := b.outcome(ctx, 0); result != nil {
+		return pb.SandboxTerminateResponse_builder{ExistingResult: result}.Build(), nil
+	}
+	return &pb.SandboxTerminateResponse{}, b.terminate(ctx)
+}
+
+// SandboxTerminate implements ModalClient.
+func (c *control) SandboxTerminate(ctx context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+	return c.SandboxTerminateV2(ctx, req)
+}
+
+// SandboxGetTaskIdV2 implements ModalClient.
+//
+//lint:ignore ST1003 the name is the protocol's
+func (c *control) SandboxGetTaskIdV2(ctx context.Context, req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+	b, err := c.s.box(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	id := taskOf(b.id)
+	return pb.SandboxGetTaskIdResponse_builder{TaskId: &id, TaskResult: b.outcome(ctx, 0)}.Build(), nil
+}
+
+// SandboxGetTaskId implements ModalClient.
+//
+//lint:ignore ST1003 the name is the protocol's
+func (c *control) SandboxGetTaskId(ctx context.Context, req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+	return c.SandboxGetTaskIdV2(ctx, req)
+}
+
+// SandboxGetCommandRouterAccess implements ModalClient.
+func (c *control) SandboxGetCommandRouterAccess(ctx context.Context, req *pb.SandboxGetCommandRouterAccessRequest) (*pb.SandboxGetCommandRouterAccessResponse, error) {
+	id, prefix := req.GetSandboxId(), sandboxID
+	if req.GetTaskId() != "" {
+		id, prefix = req.GetTaskId(), taskID
+	}
+	jwt, err := c.access(ctx, id, prefix)
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxGetCommandRouterAccessResponse_builder{Jwt: jwt, Url: c.s.routerURL(ctx)}.Build(), nil
+}
+
+// TaskGetCommandRouterAccess implements ModalClient.
+func (c *control) TaskGetCommandRouterAccess(ctx context.Context, req *pb.TaskGetCommandRouterAccessRequest) (*pb.TaskGetCommandRouterAccessResponse, error) {
+	jwt, err := c.access(ctx, req.GetTaskId(), taskID)
+	if err != nil {
+		return nil, err
+	}
+	return pb.TaskGetCommandRouterAccessResponse_builder{Jwt: jwt, Url: c.s.routerURL(ctx)}.Build(), nil
+}
+
+func (c *control) access(ctx context.Context, id, prefix string) (string, error) {
+	ref, err := boxOf(id, prefix)
+	if err != nil {
+		return "", err
+	}
+	b, err := c.s.boxes.get(ctx, callerOf(ctx).Account, ref)
+	if err != nil {
+		return "", err
+	}
+	return c.s.sign(callerOf(ctx), b.id)
+}
+
+// SandboxListV2 implements ModalClient.
+func (c *control) SandboxListV2(ctx context.Context, req *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
+	tags, err := tagsOf(req.GetTags())
+	if err != nil {
+		return nil, err
+	}
+	if id := req.GetAppId(); id != "" {
+		env, name, err := appOf(id)
+		if err != nil {
+			return nil, err
+		}
+		tags[tagApp], tags[tagEnv] = name, env
+	} else if req.GetEnvironmentName() != "" {
+		tags[tagEnv] = req.GetEnvironmentName()
+	}
+	all, err := c.s.opts.Fleet.List(ctx, callerOf(ctx).Account, sandbox.Filter{Tags: tags, All: req.GetIncludeFinished()})
+	if err != nil {
+		return nil, err
+	}
+	var list []*pb.SandboxInfo
+	for _, sb := range all {
+		if sb.Tags[tagApp] == "" || sb.Tags[tagSidecar] != "" || req.GetBeforeTimestamp() > 0 && seconds(sb.Created) >= req.GetBeforeTimestamp() {
+			continue
+		}
+		if sb.Status == sandbox.Creating || sb.Status == sandbox.Stopping {
+			continue
+		}
+		list = append(list, infoOf(sb))
+		if len(list) == pageSize {
+			break
+		}
+	}
+	return pb.SandboxListResponse_builder{Sandboxes: list}.Build(), nil
+}
+
+const pageSize = 100
+
+// SandboxList implements ModalClient.
+func (c *control) SandboxList(ctx context.Context, req *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
+	return c.SandboxListV2(ctx, req)
+}
+
+func infoOf(sb sandbox.Sandbox) *pb.SandboxInfo {
+	idle := uint32(sb.IdleTimeoutSeconds)
+	return pb.SandboxInfo_builder{
+		Id: sandboxOf(sb.ID), CreatedAt: seconds(sb.Created), AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp]), Tags: shownTags(sb.Tags), Name: sb.Tags[tagName],
+		TimeoutSecs: uint32(sb.Expires.Sub(sb.Started).Seconds()), IdleTimeoutSecs: &idle,
+		TaskInfo: pb.TaskInfo_builder{Id: taskOf(sb.ID), StartedAt: seconds(sb.Started), EnqueuedAt: seconds(sb.Created)}.Build(),
+	}.Build()
+}
+
+// SandboxGetFromNameV2 implements ModalClient.
+func (c *control) SandboxGetFromNameV2(ctx context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
+	tags := map[string]string{tagApp: req.GetAppName(), tagEnv: envOr(req.GetEnvironmentName()), tagName: req.GetSandboxName()}
+	all, err := c.s.opts.Fleet.List(ctx, callerOf(ctx).Account, sandbox.Filter{Tags: tags, All: req.GetIncludeTerminated()})
+	if err != nil {
+		return nil, err
+	}
+	for _, sb := range all { // the newest first
+		if sb.Status != sandbox.Stopping || req.GetIncludeTerminated() {
+			return pb.SandboxGetFromNameResponse_builder{
+				SandboxId: sandboxOf(sb.ID), Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
+			}.Build(), nil
+		}
+	}
+	return nil, errors.Newf(errors.NotFound, "Sandbox with name '%.80s' not found in app '%.80s'", req.GetSandboxName(), req.GetAppName())
+}
+
+// SandboxGetFromName implements ModalClient.
+func (c *control) SandboxGetFromName(ctx context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
+	return c.SandboxGetFromNameV2(ctx, req)
+}
+
+// SandboxTagsSetV2 implements ModalClient: the tags become these.
+func (c *control) SandboxTagsSetV2(ctx context.Context, req *pb.SandboxTagsSetRequest) (*emptypb.Empty, error) {
+	tags, err := tagsOf(req.GetTags())
+	if err != nil {
+		return nil, err
+	}
+	b, err := c.s.box(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.s.opts.Fleet.SetTags(ctx, b.account, b.id, func(now map[string]string) error {
+		for name := range now {
+			if !strings.HasPrefix(name, ownTag) {
+				delete(now, name)
+			}
+		}
+		for name, value := range tags {
+			now[name] = value
+		}
+		return nil
+	})
+	return &emptypb.Empty{}, err
+}
+
+// SandboxTagsSet implements ModalClient.
+func (c *control) SandboxTagsSet(ctx context.Context, req *pb.SandboxTagsSetRequest) (*emptypb.Empty, error) {
+	return c.SandboxTagsSetV2(ctx, req)
+}
+
+// SandboxTagsGetV2 implements ModalClient.
+func (c *control) SandboxTagsGetV2(ctx context.Context, req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
+	_, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxTagsGetResponse_builder{Tags: shownTags(sb.Tags)}.Build(), nil
+}
+
+// SandboxTagsGet implements ModalClient.
+func (c *control) SandboxTagsGet(ctx context.Context, req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
+	return c.SandboxTagsGetV2(ctx, req)
+}
+
+// SandboxSetName implements ModalClient.
+func (c *control) SandboxSetName(ctx context.Context, req *pb.SandboxSetNameRequest) (*pb.SandboxSetNameResponse, error) {
+	if err := checkName("Sandbox", req.GetName()); err != nil {
+		return nil, err
+	}
+	b, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	c.s.naming.Lock()
+	defer c.s.naming.Unlock()
+	if err := c.s.free(ctx, b.account, sb.Tags[tagEnv], sb.Tags[tagApp], req.GetName(), sb.ID); err != nil {
+		return nil, err
+	}
+	_, err = c.s.opts.Fleet.SetTags(ctx, b.account, b.id, func(tags map[string]string) error {
+		tags[tagName] = req.GetName()
+		return nil
+	})
+	return &pb.SandboxSetNameResponse{}, err
+}
+
+// owner is what volumes and images of an account are marked with.
+func owner(acc string) string { return account.Owner(acc) }

@@ -1,0 +1,147 @@
+package modalapi
+
+import (
+	"bufio"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"io"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// A directory that is kept begins with a byte that says how: as it is, or in parts that AES-256-GCM seals with SHA-256 of the client's
+// key. Each part has a nonce of the file's and its number, and the last one says that it is the last, so that none can be left out.
+const (
+	asItIs   = 0
+	sealed   = 1
+	partSize = 1 << 20
+	saltSize = 4
+)
+
+func sealer(key []byte) (cipher.AEAD, error) {
+	sum := sha256.Sum256(append([]byte("harvest directory\x00"), key...))
+	block, err := aes.NewCipher(sum[:])
+	if err != nil {
+		return nil, errors.Wrapf(err, "use a key")
+	}
+	aead, err := cipher.NewGCM(block)
+	return aead, errors.Wrapf(err, "use a key")
+}
+
+// nonce is of the part of that number; last makes it another one.
+func nonce(salt []byte, number uint64, last bool) []byte {
+	n := append([]byte{}, salt...)
+	if last {
+		number |= 1 << 63
+	}
+	return binary.BigEndian.AppendUint64(n, number)
+}
+
+// seal writes what from has, sealed if there is a key.
+func seal(w io.Writer, key []byte, from io.Reader) error {
+	if len(key) == 0 {
+		if _, err := w.Write([]byte{asItIs}); err != nil {
+			return errors.Wrapf(err, "keep a directory")
+		}
+		_, err := io.Copy(w, from)
+		return errors.Wrapf(err, "keep a directory")
+	}
+	aead, err := sealer(key)
+	if err != nil {
+		return err
+	}
+	salt := make([]byte, saltSize)
+	_, _ = rand.Read(salt) // never fails
+	if _, err := w.Write(append([]byte{sealed}, salt...)); err != nil {
+		return errors.Wrapf(err, "keep a directory")
+	}
+	in := bufio.NewReaderSize(from, partSize)
+	buf := make([]byte, partSize)
+	for number := uint64(0); ; number++ {
+		n, err := io.ReadFull(in, buf)
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return errors.Wrapf(err, "keep a directory")
+		}
+		_, more := in.Peek(1)
+		last := more != nil
+		if _, err := w.Write(aead.Seal(nil, nonce(salt, number, last), buf[:n], nil)); err != nil {
+			return errors.Wrapf(err, "keep a directory")
+		}
+		if last {
+			return nil
+		}
+	}
+}
+
+// unseal reads what seal wrote. Denied if the key is not the one that it was sealed with, or there is one too many or too few.
+func unseal(from io.Reader, key []byte) (io.Reader, error) {
+	refused := errors.Remedy(errors.Newf(errors.Denied, "the encryption key is not the one that the snapshot was taken with"), "Give the key of the snapshot")
+	in := bufio.NewReaderSize(from, partSize+64)
+	kind, err := in.ReadByte()
+	if err != nil {
+		return nil, errors.Wrapf(err, "read a directory that was kept")
+	}
+	if kind == asItIs {
+		if len(key) > 0 {
+			return nil, errors.Newf(errors.Invalid, "the snapshot is not encrypted with a key of yours")
+		}
+		return in, nil
+	}
+	if len(key) == 0 {
+		return nil, refused
+	}
+	aead, err := sealer(key)
+	if err != nil {
+		return nil, err
+	}
+	salt := make([]byte, saltSize)
+	if _, err := io.ReadFull(in, salt); err != nil {
+		return nil, errors.Wrapf(err, "read a directory that was kept")
+	}
+	u := &unsealer{in: in, aead: aead, salt: salt, refused: refused}
+	return u, u.next() // whether the key fits shall be known at once
+}
+
+type unsealer struct {
+	in      *bufio.Reader
+	aead    cipher.AEAD
+	salt    []byte
+	refused error
+	number  uint64
+	plain   []byte
+	last    bool
+}
+
+func (u *unsealer) next() error {
+	buf := make([]byte, partSize+u.aead.Overhead())
+	n, err := io.ReadFull(u.in, buf)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.Wrapf(err, "read a directory that was kept")
+	}
+	_, more := u.in.Peek(1)
+	u.last = more != nil
+	u.plain, err = u.aead.Open(nil, nonce(u.salt, u.number, u.last), buf[:n], nil)
+	if err != nil {
+		return u.refused
+	}
+	u.number++
+	return nil
+}
+
+// Read implements io.Reader.
+func (u *unsealer) Read(p []byte) (int, error) {
+	for len(u.plain) == 0 {
+		if u.last {
+			return 0, io.EOF
+		}
+		if err := u.next(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, u.plain)
+	u.plain = u.plain[n:]
+	return n, nil
+}

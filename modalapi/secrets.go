@@ -1,0 +1,258 @@
+package modalapi
+
+import (
+	"context"
+	"crypto/rand"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/secret"
+)
+
+// looseLife is how long a secret without a name can be used, which clients make for one request.
+const looseLife = 24 * time.Hour
+
+// mostLoose bounds them.
+const mostLoose = 10000
+
+// loose are secrets without a name. They are nowhere but in memory: a client that comes with one after a restart makes it again.
+type loose struct {
+	mu   sync.Mutex
+	byID map[string]looseSecret // guarded by mu; by account and ID
+}
+
+type looseSecret struct {
+	pairs   secret.Pairs
+	expires time.Time
+	release func()
+}
+
+func (l *loose) add(account string, pairs secret.Pairs) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byID == nil {
+		l.byID = map[string]looseSecret{}
+	}
+	for key, s := range l.byID {
+		if time.Now().After(s.expires) {
+			s.release()
+			delete(l.byID, key)
+		}
+	}
+	if len(l.byID) >= mostLoose {
+		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d secrets without a name", mostLoose), "Give secrets that are used often a name")
+	}
+	id := secretID + looseMark + rand.Text()
+	l.byID[account+" "+id] = looseSecret{pairs: maps.Clone(pairs), expires: time.Now().Add(looseLife), release: logf.Redact(slices.Collect(maps.Values(pairs))...)}
+	return id, nil
+}
+
+func (l *loose) get(account, id string) (secret.Pairs, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.byID[account+" "+id]
+	return s.pairs, ok && time.Now().Before(s.expires)
+}
+
+func (l *loose) drop(account, id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.byID[account+" "+id]
+	if ok {
+		s.release()
+		delete(l.byID, account+" "+id)
+	}
+	return ok
+}
+
+// vault returns the secrets with a name. Unsupported if there are none here.
+func (s *Server) vault() (*secret.Vault, error) {
+	if s.opts.Secrets == nil {
+		return nil, errors.Newf(errors.Unsupported, "this server has no secrets")
+	}
+	return s.opts.Secrets, nil
+}
+
+// SecretGetOrCreate implements ModalClient.
+func (c *control) SecretGetOrCreate(ctx context.Context, req *pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
+	account := callerOf(ctx).Account
+	switch req.GetObjectCreationType() {
+	case pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL, pb.ObjectCreationType_OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP:
+		pairs := secret.Pairs(req.GetEnvDict())
+		if len(pairs) > 0 {
+			if err := pairs.Check(); err != nil {
+				return nil, err
+			}
+		}
+		id, err := once1(ctx, c.s, "secret", func() (string, error) { return c.s.loose.add(account, pairs) })
+		return pb.SecretGetOrCreateResponse_builder{SecretId: id}.Build(), err
+	}
+	vault, err := c.s.vault()
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(checkName("Secret", req.GetDeploymentName()), checkEnv(req.GetEnvironmentName())); err != nil {
+		return nil, err
+	}
+	name := scoped(req.GetEnvironmentName(), req.GetDeploymentName())
+	if creates(req.GetObjectCreationType()) {
+		if err := c.setSecret(ctx, vault, account, name, req); err != nil {
+			return nil, err
+		}
+	}
+	found, err := lookup(ctx, vault, account, name, req.GetDeploymentName())
+	if err != nil {
+		return nil, err
+	}
+	var lacks []string
+	for _, key := range req.GetRequiredKeys() {
+		if !slices.Contains(found.Keys, key) {
+			lacks = append(lacks, key)
+		}
+	}
+	if len(lacks) > 0 {
+		return nil, errors.Newf(errors.Invalid, "Secret is missing key(s): %s", strings.Join(lacks, ", "))
+	}
+	return pb.SecretGetOrCreateResponse_builder{SecretId: named(secretID, found.Name), Metadata: pb.SecretMetadata_builder{
+		Name: req.GetDeploymentName(), Keys: found.Keys, EnvironmentName: envOr(req.GetEnvironmentName()),
+	}.Build()}.Build(), nil
+}
+
+// setSecret stores a secret as the creation type says.
+func (c *control) setSecret(ctx context.Context, vault *secret.Vault, account, name string, req *pb.SecretGetOrCreateRequest) error {
+	how := secret.Create
+	if req.GetObjectCreationType() == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_OVERWRITE_IF_EXISTS {
+		how = secret.Replace
+	}
+	_, err := once1(ctx, c.s, "set secret", func() (secret.Secret, error) { return vault.Set(ctx, account, name, req.GetEnvDict(), how) })
+	if errors.KindOf(err) != errors.Conflict {
+		return err
+	}
+	if req.GetObjectCreationType() == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING {
+		return nil
+	}
+	return withCode(err, alreadyExists)
+}
+
+// lookup finds the secret of an environment, or else the one that belongs to none.
+func lookup(ctx context.Context, vault *secret.Vault, account, name, plain string) (secret.Secret, error) {
+	found, err := vault.Get(ctx, account, name)
+	if errors.KindOf(err) == errors.NotFound {
+		found, err = vault.Get(ctx, account, plain)
+	}
+	if errors.KindOf(err) == errors.NotFound {
+		err = errors.Remedy(errors.Newf(errors.NotFound, "Secret '%.80s' not found", plain), "Make it with: harvest secret set %s KEY=VALUE", plain)
+	}
+	return found, err
+}
+
+// pairs returns what the secret of that ID holds.
+func (s *Server) pairs(ctx context.Context, account, id string) (secret.Pairs, string, error) {
+	if pairs, ok := s.loose.get(account, id); ok {
+		return pairs, "", nil
+	}
+	name, err := nameOf(id, secretID, "Secret")
+	if err != nil {
+		return nil, "", err
+	}
+	vault, err := s.vault()
+	if err != nil {
+		return nil, "", err
+	}
+	pairs, release, err := vault.Reveal(ctx, account, name)
+	if err != nil {
+		if errors.KindOf(err) == errors.NotFound {
+			err = missing("Secret", name)
+		}
+		return nil, "", err
+	}
+	release() // they stay hidden as long as the secret is there
+	return pairs, name, nil
+}
+
+// environment puts together what a command gets, from everywhere that SDKs put it: IDs of secrets, then sources in their order, then
+// variables. names are the secrets that have one.
+func (s *Server) environment(ctx context.Context, ids []string, sources []*pb.SecretSource, more ...map[string]string) (env map[string]string, names []string, err error) {
+	account := callerOf(ctx).Account
+	env = map[string]string{}
+	take := func(id string) error {
+		pairs, name, err := s.pairs(ctx, account, id)
+		maps.Copy(env, pairs)
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		return err
+	}
+	if len(sources) == 0 { // the IDs are among the sources, if there are any
+		for _, id := range ids {
+			if err := take(id); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	for _, source := range sources {
+		if source.GetSecretId() != "" {
+			if err := take(source.GetSecretId()); err != nil {
+				return nil, nil, err
+			}
+		}
+		maps.Copy(env, source.GetEnv().GetContents())
+	}
+	for _, m := range more {
+		maps.Copy(env, m)
+	}
+	return env, names, nil
+}
+
+// SecretDelete implements ModalClient.
+func (c *control) SecretDelete(ctx context.Context, req *pb.SecretDeleteRequest) (*emptypb.Empty, error) {
+	account := callerOf(ctx).Account
+	if c.s.loose.drop(account, req.GetSecretId()) {
+		return &emptypb.Empty{}, nil
+	}
+	name, err := nameOf(req.GetSecretId(), secretID, "Secret")
+	if err != nil {
+		return nil, err
+	}
+	vault, err := c.s.vault()
+	if err != nil {
+		return nil, err
+	}
+	if err := vault.Delete(ctx, account, name); errors.KindOf(err) == errors.NotFound {
+		return nil, missing("Secret", name)
+	} else if err != nil {
+		return nil, err
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// SecretList implements ModalClient.
+func (c *control) SecretList(ctx context.Context, req *pb.SecretListRequest) (*pb.SecretListResponse, error) {
+	vault, err := c.s.vault()
+	if err != nil {
+		return nil, err
+	}
+	all, err := vault.List(ctx, callerOf(ctx).Account)
+	if err != nil {
+		return nil, err
+	}
+	var items []*pb.SecretListItem
+	for _, found := range all {
+		items = append(items, pb.SecretListItem_builder{
+			Label: found.Name, SecretId: named(secretID, found.Name), CreatedAt: seconds(found.Created), EnvironmentName: envOr(req.GetEnvironmentName()),
+			Metadata: pb.SecretMetadata_builder{Name: found.Name, Keys: found.Keys}.Build(),
+		}.Build())
+	}
+	if req.GetPagination().GetCreatedBefore() > 0 { // all were on the first page
+		items = nil
+	}
+	return pb.SecretListResponse_builder{Items: items, EnvironmentName: envOr(req.GetEnvironmentName())}.Build(), nil
+}

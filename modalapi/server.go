@@ -1,0 +1,141 @@
+// Package modalapi is Harvest's second face: it speaks Modal's gRPC protocol, so that programs written for Modal's SDKs run
+// on this machine. It decodes requests, asks the same Fleet, images, volumes and secrets as package server to do the work, and
+// encodes what they answer. status.go is the only exit for errors.
+//
+// Two services with methods of equal names make two types necessary: control serves ModalClient, router serves TaskCommandRouter.
+package modalapi
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"net"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// Options of a Server. All but Secrets, Secret, Output and URL are required.
+type Options struct {
+	Fleet   *sandbox.Fleet
+	Images  image.Builder
+	Volumes volume.Provider
+	Secrets *secret.Vault // nil: there are none
+	Keys    *account.Ring
+	// Dir is a directory of this package's own, for output of commands and what has to be known of them after a restart.
+	Dir string
+	// Secret signs the tokens that clients get. Without one they end with this Server.
+	Secret []byte
+	// Output is how many bytes of each command's output are kept for later reads: 64 MiB.
+	Output int64
+	// URL is where clients reach the server if that is not the address that it listens on, such as "https://harvest.example.org:7783".
+	URL string
+}
+
+// Server serves Modal's protocol. All methods may be called concurrently.
+type Server struct {
+	opts Options
+	key  []byte // signs tokens
+	grpc *grpc.Server
+
+	ctx   context.Context // of background work; ends with Close
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+
+	apps    *apps
+	boxes   *boxes
+	builds  builds
+	loose   loose // secrets without a name
+	once    once
+	tunnels tunnels
+	volumes views
+	queues  queues
+	naming  naming
+
+	mu       sync.Mutex
+	addr     net.Addr     // guarded by mu; of the listener
+	connects net.Listener // guarded by mu; for connect tokens, nil until there is one
+}
+
+// What the protocol needs beside gRPC's defaults: clients ping every 30 s, also when nothing is under way, and send up to 100 MiB at once.
+const (
+	maxMessage  = 100 << 20
+	pingAtLeast = 5 * time.Second
+)
+
+// New returns a Server that is ready for Serve. The end of ctx does not stop it: Close does.
+func New(ctx context.Context, opts Options) (*Server, error) {
+	if opts.Output == 0 {
+		opts.Output = 64 << 20
+	}
+	s := &Server{opts: opts}
+	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	secret := opts.Secret
+	if len(secret) == 0 {
+		secret = []byte(rand.Text())
+	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("modal tokens"))
+	s.key = mac.Sum(nil)
+	var err error
+	if s.apps, err = openApps(opts.Dir); err != nil {
+		return nil, err
+	}
+	if err = s.openBoxes(); err != nil {
+		return nil, err
+	}
+	s.grpc = grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAtLeast, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
+		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream),
+	)
+	s.tasks.Go(func() { s.sweeping(s.ctx) })
+	pb.RegisterModalClientServer(s.grpc, &control{s: s})
+	pb.RegisterTaskCommandRouterServer(s.grpc, &router{s: s})
+	return s, nil
+}
+
+// Serve answers the connections of l until Close or Stop. It returns the error that ended it earlier.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	s.addr = l.Addr()
+	s.mu.Unlock()
+	err := s.grpc.Serve(l)
+	if errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return errors.Wrapf(err, "serve Modal's protocol")
+}
+
+// Close ends all connections and waits for work in the background. Sandboxes and their commands go on. It is repeatable.
+func (s *Server) Close() error {
+	s.stop()
+	s.grpc.Stop()
+	s.tunnels.close()
+	s.tasks.Wait()
+	return nil
+}
+
+// control serves ModalClient.
+type control struct {
+	pb.UnimplementedModalClientServer
+	s *Server
+}
+
+// router serves TaskCommandRouter.
+type router struct {
+	pb.UnimplementedTaskCommandRouterServer
+	s *Server
+}

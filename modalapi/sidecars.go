@@ -1,0 +1,215 @@
+package modalapi
+
+import (
+	"context"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// A sidecar is a sandbox of the Fleet of its own, that ends with the one that it belongs to.
+
+// sidecars returns the sandboxes of the Fleet that belong to b, the newest first; those that have ended too if all.
+func (b *box) sidecars(ctx context.Context, all bool) ([]sandbox.Sandbox, error) {
+	return b.s.opts.Fleet.List(ctx, b.account, sandbox.Filter{Tags: map[string]string{tagSidecar: b.id}, All: all})
+}
+
+// container returns the sandbox of the Fleet that a container's ID means: "" is the main one.
+func (b *box) container(ctx context.Context, id string) (string, error) {
+	if id == "" {
+		return b.id, nil
+	}
+	ref, err := boxOf(id, containerID)
+	if err != nil {
+		return "", err
+	}
+	if ref == b.id {
+		return ref, nil
+	}
+	sb, err := b.s.opts.Fleet.Get(ctx, b.account, ref)
+	if err != nil || sb.Tags[tagSidecar] != b.id {
+		return "", missing("Container", id)
+	}
+	return ref, nil
+}
+
+// endSidecars ends all that belong to a sandbox that has ended.
+func (s *Server) endSidecars(ctx context.Context, b *box) {
+	found, err := b.sidecars(ctx, false)
+	if err != nil {
+		logf.Errorf(ctx, "look for the sidecars of %s: %v", b.id, err)
+	}
+	for _, sb := range found {
+		if err := s.opts.Fleet.Destroy(ctx, b.account, sb.ID); err != nil {
+			logf.Errorf(ctx, "end the sidecar %s: %v", sb.ID, err)
+		}
+	}
+}
+
+// SandboxContainerCreateV2 implements ModalClient.
+func (c *control) SandboxContainerCreateV2(ctx context.Context, req *pb.SandboxContainerCreateV2Request) (*pb.SandboxContainerCreateV2Response, error) {
+	b, err := c.s.box(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	sources := req.GetSecretSources()
+	if m := req.GetEphemeralSecrets().GetContents(); len(m) > 0 {
+		sources = append(sources[:len(sources):len(sources)], pb.SecretSource_builder{Env: pb.StringMap_builder{Contents: m}.Build()}.Build())
+	}
+	made, err := once1(ctx, c.s, "sidecar", func() (*box, error) {
+		return c.s.addSidecar(context.WithoutCancel(ctx), b, req.GetContainerName(), plan{def: req.GetDefinition(), sources: sources})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxContainerCreateV2Response_builder{ContainerId: containerID + ulidOf(made.id), ContainerName: req.GetContainerName()}.Build(), nil
+}
+
+// TaskContainerCreate implements TaskCommandRouter.
+func (r *router) TaskContainerCreate(ctx context.Context, req *pb.TaskContainerCreateRequest) (*pb.TaskContainerCreateResponse, error) {
+	b, err := r.box(ctx, req.GetTaskId())
+	if err != nil {
+		return nil, err
+	}
+	dir := req.GetWorkdir()
+	def := pb.Sandbox_builder{
+		ImageId: req.GetImageId(), EntrypointArgs: req.GetArgs(), Workdir: &dir, SecretIds: req.GetSecretIds(), VolumeMounts: req.GetVolumeMounts(),
+		NetworkAccess: req.GetNetworkAccess(), PtyInfo: req.GetPtyInfo(), EnvironmentVariables: pb.StringMap_builder{Contents: req.GetEnv()}.Build(),
+	}.Build()
+	made, err := r.s.addSidecar(context.WithoutCancel(ctx), b, req.GetContainerName(), plan{def: def, sources: req.GetSecretSources()})
+	if err != nil {
+		return nil, err
+	}
+	return pb.TaskContainerCreateResponse_builder{ContainerId: containerID + ulidOf(made.id), ContainerName: req.GetContainerName()}.Build(), nil
+}
+
+// addSidecar makes a sidecar. Its name is free again when it has ended.
+func (s *Server) addSidecar(ctx context.Context, b *box, name string, p plan) (*box, error) {
+	if err := checkName("container", name); err != nil {
+		return nil, err
+	}
+	if name == mainSandbox {
+		return nil, errors.Newf(errors.Invalid, "the name %q is reserved for the Sandbox's main container", mainSandbox)
+	}
+	if p.def == nil {
+		return nil, errors.Newf(errors.Invalid, "the sidecar has no definition")
+	}
+	s.naming.Lock()
+	defer s.naming.Unlock()
+	parent, err := s.opts.Fleet.Get(ctx, b.account, b.id)
+	if err != nil {
+		return nil, err
+	}
+	if parent.Status != sandbox.Running {
+		return nil, withCode(errors.Newf(errors.Gone, "the sandbox has ended"), notFound)
+	}
+	running, err := b.sidecars(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	for _, sb := range running {
+		if sb.Tags[tagName] == name && sb.Status != sandbox.Stopping {
+			return nil, withCode(errors.Newf(errors.Conflict, "Container with name '%s' already exists", name), alreadyExists)
+		}
+	}
+	req, err := request(p.def)
+	if err != nil {
+		return nil, err
+	}
+	req.TimeoutSeconds = limitOf(parent).Seconds()
+	req.Tags = map[string]string{tagSidecar: b.id, tagName: name}
+	return s.open(ctx, b.account, p, req)
+}
+
+// containerInfo is a sidecar as clients see it.
+func (s *Server) containerInfo(ctx context.Context, sb sandbox.Sandbox) (*pb.TaskContainerInfo, error) {
+	b, err := s.boxes.get(ctx, sb.Account, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	result, status := b.outcome(ctx, 0), "running"
+	if result != nil {
+		status = "terminated"
+	}
+	return pb.TaskContainerInfo_builder{ContainerId: containerID + ulidOf(sb.ID), ContainerName: sb.Tags[tagName], Status: status, Result: result}.Build(), nil
+}
+
+// TaskContainerList implements TaskCommandRouter.
+func (r *router) TaskContainerList(ctx context.Context, req *pb.TaskContainerListRequest) (*pb.TaskContainerListResponse, error) {
+	b, err := r.box(ctx, req.GetTaskId())
+	if err != nil {
+		return nil, err
+	}
+	found, err := r.s.infos(ctx, b, req.GetIncludeTerminated())
+	return pb.TaskContainerListResponse_builder{Containers: found}.Build(), err
+}
+
+// infos are the sidecars of b, the newest first.
+func (s *Server) infos(ctx context.Context, b *box, all bool) ([]*pb.TaskContainerInfo, error) {
+	found, err := b.sidecars(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	var list []*pb.TaskContainerInfo
+	for _, sb := range found {
+		info, err := s.containerInfo(ctx, sb)
+		if err != nil {
+			return nil, err
+		}
+		if all || info.GetResult() == nil {
+			list = append(list, info)
+		}
+	}
+	return list, nil
+}
+
+// TaskContainerGet implements TaskCommandRouter.
+func (r *router) TaskContainerGet(ctx context.Context, req *pb.TaskContainerGetRequest) (*pb.TaskContainerGetResponse, error) {
+	b, err := r.box(ctx, req.GetTaskId())
+	if err != nil {
+		return nil, err
+	}
+	found, err := r.s.infos(ctx, b, req.GetIncludeTerminated())
+	if err != nil {
+		return nil, err
+	}
+	for _, info := range found {
+		if info.GetContainerName() == req.GetContainerName() {
+			return pb.TaskContainerGetResponse_builder{Container: info}.Build(), nil
+		}
+	}
+	return nil, missing("Container", req.GetContainerName())
+}
+
+// TaskContainerWait implements TaskCommandRouter.
+func (r *router) TaskContainerWait(ctx context.Context, req *pb.TaskContainerWaitRequest) (*pb.TaskContainerWaitResponse, error) {
+	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	return pb.TaskContainerWaitResponse_builder{Result: b.outcome(ctx, wait(req.GetTimeout()))}.Build(), nil
+}
+
+// TaskContainerTerminate implements TaskCommandRouter.
+func (r *router) TaskContainerTerminate(ctx context.Context, req *pb.TaskContainerTerminateRequest) (*pb.TaskContainerTerminateResponse, error) {
+	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.TaskContainerTerminateResponse{}, b.terminate(ctx)
+}
+
+// terminate ends a sandbox by the wish of its client. It is repeatable.
+func (b *box) terminate(ctx context.Context) error {
+	if b.outcome(ctx, 0) != nil {
+		return nil
+	}
+	b.mu.Lock()
+	b.stopped = true
+	b.mu.Unlock()
+	b.write(ctx, note{Stopped: true})
+	return b.s.opts.Fleet.Destroy(context.WithoutCancel(ctx), b.account, b.id)
+}

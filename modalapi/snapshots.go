@@ -1,0 +1,293 @@
+package modalapi
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// keepForever is the time to live of what does not end.
+const keepForever = -1
+
+// snapshotID makes the ID of an image that ends after a time to live; nil and keepForever mean that it does not.
+func snapshotIDOf(task, snapshot string, ttl *int64) (string, error) {
+	id := digestID(imageID, task, snapshot)
+	if ttl == nil || *ttl == keepForever {
+		return id, nil
+	}
+	if *ttl < 1 || *ttl > 1<<30 {
+		return "", errors.Newf(errors.Invalid, "ttl must be at least 1 second, got %d", *ttl)
+	}
+	return withEnd(id, time.Now().Add(time.Duration(*ttl)*time.Second)), nil
+}
+
+// target returns the box that a container's ID means: that of the task itself, or of one of its sidecars.
+func (r *router) target(ctx context.Context, task, container string) (*box, error) {
+	b, err := r.box(ctx, task)
+	if err != nil {
+		return nil, err
+	}
+	ref, err := b.container(ctx, container)
+	if err != nil || ref == b.id {
+		return b, err
+	}
+	return r.s.boxes.get(ctx, b.account, ref)
+}
+
+// TaskSnapshotFilesystem implements TaskCommandRouter. The same ID makes one snapshot, however often it comes.
+func (r *router) TaskSnapshotFilesystem(ctx context.Context, req *pb.TaskSnapshotFilesystemRequest) (*pb.TaskSnapshotFilesystemResponse, error) {
+	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if req.HasCustomerSuppliedEncryptionKey() {
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "only snapshots of directories are encrypted with a key of yours"), "Use snapshot_directory")
+	}
+	id, err := once2(ctx, r.s, b.id+" snapshot "+req.GetSnapshotId(), func() (string, error) {
+		id, err := snapshotIDOf(b.id, req.GetSnapshotId(), ttlOf(req.HasTtlSeconds(), req.GetTtlSeconds()))
+		if err != nil {
+			return "", err
+		}
+		_, err = r.s.opts.Fleet.Snapshot(context.WithoutCancel(ctx), b.account, b.id, sandbox.SnapshotOptions{Name: imagePrefix + id})
+		return id, over(err)
+	})
+	return pb.TaskSnapshotFilesystemResponse_builder{ImageId: id}.Build(), err
+}
+
+func ttlOf(has bool, seconds int64) *int64 {
+	if !has {
+		return nil
+	}
+	return &seconds
+}
+
+// TaskSnapshotDirectory implements TaskCommandRouter.
+func (r *router) TaskSnapshotDirectory(ctx context.Context, req *pb.TaskSnapshotDirectoryRequest) (*pb.TaskSnapshotDirectoryResponse, error) {
+	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	dir, err := directory(req.GetPath())
+	if err != nil {
+		return nil, err
+	}
+	id, err := once2(ctx, r.s, b.id+" snapshot "+req.GetSnapshotId(), func() (string, error) {
+		ctx := context.WithoutCancel(ctx)
+		id, err := snapshotIDOf(b.id, req.GetSnapshotId(), ttlOf(req.HasTtlSeconds(), req.GetTtlSeconds()))
+		if err != nil {
+			return "", err
+		}
+		stream, err := r.s.opts.Fleet.CopyOut(ctx, b.account, b.id, dir)
+		if err != nil {
+			return "", over(err)
+		}
+		defer stream.Close()
+		return id, r.s.keepDirectory(b.account, id, req.GetCustomerSuppliedEncryptionKey(), stream)
+	})
+	return pb.TaskSnapshotDirectoryResponse_builder{ImageId: id}.Build(), err
+}
+
+// directory is a path in a sandbox that can be mounted and kept.
+func directory(raw []byte) (string, error) {
+	dir := string(raw)
+	if !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) || filepath.Clean(dir) == "/" {
+		return "", errors.Newf(errors.Invalid, "Invalid path: %.200q must be an absolute path of a directory below '/'", dir)
+	}
+	return filepath.Clean(dir), nil
+}
+
+// treeEnd ends the names of files with what was in a directory.
+const treeEnd = ".tree"
+
+func (s *Server) treePath(acc, id string) (string, error) {
+	if _, err := imageName(id); err != nil {
+		return "", err
+	}
+	return filepath.Join(s.opts.Dir, acc+"~"+id+treeEnd), nil
+}
+
+// keepDirectory keeps a tar stream as the image of that ID. With a key, nobody reads it without.
+func (s *Server) keepDirectory(acc, id string, key []byte, stream io.Reader) (err error) {
+	name, err := s.treePath(acc, id)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return errors.Wrapf(err, "keep a directory")
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(name+".new"))
+		}
+	}()
+	if err := seal(f, key, stream); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return errors.Wrapf(err, "keep a directory")
+	}
+	if err := f.Close(); err != nil {
+		return errors.Wrapf(err, "keep a directory")
+	}
+	return errors.Wrapf(os.Rename(name+".new", name), "keep a directory")
+}
+
+// openDirectory returns what keepDirectory kept. NotFound if there is no such image, or not any more; Denied if the key is another.
+func (s *Server) openDirectory(acc, id string, key []byte) (io.ReadCloser, error) {
+	name, err := s.treePath(acc, id)
+	if err != nil {
+		return nil, err
+	}
+	if ended(id) {
+		return nil, errors.Newf(errors.NotFound, "Image '%s' not found: its time to live is over", id)
+	}
+	f, err := os.Open(name)
+	if errors.IsNotExist(err) {
+		return nil, errors.Newf(errors.NotFound, "Image '%s' not found", id)
+	}
+	if err != nil {
+		return nil, errors.Wrapf(err, "open a directory that was kept")
+	}
+	plain, err := unseal(f, key)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{plain, f}, nil
+}
+
+// withEnd puts the end of an image into its ID, whose last digits are for it.
+func withEnd(id string, at time.Time) string {
+	digits := strconv.FormatInt(at.Unix(), 16)
+	return id[:len(id)-endDigits] + strings.Repeat("0", max(0, endDigits-len(digits))) + digits
+}
+
+// ended reports whether the time to live of an image is over, which its ID says.
+func ended(id string) bool {
+	at, err := strconv.ParseInt(id[max(0, len(id)-endDigits):], 16, 64)
+	return err == nil && at != 0 && time.Now().Unix() >= at
+}
+
+// sweepEvery is how often what has ended is looked for.
+const sweepEvery = 10 * time.Minute
+
+// sweep removes images whose time to live is over, and volumes without a name whose clients are gone.
+func (s *Server) sweep(ctx context.Context) {
+	entries, err := os.ReadDir(s.opts.Dir)
+	if err != nil {
+		logf.Errorf(ctx, "look for what has ended: %v", err)
+	}
+	for _, e := range entries {
+		_, id, ok := strings.Cut(strings.TrimSuffix(e.Name(), treeEnd), "~")
+		if ok && strings.HasSuffix(e.Name(), treeEnd) && ended(id) {
+			_ = os.Remove(filepath.Join(s.opts.Dir, e.Name())) // what cannot be removed is tried again
+		}
+	}
+	all, err := s.opts.Images.List(ctx)
+	if err != nil {
+		logf.Errorf(ctx, "look for images that have ended: %v", err)
+	}
+	for _, img := range all {
+		for _, name := range img.Names {
+			if id, ok := strings.CutPrefix(name, imagePrefix); ok && ended(id) {
+				if err := s.opts.Images.Delete(ctx, img.ID); err != nil {
+					logf.Debugf(ctx, "remove an image that has ended: %v", err) // a sandbox has it
+				}
+				break
+			}
+		}
+	}
+	s.sweepVolumes(ctx)
+}
+
+// sweeping sweeps until ctx ends.
+func (s *Server) sweeping(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.sweep(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// SandboxGetExitSnapshotV2 implements ModalClient.
+func (c *control) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.SandboxGetExitSnapshotRequest) (*pb.SandboxGetExitSnapshotResponse, error) {
+	b, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if !sb.SnapshotOnEnd {
+		return nil, errors.Newf(errors.Invalid, "Exit snapshot is not enabled for this sandbox")
+	}
+	if b.outcome(ctx, wait(req.GetTimeout())) == nil {
+		return pb.SandboxGetExitSnapshotResponse_builder{Pending: &pb.SandboxGetExitSnapshotResponse_Pending{}}.Build(), nil
+	}
+	if sb, err = c.s.opts.Fleet.Get(ctx, b.account, b.id); err != nil {
+		return nil, err
+	}
+	if sb.SnapshotID == "" {
+		return pb.SandboxGetExitSnapshotResponse_builder{Error: pb.SandboxGetExitSnapshotResponse_Error_builder{
+			ErrorCode: pb.SandboxGetExitSnapshotResponse_ERROR_CODE_INTERNAL, Message: sb.SnapshotError,
+		}.Build()}.Build(), nil
+	}
+	return pb.SandboxGetExitSnapshotResponse_builder{Success: pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: plainImage(sb.SnapshotID)}.Build()}.Build(), nil
+}
+
+// SandboxGetExitSnapshot implements ModalClient.
+func (c *control) SandboxGetExitSnapshot(ctx context.Context, req *pb.SandboxGetExitSnapshotRequest) (*pb.SandboxGetExitSnapshotResponse, error) {
+	return c.SandboxGetExitSnapshotV2(ctx, req)
+}
+
+// TaskReloadVolumes implements TaskCommandRouter: what was written is committed, and what others have committed is seen.
+func (r *router) TaskReloadVolumes(ctx context.Context, req *pb.TaskReloadVolumesRequest) (*pb.TaskReloadVolumesResponse, error) {
+	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if b.outcome(ctx, 0) != nil {
+		return nil, withCode(errors.Newf(errors.Gone, "the sandbox has ended"), notFound)
+	}
+	b.mu.Lock()
+	views := b.views
+	b.mu.Unlock()
+	for _, v := range views {
+		if err := r.s.commit(context.WithoutCancel(ctx), b.account, v, true); err != nil {
+			return nil, err
+		}
+	}
+	return &pb.TaskReloadVolumesResponse{}, nil
+}
+
+// TaskSetNetworkAccess implements TaskCommandRouter.
+func (r *router) TaskSetNetworkAccess(ctx context.Context, req *pb.TaskSetNetworkAccessRequest) (*pb.TaskSetNetworkAccessResponse, error) {
+	b, err := r.box(ctx, req.GetTaskId())
+	if err != nil {
+		return nil, err
+	}
+	n, err := networkOf(req.GetNetworkAccess(), false)
+	if err != nil {
+		return nil, err
+	}
+	if n.Mode == "" {
+		n.Mode = "default"
+	}
+	_, err = r.s.opts.Fleet.SetNetwork(ctx, b.account, b.id, n)
+	return &pb.TaskSetNetworkAccessResponse{}, over(err)
+}

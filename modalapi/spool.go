@@ -1,0 +1,284 @@
+package modalapi
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// inMemory is up to what size output needs no file.
+const inMemory = 64 << 10
+
+// spool keeps the last limit bytes of a stream of output, for reads from any offset. While somebody reads, what was not read yet is not
+// overwritten: the writer waits. With nobody reading, the oldest bytes go.
+type spool struct {
+	dir   string
+	limit int64
+
+	mu      sync.Mutex
+	mem     []byte        // guarded by mu; all there is, until there is a file
+	file    *os.File      // guarded by mu; a ring of limit bytes without a name
+	size    int64         // guarded by mu; written in all
+	closed  bool          // guarded by mu; nothing follows
+	changed chan struct{} // guarded by mu; closed when anything above changes
+	readers map[*reader]int64
+	moved   chan struct{} // guarded by mu; closed when a reader goes on or goes
+	marks   []mark        // guarded by mu; when what came
+}
+
+type reader struct{ s *spool }
+
+// mark says when the byte at an offset came.
+type mark struct {
+	offset int64
+	at     time.Time
+}
+
+// mostMarks is how many a spool has; markEvery is how far they are apart at least.
+const (
+	mostMarks = 4096
+	markEvery = time.Millisecond
+)
+
+func newSpool(dir string, limit int64) *spool {
+	return &spool{dir: dir, limit: limit, changed: make(chan struct{}), moved: make(chan struct{}), readers: map[*reader]int64{}}
+}
+
+// Write keeps p. It fails only if there is no room on the disk.
+func (s *spool) Write(p []byte) (int, error) {
+	n := 0
+	for len(p) > 0 {
+		part := p[:min(int64(len(p)), s.limit/4)]
+		s.await(int64(len(part)))
+		if err := s.put(part); err != nil {
+			return n, err
+		}
+		n += len(part)
+		p = p[len(part):]
+	}
+	return n, nil
+}
+
+// await waits until n bytes more overwrite nothing that somebody is reading.
+func (s *spool) await(n int64) {
+	for {
+		s.mu.Lock()
+		first := s.size
+		for _, at := range s.readers {
+			first = min(first, at)
+		}
+		room := s.closed || s.size+n-first <= s.limit
+		moved := s.moved
+		s.mu.Unlock()
+		if room {
+			return
+		}
+		<-moved
+	}
+}
+
+func (s *spool) put(p []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	if s.file == nil && s.size+int64(len(p)) <= inMemory {
+		s.mem = append(s.mem, p...)
+	} else {
+		if s.file == nil {
+			if err := s.open(); err != nil {
+				return err
+			}
+		}
+		if err := s.ring(p, s.size, s.file.WriteAt); err != nil {
+			return errors.Wrapf(err, "keep the output of a command")
+		}
+	}
+	if n := len(s.marks); n == 0 || time.Since(s.marks[n-1].at) >= markEvery {
+		if n == mostMarks { // every other one has to do
+			for i := range n / 2 {
+				s.marks[i] = s.marks[2*i]
+			}
+			s.marks = s.marks[:n/2]
+		}
+		s.marks = append(s.marks, mark{s.size, time.Now()})
+	}
+	s.size += int64(len(p))
+	s.wake()
+	return nil
+}
+
+// at returns when the byte at an offset came, about.
+func (s *spool) at(offset int64) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := time.Time{}
+	for _, m := range s.marks {
+		if m.offset > offset {
+			break
+		}
+		at = m.at
+	}
+	return at
+}
+
+// kept returns the last bytes that are kept, at most limit, and where they begin.
+func (s *spool) kept(ctx context.Context, limit int64) (data []byte, start int64, err error) {
+	s.mu.Lock()
+	start = max(0, s.size-min(limit, s.limit))
+	n := s.size - start
+	s.mu.Unlock()
+	if n == 0 {
+		return nil, start, nil
+	}
+	done := errors.Errorf("enough")
+	err = s.copy(ctx, start, make([]byte, chunk), func(part []byte, at int64) error {
+		if len(data) == 0 {
+			start = at
+		}
+		if data = append(data, part...); int64(len(data)) >= n {
+			return done
+		}
+		return nil
+	})
+	if errors.Is(err, done) {
+		err = nil
+	}
+	return data, start, err
+}
+
+// open makes the file. It has no name, so that nothing is left of it however we end. s.mu is held.
+func (s *spool) open() error {
+	f, err := os.CreateTemp(s.dir, "output-")
+	if err == nil {
+		err = os.Remove(f.Name())
+	}
+	if err != nil {
+		return errors.Wrapf(err, "keep the output of a command")
+	}
+	s.file = f
+	err = s.ring(s.mem, 0, f.WriteAt)
+	s.mem = nil
+	return err
+}
+
+// ring does at for the bytes of p at their places in the file.
+func (s *spool) ring(p []byte, offset int64, at func([]byte, int64) (int, error)) error {
+	for len(p) > 0 {
+		place := offset % s.limit
+		part := p[:min(int64(len(p)), s.limit-place)]
+		if n, err := at(part, place); err != nil && n < len(part) {
+			return err
+		}
+		offset += int64(len(part))
+		p = p[len(part):]
+	}
+	return nil
+}
+
+// wake tells readers. s.mu is held.
+func (s *spool) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// end says that nothing follows. It is repeatable.
+func (s *spool) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.wake()
+	close(s.moved)
+	s.moved = make(chan struct{})
+}
+
+// forget releases what is kept.
+func (s *spool) forget() {
+	s.end()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file != nil {
+		_ = s.file.Close()
+		s.file = nil
+	}
+	s.mem, s.limit = nil, 1
+	if s.size > 0 {
+		s.size++ // what was there is not kept any more
+	}
+}
+
+// copy hands the bytes from offset on to send, in parts of at most len(buf), until the end or the end of ctx. start is told where
+// each part begins: behind offset if that is not kept any more.
+func (s *spool) copy(ctx context.Context, offset int64, buf []byte, send func(part []byte, start int64) error) error {
+	r := &reader{s}
+	s.mu.Lock()
+	s.readers[r] = max(offset, s.size-s.limit)
+	s.mu.Unlock()
+	defer s.leave(r)
+	for {
+		n, start, more, err := s.next(r, offset, buf)
+		if err != nil {
+			return err
+		}
+		switch {
+		case n > 0:
+			if err := send(buf[:n], start); err != nil {
+				return err
+			}
+			offset = start + int64(n)
+			s.advance(r, offset)
+		case more == nil:
+			return nil
+		default:
+			select {
+			case <-more:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+// next reads what follows offset. more is closed when there is more than nothing to read, and nil if there will never be.
+func (s *spool) next(r *reader, offset int64, buf []byte) (n int, start int64, more <-chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	start = max(offset, s.size-s.limit)
+	s.readers[r] = start
+	n = int(max(0, min(int64(len(buf)), s.size-start)))
+	switch {
+	case n == 0 && s.closed:
+		return 0, start, nil, nil
+	case n == 0:
+		return 0, start, s.changed, nil
+	case s.file == nil && s.mem == nil:
+		return 0, start, nil, nil // forgotten
+	case s.file == nil:
+		copy(buf, s.mem[start:start+int64(n)])
+		return n, start, nil, nil
+	}
+	return n, start, nil, errors.Wrapf(s.ring(buf[:n], start, s.file.ReadAt), "read the output of a command")
+}
+
+func (s *spool) advance(r *reader, offset int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readers[r] = offset
+	close(s.moved)
+	s.moved = make(chan struct{})
+}
+
+func (s *spool) leave(r *reader) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.readers, r)
+	close(s.moved)
+	s.moved = make(chan struct{})
+}

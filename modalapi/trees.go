@@ -1,0 +1,217 @@
+package modalapi
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// stamp is by what it is seen whether a file has changed.
+type stamp struct {
+	Mode     uint32
+	Size     int64
+	Modified int64 // ns
+	UID, GID uint32
+	Link     string
+}
+
+// tree are the stamps of all files below a directory, by path.
+type tree map[string]stamp
+
+func (s stamp) kind() uint32 { return s.Mode & unix.S_IFMT }
+
+// scan reads what is below root. Nothing leaves it, whatever links are there.
+func scan(ctx context.Context, root *os.Root) (tree, error) {
+	t := tree{}
+	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.IsNotExist(err):
+			return nil // removed meanwhile
+		case err != nil:
+			return err
+		case name == ".":
+			return nil
+		}
+		info, err := root.Lstat(name)
+		if err != nil {
+			if errors.IsNotExist(err) {
+				return nil
+			}
+			return err
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return errors.Errorf("no details of a file")
+		}
+		s := stamp{Mode: st.Mode, Size: st.Size, Modified: st.Mtim.Nano(), UID: st.Uid, GID: st.Gid}
+		switch s.kind() {
+		case unix.S_IFDIR:
+			s.Size, s.Modified = 0, 0 // which changes with what is in it
+		case unix.S_IFLNK:
+			s.Modified = 0
+			if s.Link, err = root.Readlink(name); err != nil {
+				return nil
+			}
+		case unix.S_IFREG:
+		default:
+			return nil // sockets, pipes and devices are nothing that lasts
+		}
+		t[name] = s
+		return nil
+	})
+	return t, errors.Wrapf(err, "read a volume")
+}
+
+// change is what to do with one path.
+type change struct {
+	name   string
+	remove bool
+	stamp
+}
+
+// difference returns what makes was like is: removals from the bottom up, then the rest from the top down.
+func difference(was, is tree) []change {
+	var removals, changes []change
+	for _, name := range slices.Sorted(maps.Keys(was)) {
+		if now, ok := is[name]; !ok || now.kind() != was[name].kind() {
+			removals = append(removals, change{name: name, remove: true})
+		}
+	}
+	slices.Reverse(removals)
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		if before, ok := was[name]; !ok || before != is[name] {
+			changes = append(changes, change{name: name, stamp: is[name]})
+		}
+	}
+	return append(removals, changes...)
+}
+
+// apply does in dst what changes say, with the contents of src.
+func apply(ctx context.Context, dst, src *os.Root, changes []change) error {
+	for _, c := range changes {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := c.do(dst, src); err != nil && !errors.IsNotExist(err) { // gone meanwhile, on either side
+			if errors.Is(err, syscall.ENOSPC) {
+				return errors.Explainf(err, errors.Exhausted, "there is no space left for the volume")
+			}
+			return errors.Wrapf(err, "copy a file of a volume")
+		}
+	}
+	return nil
+}
+
+func (c change) do(dst, src *os.Root) error {
+	if c.remove {
+		err := dst.RemoveAll(c.name)
+		return err
+	}
+	if now, err := dst.Lstat(c.name); err == nil && uint32(now.Mode().Type()) != uint32(typeOf(c.stamp)) {
+		if err := dst.RemoveAll(c.name); err != nil {
+			return err
+		}
+	}
+	if dir := path.Dir(c.name); dir != "." && strings.Contains(c.name, "/") {
+		if err := dst.MkdirAll(dir, 0o777); err != nil {
+			return err
+		}
+	}
+	switch c.kind() {
+	case unix.S_IFDIR:
+		if err := dst.Mkdir(c.name, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	case unix.S_IFLNK:
+		_ = dst.Remove(c.name) // it may be another link
+		if err := dst.Symlink(c.Link, c.name); err != nil {
+			return err
+		}
+		return own(dst.Lchown(c.name, int(c.UID), int(c.GID)))
+	default:
+		if err := copyFile(dst, src, c.name); err != nil {
+			return err
+		}
+	}
+	if err := own(dst.Lchown(c.name, int(c.UID), int(c.GID))); err != nil {
+		return err
+	}
+	if err := dst.Chmod(c.name, modeOf(c.Mode)); err != nil {
+		return err
+	}
+	if c.kind() == unix.S_IFREG {
+		at := time.Unix(0, c.Modified)
+		return dst.Chtimes(c.name, at, at)
+	}
+	return nil
+}
+
+// own lets files stay the server's where it may not give them away.
+func own(err error) error {
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+		return nil
+	}
+	return err
+}
+
+func typeOf(s stamp) fs.FileMode {
+	switch s.kind() {
+	case unix.S_IFDIR:
+		return fs.ModeDir
+	case unix.S_IFLNK:
+		return fs.ModeSymlink
+	}
+	return 0
+}
+
+// modeOf is the permission bits of a mode as the kernel has it.
+func modeOf(mode uint32) fs.FileMode {
+	m := fs.FileMode(mode & 0o777)
+	for bit, flag := range map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky} {
+		if mode&bit != 0 {
+			m |= flag
+		}
+	}
+	return m
+}
+
+// copyFile copies a file, sharing its blocks where the file system can, and replaces what was there in one step.
+func copyFile(dst, src *os.Root, name string) (err error) {
+	from, err := src.Open(name)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	temp := path.Join(path.Dir(name), ".modal-"+path.Base(name)[:min(len(path.Base(name)), 200)])
+	to, err := dst.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = dst.Remove(temp) // best effort: the error that made it necessary is told
+		}
+	}()
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil {
+		if _, err := io.Copy(to, from); err != nil {
+			return errors.Join(err, to.Close())
+		}
+	}
+	if err := to.Close(); err != nil {
+		return err
+	}
+	return dst.Rename(temp, name)
+}

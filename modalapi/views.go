@@ -1,0 +1,276 @@
+package modalapi
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// view is how a sandbox sees a volume: a copy of its own, which is committed when the sandbox asks for it or ends, and shows what
+// others have committed when the sandbox asks for that.
+type view struct {
+	Volume   string `json:"volume"`
+	Sub      string `json:"sub"`     // part of it, "." for all
+	Private  string `json:"private"` // the volume that the copy is
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+
+	base tree // guarded by views.lock of the volume; what both had in common last
+}
+
+func (v *view) mount() sandbox.Mount {
+	return sandbox.Mount{Name: v.Private, Path: v.Path, ReadOnly: v.ReadOnly}
+}
+
+// ephemeral is how long a volume or a queue without a name lives without a word of its client, who says one every five minutes.
+const ephemeral = 15 * time.Minute
+
+// sweepVolumes removes volumes without a name whose clients are gone. Of those that an earlier server has heard of nothing is known:
+// they count as heard of now.
+func (s *Server) sweepVolumes(ctx context.Context) {
+	all, err := s.opts.Volumes.List(ctx)
+	if err != nil {
+		logf.Errorf(ctx, "look for volumes that nobody needs: %v", err)
+	}
+	for _, v := range all {
+		if _, name, _ := strings.Cut("~"+v.Name, looseVolume); name == "" {
+			continue
+		}
+		s.volumes.mu.Lock()
+		if s.volumes.heard == nil {
+			s.volumes.heard = map[string]time.Time{}
+		}
+		heard, ok := s.volumes.heard[v.Name]
+		if !ok {
+			heard = time.Now()
+			s.volumes.heard[v.Name] = heard
+		}
+		s.volumes.mu.Unlock()
+		if time.Since(heard) > ephemeral {
+			if err := s.opts.Volumes.Delete(ctx, v.Name); err != nil {
+				logf.Debugf(ctx, "remove a volume that nobody needs: %v", err) // a sandbox has it
+			}
+		}
+	}
+}
+
+// views keep the copies of volumes.
+type views struct {
+	mu    sync.Mutex
+	locks map[string]*sync.Mutex // guarded by mu; by account and volume: held while it is read or written
+	heard map[string]time.Time   // guarded by mu; by the name that the volume is stored under: when its client was heard of
+}
+
+func (vs *views) lock(acc, name string) *sync.Mutex {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if vs.locks == nil {
+		vs.locks = map[string]*sync.Mutex{}
+	}
+	key := acc + " " + name
+	if vs.locks[key] == nil {
+		vs.locks[key] = &sync.Mutex{}
+	}
+	return vs.locks[key]
+}
+
+// alive says that the client of a volume without a name lives.
+func (vs *views) alive(acc, name string) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if vs.heard == nil {
+		vs.heard = map[string]time.Time{}
+	}
+	if strings.HasPrefix(name, looseVolume) {
+		vs.heard[volume.Stored(owner(acc), name)] = time.Now()
+	}
+}
+
+// enter makes the copies for a new sandbox.
+func (vs *views) enter(ctx context.Context, s *Server, acc string, mounts []*pb.VolumeMount) (made []*view, err error) {
+	defer func() {
+		if err != nil {
+			s.discardViews(ctx, acc, made)
+			made = nil
+		}
+	}()
+	for _, m := range mounts {
+		name, err := nameOf(m.GetVolumeId(), volumeID, "Volume")
+		if err != nil {
+			return made, err
+		}
+		sub, err := subPath(m.GetSubPath())
+		if err != nil {
+			return made, err
+		}
+		v := &view{Volume: name, Sub: sub, Private: viewVolume + strings.ToLower(rand.Text()), Path: strings.TrimRight(m.GetMountPath(), "/"), ReadOnly: m.GetReadOnly()}
+		p := s.provider(acc)
+		if _, err := p.Open(ctx, name); err != nil {
+			return made, missing("Volume", m.GetVolumeId())
+		}
+		if _, err := p.Create(ctx, v.Private); err != nil {
+			return made, err
+		}
+		made = append(made, v)
+		if err := s.pull(ctx, acc, v); err != nil {
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+// discardViews removes copies that no sandbox has.
+func (s *Server) discardViews(ctx context.Context, acc string, made []*view) {
+	for _, v := range made {
+		_ = os.Remove(s.basePath(v)) // there may be none
+		if err := s.provider(acc).Delete(context.WithoutCancel(ctx), v.Private); err != nil && errors.KindOf(err) != errors.NotFound {
+			logf.Errorf(ctx, "remove the copy of a volume: %v", err)
+		}
+	}
+}
+
+// roots opens a volume's files, or the part that the view shows, and the copy.
+func (s *Server) roots(ctx context.Context, acc string, v *view) (whole, private *os.Root, err error) {
+	p := s.provider(acc)
+	if whole, err = openVolume(ctx, p, v.Volume); err != nil {
+		return nil, nil, err
+	}
+	if v.Sub != "." {
+		defer whole.Close()
+		if err := whole.MkdirAll(v.Sub, 0o777); err != nil {
+			return nil, nil, errors.Explainf(err, errors.Invalid, "the volume %s has something else at %.200q", v.Volume, v.Sub)
+		}
+		if whole, err = whole.OpenRoot(v.Sub); err != nil {
+			return nil, nil, errors.Explainf(err, errors.Invalid, "the volume %s has something else at %.200q", v.Volume, v.Sub)
+		}
+	}
+	if private, err = openVolume(ctx, p, v.Private); err != nil {
+		return nil, nil, errors.Join(err, whole.Close())
+	}
+	return whole, private, nil
+}
+
+func openVolume(ctx context.Context, p volume.Provider, name string) (*os.Root, error) {
+	v, err := p.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	dir := ""
+	if d, ok := v.(volume.Directory); ok {
+		dir = d.Dir()
+	}
+	if dir == "" {
+		return nil, errors.Newf(errors.Unsupported, "the files of volumes are not on this machine")
+	}
+	root, err := os.OpenRoot(dir)
+	return root, errors.Wrapf(err, "open the volume %s", name)
+}
+
+// pull makes the copy like the volume.
+func (s *Server) pull(ctx context.Context, acc string, v *view) error {
+	l := s.volumes.lock(acc, v.Volume)
+	l.Lock()
+	defer l.Unlock()
+	whole, private, err := s.roots(ctx, acc, v)
+	if err != nil {
+		return err
+	}
+	defer whole.Close()
+	defer private.Close()
+	return s.pullLocked(ctx, v, whole, private)
+}
+
+func (s *Server) pullLocked(ctx context.Context, v *view, whole, private *os.Root) error {
+	theirs, err := scan(ctx, whole)
+	if err != nil {
+		return err
+	}
+	ours, err := scan(ctx, private)
+	if err != nil {
+		return err
+	}
+	if err := apply(ctx, private, whole, difference(ours, theirs)); err != nil {
+		return err
+	}
+	if v.base, err = scan(ctx, private); err != nil {
+		return err
+	}
+	return s.keepBase(v)
+}
+
+// basePath is where what a copy had in common with its volume is kept for a later server.
+func (s *Server) basePath(v *view) string { return filepath.Join(s.opts.Dir, v.Private+".base") }
+
+func (s *Server) keepBase(v *view) error {
+	data, err := json.Marshal(v.base)
+	if err == nil {
+		err = os.WriteFile(s.basePath(v), data, 0o600)
+	}
+	return errors.Wrapf(err, "note what is in a volume")
+}
+
+// loadBase reads it again.
+func (s *Server) loadBase(v *view) error {
+	if v.base != nil {
+		return nil
+	}
+	data, err := os.ReadFile(s.basePath(v))
+	if err == nil {
+		err = json.Unmarshal(data, &v.base)
+	}
+	return errors.Wrapf(err, "read what was in a volume")
+}
+
+// commit writes to the volume what has changed in the copy since they were alike; the last who writes wins.
+func (s *Server) commit(ctx context.Context, acc string, v *view, reload bool) error {
+	l := s.volumes.lock(acc, v.Volume)
+	l.Lock()
+	defer l.Unlock()
+	whole, private, err := s.roots(ctx, acc, v)
+	if err != nil {
+		return err
+	}
+	defer whole.Close()
+	defer private.Close()
+	if err := s.loadBase(v); err != nil {
+		return err
+	}
+	if !v.ReadOnly {
+		ours, err := scan(ctx, private)
+		if err != nil {
+			return err
+		}
+		if err := apply(ctx, whole, private, difference(v.base, ours)); err != nil {
+			return err
+		}
+		v.base = ours
+		if err := s.keepBase(v); err != nil {
+			return err
+		}
+	}
+	if !reload {
+		return nil
+	}
+	return s.pullLocked(ctx, v, whole, private)
+}
+
+// leave commits the copy of a sandbox that has ended, and removes it.
+func (vs *views) leave(ctx context.Context, b *box, v *view) error {
+	if err := b.s.commit(ctx, b.account, v, false); err != nil {
+		return err
+	}
+	b.s.discardViews(ctx, b.account, []*view{v})
+	return nil
+}

@@ -1,0 +1,123 @@
+package modalapi
+
+import (
+	"context"
+	"crypto/rand"
+	"path"
+	"strings"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// Volumes without a name that clients make for a while begin so; what else begins so is nobody's.
+const (
+	looseVolume = "modal-ephemeral-"
+	viewVolume  = "modal-view-"
+)
+
+// provider are the account's volumes.
+func (s *Server) provider(acc string) volume.Provider { return volume.Of(s.opts.Volumes, owner(acc)) }
+
+// VolumeGetOrCreate implements ModalClient. Versions of volumes make no difference here.
+func (c *control) VolumeGetOrCreate(ctx context.Context, req *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
+	p := c.s.provider(callerOf(ctx).Account)
+	name := ""
+	switch req.GetObjectCreationType() {
+	case pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL, pb.ObjectCreationType_OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP:
+		made, err := once1(ctx, c.s, "volume", func() (string, error) {
+			name := looseVolume + strings.ToLower(rand.Text())
+			_, err := p.Create(context.WithoutCancel(ctx), name)
+			return name, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		name = made
+		c.s.volumes.alive(callerOf(ctx).Account, name)
+	default:
+		if err := errors.Join(checkName("Volume", req.GetDeploymentName()), checkEnv(req.GetEnvironmentName())); err != nil {
+			return nil, err
+		}
+		name = scoped(req.GetEnvironmentName(), req.GetDeploymentName())
+		if err := c.ensureVolume(ctx, p, name, req); err != nil {
+			return nil, err
+		}
+	}
+	version := req.GetVersion()
+	if version == pb.VolumeFsVersion_VOLUME_FS_VERSION_UNSPECIFIED {
+		version = pb.VolumeFsVersion_VOLUME_FS_VERSION_V1
+	}
+	return pb.VolumeGetOrCreateResponse_builder{
+		VolumeId: named(volumeID, name), Version: version, Metadata: pb.VolumeMetadata_builder{Version: version, Name: req.GetDeploymentName()}.Build(),
+	}.Build(), nil
+}
+
+func (c *control) ensureVolume(ctx context.Context, p volume.Provider, name string, req *pb.VolumeGetOrCreateRequest) error {
+	_, err := p.Open(ctx, name)
+	switch {
+	case err == nil && req.GetObjectCreationType() == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS:
+		return withCode(errors.Newf(errors.Conflict, "Volume '%s' already exists", req.GetDeploymentName()), alreadyExists)
+	case errors.KindOf(err) == errors.NotFound && creates(req.GetObjectCreationType()):
+		_, err = p.Create(ctx, name)
+	case errors.KindOf(err) == errors.NotFound:
+		err = errors.Newf(errors.NotFound, "Volume '%s' not found in environment '%s'", req.GetDeploymentName(), envOr(req.GetEnvironmentName()))
+	}
+	return err
+}
+
+// VolumeHeartbeat implements ModalClient.
+func (c *control) VolumeHeartbeat(ctx context.Context, req *pb.VolumeHeartbeatRequest) (*emptypb.Empty, error) {
+	name, err := nameOf(req.GetVolumeId(), volumeID, "Volume")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.s.provider(callerOf(ctx).Account).Open(ctx, name); err != nil {
+		return nil, missing("Volume", req.GetVolumeId())
+	}
+	c.s.volumes.alive(callerOf(ctx).Account, name)
+	return &emptypb.Empty{}, nil
+}
+
+// VolumeDelete implements ModalClient.
+func (c *control) VolumeDelete(ctx context.Context, req *pb.VolumeDeleteRequest) (*emptypb.Empty, error) {
+	name, err := nameOf(req.GetVolumeId(), volumeID, "Volume")
+	if err != nil {
+		return nil, err
+	}
+	err = c.s.provider(callerOf(ctx).Account).Delete(ctx, name)
+	if errors.KindOf(err) == errors.NotFound {
+		return nil, errors.Newf(errors.NotFound, "Volume '%s' not found", name)
+	}
+	return &emptypb.Empty{}, err
+}
+
+// VolumeList implements ModalClient.
+func (c *control) VolumeList(ctx context.Context, req *pb.VolumeListRequest) (*pb.VolumeListResponse, error) {
+	all, err := c.s.provider(callerOf(ctx).Account).List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var items []*pb.VolumeListItem
+	for _, v := range all {
+		if !strings.HasPrefix(v.Name, viewVolume) && !strings.HasPrefix(v.Name, looseVolume) && req.GetPagination().GetCreatedBefore() == 0 {
+			items = append(items, pb.VolumeListItem_builder{Label: v.Name, VolumeId: named(volumeID, v.Name), CreatedAt: seconds(v.Created)}.Build())
+		}
+	}
+	return pb.VolumeListResponse_builder{Items: items, EnvironmentName: envOr(req.GetEnvironmentName())}.Build(), nil
+}
+
+// subPath is a part of a volume, relative to it; "." for all of it.
+func subPath(text string) (string, error) {
+	clean := path.Clean("/" + text)[1:]
+	if strings.Contains(text, "..") || strings.ContainsRune(text, 0) {
+		return "", errors.Newf(errors.Invalid, "Invalid sub_path: %.200q", text)
+	}
+	if clean == "" {
+		clean = "."
+	}
+	return clean, nil
+}

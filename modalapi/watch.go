@@ -1,0 +1,133 @@
+package modalapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// watchOp asks for changes below a path.
+type watchOp struct {
+	Path      string    `json:"path"`
+	Recursive bool      `json:"recursive"`
+	Filter    *[]string `json:"filter"` // nil: everything
+	Timeout   *float64  `json:"timeout_secs"`
+}
+
+// moveWait is how long the second half of a move is waited for.
+const moveWait = 10 * time.Millisecond
+
+type watchEvent struct {
+	Type  string   `json:"event_type"`
+	Paths []string `json:"paths"`
+}
+
+// watch tells changes until the time is over or the client closes the input.
+func (w *fileWork) watch(ctx context.Context, op watchOp) error {
+	if op.Timeout != nil && *op.Timeout <= 0 {
+		_, err := w.look(ctx, op.Path, true)
+		return w.unlessNil(ctx, op.Path, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if op.Timeout != nil {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, time.Duration(min(*op.Timeout, 1e6)*float64(time.Second)))
+		defer stop()
+	}
+	go func() { // no input is meant for us, save its end
+		_, _ = io.Copy(io.Discard, w.c.in)
+		cancel()
+	}()
+	lines, out := io.Pipe()
+	failed := make(chan error, 1)
+	go func() {
+		err := w.b.s.opts.Fleet.Files(ctx, w.b.account, w.ref, tarfs.Request{Op: tarfs.OpWatch, Path: op.Path, Recursive: op.Recursive}, out)
+		out.CloseWithError(io.EOF)
+		failed <- err
+	}()
+	w.tell(lines, op.Filter)
+	_ = lines.Close()
+	cancelled := ctx.Err() != nil
+	cancel()
+	if err := <-failed; err != nil && !cancelled && !errors.Is(err, context.Canceled) {
+		return w.explain(context.WithoutCancel(ctx), op.Path, err)
+	}
+	return nil
+}
+
+// tell passes changes on, and joins the halves of a move.
+func (w *fileWork) tell(lines io.Reader, filter *[]string) {
+	changes := make(chan tarfs.Change)
+	go func() {
+		defer close(changes)
+		scan := bufio.NewScanner(lines)
+		for scan.Scan() {
+			var c tarfs.Change
+			if json.Unmarshal(scan.Bytes(), &c) == nil {
+				changes <- c
+			}
+		}
+	}()
+	say := func(kind string, paths ...string) {
+		if filter == nil || slices.Contains(*filter, kind) {
+			_ = w.answer(watchEvent{kind, paths}) // no room for more of it
+		}
+	}
+	var half *tarfs.Change
+	flush := func() {
+		if half != nil {
+			say("RenameFrom", half.Path)
+			half = nil
+		}
+	}
+	for {
+		var late <-chan time.Time
+		if half != nil {
+			late = time.After(moveWait)
+		}
+		select {
+		case c, ok := <-changes:
+			switch {
+			case !ok:
+				flush()
+				return
+			case half != nil && c.Kind == tarfs.Created && c.Cookie == half.Cookie:
+				say("Rename", half.Path, c.Path)
+				half = nil
+			default:
+				flush()
+				if half = one(c, say); half != nil {
+					half = &c
+				}
+			}
+		case <-late:
+			flush()
+		}
+	}
+}
+
+// one says a change that stands for itself, and returns it if it may be half a move.
+func one(c tarfs.Change, say func(string, ...string)) *tarfs.Change {
+	switch {
+	case c.Kind == tarfs.Removed && c.Cookie != 0:
+		return &c
+	case c.Kind == tarfs.Created && c.Cookie != 0:
+		say("RenameTo", c.Path)
+	case c.Kind == tarfs.Created:
+		say("Create", c.Path)
+	case c.Kind == tarfs.Changed:
+		say("Modify", c.Path)
+	case c.Kind == tarfs.Removed:
+		say("Remove", c.Path)
+	case c.Kind == tarfs.Lagged:
+		say("Unknown")
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package modalapi_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	modal "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/fake"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/store/memory"
+)
+
+func TestMain(m *testing.M) {
+	fake.Main()
+	m.Run()
+}
+
+// library gives the fake's one image as many names as are asked for.
+type library struct {
+	image.Builder
+
+	mu    sync.Mutex
+	names map[string]bool // guarded by mu
+	fail  error           // guarded by mu; of the next build
+	log   []string        // guarded by mu; what a build says
+}
+
+func (l *library) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {
+	l.mu.Lock()
+	fail, log := l.fail, l.log
+	l.fail = nil
+	l.mu.Unlock()
+	for _, line := range log {
+		if opts.Log != nil {
+			opts.Log(line)
+		}
+	}
+	if fail != nil {
+		return image.Image{}, fail
+	}
+	spec.Base = "base"
+	img, err := l.Builder.Build(ctx, spec, opts)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range opts.Names {
+		l.names[name] = true
+	}
+	img.Names = append(img.Names, opts.Names...)
+	return img, err
+}
+
+func (l *library) List(ctx context.Context) ([]image.Image, error) {
+	list, err := l.Builder.List(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range list {
+		for name := range l.names {
+			list[i].Names = append(slices.Clone(list[i].Names), name)
+		}
+	}
+	return list, err
+}
+
+type fakeEngine struct {
+	*fake.Engine
+	images *library
+}
+
+func (e fakeEngine) Images() image.Builder { return e.images }
+
+// world is a server on the fake engine, and a client of Modal's SDK.
+type world struct {
+	t      *testing.T
+	engine *fake.Engine
+	images *library
+	fleet  *sandbox.Fleet
+	vault  *secret.Vault
+	ring   *account.Ring
+	server *modalapi.Server
+	dir    string
+	url    string
+	id     string // of the key
+	secret string
+	sdk    *modal.Client
+
+	conn    *grpc.ClientConn
+	control pb.ModalClientClient
+	router  pb.TaskCommandRouterClient
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	eng, err := fake.Open(filepath.Join(dir, "fake"), fake.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, engine: eng, images: &library{Builder: eng.Images(), names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys))}
+	if w.vault, err = secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(dir, "key")}); err != nil {
+		t.Fatal(err)
+	}
+	var made engine.Engine = fakeEngine{eng, w.images}
+	if w.fleet, err = sandbox.Open(t.Context(), sandbox.Options{
+		Engine: made, Store: &memory.Sandboxes{}, Secrets: w.vault, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.id, w.secret = key.ID, text.Reveal()
+	w.serve()
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		w.sdk.Close()
+		all, err := w.fleet.List(ctx, "", sandbox.Filter{})
+		for _, sb := range all {
+			err = errors.Join(err, w.fleet.Destroy(ctx, sb.Account, sb.ID))
+		}
+		if err := errors.Join(err, w.server.Close(), w.fleet.Close(ctx), eng.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// serve starts a server, and a client of it.
+func (w *world) serve() {
+	w.t.Helper()
+	var err error
+	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
+		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: 1 << 20,
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.url = "http://" + l.Addr().String()
+	server := w.server
+	go func() {
+		if err := server.Serve(l); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	w.connect()
+}
+
+// connect makes the clients: Modal's SDK, which takes its server from the environment, and a plain one.
+func (w *world) connect() {
+	w.t.Helper()
+	w.t.Setenv("MODAL_SERVER_URL", w.url)
+	w.t.Setenv("MODAL_CONFIG_PATH", filepath.Join(w.dir, "none.toml"))
+	var err error
+	if w.sdk, err = modal.NewClientWithOptions(&modal.ClientParams{TokenID: w.id, TokenSecret: w.secret, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		w.t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(strings.TrimPrefix(w.url, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(100<<20), grpc.MaxCallSendMsgSize(100<<20)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	w.conn, w.control, w.router = conn, pb.NewModalClientClient(conn), pb.NewTaskCommandRouterClient(conn)
+}
+
+// ctx is that of a call of the plain client, with more headers as pairs.
+func (w *world) ctx(more ...string) context.Context {
+	return metadata.AppendToOutgoingContext(w.t.Context(), append([]string{"x-modal-client-type", "9", "x-modal-token-id", w.id, "x-modal-token-secret", w.secret}, more...)...)
+}
+
+// routed is that of a call to the router.
+func (w *world) routed(access *pb.CommandRouterAccess) context.Context {
+	return metadata.AppendToOutgoingContext(w.t.Context(), "authorization", "Bearer "+access.GetJwt())
+}
+
+// create makes a sandbox with Modal's SDK.
+func (w *world) create(params *modal.SandboxCreateParams) *modal.Sandbox {
+	w.t.Helper()
+	app, err := w.sdk.Apps.FromName(w.t.Context(), "app", &modal.AppFromNameParams{CreateIfMissing: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	sb, err := w.sdk.Sandboxes.Create(w.t.Context(), app, w.sdk.Images.FromRegistry("base", nil), params)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = sb.Detach() })
+	return sb
+}
+
+// output runs a command and returns what it says.
+func (w *world) output(sb *modal.Sandbox, args ...string) string {
+	w.t.Helper()
+	p, err := sb.Exec(w.t.Context(), args, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out, err := io.ReadAll(p.Stdout)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if code, err := p.Wait(w.t.Context(), nil); err != nil || code != 0 {
+		w.t.Fatalf("%v ended with %d, %v", args, code, err)
+	}
+	return string(out)
+}
+
+// sandboxFilter is of those that have not ended.
+var sandboxFilter = sandbox.Filter{}
+
+func second[T any](_ T, err error) error { return err }
+
+func typeOf(v any) string { return reflect.TypeOf(v).String() }

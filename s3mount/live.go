@@ -1,0 +1,388 @@
+// Package s3mount mounts places in S3 as file systems of this machine, for sandboxes to have at a path.
+//
+// Each mount is served by a process of its own (Main), which holds the credentials, and which outlives the server. Manager starts these
+// processes, finds them again, and ends them. What the file system promises is in docs/s3.md.
+package s3mount
+
+import (
+	"context"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3sync"
+)
+
+// How the file system behaves where nobody can say.
+const (
+	remember   = 3 * time.Second  // how long names and attributes are believed
+	retryAfter = 20 * time.Second // until a file that could not be stored is tried again
+	settled    = 10 * time.Second // after the last write a file is stored though it is still open
+	idleSpool  = 30 * time.Second // how long a file that was stored is kept here, too
+	maxNames   = 500_000          // in one directory
+	describing = 32               // objects that are asked for at once
+)
+
+// live is a mounted place. It has no state that matters but its spool: what was written and is not stored yet.
+type live struct {
+	b        *s3sync.Bucket
+	readOnly bool
+	limit    int64  // of the spool, in bytes
+	spoolDir string // where files are that are not stored yet
+	owner    uint32 // whom all files belong to, where owners cannot be kept; with oneOwner
+	oneOwner bool
+	failed   func(path string, err error) // is told of files that could not be stored
+
+	ctx   context.Context // of requests to S3; ends with quiet
+	quiet context.CancelCauseFunc
+
+	mu     sync.Mutex
+	spools map[string]*spool // by path; guarded by mu
+	used   int64             // bytes of the spool; guarded by mu
+	last   int64             // number of the latest file there; guarded by mu
+}
+
+// errQuiet is what requests end with when the sandbox ends.
+var errQuiet = errors.Newf(errors.Unavailable, "the sandbox ends")
+
+// newLive returns the file system, which works until its quiet is called.
+func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings) *live {
+	m := &live{b: b, readOnly: s.ReadOnly, limit: s.Limit, spoolDir: spoolDir, owner: uint32(s.UID), oneOwner: s.UID != 0, spools: map[string]*spool{}, failed: func(string, error) {}}
+	m.ctx, m.quiet = context.WithCancelCause(ctx)
+	return m
+}
+
+// root is the directory at the top.
+func (m *live) root() *node {
+	return &node{m: m, e: &s3sync.Entry{Kind: s3sync.Dir, Mode: 0o755, ModTime: time.Now().UnixNano()}}
+}
+
+// mount mounts the file system at dir and serves it.
+func (m *live) mount(dir string) (*fuse.Server, error) {
+	ttl := remember
+	o := &fs.Options{EntryTimeout: &ttl, AttrTimeout: &ttl, NegativeTimeout: &ttl, MountOptions: fuse.MountOptions{
+		Name: "harvest-s3", FsName: "harvest-s3", AllowOther: !m.oneOwner, DirectMountStrict: !m.oneOwner, MaxWrite: 1 << 20, MaxBackground: 64,
+		MaxReadAhead: 1 << 20, DisableXAttrs: true, DisableReadDirPlus: true, Options: []string{"nosuid", "nodev"},
+	}}
+	if m.readOnly {
+		// As a flag: the kernel knows no such option for this kind of file system.
+		o.DirectMountFlags = syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_RDONLY
+		if m.oneOwner {
+			o.Options = append(o.Options, "ro")
+		}
+	}
+	return fs.Mount(dir, m.root(), o)
+}
+
+// errno is what programs in the sandbox see of an error.
+func errno(err error) syscall.Errno {
+	var no syscall.Errno
+	if err == nil {
+		return 0
+	}
+	kind := errors.KindOf(err)
+	if kind == errors.Internal && errors.As(err, &no) { // what other kinds have is the network's
+		return no
+	}
+	switch kind {
+	case errors.NotFound:
+		return syscall.ENOENT
+	case errors.Denied, errors.Unauthenticated:
+		return syscall.EACCES
+	case errors.Exhausted:
+		return syscall.ENOSPC
+	case errors.Conflict:
+		return syscall.ESTALE
+	case errors.Unsupported:
+		return syscall.EOPNOTSUPP
+	}
+	return syscall.EIO
+}
+
+// node is a file, link or directory that the kernel knows.
+type node struct {
+	fs.Inode
+	m *live
+
+	io     sync.Mutex // held by who fetches the content to write to it
+	mu     sync.Mutex
+	path   string          // guarded by mu; "" is the root's
+	e      *s3sync.Entry   // guarded by mu; what is known of it, never changed in place
+	at     time.Time       // guarded by mu; when that was asked for
+	seen   string          // guarded by mu; ETag of the content that the kernel may have in its cache
+	kids   map[string]*kid // guarded by mu; a directory's names; nil if not known
+	listed time.Time       // guarded by mu; when they were
+	asking bool            // guarded by mu; somebody asks for all of them
+}
+
+// kid is a name in a directory.
+type kid struct {
+	e    *s3sync.Entry
+	time int64 // of the object, as the list has it
+	full bool  // e has its metadata, not only what lists tell
+}
+
+var _ = interface {
+	fs.NodeLookuper
+	fs.NodeGetattrer
+	fs.NodeReaddirer
+	fs.NodeReadlinker
+	fs.NodeStatfser
+}(&node{})
+
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// known is what is known of the node, and its path.
+func (n *node) known() (*s3sync.Entry, string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.e, n.path
+}
+
+// learn notes what the node is from now on.
+func (n *node) learn(e *s3sync.Entry) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.e, n.at = e, time.Now()
+}
+
+// Lookup implements fs.NodeLookuper.
+func (n *node) Lookup(_ context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	_, dir := n.known()
+	path := join(dir, name)
+	e := n.m.spooled(path)
+	if e == nil {
+		var err error
+		if e, err = n.find(name, path); err != nil {
+			return nil, errno(err)
+		}
+	}
+	return n.child(name, e, out), 0
+}
+
+// child returns the node of a name, which is e.
+func (n *node) child(name string, e *s3sync.Entry, out *fuse.EntryOut) *fs.Inode {
+	n.m.fill(&out.Attr, e)
+	out.SetEntryTimeout(remember)
+	out.SetAttrTimeout(remember)
+	if old := n.GetChild(name); old != nil {
+		if c, ok := old.Operations().(*node); ok && old.StableAttr().Mode == typeBits(e.Kind) {
+			c.learn(e)
+			return old
+		}
+	}
+	c := &node{m: n.m, path: e.Path, e: e, at: time.Now()}
+	return n.NewInode(n.m.ctx, c, fs.StableAttr{Mode: typeBits(e.Kind)})
+}
+
+// find asks what a name is, or knows it from a list.
+func (n *node) find(name, path string) (*s3sync.Entry, error) {
+	n.mu.Lock()
+	fresh, k := n.kids != nil && time.Since(n.listed) < remember, n.kids[name]
+	n.mu.Unlock()
+	if fresh && k == nil {
+		return nil, syscall.ENOENT
+	}
+	if fresh && k.full {
+		return k.e, nil
+	}
+	if fresh {
+		n.describeAll()
+	}
+	e, err := n.m.b.Describe(n.m.ctx, path)
+	if err == nil && k != nil {
+		n.described(name, k, e)
+	}
+	return e, err
+}
+
+// described notes what k, a name in a list, is.
+func (n *node) described(name string, k *kid, e *s3sync.Entry) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.kids[name] == k { // not listed again meanwhile
+		n.kids[name] = &kid{e: e, time: k.time, full: true}
+	}
+}
+
+// describeAll asks for the metadata of all names of a list, since who asks for one often asks for the others next.
+func (n *node) describeAll() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.asking {
+		return
+	}
+	n.asking = true
+	todo := make(chan string, len(n.kids))
+	for _, name := range sortedNames(n.kids) {
+		if !n.kids[name].full {
+			todo <- name
+		}
+	}
+	close(todo)
+	var wg sync.WaitGroup
+	for range describing {
+		wg.Go(func() { n.describe(todo) })
+	}
+	go func() {
+		wg.Wait()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.asking = false
+	}()
+}
+
+func (n *node) describe(todo <-chan string) {
+	for name := range todo {
+		n.mu.Lock()
+		k, path := n.kids[name], join(n.path, name)
+		n.mu.Unlock()
+		if k == nil || k.full || n.m.ctx.Err() != nil {
+			continue
+		}
+		e, err := n.m.b.Describe(n.m.ctx, path)
+		if err != nil {
+			if !errors.Is(err, errors.NotFound) {
+				return // whoever needs it asks by themselves
+			}
+			continue
+		}
+		n.described(name, k, e)
+	}
+}
+
+// list lists the directory anew, unless that was just done. What was known of objects that are as they were stays.
+func (n *node) list() error {
+	n.mu.Lock()
+	fresh, old, path := n.kids != nil && time.Since(n.listed) < remember, n.kids, n.path
+	n.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	kids := map[string]*kid{}
+	err := n.m.b.ReadDir(n.m.ctx, path, func(e *s3sync.Entry) error {
+		if len(kids) >= maxNames {
+			return errors.Newf(errors.Unsupported, "the directory has too many names")
+		}
+		name := base(e.Path)
+		k := &kid{e: e, time: e.ModTime}
+		if was := old[name]; was != nil && was.full && was.time == k.time && was.e.ETag == e.ETag && e.Kind != s3sync.Dir {
+			k = was
+		}
+		if other := kids[name]; other == nil || other.e.Kind == s3sync.Dir { // of a file and a directory, the file is seen
+			kids[name] = k
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.kids, n.listed = kids, time.Now()
+	return nil
+}
+
+// forget drops what is known of the names in the directory, after one changed.
+func (n *node) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listed = time.Time{}
+}
+
+// Readdir implements fs.NodeReaddirer.
+func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
+	if err := n.list(); err != nil {
+		return nil, errno(err)
+	}
+	n.mu.Lock()
+	names := make(map[string]uint32, len(n.kids))
+	for name, k := range n.kids {
+		names[name] = typeBits(k.e.Kind)
+		// What is so small may be a link, and only its metadata tells.
+		if !k.full && k.e.Kind == s3sync.File && k.e.Size > 0 && k.e.Size <= maxTarget {
+			names[name] = 0
+		}
+	}
+	dir := n.path
+	n.mu.Unlock()
+	n.m.addSpooled(dir, names)
+	var list []fuse.DirEntry
+	for _, name := range sortedNames(names) {
+		list = append(list, fuse.DirEntry{Name: name, Mode: names[name]})
+	}
+	return fs.NewListDirStream(list), 0
+}
+
+const maxTarget = 4095 // bytes of a link's path
+
+// Getattr implements fs.NodeGetattrer. Where S3 does not answer, what was known last has to do.
+func (n *node) Getattr(_ context.Context, f fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.SetTimeout(remember)
+	n.mu.Lock()
+	e, path, stale := n.e, n.path, time.Since(n.at) > remember
+	n.mu.Unlock()
+	if h, ok := f.(*handle); ok && h.spool() != nil { // perhaps of a file that was removed
+		e = h.spool().entry()
+	} else if s := n.m.spooled(path); s != nil {
+		e = s
+	} else if stale && e.Kind == s3sync.File {
+		if now, err := n.m.b.Describe(n.m.ctx, path); err == nil && now.Kind == e.Kind {
+			n.learn(now)
+			e = now
+		}
+	}
+	n.m.fill(&out.Attr, e)
+	out.Ino = n.StableAttr().Ino // files of one number are one file to gVisor
+	return 0
+}
+
+// fill says what e is in the kernel's words.
+func (m *live) fill(a *fuse.Attr, e *s3sync.Entry) {
+	a.Mode = typeBits(e.Kind) | e.Mode&0o1777
+	a.Size = uint64(max(0, e.Size))
+	a.Blocks, a.Blksize, a.Nlink = (a.Size+511)/512, 1<<20, 1
+	if e.Kind == s3sync.Symlink {
+		a.Mode = syscall.S_IFLNK | 0o777
+	}
+	a.Uid, a.Gid = e.UID, e.GID
+	if m.oneOwner { // an ordinary user's sandbox has no other
+		a.Uid, a.Gid = m.owner, m.owner
+	}
+	t := time.Unix(0, e.ModTime)
+	a.SetTimes(&t, &t, &t)
+}
+
+func typeBits(k s3sync.Kind) uint32 {
+	switch k {
+	case s3sync.Dir:
+		return syscall.S_IFDIR
+	case s3sync.Symlink:
+		return syscall.S_IFLNK
+	}
+	return syscall.S_IFREG
+}
+
+// Readlink implements fs.NodeReadlinker.
+func (n *node) Readlink(context.Context) ([]byte, syscall.Errno) {
+	e, _ := n.known()
+	return []byte(e.Target), 0
+}
+
+// Statfs implements fs.NodeStatfser: there is room, as far as programs that ask before they write are concerned.
+func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
+	const size, blocks = 4096, 1 << 40 / 4096
+	out.Bsize, out.Frsize, out.NameLen = size, size, 255
+	out.Blocks, out.Bfree, out.Bavail = blocks, blocks, blocks
+	out.Files, out.Ffree = 1<<30, 1<<30
+	return 0
+}

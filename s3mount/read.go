@@ -1,0 +1,198 @@
+package s3mount
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3sync"
+)
+
+// How much is read at once: little at first, since many readers want no more, and ever more of a file that is read in order.
+const (
+	firstWindow = 128 << 10
+	maxWindow   = 8 << 20
+	ahead       = 2         // windows that are on their way before they are asked for
+	behind      = 1 << 20   // what is kept of what was read: the kernel asks a little out of order
+	maxWindows  = 256 << 20 // bytes of all windows; beyond it nothing is read ahead
+)
+
+// windows is how many bytes all windows of this process have.
+var windows atomic.Int64
+
+// handle is an open file.
+type handle struct {
+	n      *node
+	writes bool // it was opened for writing
+
+	mu      sync.Mutex
+	written *spool        // guarded by mu; what was written to last
+	e       *s3sync.Entry // guarded by mu; the object that the windows are of
+	next    int64         // guarded by mu; the end of the last window: where a reader in order goes on
+	size    int64         // guarded by mu; of the next window
+	open    []*window     // guarded by mu
+	began   bool          // guarded by mu; something was read
+}
+
+// window is a part of an object.
+type window struct {
+	at, end int64
+	done    chan struct{} // closed when data or err is there
+	data    []byte
+	err     error
+}
+
+var _ = interface {
+	fs.FileReader
+	fs.FileReleaser
+}(&handle{})
+
+// Read implements fs.FileReader.
+func (h *handle) Read(_ context.Context, dest []byte, at int64) (fuse.ReadResult, syscall.Errno) {
+	n := 0
+	var err error
+	if s := h.spool(); s != nil {
+		n, err = s.file.ReadAt(dest, at)
+		if n > 0 || isEOF(err) {
+			err = nil
+		}
+	} else {
+		n, err = h.read(dest, at)
+	}
+	return fuse.ReadResultData(dest[:n]), errno(err)
+}
+
+// spool is the file here that is read and written instead of the object, nil if there is none.
+func (h *handle) spool() *spool {
+	h.mu.Lock()
+	s := h.written
+	h.mu.Unlock()
+	if s != nil {
+		s.mu.Lock()
+		gone := s.gone
+		s.mu.Unlock()
+		if gone {
+			return s
+		}
+	}
+	_, path := h.n.known()
+	return h.n.m.spool(path)
+}
+
+// read reads from the object. If somebody else stored another one, a reader that has seen nothing of the old one gets the new one, and
+// others ESTALE.
+func (h *handle) read(dest []byte, at int64) (int, error) {
+	n := 0
+	for again := true; ; {
+		e, path := h.n.known()
+		if n >= len(dest) || at >= e.Size {
+			h.mu.Lock()
+			h.began = h.began || n > 0
+			h.mu.Unlock()
+			return n, nil
+		}
+		w := h.window(e, at, int64(len(dest)-n))
+		<-w.done
+		if w.err == nil {
+			got := copy(dest[n:], w.data[at-w.at:])
+			n, at = n+got, at+int64(got)
+			continue
+		}
+		h.forget(w)
+		h.mu.Lock()
+		again = again && !h.began && n == 0 && errors.Is(w.err, errors.Conflict)
+		h.mu.Unlock()
+		if !again {
+			return n, w.err
+		}
+		again = false
+		if now, err := h.n.m.b.Describe(h.n.m.ctx, path); err == nil {
+			h.n.learn(now)
+		}
+	}
+}
+
+// window returns the part of e that has the offset at, and has what comes after it fetched if e is read in order.
+func (h *handle) window(e *s3sync.Entry, at, want int64) *window {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.e == nil || h.e.ETag != e.ETag {
+		h.reset()
+		h.e = e
+	}
+	h.open = slices.DeleteFunc(h.open, func(w *window) bool {
+		old := w.end < at-behind
+		if old {
+			windows.Add(w.at - w.end)
+		}
+		return old
+	})
+	i := slices.IndexFunc(h.open, func(w *window) bool { return at >= w.at && at < w.end })
+	inOrder := i >= 0 && at > h.open[i].at || i < 0 && at > 0 && at == h.next
+	var found *window
+	switch {
+	case i >= 0:
+		found = h.open[i]
+	case inOrder:
+		h.size = min(2*h.size, maxWindow)
+		found = h.fetch(at, max(h.size, want))
+	default:
+		h.reset()
+		h.size = firstWindow
+		return h.fetch(at, max(h.size, want))
+	}
+	for n := 0; inOrder && n < ahead && h.next < e.Size && h.next-at < ahead*h.size && windows.Load() < maxWindows; n++ {
+		h.size = min(2*h.size, maxWindow)
+		h.fetch(h.next, h.size)
+	}
+	return found
+}
+
+// fetch begins to fetch a window. h.mu is held.
+func (h *handle) fetch(at, size int64) *window {
+	e := h.e
+	w := &window{at: at, end: min(at+size, e.Size), done: make(chan struct{})}
+	h.open = append(h.open, w)
+	h.next = w.end
+	windows.Add(w.end - w.at)
+	go func() {
+		defer close(w.done)
+		data := make([]byte, w.end-w.at)
+		if w.err = h.n.m.b.ReadObject(h.n.m.ctx, e, data, w.at); w.err == nil {
+			w.data = data
+		}
+	}()
+	return w
+}
+
+// forget drops a window that could not be fetched, so that who asks again does not get the same answer.
+func (h *handle) forget(w *window) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i := slices.Index(h.open, w); i >= 0 {
+		h.open = slices.Delete(h.open, i, i+1)
+		windows.Add(w.at - w.end)
+	}
+}
+
+// reset drops all windows. h.mu is held.
+func (h *handle) reset() {
+	for _, w := range h.open {
+		windows.Add(w.at - w.end)
+	}
+	h.open, h.next, h.size = nil, 0, 0
+}
+
+// Release implements fs.FileReleaser.
+func (h *handle) Release(context.Context) syscall.Errno {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reset()
+	return 0
+}

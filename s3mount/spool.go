@@ -1,0 +1,421 @@
+package s3mount
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3sync"
+)
+
+// spool is a file that is being written: here until it is stored. Beside its content is a note of where it belongs, for as long as that
+// is not stored, by which a later process can do it.
+type spool struct {
+	m    *live
+	file *os.File
+	name string // of the file; the note's has noteSuffix
+
+	body    sync.RWMutex // held for writing by who changes the content, for reading by who stores it
+	sending sync.Mutex   // held by who stores it
+
+	mu     sync.Mutex
+	node   *node        // guarded by mu; nil for what an earlier process wrote
+	e      s3sync.Entry // guarded by mu; as what it is to be stored
+	stored bool         // guarded by mu; there is an object at the path, perhaps an older one
+	dirty  bool         // guarded by mu; the object is not this
+	gone   bool         // guarded by mu; it was removed: who has it open still has it, and it is not stored
+	ended  bool         // guarded by mu; it was stored and dropped: who wants to write begins anew
+	used   time.Time    // guarded by mu
+	failed time.Time    // guarded by mu; when storing it failed last
+	told   bool         // guarded by mu; of that
+}
+
+const noteSuffix = ".json"
+
+// note is what is written down of a file that is not stored.
+type note struct {
+	Path     string `json:"path"`
+	Mode     uint32 `json:"mode"`
+	UID      uint32 `json:"uid"`
+	GID      uint32 `json:"gid"`
+	Modified int64  `json:"modified_ns"`
+}
+
+// sortedNames returns the keys of a map in order.
+func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// base is the last part of a path.
+func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
+// dirOf is the rest.
+func dirOf(path string) string { return strings.TrimSuffix(path[:len(path)-len(base(path))], "/") }
+
+// spool returns the file that is written at a path, nil if there is none.
+func (m *live) spool(path string) *spool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.spools[path]
+}
+
+// spooled is what is written at a path, as far as it is.
+func (m *live) spooled(path string) *s3sync.Entry {
+	s := m.spool(path)
+	if s == nil {
+		return nil
+	}
+	return s.entry()
+}
+
+// entry is what is written, as far as it is.
+func (s *spool) entry() *s3sync.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.e
+	return &e
+}
+
+// addSpooled adds what is written in a directory to its names.
+func (m *live) addSpooled(dir string, names map[string]uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for path := range m.spools {
+		if dirOf(path) == dir {
+			names[base(path)] = syscall.S_IFREG
+		}
+	}
+}
+
+// newSpool makes a file for e, whose content is still to come.
+func (m *live) newSpool(e s3sync.Entry, stored bool) (*spool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last++
+	name := filepath.Join(m.spoolDir, strconv.FormatInt(m.last, 10))
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, errors.Wrapf(err, "make a file for what is written")
+	}
+	return &spool{m: m, file: f, name: name, e: e, stored: stored, used: time.Now()}, nil
+}
+
+// publish makes s the one at its path. Of two that begin at once, the first counts.
+func (m *live) publish(s *spool) *spool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if other := m.spools[s.e.Path]; other != nil {
+		s.file.Close()
+		os.Remove(s.name)
+		m.used -= s.e.Size
+		return other
+	}
+	m.spools[s.e.Path] = s
+	return s
+}
+
+// reserve takes room for n more bytes, ENOSPC if there is none.
+func (m *live) reserve(n int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n > 0 && m.used+n > m.limit {
+		return syscall.ENOSPC
+	}
+	m.used += n
+	return nil
+}
+
+// fetch fills s with what the object from has.
+func (s *spool) fetch(ctx context.Context, from *s3sync.Entry) error {
+	const step = 8 << 20
+	if err := s.m.reserve(from.Size); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for at := int64(0); at < from.Size && ctx.Err() == nil; at += step {
+		g.Go(func() error {
+			buf := make([]byte, min(step, from.Size-at))
+			if err := s.m.b.ReadObject(ctx, from, buf, at); err != nil {
+				return err
+			}
+			_, err := s.file.WriteAt(buf, at)
+			return err
+		})
+	}
+	err := g.Wait()
+	if err == nil {
+		err = context.Cause(s.m.ctx)
+	}
+	if err != nil {
+		return errors.Join(err, s.m.reserve(-from.Size))
+	}
+	s.e.Size = from.Size
+	return nil
+}
+
+// errEnded is for who has a spool that was dropped meanwhile.
+var errEnded = errors.Errorf("the file was dropped")
+
+// change runs f, which changes the content or what belongs to it, and has it stored later.
+func (s *spool) change(size int64, f func(e *s3sync.Entry) error) error {
+	s.body.Lock()
+	defer s.body.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return errEnded
+	}
+	grow := int64(0)
+	if size >= 0 {
+		grow = size - s.e.Size
+	}
+	if err := s.m.reserve(grow); err != nil {
+		return err
+	}
+	if err := f(&s.e); err != nil {
+		return errors.Join(err, s.m.reserve(-grow))
+	}
+	s.e.Size += grow
+	s.used = time.Now()
+	if s.dirty && size >= 0 {
+		return nil // the note says nothing of content
+	}
+	s.dirty = true
+	return s.write()
+}
+
+// write writes the note. s.mu is held.
+func (s *spool) write() error {
+	if s.gone || !s.dirty {
+		return nil
+	}
+	text, err := json.Marshal(note{s.e.Path, s.e.Mode, s.e.UID, s.e.GID, s.e.ModTime})
+	if err == nil {
+		err = os.WriteFile(s.name+noteSuffix, text, 0o600)
+	}
+	return errors.Wrapf(err, "note what is written")
+}
+
+// pwrite writes at an offset.
+func (s *spool) pwrite(p []byte, at int64) error {
+	s.mu.Lock()
+	size := max(s.e.Size, at+int64(len(p)))
+	s.mu.Unlock()
+	return s.change(size, func(e *s3sync.Entry) error {
+		_, err := s.file.WriteAt(p, at)
+		e.ModTime = time.Now().UnixNano()
+		return err
+	})
+}
+
+func (s *spool) truncate(size int64) error {
+	return s.change(size, func(e *s3sync.Entry) error {
+		e.ModTime = time.Now().UnixNano()
+		return s.file.Truncate(size)
+	})
+}
+
+// store stores the file if that has not been done, and waits for it.
+func (s *spool) store(ctx context.Context) (*s3sync.Entry, error) {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.body.RLock()
+	defer s.body.RUnlock()
+	s.mu.Lock()
+	e, skip := s.e, !s.dirty || s.gone
+	s.mu.Unlock()
+	if skip {
+		return &e, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := s.m.b.WriteObject(ctx, &e, s.file); err != nil {
+		s.notStored(ctx, err)
+		return nil, err
+	}
+	s.mu.Lock()
+	n, err := s.node, s.isStored(&e)
+	s.mu.Unlock()
+	if n != nil && err == nil {
+		n.learn(&e)
+	}
+	return &e, err
+}
+
+// notStored notes a failure, and tells of the first.
+func (s *spool) notStored(ctx context.Context, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = time.Now()
+	if !s.told && ctx.Err() == nil {
+		s.told = true
+		s.m.failed(s.e.Path, err)
+	}
+}
+
+// isStored notes that the object is e. Metadata may have changed meanwhile. s.mu is held.
+func (s *spool) isStored(e *s3sync.Entry) error {
+	s.used = time.Now()
+	s.e.ETag, s.stored, s.told, s.failed = e.ETag, true, false, time.Time{}
+	if !sameMeta(&s.e, e) {
+		return nil
+	}
+	s.dirty = false
+	if err := os.Remove(s.name + noteSuffix); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "note what is stored")
+	}
+	return nil
+}
+
+// drop takes the file away: it is stored, or nobody wants it.
+func (s *spool) drop() {
+	s.m.mu.Lock()
+	if s.m.spools[s.e.Path] == s {
+		delete(s.m.spools, s.e.Path)
+	}
+	s.m.used -= s.e.Size
+	s.m.mu.Unlock()
+	os.Remove(s.name + noteSuffix)
+	os.Remove(s.name)
+}
+
+// discard forgets a file that was removed or replaced. Who has it open still reads and writes it.
+func (s *spool) discard() {
+	s.mu.Lock()
+	s.gone = true
+	s.mu.Unlock()
+	s.sending.Lock() // what is on its way arrives before what comes next
+	defer s.sending.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop()
+}
+
+// tend stores what nobody has written to for a while, also after it failed, and drops what is stored and not used any more.
+func (m *live) tend(now time.Time) {
+	m.mu.Lock()
+	all := slices.Collect(maps.Values(m.spools))
+	m.mu.Unlock()
+	for _, s := range all {
+		s.mu.Lock()
+		retry := s.dirty && now.Sub(s.used) > settled && now.Sub(s.failed) > retryAfter
+		idle := !s.dirty && now.Sub(s.used) > idleSpool
+		s.mu.Unlock()
+		if retry {
+			_, _ = s.store(m.ctx) // which tells
+		}
+		if idle && s.sending.TryLock() {
+			s.body.Lock()
+			s.mu.Lock()
+			if !s.dirty && !s.gone {
+				s.ended = true
+				s.drop()
+			}
+			s.mu.Unlock()
+			s.body.Unlock()
+			s.sending.Unlock()
+		}
+	}
+}
+
+// Unsent is a file that could not be stored.
+type Unsent struct {
+	Path   string `json:"path"`   // in the mount
+	File   string `json:"file"`   // where its content is on this machine
+	Reason string `json:"reason"` // one sentence
+}
+
+// flush stores everything that is not stored yet. After a first file for which S3 is away it does not try the others.
+func (m *live) flush(ctx context.Context) []Unsent {
+	m.mu.Lock()
+	paths := sortedNames(m.spools)
+	m.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var mu sync.Mutex
+	var left []Unsent
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, path := range paths {
+		s := m.spool(path)
+		if s == nil {
+			continue
+		}
+		g.Go(func() error {
+			_, err := s.store(ctx)
+			if err == nil {
+				return nil
+			}
+			if k := errors.KindOf(err); k == errors.Unavailable || k == errors.Timeout {
+				cancel(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			left = append(left, Unsent{Path: path, File: s.name, Reason: errors.Message(err)})
+			return nil
+		})
+	}
+	_ = g.Wait()
+	return left
+}
+
+// adopt takes over what an earlier process wrote and did not store.
+func (m *live) adopt() error {
+	notes, err := filepath.Glob(filepath.Join(m.spoolDir, "*"+noteSuffix))
+	if err != nil {
+		return errors.Wrapf(err, "look for what is not stored")
+	}
+	for _, file := range notes {
+		n, err := readNote(file)
+		if err != nil {
+			return err
+		}
+		name := strings.TrimSuffix(file, noteSuffix)
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			return errors.Wrapf(err, "open what is not stored")
+		}
+		st, err := f.Stat()
+		if err != nil {
+			return errors.Wrapf(err, "look at what is not stored")
+		}
+		m.spools[n.Path] = &spool{m: m, file: f, name: name, dirty: true, used: time.Now(),
+			e: s3sync.Entry{Path: n.Path, Kind: s3sync.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.Modified, Size: st.Size()}}
+		m.used += st.Size()
+		if i, err := strconv.ParseInt(filepath.Base(name), 10, 64); err == nil {
+			m.last = max(m.last, i)
+		}
+	}
+	return nil
+}
+
+func readNote(file string) (note, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return note{}, errors.Wrapf(err, "read what is not stored")
+	}
+	return parseNote(text)
+}
+
+// parseNote reads a note, which says nothing that newSpool's callers would not.
+func parseNote(text []byte) (note, error) {
+	var n note
+	if err := json.Unmarshal(text, &n); err != nil {
+		return n, errors.Explainf(err, errors.Invalid, "the note of a file that is not stored is damaged")
+	}
+	if !s3sync.ValidPath(n.Path) || n.Mode&^0o7777 != 0 {
+		return n, errors.Newf(errors.Invalid, "the note of a file that is not stored is damaged")
+	}
+	return n, nil
+}

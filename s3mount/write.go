@@ -1,0 +1,480 @@
+package s3mount
+
+import (
+	"context"
+	"io"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3sync"
+)
+
+var _ = interface {
+	fs.NodeOpener
+	fs.NodeCreater
+	fs.NodeSetattrer
+	fs.NodeFsyncer
+	fs.NodeMkdirer
+	fs.NodeRmdirer
+	fs.NodeUnlinker
+	fs.NodeRenamer
+	fs.NodeSymlinker
+	fs.NodeLinker
+}(&node{})
+
+var _ = interface {
+	fs.FileWriter
+	fs.FileFlusher
+	fs.FileFsyncer
+}(&handle{})
+
+func isEOF(err error) bool { return errors.Is(err, io.EOF) }
+
+// keptMode is what of a mode is kept: no file from a bucket runs as somebody else than who starts it.
+func keptMode(mode uint32) uint32 { return mode & 0o1777 }
+
+// newEntry is something that a program makes now.
+func (m *live) newEntry(ctx context.Context, path string, kind s3sync.Kind, mode uint32) s3sync.Entry {
+	e := s3sync.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: time.Now().UnixNano()}
+	if who, ok := fuse.FromContext(ctx); ok && !m.oneOwner {
+		e.UID, e.GID = who.Uid, who.Gid
+	}
+	return e
+}
+
+// place is the path of a new name in the directory n, or why it can have none.
+func (n *node) place(name string) (string, syscall.Errno) {
+	_, dir := n.known()
+	path := join(dir, name)
+	switch {
+	case n.m.readOnly:
+		return "", syscall.EROFS
+	case !n.m.b.Fits(path):
+		return "", syscall.ENAMETOOLONG
+	}
+	return path, 0
+}
+
+// Open implements fs.NodeOpener. Nothing is fetched yet.
+func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	h := &handle{n: n, writes: flags&syscall.O_ACCMODE != syscall.O_RDONLY}
+	if h.writes && n.m.readOnly {
+		return nil, 0, syscall.EROFS
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	keep := uint32(0)
+	if n.e.ETag != "" && n.seen == n.e.ETag {
+		keep = fuse.FOPEN_KEEP_CACHE
+	}
+	n.seen = n.e.ETag
+	return h, keep, 0
+}
+
+// Create implements fs.NodeCreater. The object is made when the file is closed.
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	path, no := n.place(name)
+	if no != 0 {
+		return nil, nil, 0, no
+	}
+	s, err := n.m.newSpool(n.m.newEntry(ctx, path, s3sync.File, mode), false)
+	if err == nil {
+		s = n.m.publish(s)
+		err = s.change(-1, func(*s3sync.Entry) error { return nil })
+	}
+	if err != nil {
+		return nil, nil, 0, errno(err)
+	}
+	e := n.m.spooled(path)
+	if e == nil {
+		return nil, nil, 0, syscall.EIO
+	}
+	inode := n.child(name, e, out)
+	c, ok := inode.Operations().(*node)
+	if !ok {
+		return nil, nil, 0, syscall.EIO
+	}
+	s.mu.Lock()
+	s.node = c
+	s.mu.Unlock()
+	return inode, &handle{n: c, writes: true, written: s}, 0, 0
+}
+
+// writable returns the file here that stands for the node's object, with its content unless that is not wanted.
+func (n *node) writable(content bool) (*spool, error) {
+	n.io.Lock() // who comes second gets what the first fetched
+	defer n.io.Unlock()
+	e, path := n.known()
+	if s := n.m.spool(path); s != nil {
+		return s, nil
+	}
+	began := *e
+	began.Size = 0
+	s, err := n.m.newSpool(began, true)
+	if err != nil {
+		return nil, err
+	}
+	s.node = n
+	if content && e.Size > 0 {
+		if err := s.fetch(n.m.ctx, e); err != nil {
+			s.drop()
+			return nil, err
+		}
+	}
+	return n.m.publish(s), nil
+}
+
+// written has do change the node's content.
+func (n *node) written(h *handle, content bool, do func(*spool) error) error {
+	for range 3 {
+		var s *spool
+		if h != nil {
+			s = h.spool()
+		}
+		if s == nil {
+			var err error
+			if s, err = n.writable(content); err != nil {
+				return err
+			}
+		}
+		if h != nil {
+			h.mu.Lock()
+			h.written = s
+			h.mu.Unlock()
+		}
+		if err := do(s); !errors.Is(err, errEnded) {
+			return err
+		}
+	}
+	return syscall.EAGAIN
+}
+
+// Write implements fs.FileWriter.
+func (h *handle) Write(_ context.Context, data []byte, at int64) (uint32, syscall.Errno) {
+	err := h.n.written(h, true, func(s *spool) error { return s.pwrite(data, at) })
+	if err != nil {
+		return 0, errno(err)
+	}
+	return uint32(len(data)), 0
+}
+
+// Flush implements fs.FileFlusher: a program closes the file, which stores it.
+func (h *handle) Flush(context.Context) syscall.Errno {
+	if !h.writes {
+		return 0
+	}
+	return h.n.store()
+}
+
+// Fsync implements fs.FileFsyncer.
+func (h *handle) Fsync(context.Context, uint32) syscall.Errno { return h.n.store() }
+
+// Fsync implements fs.NodeFsyncer, for directories too, of which there is nothing to store.
+func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno { return n.store() }
+
+// store stores what was written, and waits for it.
+func (n *node) store() syscall.Errno {
+	_, path := n.known()
+	s := n.m.spool(path)
+	if s == nil {
+		return 0
+	}
+	_, err := s.store(n.m.ctx)
+	return errno(err)
+}
+
+// Setattr implements fs.NodeSetattrer.
+func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	if n.m.readOnly {
+		return syscall.EROFS
+	}
+	if size, ok := in.GetSize(); ok {
+		h, _ := fh.(*handle)
+		err := n.written(h, size > 0, func(s *spool) error { return s.truncate(int64(size)) })
+		if err == nil && h == nil {
+			err = noError(n.store())
+		}
+		if err != nil {
+			return errno(err)
+		}
+	}
+	if no := errno(n.describeAs(in)); no != 0 {
+		return no
+	}
+	return n.Getattr(ctx, fh, out)
+}
+
+func noError(no syscall.Errno) error {
+	if no == 0 {
+		return nil
+	}
+	return no
+}
+
+// describeAs changes the metadata: of what is being written, with what is stored; of what is stored, by a copy that S3 makes.
+func (n *node) describeAs(in *fuse.SetAttrIn) error {
+	e, path := n.known()
+	s := n.m.spool(path)
+	if s != nil {
+		switch err := s.describe(n.m, in); {
+		case errors.Is(err, errStored):
+		default:
+			return err
+		}
+	}
+	for attempt := 0; ; attempt++ {
+		now := *e
+		if n.m.apply(&now, in); sameMeta(&now, e) {
+			return nil
+		}
+		var err error
+		switch {
+		case path == "": // which has no object
+		case e.Kind == s3sync.Dir:
+			err = n.m.b.WriteObject(n.m.ctx, &now, nil)
+		default:
+			err = n.m.b.CopyObject(n.m.ctx, e, &now)
+		}
+		if errors.Is(err, errors.Conflict) && attempt == 0 { // somebody else stored another one
+			if e, err = n.m.b.Describe(n.m.ctx, path); err == nil {
+				continue
+			}
+		}
+		if err == nil {
+			n.learn(&now)
+			s.describedAs(&now)
+		}
+		return err
+	}
+}
+
+func sameMeta(a, b *s3sync.Entry) bool {
+	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.ModTime == b.ModTime
+}
+
+// apply changes what in says, but for what is not kept: times of access, and owners where there is only one.
+func (m *live) apply(e *s3sync.Entry, in *fuse.SetAttrIn) {
+	if mode, ok := in.GetMode(); ok && e.Kind != s3sync.Symlink {
+		e.Mode = keptMode(mode)
+	}
+	if uid, ok := in.GetUID(); ok && !m.oneOwner {
+		e.UID = uid
+	}
+	if gid, ok := in.GetGID(); ok && !m.oneOwner {
+		e.GID = gid
+	}
+	if t, ok := in.GetMTime(); ok {
+		e.ModTime = t.UnixNano()
+	}
+}
+
+// Mkdir implements fs.NodeMkdirer: an empty object whose key ends with a slash.
+func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	return n.make(name, out, func(path string) s3sync.Entry { return n.m.newEntry(ctx, path, s3sync.Dir, mode) })
+}
+
+// Symlink implements fs.NodeSymlinker: an object that holds the path, and whose metadata say that it is a link.
+func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	return n.make(name, out, func(path string) s3sync.Entry {
+		e := n.m.newEntry(ctx, path, s3sync.Symlink, 0o777)
+		e.Target, e.Size = target, int64(len(target))
+		return e
+	})
+}
+
+// make stores something that is no file.
+func (n *node) make(name string, out *fuse.EntryOut, entry func(path string) s3sync.Entry) (*fs.Inode, syscall.Errno) {
+	path, no := n.place(name)
+	if no != 0 {
+		return nil, no
+	}
+	e := entry(path)
+	if err := n.m.b.WriteObject(n.m.ctx, &e, nil); err != nil {
+		return nil, errno(err)
+	}
+	n.forget()
+	return n.child(name, &e, out), 0
+}
+
+// Link implements fs.NodeLinker: objects have one name.
+func (n *node) Link(context.Context, fs.InodeEmbedder, string, *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	return nil, syscall.EPERM
+}
+
+// keep has the directory stay when the last of what is in it goes: gives it an object, if it has none.
+func (n *node) keep() error {
+	e, path := n.known()
+	if path == "" || e.ETag != "" {
+		return nil
+	}
+	now := *e
+	if err := n.m.b.WriteObject(n.m.ctx, &now, nil); err != nil {
+		return err
+	}
+	n.learn(&now)
+	return nil
+}
+
+// Unlink implements fs.NodeUnlinker.
+func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
+	path, no := n.place(name)
+	if no != 0 {
+		return no
+	}
+	if err := n.keep(); err != nil {
+		return errno(err)
+	}
+	defer n.forget()
+	return errno(n.m.remove(path))
+}
+
+// remove removes a file or link, and what is written at its path.
+func (m *live) remove(path string) error {
+	if s := m.spool(path); s != nil {
+		s.discard()
+		s.mu.Lock()
+		stored := s.stored
+		s.mu.Unlock()
+		if !stored {
+			return nil
+		}
+	}
+	return m.b.DeleteObject(m.ctx, path, s3sync.File)
+}
+
+// Rmdir implements fs.NodeRmdirer.
+func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
+	path, no := n.place(name)
+	if no != 0 {
+		return no
+	}
+	names := map[string]uint32{}
+	if n.m.addSpooled(path, names); len(names) > 0 {
+		return syscall.ENOTEMPTY
+	}
+	err := n.m.b.ReadDir(n.m.ctx, path, func(*s3sync.Entry) error { return syscall.ENOTEMPTY })
+	if err == nil {
+		err = n.keep()
+	}
+	if err == nil {
+		err = n.m.b.DeleteObject(n.m.ctx, path, s3sync.Dir)
+	}
+	n.forget()
+	return errno(err)
+}
+
+// Rename implements fs.NodeRenamer: S3 copies the object, and then the old one is deleted. Directories are refused as if they were on
+// another file system, whereupon mv copies them.
+func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+	const noReplace = 1
+	dir, ok := to.(*node)
+	inode := n.GetChild(name)
+	if !ok || inode == nil || flags&^uint32(noReplace) != 0 {
+		return syscall.EINVAL
+	}
+	file, ok := inode.Operations().(*node)
+	if !ok {
+		return syscall.EINVAL
+	}
+	path, no := dir.place(newName)
+	if no != 0 {
+		return no
+	}
+	e, old := file.known()
+	if e.Kind == s3sync.Dir {
+		return syscall.EXDEV
+	}
+	if flags&noReplace != 0 && n.m.exists(path) {
+		return syscall.EEXIST
+	}
+	if err := n.keep(); err != nil {
+		return errno(err)
+	}
+	defer n.forget()
+	defer dir.forget()
+	if err := n.m.move(file, e, old, path); err != nil {
+		return errno(err)
+	}
+	return 0
+}
+
+func (m *live) exists(path string) bool {
+	if m.spool(path) != nil {
+		return true
+	}
+	_, err := m.b.Describe(m.ctx, path)
+	return err == nil
+}
+
+// move gives a file or link another path.
+func (m *live) move(file *node, e *s3sync.Entry, old, path string) error {
+	if other := m.spool(path); other != nil {
+		other.discard()
+	}
+	moved := *e
+	moved.Path = path
+	s := m.spool(old)
+	if s != nil {
+		if now, err := s.store(m.ctx); err == nil {
+			e, moved = now, *now
+			moved.Path = path
+		} else {
+			return err
+		}
+	}
+	if err := m.b.CopyObject(m.ctx, e, &moved); err != nil {
+		return err
+	}
+	if s != nil {
+		s.rename(path)
+	}
+	file.mu.Lock()
+	file.path = path
+	file.mu.Unlock()
+	file.learn(&moved)
+	return m.b.DeleteObject(m.ctx, old, s3sync.File)
+}
+
+// rename has what is written from now on stored at another path.
+func (s *spool) rename(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	if s.m.spools[s.e.Path] == s {
+		delete(s.m.spools, s.e.Path)
+		s.m.spools[path] = s
+	}
+	s.e.Path = path
+}
+
+// errStored is for who changes the metadata of what is stored already.
+var errStored = errors.Errorf("it is stored")
+
+// describe changes the metadata of what is not stored yet. errStored if it is.
+func (s *spool) describe(m *live, in *fuse.SetAttrIn) error {
+	s.mu.Lock()
+	dirty := s.dirty
+	s.mu.Unlock()
+	if !dirty {
+		return errStored
+	}
+	return s.change(-1, func(e *s3sync.Entry) error {
+		m.apply(e, in)
+		return nil
+	})
+}
+
+// describedAs notes that the object has other metadata. s may be nil.
+func (s *spool) describedAs(now *s3sync.Entry) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.e.Mode, s.e.UID, s.e.GID, s.e.ModTime, s.e.ETag = now.Mode, now.UID, now.GID, now.ModTime, now.ETag
+}

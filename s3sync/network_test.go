@@ -1,0 +1,344 @@
+package s3sync
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+)
+
+// forbid answers as S3 does to somebody who lacks one permission. Who may not list is told of objects that are not there as of others that
+// they may not see.
+func forbid(what string) func(int, http.ResponseWriter, *http.Request) bool {
+	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		list := r.Method == http.MethodGet && r.URL.Query().Has("list-type")
+		is := map[string]bool{"list": list, "read": !list && (r.Method == http.MethodGet || r.Method == http.MethodHead),
+			"write": r.Method == http.MethodPut || r.Method == http.MethodPost && !r.URL.Query().Has("delete"), "delete": r.URL.Query().Has("delete")}
+		return is[what] && xmlFault(w, http.StatusForbidden, "AccessDenied")
+	}
+}
+
+// mission: 2.5, 3.4
+func TestNotAllowed(t *testing.T) {
+	for _, c := range []struct {
+		lacks string
+		dir   Direction
+		known bool // the bucket has a manifest
+		want  string
+	}{
+		{"list", Up, false, "denied"}, {"list", Down, true, "fine"}, {"list", Up, true, "fine"},
+		{"read", Down, true, "denied"}, {"read", Up, true, "denied"},
+		{"write", Up, false, "all"}, {"write", Up, true, "denied"}, {"write", Down, true, "fine"},
+		{"delete", Up, true, "one"},
+	} {
+		t.Run(fmt.Sprintf("%s %s %t", c.lacks, c.dir, c.known), func(t *testing.T) {
+			loc, dir := location(t), t.TempDir()
+			write(t, dir, "a", "a")
+			a := between(t, &loc)
+			b := openBucket(t, loc)
+			if c.known {
+				write(t, dir, "gone", "gone")
+				mustSync(t, dir, b, Options{Direction: Up})
+				must(t, os.Remove(filepath.Join(dir, "gone")))
+			}
+			write(t, dir, "b", "new")
+			a.reset(forbid(c.lacks))
+			from := dir
+			if c.dir == Down {
+				from = t.TempDir()
+			}
+			stats, err := Sync(t.Context(), openTree(t, from), b, Options{Direction: c.dir, Mirror: c.dir == Up})
+			switch c.want {
+			case "fine":
+				if err != nil || stats.Failed > 0 {
+					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
+				}
+			case "all": // nothing could be sent, so that there is nothing to write down
+				if err != nil || stats.Failed != 2 || !strings.Contains(stats.Failures[0].Reason, "does not allow") || stats.Failures[0].Remedy == "" {
+					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
+				}
+			case "one": // what may not be deleted is named, the rest is done
+				if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "gone" || !strings.Contains(stats.Failures[0].Reason, "does not allow") {
+					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
+				}
+			default:
+				if errors.KindOf(err) != errors.Denied || !strings.Contains(errors.Message(err), "does not allow it on s3://"+loc.Bucket) || !strings.Contains(errors.RemedyOf(err), "s3:PutObject") {
+					t.Errorf("%s, %+v, %v; remedy %q", stats, stats.Failures, err, errors.RemedyOf(err))
+				}
+			}
+			if raw, _ := os.ReadFile(filepath.Join(from, "a")); string(raw) != "a" && c.want == "fine" {
+				t.Errorf("the file has %q", raw)
+			}
+			// With the permission, all is done that was not.
+			a.reset(nil)
+			mustSync(t, dir, b, Options{Direction: Up, Mirror: true, List: true})
+			back := t.TempDir()
+			mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
+			sameTrees(t, dir, back)
+		})
+	}
+}
+
+// The server compares the region that requests are signed for with its own.
+func TestWrongRegion(t *testing.T) {
+	loc := location(t)
+	loc.Region = "eu-north-1"
+	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: Up})
+	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region eu-north-1") || errors.RemedyOf(err) == "" {
+		t.Errorf("another region: %v; remedy %q", err, errors.RemedyOf(err))
+	}
+}
+
+// What happens to connections half-way through a body, in either direction, costs time only.
+func TestDamagedOnTheWay(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 20 {
+		write(t, dir, fmt.Sprintf("f%d", i), strings.Repeat("0123456789", 100*i+1))
+	}
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 40<<16)) // 40 MiB
+	age(t, dir)
+	object := func(r *http.Request) bool { return !strings.Contains(r.URL.Path, Reserved) }
+	for name, fault := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
+		"a part that is cut": func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPut || !r.URL.Query().Has("partNumber") {
+				return false
+			}
+			_, _ = io.CopyN(io.Discard, r.Body, r.ContentLength/2)
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				c.Close()
+			}
+			return true
+		},
+		"another byte up": func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPut || !object(r) || r.ContentLength == 0 {
+				return false
+			}
+			raw, _ := io.ReadAll(r.Body)
+			raw[len(raw)/2] ^= 1
+			r.Body = io.NopCloser(bytes.NewReader(raw))
+			return false
+		},
+		"another byte down": func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodGet || !object(r) || r.URL.Query().Has("list-type") || r.Header.Get("Range") != "" {
+				return false
+			}
+			proxyOf(r).ServeHTTP(&flipping{ResponseWriter: w}, r)
+			return true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loc := location(t)
+			a := between(t, &loc)
+			b := openBucket(t, loc)
+			var hits atomic.Int32
+			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				before := hits.Load()
+				return before < 3 && fault(w, r) || before < 3 && r.Body != nil && r.Method == http.MethodPut && hits.Add(1) < 0
+			})
+			mustSync(t, dir, b, Options{Direction: Up})
+			back := t.TempDir()
+			mustSync(t, back, b, Options{Direction: Down, Owners: true})
+			sameTrees(t, dir, back)
+		})
+	}
+}
+
+// flipping changes a bit of the first piece of a body.
+type flipping struct {
+	http.ResponseWriter
+	done bool
+}
+
+func (f *flipping) Write(p []byte) (int, error) {
+	if !f.done && len(p) > 0 {
+		f.done = true
+		p = bytes.Clone(p)
+		p[0] ^= 1
+	}
+	return f.ResponseWriter.Write(p)
+}
+
+// S3 that is slow is waited for; S3 that is overloaded for longer than somebody waits ends the sync, and the next goes on from there.
+func TestSlowAndOverloaded(t *testing.T) {
+	dir, state, loc := t.TempDir(), t.TempDir(), location(t)
+	for i := range 60 {
+		write(t, dir, fmt.Sprintf("f%02d", i), fmt.Sprint(i))
+	}
+	age(t, dir)
+	loc.Patience = 300 * time.Millisecond
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	var stored atomic.Int32
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPut {
+			return false
+		}
+		if stored.Add(1) > 30 {
+			return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")
+		}
+		return false
+	})
+	_, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state})
+	if errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "overloaded") || errors.RemedyOf(err) == "" {
+		t.Errorf("overloaded for long: %v", err)
+	}
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		time.Sleep(50 * time.Millisecond)
+		return false
+	})
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	sameTrees(t, dir, back)
+}
+
+// Credentials that expire half-way end a sync; with new ones it goes on from there.
+func TestExpiresHalfway(t *testing.T) {
+	dir, state, loc := t.TempDir(), t.TempDir(), location(t)
+	for i := range 300 {
+		write(t, dir, fmt.Sprintf("f%03d", i), fmt.Sprint(i))
+	}
+	age(t, dir)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	a.reset(func(n int, w http.ResponseWriter, _ *http.Request) bool {
+		return n > 250 && xmlFault(w, http.StatusBadRequest, "ExpiredToken")
+	})
+	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Unauthenticated || !strings.Contains(errors.Message(err), "expired") {
+		t.Errorf("expired: %v", err)
+	}
+	a.reset(nil)
+	if stats := mustSync(t, dir, openBucket(t, loc), Options{Direction: Up, State: state}); stats.Skipped == 0 {
+		t.Errorf("nothing of what was sent was used: %s", stats)
+	}
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	sameTrees(t, dir, back)
+}
+
+// An ETag may look like an MD5 and be none, as with keys of one's own; then it proves nothing.
+func TestETagIsNoMD5(t *testing.T) {
+	loc, dir := location(t), t.TempDir()
+	b := openBucket(t, loc)
+	const mine, others = "mine is another", "same size, else"
+	object := filepath.Join(s3test.Dir(loc.Bucket), filepath.FromSlash(loc.Prefix), "f")
+	must(t, os.MkdirAll(filepath.Dir(object), 0o755))
+	must(t, os.WriteFile(object, []byte(others), 0o644))
+	must(t, unix.Setxattr(object, "user.etag", []byte(strings.Repeat("ab", 16)), 0))
+	write(t, dir, "f", mine)
+	info, err := os.Stat(object)
+	must(t, err)
+	must(t, os.Chtimes(filepath.Join(dir, "f"), info.ModTime(), info.ModTime().Truncate(time.Second)))
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down})
+	if raw, _ := os.ReadFile(filepath.Join(back, "f")); string(raw) != others {
+		t.Errorf("restored %q", raw)
+	}
+	mustSync(t, dir, b, Options{Direction: Up, Contents: true})
+	if raw, _ := os.ReadFile(object); string(raw) != mine {
+		t.Errorf("the bucket has %q", raw)
+	}
+}
+
+// A manifest that lies about sizes is not believed: the objects are taken as they are.
+func TestManifestLiesAboutSizes(t *testing.T) {
+	for name, lie := range map[string]int64{"smaller": -3, "larger": 5, "much larger": 100 << 20} {
+		t.Run(name, func(t *testing.T) {
+			b := openBucket(t, location(t))
+			body := []byte("the content")
+			etag, err := b.put(t.Context(), "f", body, crc64nvme.Checksum(body), nil)
+			must(t, err)
+			raw := manifestOf(t, false, &Entry{Path: "f", Kind: File, Mode: 0o644, Size: int64(len(body)) + lie, ETag: etag})
+			_, err = b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
+			must(t, err)
+			back := t.TempDir()
+			mustSync(t, back, b, Options{Direction: Down})
+			if got, err := os.ReadFile(filepath.Join(back, "f")); string(got) != string(body) {
+				t.Errorf("restored %q, %v", got, err)
+			}
+			if names := snapshot(t, back); len(names) != 1 {
+				t.Errorf("there is %v", names)
+			}
+		})
+	}
+}
+
+// A directory that becomes a link to somewhere else while the tree is read leads nowhere: not when it is listed, not when its files are opened.
+func TestReplacedByLink(t *testing.T) {
+	outside := t.TempDir()
+	write(t, outside, "f", "a secret of the host")
+	for _, trigger := range []string{"a", "d/f"} { // before the directory is opened, and when its file is about to be
+		t.Run(strings.ReplaceAll(trigger, "/", " "), func(t *testing.T) {
+			loc, dir := location(t), t.TempDir()
+			write(t, dir, "a", "a")
+			write(t, dir, "d/f", "inside")
+			write(t, dir, "z", "z")
+			stats, err := Sync(t.Context(), openTree(t, dir), openBucket(t, loc), Options{Direction: Up, Plan: func(a Action) {
+				if a.Path == trigger {
+					must(t, os.Rename(filepath.Join(dir, "d"), filepath.Join(dir, "was")))
+					must(t, os.Symlink(outside, filepath.Join(dir, "d")))
+				}
+			}})
+			must(t, err)
+			if stats.Failed == 0 {
+				t.Errorf("nothing was said: %s", stats)
+			}
+			back := t.TempDir()
+			mustSync(t, back, openBucket(t, loc), Options{Direction: Down, List: true})
+			for path := range snapshot(t, back) {
+				if raw, _ := os.ReadFile(filepath.Join(back, path)); strings.Contains(string(raw), "secret") {
+					t.Errorf("%s has what is outside", path)
+				}
+			}
+			if raw, _ := os.ReadFile(filepath.Join(back, "z")); string(raw) != "z" {
+				t.Error("the rest was not sent")
+			}
+		})
+	}
+}
+
+// A sparse file of a tebibyte costs what its data cost.
+func TestSparseTebibyte(t *testing.T) {
+	loc, dir := location(t), t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "disk.img"))
+	must(t, err)
+	must(t, f.Truncate(1<<40))
+	for i := range 3 {
+		_, err := fmt.Fprintf(io.NewOffsetWriter(f, int64(i)<<38), "data %d", i)
+		must(t, err)
+	}
+	must(t, f.Close())
+	age(t, dir)
+	b := openBucket(t, loc)
+	if stats := mustSync(t, dir, b, Options{Direction: Up}); stats.Bytes > 1<<20 {
+		t.Errorf("%d bytes were sent", stats.Bytes)
+	}
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down})
+	var st unix.Stat_t
+	must(t, unix.Stat(filepath.Join(back, "disk.img"), &st))
+	if st.Size != 1<<40 || st.Blocks*512 > 1<<20 {
+		t.Errorf("it came with %d bytes in %d blocks", st.Size, st.Blocks)
+	}
+	g, err := os.Open(filepath.Join(back, "disk.img"))
+	must(t, err)
+	defer g.Close()
+	buf := make([]byte, 7)
+	for i := range 3 {
+		if _, err := g.ReadAt(buf, int64(i)<<38); string(buf[:6]) != fmt.Sprintf("data %d", i) {
+			t.Errorf("piece %d is %q, %v", i, buf, err)
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package s3sync
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// This file has single objects, for those who serve them one by one. Paths are slash-separated and relative to the prefix; "" is its
+// root. Nothing here reads or writes a manifest.
+
+// slowest is the least that a transfer must bring per second; below it the server counts as away.
+const slowest = 256 << 10
+
+// bounded bounds a request that carries n bytes.
+func (b *Bucket) bounded(ctx context.Context, n int64) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, b.loc.Patience+time.Duration(n/slowest)*time.Second, errSilent)
+}
+
+// objectKey is the key of an entry, which must not be too long.
+func (b *Bucket) objectKey(path string, kind Kind) (string, error) {
+	key := EncodePath(path)
+	if kind == Dir {
+		key += "/"
+	}
+	if !ValidPath(path) || len(b.prefix)+len(key) > maxKey {
+		return "", errors.Newf(errors.Invalid, "%.200q cannot be the key of an object", path)
+	}
+	return key, nil
+}
+
+// Fits reports whether a file or directory can be at a path.
+func (b *Bucket) Fits(path string) bool {
+	_, err := b.objectKey(path, Dir)
+	return err == nil
+}
+
+// Describe returns what is at a path: a file or link by its object's headers, or a directory, of which an object or anything beneath it
+// tells. A directory with ETag "" has no object. NotFound if there is nothing.
+func (b *Bucket) Describe(ctx context.Context, path string) (*Entry, error) {
+	key, err := b.objectKey(path, File)
+	if err != nil {
+		return nil, errors.Newf(errors.NotFound, "no object can be at %.200q", path)
+	}
+	ctx, cancel := b.bounded(ctx, 0)
+	defer cancel()
+	e, err := b.stat(ctx, key)
+	if errors.Is(err, errors.NotFound) {
+		return b.describeDir(ctx, path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Path = path
+	if e.Kind == Symlink {
+		res, err := b.do(ctx, request{method: http.MethodGet, key: key}, make([]byte, maxTarget))
+		if err != nil {
+			return nil, err
+		}
+		e.Target, e.Size = string(res.body), int64(len(res.body))
+		if e.Target == "" || strings.IndexByte(e.Target, 0) >= 0 {
+			return nil, errors.Newf(errors.Invalid, "the object %.200q says that it is a link, but holds no path", path)
+		}
+	}
+	return e, nil
+}
+
+// maxTarget is the longest path that a link may have in Linux.
+const maxTarget = 4095
+
+func (b *Bucket) describeDir(ctx context.Context, path string) (*Entry, error) {
+	key, err := b.objectKey(path, Dir)
+	if err != nil {
+		return nil, err
+	}
+	page, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix + key), MaxKeys: aws.Int32(1), EncodingType: types.EncodingTypeUrl})
+	if err != nil {
+		return nil, err
+	}
+	if len(page.Contents) == 0 {
+		return nil, errors.Newf(errors.NotFound, "there is nothing at %.200q", path)
+	}
+	e := &Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}
+	if aws.ToString(page.Contents[0].Key) != b.prefix+key { // keys beneath it come after its own
+		return e, nil
+	}
+	marker, err := b.stat(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	e.ETag, e.ModTime, e.UID, e.GID = marker.ETag, marker.ModTime, marker.UID, marker.GID
+	if marker.Mode != 0o644 { // which is what objects without metadata have
+		e.Mode = marker.Mode
+	}
+	return e, nil
+}
+
+// ReadDir lists a directory. What comes with do is not described yet: files and links look alike, with sizes and times of objects, and
+// directories have no metadata. Keys that are no paths are left out. A directory without anything is empty, whether it is there or not.
+func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*Entry) error) error {
+	under := b.prefix
+	if path != "" {
+		key, err := b.objectKey(path, Dir)
+		if err != nil {
+			return err
+		}
+		under += key
+	}
+	in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: &under, Delimiter: aws.String("/"), EncodingType: types.EncodingTypeUrl}
+	for {
+		page, err := b.pageWithin(ctx, in)
+		if err != nil {
+			return err
+		}
+		for i := range page.Contents {
+			o := &page.Contents[i]
+			if child, ok := b.childPath(path, aws.ToString(o.Key)); ok {
+				at := aws.ToTime(o.LastModified).UnixNano()
+				if err := do(&Entry{Path: child, Kind: File, Mode: 0o644, Size: aws.ToInt64(o.Size), ETag: unquote(aws.ToString(o.ETag)), ModTime: at, foreign: true}); err != nil {
+					return err
+				}
+			}
+		}
+		for _, p := range page.CommonPrefixes {
+			if child, ok := b.childPath(path, strings.TrimSuffix(aws.ToString(p.Prefix), "/")); ok {
+				if err := do(&Entry{Path: child, Kind: Dir, Mode: 0o755, foreign: true}); err != nil {
+					return err
+				}
+			}
+		}
+		if !aws.ToBool(page.IsTruncated) || aws.ToString(page.NextContinuationToken) == "" {
+			return nil
+		}
+		in.ContinuationToken = page.NextContinuationToken
+	}
+}
+
+func (b *Bucket) pageWithin(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
+	ctx, cancel := b.bounded(ctx, 0)
+	defer cancel()
+	return b.page(ctx, in)
+}
+
+// childPath is the path of a key if that is one directly beneath the directory dir.
+func (b *Bucket) childPath(dir, key string) (string, bool) {
+	key, ok := strings.CutPrefix(key, b.prefix)
+	if !ok || key == Reserved || strings.HasSuffix(key, "/") {
+		return "", false
+	}
+	path, ok := DecodeKey(key)
+	return path, ok && parent(path) == dir
+}
+
+// ReadObject reads part of a file into buf, which must not reach beyond its end. Conflict if the object is another one by now.
+func (b *Bucket) ReadObject(ctx context.Context, e *Entry, buf []byte, at int64) error {
+	key, err := b.objectKey(e.Path, e.Kind)
+	if err != nil || len(buf) == 0 {
+		return err
+	}
+	ctx, cancel := b.bounded(ctx, int64(len(buf)))
+	defer cancel()
+	_, err = b.get(ctx, key, e.ETag, at, int64(len(buf)), e.Size, buf)
+	return err
+}
+
+// WriteObject stores an entry, with its metadata: a directory, a link, or a file whose e.Size bytes f has. Readers see the old object or
+// the new one, nothing between. It fills in the ETag.
+func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error {
+	key, err := b.objectKey(e.Path, e.Kind)
+	if err != nil {
+		return err
+	}
+	if e.Kind == File && e.Size > partSize {
+		return b.writeParts(ctx, key, e, f)
+	}
+	body := []byte(e.Target)
+	if e.Kind == File {
+		body = make([]byte, e.Size)
+		if _, err := io.ReadFull(io.NewSectionReader(f, 0, e.Size), body); err != nil {
+			return errors.Wrapf(err, "read what is to be stored")
+		}
+	}
+	ctx, cancel := b.bounded(ctx, int64(len(body)))
+	defer cancel()
+	e.ETag, err = b.put(ctx, key, body, crc64nvme.Checksum(body), e.header())
+	return err
+}
+
+func (b *Bucket) writeParts(ctx context.Context, key string, e *Entry, f io.ReaderAt) error {
+	begin, cancel := b.bounded(ctx, 0)
+	up, err := b.beginUpload(begin, key, e)
+	cancel()
+	if err != nil {
+		return err
+	}
+	g, sending := errgroup.WithContext(ctx)
+	g.SetLimit(partsAtOnce)
+	for i := range up.parts {
+		g.Go(func() error { return b.writePart(sending, up, &up.parts[i], f) })
+	}
+	if err = g.Wait(); err == nil {
+		crc := uint64(0)
+		for _, p := range up.parts {
+			crc = combineCRC(crc, p.crc, p.length)
+		}
+		e.ETag, err = b.completeUpload(ctx, up, crc)
+	}
+	if err != nil {
+		b.abortUpload(context.WithoutCancel(ctx), key, up.id)
+	}
+	return err
+}
+
+func (b *Bucket) writePart(ctx context.Context, up *multipart, p *part, f io.ReaderAt) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	body := make([]byte, p.length)
+	if _, err := io.ReadFull(io.NewSectionReader(f, p.at, p.length), body); err != nil {
+		return errors.Wrapf(err, "read what is to be stored")
+	}
+	p.crc = crc64nvme.Checksum(body)
+	if old, ok := up.there[p.number]; ok && old.matches(p, body) {
+		p.etag = old.etag
+		return nil
+	}
+	ctx, cancel := b.bounded(ctx, p.length)
+	defer cancel()
+	q := url.Values{"partNumber": {strconv.Itoa(int(p.number))}, "uploadId": {up.id}}
+	res, err := b.do(ctx, request{method: http.MethodPut, key: up.key, query: q, body: body, crc: &p.crc}, nil)
+	if err == nil {
+		p.etag = unquote(res.header.Get("ETag"))
+	}
+	return err
+}
+
+// CopyObject has the server store the content of a file or link at another path, or at the same one with the metadata of to, whose ETag
+// it fills in. Unsupported for what is larger than 5 GiB, the most that one request may copy.
+func (b *Bucket) CopyObject(ctx context.Context, from, to *Entry) error {
+	source, err := b.objectKey(from.Path, from.Kind)
+	if err != nil {
+		return err
+	}
+	key, err := b.objectKey(to.Path, to.Kind)
+	if err != nil {
+		return err
+	}
+	if from.Size > maxCopy {
+		return errors.Newf(errors.Unsupported, "S3 copies at most 5 GiB in one step")
+	}
+	meta := map[string]string{}
+	header := to.header()
+	for k, v := range header {
+		if name, ok := strings.CutPrefix(k, "X-Amz-Meta-"); ok {
+			meta[strings.ToLower(name)] = v[0]
+		}
+	}
+	// Servers that keep plain files copy about as fast as their disk.
+	call, cancel := b.bounded(ctx, from.Size/64)
+	defer cancel()
+	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), CopySourceIfMatch: aws.String(`"` + from.ETag + `"`),
+		CopySource: aws.String(url.PathEscape(b.loc.Bucket) + "/" + escapeKey(b.prefix+source)), MetadataDirective: types.MetadataDirectiveReplace,
+		Metadata: meta, ContentType: aws.String(header.Get("Content-Type"))}, b.patiently)
+	if err != nil {
+		return b.failed(ctx, err)
+	}
+	if res.CopyObjectResult != nil {
+		to.ETag = unquote(aws.ToString(res.CopyObjectResult.ETag))
+	}
+	return nil
+}
+
+// DeleteObject deletes the object of an entry. One that is not there is deleted already.
+func (b *Bucket) DeleteObject(ctx context.Context, path string, kind Kind) error {
+	key, err := b.objectKey(path, kind)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := b.bounded(ctx, 0)
+	defer cancel()
+	var refused error
+	err = b.delete(ctx, []string{key}, func(_ string, err error) { refused = err })
+	return errors.Join(err, refused)
+}

@@ -1,0 +1,80 @@
+package sandbox
+
+import (
+	"context"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// defaultSpool is how much may be written to a mount and not stored yet, where the sandbox has no disk limit.
+const defaultSpool = 10 << 30
+
+// checkS3Mount checks a request for S3 that is a mount.
+func (f *Fleet) checkS3Mount(p *problems, s *S3Volume, volumes []Mount) {
+	switch {
+	case !s.Mount:
+		p.invalidf("mount the bucket, or leave it out", "s3 can be read-only only as a mount")
+	case s.Bucket == "":
+		p.invalidf("name a bucket", "s3 names no bucket to mount")
+	case s.Init || s.SyncOnTerminate || s.SyncEverySeconds != 0:
+		p.invalidf("leave them out: a mount is the bucket itself", "s3 is a mount, which is neither filled first nor sent at the end")
+	}
+	if f.opts.Mounts == nil || !f.caps.Dirs {
+		p.addf(errors.Unsupported, "leave mount out, and have the files copied", "the engine %s cannot mount S3", f.opts.Engine.Name())
+	}
+	// Its path has to do what those of volumes have to.
+	checkMounts(p, append(volumes[:len(volumes):len(volumes)], Mount{Name: s3VolumeName(s.Bucket, s.Prefix), Path: s.MountPath, ReadOnly: s.ReadOnly}))
+}
+
+func (f *Fleet) mountsS3(e *entry) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.opts.Mounts != nil && e.record.S3 != nil && e.record.S3.Mount
+}
+
+// mountS3 mounts what p asks for, and returns what the engine has to do about it.
+func (f *Fleet) mountS3(ctx context.Context, e *entry, p plan) ([]engine.Mount, error) {
+	if p.s3 == nil || !p.s3.Mount {
+		return nil, nil
+	}
+	dir := ""
+	err := f.stage(e, "s3 mount", func() (err error) {
+		dir, err = f.opts.Mounts.Mount(ctx, f.s3Job(e), p.s3.ReadOnly, orDefault(p.limits.Disk, defaultSpool))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e.undo = func() {
+		if err := f.opts.Mounts.Finish(context.WithoutCancel(ctx), e.id); err != nil {
+			logf.Errorf(ctx, "the mount of a sandbox that never was: %v", err)
+		}
+	}
+	return []engine.Mount{{Dir: dir, Path: p.s3.MountPath, ReadOnly: p.s3.ReadOnly}}, nil
+}
+
+// quietMount has nothing in a sandbox that ends wait for S3 any more.
+func (f *Fleet) quietMount(ctx context.Context, e *entry) {
+	if f.mountsS3(e) {
+		f.opts.Mounts.Quiet(ctx, e.id)
+	}
+}
+
+// endMount ends the mount of a sandbox that does not run any more. The end of the Fleet leaves it to the next one.
+func (f *Fleet) endMount(ctx context.Context, e *entry) error {
+	if !f.mountsS3(e) {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.ctx, cancel)()
+	err := f.opts.Mounts.Finish(ctx, e.id)
+	if err != nil {
+		logf.Errorf(ctx, "the mount of a sandbox that ended: %v", err)
+	}
+	return err
+}

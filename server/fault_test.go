@@ -1,0 +1,256 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/engine/fake"
+	journal "github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server"
+	"github.com/RelevanceAI/harvest/store"
+)
+
+// sent sends the head of a request and what there is of its body.
+func (w *world) sent(text string) (net.Conn, *bufio.Reader) {
+	w.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	if _, err := io.WriteString(conn, text); err != nil {
+		w.t.Fatal(err)
+	}
+	return conn, bufio.NewReader(conn)
+}
+
+// A body that stops in the middle is not waited for, and its sender is told why, whatever the route.
+func TestBodyThatStalls(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(o *server.Options) { o.Patience = 200 * time.Millisecond })
+	box := w.create()
+	for route, half := range map[string]string{
+		"POST " + api.Sandboxes:                                      `{"name":`,
+		"POST " + api.Path(api.SandboxExec, box.ID):                  `{"args":["true"`,
+		"PUT " + api.Path(api.SandboxFiles, box.ID) + "?path=/tmp/x": "half a file",
+	} {
+		conn, in := w.sent(route + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n" + half)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", route, err)
+		}
+		var p api.Problem
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.Contains(p.Detail, "nothing more") || p.Remedy == "" {
+			t.Errorf("%s: %s, %+v, %v", route, resp.Status, p, err)
+		}
+		conn.Close()
+	}
+	if resp, _ := w.do("GET", api.Path(api.SandboxFiles, box.ID)+"?path=/tmp/x", ""); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("half a file is there: %s", resp.Status)
+	}
+}
+
+// withJournal adds events to a server, on a database of its own.
+func withJournal(t *testing.T) (*journal.Journal, func(*server.Options)) {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "harvest.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := journal.Open(t.Context(), journal.Options{Store: db.Events()})
+	t.Cleanup(func() {
+		if err := errors.Join(j.Close(context.WithoutCancel(t.Context())), db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return j, func(o *server.Options) { o.Events = j }
+}
+
+const (
+	floods    = 400       // events, of
+	floodSize = 100 << 10 // bytes: far more than buffers of sockets hold, and than the journal keeps in memory
+)
+
+func flood(t *testing.T, j *journal.Journal) {
+	t.Helper()
+	text := strings.Repeat("x", floodSize)
+	for range floods {
+		if err := j.Publish(t.Context(), journal.Draft{Stream: journal.AccountStream(account.Personal), Type: "test.flood", Data: map[string]string{"text": text}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Readers of events that do not read hold up nobody and take no memory. When one reads again, it gets what it had begun to get, without gaps,
+// and is told that it was too slow.
+// mission: F1, E10
+func TestEventsNobodyReads(t *testing.T) {
+	t.Parallel()
+	j, with := withJournal(t)
+	w := start(t, with)
+	request := "GET " + api.Events + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	var slow []*bufio.Reader
+	for range 10 {
+		_, in := w.sent(request)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatal(resp, err)
+		}
+		body := bufio.NewReader(resp.Body)
+		if line, err := body.ReadString('\n'); err != nil || line != "id: 0\n" { // and nothing more
+			t.Fatal(line, err)
+		}
+		slow = append(slow, body)
+	}
+	before := heap()
+	flood(t, j)
+	if used := heap() - before; used > 64<<20 {
+		t.Errorf("ten readers that do not read take %d MiB", used>>20)
+	}
+	_, in := w.sent(request) // who comes now gets everything
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last, how := readIDs(resp.Body, floods); last != floods || how != "" {
+		t.Errorf("another reader got %d of %d events, and then %q", last, floods, how)
+	}
+	if last, how := readIDs(slow[0], floods); last >= floods || how != journal.Lagged {
+		t.Errorf("who was too slow got %d of %d events, and then %q", last, floods, how)
+	}
+}
+
+// A reader of events that takes nothing at all is given up.
+func TestEventsReaderIsGivenUp(t *testing.T) {
+	t.Parallel()
+	j, with := withJournal(t)
+	w := start(t, with, func(o *server.Options) { o.Patience = 100 * time.Millisecond })
+	_, in := w.sent("GET " + api.Events + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flood(t, j)
+	for w.server.Idle() == 0 { // its request is the only one
+		time.Sleep(10 * time.Millisecond)
+	}
+	if last, how := readIDs(resp.Body, floods); last >= floods || how != "" {
+		t.Errorf("it got %d of %d events, and then %q", last, floods, how)
+	}
+}
+
+// readIDs reads events until id until, and returns the last id, or a text where one is missing, and what came that has none.
+func readIDs(from io.Reader, until int64) (last int64, how string) {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 2*floodSize)
+	for last < until && lines.Scan() {
+		var id int64
+		if n, _ := fmt.Sscanf(lines.Text(), "id: %d", &id); n == 1 && id > 0 {
+			if id != last+1 {
+				return last, fmt.Sprintf("%d follows %d", id, last)
+			}
+			last = id
+		}
+		if name, ok := strings.CutPrefix(lines.Text(), "event: stream."); ok {
+			return last, "stream." + name
+		}
+	}
+	return last, ""
+}
+
+// On a full disk, what has to be recorded fails with 507, which says what to do; what runs goes on, and with space again everything works.
+// mission: A8
+func TestFullDiskUnderTheServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
+		t.Skipf("this needs the right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	db, err := store.Open(t.Context(), filepath.Join(dir, "harvest.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	eng, err := fake.Open(t.TempDir(), fake.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: db.Sandboxes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(fleet.Close(context.WithoutCancel(t.Context())), eng.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	w := start(t, func(o *server.Options) {
+		o.Fleet, o.Images, o.Volumes, o.Replays = fleet, eng.Images(), eng.Volumes(), db.Replays()
+	})
+	box := w.create()
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	body := `{"tags":{"a":"` + strings.Repeat("x", 250) + `"}}`
+	resp, text := w.do("POST", api.Sandboxes, body)
+	for n := 0; resp.StatusCode == http.StatusCreated && n < 200; n++ { // the log may have room
+		resp, text = w.do("POST", api.Sandboxes, body)
+	}
+	var p api.Problem
+	if err := json.Unmarshal([]byte(text), &p); err != nil || resp.StatusCode != http.StatusInsufficientStorage || !strings.Contains(p.Detail, "no space left") || !strings.Contains(p.Remedy, "free space") {
+		t.Errorf("on a full disk: %s %s", resp.Status, text)
+	}
+	if resp, text := w.do("POST", api.Sandboxes, body, api.HeaderIdempotency, "one"); resp.StatusCode != http.StatusInsufficientStorage {
+		t.Errorf("with an Idempotency-Key: %s %s", resp.Status, text)
+	}
+	if resp, text := w.do("GET", api.Path(api.Sandboxed, box.ID), ""); resp.StatusCode != http.StatusOK || !strings.Contains(text, `"running"`) {
+		t.Errorf("what runs: %s %s", resp.Status, text)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if resp, text := w.do("POST", api.Sandboxes, body, api.HeaderIdempotency, "one"); resp.StatusCode != http.StatusCreated {
+		t.Errorf("with space again: %s %s", resp.Status, text)
+	}
+	if resp, text := w.do("POST", api.Path(api.SandboxExec, box.ID), `{"args":["echo","on"]}`); resp.StatusCode != http.StatusOK || !strings.Contains(text, "on") {
+		t.Errorf("a command with space again: %s %s", resp.Status, text)
+	}
+	all, err := fleet.List(t.Context(), "", sandbox.Filter{})
+	for _, sb := range all {
+		err = errors.Join(err, fleet.Destroy(t.Context(), sb.Account, sb.ID))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}

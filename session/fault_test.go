@@ -1,0 +1,434 @@
+package session_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/scripted"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session"
+)
+
+// rude is an agent that speaks as the scripted one does, and does what no agent should.
+type rude struct{ scripted.Agent }
+
+// rudeProgram is it. A prompt is a word that says how it behaves.
+const rudeProgram = `
+import json, os, sys, time
+def say(e): print(json.dumps(e), flush=True)
+asked = 0
+for line in sys.stdin:
+    m = json.loads(line)
+    if m["op"] == "interrupt":
+        say({"type": "done", "failed": True, "interrupted": True, "reason": "interrupted"})
+        continue
+    how = m["text"]
+    say({"type": "agent.ready", "conversation": "c"})
+    if how == "noise":
+        sys.stdout.buffer.write(b"this is no JSON\n\xff\xfe\x00\n{\"half\": \n[1, 2]\n\n")
+    elif how == "large":
+        say({"type": "message.completed", "id": "m", "text": "x" * (50 << 20)})
+    elif how == "unended":
+        sys.stdout.write("y" * (50 << 20))
+        sys.stdout.flush()
+        os._exit(0)
+    elif how == "silent":
+        while not os.path.exists("/tmp/speak"): time.sleep(0.02)
+        os.remove("/tmp/speak")
+    elif how.startswith("tools"):
+        for _ in range(2):
+            asked += 1
+            say({"type": "agent.asked", "id": "q%d" % asked, "tool": "Bash"})
+            if not json.loads(sys.stdin.readline())["answer"]["allow"]: break
+    elif how == "deaf":
+        time.sleep(1000)
+    elif how == "hog":
+        hog = []
+        while True: hog.append(b"z" * (16 << 20))
+    say({"type": "done", "text": "did " + how[:20], "reason": "completed"})
+`
+
+// Command implements agent.Agent.
+func (rude) Command(s agent.Setup) engine.Command {
+	return engine.Command{Args: []string{"python3", "-c", rudeProgram}, Dir: s.Dir, Env: s.Env}
+}
+
+// absent is an agent whose program the image does not have.
+type absent struct{ scripted.Agent }
+
+// Command implements agent.Agent.
+func (absent) Command(s agent.Setup) engine.Command {
+	return engine.Command{Args: []string{"nosuchagent"}, Dir: s.Dir}
+}
+
+func newRudeHouse(t *testing.T, opts session.Options) *house {
+	t.Helper()
+	opts.Agents = map[string]agent.Agent{"scripted": rude{}, "absent": absent{}}
+	return newHouse(t, opts)
+}
+
+// turn sends a prompt and returns the end of its turn.
+func (h *house) turn(t *testing.T, w *watcher, prompt string) seen {
+	t.Helper()
+	h.send(t, w.id, prompt)
+	return w.until(t, "done")
+}
+
+// What an agent prints beside its protocol is told and holds nothing up: noise, a line of 50 MB, and one that has no end.
+//
+// mission: E1
+func TestOutputOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	h := newRudeHouse(t, session.Options{})
+	s := h.create(t, session.Request{})
+	w := h.watch(s.ID)
+	w.status(t, session.Ready)
+	if done := h.turn(t, w, "noise"); done.data.Failed || done.data.Text != "did noise" {
+		t.Errorf("%+v", done.data)
+	}
+	var other []string
+	for _, e := range w.all {
+		if e.typ == string(agent.Other) {
+			other = append(other, string(e.data.Raw))
+		}
+	}
+	if got := strings.Join(other, "|"); len(other) != 4 || !strings.HasPrefix(got, `"this is no JSON"|`) || !strings.HasSuffix(got, `|"{\"half\":"|[1,2]`) {
+		t.Errorf("%q", got)
+	}
+	w.status(t, session.Done)
+	if done := h.turn(t, w, "large"); done.data.Failed || done.data.Text != "did large" {
+		t.Errorf("%+v", done.data)
+	}
+	told := w.all[len(w.all)-2]
+	for _, e := range w.all {
+		if e.typ == string(agent.Other) {
+			told = e
+		}
+	}
+	if string(told.data.Raw) != `"a line that is too long"` {
+		t.Errorf("of a line of 50 MB: %s %.100s", told.typ, told.data.Raw)
+	}
+	w.status(t, session.Done)
+	if done := h.turn(t, w, "unended"); !done.data.Failed || !strings.Contains(done.data.Text, "without a result") {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Failed)
+	if done := h.turn(t, w, "well"); done.data.Failed || done.data.Text != "did well" {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Done)
+}
+
+// An agent that takes all memory ends, with a reason; its files stay, and the next prompt finds them.
+//
+// mission: A5, E4
+func TestAgentOutOfMemory(t *testing.T) {
+	t.Parallel()
+	h := newRudeHouse(t, session.Options{})
+	s := h.create(t, session.Request{Bundle: repository(t), Sandbox: sandbox.Request{Memory: 256 << 20}})
+	w := h.watch(s.ID)
+	w.status(t, session.Ready)
+	h.sh(t, s.ID, "cd /workspace/work && echo kept >kept")
+	first := mustGet(t, h, s.ID).SandboxID
+	if done := h.turn(t, w, "hog"); !done.data.Failed || !strings.Contains(done.data.Text, "memory") || done.data.Message.State != session.Broken {
+		t.Errorf("%+v", done.data)
+	}
+	if failed := w.status(t, session.Failed); !strings.Contains(failed.data.Reason, "memory") {
+		t.Errorf("%+v", failed.data)
+	}
+	if done := h.turn(t, w, "well"); done.data.Failed || done.data.Text != "did well" {
+		t.Errorf("%+v\n%s", done.data, w)
+	}
+	wantEqual(t, "file", h.sh(t, s.ID, "cd /workspace/work && cat kept README.md && git branch --show-current"), "kept\n# A project\n"+s.WorkBranch())
+	if mustGet(t, h, s.ID).SandboxID == first {
+		t.Error("the sandbox is the first one")
+	}
+}
+
+// A disk that is full in the middle of a turn is the tool's failure; the turn goes on, and so does the session when there is room again.
+//
+// mission: A6, E4
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{Bundle: repository(t), Sandbox: sandbox.Request{Disk: 64 << 20}})
+	w := h.watch(s.ID)
+	w.status(t, session.Ready)
+	done := h.turn(t, w, "/run head -c 500M /dev/zero >zeros\n/write note some text\n/say still here")
+	var results []session.Event
+	for _, e := range w.all {
+		if e.typ == string(agent.ToolCompleted) {
+			results = append(results, e.data)
+		}
+	}
+	if done.data.Failed || done.data.Text != "still here" || len(results) != 2 || !results[0].Failed || !strings.Contains(results[0].Text, "No space left on device") || !results[1].Failed {
+		t.Errorf("%+v\n%+v", done.data, results)
+	}
+	w.status(t, session.Done)
+	if _, err := h.Diff(t.Context(), account, s.ID, ""); err == nil {
+		t.Log("a diff on a full disk works")
+	} else if !strings.Contains(err.Error(), "No space left") {
+		t.Errorf("a diff on a full disk: %v", err)
+	}
+	if done := h.turn(t, w, "/run rm zeros\n/write note some text\n/run git add -A && git commit -qm Note"); done.data.Failed {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Done)
+	if diff, err := h.Diff(t.Context(), account, s.ID, ""); err != nil || !strings.Contains(string(diff), "+some text") {
+		t.Errorf("%s, %v", diff, err)
+	}
+}
+
+// Prompts that many people send at once wait in one queue, and no two turns run at the same time.
+//
+// mission: E3
+func TestPromptsAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{})
+	w := h.watch(s.ID)
+	const many = 20
+	var sending sync.WaitGroup
+	for i := range many {
+		sending.Go(func() {
+			prompt := fmt.Sprintf("/run mkdir /tmp/one && echo %d >>/tmp/order && rmdir /tmp/one\n/say %d", i, i)
+			if _, _, err := h.Send(t.Context(), account, s.ID, prompt); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	sending.Wait()
+	var queued, sent, said []string
+	at := map[int]int{} // how many prompts had each place in the queue
+	for ended := 0; ended < many; {
+		e := w.next(t)
+		switch e.typ {
+		case session.EventQueued:
+			queued = append(queued, e.data.MessageID)
+			at[e.data.Position]++
+		case session.EventSent:
+			if len(sent) != ended {
+				t.Fatalf("a turn begins while another one is under way: %s", w)
+			}
+			sent = append(sent, e.data.MessageID)
+		case string(agent.ToolCompleted):
+			if e.data.Failed {
+				t.Errorf("two at once: %+v", e.data)
+			}
+		case string(agent.MessageCompleted):
+			said = append(said, e.data.Text)
+		case "done":
+			if e.data.MessageID != sent[len(sent)-1] {
+				t.Errorf("the end of another turn: %+v", e.data)
+			}
+			ended++
+		}
+	}
+	if strings.Join(queued, " ") != strings.Join(sent, " ") || len(queued) != many {
+		t.Errorf("queued %q\nsent %q", queued, sent)
+	}
+	wantEqual(t, "order", strings.Join(strings.Fields(h.sh(t, s.ID, "cat /tmp/order")), " "), strings.Join(said, " "))
+}
+
+// Prompts of any kind arrive as they were written, or are refused with what to do.
+//
+// mission: A9, E3
+func TestOddPrompts(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{})
+	w := h.watch(s.ID)
+	w.status(t, session.Ready)
+	for _, prompt := range []string{"", " \n\t", "a\x00b", strings.Repeat("x", session.MaxPrompt+1)} {
+		if _, _, err := h.Send(t.Context(), account, s.ID, prompt); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%.20q: %v", prompt, err)
+		}
+	}
+	for _, prompt := range []string{
+		"a\x1b[31mred\x1b[0m\a\b\x7f \u202e\u2028 b\tc",
+		strings.Repeat("long ", session.MaxPrompt/5),
+	} {
+		if done := h.turn(t, w, prompt); done.data.Failed {
+			t.Errorf("%.20q: %.500q", prompt, done.data.Text)
+		}
+		text := h.sh(t, s.ID, "tail -n 1 SCRIPTED-AGENT.md | wc -c; rm SCRIPTED-AGENT.md")
+		if want := fmt.Sprint(len(strings.TrimSpace(prompt)) + 3); text != want {
+			t.Errorf("%.20q: %s bytes arrived, want %s", prompt, text, want)
+		}
+	}
+	messages, err := h.Messages(t.Context(), account, s.ID)
+	if err != nil || len(messages) != 2 || len(messages[1].Prompt) != session.MaxPrompt/5*5 {
+		t.Errorf("%d messages, %v", len(messages), err)
+	}
+}
+
+// An agent of which nothing is heard is hung, and is not when it speaks again; one that does not even hear an interrupt is ended.
+//
+// mission: E9
+func TestHungAgent(t *testing.T) {
+	t.Parallel()
+	h := newRudeHouse(t, session.Options{HangAfter: 200 * time.Millisecond, StopGrace: 100 * time.Millisecond})
+	s := h.create(t, session.Request{})
+	w := h.watch(s.ID)
+	w.status(t, session.Ready)
+	h.send(t, s.ID, "silent")
+	if hung := w.status(t, session.Hung); !strings.Contains(hung.data.Reason, "nothing was heard of the agent") {
+		t.Errorf("%+v", hung.data)
+	}
+	if now := mustGet(t, h, s.ID); now.Status != session.Hung || now.Reason == "" {
+		t.Errorf("%+v", now)
+	}
+	h.sh(t, s.ID, "touch /tmp/speak")
+	if done := w.until(t, "done"); done.data.Failed || done.data.Text != "did silent" {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Done)
+	h.send(t, s.ID, "deaf")
+	w.status(t, session.Hung)
+	if err := h.Stop(t.Context(), account, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if done := w.until(t, "done"); !done.data.Interrupted || done.data.Message.State != session.Stopped {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Done)
+	if done := h.turn(t, w, "well"); done.data.Failed || done.data.Text != "did well" {
+		t.Errorf("%+v", done.data)
+	}
+}
+
+// A hung turn stays hung when the server restarts, and goes on.
+//
+// mission: E4
+func TestHungOverRestart(t *testing.T) {
+	t.Parallel()
+	h := newRudeHouse(t, session.Options{HangAfter: 200 * time.Millisecond})
+	s := h.create(t, session.Request{Prompt: "silent"})
+	w := h.watch(s.ID)
+	w.status(t, session.Hung)
+	h.close(t)
+	h.open(t)
+	if now := mustGet(t, h, s.ID); now.Status != session.Hung {
+		t.Errorf("%+v", now)
+	}
+	h.sh(t, s.ID, "touch /tmp/speak")
+	if done := w.until(t, "done"); done.data.Failed || done.data.Text != "did silent" {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Done)
+}
+
+// A question that was answered is not open again when the next server reads what the agent has printed, and one that was not is.
+//
+// mission: E4
+func TestQuestionsOverRestart(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{Prompt: "/ask One? | yes\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done\n/ask Two? | yes"})
+	w := h.watch(s.ID)
+	first := w.until(t, string(agent.Asked)).data.ID
+	h.close(t)
+	h.open(t)
+	if now := mustGet(t, h, s.ID); now.Status != session.Thinking && now.Status != session.Waiting {
+		t.Errorf("%+v", now)
+	}
+	yes := func(question string) agent.Answer {
+		return agent.Answer{Allow: true, Answers: map[string]string{question: "yes"}}
+	}
+	w.status(t, session.Waiting)
+	if err := h.Answer(t.Context(), account, s.ID, first, yes("One?")); err != nil {
+		t.Fatal(err)
+	}
+	w.status(t, session.RunningTool)
+	h.close(t)
+	h.open(t)
+	if err := h.Answer(t.Context(), account, s.ID, first, yes("One?")); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("a question that was answered: %v", err)
+	}
+	h.sh(t, s.ID, "touch /tmp/go")
+	second := w.until(t, string(agent.Asked)).data.ID
+	w.status(t, session.Waiting)
+	if err := h.Answer(t.Context(), account, s.ID, second, yes("Two?")); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, "done")
+	w.status(t, session.Done)
+	waited := 0
+	for _, e := range w.all {
+		if e.typ == session.EventStatus && e.data.Status == session.Waiting {
+			waited++
+		}
+	}
+	if waited != 2 {
+		t.Errorf("it waited %d times: %s", waited, w)
+	}
+	wantEqual(t, "said", strings.Join(w.said(), "|"), "The answer is yes.|The answer is yes.")
+}
+
+// A tool that was allowed for always is not asked about again, neither in the same turn nor after a restart; what is denied is not.
+//
+// mission: E1
+func TestAllowedForAlways(t *testing.T) {
+	t.Parallel()
+	h := newRudeHouse(t, session.Options{})
+	s := h.create(t, session.Request{Prompt: "tools denied"})
+	w := h.watch(s.ID)
+	answer := func(a agent.Answer) {
+		t.Helper()
+		id := w.until(t, string(agent.Asked)).data.ID
+		w.status(t, session.Waiting)
+		if err := h.Answer(t.Context(), account, s.ID, id, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer(agent.Answer{Always: true, Message: "no"})
+	w.until(t, "done")
+	w.status(t, session.Done)
+	h.send(t, s.ID, "tools allowed")
+	answer(agent.Answer{Allow: true, Always: true})
+	w.until(t, "done")
+	w.status(t, session.Done)
+	h.close(t)
+	h.open(t)
+	if done := h.turn(t, w, "tools again"); done.data.Failed {
+		t.Errorf("%+v", done.data)
+	}
+	asked, withdrawn := 0, 0
+	for _, e := range w.all {
+		switch agent.Type(e.typ) {
+		case agent.Asked:
+			asked++
+		case agent.Withdrawn:
+			withdrawn++
+		}
+	}
+	if asked != 5 || withdrawn != 5 {
+		t.Errorf("asked %d times, answered %d times: %s", asked, withdrawn, w)
+	}
+	if now := mustGet(t, h, s.ID); len(now.Allowed) != 1 || now.Allowed[0] != "Bash" || len(now.Answered) > 0 {
+		t.Errorf("%+v", now)
+	}
+}
+
+// An agent that the image does not have fails its prompts with a reason, and nothing else.
+//
+// mission: E9
+func TestAgentThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	h := newRudeHouse(t, session.Options{})
+	s := h.create(t, session.Request{Agent: "absent", Prompt: "go"})
+	w := h.watch(s.ID)
+	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "not_started" && done.data.Reason != "process_ended" || !strings.Contains(done.data.Text, "nosuchagent") {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Failed)
+	if done := h.turn(t, w, "again"); !done.data.Failed || done.data.Message.State != session.Broken {
+		t.Errorf("%+v", done.data)
+	}
+}

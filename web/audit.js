@@ -1,0 +1,23 @@
+// The audit log: who has changed what, the last first.
+
+import { all } from './api.js';
+import { h, table } from './dom.js';
+
+export async function open(body, { failed }) {
+  const list = h('div');
+  const search = h('input', { type: 'search', 'aria-label': 'Search', placeholder: 'Search', oninput: () => show() });
+  body.replaceChildren(search, list);
+  let rows = [];
+  function show() {
+    const wanted = search.value.trim().toLowerCase();
+    const found = rows.filter((l) => JSON.stringify(l).toLowerCase().includes(wanted));
+    list.replaceChildren(table('Audit log', ['When', 'Who', 'From', 'What', 'Answer', 'Request'], found.map((l) => [new Date(l.time).toLocaleString(), `${l.account}${l.key_id ? ` · ${l.key_id}` : ''}`, l.address ?? 'this machine',
+      h('code', null, `${l.method} ${l.path}`), String(l.status), h('code', null, l.request_id)]), 'Nothing is like that.'));
+  }
+  try {
+    rows = await all('v1/audit', 1000);
+    show();
+  } catch (p) {
+    failed(p);
+  }
+}

@@ -1,0 +1,31 @@
+// One sandbox without a conversation: its terminal, files, ports, network and start.
+
+import { call } from './api.js';
+import { h, problemBox, tabs } from './dom.js';
+import { openPanel, panels } from './panel.js';
+
+export function openBox(main, id, { signIn, tab }) {
+  const { changes: _, usage: __, ...views } = panels;
+  const title = h('h1', null, id);
+  const about = h('p', { class: 'meta' }, 'Sandbox');
+  const choice = tabs('Views of the sandbox', views, choose);
+  const panel = h('section', { class: 'panel alone', tabindex: '0' });
+  main.replaceChildren(h('header', { class: 'top' }, h('div', { class: 'what' }, title, about), choice), panel);
+  document.title = `${id} · Harvest`;
+  let close = () => {};
+  function choose(view) {
+    close();
+    choice.select(view);
+    history.replaceState(null, '', `#/b/${id}/${view}`);
+    close = openPanel(panel, view, { session: null, facts: { stages: [], turns: [] }, signIn, sandbox: async () => id });
+  }
+  call('GET', `v1/sandboxes/${id}`).then((b) => {
+    title.textContent = b.name || b.id;
+    about.textContent = `${b.status} · ${b.image} · ${b.isolation}`;
+  }, (p) => {
+    if (p.status === 401) signIn(p);
+    else about.replaceChildren(problemBox(p));
+  });
+  choose(tab in views ? tab : 'startup');
+  return () => close();
+}

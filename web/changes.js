@@ -1,0 +1,66 @@
+// What the agent has changed, by file, and how it leaves the sandbox: as a patch, to its origin, or as a pull request.
+
+import { call, url } from './api.js';
+import { patch } from './diff.js';
+import { button, dialog, field, h, problemBox } from './dom.js';
+
+const long = { patience: 300e3 };
+
+export async function open(body, { session, signIn }) {
+  const at = `v1/sessions/${session.id}`;
+  const files = h('div', { class: 'files' }, h('p', null, 'Reading…'));
+  const result = h('div', { role: 'status' });
+  const which = h('select', { 'aria-label': 'Repository', onchange: () => load() }, (session.repositories ?? []).map((r) => h('option', { value: r.name }, r.name)));
+  which.hidden = (session.repositories ?? []).length < 2;
+  const repository = () => which.value || undefined;
+  const query = () => (which.hidden ? '' : `?repository=${encodeURIComponent(which.value)}`);
+  const save = h('a', { class: 'button', href: '#', download: `${session.id}.patch` }, 'Download');
+  const actions = [
+    button('Bring up to date', () => act('Bringing the work up to date…', () => call('POST', `${at}/sync`, { repository: repository() }, long),
+      (r) => (r.failed ? problemBox({ detail: `Everything is as it was: ${r.reason}`, remedy: r.need || r.tried }) : `The work stands on ${r.commits ?? 0} new commits of ${r.onto || 'its origin'}.`))),
+    button('Push', () => act('Pushing…', () => call('POST', `${at}/push`, { repository: repository() }, long), (r) => `Pushed the branch ${r.branch}, at ${String(r.commit ?? '').slice(0, 10)}.`)),
+    button('Pull request', pull),
+  ];
+  body.replaceChildren(h('h2', null, 'Changes'), h('div', { class: 'row' }, which, button('Refresh', () => load()), save, ...actions), result, files);
+
+  const act = async (doing, what, told) => {
+    for (const b of actions) b.disabled = true;
+    result.replaceChildren(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ` ${doing}`));
+    try {
+      const said = told(await what());
+      result.replaceChildren(typeof said === 'string' ? h('p', null, said) : said);
+    } catch (p) {
+      if (p.status === 401) signIn(p);
+      result.replaceChildren(problemBox(p));
+    }
+    for (const b of actions) b.disabled = false;
+    load();
+  };
+
+  function pull() {
+    const title = h('input', { type: 'text', value: session.title ?? '', autofocus: true });
+    const text = h('textarea', { rows: '5' });
+    const ready = h('input', { type: 'checkbox' });
+    const form = h('form', null, field('Title', title), field('What it does', text), h('label', { class: 'choice' }, ready, h('span', null, 'It is ready for review, no draft')),
+      h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Open it'), button('Not now', () => el.close())));
+    const el = dialog('Open a pull request', h('h2', null, 'Open a pull request'), form);
+    form.addEventListener('submit', (e) => {
+      e.preventDefault();
+      el.close();
+      act('Opening a pull request…', () => call('POST', `${at}/pull-request`, { repository: repository(), title: title.value, body: text.value, ready: ready.checked }, long),
+        (r) => h('p', null, r.new ? 'Opened ' : 'There was one already: ', /^https?:/.test(r.url) ? h('a', { href: r.url, target: '_blank', rel: 'noopener noreferrer' }, r.url) : r.url));
+    });
+  }
+
+  async function load() {
+    save.href = url(`${at}/diff${query()}`).href;
+    try {
+      const text = await call('GET', `${at}/diff${query()}`);
+      files.replaceChildren(...(text.trim() === '' ? [h('p', null, 'Nothing has changed yet.')] : patch(text)));
+    } catch (p) {
+      if (p.status === 401) signIn(p);
+      else files.replaceChildren(problemBox(p));
+    }
+  }
+  await load();
+}

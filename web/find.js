@@ -1,0 +1,37 @@
+// Search in a conversation: all of it, not only what is in view.
+
+import { button, h } from './dom.js';
+
+export function finder(log) {
+  const count = h('span', { class: 'meta', role: 'status' });
+  const input = h('input', { type: 'search', 'aria-label': 'Search the conversation', placeholder: 'Search the conversation', oninput: () => look() });
+  const open = button('Search', () => toggle(el.hidden), { 'aria-expanded': 'false' });
+  const el = h('div', { class: 'find row', hidden: true, role: 'search' }, input, count, button('↑', () => go(-1), { class: 'small', 'aria-label': 'The one before' }),
+    button('↓', () => go(1), { class: 'small', 'aria-label': 'The next one' }), button('Close', () => toggle(false), { class: 'small' }));
+  let found = [];
+  let at = 0;
+
+  function toggle(on) {
+    el.hidden = !on;
+    open.setAttribute('aria-expanded', String(on));
+    if (on) input.focus();
+    else open.focus();
+  }
+  function look() {
+    found = input.value.trim() === '' ? [] : log.find(input.value.trim());
+    at = found.length;
+    if (found.length > 0) go(-1);
+    else count.textContent = input.value.trim() === '' ? '' : 'Nothing is like that.';
+  }
+  function go(step) {
+    if (found.length === 0) return;
+    at = (at + step + found.length) % found.length;
+    count.textContent = `${at + 1} of ${found.length}`;
+    log.show(found[at]);
+  }
+  input.addEventListener('keydown', (e) => {
+    if (e.key === 'Enter') go(e.shiftKey ? 1 : -1);
+    else if (e.key === 'Escape') toggle(false);
+  });
+  return { el, button: open };
+}

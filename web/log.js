@@ -1,0 +1,169 @@
+// A conversation of any length. Of a long one only what is in view, and some of what is around it, is in the document.
+
+import { h, soon } from './dom.js';
+
+const few = 150; // so many parts are in the document however far they are, where the browser's own search finds them
+const around = 300; // pixels before and behind what is in view
+const flood = 40; // parts that come at once are of a past that is told again: nobody reads them one by one
+const guess = 90; // the height of what was never seen
+
+export class Log {
+  constructor(label, moved) {
+    this.list = []; // of { part, box, height }; a part is an element, or makes its element when el is read
+    this.items = h('div', { class: 'items' });
+    this.before = h('div');
+    this.after = h('div');
+    this.el = h('div', { class: 'log', role: 'log', 'aria-label': label, 'aria-live': 'off', tabindex: '0' }, this.before, this.items, this.after);
+    this.first = 0;
+    this.shown = 0; // how many there were when it was drawn
+    this.last = 0;
+    this.pinned = true; // it stays at its end, unless somebody reads further up
+    this.above = 0;
+    this.el.addEventListener('scroll', () => {
+      if (this.el.scrollHeight - this.el.scrollTop - this.el.clientHeight < 40) this.pinned = true;
+      else if (this.el.scrollTop < this.above) this.pinned = false;
+      this.above = this.el.scrollTop;
+      moved(this.pinned);
+      this.draw();
+    }, { passive: true });
+    this.sizes = new ResizeObserver((all) => this.measured(all));
+    this.sizes.observe(this.el);
+    this.moved = moved;
+  }
+
+  // scroll goes to a place. That it was not a person is known then when the event comes, which is later.
+  scroll(to) {
+    this.el.scrollTop = to;
+    this.above = this.el.scrollTop;
+  }
+
+  put(part) {
+    this.list.push({ part, box: null, height: guess });
+    this.later();
+    return part;
+  }
+
+  remove(part) {
+    const at = this.list.findIndex((i) => i.part === part);
+    if (at < 0) return;
+    const [item] = this.list.splice(at, 1);
+    item.box?.remove();
+    if (at < this.first) this.first--;
+    if (at < this.last) this.last--;
+    this.later();
+  }
+
+  end() {
+    this.pinned = true;
+    this.later();
+  }
+
+  later() {
+    if (this.due) return;
+    this.due = true;
+    const run = () => {
+      this.due = false;
+      this.shown = this.list.length;
+      this.draw();
+      this.moved(this.pinned);
+    };
+    if (this.list.length - this.shown > flood) setTimeout(run, 200);
+    else soon(run);
+  }
+
+  // range returns which parts shall be in the document, and how high all before and behind them are.
+  range() {
+    const n = this.list.length;
+    if (n <= few) return [0, n, 0, 0];
+    const view = this.el.clientHeight;
+    let [first, last, before, after, y] = [n, n, 0, 0, 0];
+    let total = 0;
+    for (const i of this.list) total += i.height;
+    const top = this.pinned ? total - view : this.el.scrollTop;
+    for (let at = 0; at < n; at++) {
+      const height = this.list[at].height;
+      if (y + height < top - around) before += height;
+      else if (y > top + view + around) after += height;
+      else {
+        first = Math.min(first, at);
+        last = at + 1;
+      }
+      y += height;
+    }
+    return [Math.min(first, last), last, before, after];
+  }
+
+  draw() {
+    const [first, last, before, after] = this.range();
+    if (first !== this.first || last !== this.last || this.items.childElementCount !== last - first) this.fill(first, last, before, after);
+    if (this.pinned) this.scroll(this.el.scrollHeight);
+  }
+
+  fill(first, last, before, after) {
+    const top = this.el.getBoundingClientRect().top;
+    const anchor = this.pinned ? null : [...this.items.children].find((c) => c.getBoundingClientRect().bottom > top);
+    const was = anchor?.getBoundingClientRect().top;
+    const fresh = [];
+    const wanted = new Set();
+    let place = null;
+    for (let at = last - 1; at >= first; at--) {
+      const item = this.list[at];
+      if (!item.box) item.box = h('div', { class: 'item' }, item.part.el ?? item.part);
+      wanted.add(item.box);
+      if (item.box.parentNode !== this.items || item.box.nextSibling !== place) {
+        this.items.insertBefore(item.box, place);
+        this.sizes.observe(item.box);
+        item.box.entry = item;
+        fresh.push(item);
+      }
+      place = item.box;
+    }
+    for (const box of [...this.items.children]) {
+      if (wanted.has(box)) continue;
+      this.sizes.unobserve(box);
+      box.remove();
+    }
+    [this.first, this.last] = [first, last];
+    this.before.style.height = `${before}px`;
+    this.after.style.height = `${after}px`;
+    for (const item of fresh) item.height = item.box.offsetHeight;
+    if (anchor?.isConnected) this.scroll(this.el.scrollTop + anchor.getBoundingClientRect().top - was);
+  }
+
+  measured(all) {
+    const top = this.el.getBoundingClientRect().top;
+    let moved = 0;
+    for (const { target } of all) {
+      if (!target.entry || !target.isConnected) continue;
+      const height = target.offsetHeight;
+      if (target.getBoundingClientRect().bottom < top) moved += height - target.entry.height;
+      target.entry.height = height;
+    }
+    if (this.pinned) this.scroll(this.el.scrollHeight);
+    else if (moved !== 0) this.scroll(this.el.scrollTop + moved);
+    this.moved(this.pinned);
+  }
+
+  // find returns where a text stands.
+  find(text) {
+    const wanted = text.toLowerCase();
+    return this.list.flatMap(({ part }, at) => ((part.words ? part.words() : part.textContent).toLowerCase().includes(wanted) ? [at] : []));
+  }
+
+  // show brings a part into view.
+  show(at) {
+    this.pinned = false;
+    for (let pass = 0; pass < 3; pass++) { // heights become known on the way
+      let y = 0;
+      for (let i = 0; i < at; i++) y += this.list[i].height;
+      this.scroll(Math.max(0, y - this.el.clientHeight / 3));
+      this.draw();
+    }
+    for (const el of this.items.querySelectorAll('.found')) el.classList.remove('found');
+    this.list[at].box?.classList.add('found');
+    this.list[at].box?.scrollIntoView({ block: 'center' });
+    this.above = this.el.scrollTop;
+  }
+
+  close() { this.sizes.disconnect(); }
+}

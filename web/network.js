@@ -1,0 +1,68 @@
+// What the sandbox may reach, and what it was refused. A refusal can be turned into a permission for as long as the sandbox lives.
+
+import { call } from './api.js';
+import { button, field, h, problemBox, table, when } from './dom.js';
+
+const modes = { '': 'The internet', default: 'The internet', allow: 'Only what is listed', none: 'Nothing' };
+
+export async function open(body, { sandbox, failed }) {
+  const id = await sandbox();
+  if (!id) {
+    body.replaceChildren(h('p', null, 'There is no sandbox yet.'));
+    return undefined;
+  }
+  const policy = h('div');
+  const denied = h('div');
+  const error = h('div');
+  const entry = h('input', { type: 'text', placeholder: 'example.org, *.example.com:443 or 10.1.2.3:5432', autocomplete: 'off', spellcheck: 'false' });
+  const form = h('form', { class: 'inline' }, field('Allow, for as long as this sandbox lives', entry), h('button', { type: 'submit' }, 'Allow'));
+  form.addEventListener('submit', (e) => {
+    e.preventDefault();
+    if (entry.value.trim() !== '') allow(entry.value.trim());
+  });
+  body.replaceChildren(h('h2', null, 'Network'), policy, form, error, h('h3', null, 'What was refused'), denied);
+  let box;
+  let shown = '';
+
+  async function allow(what) {
+    error.replaceChildren();
+    const net = box.network;
+    const mode = net.mode === 'none' ? 'allow' : net.mode;
+    try {
+      box = await call('POST', `v1/sandboxes/${id}/network`, { mode, allow: [...new Set([...(net.allow ?? []), what])], deny: (net.deny ?? []).filter((d) => d !== what) });
+      entry.value = '';
+      show(true);
+    } catch (p) {
+      error.replaceChildren(problemBox(p));
+    }
+  }
+
+  function show(force) {
+    const now = JSON.stringify([box.network, box.denials, box.status]);
+    if (now === shown && !force) return;
+    shown = now;
+    const list = (label, all) => all?.length > 0 && h('p', null, h('b', null, `${label}: `), all.map((a) => h('code', { class: 'chip' }, a)));
+    policy.replaceChildren(h('p', null, h('b', null, 'It reaches: '), modes[box.network.mode ?? ''] ?? box.network.mode), ...[list('Allowed', box.network.allow), list('Refused', box.network.deny)].filter(Boolean));
+    form.hidden = Boolean(box.ended_at);
+    const allowed = new Set(box.network.allow);
+    denied.replaceChildren(table('What was refused', ['Where to', 'Why', 'When', 'Times'], [...(box.denials ?? [])].reverse().map((d) => {
+      const name = d.domain || d.address || '';
+      const to = name && d.port && d.protocol !== 'dns' ? `${name.includes(':') ? `[${name}]` : name}:${d.port}` : name;
+      const may = to && !box.ended_at && (allowed.has(to) ? h('small', null, 'allowed now') : button('Allow for this session', () => allow(to), { class: 'small', 'aria-label': `Allow for this session: ${to}` }));
+      return [h('div', null, h('p', null, h('code', null, `${to || '?'} (${d.protocol})`)), may), d.reason, when(d.time), String(d.count)];
+    }), 'Nothing was refused.'));
+  }
+
+  async function load() {
+    try {
+      box = await call('GET', `v1/sandboxes/${id}`);
+      show();
+    } catch (p) {
+      clearInterval(timer);
+      failed(p);
+    }
+  }
+  const timer = setInterval(() => { if (!document.hidden && !body.contains(document.activeElement)) load(); }, 2000);
+  load();
+  return () => clearInterval(timer);
+}

@@ -1,0 +1,97 @@
+// The form for a new session. Everything in it has a default: one button is enough.
+
+import { call } from './api.js';
+import { field, h, problemBox } from './dom.js';
+
+const keys = ['ANTHROPIC_API_KEY', 'ANTHROPIC_AUTH_TOKEN', 'CLAUDE_CODE_OAUTH_TOKEN', 'AWS_BEARER_TOKEN_BEDROCK'];
+const approvals = { '': 'Everything runs, in its sandbox', edits: 'Edits run, commands are asked for', ask: 'Everything is asked for', plan: 'It only makes a plan' };
+
+const text = (name, attrs) => h('input', { name, type: 'text', autocomplete: 'off', spellcheck: 'false', ...attrs });
+const number = (name, attrs) => h('input', { name, type: 'number', min: '0', step: 'any', placeholder: 'default', ...attrs });
+const check = (name, label, on) => h('label', { class: 'choice' }, h('input', { type: 'checkbox', name, checked: on }), h('span', null, label));
+const words = (value) => value.split(',').map((v) => v.trim()).filter(Boolean);
+
+// set leaves out what has its default.
+const set = (values) => {
+  const left = Object.entries(values).filter(([, v]) => v !== '' && v !== 0 && v !== false && v !== undefined && !(Array.isArray(v) && v.length === 0));
+  return left.length > 0 ? Object.fromEntries(left) : undefined;
+};
+
+// request is the body of POST /v1/sessions that the form says.
+function request(form) {
+  const f = (name) => form.elements[name].value.trim();
+  const on = (name) => form.elements[name].checked;
+  return set({
+    agent: f('agent'), model: f('model'), prompt: f('prompt'), repo: f('repo'), branch: f('branch'), approval: f('approval'),
+    limits: set({ turns: Number(f('turns')), usd: Number(f('usd')), seconds: Number(f('seconds')) }),
+    sandbox: set({
+      image: f('image'), cpu: Number(f('cpu')), memory_bytes: Math.round(Number(f('memory')) * 2 ** 30), timeout_seconds: Number(f('hours')) * 3600, secrets: words(f('secrets')),
+      network: set({ mode: f('network'), allow: f('network') === 'allow' ? words(f('allow')) : undefined }),
+      volumes: f('volume') && [{ name: f('volume'), path: f('volumePath') || '/data' }],
+      s3: f('mount') && { bucket: f('bucket'), prefix: f('prefix'), mount_path: f('mount'), init: on('init'), sync_on_terminate: on('sync') },
+    }),
+  });
+}
+
+// openNew shows the form in main. t are settings to begin with; created gets the session.
+export async function openNew(main, t, { created, signIn }) {
+  const error = h('div');
+  const agent = h('select', { name: 'agent' }, h('option', { value: 'claude' }, 'Claude Code'), h('option', { value: 'opencode' }, 'OpenCode'),
+    h('option', { value: 'scripted' }, 'Scripted agent (no model; shows how it goes)'));
+  const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What shall the agent do? You can also say it later.' });
+  const [images, volumes] = [h('datalist', { id: 'images' }), h('datalist', { id: 'volumes' })];
+  const network = h('select', { name: 'network' }, h('option', { value: '' }, 'The internet'), h('option', { value: 'allow' }, 'Only what is listed'), h('option', { value: 'none' }, 'Nothing'));
+  const allowField = field('It may reach', text('allow', { placeholder: 'example.org, *.example.com:443' }), 'Domains, addresses or networks, with commas between them');
+  const seen = () => { allowField.hidden = network.value !== 'allow'; };
+  network.addEventListener('change', seen);
+  seen();
+  const create = h('button', { type: 'submit', class: 'primary large' }, 'Create a sandbox');
+  const hint = h('div', { class: 'hint', hidden: true }, h('p', null, h('b', null, 'No model key is set. '), 'Claude Code and OpenCode need one: '), h('pre', { tabindex: '0' }, 'harvest secret set anthropic ANTHROPIC_API_KEY=sk-ant-…'),
+    h('p', null, 'Or ', h('a', { href: '#/secrets' }, 'add it here'), '. Until then the scripted agent shows how it goes. It has no model: it repeats what you say, and runs lines such as ', h('code', null, '/run ls -la'), '.'));
+  const grid = (...all) => h('div', { class: 'grid' }, all);
+  const form = h('form', { class: 'new', 'aria-label': 'New session' },
+    h('h1', null, 'New session'), h('p', { class: 'meta' }, 'The agent works in a sandbox of its own, which nothing leaves but what you take.'),
+    hint, field('Agent', agent), field('First prompt', prompt),
+    h('details', { open: Boolean(t.repo) }, h('summary', null, 'Repository, image, network, limits'),
+      h('fieldset', null, h('legend', null, 'Work'), grid(field('Repository', text('repo', { placeholder: 'https://github.com/…  (none: an empty one)', value: t.repo ?? '' })),
+        field('Branch', text('branch', { placeholder: 'default', value: t.branch ?? '' })), field('Model', text('model', { placeholder: 'that of the agent', value: t.model ?? '' })),
+        field('Approval', h('select', { name: 'approval' }, Object.entries(approvals).map(([v, name]) => h('option', { value: v }, name)))))),
+      h('fieldset', null, h('legend', null, 'Sandbox'), grid(field('Image', text('image', { list: 'images', placeholder: 'that of the agent' })), images, field('Network', network), allowField,
+        field('Secrets', text('secrets', { placeholder: 'names, with commas between them' })), field('Processors', number('cpu')), field('Memory, GiB', number('memory')), field('Lifetime, hours', number('hours', { placeholder: '24' })))),
+      h('fieldset', null, h('legend', null, 'Volume'), grid(field('Name', text('volume', { list: 'volumes', placeholder: 'none' })), volumes, field('At', text('volumePath', { placeholder: '/data' })))),
+      h('fieldset', null, h('legend', null, 'S3'), grid(field('Files at', text('mount', { placeholder: 'none, or a directory such as /data' })), field('Bucket', text('bucket', { placeholder: 'the server\'s own' })), field('Prefix', text('prefix', { placeholder: 'none' })),
+        check('init', 'Copy them in at the start', true), check('sync', 'Send them back at the end', true))),
+      h('fieldset', null, h('legend', null, 'Limits'), grid(field('Turns at most', number('turns', { placeholder: 'no limit', step: '1', value: t.limits?.turns ?? '' })),
+        field('Seconds of a turn', number('seconds', { placeholder: 'no limit', value: t.limits?.seconds ?? '' })), field('Dollars at most', number('usd', { placeholder: 'no limit', value: t.limits?.usd ?? '' }))))),
+    error, create);
+  agent.value = t.agent ?? 'claude';
+  prompt.addEventListener('keydown', (e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) form.requestSubmit(); });
+  let chosen = false;
+  agent.addEventListener('change', () => { chosen = true; });
+  form.addEventListener('submit', async (event) => {
+    event.preventDefault();
+    create.disabled = true;
+    create.replaceChildren(h('span', { class: 'spinner', 'aria-hidden': 'true' }), 'Creating…');
+    error.replaceChildren();
+    await known; // which agent there can be
+    try {
+      created(await call('POST', 'v1/sessions', request(form)));
+    } catch (p) {
+      if (p.status === 401) signIn(p);
+      error.replaceChildren(problemBox(p));
+      create.disabled = false;
+      create.replaceChildren('Create a sandbox');
+    }
+  });
+  main.replaceChildren(h('div', { class: 'scroll' }, form));
+  document.title = 'New session · Harvest';
+  const offer = (path, into, names) => call('GET', path).then(({ data }) => into.replaceChildren(...data.flatMap(names).map((n) => h('option', { value: n }))), () => {});
+  offer('v1/images?limit=200', images, (i) => i.names);
+  offer('v1/volumes?limit=200', volumes, (v) => [v.name]);
+  const known = call('GET', 'v1/secrets?limit=200').then(({ data }) => {
+    const has = data.some((s) => s.keys.some((k) => keys.includes(k)));
+    hint.hidden = has;
+    if (!has && !t.agent && !chosen) agent.value = 'scripted';
+  }, () => {}); // who may not read the secrets' names chooses without that help
+  await known;
+}

@@ -1,0 +1,44 @@
+// A server of the sandbox, in a frame. It is served at a host name of its own, so that nothing in it can read or do what this page can.
+
+import { call } from './api.js';
+import { button, field, h, problemBox } from './dom.js';
+
+export async function open(body, { sandbox }) {
+  const id = await sandbox();
+  if (!id) {
+    body.replaceChildren(h('p', null, 'There is no sandbox yet.'));
+    return undefined;
+  }
+  const port = h('input', { type: 'number', min: '1', max: '65535', step: '1', value: '8000', required: true });
+  const path = h('input', { type: 'text', value: '/', autocomplete: 'off', spellcheck: 'false' });
+  const error = h('div');
+  const frame = h('div', { class: 'frame' });
+  const outside = h('span');
+  let link = null;
+  const form = h('form', { class: 'inline' }, field('Port', port), field('Path', path), h('button', { type: 'submit', class: 'primary' }, 'Open'), outside);
+  body.replaceChildren(h('h2', null, 'Preview'), form, error, frame);
+  frame.append(h('p', { class: 'meta' }, 'Start a server in the sandbox, such as "python3 -m http.server 8000", and open its port here.'));
+
+  const revoke = () => {
+    if (link) call('DELETE', `v1/sandboxes/${id}/links/${link}`).catch(() => {}); // it ends by itself, too
+    link = null;
+  };
+  form.addEventListener('submit', async (event) => {
+    event.preventDefault();
+    error.replaceChildren();
+    revoke();
+    try {
+      const made = await call('POST', `v1/sandboxes/${id}/links`, { port: Number(port.value), expires_in_seconds: 3600 });
+      link = made.id;
+      const to = new URL(path.value || '/', made.url);
+      to.search = `${to.search}${to.search ? '&' : '?'}${new URL(made.url).search.slice(1)}`;
+      // The server lets only pages of its own have ports in frames: so it has to be told where this one is, without its path.
+      frame.replaceChildren(h('iframe', { src: to.href, title: `Port ${port.value} of the sandbox`, referrerpolicy: 'origin',
+        sandbox: 'allow-scripts allow-forms allow-popups allow-modals allow-downloads allow-same-origin' }));
+      outside.replaceChildren(button('Open in a new tab', () => window.open(to.href, '_blank', 'noopener,noreferrer')));
+    } catch (p) {
+      error.replaceChildren(problemBox(p));
+    }
+  });
+  return revoke;
+}

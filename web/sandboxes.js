@@ -1,0 +1,34 @@
+// The sandboxes, and what can be done with one.
+
+import { all, call } from './api.js';
+import { button, h, money, problemBox, sure, table, when } from './dom.js';
+
+export async function open(body, { failed }) {
+  const error = h('div');
+  const list = h('div');
+  const ended = h('input', { type: 'checkbox', onchange: () => load() });
+  body.replaceChildren(h('label', { class: 'choice' }, ended, h('span', null, 'Also those that have ended')), error, list);
+  async function act(what) {
+    error.replaceChildren();
+    try {
+      await what();
+    } catch (p) {
+      error.replaceChildren(problemBox(p));
+    }
+    load();
+  }
+  async function load() {
+    try {
+      const rows = await all(`v1/sandboxes?all=${ended.checked}`);
+      list.replaceChildren(table('Sandboxes', ['Sandbox', 'State', 'Image', 'Isolation', 'Created', 'Cost', ''], rows.map((b) => [
+        h('a', { href: `#/b/${b.id}` }, b.name || b.id), b.reason ? `${b.status}: ${b.reason}` : b.status, b.image, b.isolation, when(b.created_at), money(b.cost_usd),
+        !b.ended_at && h('div', { class: 'row' }, button('One hour more', () => act(() => call('POST', `v1/sandboxes/${b.id}/extend`, { timeout_seconds: Math.ceil((new Date(b.expires_at) - Date.now()) / 1000) + 3600 })), { class: 'small' }),
+          button('Snapshot', () => act(() => call('POST', `v1/sandboxes/${b.id}/snapshot`, {}, { patience: 300e3 })), { class: 'small' }),
+          button('End', () => sure(`End ${b.name || b.id}?`, 'The sandbox and all that is not in a volume is gone.', 'End it', () => act(() => call('DELETE', `v1/sandboxes/${b.id}`, undefined, { patience: 300e3 }))), { class: 'small danger', 'aria-label': `End ${b.name || b.id}` })),
+      ]), 'There is no sandbox.'));
+    } catch (p) {
+      failed(p);
+    }
+  }
+  await load();
+}

@@ -1,0 +1,44 @@
+// Schedules, what became of their runs, and running one now.
+
+import { all, call } from './api.js';
+import { button, h, ms, problemBox, table, when } from './dom.js';
+
+export async function open(body, { failed }) {
+  const error = h('div');
+  const list = h('div');
+  const runs = h('div');
+  body.replaceChildren(error, list, runs);
+  let shown = null;
+  const at = (name, more) => `v1/schedules/${encodeURIComponent(name)}/${more}`;
+  async function act(what) {
+    error.replaceChildren();
+    try {
+      await what();
+    } catch (p) {
+      error.replaceChildren(problemBox(p));
+    }
+    load();
+  }
+  async function history(name) {
+    shown = name;
+    const { data } = await call('GET', at(name, 'runs?limit=50'));
+    runs.replaceChildren(h('h2', null, `Runs of ${name}`), table('Runs', ['Begun', 'Attempt', 'Result', 'Time', 'Said'], data.map((r) => [when(r.started_at), String(r.attempt), r.reason ? `${r.status}: ${r.reason}` : r.status,
+      ms((r.duration_secs ?? 0) * 1000), r.output ? h('code', null, JSON.stringify(r.output).slice(0, 200)) : '–']), 'It never ran.'));
+  }
+  async function load() {
+    try {
+      list.replaceChildren(table('Schedules', ['Schedule', 'What', 'When', 'Next', ''], (await all('v1/schedules')).map((s) => [s.name, s.kind, h('code', null, `${s.cron} ${s.zone ?? ''}`), s.paused ? 'paused' : s.next_at ? new Date(s.next_at).toLocaleString() : '–',
+        h('div', { class: 'row' }, button('Run now', () => act(async () => {
+          await call('POST', at(s.name, 'run'));
+          shown = s.name;
+        }), { class: 'small', 'aria-label': `Run now: ${s.name}` }), button('Runs', () => act(() => history(s.name)), { class: 'small', 'aria-label': `Runs of ${s.name}` }),
+        button(s.paused ? 'Resume' : 'Pause', () => act(() => call('POST', at(s.name, s.paused ? 'resume' : 'pause'))), { class: 'small' }))]), 'There is no schedule.'));
+      if (shown) await history(shown);
+    } catch (p) {
+      failed(p);
+    }
+  }
+  await load();
+  const timer = setInterval(() => { if (shown && !document.hidden) history(shown).catch(() => {}); }, 2000);
+  return () => clearInterval(timer);
+}

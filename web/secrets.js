@@ -1,0 +1,42 @@
+// Secrets by name. Their values go to the server and never come back.
+
+import { all, call } from './api.js';
+import { button, field, h, problemBox, sure, table, when } from './dom.js';
+
+export async function open(body, { failed }) {
+  const error = h('div');
+  const list = h('div');
+  const input = (attrs) => h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false', ...attrs });
+  const [name, variable, value] = [input({ placeholder: 'anthropic' }), input({ placeholder: 'ANTHROPIC_API_KEY' }), input({ type: 'password', autocomplete: 'new-password' })];
+  const add = h('form', { class: 'inline' }, field('Secret', name), field('Variable', variable), field('Value', value), h('button', { type: 'submit', class: 'primary' }, 'Set'));
+  add.addEventListener('submit', (e) => {
+    e.preventDefault();
+    act(async () => {
+      await call('POST', 'v1/secrets', { name: name.value.trim(), pairs: { [variable.value.trim()]: value.value }, mode: known.has(name.value.trim()) ? 'merge' : undefined });
+      add.reset();
+    });
+  });
+  body.replaceChildren(h('p', { class: 'meta' }, 'Agents and sandboxes get them by name. Nobody sees a value again, here or anywhere.'), add, error, list);
+  let known = new Set();
+  async function act(what) {
+    error.replaceChildren();
+    try {
+      await what();
+    } catch (p) {
+      error.replaceChildren(problemBox(p));
+    }
+    load();
+  }
+  async function load() {
+    try {
+      const rows = await all('v1/secrets');
+      known = new Set(rows.map((s) => s.name));
+      list.replaceChildren(table('Secrets', ['Secret', 'Variables', 'From', 'Changed', 'Last used', ''], rows.map((s) => [s.name, s.keys.map((k) => h('code', { class: 'chip' }, k)).reduce((span, k) => (span.append(k), span), h('span')),
+        s.origin === 'stored' ? 'stored' : 'the server\'s environment', when(s.updated_at), when(s.last_used_at),
+        s.origin === 'stored' && button('Delete', () => sure(`Delete ${s.name}?`, 'Sandboxes that have it keep it.', 'Delete it', () => act(() => call('DELETE', `v1/secrets/${encodeURIComponent(s.name)}`))), { class: 'small danger', 'aria-label': `Delete ${s.name}` })]), 'There is no secret.'));
+    } catch (p) {
+      failed(p);
+    }
+  }
+  await load();
+}

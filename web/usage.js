@@ -1,0 +1,44 @@
+// What the session has taken: tokens, money and time of each turn, and of all of them.
+
+import { call } from './api.js';
+import { h, money, ms, table } from './dom.js';
+import { plot } from './plot.js';
+
+export async function open(body, { facts, sandbox }) {
+  const charts = h('div', { class: 'charts' });
+  const list = h('div');
+  const box = h('p', { class: 'meta' });
+  body.replaceChildren(h('h2', null, 'Usage'), charts, list, box);
+  let seen = -1;
+  let drawn = [];
+  async function draw() {
+    const turns = facts.turns;
+    if (turns.length === seen) return;
+    seen = turns.length;
+    let cost = 0;
+    const rows = turns.map((t, i) => {
+      const u = t.usage ?? {};
+      cost += u.cost_usd ?? 0;
+      return { n: i + 1, input: (u.input_tokens ?? 0) + (u.cache_read_tokens ?? 0) + (u.cache_write_tokens ?? 0), output: u.output_tokens ?? 0, cost, ms: t.ms };
+    });
+    for (const d of drawn) d.destroy();
+    charts.replaceChildren();
+    drawn = rows.length < 2 ? [] : await Promise.all([
+      plot(charts, 'Tokens by turn', rows.map((r) => r.n), [['in', rows.map((r) => r.input)], ['out', rows.map((r) => r.output)]], { time: false }),
+      plot(charts, 'Seconds by turn', rows.map((r) => r.n), [['seconds', rows.map((r) => r.ms / 1000)]], { time: false }),
+      plot(charts, 'Dollars so far', rows.map((r) => r.n), [['dollars', rows.map((r) => r.cost)]], { time: false }),
+    ]);
+    list.replaceChildren(table('Turns', ['Turn', 'Tokens in', 'Tokens out', 'Time', 'Cost so far'],
+      rows.map((r) => [String(r.n), String(r.input), String(r.output), ms(r.ms), money(r.cost)]), 'There was no turn yet.'));
+  }
+  await draw();
+  const timer = setInterval(draw, 1000);
+  try {
+    const id = await sandbox();
+    if (id) box.textContent = `The sandbox itself: ${money((await call('GET', `v1/sandboxes/${id}`)).cost_usd)} at the configured prices.`;
+  } catch { /* it may be gone */ }
+  return () => {
+    clearInterval(timer);
+    for (const d of drawn) d.destroy();
+  };
+}

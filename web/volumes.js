@@ -1,0 +1,62 @@
+// Volumes, and making one and its place in S3 alike.
+
+import { all, call } from './api.js';
+import { button, bytes, dialog, field, h, ms, problemBox, sure, table, when } from './dom.js';
+
+export async function open(body, { failed }) {
+  const error = h('div');
+  const list = h('div');
+  const name = h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false' });
+  const make = h('form', { class: 'inline' }, field('New volume', name), h('button', { type: 'submit' }, 'Create'));
+  make.addEventListener('submit', (e) => {
+    e.preventDefault();
+    act(() => call('POST', 'v1/volumes', { name: name.value.trim() }));
+  });
+  body.replaceChildren(make, error, list);
+  async function act(what) {
+    error.replaceChildren();
+    try {
+      await what();
+      name.value = '';
+    } catch (p) {
+      error.replaceChildren(problemBox(p));
+    }
+    load();
+  }
+
+  function sync(v) {
+    const [bucket, prefix] = ['the server\'s own', 'none'].map((placeholder) => h('input', { type: 'text', placeholder, autocomplete: 'off' }));
+    const direction = h('select', null, [['up', 'Volume to bucket'], ['down', 'Bucket to volume'], ['both', 'Both ways']].map(([value, label]) => h('option', { value }, label)));
+    const dry = h('input', { type: 'checkbox', checked: true });
+    const result = h('div', { role: 'status' });
+    const go = h('button', { type: 'submit', class: 'primary' }, 'Go');
+    const form = h('form', null, field('Direction', direction), field('Bucket', bucket), field('Prefix', prefix), h('label', { class: 'choice' }, dry, h('span', null, 'Only say what would be done')), result,
+      h('div', { class: 'row' }, go, button('Close', () => el.close())));
+    const el = dialog(`Sync ${v.name}`, h('h2', null, `Sync ${v.name}`), form);
+    form.addEventListener('submit', async (e) => {
+      e.preventDefault();
+      go.disabled = true;
+      result.replaceChildren(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ' Working…'));
+      try {
+        const r = await call('POST', `v1/volumes/${encodeURIComponent(v.name)}/sync`, { direction: direction.value, bucket: bucket.value.trim() || undefined, prefix: prefix.value.trim() || undefined, dry_run: dry.checked }, { patience: 3600e3 });
+        result.replaceChildren(h('p', null, `${r.place}: ${r.files} files, ${bytes(r.bytes)}, ${r.skipped} unchanged, ${r.conflicts} conflicts, ${r.failed} failed, in ${ms(r.duration_ms)}.`),
+          ...(r.plan?.length ? [table('Plan', ['What', 'Path', 'Size'], r.plan.slice(0, 200).map((a) => [a.action, h('code', null, a.path), bytes(a.size_bytes ?? 0)]))] : []),
+          ...(r.failures?.length ? [table('Failures', ['Path', 'Why'], r.failures.slice(0, 200).map((f) => [h('code', null, f.path), f.reason]))] : []));
+      } catch (p) {
+        result.replaceChildren(problemBox(p));
+      }
+      go.disabled = false;
+    });
+  }
+
+  async function load() {
+    try {
+      list.replaceChildren(table('Volumes', ['Volume', 'Size', 'Files', 'Created', ''], (await all('v1/volumes')).map((v) => [v.name, bytes(v.size_bytes), String(v.files), when(v.created_at), h('div', { class: 'row' },
+        button('Sync', () => sync(v), { class: 'small', 'aria-label': `Sync ${v.name}` }),
+        button('Delete', () => sure(`Delete ${v.name}?`, 'The volume and its files are gone.', 'Delete it', () => act(() => call('DELETE', `v1/volumes/${encodeURIComponent(v.name)}`))), { class: 'small danger', 'aria-label': `Delete ${v.name}` }))]), 'There is no volume.'));
+    } catch (p) {
+      failed(p);
+    }
+  }
+  await load();
+}
