@@ -42,9 +42,11 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
 
   // beside shows a view beside the conversation, "" none. The address has it, so that it can be kept and sent.
   let shown = '';
+  let left = false; // for another page, which the address names already
   let closePanel = () => {};
   const facts = { stages: [], turns: [] }; // of the start and of the turns, for the views
   function beside(id) {
+    if (left) return;
     closePanel();
     closePanel = () => {};
     shown = id in panels ? id : '';
@@ -321,6 +323,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   beside(tab ?? '');
   if (matchMedia('(hover: hover)').matches) input.focus();
   return () => {
+    left = true;
     unfollow();
     closePanel();
     log.close();

@@ -86,7 +86,7 @@ func TestPageEnd(t *testing.T) {
 		t.Errorf("the bucket has %q, %v", data, err)
 	}
 	b.click(".ended .resume", "Resume with its files")
-	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(id) + `)`)
+	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(id) + `) && document.querySelector('.top').textContent.includes(location.hash.slice(4))`)
 	b.sees(".start", "Sandbox ready in")
 	b.view("Files")
 	b.sees(".tree .name", "kept.txt")
