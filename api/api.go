@@ -24,6 +24,7 @@ const (
 	SandboxFork      = "/v1/sandboxes/{id}/fork"
 	SandboxSync      = "/v1/sandboxes/{id}/sync"
 	SandboxNetwork   = "/v1/sandboxes/{id}/network"
+	SandboxUsage     = "/v1/sandboxes/{id}/usage"
 	SandboxConnect   = "/v1/sandboxes/{id}/connect" // ?port=; a WebSocket: binary messages are the bytes, a text message is the end of one side's
 	Run              = "/v1/run"
 

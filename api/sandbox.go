@@ -128,6 +128,22 @@ type Sandbox struct {
 	S3                 *SandboxS3        `json:"s3,omitempty"`
 }
 
+// Used is what a sandbox has taken of the machine over its life, also after its end.
+type Used struct {
+	Interval   float64       `json:"interval_seconds"` // about what lies between two samples; it grows with the sandbox's age
+	PeakMemory int64         `json:"peak_memory_bytes"`
+	Samples    []UsageSample `json:"samples"` // oldest first; of a sandbox that ended within a second or two there are none
+}
+
+// UsageSample is what had been taken at a time.
+type UsageSample struct {
+	Time     time.Time `json:"at"`
+	CPU      float64   `json:"cpu_seconds"`    // processor time until then
+	Memory   int64     `json:"memory_bytes"`   // held then, without the cache of files
+	Received int64     `json:"received_bytes"` // by its network interface until then
+	Sent     int64     `json:"sent_bytes"`     // by its network interface until then
+}
+
 // Denial is a connection or a look-up that a sandbox's network policy refused.
 type Denial struct {
 	Time     time.Time `json:"time"`             // of the last one

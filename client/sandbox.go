@@ -49,6 +49,12 @@ func (c *Client) Sandbox(ctx context.Context, ref string) (api.Sandbox, error) {
 	return found, c.call(ctx, http.MethodGet, api.Path(api.Sandboxed, ref), nil, nil, &found)
 }
 
+// SandboxUsage returns what a sandbox has taken of the machine over its life.
+func (c *Client) SandboxUsage(ctx context.Context, ref string) (api.Used, error) {
+	var used api.Used
+	return used, c.call(ctx, http.MethodGet, api.Path(api.SandboxUsage, ref), nil, nil, &used)
+}
+
 // DestroySandbox ends a sandbox and releases all it holds. It is repeatable.
 func (c *Client) DestroySandbox(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref), nil, nil, nil)

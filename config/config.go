@@ -27,6 +27,7 @@ type Config struct {
 	Timeout        time.Duration // lifetime of a sandbox
 	IdleTimeout    time.Duration // a sandbox that runs no command for so long ends; 0 means never
 	ExecTimeout    time.Duration // of a command
+	UsageInterval  time.Duration // between two looks at what a running sandbox uses
 	Quotas         Quotas        // of all sandboxes together
 	Pool           int           // sandboxes booted ahead of need; 0 means none
 	PoolWarmUp     string        // command that is run in them ahead of need; "" means none
@@ -184,6 +185,7 @@ func Default(env func(string) string) Config {
 		},
 		Timeout:        24 * time.Hour,
 		ExecTimeout:    30 * time.Minute,
+		UsageInterval:  5 * time.Second,
 		Quotas:         Quotas{Sandboxes: 100},
 		Pool:           1,
 		PoolWarmUp:     "python3 -c pass",

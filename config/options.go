@@ -76,6 +76,9 @@ var options = []option{
 	{"exec_timeout", "time limit of a command",
 		func(c *Config) value { return (*durationValue)(&c.ExecTimeout) },
 		func(c Config) string { return positive(c.ExecTimeout) }},
+	{"usage_interval", "how often running sandboxes are asked what they use",
+		func(c *Config) value { return (*durationValue)(&c.UsageInterval) },
+		func(c Config) string { return positive(c.UsageInterval) }},
 	{"quotas.sandboxes", "sandboxes at once; 0 means no limit",
 		func(c *Config) value { return (*countValue)(&c.Quotas.Sandboxes) },
 		func(c Config) string {

@@ -49,6 +49,7 @@ type Capabilities struct {
 	Users     bool     `json:"users"`    // Command.User works
 	Network   bool     `json:"network"`  // every NetworkMode works, sandboxes implement Networker and Dialer
 	Snapshot  bool     `json:"snapshot"` // sandboxes implement Snapshotter
+	Usage     bool     `json:"usage"`    // sandboxes implement Meter
 	Isolated  bool     `json:"isolated"` // false only for the fake, which runs commands as plain child processes
 }
 
@@ -140,6 +141,20 @@ type Dialer interface {
 	// Dial connects to a port on which a command listens, on any address of the sandbox's, loopback included. Unavailable
 	// if nobody listens.
 	Dial(ctx context.Context, port int) (net.Conn, error)
+}
+
+// Meter is a sandbox that tells what it takes of the machine.
+type Meter interface {
+	// Usage returns what the sandbox has taken up to now. It is cheap: a few reads, nothing inside the sandbox runs for it. Conflict if it has ended.
+	Usage(ctx context.Context) (Usage, error)
+}
+
+// Usage is what a sandbox has taken of the machine. What counts up never goes back while the sandbox exists, restarts of the server included.
+type Usage struct {
+	CPU      float64 `json:"cpu_seconds"`    // processor time since it was booted, with what the engine itself took for it
+	Memory   int64   `json:"memory_bytes"`   // that it holds now and that nobody else can have: what its limit counts, without the cache of files
+	Received int64   `json:"received_bytes"` // by its network interface
+	Sent     int64   `json:"sent_bytes"`     // by its network interface
 }
 
 // Snapshotter is a sandbox whose changed files can be read while it runs.

@@ -213,6 +213,7 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 		logf.Errorf(ctx, "a sandbox that is ready: %v", err)
 	}
 	f.tasks.Go(func() { f.watch(e, box) })
+	f.tasks.Go(func() { f.meter(e, box) })
 	f.follow(e, box)
 	f.wakeReaper()
 	return nil

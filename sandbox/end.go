@@ -96,6 +96,7 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	f.mu.Unlock()
 	fault.Point("sandbox.stopping")
 	f.quietMount(ctx, e)
+	f.lastMeasure(ctx, e, box)
 	err := f.release(ctx, h, box)
 	fault.Point("sandbox.released")
 	f.saveEnd(ctx, e)
@@ -327,6 +328,7 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) {
 	}
 	f.adoptCommands(ctx, e, box)
 	f.tasks.Go(func() { f.watch(e, box) })
+	f.tasks.Go(func() { f.meter(e, box) })
 	f.wakeReaper()
 }
 

@@ -33,6 +33,7 @@ type Fleet struct {
 	created  int64                    // guarded by mu
 	warmUsed int64                    // guarded by mu
 	failed   int64                    // guarded by mu
+	used     engine.Usage             // guarded by mu; what counts up, of all sandboxes
 	fills    map[string]chan struct{} // guarded by mu; by stored name: volumes that are being filled
 }
 
@@ -56,6 +57,7 @@ type entry struct {
 	filled   bool                    // its volume was filled from S3
 	sending  bool                    // its volume is being sent to S3, as every so often
 	sent     time.Time               // when that was last, or when it began to run
+	usage    *Usage                  // nil until it is looked at
 	network  sync.Mutex              // held while the network is changed; taken before save
 }
 
@@ -265,6 +267,7 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 	if !changed {
 		return false
 	}
+	f.saveUsage(ctx, e)
 	f.mu.Lock()
 	sb, releases := e.record, e.releases
 	if e.undo != nil && sb.Started.IsZero() {
@@ -292,13 +295,16 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := Stats{Sandboxes: map[Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed, Leftover: len(f.leftover)}
+	s := Stats{Sandboxes: map[Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed, Leftover: len(f.leftover), Used: f.used}
 	s.Warm, s.Prepared = f.pool.counts()
 	for e := range maps.Values(f.live) {
 		s.Sandboxes[e.record.Status]++
 		s.CPU += e.cpu
 		s.Memory += e.memory
 		s.Commands += len(e.commands)
+		if e.usage != nil && len(e.usage.Samples) > 0 {
+			s.Used.Memory += e.usage.Samples[len(e.usage.Samples)-1].Memory
+		}
 	}
 	return s
 }

@@ -32,6 +32,9 @@ type Options struct {
 	// that the first command finds at hand what it has in common with this one: none.
 	WarmUp []string
 
+	// UsageEvery is how often running sandboxes are asked what they use, where the engine can tell: 5 seconds.
+	UsageEvery time.Duration
+
 	Capture   int           // bytes of each stream that a Result keeps: 4 MiB
 	Retention time.Duration // how long records of ended sandboxes are kept: 30 days
 	Machine   Machine       // what no request may exceed: this machine
@@ -105,6 +108,7 @@ type Stats struct {
 	Created   int64          `json:"created"`  // since the Fleet was opened
 	WarmUsed  int64          `json:"warm_used"`
 	Failed    int64          `json:"failed"`
+	Used      engine.Usage   `json:"used"`     // by sandboxes, as their samples say: what counts up since the Fleet was opened, the rest now
 	Leftover  int            `json:"leftover"` // ended, but the engine could not release all of it yet
 }
 
@@ -135,6 +139,7 @@ func (o Options) withDefaults() (Options, error) {
 	t.Grace = orDefault(t.Grace, 2*time.Second)
 	o.Capture = orDefault(o.Capture, 4<<20)
 	o.Retention = orDefault(o.Retention, 30*24*time.Hour)
+	o.UsageEvery = orDefault(o.UsageEvery, 5*time.Second)
 
 	check := func(ok bool, what string) {
 		if !ok {
@@ -149,7 +154,7 @@ func (o Options) withDefaults() (Options, error) {
 	check(t.MaxLife > 0 && t.Life > 0 && t.Life <= t.MaxLife, "the default lifetime must be positive and not above the maximum")
 	check(t.Idle >= 0 && t.Idle <= t.MaxLife, "the default idle limit must not be negative nor above the maximum lifetime")
 	check(t.Exec > 0 && t.Exec <= t.MaxLife, "the default time limit of commands must be positive and not above the maximum lifetime")
-	check(t.Grace > 0 && o.Retention > 0 && o.Capture > 0 && o.Warm >= 0, "the grace period, the retention, the capture and the warm pool must not be negative")
+	check(t.Grace > 0 && o.Retention > 0 && o.UsageEvery > 0 && o.Capture > 0 && o.Warm >= 0, "the grace period, the retention, the time between samples, the capture and the warm pool must not be negative")
 	return o, p.err()
 }
 

@@ -117,8 +117,12 @@ type Store interface {
 	List(ctx context.Context, account string, filter Filter) ([]Sandbox, error)
 	// Find returns those of the account whose id begins with prefix: newest first, at most limit.
 	Find(ctx context.Context, account, prefix string, limit int) ([]Sandbox, error)
-	// Delete removes records of sandboxes that ended before the time, and returns how many.
+	// Delete removes records of sandboxes that ended before the time, and what these have used, and returns how many.
 	Delete(ctx context.Context, endedBefore time.Time) (int, error)
+	// PutUsage keeps what the sandbox has used, instead of what was kept of that before. Its record exists.
+	PutUsage(ctx context.Context, id string, u Usage) error
+	// Usage returns that; the zero Usage if nothing is kept.
+	Usage(ctx context.Context, id string) (Usage, error)
 }
 
 // NameTaken is what a Store's Put returns when the name is in use.

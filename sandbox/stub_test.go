@@ -44,6 +44,8 @@ type stub struct {
 	hooks    map[string]func()        // run during the call
 	caps     engine.Capabilities      // what Capabilities returns
 	volumes  map[string]bool          // that were created
+	looks    int                      // at what sandboxes use
+	memory   int64                    // that each sandbox holds
 	blocked  map[string]chan struct{} // calls that wait until it is closed, or ctx ends
 }
 
@@ -110,7 +112,7 @@ func (s *stub) add(h engine.Handle) *box {
 	defer s.mu.Unlock()
 	s.count++
 	h.Ref = fmt.Sprintf("ref%d", s.count)
-	b := &box{s: s, handle: h, ended: make(chan struct{}), broken: make(chan struct{}), procs: map[string]*proc{}, net: &boxNet{more: make(chan struct{}, 100)}}
+	b := &box{s: s, handle: h, made: time.Now(), ended: make(chan struct{}), broken: make(chan struct{}), procs: map[string]*proc{}, net: &boxNet{more: make(chan struct{}, 100)}}
 	s.boxes[h.Ref] = b
 	return b
 }
@@ -137,7 +139,7 @@ func (s *stub) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, error
 		return nil, errors.Newf(errors.NotFound, "there is no %s", h.Ref)
 	}
 	// A new connection to the same sandbox.
-	b := &box{s: s, handle: old.handle, ended: old.ended, end: old.end, broken: make(chan struct{}), procs: old.procs, net: old.net}
+	b := &box{s: s, handle: old.handle, made: old.made, ended: old.ended, end: old.end, broken: make(chan struct{}), procs: old.procs, net: old.net}
 	s.boxes[h.Ref] = b
 	return b, nil
 }
@@ -213,6 +215,7 @@ func (w stubWarm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 type box struct {
 	s      *stub
 	handle engine.Handle
+	made   time.Time
 	ended  chan struct{}
 	broken chan struct{} // closed when the connection to it breaks
 	end    *engine.End

@@ -34,6 +34,12 @@ func s3Out(s *sandbox.S3Volume) *api.SandboxS3 {
 	return &api.SandboxS3{S3: api.S3(s.S3), Volume: s.Volume, SyncError: s.SyncError}
 }
 
+func usageOut(u sandbox.Usage) api.Used {
+	return api.Used{Interval: u.Interval, PeakMemory: u.PeakMemory, Samples: each(u.Samples, func(s sandbox.Sample) api.UsageSample {
+		return api.UsageSample{Time: s.Time.UTC(), CPU: s.CPU, Memory: s.Memory, Received: s.Received, Sent: s.Sent}
+	})}
+}
+
 func denialsOut(all []engine.Denial) []api.Denial {
 	return each(all, func(d engine.Denial) api.Denial {
 		return api.Denial{Time: d.Time.UTC(), Protocol: d.Protocol, Domain: d.Domain, Address: d.Address, Port: d.Port, Reason: d.Reason, Count: d.Count}

@@ -53,6 +53,8 @@ func (s *Server) routes() []route {
 			out: api.Sandbox{}, status: 200},
 		{method: "POST", path: api.SandboxNetwork, handle: s.setNetwork, scope: write, summary: "Change what a running sandbox reaches", in: api.Network{},
 			out: api.Sandbox{}, status: 200},
+		{method: "GET", path: api.SandboxUsage, handle: s.sandboxUsage, scope: read, summary: "What a sandbox has taken of the machine over its life: processor time, memory, network",
+			out: api.Used{}, status: 200},
 		{method: "GET", path: api.SandboxConnect, handle: s.connectPort, scope: exec, summary: "Connect to a port in a sandbox", query: "port: its number",
 			socket: "binary messages are the bytes, and a text message is the end of what its sender says"},
 		{method: "POST", path: api.SandboxSnapshot, handle: s.snapshotSandbox, scope: write, summary: "Make an image of a running sandbox's files",

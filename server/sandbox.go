@@ -92,6 +92,14 @@ func (s *Server) getSandbox(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, sandboxOut(found))
 }
 
+func (s *Server) sandboxUsage(w http.ResponseWriter, r *http.Request) error {
+	used, err := s.opts.Fleet.Usage(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, usageOut(used))
+}
+
 // ownerOf returns whose sandboxes r is about: those of who asks, or, for the operator with ?everyone=true, "", which is all.
 func ownerOf(r *http.Request) (string, error) {
 	who := principalOf(r.Context())

@@ -132,6 +132,35 @@ func (s Sandboxes) Delete(ctx context.Context, endedBefore time.Time) (int, erro
 	return int(n), errors.Wrapf(err, "count the deleted records")
 }
 
+// PutUsage implements sandbox.Store.
+func (s Sandboxes) PutUsage(ctx context.Context, id string, u sandbox.Usage) error {
+	data, err := json.Marshal(u)
+	if err != nil {
+		return errors.Wrapf(err, "encode what %s has used", id)
+	}
+	_, err = s.db.write.ExecContext(ctx, "INSERT INTO usage (id, data) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET data = excluded.data", id, string(data))
+	if err != nil {
+		return s.db.explain(err, "write what "+id+" has used")
+	}
+	return nil
+}
+
+// Usage implements sandbox.Store.
+func (s Sandboxes) Usage(ctx context.Context, id string) (u sandbox.Usage, err error) {
+	var data string
+	err = s.db.read.QueryRowContext(ctx, "SELECT data FROM usage WHERE id = ?", id).Scan(&data)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return u, nil
+	case err != nil:
+		return u, s.db.explain(err, "read what "+id+" has used")
+	}
+	if err := json.Unmarshal([]byte(data), &u); err != nil {
+		return u, damaged(errors.Wrapf(err, "decode what %s has used", id), s.db.path)
+	}
+	return u, nil
+}
+
 // query returns the records that the clause, of which there are few, selects.
 func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]sandbox.Sandbox, error) {
 	known, err := s.db.statement(ctx, s.db.read, "SELECT data FROM sandboxes "+clause)

@@ -312,10 +312,11 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 	}
 	return sandbox.Options{
 		Engine: eng, Store: records,
-		Defaults: engine.Limits(cfg.Limits),
-		Quotas:   sandbox.Quotas(cfg.Quotas),
-		Prices:   sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond},
-		Timeouts: sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
-		Warm:     cfg.Pool, WarmUp: strings.Fields(cfg.PoolWarmUp),
+		Defaults:   engine.Limits(cfg.Limits),
+		Quotas:     sandbox.Quotas(cfg.Quotas),
+		Prices:     sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond},
+		Timeouts:   sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
+		UsageEvery: cfg.UsageInterval,
+		Warm:       cfg.Pool, WarmUp: strings.Fields(cfg.PoolWarmUp),
 	}
 }

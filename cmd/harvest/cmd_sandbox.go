@@ -26,7 +26,7 @@ func (c *cli) sandboxCommand() *cobra.Command {
   harvest sandbox cp report.csv dev:/tmp/
   harvest sandbox rm dev`,
 	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(), c.sandboxFiles(), c.sandboxProcesses(),
-		c.sandboxLogs(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxSync(), c.sandboxRemove())
+		c.sandboxLogs(), c.sandboxStats(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxSync(), c.sandboxRemove())
 }
 
 func (c *cli) sandboxCreate() *cobra.Command {

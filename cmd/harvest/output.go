@@ -72,6 +72,13 @@ func printJSON(w io.Writer, v any) error {
 	return errors.Wrapf(e.Encode(v), "print")
 }
 
+// printLine prints v as one line of JSON.
+func printLine(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return errors.Wrapf(e.Encode(v), "print")
+}
+
 func printTable(w io.Writer, v view) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if v.header != nil {

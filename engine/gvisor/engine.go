@@ -246,7 +246,7 @@ func (e *Engine) Close() error {
 
 // Capabilities implements engine.Engine.
 func (e *Engine) Capabilities() engine.Capabilities {
-	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Dirs: true, Users: true, Snapshot: true, Isolated: true,
+	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Isolated: true,
 		Network: true,
 		Limits:  []string{"cpu", "memory", "processes", "disk", "files"}}
 	if e.rootless {

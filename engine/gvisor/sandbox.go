@@ -77,6 +77,18 @@ func (s *Sandbox) Processes(ctx context.Context) ([]engine.ProcessInfo, error) {
 	return reply.Processes, err
 }
 
+// Usage implements engine.Meter.
+func (s *Sandbox) Usage(ctx context.Context) (engine.Usage, error) {
+	reply, err := s.call(ctx, wire.Request{Op: wire.Usage})
+	if err == nil && reply.Usage == nil {
+		err = errors.Errorf("the keeper of sandbox %s tells no usage", s.h.ID)
+	}
+	if err != nil {
+		return engine.Usage{}, err
+	}
+	return *reply.Usage, nil
+}
+
 // Wait implements engine.Sandbox.
 func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 	reply, err := s.call(ctx, wire.Request{Op: wire.Wait})

@@ -17,6 +17,7 @@ import (
 type Sandboxes struct {
 	mu      sync.Mutex
 	records map[string]sandbox.Sandbox // guarded by mu; by id
+	usage   map[string]sandbox.Usage   // guarded by mu; by id
 }
 
 var _ sandbox.Store = (*Sandboxes)(nil)
@@ -78,7 +79,32 @@ func (s *Sandboxes) Delete(_ context.Context, endedBefore time.Time) (int, error
 	maps.DeleteFunc(s.records, func(_ string, sb sandbox.Sandbox) bool {
 		return sb.Status.Ended() && sb.Ended.Before(endedBefore)
 	})
+	maps.DeleteFunc(s.usage, func(id string, _ sandbox.Usage) bool {
+		_, kept := s.records[id]
+		return !kept
+	})
 	return before - len(s.records), nil
+}
+
+// PutUsage implements sandbox.Store.
+func (s *Sandboxes) PutUsage(_ context.Context, id string, u sandbox.Usage) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.usage == nil {
+		s.usage = map[string]sandbox.Usage{}
+	}
+	u.Samples = slices.Clone(u.Samples)
+	s.usage[id] = u
+	return nil
+}
+
+// Usage implements sandbox.Store.
+func (s *Sandboxes) Usage(_ context.Context, id string) (sandbox.Usage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.usage[id]
+	u.Samples = slices.Clone(u.Samples)
+	return u, nil
 }
 
 func (s *Sandboxes) newest(limit int, keep func(sandbox.Sandbox) bool) []sandbox.Sandbox {

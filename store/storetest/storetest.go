@@ -29,6 +29,7 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"list pages through everything once", pages},
 		{"find by the beginning of the id", find},
 		{"delete removes what ended before", remove},
+		{"what a sandbox has used is kept as long as its record", keepUsage},
 		{"many at once", concurrent},
 	} {
 		t.Run(check.name, func(t *testing.T) {
@@ -246,6 +247,41 @@ func remove(t *testing.T, s sandbox.Store) {
 	}
 	if diff := cmp.Diff([]string{"sbx_3", "sbx_1"}, ids(left)); diff != "" {
 		t.Errorf("left after Delete (-want +got):\n%s", diff)
+	}
+}
+
+func keepUsage(t *testing.T, s sandbox.Store) {
+	get := func(id string) sandbox.Usage {
+		t.Helper()
+		u, err := s.Usage(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	if u := get("sbx_1"); u.Interval != 0 || u.PeakMemory != 0 || len(u.Samples) != 0 {
+		t.Errorf("before anything was put: %+v", u)
+	}
+	put(t, s, live("sbx_1", "acme", ""), ended("sbx_2", "acme", "", day))
+	sample := func(after time.Duration, cpu float64) sandbox.Sample {
+		return sandbox.Sample{Time: day.Add(after), Usage: engine.Usage{CPU: cpu, Memory: 1 << 40, Received: 3, Sent: 4}}
+	}
+	want := sandbox.Usage{Interval: 2.5, PeakMemory: 1 << 41, Samples: []sandbox.Sample{sample(0, 0.125), sample(time.Second, 1.5)}}
+	for _, u := range []sandbox.Usage{{Interval: 1, Samples: []sandbox.Sample{sample(0, 9)}}, want} {
+		for _, id := range []string{"sbx_1", "sbx_2"} {
+			if err := s.PutUsage(t.Context(), id, u); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n, err := s.Delete(t.Context(), day.Add(time.Minute)); err != nil || n != 1 {
+		t.Errorf("Delete = %d, %v", n, err)
+	}
+	if diff := cmp.Diff(want, get("sbx_1")); diff != "" {
+		t.Errorf("what came back (-want +got):\n%s", diff)
+	}
+	if u := get("sbx_2"); len(u.Samples) != 0 {
+		t.Errorf("kept after its record was deleted: %+v", u)
 	}
 }
 

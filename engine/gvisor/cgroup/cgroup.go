@@ -5,9 +5,11 @@
 package cgroup
 
 import (
+	"bytes"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -205,6 +207,87 @@ func (g *Group) OutOfMemory() bool {
 	return false
 }
 
+// Memory returns how many bytes the group's processes hold that the kernel cannot take back: what is anonymous or shared, and not the cache of files.
+func (g *Group) Memory() (int64, error) {
+	for _, h := range g.in {
+		if h.controller != "memory" {
+			continue
+		}
+		held := []string{"total_rss", "total_shmem"}
+		if h.v2 {
+			held = []string{"anon", "shmem"}
+		}
+		return g.fields(h, "memory.stat", held...)
+	}
+	return 0, errors.Errorf("the group %s has no memory controller", g.name)
+}
+
+// CPU returns the processor time that the group's processes took, also those that have ended. Where version 1 counts it in a hierarchy apart from that of the
+// limits, it is that of the processes that live and of those that these have waited for.
+func (g *Group) CPU() (time.Duration, error) {
+	for _, h := range g.in {
+		switch {
+		case h.controller == "cpu" && h.v2:
+			n, err := g.fields(h, "cpu.stat", "usage_usec")
+			return time.Duration(n) * time.Microsecond, err
+		case h.controller == "cpu":
+			if b, err := os.ReadFile(filepath.Join(h.dir, g.name, "cpuacct.usage")); err == nil {
+				n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+				return time.Duration(n), errors.Wrapf(err, "read cpuacct.usage")
+			}
+			pids, err := members(filepath.Join(h.dir, g.name))
+			return ProcessTime(pids), err
+		}
+	}
+	return 0, errors.Errorf("the group %s has no cpu controller", g.name)
+}
+
+// fields adds up fields of a file of "name value" lines.
+func (g *Group) fields(h hierarchy, file string, names ...string) (sum int64, err error) {
+	b, err := os.ReadFile(filepath.Join(h.dir, g.name, file))
+	if err != nil {
+		return 0, errors.Wrapf(err, "read %s", file)
+	}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if !slices.Contains(names, name) {
+			continue
+		}
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return 0, errors.Wrapf(err, "read %s", file)
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// tick is the unit of processor time in /proc, the same on every Linux that Go runs on.
+const tick = time.Second / 100
+
+// ProcessTime returns the processor time of processes, and of those of their children that have ended and that they have waited for. One that is gone counts
+// nothing.
+func ProcessTime(pids []int) time.Duration {
+	var sum time.Duration
+	for _, pid := range pids {
+		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(b[bytes.LastIndexByte(b, ')')+1:]), " ")
+		const first, last = 11, 14 // utime, stime, cutime and cstime, counted from the state
+		fields := strings.Fields(rest)
+		if len(fields) <= last {
+			continue
+		}
+		for _, field := range fields[first : last+1] {
+			n, _ := strconv.ParseInt(field, 10, 64)
+			sum += time.Duration(n) * tick
+		}
+	}
+	return sum
+}
+
 // How long Remove waits for processes to be gone.
 const (
 	goneRounds = 2000
@@ -234,12 +317,25 @@ func (g *Group) Remove() error {
 
 // kill ends the processes in one directory.
 func kill(dir string) {
-	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	pids, _ := members(dir)
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// members lists the processes in one directory.
+func members(dir string) ([]int, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the processes of a cgroup")
+	}
+	var pids []int
 	for _, field := range strings.Fields(string(b)) {
 		if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+			pids = append(pids, pid)
 		}
 	}
+	return pids, nil
 }
 
 // Version names what Available found.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -169,5 +170,70 @@ func TestRealGroup(t *testing.T) {
 	}
 	if err := g.Add(os.Getpid()); err == nil {
 		t.Error("a process was added to a group that is gone")
+	}
+}
+
+// What is used is read from the files of either version.
+func TestUsageFiles(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		v2    bool
+		files map[string]string
+	}{
+		"version 1": {false, map[string]string{"g/cpuacct.usage": "1500000000\n", "g/memory.stat": "cache 99\nrss 1\ntotal_cache 99\ntotal_rss 40\ntotal_shmem 2\n"}},
+		"version 2": {true, map[string]string{"g/cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "g/memory.stat": "anon 40\nfile 99\nshmem 2\nfile_mapped 9\n"}},
+	} {
+		dir := mounts(t, test.files)
+		g := &Group{name: "g", in: []hierarchy{{controller: "pids", dir: dir, v2: test.v2}, {controller: "cpu", dir: dir, v2: test.v2}, {controller: "memory", dir: dir, v2: test.v2}}}
+		if cpu, err := g.CPU(); err != nil || cpu != 1500*time.Millisecond {
+			t.Errorf("%s: %s of processor time, %v", name, cpu, err)
+		}
+		if memory, err := g.Memory(); err != nil || memory != 42 {
+			t.Errorf("%s: %d bytes of memory, %v", name, memory, err)
+		}
+		for file := range test.files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte("total_rss x\nanon x\nusage_usec x\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := g.CPU(); err == nil {
+			t.Errorf("%s: processor time that is no number", name)
+		}
+		if _, err := g.Memory(); err == nil {
+			t.Errorf("%s: memory that is no number", name)
+		}
+	}
+	for _, g := range []*Group{{}, {name: "g", in: []hierarchy{{controller: "cpu", dir: t.TempDir()}, {controller: "memory", dir: t.TempDir()}}}} {
+		if _, err := g.CPU(); err == nil {
+			t.Error("a group that is not there has processor time")
+		}
+		if _, err := g.Memory(); err == nil {
+			t.Error("a group that is not there has memory")
+		}
+	}
+}
+
+// Where version 1 has the processors' accounts apart from their limits, the processes tell.
+func TestUsageOfProcesses(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("sh", "-c", "while :; do :; done")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	dir := mounts(t, map[string]string{"g/cgroup.procs": strconv.Itoa(cmd.Process.Pid) + "\n999999999\n"})
+	g := &Group{name: "g", in: []hierarchy{{controller: "cpu", dir: dir}}}
+	for end := time.Now().Add(time.Minute); ; {
+		cpu, err := g.CPU()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cpu >= 50*time.Millisecond {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("a busy process took %s of processor time in a minute", cpu)
+		}
 	}
 }

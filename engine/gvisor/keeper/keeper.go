@@ -63,6 +63,7 @@ type Keeper struct {
 	order    []string            // ids of commands, oldest first; guarded by mu
 	started  int                 // commands ever; guarded by mu
 	oom      bool                // memory ran out; guarded by mu
+	cpu      time.Duration       // the most processor time that was seen; guarded by mu
 	destroy  bool                // Destroy was asked for; guarded by mu
 	booted   time.Time
 	network  network
@@ -348,6 +349,12 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 	case req.Op == wire.Wait:
 		k.awaitEnd(conn)
 		return conn.SendJSON(wire.KindReply, wire.Reply{End: &k.end})
+	case req.Op == wire.Usage:
+		used, err := k.usage()
+		if err != nil {
+			return err
+		}
+		return conn.SendJSON(wire.KindReply, wire.Reply{Usage: &used})
 	case req.Op == wire.Snapshot:
 		return k.serveSnapshot(conn, req.Path)
 	case req.Op == wire.SetNetwork && req.Network != nil:

@@ -61,6 +61,7 @@ const (
 	Processes Operation = "processes" // Reply with Processes
 	Wait      Operation = "wait"      // Reply with End when the sandbox has ended
 	Info      Operation = "info"      // Reply with State
+	Usage     Operation = "usage"     // Reply with Usage
 	Snapshot  Operation = "snapshot"  // KindStdout*, then Reply: the writable layer as a tar stream
 	Destroy   Operation = "destroy"   // Reply when everything is released
 
@@ -170,6 +171,7 @@ type Reply struct {
 	End       *engine.End          `json:",omitempty"`
 	State     *State               `json:",omitempty"`
 	Denials   []engine.Denial      `json:",omitempty"`
+	Usage     *engine.Usage        `json:",omitempty"`
 }
 
 // State is what the keeper is, also on disk (state.json) for the time after it.

@@ -1,0 +1,52 @@
+package keeper
+
+import (
+	"time"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// usage is what the sandbox has taken up to now: as its cgroup counts, or, without one, its processes' own accounts and gVisor's of memory.
+func (k *Keeper) usage() (engine.Usage, error) {
+	if err := k.errEnded(); err != nil {
+		return engine.Usage{}, err
+	}
+	cpu, memory, err := k.guest.usage()
+	if err != nil {
+		if ended := k.errEnded(); ended != nil {
+			err = ended
+		}
+		return engine.Usage{}, err
+	}
+	u := engine.Usage{Memory: memory}
+	u.Received, u.Sent = k.network.traffic()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cpu = max(k.cpu, cpu) // a process that has ended may have taken its account with it
+	u.CPU = k.cpu.Seconds()
+	return u, nil
+}
+
+func (g *guest) usage() (cpu time.Duration, memory int64, err error) {
+	if g.group == nil {
+		u, err := g.sb.Usage(false)
+		return cgroup.ProcessTime(family(g.sb.Getpid())), int64(u.Total), errors.Wrapf(err, "ask gVisor for its memory")
+	}
+	if cpu, err = g.group.CPU(); err == nil {
+		memory, err = g.group.Memory()
+	}
+	return cpu, memory, err
+}
+
+// traffic is how many bytes the sandbox's interface has received and sent.
+func (n *network) traffic() (received, sent int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.gateway == nil {
+		return 0, 0
+	}
+	s := n.gateway.Stats() // the gateway's view
+	return int64(s.Out), int64(s.In)
+}
