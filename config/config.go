@@ -56,12 +56,15 @@ type Config struct {
 type S3 struct {
 	Bucket    string // "" for none
 	Prefix    string // before all keys
-	Endpoint  string // URL of a server; "" is AWS
+	Endpoint  string // URL of a server; "" is AWS, and Embedded a directory of the data directory
 	Region    string // "" is what the secret says
 	PathStyle bool   // the bucket is in the path, not in the host name
 	CAFile    string // authorities to trust besides the system's; "" for none
 	Secret    string // of the account personal, with the credentials
 }
+
+// Embedded as S3.Endpoint means the S3 that Harvest brings along.
+const Embedded = "embedded"
 
 // Limits of one sandbox.
 type Limits struct {
@@ -304,6 +307,9 @@ func (c Config) serverProblems() []string {
 		add("ports.domain", "server.acme_domain gets a certificate for one name, and none for ports.domain; set server.tls_cert and server.tls_key to a certificate that has both")
 	}
 	c.oidcProblems(add)
+	if c.S3.Endpoint == Embedded && strings.Contains(c.S3.Bucket, ".") {
+		add("s3.bucket", "s3.bucket "+quote(c.S3.Bucket)+" has a dot, after which the embedded S3 has accounts in its buckets' names; choose another one")
+	}
 	if host, _, err := net.SplitHostPort(s.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
 		add("server.listen", "server.listen "+quote(s.Listen)+" can be reached by other machines, where keys must not travel unencrypted; set server.tls_cert and server.tls_key, or "+
 			"server.acme_domain, or listen on 127.0.0.1, or allow it with server.insecure (harvest up --insecure)")

@@ -342,3 +342,17 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// The embedded S3 is chosen by a word, and its buckets have no dots.
+func TestEmbeddedS3(t *testing.T) {
+	t.Parallel()
+	c, err := Load("", environ(t, "HARVEST_S3_ENDPOINT", Embedded, "HARVEST_S3_BUCKET", "files"))
+	if err != nil || c.S3.Endpoint != Embedded || !strings.Contains(c.Effective(), "endpoint: embedded") {
+		t.Errorf("it is %+v, %v", c.S3, err)
+	}
+	for bucket, endpoint := range map[string]string{"a.b": Embedded, "files": "embeded"} {
+		if _, err := Load("", environ(t, "HARVEST_S3_ENDPOINT", endpoint, "HARVEST_S3_BUCKET", bucket)); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%s at %s: %v", bucket, endpoint, err)
+		}
+	}
+}

@@ -288,9 +288,14 @@ var options = []option{
 	{"s3.prefix", "what keys in it begin with; account and volume follow",
 		func(c *Config) value { return (*textValue)(&c.S3.Prefix) },
 		func(c Config) string { return printable(c.S3.Prefix) }},
-	{"s3.endpoint", "address of a server that speaks S3; empty means AWS, or what the secret says",
+	{"s3.endpoint", "address of a server that speaks S3; empty means AWS, or what the secret says; embedded means one that keeps buckets in the data directory",
 		func(c *Config) value { return (*textValue)(&c.S3.Endpoint) },
-		func(c Config) string { return siteURL(c.S3.Endpoint) }},
+		func(c Config) string {
+			if c.S3.Endpoint == Embedded {
+				return ""
+			}
+			return siteURL(c.S3.Endpoint)
+		}},
 	{"s3.region", "region of the bucket; empty means what the secret says",
 		func(c *Config) value { return (*textValue)(&c.S3.Region) },
 		func(c Config) string { return printable(c.S3.Region) }},

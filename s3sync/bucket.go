@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/socket"
 )
 
 // Location says where files are in S3, and how to get there.
@@ -33,6 +35,8 @@ type Location struct {
 	Region string
 	// Endpoint is the URL of a server that speaks S3; "" is AWS.
 	Endpoint string
+	// Socket is a Unix socket at which the server of Endpoint listens; "" is what Endpoint says.
+	Socket string
 	// PathStyle puts the bucket into the path and not into the host name, as most servers but AWS want it.
 	PathStyle bool
 	// CA is what to trust besides the system's authorities, in PEM.
@@ -195,6 +199,13 @@ func (l Location) client() (*http.Client, error) {
 		}
 		t.TLSClientConfig.RootCAs = pool
 	}
+	if l.Socket != "" {
+		t.Proxy = nil
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return socket.Dial(ctx, filepath.Dir(l.Socket), filepath.Base(l.Socket))
+		}
+		return &http.Client{Transport: t, CheckRedirect: keep}, nil
+	}
 	if l.Proxy != "" {
 		u, err := url.Parse(l.Proxy)
 		if err != nil || u.Host == "" {
@@ -202,8 +213,11 @@ func (l Location) client() (*http.Client, error) {
 		}
 		t.Proxy = http.ProxyURL(u)
 	}
-	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
+	return &http.Client{Transport: t, CheckRedirect: keep}, nil
 }
+
+// keep has a redirect be an answer.
+func keep(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // config has the SDK find region and credentials.
 func (l Location) config(ctx context.Context, client *http.Client) (aws.Config, error) {

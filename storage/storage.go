@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/s3sync"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
@@ -36,6 +37,10 @@ type Place struct {
 	CAFile    string // a file with authorities to trust besides the system's, in PEM; "" for none
 	Account   string // whose secret it is
 	Secret    string // with the credentials
+
+	// Local is how to get to a bucket of this machine's own S3, which it makes if it is missing; nil without one. Whoever names no secret
+	// is there. Each account has its own buckets: those of others than Account are called BUCKET.ACCOUNT there.
+	Local func(bucket string) (s3sync.Location, error)
 }
 
 // DefaultSecret is the one with the credentials of S3, unless somebody names another.
@@ -212,22 +217,68 @@ func (o opened) close() {
 
 // bucket opens a place. Only requests for the server's own place get its credentials, and only beneath the volume's prefix.
 func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool, patience time.Duration) (opened, error) {
-	loc, owner, named, err := m.locate(account, name, where, versioned)
+	loc, release, err := m.location(ctx, account, name, where, versioned)
 	if err != nil {
 		return opened{}, err
 	}
 	loc.Patience = patience
-	pairs, release, err := m.opts.Secrets.Reveal(ctx, owner, named)
-	if err != nil {
-		return opened{}, errors.Remedy(err, "harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
-	}
-	b, err := m.open(ctx, loc, pairs, owner, named)
+	b, err := s3sync.Open(ctx, loc)
 	if err != nil {
 		release()
 		return opened{}, err
 	}
 	return opened{b, release}, nil
 }
+
+// location says where a place is, with the credentials, which are hidden from the log until release is called.
+func (m *Manager) location(ctx context.Context, account, name string, where Where, versioned bool) (loc s3sync.Location, release func(), err error) {
+	loc, owner, named, err := m.locate(account, name, where, versioned)
+	if err != nil {
+		return loc, nil, err
+	}
+	if m.isLocal(where) {
+		loc, err = m.local(loc, account, where)
+		return loc, func() {}, err
+	}
+	pairs, release, err := m.opts.Secrets.Reveal(ctx, owner, named)
+	if err != nil {
+		return loc, nil, errors.Remedy(err, "harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
+	}
+	if loc, err = m.withKeys(loc, pairs, owner, named); err != nil {
+		release()
+	}
+	return loc, release, err
+}
+
+// isLocal reports whether a place is in this machine's own S3.
+func (m *Manager) isLocal(where Where) bool {
+	return m.opts.Place.Local != nil && (where.Bucket == "" || where.Secret == "")
+}
+
+// local adds to a place of this machine's own S3 how to get there.
+func (m *Manager) local(loc s3sync.Location, account string, where Where) (s3sync.Location, error) {
+	p, bucket := m.opts.Place, loc.Bucket
+	if where.Bucket != "" {
+		if !localName().MatchString(bucket) {
+			return loc, errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a bucket's name in this machine's own S3", bucket), "use 3 to 63 small letters, digits and hyphens")
+		}
+		if account != p.Account {
+			bucket += "." + account
+		}
+	}
+	if len(bucket) > maxBucket {
+		return loc, errors.Remedy(errors.Newf(errors.Invalid, "the bucket's name %.100q is too long", where.Bucket), "use %d characters at most", maxBucket-len(account)-1)
+	}
+	at, err := p.Local(bucket)
+	at.Bucket, at.Prefix = bucket, loc.Prefix
+	return at, err
+}
+
+// maxBucket is how long a bucket's name may be.
+const maxBucket = 63
+
+// localName has no dot: what follows one is an account.
+var localName = pattern.New(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
 // locate says where a place is, and whose secret has its credentials.
 func (m *Manager) locate(account, name string, where Where, versioned bool) (loc s3sync.Location, owner, secretName string, err error) {
@@ -258,24 +309,8 @@ func (m *Manager) locate(account, name string, where Where, versioned bool) (loc
 // Location is where a job's files are, with the credentials, which nobody else may see: they stay hidden from the log for as long as this
 // process lives.
 func (m *Manager) Location(ctx context.Context, job Job) (s3sync.Location, error) {
-	loc, owner, named, err := m.locate(job.Account, job.Volume, job.Where, false)
-	if err != nil {
-		return loc, err
-	}
-	pairs, _, err := m.opts.Secrets.Reveal(ctx, owner, named)
-	if err != nil {
-		return loc, errors.Remedy(err, "harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
-	}
-	return m.withKeys(loc, pairs, owner, named)
-}
-
-// open opens a place with the credentials in pairs.
-func (m *Manager) open(ctx context.Context, loc s3sync.Location, pairs secret.Pairs, owner, named string) (*s3sync.Bucket, error) {
-	loc, err := m.withKeys(loc, pairs, owner, named)
-	if err != nil {
-		return nil, err
-	}
-	return s3sync.Open(ctx, loc)
+	loc, _, err := m.location(ctx, job.Account, job.Volume, job.Where, false)
+	return loc, err
 }
 
 // withKeys adds the credentials in pairs to a place.

@@ -110,7 +110,9 @@ func (a *App) open(ctx context.Context) error {
 	a.then("the engine", func(context.Context) error { return eng.Close() })
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
 	opts.Secrets, opts.Event = a.secrets, sandbox.Publish(ctx, a.events)
-	opts.S3 = a.openStorage(ctx, db, eng)
+	if opts.S3, err = a.openStorage(ctx, db, eng); err != nil {
+		return err
+	}
 	if opts.Mounts, err = a.openMounts(ctx); err != nil {
 		return err
 	}

@@ -44,6 +44,9 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "") {
 		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
 	}
+	if cfg.S3.Endpoint == config.Embedded {
+		findings = append(findings, ownS3(ctx, cfg.Data))
+	}
 	return append(findings, mountsOfS3())
 }
 

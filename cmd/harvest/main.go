@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/own"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/internal/s3server"
 	"github.com/RelevanceAI/harvest/s3mount"
 )
 
@@ -19,6 +20,7 @@ func main() {
 	gvisor.Main()
 	fake.Main()
 	s3mount.Main(context.Background())
+	s3server.Main(context.Background())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	code := 0
 	if program := own.Programs[os.Args[0]]; program != nil {

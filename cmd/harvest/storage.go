@@ -5,11 +5,15 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/internal/s3server"
+	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/s3sync"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/storage"
@@ -18,9 +22,18 @@ import (
 )
 
 // openStorage opens what brings volumes and S3 together, which goes on with what an earlier server could not send.
-func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) sandbox.Syncer {
+func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) (sandbox.Syncer, error) {
+	where := place(a.cfg.S3)
+	if a.cfg.S3.Endpoint == config.Embedded {
+		own, err := s3server.Start(ctx, s3server.Options{Dir: embeddedS3(a.cfg.Data)})
+		if err != nil {
+			return nil, errors.Stage(err, "embedded S3")
+		}
+		a.then("the embedded S3", func(context.Context) error { own.Stop(); return nil })
+		where = ownPlace(a.cfg.S3, own)
+	}
 	a.storage = storage.New(storage.Options{
-		Secrets: a.secrets, State: filepath.Join(a.cfg.Data, "s3"), Place: place(a.cfg.S3), Store: db.Unsent(),
+		Secrets: a.secrets, State: filepath.Join(a.cfg.Data, "s3"), Place: where, Store: db.Unsent(),
 		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {
 			return volume.Of(eng.Volumes(), account.Owner(owner)).Open(ctx, name)
 		},
@@ -28,7 +41,48 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	})
 	a.storage.Start(ctx)
 	a.then("the syncs with S3", func(context.Context) error { a.storage.Stop(); return nil })
-	return syncer{a.storage}
+	return syncer{a.storage}, nil
+}
+
+// embeddedS3 is the directory of the embedded S3.
+func embeddedS3(data string) string { return filepath.Join(data, "s3server") }
+
+// ownBucket is where volumes go that are sent nowhere else, if the embedded S3 is configured and no bucket.
+const ownBucket = "volumes"
+
+// ownPlace is the place of volumes in the embedded S3. Whoever names a secret means another one.
+func ownPlace(c config.S3, own *s3server.Server) storage.Place {
+	p := storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Account: personal}
+	if p.Bucket == "" {
+		p.Bucket = ownBucket
+	}
+	p.Local = func(bucket string) (s3sync.Location, error) {
+		keys := own.Keys()
+		return s3sync.Location{Endpoint: "http://localhost", Socket: own.Socket(), Region: "us-east-1", PathStyle: true,
+			Credentials: s3sync.Credentials{AccessKeyID: keys.AccessKeyID, SecretAccessKey: keys.SecretAccessKey}}, own.Bucket(bucket)
+	}
+	return p
+}
+
+// ownS3 says how the embedded S3 is.
+func ownS3(ctx context.Context, data string) finding {
+	dir := embeddedS3(data)
+	f := finding{Name: "embedded S3", OK: true, Detail: dir}
+	if at := existing(dir); unix.Access(data, unix.W_OK) != nil {
+		f.Detail += "; it is made when the server starts"
+		return f
+	} else if err := s3server.Check(at); err != nil {
+		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
+		return f
+	}
+	conn, err := socket.Dial(ctx, dir, s3server.Socket)
+	if err != nil {
+		f.Detail += "; it runs while the server does"
+		return f
+	}
+	_ = conn.Close()
+	f.Detail += "; it answers"
+	return f
 }
 
 // place is where volumes go that are sent nowhere else. Its credentials are a secret of who runs the server.

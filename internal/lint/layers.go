@@ -141,7 +141,7 @@ var others = []struct {
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", nil, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
-	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount", "internal/testenv", "internal/s3server/s3test", "cmd/harvest/...", "bench/..."}, "only engines, mounts of S3, image builders and the command line start programs"},
+	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount", "internal/s3server", "internal/testenv", "internal/s3server/s3test", "cmd/harvest/...", "bench/..."}, "only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where nobody may gain from guessing"},
 }

@@ -1,5 +1,5 @@
-// Package s3server serves a directory as S3, for tests and benchmarks. It is versitygw's gateway over plain files: an
-// object is a file, its metadata are extended attributes. It is no part of the program (decision 015), and runs in a process of its own, since the gateway changes its
+// Package s3server serves a directory as S3: for who has no other (Start), for tests, and for benchmarks. It is versitygw's gateway over
+// plain files: an object is a file, its metadata are extended attributes. It runs in a process of its own, since the gateway changes its
 // process's directory and may run once per process only.
 package s3server
 
@@ -9,6 +9,7 @@ import (
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
 	"github.com/versity/versitygw/embedgw"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -26,8 +27,8 @@ type Config struct {
 
 // Serve serves until ctx ends. Unsupported if the file system of Dir keeps no extended attributes.
 func Serve(ctx context.Context, c Config) error {
-	if err := (meta.XattrMeta{}).Test(c.Dir); err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "the file system of the embedded S3 keeps no extended attributes"), "move it to ext4, xfs or btrfs")
+	if err := Check(c.Dir); err != nil {
+		return err
 	}
 	be, err := posix.New(c.Dir, meta.XattrMeta{}, posix.PosixOpts{ValidateBucketNames: true, CopyObjectThreshold: 5 << 30})
 	if err != nil {
@@ -39,4 +40,18 @@ func Serve(ctx context.Context, c Config) error {
 		return nil
 	}
 	return errors.Wrapf(err, "serve S3")
+}
+
+// Check returns nil if a directory can be served. Unsupported if its file system keeps no extended attributes.
+func Check(dir string) error {
+	const probe = "user.harvest.probe"
+	err := unix.Setxattr(dir, probe, []byte("x"), 0)
+	if err == nil {
+		err = unix.Removexattr(dir, probe)
+	}
+	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
+		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "the file system of the embedded S3 keeps no extended attributes"),
+			"have the data directory on ext4, xfs or btrfs")
+	}
+	return errors.Wrapf(err, "look at the file system of the embedded S3")
 }

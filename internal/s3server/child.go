@@ -1,0 +1,157 @@
+package s3server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Name is the first argument of the process that serves.
+const Name = "harvest-s3"
+
+// Socket is the name of the Unix socket in the directory of a Server.
+const Socket = "s3.sock"
+
+// What is in the directory of a Server. The process runs in buckets, so that the socket's path is short enough wherever that is.
+const (
+	bucketsName = "buckets"
+	keysName    = "keys.json"
+	lockName    = "lock"
+	logName     = "s3.log"
+	up          = "../"
+)
+
+const (
+	tick    = 10 * time.Millisecond // between two looks at what is waited for
+	lastEnd = 2 * time.Second       // for requests that are under way when the starter is gone
+)
+
+// Keys are the credentials of the server. The process gets them over a pipe: nobody else sees them.
+type Keys struct {
+	AccessKeyID     string `json:"access_key_id"`
+	SecretAccessKey string `json:"secret_access_key"`
+}
+
+// started is what a process answers: that it serves, or why not.
+type started struct {
+	Kind    errors.Kind `json:"kind,omitempty"`
+	Message string      `json:"message,omitempty"`
+	Remedy  string      `json:"remedy,omitempty"`
+}
+
+// Main serves if the process was started for that, and then never returns. A program that starts a Server calls it first in main.
+func Main(ctx context.Context) {
+	if len(os.Args) != 2 || os.Args[0] != Name {
+		return
+	}
+	// What is typed at the server's terminal is not for this process: it ends when the server does.
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE)
+	starter, err := net.FileConn(os.NewFile(3, "starter"))
+	if err == nil {
+		err = serveFor(ctx, starter)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// serveFor serves the working directory until the starter is gone.
+func serveFor(ctx context.Context, starter net.Conn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var keys Keys
+	in := json.NewDecoder(starter)
+	if err := in.Decode(&keys); err != nil {
+		return errors.Wrapf(err, "read what the server says")
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, starter)
+		cancel()
+	}()
+	tell := func(err error) {
+		var s started
+		if err != nil {
+			s = started{errors.KindOf(err), errors.Message(err), errors.RemedyOf(err)}
+		}
+		_ = json.NewEncoder(starter).Encode(s) // if that fails, the starter is gone, which ends us
+	}
+	unlock, err := lock(ctx)
+	if err != nil {
+		tell(err)
+		return err
+	}
+	defer unlock()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Serve(ctx, Config{Dir: ".", Address: up + Socket, AccessKey: keys.AccessKeyID, SecretKey: keys.SecretAccessKey})
+	}()
+	if err := answers(ctx, ended); err != nil {
+		tell(err)
+		return err
+	}
+	tell(nil)
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(lastEnd):
+		return nil
+	}
+}
+
+// lock waits until an earlier process has let go of the directory: it may have begun to end just now.
+func lock(ctx context.Context) (unlock func(), err error) {
+	f, err := os.OpenFile(up+lockName, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, errors.Wrapf(err, "open the lock of the embedded S3")
+	}
+	wait := time.NewTicker(tick)
+	defer wait.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			f.Close()
+			return nil, errors.Wrapf(err, "lock the directory of the embedded S3")
+		}
+	}
+}
+
+// answers waits until the server takes connections, or has ended.
+func answers(ctx context.Context, ended chan error) error {
+	wait := time.NewTicker(tick)
+	defer wait.Stop()
+	for {
+		if c, err := new(net.Dialer).DialContext(ctx, "unix", up+Socket); err == nil {
+			return c.Close()
+		}
+		select {
+		case err := <-ended:
+			if err == nil {
+				err = errors.Errorf("the embedded S3 ended at once")
+			}
+			return err
+		case <-wait.C:
+		}
+	}
+}

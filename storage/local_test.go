@@ -1,0 +1,67 @@
+package storage
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/secret"
+)
+
+// Where a machine has an S3 of its own, who names no secret is there, each account in buckets of its own; who names one is elsewhere.
+// mission: 2.7, 9.3
+func TestLocal(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	failing := false
+	h := newHome(t, func(o *Options) {
+		url := o.Place.Endpoint
+		o.Place.Endpoint, o.Place.Prefix, o.Place.Secret = "", "", ""
+		s3test.Named(t, "mine")
+		s3test.Named(t, "mine.acme")
+		o.Place.Local = func(bucket string) (s3sync.Location, error) {
+			asked = append(asked, bucket)
+			if failing {
+				return s3sync.Location{}, errors.Newf(errors.Exhausted, "no room")
+			}
+			return s3sync.Location{Endpoint: url, PathStyle: true, Credentials: s3sync.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}, nil
+		}
+	})
+	v := h.volume(t, "data", "a.txt")
+	for account, want := range map[string]string{"operator": "s3://mine/x/", "acme": "s3://mine.acme/x/"} {
+		if res := h.sync(t, account, v, Request{Where: Where{Bucket: "mine", Prefix: "x"}, Sync: s3sync.Options{Direction: s3sync.Up, List: true}}); res.Place != want {
+			t.Errorf("%s is at %s, want %s", account, res.Place, want)
+		}
+		bucket := strings.Split(want, "/")[2]
+		if there, err := filepath.Glob(filepath.Join(s3test.Dir(bucket), "x", "a.txt")); err != nil || len(there) != 1 {
+			t.Errorf("%s has %s, %v", bucket, there, err)
+		}
+	}
+	if res := h.sync(t, "acme", v, Request{Sync: s3sync.Options{Direction: s3sync.Up}}); res.Place != "s3://"+h.bucket+"/acme/data/" {
+		t.Errorf("the server's bucket is %s", res.Place)
+	}
+	loc, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine", Prefix: "y"}})
+	if err != nil || loc.Bucket != "mine.acme" || loc.Prefix != "y" || loc.SecretAccessKey != s3test.SecretKey {
+		t.Errorf("the location is %s/%s, %v", loc.Bucket, loc.Prefix, err)
+	}
+	long := strings.Repeat("b", 60)
+	for _, name := range []string{"mine.acme", "Mine", "b", "-b-", "b/c", "..", long + long, long} {
+		if _, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: name}}); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
+			t.Errorf("the bucket %s: %v", name, err)
+		}
+	}
+	before := len(asked)
+	_, err = h.vault.Set(t.Context(), "acme", "own", secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIAOTHER", "AWS_SECRET_ACCESS_KEY": "x"}, secret.Replace)
+	must(t, err)
+	loc, err = h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine", Secret: "own"}})
+	if err != nil || loc.Bucket != "mine" || loc.AccessKeyID != "AKIAOTHER" || loc.Endpoint != "" || len(asked) != before {
+		t.Errorf("with a secret: %s at %q, %v", loc.Bucket, loc.Endpoint, err)
+	}
+	failing = true
+	if _, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine"}}); errors.KindOf(err) != errors.Exhausted {
+		t.Errorf("a bucket that cannot be made: %v", err)
+	}
+}
