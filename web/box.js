@@ -5,7 +5,7 @@ import { h, problemBox, tabs } from './dom.js';
 import { openPanel, panels } from './panel.js';
 
 export function openBox(main, id, { signIn, tab }) {
-  const { changes: _, usage: __, ...views } = panels;
+  const { changes: _, ...views } = panels;
   const title = h('h1', null, id);
   const about = h('p', { class: 'meta' }, 'Sandbox');
   const choice = tabs('Views of the sandbox', views, choose);

@@ -1,5 +1,5 @@
-// Plots of numbers over something, by uPlot, which is fetched for the first one. A plot has no text that could be read aloud: its numbers stand in
-// a table beside it.
+// Plots of numbers over something, by uPlot, which is fetched for the first one. What a plot shows cannot be read aloud: its numbers stand in
+// a table beside it, and the words below its title say the most important of them.
 
 import { h } from './dom.js';
 
@@ -13,20 +13,29 @@ function load() {
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// plot draws series, each [name, numbers], into el. x are numbers, or Unix times.
-export async function plot(el, title, x, series, { time = true, bars = false } = {}) {
+// powers of two are where an axis of bytes has its marks.
+const powers = Array.from({ length: 50 }, (_, i) => 2 ** i);
+
+// plot draws series, each [name, numbers], into el. x are numbers, or Unix times; unit makes a text of a number. What it returns shows others instead, with
+// words, and ends it.
+export async function plot(el, title, x, series, { time = true, bars = false, unit = null } = {}) {
   const uPlot = await load();
-  const box = h('figure', { class: 'plot' }, h('figcaption', null, title));
+  const words = h('span', { class: 'meta' });
+  const box = h('figure', { class: 'plot' }, h('figcaption', null, title, ' ', words));
   el.append(box);
   const colours = ['--k3', '--k4', '--k2', '--k1'].map(css);
   const axis = { stroke: css('--soft'), grid: { stroke: css('--line'), width: 1 }, ticks: { stroke: css('--line') } };
   const u = new uPlot({
-    width: Math.max(240, box.clientWidth || 320), height: 190, scales: { x: { time } }, axes: [{ ...axis, ...(time ? {} : { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }) }, { ...axis, size: 60 }], legend: { show: series.length > 1, live: false }, cursor: { show: false },
+    width: Math.max(240, box.clientWidth || 320), height: 190, scales: { x: { time }, ...(unit ? { y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] } } : {}) }, axes: [{ ...axis, ...(time ? {} : { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }) }, { ...axis, size: unit ? 84 : 60, ...(unit ? { values: (_, marks) => marks.map(unit) } : {}), ...(unit && unit(1024) !== '1024' ? { incrs: powers } : {}) }], legend: { show: series.length > 1, live: false }, cursor: { show: false },
     series: [{}, ...series.map(([label], i) => ({ label, stroke: colours[i % 4], fill: bars ? colours[i % 4] : undefined, width: 2, paths: bars ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined, points: { show: !bars && x.length < 40 } }))],
   }, [x, ...series.map(([, y]) => y)], box);
   const sizes = new ResizeObserver(() => { if (box.clientWidth > 0 && Math.abs(box.clientWidth - u.width) > 8) u.setSize({ width: Math.max(240, box.clientWidth), height: 190 }); });
   sizes.observe(box);
   return {
+    show(x, series, text) {
+      u.setData([x, ...series.map(([, y]) => y)]);
+      words.textContent = text;
+    },
     destroy() {
       sizes.disconnect();
       u.destroy();

@@ -1,16 +1,19 @@
-// What the session has taken: tokens, money and time of each turn, and of all of them.
+// What the session has taken: of the machine over its life; tokens, money and time of each turn, and of all of them.
 
 import { call } from './api.js';
 import { h, money, ms, table } from './dom.js';
+import { openMachine } from './machine.js';
 import { plot } from './plot.js';
 
-export async function open(body, { facts, sandbox }) {
+export async function open(body, { session, facts, sandbox, failed }) {
+  const machine = h('section', { class: 'machine' });
   const charts = h('div', { class: 'charts' });
-  const list = h('div');
+  const list = h('div', { class: 'turns' });
   const box = h('p', { class: 'meta' });
-  body.replaceChildren(h('h2', null, 'Usage'), charts, list, box);
+  body.replaceChildren(h('h2', { class: 'sr' }, 'Usage'), machine, ...(session ? [h('h2', null, 'Turns'), charts, list] : []), box);
   let seen = -1;
   let drawn = [];
+  let close = () => {};
   async function draw() {
     const turns = facts.turns;
     if (turns.length === seen) return;
@@ -33,11 +36,13 @@ export async function open(body, { facts, sandbox }) {
   }
   await draw();
   const timer = setInterval(draw, 1000);
-  try {
-    const id = await sandbox();
-    if (id) box.textContent = `The sandbox itself: ${money((await call('GET', `v1/sandboxes/${id}`)).cost_usd)} at the configured prices.`;
-  } catch { /* it may be gone */ }
+  const id = await sandbox().catch(() => null); // it may be gone
+  if (id) {
+    close = openMachine(machine, id, { failed: (p) => (p.status === 401 ? failed(p) : machine.replaceChildren()) });
+    call('GET', `v1/sandboxes/${id}`).then((b) => { box.textContent = `The sandbox itself: ${money(b.cost_usd)} at the configured prices.`; }, () => {});
+  }
   return () => {
+    close();
     clearInterval(timer);
     for (const d of drawn) d.destroy();
   };

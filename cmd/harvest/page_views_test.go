@@ -19,6 +19,7 @@ func TestPageViews(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)
 	h := newHost(t, "gvisor", gvisorSetup(t))
+	h.env.Setenv("HARVEST_USAGE_INTERVAL", "1s")
 	h.up()
 	g := newGitHost(t, "")
 	g.commit("sample", map[string]string{"README.md": "# A sample\n"})
@@ -44,11 +45,7 @@ func TestPageViews(t *testing.T) {
 	b.sees(".startup dd", "gvisor")
 	b.accessible("start")
 	b.picture("start")
-	b.view("Usage")
-	b.sees(".usage .list", "Turn")
-	b.until(`document.querySelectorAll('.usage .plot canvas').length === 3`)
-	b.accessible("usage")
-	b.picture("usage")
+	viewUsage(b, h)
 
 	// The views are at addresses of their own, and of any sandbox, too.
 	b.do(chromedp.Reload())
@@ -60,10 +57,36 @@ func TestPageViews(t *testing.T) {
 	b.click(".list a", "sbx_")
 	b.sees("h1", "sbx_")
 	b.sees(".startup .waterfall", "boot")
+	b.view("Usage")
+	b.sees(".machine figcaption", "at most")
 	b.view("Files")
 	b.sees(".tree .name", "etc/")
 	b.clean()
 	b.leavesNoImages()
+}
+
+// viewUsage shows what the sandbox takes of the machine, as curves, in words and in numbers: those of a busy command are higher.
+func viewUsage(b *tab, h *host) {
+	b.t.Helper()
+	b.view("Usage")
+	b.sees(".usage .turns .list", "Turn")
+	b.until(`document.querySelectorAll('.usage .plot canvas').length === 6`)
+	b.sees(".machine figcaption", "received and")
+	const last = `[...[...document.querySelectorAll('.machine tbody tr')].at(-1).querySelectorAll('data')].map((d) => Number(d.value))`
+	b.run(`window.quiet = ` + last)
+	b.send(`/run python3 -c 'import os; b = bytearray(b"x") * (100 << 20); [None for _ in iter(lambda: os.path.exists("/tmp/stop"), True)]'`)
+	b.until(`(([cores, memory]) => cores > window.quiet[0] + 0.05 && memory > window.quiet[1] + 90 * 2 ** 20)(` + last + `)`)
+	words := b.value(`[...document.querySelectorAll('.machine figcaption')].map((e) => e.textContent).join(' | ')`)
+	for _, want := range []string{"Processors", "cores", "now of 2", "Memory", "MiB now of 2.0 GiB, at most 1", "Network", "/s received and", "in all"} {
+		if !strings.Contains(words, want) {
+			b.t.Errorf("the words are %q, without %q", words, want)
+		}
+	}
+	h.must("sandbox", "exec", h.must("sandbox", "ls", "-o", "name"), "--", "touch", "/tmp/stop")
+	b.until(`(([cores, memory]) => memory < window.quiet[1] + 50 * 2 ** 20)(` + last + `)`)
+	b.sees(".status", "Done")
+	b.accessible("usage")
+	b.picture("usage")
 }
 
 func viewTerminal(b *tab) {
