@@ -61,7 +61,7 @@ func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbo
 
 // admit checks quotas and the name, and records the sandbox, all as one step.
 func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, account string, p plan) (*entry, error) {
-	created := now()
+	created := f.now()
 	e := newEntry(Sandbox{
 		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
@@ -201,7 +201,7 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 		if warm {
 			f.warmUsed++
 		}
-		sb.Status, sb.Started, sb.Handle, sb.Warm = Running, now(), box.Handle(), warm
+		sb.Status, sb.Started, sb.Handle, sb.Warm = Running, f.now(), box.Handle(), warm
 		sb.Expires, sb.LastUsed = sb.Started.Add(p.life), sb.Started
 		return nil
 	}, EventReady)

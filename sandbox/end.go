@@ -313,7 +313,7 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) {
 			return err
 		}
 		e.box = box
-		sb.Status, sb.Reason, sb.LastUsed = Running, "", now()
+		sb.Status, sb.Reason, sb.LastUsed = Running, "", f.now()
 		return nil
 	}, EventReady)
 	if !changed {

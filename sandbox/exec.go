@@ -33,7 +33,7 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 		x.ctx = ctx
 		cmd.Stdout, cmd.Stderr = x.capture(req)
 	}
-	x.started = now()
+	x.started = time.Now().UTC() // which no change of the clock moves
 	x.deadline = x.started.Add(limit)
 	if x.proc, err = box.Start(ctx, cmd); err != nil {
 		return nil, errors.Stage(err, "exec")
@@ -80,14 +80,14 @@ func (f *Fleet) enter(ctx context.Context, account, ref string) (e *entry, box e
 		return nil, nil, nil, err
 	}
 	e.busy++
-	e.record.LastUsed = now()
+	e.record.LastUsed = f.now()
 	return e, e.box, func() { f.leave(e) }, nil
 }
 
 func (f *Fleet) leave(e *entry) {
 	f.mu.Lock()
 	e.busy--
-	e.record.LastUsed = now()
+	e.record.LastUsed = f.now()
 	f.mu.Unlock()
 	f.wakeReaper()
 }
@@ -130,7 +130,7 @@ func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdi
 	if err != nil {
 		return nil, err
 	}
-	x := &Execution{fleet: f, entry: e, ctx: ctx, attached: true, started: now(), done: make(chan struct{})}
+	x := &Execution{fleet: f, entry: e, ctx: ctx, attached: true, started: time.Now().UTC(), done: make(chan struct{})}
 	infos, err := o.Processes(ctx)
 	if err != nil {
 		return nil, errors.Stage(err, "attach")

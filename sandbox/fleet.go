@@ -58,6 +58,8 @@ type entry struct {
 	sending  bool                    // its volume is being sent to S3, as every so often
 	sent     time.Time               // when that was last, or when it began to run
 	usage    *Usage                  // nil until it is looked at
+	expires  moment                  // what the reaper makes of record.Expires
+	used     moment                  // and of record.LastUsed
 	network  sync.Mutex              // held while the network is changed; taken before save
 }
 
@@ -258,7 +260,7 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 		if err := change(sb); err != nil {
 			return err
 		}
-		sb.Ended = now()
+		sb.Ended = f.now()
 		if !sb.Started.IsZero() {
 			sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, sb.Ended.Sub(sb.Started))
 		}
@@ -318,7 +320,8 @@ func (f *Fleet) wakeReaper() {
 }
 
 // now is the time as records keep it: without the monotonic clock, which another process could not compare.
-func now() time.Time { return time.Now().UTC().Round(0) }
+// now is the time of day, as records have it.
+func (f *Fleet) now() time.Time { return f.opts.Clock().UTC().Round(0) }
 
 func logContext(ctx context.Context, sb Sandbox) context.Context {
 	return logf.With(ctx, "sandbox_id", sb.ID, "account", sb.Account)

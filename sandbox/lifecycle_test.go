@@ -58,6 +58,50 @@ func TestLifetime(t *testing.T) {
 	})
 }
 
+// A clock that is set back by an hour, or forward, neither prolongs lives nor ends them early.
+// mission: A5
+func TestClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		var set atomic.Int64 // by how much, in nanoseconds
+		w.opts.Clock = func() time.Time { return time.Now().Add(time.Duration(set.Load())) }
+		f := w.open(t)
+		one := create(t, f, sandbox.Request{Name: "one", TimeoutSeconds: 7200})
+		idle := create(t, f, sandbox.Request{Name: "idle", TimeoutSeconds: 7200, IdleTimeoutSeconds: 1200})
+		time.Sleep(10*time.Minute + 30*time.Second)
+		set.Store(-int64(time.Hour))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		later := create(t, f, sandbox.Request{Name: "later", TimeoutSeconds: 600})
+		if got := get(t, f, later.ID); !got.Created.Before(one.Created) || got.ID == one.ID {
+			t.Errorf("made after the clock was set: %+v", got)
+		}
+		time.Sleep(8*time.Minute + 30*time.Second) // 21 minutes
+		synctest.Wait()
+		if got := get(t, f, later.ID); got.Status != sandbox.Running {
+			t.Errorf("made after the clock was set, it ended early: %s %s", got.Status, got.Reason)
+		}
+		if got := get(t, f, idle.ID); got.Status != sandbox.Terminated || !strings.Contains(got.Reason, "idle") {
+			t.Errorf("idle for 21 minutes: %s %s", got.Status, got.Reason)
+		}
+		time.Sleep(98 * time.Minute) // 119
+		synctest.Wait()
+		if got := get(t, f, one.ID).Status; got != sandbox.Running {
+			t.Errorf("before its time it is %s", got)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		got := get(t, f, one.ID)
+		if got.Status != sandbox.Terminated || !strings.Contains(got.Reason, "lifetime") {
+			t.Errorf("after its time: %s %s", got.Status, got.Reason)
+		}
+		if got := get(t, f, later.ID).Status; got != sandbox.Terminated {
+			t.Errorf("what was made later is %s", got)
+		}
+	})
+}
+
 // mission: A5
 func TestIdleLimit(t *testing.T) {
 	t.Parallel()

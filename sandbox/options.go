@@ -39,6 +39,8 @@ type Options struct {
 	Retention time.Duration // how long records of ended sandboxes are kept: 30 days
 	Machine   Machine       // what no request may exceed: this machine
 
+	// Clock is the time of day, of records and lifetimes: the machine's.
+	Clock func() time.Time
 	// Event, if set, is told what happens, in order for each sandbox. It must return soon and must not call the Fleet.
 	Event func(Event)
 }
@@ -137,6 +139,9 @@ func (o Options) withDefaults() (Options, error) {
 	t.Life = orDefault(t.Life, min(24*time.Hour, t.MaxLife))
 	t.Exec = orDefault(t.Exec, min(30*time.Minute, t.MaxLife))
 	t.Grace = orDefault(t.Grace, 2*time.Second)
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
 	o.Capture = orDefault(o.Capture, 4<<20)
 	o.Retention = orDefault(o.Retention, 30*24*time.Hour)
 	o.UsageEvery = orDefault(o.UsageEvery, 5*time.Second)

@@ -31,7 +31,7 @@ func (f *Fleet) reap() {
 			pruned = time.Now()
 			f.prune()
 		}
-		at := now()
+		at := f.now()
 		timer.Reset(min(f.endOverdue(at), f.sendDue(at)))
 	}
 }
@@ -46,13 +46,13 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	var over []overdue
 	f.mu.Lock()
 	for _, e := range f.live {
-		due, end, reason := f.deadline(e)
+		left, end, reason := e.left(at, time.Now())
 		switch {
-		case due.IsZero():
-		case !due.After(at):
+		case end == "":
+		case left <= 0:
 			over = append(over, overdue{e, end, reason})
 		default:
-			nap = min(nap, due.Sub(at))
+			nap = min(nap, left)
 		}
 	}
 	f.mu.Unlock()
@@ -66,26 +66,38 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	return nap
 }
 
-// deadline returns when e is to end as things are, and why; zero if it is not to be ended. f.mu is held.
-func (f *Fleet) deadline(e *entry) (due time.Time, end, reason string) {
+// left returns how long it is until e is to end as things are, and why; end is "" if it is not to be ended. It ends when the clock says so, or
+// when that much time has passed: a clock that is set back prolongs no life. at is what the clock says now. Fleet.mu is held.
+func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason string) {
 	sb := e.record
 	if sb.Status != Running && sb.Status != Lost {
-		return time.Time{}, "", ""
+		return 0, "", ""
 	}
-	due, end, reason = sb.Expires, EndLifetime, "its lifetime was over"
+	left, end, reason = e.expires.until(sb.Expires, at, lived), EndLifetime, "its lifetime was over"
 	idle := seconds(sb.IdleTimeoutSeconds)
 	if idle > 0 && e.busy == 0 && sb.Status == Running {
-		if at := sb.LastUsed.Add(idle); at.Before(due) {
-			due, end, reason = at, EndIdle, fmt.Sprintf("it was idle for %s", idle)
+		if rest := e.used.until(sb.LastUsed, at, lived) + idle; rest < left {
+			left, end, reason = rest, EndIdle, fmt.Sprintf("it was idle for %s", idle)
 		}
 	}
-	return due, end, reason
+	return left, end, reason
+}
+
+// moment is a time by the clock, and the same in terms that no change of the clock moves, as it was when it was first looked at.
+type moment struct{ clock, lived time.Time }
+
+// until returns how long it is until t, which the clock, being at now, or the time that has passed may bring about.
+func (m *moment) until(t, at, lived time.Time) time.Duration {
+	if !m.clock.Equal(t) {
+		*m = moment{t, lived.Add(t.Sub(at))}
+	}
+	return min(t.Sub(at), m.lived.Sub(lived))
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func (f *Fleet) prune() {
-	n, err := f.opts.Store.Delete(f.ctx, now().Add(-f.opts.Retention))
+	n, err := f.opts.Store.Delete(f.ctx, f.now().Add(-f.opts.Retention))
 	switch {
 	case f.ctx.Err() != nil:
 	case err != nil:
@@ -121,7 +133,7 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 		if err := r.requireStatus(Running); err != nil {
 			return err
 		}
-		r.LastUsed = now()
+		r.LastUsed = f.now()
 		if timeout > 0 {
 			r.Expires = r.LastUsed.Add(timeout)
 		}

@@ -174,7 +174,7 @@ func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox)
 		if !ok { // it had just been started
 			c = Command{ID: info.ID, Deadline: info.Started.Add(f.opts.Timeouts.Exec)}
 		}
-		proc, err := opener.OpenProcess(ctx, info.ID, engine.Stdio{})
+		proc, err := opener.OpenProcess(f.ctx, info.ID, engine.Stdio{})
 		if err != nil {
 			logf.Warnf(ctx, "take up command %s: %v", info.ID, err)
 			continue

@@ -83,7 +83,7 @@ print(json.dumps({"python": platform.python_version(), "files": files, "freed": 
 // or "verify".
 func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
 	start := time.Now()
-	report := RefreshReport{Status: "failed", Timestamp: now()}
+	report := RefreshReport{Status: "failed", Timestamp: time.Now().UTC().Round(0)}
 	err := r.run(ctx, &report)
 	if err == nil {
 		report.Status = "success"

@@ -321,7 +321,7 @@ func (f *Fleet) sendDue(at time.Time) time.Duration {
 				logf.Warnf(ctx, "the volume of a sandbox could not be sent to S3: %v", err)
 			}
 			f.mu.Lock()
-			e.sent, e.sending = now(), false
+			e.sent, e.sending = f.now(), false
 			f.mu.Unlock()
 			f.wakeReaper()
 		})

@@ -109,7 +109,7 @@ func (f *Fleet) measure(ctx context.Context, e *entry, box engine.Sandbox, meter
 	if gone {
 		return false
 	}
-	now := now()
+	now := f.now()
 	used, err := meter.Usage(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
