@@ -20,6 +20,11 @@ type ExecRequest struct {
 // AttachRequest is the first message of a stream that attaches to a command which was started earlier.
 type AttachRequest struct {
 	ProcessID string `json:"process_id"`
+	// Offset is how many bytes of the output, of both streams together, the client has already: what follows them is sent.
+	Offset int64 `json:"offset,omitempty"`
+	// Attachment is a client's own name, of at most 64 bytes, for this attachment, by which it comes back when the connection broke off: the
+	// command's output waits a little for it, and what is left of its earlier connection ends. "" for none.
+	Attachment string `json:"attachment,omitempty"`
 }
 
 // RunRequest is the body of POST /v1/run, and the first message of its stream: a sandbox for one command.
@@ -100,7 +105,7 @@ type Control struct {
 	Started   *Started  `json:"started,omitempty"` // the command runs; before any output, except when attaching
 	Progress  *Progress `json:"progress,omitempty"`
 	StdinRead int       `json:"stdin_read,omitempty"`      // bytes that the command took: as many more may be sent
-	Truncated int64     `json:"truncated_bytes,omitempty"` // so much of the beginning is no longer kept
+	Truncated int64     `json:"truncated_bytes,omitempty"` // so much of what comes next is no longer kept
 }
 
 // End is how a stream ends; one field is set. A stream that ends without one says nothing about the command.

@@ -26,7 +26,8 @@ import (
 // cutting is a listener whose connections break off after some bytes, ever different ones.
 type cutting struct {
 	net.Listener
-	n atomic.Int64
+	step, span int64 // how they differ
+	n          atomic.Int64
 }
 
 func (c *cutting) Accept() (net.Conn, error) {
@@ -34,7 +35,7 @@ func (c *cutting) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cutConn{Conn: conn, left: 400 + c.n.Add(1)*137%1900}, nil
+	return &cutConn{Conn: conn, left: 400 + c.n.Add(1)*c.step%c.span}, nil
 }
 
 type cutConn struct {
@@ -171,7 +172,7 @@ func TestSchedules(t *testing.T) {
 // mission: E10, F1
 func TestEventsThroughBrokenConnections(t *testing.T) {
 	t.Parallel()
-	b := startBlocks(t, func(l net.Listener) net.Listener { return &cutting{Listener: l} })
+	b := startBlocks(t, func(l net.Listener) net.Listener { return &cutting{Listener: l, step: 137, span: 1900} })
 	const total = 300
 	stream := event.AccountStream(account.Personal)
 	published := make(chan error, 1)

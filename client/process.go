@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"io"
 	"strconv"
@@ -19,13 +20,13 @@ type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Progress       func(api.Progress) // of building an image before the command
-	Truncated      func(bytes int64)  // of Attach: so much of the beginning is no longer kept
+	Truncated      func(bytes int64)  // of Attach: so much of what comes next is no longer kept
+	Broken         func(error)        // of Attach: the connection broke off, and is made again
 	Started        func(*Process)     // the command runs; except for Attach, before any of its output
 }
 
 // Process is a command whose input and output are connected. All methods may be called concurrently.
 type Process struct {
-	conn    *websocket.Conn
 	ctx     context.Context
 	cancel  context.CancelFunc
 	streams Streams
@@ -36,10 +37,14 @@ type Process struct {
 	result  api.Result
 	err     error
 
+	again bool  // the connection is made again when it breaks off
+	at    int64 // of Attach: so much of the output has come, or is no longer kept; only receive uses it
+
 	mu    sync.Mutex
 	more  sync.Cond
-	space int  // guarded by mu: bytes of input that the server has room for
-	over  bool // guarded by mu
+	conn  *websocket.Conn // guarded by mu: nil while there is none
+	space int             // guarded by mu: bytes of input that the server has room for
+	over  bool            // guarded by mu
 }
 
 // Start starts a command in a sandbox and returns when it runs. When ctx ends, the connection does, and so does the command
@@ -48,13 +53,47 @@ func (c *Client) Start(ctx context.Context, ref string, req api.ExecRequest, str
 	if err := checkText(req); err != nil {
 		return nil, err
 	}
-	return c.open(ctx, api.Path(api.SandboxExec, ref), req, streams)
+	return c.start(ctx, api.Path(api.SandboxExec, ref), req, streams)
 }
 
 // Attach connects to a command that was started earlier: all output that is kept comes, then what follows. The end of ctx
 // ends the connection only. The command's input stays as it is.
+//
+// A connection that breaks off is made again, by an end of the server too, until ctx ends: nothing of the output comes twice, and nothing is lost
+// but what Truncated tells. Signal, Resize and Kill wait for the next connection; what they sent just before the end of one may be lost.
 func (c *Client) Attach(ctx context.Context, ref, processID string, streams Streams) (*Process, error) {
-	return c.open(ctx, api.Path(api.SandboxExec, ref), api.AttachRequest{ProcessID: processID}, streams)
+	streams.Stdin = nil
+	p := newProcess(ctx, streams)
+	p.again = true
+	req := api.AttachRequest{ProcessID: processID, Attachment: rand.Text()}
+	go p.receive(func() (res api.Result, err error) {
+		err = c.resume(p.ctx, func(l *link) error {
+			req.Offset = p.at
+			before := p.at
+			res, err = c.session(p, api.Path(api.SandboxExec, ref), req)
+			if p.at > before {
+				l.pause = firstAgain
+			}
+			switch kind := errors.KindOf(err); {
+			case err == nil:
+				return stopped(errNoMore)
+			case !p.hasBegun() || p.ctx.Err() != nil:
+				return stopped(err)
+			case kind == errors.Exhausted: // too many have come back at once
+				err = errors.Explainf(err, errors.Unavailable, "%s", errors.Message(err))
+			}
+			l.ever = true
+			if streams.Broken != nil && errors.KindOf(err) == errors.Unavailable {
+				streams.Broken(err)
+			}
+			return err
+		})
+		if errors.Is(err, errNoMore) {
+			err = nil
+		}
+		return res, err
+	})
+	return p.wait()
 }
 
 // Run starts a command in a sandbox of its own, which ends with it, as Start does otherwise.
@@ -62,7 +101,7 @@ func (c *Client) Run(ctx context.Context, req api.RunRequest, streams Streams) (
 	if err := checkText(req.ExecRequest); err != nil {
 		return nil, err
 	}
-	return c.open(ctx, api.Run, req, streams)
+	return c.start(ctx, api.Run, req, streams)
 }
 
 // checkText returns Invalid if req has bytes that JSON would silently change.
@@ -82,7 +121,60 @@ func checkText(req api.ExecRequest) error {
 	return nil
 }
 
-func (c *Client) open(ctx context.Context, path string, first any, streams Streams) (*Process, error) {
+// start opens a connection whose first message starts a command.
+func (c *Client) start(ctx context.Context, path string, first any, streams Streams) (*Process, error) {
+	p := newProcess(ctx, streams)
+	go p.receive(func() (api.Result, error) { return c.session(p, path, first) })
+	return p.wait()
+}
+
+func newProcess(ctx context.Context, streams Streams) *Process {
+	p := &Process{streams: streams, space: api.Window, begun: make(chan struct{}), ended: make(chan struct{})}
+	p.more.L = &p.mu
+	p.ctx, p.cancel = context.WithCancel(ctx)
+	return p
+}
+
+// wait returns p when its command runs.
+func (p *Process) wait() (*Process, error) {
+	select {
+	case <-p.begun:
+		if !p.again {
+			go p.feed()
+		}
+		return p, nil
+	case <-p.ended:
+		return nil, p.err
+	}
+}
+
+func (p *Process) hasBegun() bool {
+	select {
+	case <-p.begun:
+		return true
+	default:
+		return false
+	}
+}
+
+// session is one connection of p, from its first message to the last.
+func (c *Client) session(p *Process, path string, first any) (api.Result, error) {
+	conn, err := c.open(p.ctx, path, first)
+	if err != nil {
+		return api.Result{}, err
+	}
+	res, err := p.messages(conn)
+	if err != nil {
+		conn.CloseNow()
+	} else {
+		_ = conn.Close(websocket.StatusNormalClosure, "")
+	}
+	p.use(nil)
+	return res, err
+}
+
+// open opens a connection and sends its first message.
+func (c *Client) open(ctx context.Context, path string, first any) (*websocket.Conn, error) {
 	data, err := json.Marshal(first)
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
@@ -99,22 +191,11 @@ func (c *Client) open(ctx context.Context, path string, first any, streams Strea
 		return nil, broken(err)
 	}
 	conn.SetReadLimit(-1) // results are bounded by the server
-	p := &Process{conn: conn, streams: streams, space: api.Window, begun: make(chan struct{}), ended: make(chan struct{})}
-	p.more.L = &p.mu
-	p.ctx, p.cancel = context.WithCancel(ctx)
-	if err := conn.Write(p.ctx, websocket.MessageText, data); err != nil {
-		p.cancel()
+	if err := conn.Write(ctx, websocket.MessageText, data); err != nil {
 		conn.CloseNow()
 		return nil, broken(err)
 	}
-	go p.receive()
-	select {
-	case <-p.begun:
-		go p.feed()
-		return p, nil
-	case <-p.ended:
-		return nil, p.err
-	}
+	return conn, nil
 }
 
 // ID names the process within its sandbox, for Attach.
@@ -151,20 +232,35 @@ func (p *Process) control(c api.Control) error {
 	return broken(p.write(api.StreamControl, data))
 }
 
+// write sends a message, on the next connection if there is none and one will be made.
 func (p *Process) write(id byte, data []byte) error {
-	return p.conn.Write(p.ctx, websocket.MessageBinary, append([]byte{id}, data...))
+	p.mu.Lock()
+	for p.conn == nil && p.again && !p.over {
+		p.more.Wait()
+	}
+	conn := p.conn
+	p.mu.Unlock()
+	if conn == nil {
+		return errors.Newf(errors.Unavailable, "the connection has ended")
+	}
+	return conn.Write(p.ctx, websocket.MessageBinary, append([]byte{id}, data...))
 }
 
-// receive takes the server's messages until the last one.
-func (p *Process) receive() {
-	res, err := p.messages()
+// use makes conn the connection that write uses.
+func (p *Process) use(conn *websocket.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conn = conn
+	p.more.Broadcast()
+}
+
+// receive takes what serve has to say of the command, which returns when all has been said.
+func (p *Process) receive(serve func() (api.Result, error)) {
+	res, err := serve()
 	if err != nil {
 		if cause := p.ctx.Err(); cause != nil {
 			err = errors.Explainf(cause, errors.KindOf(cause), "the connection was given up")
 		}
-		p.conn.CloseNow()
-	} else {
-		_ = p.conn.Close(websocket.StatusNormalClosure, "")
 	}
 	p.result, p.err = res, err
 	p.mu.Lock()
@@ -175,35 +271,70 @@ func (p *Process) receive() {
 	close(p.ended)
 }
 
-func (p *Process) messages() (api.Result, error) {
-	begun := false
+// messages takes the messages of a connection until the last one.
+func (p *Process) messages(conn *websocket.Conn) (api.Result, error) {
+	buf := make([]byte, api.Chunk)
 	for {
-		_, msg, err := p.conn.Read(p.ctx)
+		_, msg, err := conn.Reader(p.ctx)
 		if err != nil {
 			return api.Result{}, broken(err)
 		}
-		if len(msg) == 0 {
+		if _, err := io.ReadFull(msg, buf[:1]); err == io.EOF {
+			continue
+		} else if err != nil {
+			return api.Result{}, broken(err)
+		}
+		id := buf[0]
+		if id == api.StreamStdout || id == api.StreamStderr {
+			if err := p.output(id, msg, buf); err != nil {
+				return api.Result{}, err
+			}
 			continue
 		}
-		switch data := msg[1:]; msg[0] {
-		case api.StreamStdout:
-			err = emit(p.streams.Stdout, data)
-		case api.StreamStderr:
-			err = emit(p.streams.Stderr, data)
-		case api.StreamControl:
+		data, err := io.ReadAll(msg)
+		switch {
+		case err != nil:
+			return api.Result{}, broken(err)
+		case id == api.StreamEnd:
+			return end(data)
+		case id == api.StreamControl:
 			var c api.Control
-			if err = broken(json.Unmarshal(data, &c)); err == nil && p.told(c) && !begun {
-				begun = true
+			if err := json.Unmarshal(data, &c); err != nil {
+				return api.Result{}, broken(err)
+			}
+			if !p.told(c) {
+				continue
+			}
+			p.use(conn)
+			if !p.hasBegun() {
 				if p.streams.Started != nil {
 					p.streams.Started(p)
 				}
 				close(p.begun)
 			}
-		case api.StreamEnd:
-			return end(data)
+		}
+	}
+}
+
+// output passes on what comes of a message, also if the connection breaks off in its middle.
+func (p *Process) output(id byte, msg io.Reader, buf []byte) error {
+	w := p.streams.Stdout
+	if id == api.StreamStderr {
+		w = p.streams.Stderr
+	}
+	for {
+		n, err := msg.Read(buf)
+		p.at += int64(n)
+		if w != nil && n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return stopped(errors.Wrapf(err, "write the command's output"))
+			}
+		}
+		if err == io.EOF {
+			return nil
 		}
 		if err != nil {
-			return api.Result{}, err
+			return broken(err)
 		}
 	}
 }
@@ -227,8 +358,11 @@ func (p *Process) told(c api.Control) bool {
 	if c.Progress != nil && p.streams.Progress != nil {
 		p.streams.Progress(*c.Progress)
 	}
-	if c.Truncated > 0 && p.streams.Truncated != nil {
-		p.streams.Truncated(c.Truncated)
+	if c.Truncated > 0 {
+		p.at += c.Truncated
+		if p.streams.Truncated != nil {
+			p.streams.Truncated(c.Truncated)
+		}
 	}
 	if c.StdinRead > 0 {
 		p.mu.Lock()
@@ -240,14 +374,6 @@ func (p *Process) told(c api.Control) bool {
 		p.started = *c.Started
 	}
 	return c.Started != nil
-}
-
-func emit(w io.Writer, data []byte) error {
-	if w == nil {
-		return nil
-	}
-	_, err := w.Write(data)
-	return errors.Wrapf(err, "write the command's output")
 }
 
 // feed sends the input as fast as the command takes it. It may outlive the command by the Read that it is in.

@@ -250,7 +250,8 @@ type ProcessOpener interface {
 	// Processes lists the commands that were started here, ended ones included as long as their output is kept.
 	Processes(ctx context.Context) ([]ProcessInfo, error)
 	// OpenProcess attaches to a command: all output that is kept is written from its beginning, then what follows.
-	// Output is bounded; what was dropped is told by Truncated. NotFound if there is no such process.
+	// Output is bounded; what was dropped is told by Truncated. The end of ctx ends the connection, and not the command, which
+	// then waits for that reader no longer: Wait says Canceled or Timeout. NotFound if there is no such process.
 	OpenProcess(ctx context.Context, id string, stdio Stdio) (Process, error)
 }
 

@@ -83,15 +83,16 @@ type Options struct {
 
 // Server serves HTTP. All methods may be called concurrently.
 type Server struct {
-	opts    Options
-	http    http.Server
-	key     []byte // signs
-	limits  limits
-	terms   terminals
-	ports   http.RoundTripper // to ports of sandboxes
-	metrics *metrics
-	tracer  trace.Tracer // of whoever has opened package internal/trace
-	flying  flights      // requests with an Idempotency-Key
+	opts     Options
+	http     http.Server
+	key      []byte // signs
+	limits   limits
+	terms    terminals
+	attached attachments
+	ports    http.RoundTripper // to ports of sandboxes
+	metrics  *metrics
+	tracer   trace.Tracer // of whoever has opened package internal/trace
+	flying   flights      // requests with an Idempotency-Key
 	// auditing is held while a line of the audit log is written.
 	auditing sync.Mutex
 

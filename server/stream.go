@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -27,15 +29,7 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request) error {
 			return sandbox.Result{}, err
 		}
 		if req.ProcessID != "" {
-			x, err := s.opts.Fleet.Attach(ctx, accountOf(ctx), ref, req.ProcessID, engine.Stdio{
-				Stdout: &frames{st: st, id: api.StreamStdout}, Stderr: &frames{st: st, id: api.StreamStderr},
-				Truncated: func(bytes int64) { st.control(api.Control{Truncated: bytes}) },
-			})
-			if err != nil {
-				return sandbox.Result{}, err
-			}
-			st.started(x)
-			return s.waitHere(ctx, x)
+			return s.attach(ctx, st, ref, req.AttachRequest)
 		}
 		x, err := s.start(ctx, ref, req.ExecRequest, st.stdio(req.Capture))
 		if err != nil {
@@ -101,6 +95,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 		st.receive()
 	})
 	res, err := serve(work, st, first)
+	// Output that nobody takes waits as long as its command; that it has ended does not.
+	defer time.AfterFunc(s.opts.Patience, func() { _ = conn.CloseNow() }).Stop()
 	if err != nil {
 		st.send(api.StreamEnd, api.End{Problem: problem(r.Context(), err)})
 	} else {
@@ -120,6 +116,7 @@ type stream struct {
 	giveUp context.CancelFunc // what serve does
 	stdin  *window
 	begun  chan struct{} // closed once the client knows that the command has started
+	lost   atomic.Bool   // the connection ended without a word of the client
 
 	mu     sync.Mutex
 	x      *sandbox.Execution // guarded by mu: nil until it is started
@@ -132,6 +129,7 @@ func (st *stream) receive() {
 	for {
 		kind, msg, err := st.conn.Read(st.ctx)
 		if err != nil {
+			st.lost.Store(websocket.CloseStatus(err) < 0)
 			return
 		}
 		err = errors.Newf(errors.Invalid, "not a message of a stream")

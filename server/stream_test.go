@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -147,5 +148,47 @@ func TestStreamViolations(t *testing.T) {
 		if t.Context().Err() != nil {
 			t.Fatal("commands are left")
 		}
+	}
+}
+
+// Who attaches says how much it has of the output, and gets what follows; what it cannot have is refused.
+// mission: A4
+func TestAttachFromAnOffset(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.create()
+	_, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","printf abc; sleep 0.2; printf def >&2; sleep 0.2; printf ghi; exit 4"],"detach":true}`)
+	id := parse[api.Started](t, body).ProcessID
+	for offset, want := range map[int]string{0: "abcghi def", 2: "cghi def", 3: "ghi def", 4: "ghi ef", 8: "i ", 9: " "} {
+		data, end, _ := read(t, w.dial(t, "/v1/sandboxes/box/exec", `{"process_id":"`+id+`","offset":`+strconv.Itoa(offset)+`}`))
+		if got := data[api.StreamStdout] + " " + data[api.StreamStderr]; end == nil || end.Exit == nil || end.Exit.ReturnCode != 4 || got != want {
+			t.Errorf("from %d: %q, %+v; want %q", offset, got, end, want)
+		}
+	}
+	for _, first := range []string{`"offset":10`, `"offset":-1`, `"attachment":"` + strings.Repeat("x", 65) + `"`} {
+		_, end, _ := read(t, w.dial(t, "/v1/sandboxes/box/exec", `{"process_id":"`+id+`",`+first+`}`))
+		if end == nil || end.Problem == nil || end.Problem.Code != "invalid" || end.Problem.Remedy == "" {
+			t.Errorf("%s: %+v", first, end)
+		}
+	}
+}
+
+// A client that comes back under its name ends what is left of its earlier connection, which may be dead without anybody having noticed.
+func TestAttachmentIsTakenOver(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.create()
+	_, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","seq 1 3000000; exit 4"],"detach":true}`)
+	first := `{"process_id":"` + parse[api.Started](t, body).ProcessID + `","attachment":"mine"}`
+	one := w.dial(t, "/v1/sandboxes/box/exec", first)
+	if _, _, err := one.Read(t.Context()); err != nil { // and nothing more: the command waits for it
+		t.Fatal(err)
+	}
+	data, end, _ := read(t, w.dial(t, "/v1/sandboxes/box/exec", first))
+	if end == nil || end.Exit == nil || end.Exit.ReturnCode != 4 || !strings.HasSuffix(data[api.StreamStdout], "\n3000000\n") || !strings.HasPrefix(data[api.StreamStdout], "1\n2\n") {
+		t.Errorf("who came back got %d bytes, %+v", len(data[api.StreamStdout]), end)
+	}
+	if _, end, err := read(t, one); err == nil || end != nil && end.Exit != nil {
+		t.Errorf("the earlier connection: %+v, %v", end, err)
 	}
 }

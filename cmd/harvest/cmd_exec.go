@@ -134,7 +134,8 @@ func (c *cli) sandboxLogs() *cobra.Command {
 		Use:   "logs SANDBOX [PROCESS]",
 		Short: "Show the output of a command",
 		Long: `Shows the output that is kept of a command, by default of the one that was started last, and what it goes on to write until it
-ends. Interrupting this ends the showing, not the command. The exit code is the command's own.`,
+ends. Interrupting this ends the showing, not the command. A connection that breaks off, with the server even, is made again: nothing
+is lost, and nothing is shown twice. The exit code is the command's own.`,
 		Example: `  harvest sandbox logs dev
   harvest sandbox ps dev`,
 		Args: count(1, 2, "a sandbox, and perhaps a process"),
@@ -153,8 +154,8 @@ ends. Interrupting this ends the showing, not the command. The exit code is the 
 				return err
 			}
 			p, err := server.Attach(ctx, args[0], process, client.Streams{Stdout: c.out, Stderr: c.err, Truncated: func(bytes int64) {
-				c.notef("the first %d bytes of the output are no longer kept", bytes)
-			}})
+				c.notef("%d bytes of the output are no longer kept", bytes)
+			}, Broken: c.breaks()})
 			if err != nil {
 				return err
 			}
@@ -164,6 +165,17 @@ ends. Interrupting this ends the showing, not the command. The exit code is the 
 			}
 			return c.finish(res, false)
 		},
+	}
+}
+
+// breaks returns what tells once that a connection has broken off, until it does so again much later.
+func (c *cli) breaks() func(error) {
+	var told time.Time
+	return func(err error) {
+		if time.Since(told) > time.Minute {
+			c.notef("%s; connecting again", errors.Message(err))
+		}
+		told = time.Now()
 	}
 }
 

@@ -5,12 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/coder/websocket"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 )
 
 // A terminal goes on through a restart of the server: the shell is the same, and what it wrote is there.
@@ -82,4 +85,42 @@ func (h *host) upUntil(args ...string) func() {
 		cancel()
 		_ = cmd.Wait() // which was told to end
 	}
+}
+
+// Who is attached to a command gets all of its output, once, and its exit, through restarts of the server, one of which it does not live to tell.
+// mission: A4, E10
+func TestAttachThroughRestarts(t *testing.T) {
+	t.Parallel()
+	onEngines(t, func(t *testing.T, h *host) {
+		id := h.must("sandbox", "create")
+		c := client.New(h.data)
+		defer c.Close()
+		started, err := c.ExecDetached(t.Context(), id, api.ExecRequest{Args: []string{"sh", "-c", "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; echo e$i >&2; sleep 0.05; done; exit 9"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out, err2 strings.Builder
+		broken := make(chan struct{}, 1000)
+		p, err := c.Attach(t.Context(), id, started.ProcessID, client.Streams{Stdout: &out, Stderr: &err2, Broken: func(error) { broken <- struct{}{} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.must("down")
+		<-broken
+		h.must("volume", "ls") // starts the next one
+		if err := syscall.Kill(h.server().PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		<-broken
+		h.must("volume", "ls")
+		res, err := p.Wait(t.Context())
+		want, wantErr := "", ""
+		for i := range 100 {
+			want += strconv.Itoa(i+1) + "\n"
+			wantErr += "e" + strconv.Itoa(i+1) + "\n"
+		}
+		if err != nil || res.ReturnCode != 9 || out.String() != want || err2.String() != wantErr {
+			t.Errorf("%+v, %v\n%q\n%q", res, err, out.String(), err2.String())
+		}
+	})
 }

@@ -26,6 +26,7 @@ var reopenChecks = []check{
 	{"reopen/terminal", "a found terminal works as before", both(reopen, terminals), checkReopenTerminal},
 	{"reopen/twice", "a command can be opened often, at the same time and after its end; each gets all output", reopen, checkReopenTwice},
 	{"reopen/bounded", "kept output is bounded, and what was dropped is told", reopen, checkReopenBounded},
+	{"reopen/left", "who opened a command and leaves is waited for no longer, and the command goes on", reopen, checkReopenLeft},
 	{"reopen/unknown", "an unknown process is NotFound", reopen, checkReopenUnknown},
 	{"reopen/list", "commands are listed as they were started", reopen, checkProcesses},
 }
@@ -282,6 +283,42 @@ func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 		}
 	}
 }
+
+func checkReopenLeft(t *testing.T, s *suite) {
+	opener := s.shared.(engine.ProcessOpener)
+	r, w := io.Pipe()
+	cmd := sh("read line; seq 1 " + strconv.Itoa(seqLarge) + "; exit 3")
+	cmd.Stdin = r
+	p, err := s.shared.Start(patient(t), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	blocked, begun := make(chan struct{}), make(chan struct{})
+	opened, err := opener.OpenProcess(ctx, p.ID(), engine.Stdio{Stdout: writerFunc(func(data []byte) (int, error) {
+		close(begun)
+		<-blocked
+		return 0, io.ErrClosedPipe
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	typeText(t, w, "go\n")
+	<-begun
+	leave()
+	close(blocked)
+	if _, err := opened.Wait(patient(t)); errors.KindOf(err) != errors.Canceled {
+		t.Errorf("Wait of who left: %v, want Canceled", err)
+	}
+	if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+		t.Errorf("Wait: %+v, %v", exit, err)
+	}
+}
+
+type writerFunc func(data []byte) (int, error)
+
+func (f writerFunc) Write(data []byte) (int, error) { return f(data) }
 
 func checkReopenUnknown(t *testing.T, s *suite) {
 	opener := s.shared.(engine.ProcessOpener)

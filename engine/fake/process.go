@@ -29,6 +29,8 @@ type process struct {
 	id       string
 	dir      string // of its keeper
 	terminal bool
+	ctx      context.Context // of OpenProcess: its end ends the connection; nil of Start
+	from     int64           // position of the first byte that is kept
 
 	done chan struct{}
 	exit engine.Exit // valid when done is closed, like err
@@ -175,15 +177,21 @@ func startError(name string, answer reply) error {
 // follow passes output and input on until the command has ended.
 func (p *process) follow(conn net.Conn, stdio engine.Stdio) {
 	defer close(p.done)
-	var pos int64
+	pos := p.from
 	if conn != nil {
 		if stdio.Stdin != nil {
 			go pumpInput(conn, stdio.Stdin)
 		}
+		if p.ctx != nil {
+			defer context.AfterFunc(p.ctx, func() { conn.Close() })()
+		}
 		pos, p.err = p.receive(conn, &stdio)
 		conn.Close()
 	}
-	if conn == nil || p.err != nil {
+	switch {
+	case p.err != nil && p.ctx != nil && p.ctx.Err() != nil:
+		p.err = errors.Wrapf(p.ctx.Err(), "follow a command")
+	case conn == nil || p.err != nil:
 		p.err = p.replay(pos, &stdio)
 	}
 	if end := p.sb.endOf(); end != nil && end.OutOfMemory && p.exit.Signal == "KILL" {
@@ -220,6 +228,7 @@ func deliver(stdio *engine.Stdio, stream byte, data []byte) {
 
 // receive takes output from a keeper until the exit. It returns how far it came.
 func (p *process) receive(conn net.Conn, stdio *engine.Stdio) (pos int64, err error) {
+	pos = p.from
 	buf := make([]byte, maxData)
 	for {
 		kind, data, err := readFrame(conn, buf)
@@ -299,7 +308,7 @@ func (sb *sandbox) OpenProcess(ctx context.Context, id string, stdio engine.Stdi
 	if err := sb.begin(ctx, OpOpen); err != nil {
 		return nil, err
 	}
-	p := &process{sb: sb, id: id, dir: filepath.Join(sb.dir, "processes", id), done: make(chan struct{})}
+	p := &process{sb: sb, id: id, dir: filepath.Join(sb.dir, "processes", id), ctx: ctx, done: make(chan struct{})}
 	info, err := engine.ProcessInfo{}, error(errors.NotFound)
 	if processID.MatchString(id) {
 		info, err = readInfo(p.dir)
@@ -331,8 +340,8 @@ func (p *process) attach(stdio *engine.Stdio) (net.Conn, error) {
 		conn.Close()
 		return nil, err
 	}
-	if answer.Dropped > 0 && stdio.Truncated != nil {
-		stdio.Truncated(answer.Dropped)
+	if p.from = answer.Dropped; p.from > 0 && stdio.Truncated != nil {
+		stdio.Truncated(p.from)
 	}
 	return conn, nil
 }

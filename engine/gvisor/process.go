@@ -15,6 +15,7 @@ type process struct {
 	s    *Sandbox
 	id   string
 	conn *wire.Conn
+	ctx  context.Context // of OpenProcess: its end ends the connection; nil of Start
 	done chan struct{}
 	exit engine.Exit // valid once done is closed
 	err  error       // valid once done is closed
@@ -79,6 +80,9 @@ func (s *Sandbox) open(ctx context.Context, req wire.Request, stdio engine.Stdio
 			return nil, a.err
 		}
 		p := &process{s: s, id: a.reply.ID, conn: conn, done: make(chan struct{})}
+		if req.Op == wire.Attach {
+			p.ctx = ctx
+		}
 		if stdio.Stdin != nil {
 			go p.feed(stdio.Stdin)
 		}
@@ -114,11 +118,14 @@ func (p *process) feed(stdin io.Reader) {
 func (p *process) deliver(stdio engine.Stdio) {
 	defer close(p.done)
 	defer p.conn.Close()
+	if p.ctx != nil {
+		defer context.AfterFunc(p.ctx, p.hangUp)()
+	}
 	out := map[wire.Kind]io.Writer{wire.KindStdout: stdio.Stdout, wire.KindStderr: stdio.Stderr}
 	for {
 		kind, payload, err := p.conn.Next()
 		if err != nil {
-			p.err = errors.Explainf(err, errors.Unavailable, "the connection to the sandbox %q broke; how its command ended is not known", p.s.h.ID)
+			p.err = p.broke(err, "; how its command ended is not known")
 			return
 		}
 		switch kind {
@@ -145,10 +152,18 @@ func (p *process) deliver(stdio engine.Stdio) {
 			}
 		}
 		if err != nil {
-			p.err = errors.Explainf(err, errors.Unavailable, "the connection to the sandbox %q broke", p.s.h.ID)
+			p.err = p.broke(err, "")
 			return
 		}
 	}
+}
+
+// broke explains why the connection ended before the command.
+func (p *process) broke(err error, more string) error {
+	if p.ctx != nil && p.ctx.Err() != nil {
+		return errors.Wrapf(p.ctx.Err(), "follow a command")
+	}
+	return errors.Explainf(err, errors.Unavailable, "the connection to the sandbox %q broke%s", p.s.h.ID, more)
 }
 
 // hangUp ends the connection; a tool ends with it.

@@ -1,0 +1,135 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// comeBack is how long a command's output waits for a client whose connection broke off.
+const comeBack = 10 * time.Second
+
+// attachments are what clients that may come back have attached to. All methods may be called concurrently.
+type attachments struct {
+	mu sync.Mutex
+	by map[string]*attachment // guarded by mu; by sandbox, process and the client's name for it
+}
+
+// attachment is one client's place in the output of a command that it did not start on this connection.
+type attachment struct {
+	end    context.CancelFunc // of the attachment: the output no longer waits for it
+	hangUp func()             // ends the connection, which may be dead without anybody having noticed
+}
+
+// take makes a the attachment of that name, and ends the one before it. The caller calls leave when a has ended.
+func (as *attachments) take(name string, a *attachment) (leave func()) {
+	as.mu.Lock()
+	old := as.by[name]
+	if as.by == nil {
+		as.by = map[string]*attachment{}
+	}
+	as.by[name] = a
+	as.mu.Unlock()
+	if old != nil {
+		old.end()
+		old.hangUp()
+	}
+	return func() {
+		as.mu.Lock()
+		defer as.mu.Unlock()
+		if as.by[name] == a {
+			delete(as.by, name)
+		}
+	}
+}
+
+// attach sends the output of a command that was started earlier, from the offset that the client has come to. If the connection of a
+// client with a name breaks off, the output waits a little for it to come back, so that a command which writes quicker than
+// it can be kept loses nothing of it.
+func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.AttachRequest) (sandbox.Result, error) {
+	if req.Offset < 0 || len(req.Attachment) > 64 {
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "offset must not be negative, and attachment has at most 64 bytes"),
+			"give as offset the bytes of stdout and stderr together that have come, truncated_bytes included")
+	}
+	held, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() { // the client is gone
+		if req.Attachment == "" || !st.lost.Load() {
+			end()
+			return
+		}
+		timer := time.AfterFunc(comeBack, end)
+		context.AfterFunc(held, func() { timer.Stop() })
+	})()
+	out := &place{st: st, held: held, offset: req.Offset}
+	x, err := s.opts.Fleet.Attach(held, accountOf(ctx), ref, req.ProcessID, engine.Stdio{
+		Stdout: &placeStream{out, frames{st: st, id: api.StreamStdout}}, Stderr: &placeStream{out, frames{st: st, id: api.StreamStderr}},
+		Truncated: out.truncated,
+	})
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	if req.Attachment != "" {
+		defer s.attached.take(x.SandboxID()+" "+x.ID()+" "+req.Attachment, &attachment{end: end, hangUp: func() { _ = st.conn.CloseNow() }})()
+	}
+	st.started(x)
+	res, err := s.waitHere(held, x)
+	if err == nil && !out.reached() {
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "the command has written less than the offset %d", req.Offset), "begin with offset 0")
+	}
+	return res, err
+}
+
+// place is how far a command's reader has come: what it has already is passed over. What is written while the connection is broken waits
+// for the end of held.
+type place struct {
+	st   *stream
+	held context.Context
+
+	mu     sync.Mutex
+	at     int64 // guarded by mu: bytes that the command wrote up to here
+	offset int64 // what the reader has
+}
+
+// truncated passes over what is no longer kept, and tells what of it the reader does not have.
+func (r *place) truncated(bytes int64) {
+	r.mu.Lock()
+	r.at = bytes
+	r.mu.Unlock()
+	if bytes > r.offset {
+		r.st.control(api.Control{Truncated: bytes - r.offset})
+	}
+}
+
+func (r *place) reached() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.at >= r.offset
+}
+
+// placeStream is one of the command's streams.
+type placeStream struct {
+	r *place
+	f frames
+}
+
+func (o *placeStream) Write(p []byte) (int, error) {
+	r := o.r
+	r.mu.Lock()
+	known := min(max(r.offset-r.at, 0), int64(len(p)))
+	r.at += int64(len(p))
+	r.mu.Unlock()
+	if known == int64(len(p)) {
+		return len(p), nil
+	}
+	n, err := o.f.Write(p[known:])
+	if err != nil {
+		<-r.held.Done()
+	}
+	return int(known) + n, err
+}
