@@ -184,11 +184,32 @@ func TestAttachmentIsTakenOver(t *testing.T) {
 	if _, _, err := one.Read(t.Context()); err != nil { // and nothing more: the command waits for it
 		t.Fatal(err)
 	}
-	data, end, _ := read(t, w.dial(t, "/v1/sandboxes/box/exec", first))
-	if end == nil || end.Exit == nil || end.Exit.ReturnCode != 4 || !strings.HasSuffix(data[api.StreamStdout], "\n3000000\n") || !strings.HasPrefix(data[api.StreamStdout], "1\n2\n") {
-		t.Errorf("who came back got %d bytes, %+v", len(data[api.StreamStdout]), end)
+	two := w.dial(t, "/v1/sandboxes/box/exec", first)
+	size, end := 0, api.End{}
+	for {
+		_, msg, err := two.Read(t.Context())
+		if err != nil {
+			break
+		}
+		switch msg[0] {
+		case api.StreamStdout:
+			size += len(msg) - 1
+		case api.StreamEnd:
+			if err := json.Unmarshal(msg[1:], &end); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	if _, end, err := read(t, one); err == nil || end != nil && end.Exit != nil {
-		t.Errorf("the earlier connection: %+v, %v", end, err)
+	if end.Exit == nil || end.Exit.ReturnCode != 4 || size != 22888896 {
+		t.Errorf("who came back got %d bytes, %+v", size, end)
+	}
+	for {
+		_, msg, err := one.Read(t.Context())
+		if err != nil {
+			break
+		}
+		if msg[0] == api.StreamEnd && strings.Contains(string(msg), "returncode") {
+			t.Errorf("the earlier connection was told the exit: %s", msg[1:])
+		}
 	}
 }
