@@ -199,6 +199,13 @@ type MCPConfigurer interface {
 	MCPConfig(servers []mcp.Server) ([]byte, error)
 }
 
+// Keeper is an Agent whose program keeps its conversations in files.
+type Keeper interface {
+	// Kept returns a pattern of the shell: as long as a path fits, the program can go on with the conversation that the variable CONVERSATION names.
+	// Those of Setup.Env are set, too.
+	Kept() string
+}
+
 // OtherLine returns the event of a line that means nothing to Harvest.
 func OtherLine(line []byte) Event {
 	if json.Valid(line) {

@@ -43,6 +43,9 @@ type SessionRequest struct {
 	Bundle      []byte              `json:"bundle,omitempty"`      // what `git bundle create` made: the repository comes from there, and repo is its origin only
 	Uncommitted *Uncommitted        `json:"uncommitted,omitempty"` // what was not committed in it: it becomes a commit of its own
 	Agent       string              `json:"agent,omitempty"`       // "claude", "opencode" or "scripted"
+	// Continues is a session that has ended: this one begins with its files, repositories and the end of its conversation, and with all else of it that is
+	// not given. No repository can be given, and of the sandbox only env.
+	Continues string `json:"continues,omitempty"`
 	Model       string              `json:"model,omitempty"`
 	Prompt      string              `json:"prompt,omitempty"`   // the first one
 	Approval    string              `json:"approval,omitempty"` // "": everything runs; "edits", "ask", "plan"
@@ -88,6 +91,7 @@ type Session struct {
 	Agent        string        `json:"agent"`
 	Model        string        `json:"model,omitempty"`
 	Repo         string        `json:"repo,omitempty"`
+	Continues    string        `json:"continues,omitempty"`   // session with whose files and conversation it began
 	Branch       string        `json:"branch,omitempty"`      // that the work began on
 	WorkBranch   string        `json:"work_branch"`           // that it is done on
 	Base         string        `json:"base_commit,omitempty"` // that it began on

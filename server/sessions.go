@@ -58,7 +58,7 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	in := session.Request{
 		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name, GitSecret: req.GitSecret,
-		Bundle: req.Bundle, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
+		Bundle: req.Bundle, Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {
@@ -210,7 +210,7 @@ func sessionOut(s session.Session) api.Session {
 		repositories = append(repositories, api.Repository{Name: r.Name(), Repo: r.URL, Branch: r.Branch, Dir: r.Dir, Base: r.Base, Pull: r.Pull})
 	}
 	return api.Session{
-		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
+		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Continues: s.Continues, Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
 		SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits), Status: string(s.Status), Reason: s.Reason,
 		Turns: s.Turns, Usage: api.Usage(s.Usage), Created: s.Created.UTC(), Active: s.Active.UTC(), Ended: s.Ended.UTC(),
 	}

@@ -220,7 +220,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	if i == 0 && p.image != nil {
 		text = p.behindImage(text)
 	}
-	if base, start, ok := strings.Cut(strings.TrimRight(text, "\n"), " "); ok {
+	if base, start, ok := strings.Cut(strings.TrimRight(text, "\n"), " "); ok && (p.s.Continues == "" || p.s.SandboxID != "" || r.Base == "") {
 		r.Base, r.Start = base, start
 	}
 	if i == 0 && p.synced != nil {

@@ -43,6 +43,8 @@ type Options struct {
 	Author  Author          // of requests that name none: "Harvest Agent"
 	Secrets *secret.Vault   // that git's credentials come from; nil for none
 	Volumes volume.Provider // of all accounts, for what is remembered; nil for none
+	// History returns what is recorded of a session as a database, which becomes sessions/ID.db of its state volume after each turn; nil: nothing does.
+	History func(ctx context.Context, id string) ([]byte, error)
 
 	MCPWait       time.Duration // that the first prompt waits for MCP servers: 30 s
 	HangAfter     time.Duration // without a sign of a model at work, until the session counts as hung: 5 minutes
@@ -100,7 +102,14 @@ func (m *Manager) Close() {
 // Create makes a session. It returns at once: sandbox, repository and agent are made ready in the background, and the first prompt
 // waits for them. Kinds: Invalid, NotFound (no such agent).
 func (m *Manager) Create(ctx context.Context, account string, req Request) (Session, error) {
-	s, err := m.plan(account, req)
+	var repos []Repository
+	var err error
+	if req.Continues != "" {
+		if repos, err = m.goOn(ctx, account, &req); err != nil {
+			return Session{}, errors.Stage(err, "validate")
+		}
+	}
+	s, err := m.plan(account, req, repos)
 	if err != nil {
 		return Session{}, errors.Stage(err, "validate")
 	}
@@ -121,8 +130,8 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	return created, nil
 }
 
-// plan validates req.
-func (m *Manager) plan(account string, req Request) (Session, error) {
+// plan validates req. The repositories are those of a session that it continues; nil: req says them.
+func (m *Manager) plan(account string, req Request, repos []Repository) (Session, error) {
 	name := cmp.Or(req.Agent, m.opts.Default)
 	if m.opts.Agents[name] == nil {
 		names := strings.Join(slices.Sorted(maps.Keys(m.opts.Agents)), ", ")
@@ -136,9 +145,11 @@ func (m *Manager) plan(account string, req Request) (Session, error) {
 	if l := req.Limits; l.Turns < 0 || !(l.Seconds >= 0) || !(l.USD >= 0) {
 		return Session{}, errors.Newf(errors.Invalid, "limits must not be negative")
 	}
-	repos, err := checkRepos(req)
-	if err != nil {
-		return Session{}, err
+	if repos == nil {
+		var err error
+		if repos, err = checkRepos(req); err != nil {
+			return Session{}, err
+		}
 	}
 	if err := m.checkKeys(m.opts.Agents[name], req.Sandbox.Env); err != nil {
 		return Session{}, err
@@ -157,8 +168,8 @@ func (m *Manager) plan(account string, req Request) (Session, error) {
 	}
 	now := time.Now().UTC()
 	return Session{
-		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: req.Repo, Branch: req.Branch,
-		Dir: repos[0].Dir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
+		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
+		Continues: req.Continues, Dir: repos[0].Dir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }
 

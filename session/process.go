@@ -149,6 +149,7 @@ func (r *runner) start(ctx context.Context) bool {
 func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Setup, err error) {
 	s := r.session()
 	setup = s.setup()
+	r.resume(ctx, program, &setup)
 	if needsModel(program) {
 		if setup.Access, err = r.m.Access(ctx, r.account, r.id, s.Sandbox.Secrets); err != nil {
 			return setup, err

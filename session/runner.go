@@ -30,7 +30,8 @@ type runner struct {
 	mu sync.Mutex
 	s  Session // guarded by mu, for those outside of the loop; the loop alone changes it
 	// spent is what requests of the turn have cost in USD, by the gateway's list; guarded by mu. At its end the agent's own sum counts.
-	spent float64
+	spent  float64
+	unkept int // changes that the history in the volume has not; guarded by mu
 
 	// Only the loop uses the rest.
 	given     given             // with which the session began, until the repository is there
@@ -305,7 +306,7 @@ func (r *runner) advance(ctx context.Context) {
 		fault.Point("turn.started")
 		r.publish(draft{EventSent, Event{Message: &m}})
 		r.setStatus(Thinking, "")
-		r.agent.in.write(r.conv.Prompt(m.ID, m.Prompt))
+		r.agent.in.write(r.conv.Prompt(m.ID, r.recalled(ctx, m.Prompt)))
 		r.followGit(ctx)
 	}
 }
@@ -447,6 +448,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
 	r.setStatus(status, reason)
 	r.reportGit()
+	r.keepHistory()
 }
 
 // interrupt ends the turn under way: the agent is asked to, and killed if it does not.
@@ -575,6 +577,7 @@ func (r *runner) finish(ctx context.Context) {
 	}
 	r.change(func(s *Session) { s.Status, s.Reason, s.Ended, s.Process = status, r.over, time.Now().UTC(), "" })
 	r.publish(draft{EventEnded, Event{Event: agent.Event{Reason: r.over}, Status: status}})
+	r.keepHistory()
 	r.m.mu.Lock()
 	delete(r.m.runners, r.id)
 	r.m.mu.Unlock()

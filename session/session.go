@@ -32,6 +32,7 @@ type Session struct {
 
 	Repos     []Repository `json:"repositories,omitempty"` // all of them; the first is what Repo, Branch, Base and Dir say
 	GitSecret string       `json:"git_secret,omitempty"`   // that git's credentials come from; "" means the first that has some
+	Continues string       `json:"continues,omitempty"`    // session whose files and conversation this one began with
 
 	SandboxID    string         `json:"sandbox_id,omitempty"`
 	Conversation string         `json:"conversation,omitempty"` // the agent's own name for it
@@ -150,6 +151,9 @@ type Request struct {
 	Sandbox         sandbox.Request // its Env is the agent's too; a sandbox that replaces the first one has Secrets only
 	// Bundle, if set, is what `git bundle create - HEAD` printed: the repository comes from there instead of Repo, which stays its origin.
 	Bundle []byte
+	// Continues is a session of the account that has ended: this one begins with its files, its repositories and the end of its conversation. Of the rest
+	// what is zero is as it was there.
+	Continues string
 	// Uncommitted goes with Bundle.
 	Uncommitted Uncommitted
 }

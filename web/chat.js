@@ -34,7 +34,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const search = finder(log);
   const choice = tabs('Views of the session', { chat: 'Chat', ...panels }, (id) => beside(id === 'chat' || id === shown ? '' : id));
   const top = h('header', { class: 'top' }, h('div', { class: 'what' }, title, h('p', { class: 'meta' }, session.agent === 'scripted' ? 'Scripted agent: no model is at work' : session.agent,
-    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`)), h('div', { class: 'row' }, search.button, end), choice);
+    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`, session.continues && [' · goes on with ', h('a', { href: `#/s/${session.continues}` }, session.continues)])), h('div', { class: 'row' }, search.button, end), choice);
   const chat = h('section', { class: 'chat', 'aria-label': 'Chat' }, search.el, log.el, h('div', { class: 'foot' }, latest, h('div', { class: 'bar' }, status, link, costs), composer));
   const aside = h('aside', { class: 'panel', hidden: true, tabindex: '0' });
   const split = h('div', { class: 'split' }, chat, aside);
@@ -219,6 +219,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     },
     'agent.retrying': (e) => put(note(`The model's API failed and is asked again: ${e.text ?? ''}`)),
     'mcp.failed': (e) => put(note(`The MCP server ${e.id} is not there: ${e.reason ?? ''}`)),
+    'session.recalled': (e) => put(note(`Of the conversation before, ${e.text ?? ''}`)),
     'repo.synced': (e) => put(note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
       : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of' : e.synced.commits_behind} commits behind; now at ${e.synced.commit?.slice(0, 10)}`)),
     'git.committed': (e) => put(note(`Committed: ${e.git?.subject ?? e.git?.commit ?? ''}`)),

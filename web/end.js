@@ -30,17 +30,17 @@ export function endNotice({ session, reason, again, signIn, patch: text }) {
         box.snapshot_error && problemBox({ detail: `The files could not be kept: ${box.snapshot_error}` }),
         box.snapshot_id && h('p', { class: 'meta' }, `Its files are kept as the image ${box.snapshot_id}.`),
       ].filter(Boolean));
-      if (box.snapshot_id && !row.querySelector('.resume')) row.insertBefore(button('Resume with its files', () => go(box.snapshot_id), { class: 'resume' }), row.children[1]);
+      if (box.snapshot_id && !row.querySelector('.resume')) row.insertBefore(button('Resume with its files', go, { class: 'resume' }), row.children[1]);
     } catch (p) {
       if (p.status === 401) signIn(p);
       else if (p.status !== 404) error.replaceChildren(problemBox(p));
     }
   }
 
-  async function go(image) {
+  async function go() {
     for (const b of row.querySelectorAll('button')) b.disabled = true;
     try {
-      const made = await call('POST', 'v1/sessions', { agent: session.agent, model: session.model, repo: session.repo, branch: session.branch, limits: session.limits, sandbox: { image } });
+      const made = await call('POST', 'v1/sessions', { continues: session.id, limits: session.limits });
       location.hash = `#/s/${made.id}`;
     } catch (p) {
       error.replaceChildren(problemBox(p));

@@ -58,6 +58,9 @@ func command(s agent.Setup, more ...string) engine.Command {
 	return engine.Command{Args: args, Dir: s.Dir, Env: env}
 }
 
+// Kept implements agent.Keeper.
+func (Agent) Kept() string { return `"$CLAUDE_CONFIG_DIR"/projects/*/"$CONVERSATION".jsonl` }
+
 // MCPConfig implements agent.MCPConfigurer.
 func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.ClaudeConfig(servers) }
 

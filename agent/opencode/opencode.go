@@ -77,6 +77,9 @@ func (Agent) Command(s agent.Setup) engine.Command {
 	return engine.Command{Args: args, Own: true, Dir: s.Dir, Env: env}
 }
 
+// Kept implements agent.Keeper: all conversations are in one database.
+func (Agent) Kept() string { return `"$XDG_DATA_HOME"/opencode/opencode.db` }
+
 // MCPConfig implements agent.MCPConfigurer.
 func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.OpenCodeConfig(servers) }
 

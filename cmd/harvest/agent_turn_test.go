@@ -95,6 +95,7 @@ func scriptTurns(stub *modeltest.Stub) {
 		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "git add -A && git commit -qm 'add new.txt'", "description": "commit"}},
 		modeltest.Step{Say: "I have added new.txt."})
 	stub.Script("second", modeltest.Step{Say: "new.txt"})
+	stub.Script("third", modeltest.Step{Say: "It was new.txt."})
 }
 
 // The real programs change a file of a repository, and all of it arrives: events, cost, diff, branch. The conversation goes on in another
@@ -172,6 +173,7 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	for _, where := range append(inFiles(t, h.data, key), inArguments(t, key)...) {
 		t.Errorf("the key is in %s", where)
 	}
+	checkContinues(t, h, stub)
 	if stub == nil {
 		return
 	}
@@ -191,6 +193,38 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 		if strings.Contains(r.Header.Get("X-Api-Key")+r.Header.Get("Authorization"), token) {
 			t.Error("the token of the session has left the server")
 		}
+	}
+}
+
+// checkContinues ends the session and goes on in another one, whose agent is told what was said; all of it is a database in the volume, too.
+func checkContinues(t *testing.T, h *host, stub *modeltest.Stub) {
+	t.Helper()
+	id := h.session()
+	h.must("end", id)
+	if got := h.must("run", "--image", "base", "--network", "none", "-v", "harvest-agent-state:/data", "--", "python3", "-c",
+		"import sqlite3, sys; [print(*row) for row in sqlite3.connect(sys.argv[1]).execute(\"SELECT role, substr(content, 1, 8) FROM messages UNION ALL SELECT 'file', path FROM files\")]",
+		"/data/sessions/"+id+".db"); !strings.Contains(got, "user [first]") || !strings.Contains(got, "user [second]") || !strings.Contains(got, "file /workspace/project/new.txt") {
+		t.Errorf("the history in the volume: %s", got)
+	}
+	before := 0
+	if stub != nil {
+		before = len(stub.Requests())
+	}
+	out := h.must("agent", "--continue", id, "-o", "json", "[third] What was the name of the file that you had made? Run no tool and answer with the name only.")
+	events := turnEvents(t, out)
+	if done := last(t, events, "done"); !strings.Contains(done.Text, "new.txt") {
+		t.Errorf("the session that goes on: %+v", done)
+	}
+	if told := last(t, events, "session.recalled"); !strings.Contains(told.Text, "the last 4 messages") {
+		t.Errorf("%q", told.Text)
+	}
+	if stub != nil && !slices.ContainsFunc(stub.Requests()[before:], func(r modeltest.Request) bool {
+		return bytes.Contains(r.Body, []byte(`You:\n\u003e new.txt`)) || bytes.Contains(r.Body, []byte(`You:\n> new.txt`))
+	}) {
+		t.Error("the model was not told what was said in the session before")
+	}
+	if got := h.must("sandbox", "exec", h.box(), "--", "cat", "/workspace/project/new.txt"); got != "written by the model\n" {
+		t.Errorf("the file in the session that goes on: %q", got)
 	}
 }
 

@@ -133,7 +133,7 @@ func (a *App) open(ctx context.Context) error {
 	if a.sessions, err = session.Open(ctx, session.Options{
 		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
 		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos},
-		Secrets: a.secrets, Volumes: eng.Volumes(),
+		Secrets: a.secrets, Volumes: eng.Volumes(), History: db.Sessions().History,
 	}); err != nil {
 		return errors.Stage(err, "sessions")
 	}

@@ -49,10 +49,12 @@ Ctrl-C leaves, and the agent goes on. Its changes are on a branch of their own, 
 repository, and "harvest diff" shows.
 
 The repository is the current directory's, as it is committed, or --repo; --repo none begins with an empty one. The agent "scripted" has no
-model and needs no key: it is there to try things out. The prompt "-" is read from standard input.`,
+model and needs no key: it is there to try things out. --continue goes on with a session that has ended: with its files, and with the end of its
+conversation. The prompt "-" is read from standard input.`,
 		Example: `  harvest agent "fix the failing test"
   harvest agent --repo https://github.com/owner/name --agent opencode "describe the code"
-  harvest agent --agent scripted "say hello"`,
+  harvest agent --agent scripted "say hello"
+  harvest agent --continue ses_01ab "now write a test"`,
 		Args: count(1, 1, "one prompt; quote it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -72,7 +74,12 @@ model and needs no key: it is there to try things out. The prompt "-" is read fr
 			if req.Prompt, err = c.prompt(cmd, args[0]); err != nil {
 				return err
 			}
-			if err := c.repository(ctx, from, &req); err != nil {
+			if req.Continues == "" {
+				err = c.repository(ctx, from, &req)
+			} else if cmd.Flags().Changed("repo") {
+				err = usage(cmd, "--continue goes on with the repository of that session; leave out --repo")
+			}
+			if err != nil {
 				return err
 			}
 			server, err := c.connect(ctx)
@@ -94,6 +101,7 @@ model and needs no key: it is there to try things out. The prompt "-" is read fr
 	flags := cmd.Flags()
 	from.add(cmd, &req)
 	flags.StringVar(&req.Agent, "agent", "", "claude, opencode or scripted (default: claude)")
+	flags.StringVar(&req.Continues, "continue", "", "session that has ended, to go on with its files and conversation")
 	flags.StringVar(&req.Model, "model", "", "model of the agent (default: the agent's own)")
 	flags.StringVar(&req.Approval, "approval", "", "what the agent asks before it does it: edits, ask or plan (default: nothing, the sandbox is the boundary)")
 	flags.IntVar(&req.Limits.Turns, "max-turns", 0, "turns of the session; 0 means no limit")

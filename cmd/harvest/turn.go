@@ -50,6 +50,8 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if !v.c.quiet {
 			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
 		}
+	case "session.recalled":
+		v.c.hint("of the conversation before, %s", e.Text)
 	case "repo.synced":
 		v.endLine()
 		v.c.hint("%s", syncedText(e.Synced))

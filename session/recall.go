@@ -1,0 +1,159 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// EventRecalled tells that the agent has no record of the conversation, and was told its end. Text says so.
+const EventRecalled = "session.recalled"
+
+// What an agent without a record is told (mission E4).
+const (
+	recallMost  = 10      // messages: prompts and replies
+	recallBytes = 8 << 10 // of each
+)
+
+// resume leaves setup a conversation only if the agent can go on with it.
+func (r *runner) resume(ctx context.Context, program agent.Agent, setup *agent.Setup) {
+	k, ok := program.(agent.Keeper)
+	if !ok || setup.Conversation == "" {
+		return
+	}
+	s := r.session()
+	env := maps.Clone(setup.Env)
+	env["CONVERSATION"] = setup.Conversation
+	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID, shell{script: `for f in ` + k.Kept() + `; do [ ! -e "$f" ] || exit 0; done; exit 3`, env: env})
+	if err != nil || result.ReturnCode != 3 {
+		return // it is there, or nobody knows: the agent says so itself if it cannot go on
+	}
+	logf.Infof(ctx, "the agent's record of conversation %s is gone", setup.Conversation)
+	setup.Conversation = ""
+	r.change(func(s *Session) { s.Conversation = "" })
+}
+
+// recalled returns a prompt with the end of the conversation before it, if there was one of which the agent has no record.
+func (r *runner) recalled(ctx context.Context, prompt string) string {
+	s := r.session()
+	if s.Conversation != "" || s.Turns == 0 && s.Continues == "" {
+		return prompt
+	}
+	past, err := r.m.past(ctx, s)
+	if err != nil {
+		logf.Errorf(ctx, "find the conversation's messages: %v", err)
+		return prompt
+	}
+	if len(past) == 0 {
+		return prompt
+	}
+	text := fmt.Sprintf("the agent has no record of the conversation; it was told the last %d messages", len(past))
+	r.publish(draft{EventRecalled, Event{Event: agent.Event{Text: text}}})
+	return "This goes on from an earlier conversation, of which you have no record. It ended with these messages, the oldest first:\n\n" +
+		strings.Join(past, "\n\n") + "\n\nThis is the user's next message:\n\n" + prompt
+}
+
+// past returns the last messages of a session, and of those that it goes on with, as texts.
+func (m *Manager) past(ctx context.Context, s Session) ([]string, error) {
+	var all []string
+	for seen := map[string]bool{}; !seen[s.ID]; {
+		seen[s.ID] = true
+		messages, err := m.opts.Store.Messages(ctx, s.ID)
+		if err != nil {
+			return nil, err
+		}
+		var texts []string
+		for _, msg := range messages {
+			if msg.State == Queued || msg.State == Running || msg.State == Cancelled {
+				continue
+			}
+			texts = append(texts, quoted("User", msg.Prompt))
+			if msg.Reply != "" {
+				texts = append(texts, quoted("You", msg.Reply))
+			}
+		}
+		all = append(texts, all...)
+		if len(all) >= recallMost || s.Continues == "" {
+			break
+		}
+		if s, err = m.opts.Store.Session(ctx, s.Continues); errors.KindOf(err) == errors.NotFound {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return all[max(len(all)-recallMost, 0):], nil
+}
+
+// quoted returns a message as an agent is told it: every line marked, so that none is taken for what the user says now.
+func quoted(who, text string) string {
+	text = strings.TrimSpace(text)
+	if len(text) > recallBytes {
+		text = strings.ToValidUTF8(text[:recallBytes], "") + "…"
+	}
+	return who + ":\n> " + strings.ReplaceAll(text, "\n", "\n> ")
+}
+
+// goOn fills req with what the session that it continues was, and returns that session's repositories: their files are in the sandbox's image.
+// NotFound, Conflict (it has not ended), Invalid, Gone (its files are not there any more).
+func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Repository, error) {
+	if req.Repo != "" || req.Branch != "" || len(req.Bundle) > 0 || len(req.More) > 0 {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another has that one's repositories"), "leave out the repository, or what it continues")
+	}
+	own := req.Sandbox
+	own.Env, own.Image = nil, ""
+	if !reflect.ValueOf(own).IsZero() {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another has a sandbox like that one's"), "give env only, or begin a new session")
+	}
+	old, running, err := m.find(ctx, account, req.Continues)
+	if err != nil {
+		return nil, err
+	}
+	if running != nil {
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "session %s has not ended", old.ID), "send it the prompt, or end it first")
+	}
+	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s are not there any more", old.ID), "begin a new session with its repository")
+	box, err := m.opts.Fleet.Get(ctx, account, old.SandboxID)
+	switch {
+	case errors.KindOf(err) == errors.NotFound || errors.KindOf(err) == errors.Invalid: // it never had one, or that was forgotten
+		return nil, gone
+	case err != nil:
+		return nil, err
+	case !box.Status.Ended():
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the files of session %s are still being kept", old.ID), "try again in a moment")
+	case box.SnapshotID == "":
+		return nil, gone
+	}
+	req.Continues = old.ID
+	env := req.Sandbox.Env
+	req.Sandbox = old.Sandbox
+	req.Sandbox.Image, req.Sandbox.Env, req.Sandbox.Name = box.SnapshotID, env, ""
+	if req.Agent == "" || req.Agent == old.Agent {
+		req.Agent = old.Agent
+		if req.Model == "" {
+			req.Model = old.Model
+		}
+	}
+	if req.Approval == "" {
+		req.Approval = old.Approval
+	}
+	if req.Author == (Author{}) {
+		req.Author = old.Author
+	}
+	if req.Limits == (Limits{}) {
+		req.Limits = old.Limits
+	}
+	if req.GitSecret == "" {
+		req.GitSecret = old.GitSecret
+	}
+	if len(req.MCP) == 0 {
+		req.MCP = old.MCP
+	}
+	return old.Repositories(), nil
+}
