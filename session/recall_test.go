@@ -30,7 +30,7 @@ func (h *house) wrote(t *testing.T, id string) string {
 }
 
 // An agent whose own record of the conversation is gone is told the last messages; one that has its record is not.
-// mission: E4, 003
+// mission: E4
 func TestRecordGone(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": keeping{}}})

@@ -17,7 +17,7 @@ import (
 )
 
 // What is recorded of a session is a database of its own, in which nothing of another one is.
-// mission: E4, 003
+// mission: E4
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
