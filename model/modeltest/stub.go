@@ -1,5 +1,5 @@
-// Package modeltest has a stub of Anthropic's Messages API for tests, which real agents cannot tell from a model: it streams, calls tools,
-// counts tokens, and fails as the API does. What it says is scripted, and it keeps no state: the conversation tells it how far it is.
+// Package modeltest has a stub of Anthropic's Messages API for tests, its own and Amazon Bedrock's, which real agents cannot tell from a model: it
+// streams, calls tools, counts tokens, and fails as the API does. What it says is scripted, and it keeps no state: the conversation tells it how far it is.
 package modeltest
 
 import (
@@ -87,12 +87,15 @@ type block struct {
 }
 
 type asked struct {
+	bedrock  bool
 	Model    string    `json:"model"`
 	Stream   bool      `json:"stream"`
 	Messages []message `json:"messages"`
-	Tools    []struct {
-		Name string `json:"name"`
-	} `json:"tools"`
+	Tools    []tool    `json:"tools"`
+}
+
+type tool struct {
+	Name string `json:"name"`
 }
 
 // ServeHTTP implements http.Handler.
@@ -117,7 +120,9 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/v1/messages/count_tokens":
 		answer(w, map[string]any{"input_tokens": len(body) / 4})
 		return
-	case r.URL.Path != "/v1/messages" || json.Unmarshal(body, &a) != nil:
+	}
+	form, ok := s.understand(r.URL.Path, body, &a)
+	if !ok {
 		status = http.StatusNotFound
 		refuse(w, status, "not_found_error", "Not Found")
 		return
@@ -139,8 +144,29 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-s.done:
 		}
 	default:
-		speak(w, a, len(body), name, at, step, fault && step.Cut)
+		speak(w, form, a, len(body), name, at, step, fault && step.Cut)
 	}
+}
+
+// understand reads a request, and returns the form of the answer's events.
+func (s *Stub) understand(path string, body []byte, a *asked) (form func(w io.Writer, kind string, fields map[string]any), ok bool) {
+	if path == "/v1/messages" {
+		return serverSent, json.Unmarshal(body, a) == nil
+	}
+	rest, ok := strings.CutPrefix(path, "/model/")
+	model, call, _ := strings.Cut(rest, "/")
+	switch {
+	case !ok:
+		return nil, false
+	case call == "converse-stream":
+		ok = json.Unmarshal(body, &converse{to: a}) == nil
+		form = conversed()
+	case call == "invoke-with-response-stream" || call == "invoke":
+		ok = json.Unmarshal(body, a) == nil
+		form = invoked
+	}
+	a.bedrock, a.Model, a.Stream = true, model, call != "invoke"
+	return form, ok && form != nil
 }
 
 // step returns what comes next, and whether it is to fail.
@@ -191,7 +217,7 @@ func place(messages []message) (name string, at int) {
 }
 
 // speak says a step, as a stream of events (https://docs.claude.com/en/docs/build-with-claude/streaming) or as a whole.
-func speak(w http.ResponseWriter, a asked, size int, name string, at int, step Step, cut bool) {
+func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), a asked, size int, name string, at int, step Step, cut bool) {
 	var blocks []map[string]any
 	if step.Say != "" || step.Call == "" {
 		blocks = append(blocks, map[string]any{"type": "text", "text": step.Say})
@@ -199,8 +225,8 @@ func speak(w http.ResponseWriter, a asked, size int, name string, at int, step S
 	reason := "end_turn"
 	if step.Call != "" {
 		reason = "tool_use"
-		tool, input := fit(a, step)
-		blocks = append(blocks, map[string]any{"type": "tool_use", "id": fmt.Sprintf("toolu_%s_%d_%d", name, at, size), "name": tool, "input": input})
+		called, input := fit(a, step)
+		blocks = append(blocks, map[string]any{"type": "tool_use", "id": fmt.Sprintf("toolu_%s_%d_%d", name, at, size), "name": called, "input": input})
 	}
 	in, out := size/4, 50
 	m := map[string]any{"id": fmt.Sprintf("msg_%s_%d_%d", name, at, size), "type": "message", "role": "assistant", "model": a.Model, "content": []any{}, "stop_reason": nil,
@@ -212,10 +238,12 @@ func speak(w http.ResponseWriter, a asked, size int, name string, at int, step S
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
+	if a.bedrock {
+		w.Header().Set("Content-Type", "application/vnd.amazon.eventstream")
+	}
 	send := func(kind string, fields map[string]any) {
 		fields["type"] = kind
-		data, _ := json.Marshal(fields)
-		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, data)
+		form(w, kind, fields)
 		_ = http.NewResponseController(w).Flush()
 	}
 	send("message_start", map[string]any{"message": m})
