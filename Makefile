@@ -7,7 +7,8 @@
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X main.release=$(VERSION)
-GOTEST   := CGO_ENABLED=1 go test -race -timeout 30m
+TESTFLAGS := -race -timeout 40m
+GOTEST   := CGO_ENABLED=1 go test $(TESTFLAGS)
 COVER    := cover
 # What the gate does not count: code of tests, and programs that only developers run.
 UNCOUNTED := internal/lint,internal/testenv,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
@@ -54,7 +55,7 @@ vulncheck:
 cover: deps
 	rm -rf $(COVER) && mkdir -p $(COVER)/unit
 	@set -ex; e2e=$$(mktemp -d); trap 'rm -rf "$$e2e"' EXIT; chmod 1777 "$$e2e"; \
-	HARVEST_COVERDIR="$$e2e" $(GOTEST) -count=1 -covermode=atomic -coverpkg=./... ./... -args -test.gocoverdir=$(CURDIR)/$(COVER)/unit; \
+	HARVEST_COVERDIR="$$e2e" CGO_ENABLED=1 scripts/tests $(COVER)/tests.log $(TESTFLAGS) -count=1 -covermode=atomic -coverpkg=./... -- ./... -args -test.gocoverdir=$(CURDIR)/$(COVER)/unit; \
 	go tool covdata textfmt -i=$(COVER)/unit,"$$e2e" -o $(COVER)/profile.txt
 	go run ./internal/coverage -min 90 -exclude $(UNCOUNTED) $(COVER)/profile.txt
 
