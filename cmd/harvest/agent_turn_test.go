@@ -223,7 +223,7 @@ func checkContinues(t *testing.T, h *host, stub *modeltest.Stub) {
 	}) {
 		t.Error("the model was not told what was said in the session before")
 	}
-	if got := h.must("sandbox", "exec", h.box(), "--", "cat", "/workspace/project/new.txt"); got != "written by the model\n" {
+	if got := h.must("sandbox", "exec", h.box(), "--", "cat", "/workspace/project/new.txt"); got != "written by the model" {
 		t.Errorf("the file in the session that goes on: %q", got)
 	}
 }

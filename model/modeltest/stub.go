@@ -185,7 +185,8 @@ func (s *Stub) step(name string, at int) (Step, bool) {
 	return step, step.Times == 0 || s.failed[key] <= step.Times
 }
 
-var scriptName = pattern.New(`^\s*"?\[([a-z0-9_-]+)\]`)
+// scriptName is at the beginning of a prompt, or of what follows the messages of a conversation that goes on.
+var scriptName = pattern.New(`(?:^|next message:\n\n)\s*"?\[([a-z0-9_-]+)\]`)
 
 // place returns the script of the newest prompt, and how many answers of tools have come since.
 func place(messages []message) (name string, at int) {
