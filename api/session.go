@@ -45,12 +45,12 @@ type SessionRequest struct {
 	Agent       string              `json:"agent,omitempty"`       // "claude", "opencode" or "scripted"
 	// Continues is a session that has ended: this one begins with its files, repositories and the end of its conversation, and with all else of it that is
 	// not given. No repository can be given, and of the sandbox only env.
-	Continues string `json:"continues,omitempty"`
-	Model       string              `json:"model,omitempty"`
-	Prompt      string              `json:"prompt,omitempty"`   // the first one
-	Approval    string              `json:"approval,omitempty"` // "": everything runs; "edits", "ask", "plan"
-	Author      *Author             `json:"author,omitempty"`
-	Limits      SessionLimits       `json:"limits,omitzero"`
+	Continues string        `json:"continues,omitempty"`
+	Model     string        `json:"model,omitempty"`
+	Prompt    string        `json:"prompt,omitempty"`   // the first one
+	Approval  string        `json:"approval,omitempty"` // "": everything runs; "edits", "ask", "plan"
+	Author    *Author       `json:"author,omitempty"`
+	Limits    SessionLimits `json:"limits,omitzero"`
 	// MCP are MCP servers of the user's own, as a project's .mcp.json has them; ${NAME} in them stands for a variable of the agent's environment.
 	MCP     json.RawMessage `json:"mcp,omitempty"`
 	Sandbox SandboxRequest  `json:"sandbox,omitzero"`
