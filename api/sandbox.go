@@ -62,6 +62,8 @@ type SandboxS3 struct {
 	S3
 	Volume    string `json:"volume"`
 	SyncError string `json:"sync_error,omitempty"` // why not everything is in S3 that was there when the sandbox ended; it is tried again
+	// MountError says why the mount does not work any more, and what to do.
+	MountError string `json:"mount_error,omitempty"`
 }
 
 // SandboxSyncRequest is the body of POST /v1/sandboxes/{id}/sync, which answers with a Synced.

@@ -94,7 +94,9 @@ func TestFileFails(t *testing.T) {
 	}
 }
 
-// When the process of a mount is killed, programs get an error, somebody is told, and what was written is stored all the same.
+// When the process of a mount is killed, programs get an error, somebody is told, and what was written is stored all the same, at once or
+// as soon as S3 is back.
+// mission: D5, 1.5
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -110,17 +112,22 @@ func TestKilledProcess(t *testing.T) {
 	if err := f.Chmod(0o600); err != nil {
 		t.Fatal(err)
 	}
+	p.proxy.stop()
 	if err := syscall.Kill(p.process("sbx_killed"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	p.next(Lost)
+	if told := p.next(Lost); !strings.Contains(told.Reason, "another sandbox") {
+		t.Errorf("it is told %q", told.Reason)
+	}
 	_, err = os.ReadDir(dir)
 	is(t, err, syscall.ENOTCONN)
-	if err := p.Finish(t.Context(), "sbx_killed"); err != nil {
-		t.Error(err)
-	}
+	p.proxy.start()
+	p.next(Sent)
 	if got := p.object("f"); got != "survives" {
 		t.Errorf("stored %q", got)
+	}
+	if err := p.Finish(t.Context(), "sbx_killed"); err != nil {
+		t.Error(err)
 	}
 	if _, err := os.Lstat(filepath.Dir(dir)); !errors.IsNotExist(err) {
 		t.Errorf("its directory stays: %v", err)

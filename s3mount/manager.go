@@ -25,6 +25,8 @@ const (
 	startTime   = time.Minute      // for a process to mount
 	flushTime   = 2 * time.Minute  // for what is not stored when a sandbox ends
 	quietTime   = 5 * time.Second  // for a process to hear that a sandbox ends
+	rescuePause = 5 * time.Second  // before what a process left is tried again; doubled each time
+	longPause   = 10 * time.Minute
 	answerExtra = 10 * time.Second
 	ownEnd      = 2 * time.Second // for a process that has done all to end
 )
@@ -68,7 +70,7 @@ const (
 	FileFailed What = "file_failed" // a file could not be stored; it is tried again
 	Lost       What = "lost"        // the process that served the mount ended: programs get an error
 	Left       What = "left"        // the sandbox ended, and these files are not stored; they are kept
-	Sent       What = "sent"        // what an earlier Left named is stored by now
+	Sent       What = "sent"        // what was not stored at an earlier Lost or Left is stored by now
 )
 
 // Manager mounts places in S3. All methods may be called concurrently.
@@ -244,9 +246,39 @@ func (m *Manager) watch(about About) {
 		meant := m.ending[about.Sandbox]
 		m.mu.Unlock()
 		if m.ctx.Err() == nil && !meant {
-			m.tell(Told{About: about, What: Lost, Reason: "the process that served the mount ended; what was written and not stored is stored when the sandbox ends"})
+			m.tell(Told{About: about, What: Lost, Reason: lostReason})
+			m.rescue(about)
 		}
 	})
+}
+
+// lostReason says what the end of a process means. A sandbox has its mount by an open descriptor, which leads to no other one.
+const lostReason = "the process that served the mount ended, and a running sandbox cannot get another one; what was written is stored all the same; " +
+	"create another sandbox to have the files at hand again"
+
+// rescue stores what a process that ended has not, while the sandbox goes on without its mount, until that is done or the sandbox ends.
+func (m *Manager) rescue(about About) {
+	dir := m.dir(about.Sandbox)
+	for pause := rescuePause; unsent(dir) && len(processes(dir)) == 0; pause = min(2*pause, longPause) {
+		m.mu.Lock()
+		ends := m.ending[about.Sandbox]
+		m.mu.Unlock()
+		if ends { // which stores it
+			return
+		}
+		var f finished
+		err := m.spawn(m.ctx, dir, about, true, flushTime+answerExtra, &f)
+		if err == nil && len(f.Unsent) == 0 {
+			m.tell(Told{About: about, What: Sent})
+			return
+		}
+		logf.Warnf(m.ctx, "what the lost mount of the sandbox %s has written, %d files, is not stored yet: %v", about.Sandbox, len(f.Unsent), err)
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 func (m *Manager) tell(t Told) {

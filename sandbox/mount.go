@@ -64,6 +64,24 @@ func (f *Fleet) quietMount(ctx context.Context, e *entry) {
 	}
 }
 
+// mountLost writes into the record of a sandbox why its mount does not work any more.
+func (f *Fleet) mountLost(ctx context.Context, id, reason string) {
+	f.mu.Lock()
+	e := f.live[id]
+	f.mu.Unlock()
+	if e == nil || !f.mountsS3(e) {
+		return
+	}
+	if _, err := f.update(ctx, e, func(sb *Sandbox) error {
+		own := *sb.S3
+		own.MountError = reason
+		sb.S3 = &own
+		return nil
+	}); err != nil {
+		logf.Errorf(ctx, "the record of a sandbox whose mount is lost: %v", err)
+	}
+}
+
 // endMount ends the mount of a sandbox that does not run any more. The end of the Fleet leaves it to the next one.
 func (f *Fleet) endMount(ctx context.Context, e *entry) error {
 	if !f.mountsS3(e) {

@@ -59,6 +59,7 @@ func (f *Fleet) recover(ctx context.Context) error {
 	if err := g.Wait(); err != nil || f.opts.Mounts == nil {
 		return err
 	}
+	f.opts.Mounts.Watch(func(id, reason string) { f.mountLost(context.WithoutCancel(ctx), id, reason) })
 	return errors.Wrapf(f.opts.Mounts.Recover(ctx, f.lives), "take up the mounts of S3")
 }
 

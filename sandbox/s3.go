@@ -42,6 +42,8 @@ type S3Volume struct {
 	Volume string `json:"volume"`
 	// SyncError is one sentence: why the volume could not be sent when the sandbox ended. It is tried again.
 	SyncError string `json:"sync_error,omitempty"`
+	// MountError is one sentence: why the mount does not work any more, and what to do.
+	MountError string `json:"mount_error,omitempty"`
 
 	own bool // the volume is named after the place
 }
@@ -68,6 +70,8 @@ type Syncer interface {
 
 // Mounter mounts places in S3 as directories of this machine.
 type Mounter interface {
+	// Watch has lost called when a mount does not work any more, with the reason. It is called once, before all else.
+	Watch(lost func(sandbox, reason string))
 	// Mount mounts a place for a sandbox. At most limit bytes may be written and not stored yet. On failure nothing is left.
 	Mount(ctx context.Context, job S3Job, readOnly bool, limit int64) (dir string, err error)
 	// Quiet has everything fail that waits for S3 in a sandbox's mount, so that the sandbox can be destroyed.

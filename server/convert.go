@@ -31,7 +31,7 @@ func s3Out(s *sandbox.S3Volume) *api.SandboxS3 {
 	if s == nil {
 		return nil
 	}
-	return &api.SandboxS3{S3: api.S3(s.S3), Volume: s.Volume, SyncError: s.SyncError}
+	return &api.SandboxS3{S3: api.S3(s.S3), Volume: s.Volume, SyncError: s.SyncError, MountError: s.MountError}
 }
 
 func usageOut(u sandbox.Usage) api.Used {

@@ -203,6 +203,9 @@ func s3Text(s api.SandboxS3) string {
 		if s.ReadOnly {
 			text += ", read-only"
 		}
+		if s.MountError != "" {
+			text += "; LOST: " + s.MountError
+		}
 		if s.SyncError != "" {
 			text += "; " + s.SyncError
 		}

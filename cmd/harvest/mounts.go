@@ -14,26 +14,39 @@ import (
 
 // openMounts opens what mounts S3 for sandboxes. openStorage comes first.
 func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
-	m, err := s3mount.Open(ctx, s3mount.Options{
+	m := &mounter{lost: func(string, string) {}}
+	var err error
+	m.Manager, err = s3mount.Open(ctx, s3mount.Options{
 		Dir: filepath.Join(a.cfg.Data, "mounts"),
 		Locate: func(ctx context.Context, about s3mount.About) (s3sync.Location, error) {
 			return a.storage.Location(ctx, storage.Job{Sandbox: about.Sandbox, Account: about.Account,
 				Where: storage.Where{Bucket: about.Bucket, Prefix: about.Prefix, Secret: about.Secret}})
 		},
-		Tell: func(t s3mount.Told) { a.events.Post(ctx, mountDrafts(t)...) },
+		Tell: func(t s3mount.Told) {
+			if t.What == s3mount.Lost {
+				m.lost(t.Sandbox, t.Reason)
+			}
+			a.events.Post(ctx, mountDrafts(t)...)
+		},
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.then("the mounts of S3", func(context.Context) error { m.Close(); return nil })
-	return mounter{m}, nil
+	return m, nil
 }
 
 // mounter does for sandboxes what the Manager of mounts does.
-type mounter struct{ *s3mount.Manager }
+type mounter struct {
+	*s3mount.Manager
+	lost func(sandbox, reason string)
+}
 
-// Mount implements sandbox.Mounter.
-func (m mounter) Mount(ctx context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
+// Watch implements sandbox.Mounter, as does Mount.
+func (m *mounter) Watch(lost func(sandbox, reason string)) { m.lost = lost }
+
+// Mount mounts a place.
+func (m *mounter) Mount(ctx context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
 	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret, ReadOnly: readOnly, Limit: limit})
 }
 

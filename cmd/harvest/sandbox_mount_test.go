@@ -6,13 +6,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3mount"
 )
 
 // mountHost is a server whose sandboxes mount buckets of the S3 of the tests.
@@ -257,4 +261,70 @@ func TestSandboxMountRootless(t *testing.T) {
 	if out != "content 0 600" || s3.get("data/h") != "two" {
 		t.Errorf("it says %q, and the bucket has %q", out, s3.get("data/h"))
 	}
+}
+
+// When the process of a mount is killed, the sandbox goes on without it, and says so; what was written is stored, and another sandbox has it.
+// mission: D5, 1.5, A8
+func TestSandboxMountKilled(t *testing.T) {
+	t.Parallel()
+	h, s3 := mountHost(t)
+	place := "s3://" + s3.bucket + "/data:/data:mount"
+	h.must("sandbox", "create", "--name", "one", "--s3", place)
+	one := h.sandbox("one")
+	h.must("sandbox", "exec", "--detach", "one", "--", "sh", "-c", "exec 3>/data/open.txt; printf written >&3; touch /tmp/begun; sleep 1000")
+	h.must("sandbox", "exec", "one", "--", "sh", "-c", "while [ ! -e /tmp/begun ]; do sleep 0.1; done")
+	h.killMount(one.ID)
+	s3.wait("data/open.txt", "written")
+	if got := h.must("sandbox", "exec", "one", "--", "sh", "-c", "ls /data 2>/dev/null || echo refused; echo fine > /tmp/f; cat /tmp/f"); got != "refused\nfine" {
+		t.Errorf("without its mount: %q", got)
+	}
+	for deadline := time.Now().Add(time.Minute); h.sandbox("one").S3.MountError == ""; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the record does not say that the mount is lost")
+		}
+	}
+	if got := h.must("sandbox", "get", "one"); !strings.Contains(got, "LOST: ") || !strings.Contains(got, "create another sandbox") {
+		t.Errorf("it is shown as %s", got)
+	}
+	// What is mounted at the same place of this machine is not seen inside: that is why nobody mounts again.
+	files, other := filepath.Join(h.data, "mounts", one.ID, "files"), t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, "new"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unmount(files, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(other, files, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.must("sandbox", "exec", "one", "--", "sh", "-c", "ls /data 2>/dev/null || echo refused"); got != "refused" {
+		t.Errorf("a new mount is seen inside, so a lost one could be had again: %q", got)
+	}
+	if got := h.must("run", "--s3", place+":ro", "--", "cat", "/data/open.txt"); got != "written" {
+		t.Errorf("another sandbox sees %q", got)
+	}
+	h.must("sandbox", "rm", "one")
+	if got := h.sandbox(one.ID); got.S3.SyncError != "" || got.S3.MountError == "" {
+		t.Errorf("it is %+v", got.S3)
+	}
+	if left, _ := filepath.Glob(h.data + "/mounts/*"); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// killMount kills the process of a sandbox's mount.
+func (h *host) killMount(id string) {
+	h.t.Helper()
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range all {
+		text, _ := os.ReadFile(file)
+		if string(text) == s3mount.Name+"\x00"+filepath.Join(h.data, "mounts", id)+"\x00" {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				h.t.Fatal(err)
+			}
+			return
+		}
+	}
+	h.t.Fatal("the mount has no process")
 }
