@@ -221,7 +221,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'mcp.failed': (e) => put(note(`The MCP server ${e.id} is not there: ${e.reason ?? ''}`)),
     'session.recalled': (e) => put(note(`Of the conversation before, ${e.text ?? ''}`)),
     'repo.synced': (e) => put(note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
-      : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of' : e.synced.commits_behind} commits behind; now at ${e.synced.commit?.slice(0, 10)}`)),
+      : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of commits' : e.synced.commits_behind === 1 ? '1 commit' : `${e.synced.commits_behind} commits`} behind; now at ${e.synced.commit?.slice(0, 10)}`)),
     'git.committed': (e) => put(note(`Committed: ${e.git?.subject ?? e.git?.commit ?? ''}`)),
     'git.pushed': (e) => put(note(`Pushed ${e.git?.branch ?? ''}`)),
     'git.panic': (e) => put(problemBox({ detail: `git could not go on: ${e.git?.reason ?? ''}`, remedy: e.git?.need })),

@@ -61,7 +61,7 @@ func TestPageEnd(t *testing.T) {
 	if box.Limits.CPU != 0.5 || box.Network.Mode != "none" || !strings.Contains(fmt.Sprint(box.Volumes), "{notes /notes}") {
 		t.Errorf("the sandbox is %+v", box)
 	}
-	b.send("/run cat /data/in.txt; echo made >/data/out.txt; sleep 600")
+	b.send("/run cat /data/in.txt; echo made >/data/out.txt; echo noted >/notes/n.txt; sleep 600")
 	b.sees(".tool .output", "from the bucket")
 	b.sees(".status", "Running a tool")
 	b.click(".composer button", "Stop")
@@ -90,6 +90,7 @@ func TestPageEnd(t *testing.T) {
 	b.sees(".start", "Sandbox ready in")
 	b.view("Files")
 	b.sees(".tree .name", "kept.txt")
+	pageSyncs(b, s3)
 	b.clean()
 	b.leavesNoImages()
 }
