@@ -89,3 +89,10 @@ func (c Config) oidcProblems(add func(key, text string)) {
 		add("oidc.allow", "oidc.issuer needs oidc.allow, or nobody could sign in; write who may, such as @example.org=acme")
 	}
 }
+
+func filled(text, want string) string {
+	if text == "" {
+		return "write " + want
+	}
+	return printable(text)
+}

@@ -130,10 +130,16 @@ type Model struct {
 	Gateway bool   // through the server, which adds the credential; otherwise agents get it
 }
 
-// Modal says how programs written for Modal reach this server.
+// Modal says how programs written for Modal reach this server, and how the engine modal reaches Modal.
 type Modal struct {
 	Listen string // host:port; "none" for nowhere
 	URL    string // where they reach it; "" means where it listens
+
+	TokenID     string // of the engine's account; "" and the next: what Modal's SDK finds in its environment variables or ~/.modal.toml
+	TokenSecret Secret
+	Environment string // at Modal; "" means that of the profile
+	App         string // to which the engine's sandboxes belong
+	Image       string // a registry's, which the image "base" stands for
 }
 
 // Registries says how registries of images are reached.
@@ -172,7 +178,7 @@ type Log struct {
 
 // Engines and Platforms are the values that Config's fields of these names may have.
 var (
-	Engines   = []string{"gvisor", "fake"}
+	Engines   = []string{"gvisor", "modal", "fake"}
 	Platforms = []string{"systrap", "kvm", "ptrace"}
 )
 
@@ -207,7 +213,7 @@ func Default(env func(string) string) Config {
 		OIDC:           OIDC{Scopes: []string{"openid", "email", "profile"}, Groups: "groups"},
 		Agents:         Agents{Default: "claude", Image: "agent"},
 		Model:          Model{Gateway: true},
-		Modal:          Modal{Listen: NoListen},
+		Modal:          Modal{Listen: NoListen, App: "harvest", Image: "python:3.13-slim-bookworm"},
 	}
 }
 

@@ -162,7 +162,7 @@ log: {format: xml}
 		path + ":6: there is no option exec-timeout; did you mean exec_timeout?",
 		"HARVEST_OUTPUT_BYTES: output_bytes cannot be many; write a size, such as 512MiB or 2GiB",
 		"--data: data cannot be here; write an absolute path, such as /srv/harvest",
-		"HARVEST_ENGINE: engine cannot be docker; write gvisor or fake",
+		"HARVEST_ENGINE: engine cannot be docker; write gvisor or modal or fake",
 		path + ":4: limits.memory cannot be 1KiB; write a size of at least 32MiB, such as 2GiB",
 		path + ":1: timeout cannot be 0s; write a duration from 1s to 168h, which is a week",
 		path + ":9: log.format cannot be xml; write text or json",

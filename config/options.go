@@ -230,6 +230,28 @@ var options = []option{
 	{"modal.url", "URL at which programs written for Modal reach the server; empty means where it listens",
 		func(c *Config) value { return (*textValue)(&c.Modal.URL) },
 		func(c Config) string { return siteURL(c.Modal.URL) }},
+	{"modal.token_id", "the token's ID at Modal, for the engine modal; empty for what MODAL_TOKEN_ID or ~/.modal.toml say",
+		func(c *Config) value { return (*textValue)(&c.Modal.TokenID) },
+		func(c Config) string { return printable(c.Modal.TokenID) }},
+	{"modal.token_secret", "the secret that goes with it; empty for what MODAL_TOKEN_SECRET or ~/.modal.toml say",
+		func(c *Config) value { return (*secretValue)(&c.Modal.TokenSecret) },
+		func(c Config) string {
+			if c.Modal.TokenSecret.Reveal() == logf.Hidden {
+				return "write the secret itself; best as HARVEST_MODAL_TOKEN_SECRET"
+			}
+			return printable(c.Modal.TokenSecret.Reveal())
+		}},
+	{"modal.environment", "the environment at Modal that the engine modal uses; empty for the profile's",
+		func(c *Config) value { return (*textValue)(&c.Modal.Environment) },
+		func(c Config) string { return printable(c.Modal.Environment) }},
+	{"modal.app", "the app at Modal to which the sandboxes of the engine modal belong",
+		func(c *Config) value { return (*textValue)(&c.Modal.App) },
+		func(c Config) string { return filled(c.Modal.App, "the name of an app, such as harvest") }},
+	{"modal.image", "the registry's image that base stands for with the engine modal",
+		func(c *Config) value { return (*textValue)(&c.Modal.Image) },
+		func(c Config) string {
+			return filled(c.Modal.Image, "an image with sh and python3, such as python:3.13-slim-bookworm")
+		}},
 	{"oidc.issuer", "URL of the OpenID Connect provider whose people may sign in; empty for none",
 		func(c *Config) value { return (*textValue)(&c.OIDC.Issuer) },
 		func(c Config) string { return issuer(c.OIDC.Issuer) }},

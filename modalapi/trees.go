@@ -79,6 +79,7 @@ func scan(ctx context.Context, root *os.Root) (tree, error) {
 type change struct {
 	name   string
 	remove bool
+	share  bool // as a link to the same file, for who cannot write it
 	stamp
 }
 
@@ -142,6 +143,9 @@ func (c change) do(dst, src *os.Root) error {
 		}
 		return own(dst.Lchown(c.name, int(c.UID), int(c.GID)))
 	default:
+		if c.share && linkFile(dst, src, c.name) == nil {
+			return nil
+		}
 		if err := copyFile(dst, src, c.name); err != nil {
 			return err
 		}
@@ -188,6 +192,41 @@ func modeOf(mode uint32) fs.FileMode {
 	return m
 }
 
+// linkFile puts the file itself in place of what was there, in one step. Whoever replaces it in src later leaves the one in dst as it is.
+func linkFile(dst, src *os.Root, name string) error {
+	from, err := src.Open(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := dst.Open(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	temp := temporary(name)
+	if err := unix.Linkat(int(from.Fd()), path.Base(name), int(to.Fd()), temp, 0); err != nil {
+		return err
+	}
+	if err := unix.Renameat(int(to.Fd()), temp, int(to.Fd()), path.Base(name)); err != nil {
+		return errors.Join(err, unix.Unlinkat(int(to.Fd()), temp, 0))
+	}
+	return unlinked(int(to.Fd()), temp)
+}
+
+// unlinked removes the temporary name, which stays where both names were of one file already.
+func unlinked(dir int, name string) error {
+	if err := unix.Unlinkat(dir, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
+
+// temporary is what a file is called, beside its place, until it is whole.
+func temporary(name string) string {
+	return ".modal-" + path.Base(name)[:min(len(path.Base(name)), 200)]
+}
+
 // copyFile copies a file, sharing its blocks where the file system can, and replaces what was there in one step.
 func copyFile(dst, src *os.Root, name string) (err error) {
 	from, err := src.Open(name)
@@ -195,7 +234,7 @@ func copyFile(dst, src *os.Root, name string) (err error) {
 		return err
 	}
 	defer from.Close()
-	temp := path.Join(path.Dir(name), ".modal-"+path.Base(name)[:min(len(path.Base(name)), 200)])
+	temp := path.Join(path.Dir(name), temporary(name))
 	to, err := dst.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

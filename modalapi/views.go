@@ -201,7 +201,11 @@ func (s *Server) pullLocked(ctx context.Context, v *view, whole, private *os.Roo
 	if err != nil {
 		return err
 	}
-	if err := apply(ctx, private, whole, difference(ours, theirs)); err != nil {
+	changes := difference(ours, theirs)
+	for i := range changes {
+		changes[i].share = v.ReadOnly
+	}
+	if err := apply(ctx, private, whole, changes); err != nil {
 		return err
 	}
 	if v.base, err = scan(ctx, private); err != nil {

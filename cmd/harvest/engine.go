@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
+	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/logf"
@@ -21,6 +22,9 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 	if cfg.Engine == "fake" {
 		logf.Warnf(ctx, "the engine fake isolates nothing: it is for tests only")
 		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes})
+	}
+	if cfg.Engine == "modal" {
+		return openModalEngine(ctx, cfg)
 	}
 	images, builds, err := openImages(cfg)
 	if err != nil {
@@ -41,6 +45,22 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 		return nil, errors.Join(err, volumes.Close())
 	}
 	return &withVolumes{eng, volumes, images, builds}, nil
+}
+
+// openModalEngine opens the engine whose sandboxes run at Modal.
+func openModalEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
+	executable, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
+	if err != nil {
+		return nil, err
+	}
+	eng, err := modalengine.Open(ctx, modalengine.Options{
+		Dir: filepath.Join(cfg.Data, "modal-engine"), Executable: executable, TokenID: cfg.Modal.TokenID, TokenSecret: cfg.Modal.TokenSecret.Reveal(),
+		Environment: cfg.Modal.Environment, App: cfg.Modal.App, Image: cfg.Modal.Image, OutputBytes: cfg.OutputBytes,
+	})
+	if err != nil {
+		return nil, errors.Stage(err, "engine")
+	}
+	return eng, nil
 }
 
 // withVolumes is gVisor's engine together with what was opened for it.

@@ -12,11 +12,13 @@ import (
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/internal/s3server"
+	"github.com/RelevanceAI/harvest/engine/modal/inside"
 	"github.com/RelevanceAI/harvest/s3mount"
 )
 
 func main() {
 	// The binary starts itself again as helper processes of the engines. They must not do anything else before.
+	inside.Main(context.Background())
 	gvisor.Main()
 	fake.Main()
 	s3mount.Main(context.Background())

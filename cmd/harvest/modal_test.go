@@ -39,13 +39,18 @@ func newModalHarvest(t *testing.T) *modalHarvest {
 	registry := standIns(t)
 	h := &modalHarvest{t: t, program: testenv.Binary(t)}
 	dir := testenv.DataDir(t)
-	h.environ = append(testenv.CleanEnv(), "HARVEST_DATA="+dir, "HARVEST_POOL=2", "HARVEST_REFRESH=false",
-		"HARVEST_MODAL_LISTEN=127.0.0.1:0", "HARVEST_SERVER_LISTEN=none", "HARVEST_LIMITS_CPU=1", "HARVEST_LIMITS_MEMORY=256MiB", "HARVEST_LOG_LEVEL=debug",
+	h.environ = append(modalServerEnv(dir), "HARVEST_LIMITS_CPU=1", "HARVEST_LIMITS_MEMORY=256MiB",
 		"HARVEST_REGISTRIES_MIRRORS=docker.io="+registry+",459781239556.dkr.ecr.us-east-1.amazonaws.com="+registry+",us-east1-docker.pkg.dev="+registry, "HARVEST_REGISTRIES_INSECURE="+registry)
 	h.start()
 	t.Cleanup(h.stop)
 	h.modal = h.env()
 	return h
+}
+
+// modalServerEnv is the environment of a server that speaks Modal's protocol and nothing else over TCP.
+func modalServerEnv(dir string) []string {
+	return append(testenv.CleanEnv(), "HARVEST_DATA="+dir, "HARVEST_POOL=2", "HARVEST_REFRESH=false", "HARVEST_MODAL_LISTEN=127.0.0.1:0",
+		"HARVEST_SERVER_LISTEN=none", "HARVEST_LOG_LEVEL=debug")
 }
 
 // start starts the server and waits until it answers.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/proc"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/volume"
@@ -43,6 +44,16 @@ var (
 	_ engine.Engine = (*Engine)(nil)
 	_ engine.Warmer = (*Engine)(nil)
 )
+
+// Main lets commands outlive this process. Call it first in TestMain or main: each command then gets a keeper of its own,
+// which is this program started once more, and Main is where that one goes another way. Without it, keepers are goroutines.
+func Main() {
+	if os.Args[0] == engine.OwnEcho {
+		engine.Echo(os.Args[1:], os.Stdout)
+		os.Exit(0)
+	}
+	proc.Main()
+}
 
 // Open opens the engine whose sandboxes and volumes are in dir, which is created if missing.
 func Open(dir string, opts Options) (*Engine, error) {
@@ -127,7 +138,7 @@ func (e *Engine) Capabilities() engine.Capabilities {
 		},
 		Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: os.Geteuid() == 0,
 	}
-	if !detached.Load() {
+	if !proc.Detached() {
 		c.Missing = append(c.Missing, "Commands do not outlive the process of Harvest.")
 	}
 	return c
@@ -243,7 +254,7 @@ func (e *Engine) record(ctx context.Context, spec engine.Spec) (record, error) {
 	if r.Dir == "" {
 		r.Dir = img.Config.Dir
 	}
-	if _, err := resolve(r.User); err != nil {
+	if err := proc.CheckUser(r.User); err != nil {
 		return record{}, err
 	}
 	return r, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/enginetest"
 	"github.com/RelevanceAI/harvest/engine/fake"
+	"github.com/RelevanceAI/harvest/engine/proc"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 )
@@ -38,7 +39,7 @@ func TestConformance(t *testing.T) {
 
 // mission: A1, A3, A4, A11, C1
 func TestConformanceWithoutKeeperProcesses(t *testing.T) {
-	t.Cleanup(fake.Detach(false))
+	t.Cleanup(proc.Detach(false))
 	enginetest.Run(t, enginetest.Harness{Open: open, DataDir: dataDir, LeakCheck: noLeaks, CopySize: 16 << 20})
 }
 
@@ -83,7 +84,7 @@ func noLeaks(t *testing.T, dir string) {
 			t.Errorf("%s has %v, %v", sub, entries, err)
 		}
 	}
-	if pids, err := fake.Keepers(dir); err != nil || len(pids) != 0 {
+	if pids, err := proc.Keepers(dir); err != nil || len(pids) != 0 {
 		t.Errorf("there are keepers %v, %v", pids, err)
 	}
 }
@@ -336,7 +337,7 @@ func TestKilledServer(t *testing.T) {
 
 // A keeper that is killed takes the knowledge of its command's end with it, but not the output.
 func TestKilledKeeper(t *testing.T) {
-	t.Cleanup(fake.Detach(true))
+	t.Cleanup(proc.Detach(true))
 	dir := dataDir(t)
 	e := openFake(t, dir)
 	sb, err := e.Create(t.Context(), engine.Spec{ID: "a", Image: "base"})
@@ -351,7 +352,7 @@ func TestKilledKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-started
-	pids, err := fake.Keepers(dir)
+	pids, err := proc.Keepers(dir)
 	if err != nil || len(pids) != 1 {
 		t.Fatalf("keepers %v, %v", pids, err)
 	}

@@ -59,7 +59,7 @@ func (e *Engine) EndOOM(id string) error {
 	if err := sb.save(); err != nil {
 		return err
 	}
-	return sb.killAll(context.Background())
+	return sb.table().KillAll(context.Background())
 }
 
 func (e *Engine) byID(id string) (*sandbox, error) {

@@ -10,9 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/proc"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
@@ -62,7 +61,7 @@ func (sb *sandbox) save() error {
 	if err != nil {
 		return errors.Wrapf(err, "encode a sandbox's record")
 	}
-	return writeFile(filepath.Join(sb.dir, "record.json"), data)
+	return proc.WriteFile(filepath.Join(sb.dir, "record.json"), data)
 }
 
 // use keeps a volume until the sandbox is removed.
@@ -233,7 +232,7 @@ func (sb *sandbox) Destroy(ctx context.Context) error {
 // destroy ends the sandbox that way, if it has not ended yet, and removes it.
 func (sb *sandbox) destroy(ctx context.Context, end engine.End) error {
 	sb.finish(end)
-	if err := sb.killAll(ctx); err != nil {
+	if err := sb.table().KillAll(ctx); err != nil {
 		return err
 	}
 	return sb.remove()
@@ -251,22 +250,11 @@ func (sb *sandbox) finish(end engine.End) {
 	defer sb.starting.Unlock()
 }
 
-// killAll ends all commands and their keepers.
-func (sb *sandbox) killAll(ctx context.Context) error {
-	if err := killMarked(ctx, markSandbox+sb.ref); err != nil {
-		return err
-	}
-	for deadline := time.Now().Add(2 * time.Second); ; {
-		pids, err := keepers(filepath.Join(sb.dir, "processes"))
-		if err != nil || len(pids) == 0 {
-			return err
-		}
-		if time.Now().After(deadline) || ctx.Err() != nil { // nobody takes their output
-			for _, pid := range pids {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-		}
-		time.Sleep(2 * time.Millisecond)
+// table is the sandbox's commands.
+func (sb *sandbox) table() *proc.Table {
+	return &proc.Table{
+		Dir: filepath.Join(sb.dir, "processes"), Name: sb.ref, Keep: sb.e.opts.KeepOutput,
+		OutOfMemory: func() bool { end := sb.endOf(); return end != nil && end.OutOfMemory },
 	}
 }
 

@@ -163,7 +163,7 @@ func (w *warm) Prepare(ctx context.Context, image string, warmUp []string) error
 		return errors.Stage(err, "image")
 	}
 	args := &wire.PrepareArgs{Root: w.e.opts.Images.Root(img), Layer: w.e.opts.Images.Layer(img), WarmUp: warmUp, Env: imageEnv(img)}
-	_, err = (&Sandbox{e: w.e, h: w.Handle()}).call(ctx, wire.Request{Op: wire.Prepare, Prepare: args})
+	_, err = w.e.sandbox(w.Handle()).Call(ctx, wire.Request{Op: wire.Prepare, Prepare: args})
 	return err
 }
 
@@ -205,7 +205,7 @@ func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, err
 		return nil, errors.Join(errors.Stage(err, "start"), w.discard(ctx))
 	}
 	w.claimed = true
-	return &Sandbox{e: w.e, h: engine.Handle{ID: spec.ID, Ref: w.ref}}, nil
+	return w.e.sandbox(engine.Handle{ID: spec.ID, Ref: w.ref}), nil
 }
 
 // discard destroys the sandbox even if ctx has ended.

@@ -279,7 +279,7 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 	if held == nil || held.id != h.ID {
 		return nil, errors.Newf(errors.NotFound, "sandbox %q is gone", h.ID)
 	}
-	return &Sandbox{e: e, h: h}, nil
+	return e.sandbox(h), nil
 }
 
 // Create implements engine.Engine.
@@ -292,7 +292,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	if err := e.boot(ctx, ref, spec.Limits, claim, spec.Stage); err != nil {
 		return nil, err
 	}
-	return &Sandbox{e: e, h: engine.Handle{ID: spec.ID, Ref: ref}}, nil
+	return e.sandbox(engine.Handle{ID: spec.ID, Ref: ref}), nil
 }
 
 // prepare takes ref for the spec and resolves its image and volumes. On failure ref is free again.

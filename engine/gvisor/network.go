@@ -12,13 +12,13 @@ import (
 
 // SetNetwork implements engine.Networker.
 func (s *Sandbox) SetNetwork(ctx context.Context, network engine.Network) error {
-	_, err := s.call(ctx, wire.Request{Op: wire.SetNetwork, Network: &network})
+	_, err := s.Call(ctx, wire.Request{Op: wire.SetNetwork, Network: &network})
 	return err
 }
 
 // Denials implements engine.Networker.
 func (s *Sandbox) Denials(ctx context.Context, seq uint64) ([]engine.Denial, error) {
-	reply, err := s.call(ctx, wire.Request{Op: wire.Denials, Denials: &wire.DenialsArgs{Seq: seq}})
+	reply, err := s.Call(ctx, wire.Request{Op: wire.Denials, Denials: &wire.DenialsArgs{Seq: seq}})
 	return reply.Denials, err
 }
 

@@ -1,14 +1,10 @@
 package gvisor
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -17,14 +13,20 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
-	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
 // Sandbox is a gVisor sandbox. It is an engine.Sandbox, engine.ProcessOpener, engine.Networker and engine.Dialer.
 type Sandbox struct {
+	wire.Client
 	e *Engine
 	h engine.Handle
+}
+
+func (e *Engine) sandbox(h engine.Handle) *Sandbox {
+	s := &Sandbox{e: e, h: h}
+	s.Client = wire.Client{ID: h.ID, Connect: s.connect}
+	return s
 }
 
 // Handle implements engine.Sandbox.
@@ -53,33 +55,9 @@ func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
 	}
 }
 
-// call sends req and returns the reply. ctx ends the waiting.
-func (s *Sandbox) call(ctx context.Context, req wire.Request) (wire.Reply, error) {
-	conn, err := s.connect(ctx)
-	if err != nil {
-		return wire.Reply{}, err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := conn.SendJSON(wire.KindRequest, req); err != nil {
-		return wire.Reply{}, err
-	}
-	reply, err := conn.ReceiveReply(nil)
-	if err != nil && ctx.Err() != nil {
-		return wire.Reply{}, errors.Wrapf(ctx.Err(), "ask sandbox %s", s.h.ID)
-	}
-	return reply, err
-}
-
-// Processes implements engine.ProcessOpener.
-func (s *Sandbox) Processes(ctx context.Context) ([]engine.ProcessInfo, error) {
-	reply, err := s.call(ctx, wire.Request{Op: wire.Processes})
-	return reply.Processes, err
-}
-
 // Usage implements engine.Meter.
 func (s *Sandbox) Usage(ctx context.Context) (engine.Usage, error) {
-	reply, err := s.call(ctx, wire.Request{Op: wire.Usage})
+	reply, err := s.Call(ctx, wire.Request{Op: wire.Usage})
 	if err == nil && reply.Usage == nil {
 		err = errors.Errorf("the keeper of sandbox %s tells no usage", s.h.ID)
 	}
@@ -91,7 +69,7 @@ func (s *Sandbox) Usage(ctx context.Context) (engine.Usage, error) {
 
 // Wait implements engine.Sandbox.
 func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
-	reply, err := s.call(ctx, wire.Request{Op: wire.Wait})
+	reply, err := s.Call(ctx, wire.Request{Op: wire.Wait})
 	if err == nil {
 		return *reply.End, nil
 	}
@@ -114,106 +92,6 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 // Destroy implements engine.Sandbox.
 func (s *Sandbox) Destroy(ctx context.Context) error { return s.e.destroy(ctx, s.h.Ref) }
 
-// CopyIn implements engine.Sandbox.
-func (s *Sandbox) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
-	if err := checkPath(dir); err != nil {
-		return err
-	}
-	p, stderr, err := s.tool(ctx, io.Discard, tar, keeper.Unpack, dir)
-	if err != nil {
-		return err
-	}
-	return s.toolEnd(ctx, p, stderr)
-}
-
-// CopyOut implements engine.Sandbox.
-func (s *Sandbox) CopyOut(ctx context.Context, path string) (io.ReadCloser, error) {
-	if err := checkPath(path); err != nil {
-		return nil, err
-	}
-	r, w := io.Pipe()
-	p, stderr, err := s.tool(ctx, w, nil, keeper.Pack, path)
-	if err != nil {
-		return nil, err
-	}
-	go func() { _ = w.CloseWithError(s.toolEnd(ctx, p, stderr)) }()
-	// Whether the path exists shows with the first byte.
-	buffered := bufio.NewReader(r)
-	if _, err := buffered.Peek(1); err != nil && err != io.EOF {
-		_ = r.Close()
-		return nil, err
-	}
-	return &stream{Reader: buffered, close: func() error {
-		_ = r.Close()
-		p.hangUp()
-		return nil
-	}}, nil
-}
-
-// Files implements engine.Filer.
-func (s *Sandbox) Files(ctx context.Context, req tarfs.Request, w io.Writer) error {
-	text, err := json.Marshal(req)
-	if err != nil {
-		return errors.Wrapf(err, "write a request for files")
-	}
-	p, stderr, err := s.tool(ctx, w, nil, keeper.Files, string(text))
-	if err != nil {
-		return err
-	}
-	return s.toolEnd(ctx, p, stderr)
-}
-
-type stream struct {
-	io.Reader
-	close func() error
-}
-
-func (s *stream) Close() error { return s.close() }
-
-func checkPath(path string) error {
-	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q is not an absolute path in the sandbox", path), "begin it with /")
-	}
-	return nil
-}
-
-// tool starts Harvest's own program inside.
-func (s *Sandbox) tool(ctx context.Context, stdout io.Writer, stdin io.Reader, args ...string) (*process, *bytes.Buffer, error) {
-	var stderr bytes.Buffer
-	start := &wire.StartArgs{Args: [][]byte{[]byte(keeper.ToolName)}, Tool: true, Stdin: stdin != nil}
-	for _, arg := range args {
-		start.Args = append(start.Args, []byte(arg))
-	}
-	p, err := s.start(ctx, start, engine.Stdio{Stdin: stdin, Stdout: stdout, Stderr: &stderr})
-	return p, &stderr, err
-}
-
-// toolEnd waits for a tool and returns its error. A ctx that ends kills it.
-func (s *Sandbox) toolEnd(ctx context.Context, p *process, stderr *bytes.Buffer) error {
-	exit, err := p.Wait(ctx)
-	if err != nil {
-		p.hangUp()
-		return err
-	}
-	if exit.Code == 0 {
-		return nil
-	}
-	for line := range strings.Lines(stderr.String()) {
-		var f wire.Failure
-		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &f) == nil && f.Kind != "" {
-			return f.Err()
-		}
-	}
-	if exit.OutOfMemory {
-		return errors.Newf(errors.Exhausted, "the sandbox ran out of memory")
-	}
-	err = errors.Errorf("a tool in sandbox %s ended with code %d: %s", s.h.ID, exit.Code, stderr)
-	if exit.Signal == "KILL" { // nobody else kills it
-		return errors.Explainf(err, errors.Unavailable, "the sandbox was ended while files were copied")
-	}
-	return err
-}
-
 // alive reports whether ref has a keeper that answers.
 func (e *Engine) alive(ctx context.Context, ref string) bool {
 	conn, err := dial(ctx, e.dir(ref))
@@ -234,8 +112,8 @@ func (e *Engine) readState(ref string) (wire.State, error) {
 
 // destroy ends a sandbox, by its keeper if that answers, and removes all of it. What the keeper cannot do, remove does.
 func (e *Engine) destroy(ctx context.Context, ref string) error {
-	s := &Sandbox{e: e, h: engine.Handle{Ref: ref}}
-	_, err := s.call(ctx, wire.Request{Op: wire.Destroy})
+	s := e.sandbox(engine.Handle{Ref: ref})
+	_, err := s.Call(ctx, wire.Request{Op: wire.Destroy})
 	if err != nil && !errors.Is(err, errors.Conflict) {
 		logf.Warnf(ctx, "the keeper of sandbox %s does not end it: %v", ref, err)
 	}

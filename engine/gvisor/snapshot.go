@@ -11,7 +11,7 @@ import (
 // Snapshot implements engine.Snapshotter. The sandbox is paused until the last byte is written.
 func (s *Sandbox) Snapshot(ctx context.Context, path string, w io.Writer) error {
 	if path != "" {
-		if err := checkPath(path); err != nil {
+		if err := wire.CheckPath(path); err != nil {
 			return err
 		}
 	}

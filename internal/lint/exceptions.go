@@ -6,8 +6,11 @@ var exceptions = map[string]string{
 	"internal/testenv/binary.go exec.Command": "a build that one test gives up goes on for the next",
 
 	"engine/fake/fault.go context.Background":  "faults happen by themselves; nobody waits for them",
-	"engine/fake/keeper.go context.Background": "who asked for the command is gone; what it started must go too",
-	"engine/fake/keeper.go os.Exit":            "the entry of a helper process",
+	"engine/fake/engine.go os.Exit":            "the entry of a helper process",
+	"engine/proc/keeper.go context.Background": "who asked for the command is gone; what it started must go too",
+	"engine/proc/keeper.go os.Exit":            "the entry of a helper process",
+	"engine/proc/table.go time.Sleep":          "nothing tells when processes that are no children have ended",
+	"engine/modal/inside/inside.go os.Exit":    "the entry of a helper process",
 	"engine/fake/sandbox.go time.Sleep":        "nothing tells when processes that are no children have ended",
 
 	"internal/s3server/child.go os.Exit": "the entry of a helper process",

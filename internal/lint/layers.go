@@ -47,9 +47,10 @@ var rows = []row{
 
 	{"engine", []string{"image", "volume", "internal/tarfs"}, "the contract of engines knows images and volumes only; policy belongs in sandbox"},
 	{"engine/enginetest", []string{"engine", "image", "volume", "internal/..."}, "the suite uses the contract only, so that every engine can run it"},
-	{"engine/fake/...", []string{"engine", "engine/fake/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
+	{"engine/proc", []string{"engine", "internal/..."}, "it starts processes, and knows no engine"},
+	{"engine/fake/...", []string{"engine", "engine/fake/...", "engine/proc", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
 	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
-	{"engine/modal/...", []string{"engine", "engine/modal/...", "image/...", "volume/...", "config", "internal/..."}, "engines hold no policy and do not know one another"},
+	{"engine/modal/...", []string{"engine", "engine/modal/...", "engine/gvisor/wire", "engine/proc", "image/...", "volume/...", "config", "internal/..."}, "engines hold no policy and do not know one another, save how they speak to a keeper"},
 	{"agent", []string{"engine", "mcp"}, "agents are pure: they make a command and decode lines"},
 	{"agent/opencode/bridge", []string{"agent", "agent/opencode", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
 	{"agent/scripted/program", []string{"agent", "agent/scripted", "internal/..."}, "it runs in a sandbox and knows its own agent only"},

@@ -11,9 +11,11 @@ import (
 
 	"github.com/RelevanceAI/harvest/cmd/harvest/own"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/engine/modal/inside"
 )
 
 func main() {
+	inside.Main(context.Background())
 	gvisor.Main()
 	program := own.Programs[os.Args[0]]
 	if program == nil {

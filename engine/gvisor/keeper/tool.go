@@ -20,14 +20,14 @@ import (
 
 // ToolName is the first argument of this program when it runs inside a sandbox. Nothing of an image is needed for it: gVisor
 // executes it from a file of the host.
-const ToolName = "harvest-tool"
+const ToolName = wire.ToolName
 
 // Tools that run inside.
 const (
-	Unpack = "unpack" // DIR: a tar stream on standard input
-	Pack   = "pack"   // PATH: to a tar stream on standard output
-	Files  = "files"  // REQUEST: a tarfs.Request as JSON, answered on standard output
-	launch = "launch" // COMMAND: becomes another program whose arguments or environment are not UTF-8
+	Unpack = wire.ToolUnpack // DIR: a tar stream on standard input
+	Pack   = wire.ToolPack   // PATH: to a tar stream on standard output
+	Files  = wire.ToolFiles  // REQUEST: a tarfs.Request as JSON, answered on standard output
+	launch = "launch"        // COMMAND: becomes another program whose arguments or environment are not UTF-8
 	// relayTool connects to ports inside; its standard input is a socket over which the connections come.
 	relayTool = "relay"
 )
@@ -98,9 +98,9 @@ func Tool(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) == 2 {
 		switch args[0] {
 		case Unpack:
-			err = unpack(args[1], stdin)
+			err = tarfs.UnpackAt(args[1], stdin, tarfs.Options{Owners: true, SetID: true})
 		case Pack:
-			err = pack(args[1], stdout)
+			err = tarfs.PackAt(args[1], stdout)
 		case Files:
 			err = files(args[1], stdout)
 		case launch:
@@ -116,19 +116,6 @@ func Tool(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// unpack fills dir, whose own path may go through symbolic links of the image.
-func unpack(dir string, r io.Reader) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return tarfs.Explain(err, dir)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return tarfs.Explain(err, dir)
-	}
-	defer root.Close()
-	return tarfs.Unpack(root, ".", r, tarfs.Options{Owners: true, SetID: true})
-}
-
 // files does what request says. The end of this process is the end of a watch.
 func files(request string, w io.Writer) error {
 	var req tarfs.Request
@@ -136,13 +123,4 @@ func files(request string, w io.Writer) error {
 		return errors.Wrapf(err, "read the request")
 	}
 	return tarfs.Do(context.Background(), tarfs.Host{}, req, w)
-}
-
-func pack(path string, w io.Writer) error {
-	root, err := os.OpenRoot(filepath.Dir(path))
-	if err != nil {
-		return tarfs.Explain(err, path)
-	}
-	defer root.Close()
-	return tarfs.Pack(root, filepath.Base(path), w)
 }

@@ -127,6 +127,8 @@ type ClaimArgs struct {
 	Mounts   []Mount
 	Network  engine.Network
 	Keep     bool // when memory runs out, the writable layer is read first
+
+	OutputBytes int64 `json:",omitempty"` // of each command that are kept, where booting has not said it
 }
 
 // Mount is a directory of the host at a path of the sandbox.
@@ -172,6 +174,13 @@ type Reply struct {
 	State     *State               `json:",omitempty"`
 	Denials   []engine.Denial      `json:",omitempty"`
 	Usage     *engine.Usage        `json:",omitempty"`
+	Found     *Found               `json:",omitempty"`
+}
+
+// Found is what a sandbox's image turns out to say about commands, where nobody else tells.
+type Found struct {
+	Env map[string]string
+	Dir string
 }
 
 // State is what the keeper is, also on disk (state.json) for the time after it.

@@ -1,4 +1,4 @@
-package fake
+package proc
 
 import (
 	"encoding/binary"

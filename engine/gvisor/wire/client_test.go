@@ -1,4 +1,4 @@
-package gvisor
+package wire
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/engine"
-	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 )
 
 // said is a connection to a keeper that only says what it was given.
@@ -23,8 +22,8 @@ func (s said) Close() error               { return nil }
 func frames(pairs ...string) []byte {
 	var all []byte
 	for i := 0; i < len(pairs); i += 2 {
-		var h [wire.HeaderSize]byte
-		wire.PutHeader(h[:], wire.Kind(pairs[i][0]), len(pairs[i+1]))
+		var h [HeaderSize]byte
+		PutHeader(h[:], Kind(pairs[i][0]), len(pairs[i+1]))
 		all = append(append(all, h[:]...), pairs[i+1]...)
 	}
 	return all
@@ -37,7 +36,7 @@ func FuzzDeliver(f *testing.F) {
 	f.Add(frames("t", "17 and more", "?", "", "x", "{"))
 	f.Add([]byte("o\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p := &process{s: &Sandbox{h: engine.Handle{ID: "box"}}, conn: wire.NewConn(said{Reader: bytes.NewReader(data)}), done: make(chan struct{})}
+		p := &process{c: &Client{ID: "box"}, conn: NewConn(said{Reader: bytes.NewReader(data)}), done: make(chan struct{})}
 		var out, problems strings.Builder
 		p.deliver(engine.Stdio{Stdout: &out, Stderr: &problems, Truncated: func(int64) {}})
 		if _, err := p.Wait(t.Context()); err == nil && !bytes.Contains(data, []byte("x")) {

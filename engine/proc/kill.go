@@ -1,4 +1,4 @@
-package fake
+package proc
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ const (
 
 // proc is a process of the host.
 type proc struct {
-	pid, parent, session int
+	pid, parent, group, session int
 }
 
 // killMarked ends every process with the mark in its environment, and what descends from those or shares their sessions,
@@ -114,14 +114,15 @@ func list() ([]proc, error) {
 			continue
 		}
 		parent, _ := strconv.Atoi(fields[1])
+		group, _ := strconv.Atoi(fields[2])
 		session, _ := strconv.Atoi(fields[3])
-		procs = append(procs, proc{pid: pid, parent: parent, session: session})
+		procs = append(procs, proc{pid: pid, parent: parent, group: group, session: session})
 	}
 	return procs, nil
 }
 
-// keepers returns the keepers that are processes and keep files below dir.
-func keepers(dir string) ([]int, error) {
+// Keepers returns the keepers that are processes and keep files below dir.
+func Keepers(dir string) ([]int, error) {
 	procs, err := list()
 	var pids []int
 	for _, p := range procs {

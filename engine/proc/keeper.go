@@ -1,4 +1,4 @@
-package fake
+package proc
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-const keeperName = "harvest-fake-keeper"
+const keeperName = "harvest-command-keeper"
 
 var detached atomic.Bool
 
@@ -31,12 +32,17 @@ func Main() {
 		}
 		os.Exit(0)
 	}
-	if os.Args[0] == engine.OwnEcho {
-		engine.Echo(os.Args[1:], os.Stdout)
-		os.Exit(0)
-	}
 	detached.Store(true)
 }
+
+// Detach says whether keepers are processes, and returns what undoes it.
+func Detach(on bool) (undo func()) {
+	before := detached.Swap(on)
+	return func() { detached.Store(before) }
+}
+
+// Detached reports whether commands outlive this process.
+func Detached() bool { return detached.Load() }
 
 // order is what a keeper needs to know of a command. Everything is of the host.
 type order struct {
@@ -321,11 +327,11 @@ func (k *keeper) saveInfo() error {
 	if err != nil {
 		return errors.Wrapf(err, "encode a process")
 	}
-	return writeFile(filepath.Join(k.Keep, "info.json"), data)
+	return WriteFile(filepath.Join(k.Keep, "info.json"), data)
 }
 
-// writeFile replaces a file at once.
-func writeFile(name string, data []byte) error {
+// WriteFile replaces a file at once.
+func WriteFile(name string, data []byte) error {
 	if err := os.WriteFile(name+".new", data, 0o600); err != nil {
 		return errors.Wrapf(err, "write %s", name)
 	}
@@ -371,12 +377,7 @@ func (k *keeper) serve(conn net.Conn) {
 
 func (k *keeper) signal(sig syscall.Signal) error {
 	if k.Size != nil {
-		var group int
-		err := control(k.input, func(fd int) (err error) {
-			group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP)
-			return err
-		})
-		if err == nil && group > 0 && group != k.cmd.Process.Pid {
+		for _, group := range k.jobs() {
 			_ = unix.Kill(-group, sig)
 		}
 	}
@@ -384,6 +385,30 @@ func (k *keeper) signal(sig syscall.Signal) error {
 		return err
 	}
 	return nil
+}
+
+// jobs are the process groups beside the command's own that a signal to the terminal reaches: the one in the foreground. gVisor does not say
+// which one that is: there, all groups of the command's session are.
+func (k *keeper) jobs() []int {
+	var group int
+	err := control(k.input, func(fd int) (err error) {
+		group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		return err
+	})
+	if err == nil && group > 0 && group != k.cmd.Process.Pid {
+		return []int{group}
+	}
+	if err == nil {
+		return nil
+	}
+	procs, _ := list() // none is as good as no answer
+	found := []int{}
+	for _, p := range procs {
+		if p.session == k.cmd.Process.Pid && p.group != k.cmd.Process.Pid && !slices.Contains(found, p.group) {
+			found = append(found, p.group)
+		}
+	}
+	return found
 }
 
 // serveOutput sends output as it comes, then the exit, and takes input meanwhile. It is false if not even answer could be sent.

@@ -1,0 +1,171 @@
+package modal
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// How long Modal may take: the SDK itself waits without an end.
+const (
+	callPatience   = 30 * time.Second
+	createPatience = 5 * time.Minute
+)
+
+// Back-off between attempts at what Modal cannot do just now.
+const (
+	firstPause = 250 * time.Millisecond
+	lastPause  = 8 * time.Second
+	retryFor   = 45 * time.Second
+)
+
+// ask makes a call that may be repeated, with a deadline.
+func ask[T any](ctx context.Context, what string, call func(ctx context.Context) (T, error)) (T, error) {
+	return attempt(ctx, ctx, callPatience, what, call)
+}
+
+// attempt makes a call until it succeeds, fails for good or who wants it gives up. What Modal refuses because it is busy, at a limit or out of
+// reach is tried again, after longer and longer pauses.
+func attempt[T any](ctx, wanted context.Context, patience time.Duration, what string, call func(ctx context.Context) (T, error)) (T, error) {
+	begin, pause := time.Now(), firstPause
+	for {
+		limited, cancel := context.WithTimeout(ctx, patience)
+		value, err := call(limited)
+		late := limited.Err() != nil
+		cancel()
+		switch {
+		case err == nil:
+			return value, nil
+		case ctx.Err() != nil:
+			return value, errors.Wrapf(ctx.Err(), "%s", what)
+		case late:
+			err = errors.Explainf(err, errors.Unavailable, "Modal did not answer within %v", patience)
+			return value, errors.Remedy(errors.Wrapf(err, "%s", what), "try again; https://status.modal.com says whether Modal has trouble")
+		}
+		err = explain(err, what)
+		if kind := errors.KindOf(err); kind != errors.Unavailable && kind != errors.Exhausted || time.Since(begin)+pause > retryFor {
+			return value, err
+		}
+		select {
+		case <-wanted.Done():
+			return value, errors.Wrapf(wanted.Err(), "%s", what)
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// setCredentials is what to do without credentials, or with wrong ones.
+const setCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
+	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
+
+// explain turns an error of the SDK's into one of ours, of which clients learn what is their concern.
+func explain(err error, what string) error {
+	if err == nil {
+		return nil
+	}
+	err = errors.Wrapf(err, "%s", what)
+	kind := kindOf(err)
+	switch kind {
+	case errors.Unauthenticated:
+		if missing(err) {
+			return errors.Remedy(errors.Explainf(err, kind, "there are no credentials for Modal"), "%s", setCredentials)
+		}
+		return errors.Remedy(errors.Explainf(err, kind, "Modal does not accept the credentials"), "%s", setCredentials)
+	case errors.Denied:
+		return errors.Remedy(errors.Explainf(err, kind, "the account at Modal may not do this"), "look at the workspace's members and limits at https://modal.com/settings")
+	case errors.Unavailable:
+		return errors.Remedy(errors.Explainf(err, kind, "Modal cannot be reached"), "check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
+	case errors.Exhausted:
+		return errors.Remedy(errors.Explainf(err, kind, "Modal has reached a limit of the account"), "end sandboxes that nobody needs, or try again later")
+	case errors.NotFound:
+		return errors.Explainf(err, kind, "Modal does not have it any more")
+	case errors.Conflict:
+		return errors.Explainf(err, kind, "Modal has one of that name already")
+	case errors.Invalid:
+		return errors.Explainf(err, kind, "Modal refuses this: %.300s", plain(err))
+	}
+	return err
+}
+
+// missing reports whether the SDK found no credentials, for which it has no type.
+func missing(err error) bool { return strings.Contains(err.Error(), "missing credentials") }
+
+// kindOf sorts the errors of the SDK, which are types of its own or the status of a call.
+func kindOf(err error) errors.Kind {
+	var (
+		notFound  sdk.NotFoundError
+		exists    sdk.AlreadyExistsError
+		conflict  sdk.ConflictError
+		invalid   sdk.InvalidError
+		exhausted sdk.ResourceExhaustedError
+		closed    sdk.ClientClosedError
+	)
+	switch {
+	case errors.As(err, &notFound):
+		return errors.NotFound
+	case errors.As(err, &exists), errors.As(err, &conflict):
+		return errors.Conflict
+	case errors.As(err, &invalid):
+		return errors.Invalid
+	case errors.As(err, &exhausted):
+		return errors.Exhausted
+	case errors.As(err, &closed):
+		return errors.Unavailable
+	}
+	var coded interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &coded) {
+		if missing(err) {
+			return errors.Unauthenticated
+		}
+		return errors.KindOf(err)
+	}
+	switch coded.GRPCStatus().Code() {
+	case codes.NotFound:
+		return errors.NotFound
+	case codes.AlreadyExists, codes.FailedPrecondition, codes.Aborted:
+		return errors.Conflict
+	case codes.InvalidArgument, codes.OutOfRange:
+		return errors.Invalid
+	case codes.ResourceExhausted:
+		return errors.Exhausted
+	case codes.Unauthenticated:
+		return errors.Unauthenticated
+	case codes.PermissionDenied:
+		return errors.Denied
+	case codes.Unavailable:
+		return errors.Unavailable
+	case codes.Unimplemented:
+		return errors.Unsupported
+	}
+	return errors.Internal
+}
+
+// plain is what the server itself says.
+func plain(err error) string {
+	var coded interface{ GRPCStatus() *status.Status }
+	var invalid sdk.InvalidError
+	switch {
+	case errors.As(err, &invalid):
+		return invalid.Exception
+	case errors.As(err, &coded):
+		return coded.GRPCStatus().Message()
+	}
+	return err.Error()
+}
+
+// pauseFor waits.
+func pauseFor(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return errors.Wrapf(ctx.Err(), "wait for Modal")
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,350 @@
+// Package modal is an engine whose sandboxes run at Modal (https://modal.com), through Modal's official Go SDK. What the SDK lacks, such as
+// signals, terminals that change their size and commands that are found again, is done by a program of ours in each sandbox: package inside.
+package modal
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// Lifetime is the longest that Modal lets a sandbox live.
+const Lifetime = 24 * time.Hour
+
+// Options of Open.
+type Options struct {
+	Dir         string // where the engine notes what it has made; created if missing
+	Executable  string // a static program that calls inside.Main first of all; "" means this one
+	TokenID     string // "" and the next: what Modal's SDK finds in its environment variables or its file
+	TokenSecret string
+	Environment string // of Modal; "" means that of the profile
+	App         string // at Modal, to which everything belongs; "" means "harvest"
+	Image       string // a registry's, which the image "base" stands for; "" means DefaultImage
+	OutputBytes int64  // that are kept of each command; 0 means 16 MiB
+}
+
+// DefaultImage is what "base" stands for if nobody says otherwise.
+const DefaultImage = "python:3.13-slim-bookworm"
+
+// Tags of our sandboxes at Modal.
+const (
+	tagServer = "harvest-server" // which installation of Harvest has made it
+	tagID     = "harvest-id"     // engine.Handle.ID
+)
+
+var refPattern = pattern.New(`^sb-[A-Za-z0-9]{1,64}$`)
+
+// Engine runs sandboxes at Modal.
+type Engine struct {
+	opts   Options
+	server string // this installation
+	client *sdk.Client
+	app    *sdk.App
+	images *images
+	helper *helper
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	ids   map[string]string      // guarded by mu; Handle.ID by Ref, as far as known
+	links map[string]*link       // guarded by mu; by Ref
+	ended map[string]*engine.End // guarded by mu; sandboxes that this process has destroyed, by Ref
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// Open connects to Modal. Unauthenticated without credentials, or if Modal refuses them; Unavailable if it cannot be reached.
+func Open(ctx context.Context, opts Options) (*Engine, error) {
+	opts.App = orElse(opts.App, "harvest")
+	opts.Image = orElse(opts.Image, DefaultImage)
+	if opts.OutputBytes == 0 {
+		opts.OutputBytes = 16 << 20
+	}
+	if opts.Executable == "" {
+		path, err := os.Executable()
+		if err != nil {
+			return nil, errors.Wrapf(err, "find the own program")
+		}
+		opts.Executable = path
+	}
+	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
+		return nil, errors.Wrapf(err, "make the directory of the engine modal")
+	}
+	server, err := installation(filepath.Join(opts.Dir, "server"))
+	if err != nil {
+		return nil, err
+	}
+	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment})
+	if err != nil {
+		return nil, explain(err, "read the configuration of Modal")
+	}
+	e := &Engine{
+		opts: opts, server: server, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]*engine.End{},
+	}
+	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if e.app, err = ask(ctx, "find the app", func(ctx context.Context) (*sdk.App, error) {
+		return client.Apps.FromName(ctx, opts.App, &sdk.AppFromNameParams{CreateIfMissing: true})
+	}); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	e.images = &images{e: e, dir: filepath.Join(opts.Dir, "images")}
+	e.helper = &helper{e: e}
+	if err := os.MkdirAll(e.images.dir, 0o700); err != nil {
+		return nil, errors.Join(errors.Wrapf(err, "make the directory of images"), e.Close())
+	}
+	return e, nil
+}
+
+func orElse(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
+
+// installation returns what this installation of Harvest calls itself at Modal, where others may have sandboxes too.
+func installation(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err == nil && len(data) > 0 {
+		return string(data), nil
+	}
+	if err != nil && !errors.IsNotExist(err) {
+		return "", errors.Wrapf(err, "read the name of this installation")
+	}
+	name := strings.ToLower(rand.Text())[:12]
+	return name, errors.Wrapf(os.WriteFile(file, []byte(name), 0o600), "note the name of this installation")
+}
+
+// Name is "modal".
+func (e *Engine) Name() string { return "modal" }
+
+// Capabilities are what the SDK and the program in each sandbox can do.
+func (e *Engine) Capabilities() engine.Capabilities {
+	return engine.Capabilities{
+		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{},
+		Missing: []string{
+			"A sandbox ends after 24 hours, however long it was meant to live: Modal lets none live longer.",
+			"CPU and memory are Modal's limits, which may be exceeded for a while; that memory ran out is not told apart from other ends.",
+			"The number of processes, of open files and the disk have Modal's own limits.",
+			"Volumes cannot be mounted: the files of Modal's volumes are out of reach of its Go SDK.",
+			"There is no network but for Modal's own: use the mode none.",
+			"Snapshots and warm sandboxes do not exist.",
+			"The host name is Modal's.",
+		},
+		Terminal: true, Reopen: true, Users: true, Isolated: true,
+	}
+}
+
+// Images are built at Modal.
+func (e *Engine) Images() image.Builder { return e.images }
+
+// Volumes has none.
+func (e *Engine) Volumes() volume.Provider { return noVolumes{} }
+
+// Close lets go of the connections. Sandboxes keep running.
+func (e *Engine) Close() error {
+	e.cancel()
+	e.mu.Lock()
+	links := e.links
+	e.links = map[string]*link{}
+	e.mu.Unlock()
+	for _, l := range links {
+		l.close()
+	}
+	e.client.Close()
+	return nil
+}
+
+// Open finds a sandbox. NotFound also if Modal has ended it.
+func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, error) {
+	gone := errors.Newf(errors.NotFound, "sandbox %.100s is gone", h.ID)
+	if !refPattern().MatchString(h.Ref) {
+		return nil, gone
+	}
+	box, err := e.client.Sandboxes.FromID(ctx, h.Ref, nil)
+	if err != nil {
+		return nil, explain(err, "find a sandbox")
+	}
+	tags, err := ask(ctx, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
+	if errors.KindOf(err) == errors.NotFound || err == nil && (tags[tagServer] != e.server || tags[tagID] != h.ID) {
+		return nil, gone
+	}
+	if err != nil {
+		return nil, err
+	}
+	code, err := ask(ctx, "look at a sandbox", func(ctx context.Context) (*int, error) { return box.Poll(ctx, nil) })
+	if err != nil && errors.KindOf(err) != errors.NotFound {
+		return nil, err
+	}
+	if err != nil || code != nil {
+		return nil, gone
+	}
+	return e.sandbox(h, box), nil
+}
+
+// List lists the sandboxes of this installation that run.
+func (e *Engine) List(ctx context.Context) ([]engine.Handle, error) {
+	return ask(ctx, "list the sandboxes", func(ctx context.Context) ([]engine.Handle, error) {
+		handles := []engine.Handle{}
+		all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: e.app.AppID, Tags: map[string]string{tagServer: e.server}})
+		if err != nil {
+			return nil, err
+		}
+		for box, err := range all {
+			if err != nil {
+				return nil, err
+			}
+			id, err := e.idOf(ctx, box)
+			if err != nil {
+				return nil, err
+			}
+			if id != "" {
+				handles = append(handles, engine.Handle{ID: id, Ref: box.SandboxID})
+			}
+		}
+		return handles, nil
+	})
+}
+
+// idOf returns the Handle.ID of a sandbox, "" if it has ended meanwhile or is none that a Spec asked for.
+func (e *Engine) idOf(ctx context.Context, box *sdk.Sandbox) (string, error) {
+	e.mu.Lock()
+	id, known := e.ids[box.SandboxID]
+	e.mu.Unlock()
+	if known {
+		return id, nil
+	}
+	tags, err := box.GetTags(ctx, nil)
+	if errors.KindOf(explain(err, "")) == errors.NotFound {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	e.note(box.SandboxID, tags[tagID])
+	return tags[tagID], nil
+}
+
+func (e *Engine) note(ref, id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ids[ref] = id
+}
+
+// nameOf is a sandbox's name at Modal, which is unique among those that run.
+func (e *Engine) nameOf(id string) string {
+	name := e.server + "-" + id
+	if len(name) <= 64 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(id))
+	return e.server + "-" + hex.EncodeToString(sum[:16])
+}
+
+// params are what Modal is told of a sandbox.
+func (e *Engine) params(spec engine.Spec) (*sdk.SandboxCreateParams, error) {
+	p := &sdk.SandboxCreateParams{
+		Timeout: Lifetime, Name: e.nameOf(spec.ID), Tags: map[string]string{tagServer: e.server, tagID: spec.ID},
+		CPULimit: spec.Limits.CPU, MemoryLimitMiB: int(spec.Limits.Memory >> 20), BlockNetwork: true,
+	}
+	if p.CPULimit > 0 { // Modal wants the request below the limit
+		p.CPU = min(p.CPULimit, 0.125)
+	}
+	if p.MemoryLimitMiB > 0 {
+		p.MemoryMiB = min(p.MemoryLimitMiB, 128)
+	}
+	if spec.Network.Mode != engine.NetworkNone && spec.Network.Mode != "" {
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "sandboxes at Modal have no network here"), "use the network mode none")
+	}
+	if len(spec.Mounts) > 0 {
+		return nil, errors.Newf(errors.Unsupported, "volumes cannot be mounted in sandboxes at Modal")
+	}
+	for name := range spec.Env {
+		if err := engine.CheckEnvName(name); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// Create starts a sandbox at Modal with the program inside, and tells that what the sandbox is.
+func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, errors.Wrapf(err, "create sandbox %s", spec.ID)
+	}
+	img, err := e.images.find(spec.Image)
+	if err != nil {
+		return nil, err
+	}
+	params, err := e.params(spec)
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	stage := func(name string) {
+		if spec.Stage != nil {
+			spec.Stage(name, time.Since(begin))
+		}
+		begin = time.Now()
+	}
+	if err := e.helper.mount(ctx, img, params); err != nil {
+		return nil, err
+	}
+	stage("program")
+	box, err := e.start(ctx, img, params)
+	if err != nil {
+		return nil, err
+	}
+	stage("sandbox")
+	sb := e.sandbox(engine.Handle{ID: spec.ID, Ref: box.SandboxID}, box)
+	e.note(box.SandboxID, spec.ID)
+	found, err := sb.claim(ctx, spec)
+	if err == nil && img.Config.Env == nil && found != nil {
+		err = e.images.learn(img, *found)
+	}
+	if err != nil {
+		return nil, errors.Join(err, sb.Destroy(context.WithoutCancel(ctx)))
+	}
+	stage("claim")
+	return sb, nil
+}
+
+// start creates a sandbox. Who gives up meanwhile waits for Modal's answer nevertheless, since what Modal has made by then must be ended.
+func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
+	from, err := e.client.Images.FromID(ctx, img.Modal, nil)
+	if err != nil {
+		return nil, explain(err, "find an image")
+	}
+	patient := context.WithoutCancel(ctx)
+	box, err := attempt(patient, ctx, createPatience, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
+		return e.client.Sandboxes.Create(ctx, e.app, from, params)
+	})
+	if err != nil && ctx.Err() != nil {
+		err = errors.Wrapf(ctx.Err(), "create a sandbox")
+	}
+	if err == nil && ctx.Err() != nil {
+		_, end := ask(patient, "end a sandbox", func(ctx context.Context) (int, error) {
+			return box.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true})
+		})
+		if end != nil {
+			logf.Errorf(ctx, "a sandbox that nobody wants any more was not ended: %v", end)
+		}
+		return nil, errors.Wrapf(ctx.Err(), "create a sandbox")
+	}
+	return box, err
+}

@@ -1,0 +1,323 @@
+package modal
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+)
+
+// buildPatience is how long Modal may take for one image.
+const buildPatience = time.Hour
+
+// images builds images at Modal, and notes on this machine which it has built. What they say about commands is not told by Modal.
+type images struct {
+	e   *Engine
+	dir string
+
+	mu sync.Mutex // held while records are written or read
+}
+
+// record is what is kept of an image.
+type record struct {
+	image.Image
+	Modal string `json:"modal"` // Modal's ID
+}
+
+// Build implements image.Builder.
+func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {
+	if known, err := i.find(spec.Base); err == nil && !opts.Force && len(spec.Commands) == 0 && spec.Dockerfile == "" {
+		return i.named(known, opts.Names)
+	}
+	digest, err := digestOfSpec(spec, i.e.opts.Image)
+	if err != nil {
+		return image.Image{}, err
+	}
+	if known, err := i.find(digest); err == nil && !opts.Force {
+		return i.named(known, opts.Names)
+	}
+	from, err := i.source(ctx, spec, opts)
+	if err != nil {
+		return image.Image{}, err
+	}
+	begin := time.Now()
+	if opts.Progress != nil {
+		opts.Progress(image.Progress{Step: "build"})
+	}
+	built, err := attempt(ctx, ctx, buildPatience, "build an image", func(ctx context.Context) (*sdk.Image, error) {
+		return from.Build(ctx, i.e.app, nil)
+	})
+	if err != nil {
+		return image.Image{}, buildError(err, spec)
+	}
+	r := record{Modal: built.ImageID, Image: image.Image{
+		ID: "img_" + strings.TrimPrefix(digest, "sha256:")[:16], Digest: digest, Spec: spec, Built: time.Now(), BuildTime: time.Since(begin),
+		Names: []string{}, Parts: []image.Part{}, Missing: []image.Part{},
+	}}
+	if spec.Base != "" && len(spec.Commands) == 0 {
+		r.Names = append(r.Names, spec.Base)
+	}
+	return i.named(r, opts.Names)
+}
+
+// buildError says what went wrong with a build: what the steps have said is in it.
+func buildError(err error, spec image.Spec) error {
+	var remote sdk.RemoteError
+	if errors.As(err, &remote) {
+		return errors.Stage(errors.Explainf(err, errors.Invalid, "Modal could not build the image: %.1500s", remote.Exception), "build")
+	}
+	if errors.KindOf(err) == errors.NotFound {
+		return errors.Stage(errors.Explainf(err, errors.NotFound, "there is no image %.200q", spec.Base), "build")
+	}
+	return errors.Stage(err, "build")
+}
+
+// source is what Modal shall build.
+func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*sdk.Image, error) {
+	unsupported := func(what string) error {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "the engine modal builds no images %s", what),
+			"build it elsewhere, push it to a registry, and name that image")
+	}
+	switch {
+	case spec.Context != "" || opts.Context != "":
+		return nil, unsupported("with files of this machine")
+	case len(opts.Secrets) > 0:
+		return nil, unsupported("with secrets")
+	case len(spec.Args) > 0 || spec.Target != "":
+		return nil, unsupported("with build arguments or a target")
+	case spec.Parent != "" || spec.Layer != "":
+		return nil, unsupported("of snapshots")
+	case spec.Platform != "" && spec.Platform != "linux/amd64":
+		return nil, unsupported("for " + spec.Platform)
+	case spec.Base == "agent":
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the engine modal has no image %q: it is built of files of this machine", "agent"),
+			"name an image of a registry that has the agents, such as one that was exported with `harvest image push`")
+	}
+	base, commands := spec.Base, slices.Clone(spec.Commands)
+	if spec.Dockerfile != "" {
+		first, rest, err := splitDockerfile(spec.Dockerfile)
+		if err != nil {
+			return nil, err
+		}
+		base, commands = first, append(rest, commands...)
+	}
+	from, err := i.from(ctx, base, opts)
+	if err != nil || len(commands) == 0 {
+		return from, err
+	}
+	return from.DockerfileCommands(commands, &sdk.ImageDockerfileCommandsParams{ForceBuild: opts.Force}), nil
+}
+
+// from is the image that another one begins with: one that was built before, or a registry's.
+func (i *images) from(ctx context.Context, base string, opts image.BuildOptions) (*sdk.Image, error) {
+	if known, err := i.find(base); err == nil && !(opts.Force && known.Spec.Base == base) {
+		from, err := i.e.client.Images.FromID(ctx, known.Modal, nil)
+		return from, explain(err, "find an image")
+	}
+	if base == "base" {
+		base = i.e.opts.Image
+	}
+	if base == "" || strings.HasPrefix(base, "img_") {
+		return nil, errors.Newf(errors.NotFound, "there is no image %.100q", base)
+	}
+	params := &sdk.ImageFromRegistryParams{}
+	if opts.Credentials != nil {
+		login, err := opts.Credentials(ctx, registryOf(base))
+		if err != nil {
+			return nil, err
+		}
+		if login.User != "" || login.Password != "" {
+			params.Secret, err = i.e.client.Secrets.FromMap(ctx, map[string]string{"REGISTRY_USERNAME": login.User, "REGISTRY_PASSWORD": login.Password}, nil)
+			if err != nil {
+				return nil, explain(err, "pass the registry's credentials to Modal")
+			}
+		}
+	}
+	return i.e.client.Images.FromRegistry(base, params), nil
+}
+
+// registryOf returns the registry that a reference names.
+func registryOf(ref string) string {
+	host, _, found := strings.Cut(ref, "/")
+	if found && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		return host
+	}
+	return "docker.io"
+}
+
+// splitDockerfile returns what the first FROM names, and the instructions that follow, of a Dockerfile with one stage.
+func splitDockerfile(text string) (base string, commands []string, err error) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case strings.EqualFold(word, "FROM") && base == "":
+			base = strings.TrimSpace(rest)
+		case strings.EqualFold(word, "FROM"):
+			return "", nil, errors.Newf(errors.Unsupported, "the engine modal builds Dockerfiles with one stage only")
+		case base == "" && word != "" && !strings.HasPrefix(word, "#"):
+			return "", nil, errors.Remedy(errors.Newf(errors.Unsupported, "the Dockerfile begins with %.40s", word), "begin it with FROM")
+		case base != "":
+			commands = append(commands, line)
+		}
+	}
+	if base == "" || strings.ContainsAny(base, " $") {
+		return "", nil, errors.Newf(errors.Unsupported, "the engine modal cannot build FROM %.100q", base)
+	}
+	return base, commands, nil
+}
+
+func digestOfSpec(spec image.Spec, base string) (string, error) {
+	text, err := json.Marshal(struct {
+		image.Spec
+		Stands string // what "base" stands for
+	}{spec, base})
+	if err != nil {
+		return "", errors.Wrapf(err, "encode an image's description")
+	}
+	sum := sha256.Sum256(text)
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}
+
+// named writes r's record, with names that others lose.
+func (i *images) named(r record, names []string) (image.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	all, err := i.read()
+	if err != nil {
+		return image.Image{}, err
+	}
+	for _, name := range names {
+		if !slices.Contains(r.Names, name) {
+			r.Names = append(r.Names, name)
+		}
+	}
+	for _, other := range all {
+		kept := slices.DeleteFunc(slices.Clone(other.Names), func(name string) bool { return slices.Contains(r.Names, name) })
+		if other.ID != r.ID && len(kept) != len(other.Names) {
+			other.Names = kept
+			if err := i.write(other); err != nil {
+				return image.Image{}, err
+			}
+		}
+	}
+	return r.Image, i.write(r)
+}
+
+// learn notes what an image says about commands, which Modal does not tell: its first sandbox has shown it.
+func (i *images) learn(r record, found wire.Found) error {
+	r.Config.Env, r.Config.Dir = map[string]string{}, found.Dir
+	for name, value := range found.Env {
+		if !strings.HasPrefix(name, "MODAL_") { // which Modal adds
+			r.Config.Env[name] = value
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.write(r)
+}
+
+func (i *images) path(id string) string { return filepath.Join(i.dir, id+".json") }
+
+func (i *images) write(r record) error {
+	data, err := json.Marshal(r)
+	if err == nil {
+		if err = os.WriteFile(i.path(r.ID)+".new", data, 0o600); err == nil {
+			err = os.Rename(i.path(r.ID)+".new", i.path(r.ID))
+		}
+	}
+	return errors.Wrapf(err, "note an image")
+}
+
+// read returns all records, the newest first.
+func (i *images) read() ([]record, error) {
+	files, err := filepath.Glob(filepath.Join(i.dir, "img_*.json"))
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the images")
+	}
+	var all []record
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if errors.IsNotExist(err) {
+			continue // it was deleted meanwhile
+		}
+		var r record
+		if err == nil {
+			err = json.Unmarshal(data, &r)
+		}
+		if err != nil {
+			return nil, errors.Wrapf(err, "read an image's record")
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b record) int { return b.Built.Compare(a.Built) })
+	return all, nil
+}
+
+func (i *images) find(ref string) (record, error) {
+	i.mu.Lock()
+	all, err := i.read()
+	i.mu.Unlock()
+	if err != nil {
+		return record{}, err
+	}
+	var found []record
+	for _, r := range all {
+		if ref != "" && (r.ID == ref || r.Digest == ref || slices.Contains(r.Names, ref)) {
+			return r, nil
+		}
+		if strings.HasPrefix(ref, "img_") && strings.HasPrefix(r.ID, ref) {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	return record{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "build it, or name one of a registry")
+}
+
+// Find implements image.Builder.
+func (i *images) Find(_ context.Context, ref string) (image.Image, error) {
+	r, err := i.find(ref)
+	return r.Image, err
+}
+
+// List implements image.Builder.
+func (i *images) List(context.Context) ([]image.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	all, err := i.read()
+	list := []image.Image{}
+	for _, r := range all {
+		list = append(list, r.Image)
+	}
+	return list, err
+}
+
+// Delete forgets an image. Modal keeps it as long as it likes: others of the workspace may have built the same.
+func (i *images) Delete(_ context.Context, id string) error {
+	r, err := i.find(id)
+	if err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err := os.Remove(i.path(r.ID)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "forget an image")
+	}
+	return nil
+}
+
+var _ image.Builder = (*images)(nil)

@@ -1,0 +1,148 @@
+package modal
+
+import (
+	"context"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Sandbox is a sandbox at Modal. Commands and files are its wire.Client's.
+type Sandbox struct {
+	wire.Client
+	e   *Engine
+	h   engine.Handle
+	box *sdk.Sandbox
+}
+
+var (
+	_ engine.Sandbox       = (*Sandbox)(nil)
+	_ engine.ProcessOpener = (*Sandbox)(nil)
+	_ engine.Filer         = (*Sandbox)(nil)
+)
+
+func (e *Engine) sandbox(h engine.Handle, box *sdk.Sandbox) *Sandbox {
+	s := &Sandbox{e: e, h: h, box: box}
+	s.Client = wire.Client{ID: h.ID, Connect: s.connect}
+	return s
+}
+
+// Handle implements engine.Sandbox.
+func (s *Sandbox) Handle() engine.Handle { return s.h }
+
+// claim tells the program inside what the sandbox is, and returns what it found there.
+func (s *Sandbox) claim(ctx context.Context, spec engine.Spec) (*wire.Found, error) {
+	reply, err := s.Call(ctx, wire.Request{Op: wire.Claim, Claim: &wire.ClaimArgs{
+		ID: spec.ID, Env: spec.Env, Dir: spec.Dir, User: spec.User, OutputBytes: s.e.opts.OutputBytes,
+	}})
+	return reply.Found, err
+}
+
+// connect makes a connection to the program inside. Conflict if the sandbox has ended.
+func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, errors.Wrapf(err, "connect to the sandbox")
+	}
+	var problem error
+	for range 2 { // a link may have broken since it was used last
+		if s.e.endOf(s.h.Ref) != nil {
+			return nil, s.over()
+		}
+		l, err := s.e.link(ctx, s.box)
+		if err == nil {
+			stream, err := l.session.Open()
+			if err == nil {
+				return wire.NewConn(stream), nil
+			}
+			problem = errors.Explainf(err, errors.Unavailable, "the connection to the sandbox broke")
+			_ = l.session.Close()
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		problem = err
+	}
+	if s.hasEnded(ctx) {
+		return nil, s.over()
+	}
+	return nil, problem
+}
+
+func (s *Sandbox) over() error {
+	return errors.Newf(errors.Conflict, "the sandbox %q has ended", s.h.ID)
+}
+
+// hasEnded asks Modal.
+func (s *Sandbox) hasEnded(ctx context.Context) bool {
+	if s.e.endOf(s.h.Ref) != nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, pollPatience)
+	defer cancel()
+	code, err := s.box.Poll(ctx, nil)
+	return code != nil || errors.KindOf(explain(err, "")) == errors.NotFound
+}
+
+// endOf returns how a sandbox ended that this process has destroyed.
+func (e *Engine) endOf(ref string) *engine.End {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ended[ref]
+}
+
+// Exit codes that Modal has for sandboxes.
+const (
+	codeTimeout    = 124
+	codeTerminated = 137
+)
+
+// Wait implements engine.Sandbox. Modal says no more than an exit code.
+func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
+	for {
+		code, err := s.box.Wait(ctx, nil)
+		if end := s.e.endOf(s.h.Ref); end != nil {
+			return *end, nil
+		}
+		switch kind := errors.KindOf(explain(err, "")); {
+		case ctx.Err() != nil:
+			return engine.End{}, errors.Wrapf(ctx.Err(), "wait for a sandbox")
+		case kind == errors.NotFound && err != nil:
+			return engine.End{Detail: "Modal does not have the sandbox any more."}, nil
+		case kind == errors.Unavailable && err != nil:
+			if err := pauseFor(ctx, lastPause); err != nil {
+				return engine.End{}, err
+			}
+			continue
+		case err != nil:
+			return engine.End{}, explain(err, "wait for a sandbox")
+		}
+		switch code {
+		case codeTimeout:
+			return engine.End{Detail: "Modal ended it: it had lived for 24 hours."}, nil
+		case codeTerminated:
+			return engine.End{Destroyed: true, Detail: "It was terminated at Modal, by somebody or because its memory ran out."}, nil
+		}
+		return engine.End{Detail: "The program that runs its commands has ended."}, nil
+	}
+}
+
+// Destroy implements engine.Sandbox.
+func (s *Sandbox) Destroy(ctx context.Context) error {
+	s.e.mu.Lock()
+	if s.e.ended[s.h.Ref] == nil {
+		s.e.ended[s.h.Ref] = &engine.End{Destroyed: true, Detail: "It was destroyed."}
+	}
+	s.e.mu.Unlock()
+	_, err := ask(ctx, "end a sandbox", func(ctx context.Context) (int, error) {
+		return s.box.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true})
+	})
+	s.e.unlink(s.h.Ref)
+	if errors.KindOf(err) == errors.NotFound {
+		return nil
+	}
+	return errors.Stage(err, "destroy")
+}

@@ -1,0 +1,195 @@
+// Package proc starts commands as child processes, keeps their output on disk and finds them again: what engines share whose commands
+// are processes that they start themselves.
+package proc
+
+import (
+	"context"
+	"crypto/rand"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Table is the commands of one sandbox. All methods may be called concurrently.
+type Table struct {
+	Dir  string // where each command has a directory of its own; absolute, and there
+	Name string // of the sandbox, unique on this machine, by which all that its commands started is found
+	Keep int64  // bytes of output that are kept of each command
+	// OutOfMemory, if set, says whether what was killed was killed because memory ran out.
+	OutOfMemory func() bool
+}
+
+// Defaults are a sandbox's, for commands that say nothing else.
+type Defaults struct {
+	Env  map[string]string
+	Dir  string
+	User string
+	// Host, if set, says where a directory of the sandbox is on this machine.
+	Host func(dir string) string
+}
+
+// Start starts a command; ctx covers starting only. Errors are those of engine.Sandbox.
+func (t *Table) Start(ctx context.Context, cmd engine.Command, d Defaults) (engine.Process, error) {
+	if err := engine.CheckCommand(cmd); err != nil {
+		return nil, err
+	}
+	p := &process{t: t, id: strings.ToLower(rand.Text()), terminal: cmd.Terminal != nil, done: make(chan struct{})}
+	p.dir = filepath.Join(t.Dir, p.id)
+	o, err := t.order(p, cmd, d)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(p.dir, 0o700); err != nil {
+		return nil, errors.Wrapf(err, "start a command")
+	}
+	conn, err := p.start(ctx, o)
+	if err != nil {
+		kill := killMarked(context.WithoutCancel(ctx), markProcess+p.id)
+		return nil, errors.Join(err, kill, os.RemoveAll(p.dir))
+	}
+	go p.follow(conn, engine.Stdio{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	return p, nil
+}
+
+// order resolves cmd to what its keeper needs.
+func (t *Table) order(p *process, cmd engine.Command, d Defaults) (*order, error) {
+	env, dir, userName := maps.Clone(d.Env), d.Dir, d.User
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, cmd.Env)
+	if _, set := env["TERM"]; p.terminal && !set {
+		env["TERM"] = "xterm-256color"
+	}
+	if cmd.Dir != "" {
+		dir = cmd.Dir
+	}
+	if cmd.User != "" {
+		userName = cmd.User
+	}
+	id, err := resolve(userName)
+	if err != nil {
+		return nil, err
+	}
+	o := &order{
+		Keep: p.dir, Limit: t.Keep, Dir: filepath.Clean(dir), Identity: id, Size: cmd.Terminal, Input: cmd.Stdin != nil,
+		Info: engine.ProcessInfo{ID: p.id, Args: cmd.Args, Terminal: p.terminal},
+	}
+	if d.Host != nil {
+		o.Dir = d.Host(dir)
+	}
+	if info, err := os.Stat(o.Dir); err != nil || !info.IsDir() {
+		return nil, errors.Newf(errors.Invalid, "there is no directory %.200q", dir)
+	}
+	if cmd.Own {
+		o.Program = "/proc/self/exe" // which every user reaches, wherever it is
+	} else {
+		o.Program, err = lookPath(cmd.Args[0], o.Dir, env["PATH"])
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		o.Env = append(o.Env, name+"="+env[name])
+	}
+	o.Env = append(o.Env, markSandbox+t.Name, markProcess+p.id)
+	return o, nil
+}
+
+// Processes lists the commands that were started here, the oldest first.
+func (t *Table) Processes() ([]engine.ProcessInfo, error) {
+	entries, err := os.ReadDir(t.Dir)
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the processes")
+	}
+	infos := []engine.ProcessInfo{}
+	for _, entry := range entries {
+		info, err := readInfo(filepath.Join(t.Dir, entry.Name()))
+		if errors.IsNotExist(err) {
+			continue // is being started
+		}
+		if err != nil {
+			return nil, err
+		}
+		infos = append(infos, info)
+	}
+	slices.SortFunc(infos, func(a, b engine.ProcessInfo) int { return a.Started.Compare(b.Started) })
+	return infos, nil
+}
+
+// Open attaches to a command, as engine.ProcessOpener says.
+func (t *Table) Open(ctx context.Context, id string, stdio engine.Stdio) (engine.Process, error) {
+	p := &process{t: t, id: id, dir: filepath.Join(t.Dir, id), ctx: ctx, done: make(chan struct{})}
+	info, err := engine.ProcessInfo{}, error(errors.NotFound)
+	if processID.MatchString(id) {
+		info, err = readInfo(p.dir)
+	}
+	if err != nil {
+		return nil, errors.Explainf(err, errors.NotFound, "there is no process %.80q", id)
+	}
+	p.terminal = info.Terminal
+	conn, err := p.attach(&stdio)
+	if err != nil {
+		conn = nil // the keeper has ended; what it left is on disk
+	}
+	go p.follow(conn, stdio)
+	return p, nil
+}
+
+// Control acts on a command that is not followed.
+type Control struct{ p *process }
+
+// Find returns what acts on a command. NotFound if there is none.
+func (t *Table) Find(id string) (Control, error) {
+	p := &process{t: t, id: id, dir: filepath.Join(t.Dir, id)}
+	info, err := engine.ProcessInfo{}, error(errors.NotFound)
+	if processID.MatchString(id) {
+		info, err = readInfo(p.dir)
+	}
+	p.terminal = info.Terminal
+	return Control{p}, errors.Explainf(err, errors.NotFound, "there is no process %.80q", id)
+}
+
+// SignalNumber sends a signal, as engine.Process.Signal does.
+func (c Control) SignalNumber(ctx context.Context, sig int) error {
+	return c.p.request(ctx, request{Op: "signal", Signal: sig})
+}
+
+// Kill is engine.Process.Kill.
+func (c Control) Kill(ctx context.Context) error { return c.p.Kill(ctx) }
+
+// Resize is engine.Process.Resize.
+func (c Control) Resize(ctx context.Context, size engine.Size) error { return c.p.Resize(ctx, size) }
+
+// KillAll ends all commands with all that they started, and their keepers.
+func (t *Table) KillAll(ctx context.Context) error {
+	if err := killMarked(ctx, markSandbox+t.Name); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(2 * time.Second); ; {
+		pids, err := Keepers(t.Dir)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil { // nobody takes their output
+			for _, pid := range pids {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// CheckUser returns Invalid if there is no such user on this machine.
+func CheckUser(user string) error {
+	_, err := resolve(user)
+	return err
+}

@@ -1,0 +1,30 @@
+package tarfs
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// UnpackAt fills a directory of this machine, which is made if missing and whose own path may go through symbolic links.
+func UnpackAt(dir string, r io.Reader, opts Options) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return Explain(err, dir)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return Explain(err, dir)
+	}
+	defer root.Close()
+	return Unpack(root, ".", r, opts)
+}
+
+// PackAt writes what is at a path of this machine, as Pack does.
+func PackAt(path string, w io.Writer) error {
+	root, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return Explain(err, path)
+	}
+	defer root.Close()
+	return Pack(root, filepath.Base(path), w)
+}
