@@ -11,8 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/own"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
-	"github.com/RelevanceAI/harvest/internal/s3server"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/internal/s3server"
 	"github.com/RelevanceAI/harvest/s3mount"
 )
 
