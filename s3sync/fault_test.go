@@ -27,6 +27,7 @@ type childSpec struct {
 	Dir, State string
 	Direction  Direction
 	Location   Location
+	Peak       string // a file for the most memory that the child had, in bytes; "" for none
 }
 
 func syncOnce(spec string) int {
@@ -51,10 +52,20 @@ func syncOnce(spec string) int {
 	if err := json.NewEncoder(os.Stdout).Encode(stats); err != nil {
 		return 2
 	}
+	if c.Peak != "" {
+		status, _ := os.ReadFile("/proc/self/status")
+		_, rest, _ := strings.Cut(string(status), "VmHWM:")
+		var kib int64
+		_, _ = fmt.Sscan(rest, &kib)
+		if err := os.WriteFile(c.Peak, fmt.Append(nil, kib<<10), 0o600); err != nil {
+			return 2
+		}
+	}
 	return 0
 }
 
 // Killed at any moment, a sync that is made again converges: nothing is lost, nothing is half.
+// mission: A8, D1, D2
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 400 {
@@ -68,7 +79,7 @@ func TestKilled(t *testing.T) {
 	plain := loc
 	a := between(t, &loc)
 	for i, after := range []int{1, 3, 50, 120, 200, 300, 390, 400, 405, 410} {
-		for _, c := range []childSpec{{dir, up, Up, loc}, {back, down, Down, loc}} {
+		for _, c := range []childSpec{{dir, up, Up, loc, ""}, {back, down, Down, loc, ""}} {
 			spec, err := json.Marshal(c)
 			must(t, err)
 			cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -103,6 +114,7 @@ func TestKilled(t *testing.T) {
 }
 
 // The parts of a large file that arrived are not sent again.
+// mission: 2.4
 func TestLargeContinues(t *testing.T) {
 	dir, loc, state := t.TempDir(), location(t), t.TempDir()
 	write(t, dir, "large", strings.Repeat("0123456789abcdef", 112<<16)) // 112 MiB: 7 parts
@@ -311,6 +323,7 @@ func TestDirectoriesByParts(t *testing.T) {
 }
 
 // No space while restoring: said so, nothing half.
+// mission: 3.4
 func TestFullDisk(t *testing.T) {
 	small := t.TempDir()
 	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=4m"); err != nil {

@@ -118,7 +118,7 @@ func TestUnreadable(t *testing.T) {
 			must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 				return errors.Join(err, os.Lchown(path, 65534, 65534))
 			}))
-			c := childSpec{dir, state, direction, loc}
+			c := childSpec{dir, state, direction, loc, ""}
 			if stats := asNobody(t, c); stats.Failed != 0 || stats.Files != 6 {
 				t.Fatalf("at first: %s %+v", stats, stats.Failures)
 			}
@@ -159,7 +159,7 @@ func TestRestoreAsNobody(t *testing.T) {
 	write(t, dir, "locked/b", "b")
 	mustSync(t, dir, openBucket(t, loc), Options{Direction: Up})
 	must(t, os.Mkdir(filepath.Join(back, "locked"), 0o755)) // root's
-	stats := asNobody(t, childSpec{back, "", Down, loc})
+	stats := asNobody(t, childSpec{back, "", Down, loc, ""})
 	if stats.Files != 1 || stats.Failed < 1 {
 		t.Errorf("%s %+v", stats, stats.Failures)
 	}

@@ -92,6 +92,7 @@ func TestNotAllowed(t *testing.T) {
 }
 
 // The server compares the region that requests are signed for with its own.
+// mission: 3.4
 func TestWrongRegion(t *testing.T) {
 	loc := location(t)
 	loc.Region = "eu-north-1"
@@ -102,6 +103,7 @@ func TestWrongRegion(t *testing.T) {
 }
 
 // What happens to connections half-way through a body, in either direction, costs time only.
+// mission: 2.5, 3.5
 func TestDamagedOnTheWay(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 20 {
@@ -171,6 +173,7 @@ func (f *flipping) Write(p []byte) (int, error) {
 }
 
 // S3 that is slow is waited for; S3 that is overloaded for longer than somebody waits ends the sync, and the next goes on from there.
+// mission: 2.5, 3.4
 func TestSlowAndOverloaded(t *testing.T) {
 	dir, state, loc := t.TempDir(), t.TempDir(), location(t)
 	for i := range 60 {

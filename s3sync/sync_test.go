@@ -324,6 +324,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// A manifest that leads outside, or is none that we write, is not believed: the list of objects is.
+// mission: 3.2
 func TestHostileManifest(t *testing.T) {
 	for name, entries := range map[string][]*Entry{
 		"outside":   {{Path: "../escape", Kind: File, Size: 1, ETag: "x"}},
@@ -439,6 +441,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// What S3 refuses is said in a sentence, of a kind of its own, without the secret.
+// mission: 2.5, 3.4, 9.3
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "f", "x")
@@ -482,6 +486,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // A sync that is interrupted goes on where it was.
+// mission: 2.4, D1
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 300 {
@@ -577,6 +582,8 @@ func TestGrowing(t *testing.T) {
 	}
 }
 
+// What comes damaged does not get its name.
+// mission: 3.5
 func TestDamagedObject(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	a := between(t, &loc)
