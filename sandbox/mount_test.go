@@ -31,6 +31,12 @@ func (m mountStub) Finish(_ context.Context, sandboxID string) error {
 	return m.call("finish", sandbox.S3Job{Sandbox: sandboxID})
 }
 
+func (m mountStub) Watch(lost func(sandbox, reason string)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lost = lost
+}
+
 func (m mountStub) Recover(_ context.Context, lives func(string) bool) error {
 	if lives("no sandbox") {
 		return errors.Errorf("everything lives")
@@ -91,6 +97,11 @@ func TestMountInTheLifeOfASandbox(t *testing.T) {
 		}
 		want("destroyed", "quiet finish")
 		sb = create(t, f, mountRequest(nil))
+		s3.lost("sbx_other", "not mine")
+		s3.lost(sb.ID, "it was killed")
+		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.S3.MountError != "it was killed" {
+			t.Errorf("with a mount that is lost it is %s, %+v", got.Status, got.S3)
+		}
 		s3.fails["finish"] = errors.Newf(errors.Unavailable, "it is kept in /spool.")
 		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
 			t.Fatal(err)

@@ -20,6 +20,7 @@ type s3Stub struct {
 	calls []string          // guarded by mu, like the rest
 	fails map[string]error  // by call
 	hooks map[string]func() // by call
+	lost  func(sandbox, reason string)
 }
 
 func (s *s3Stub) call(name string, j sandbox.S3Job) error {
