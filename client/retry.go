@@ -20,7 +20,8 @@ import (
 //   - the connection broke off before an answer, and the request is a GET, a DELETE, or a POST with an Idempotency-Key, which
 //     every POST has that can be sent twice. The server answers those once.
 //
-// Commands are an exception: one whose connection breaks off is ended by the server, and has done what it has done. Neither is
+// Commands are an exception: one whose connection breaks off is ended by the server, and has done what it has done. So they have no key,
+// whose answer the server would have to write down, which takes longer than many a command's way through it. Neither is
 // a stream of files sent twice, nor a question whether there is a server, nor the request to end it.
 const (
 	tries     = 4
@@ -55,7 +56,7 @@ func (r *request) once() bool {
 
 // try sends r until there is an answer that stays.
 func (c *Client) try(ctx context.Context, r *request) (*http.Response, error) {
-	if r.method == http.MethodPost && r.repeatable() {
+	if r.method == http.MethodPost && r.repeatable() && r.once() {
 		r.header.Set(api.HeaderIdempotency, rand.Text())
 	}
 	wait, lost := firstWait, false

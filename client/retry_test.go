@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -136,6 +137,8 @@ func TestWhatIsNotSentAgain(t *testing.T) {
 			err := c.call(c.u.start(t))
 			if seen := c.u.keys(); len(seen) != c.sent || errors.KindOf(err) != c.kind {
 				t.Errorf("sent: %q, then %v", seen, err)
+			} else if c.sent == 1 && c.u.after == "" && strings.Contains(seen[0], "POST") && !strings.HasSuffix(seen[0], " ") && !strings.Contains(seen[0], "volumes") {
+				t.Errorf("a command is sent with an Idempotency-Key, for which the server would write a record: %q", seen[0])
 			}
 		})
 	}
