@@ -10,10 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -93,7 +92,7 @@ func (r *Ring) Create(ctx context.Context, by Principal, req Request) (Key, conf
 	}
 	text, hash := secret(keyPrefix)
 	k := Key{
-		ID: "key_" + strings.ToLower(ulid.Make().String()), Kind: APIKey, Account: req.Account, Name: req.Name, Role: req.Role,
+		ID: "key_" + ids.New(), Kind: APIKey, Account: req.Account, Name: req.Name, Role: req.Role,
 		Scopes: req.Scopes, Created: r.time(), Hash: hash,
 	}
 	if req.Life > 0 {
@@ -250,7 +249,7 @@ func (r *Ring) SignInAs(ctx context.Context, as Principal) (config.Secret, time.
 	text, hash := secret(signInPrefix)
 	now := r.time()
 	k := Key{
-		ID: "sig_" + strings.ToLower(ulid.Make().String()), Kind: SignIn, Account: as.Account, Role: as.Role, Scopes: as.Scopes,
+		ID: "sig_" + ids.New(), Kind: SignIn, Account: as.Account, Role: as.Role, Scopes: as.Scopes,
 		Created: now, Expires: now.Add(signInLife), Hash: hash, Subject: as.Subject,
 	}
 	if err := r.store.InsertKey(ctx, k); err != nil {

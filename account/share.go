@@ -6,10 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -34,7 +33,7 @@ func (r *Ring) Share(ctx context.Context, by Principal, subject string, life tim
 	r.sweep(ctx, Link)
 	text, hash := secret(portPrefix)
 	k := Key{
-		ID: "lnk_" + strings.ToLower(ulid.Make().String()), Kind: Link, Account: by.Account, Role: Member, Scopes: []Scope{Exec},
+		ID: "lnk_" + ids.New(), Kind: Link, Account: by.Account, Role: Member, Scopes: []Scope{Exec},
 		Created: r.time(), Hash: hash, Subject: subject,
 	}
 	k.Expires = k.Created.Add(life)

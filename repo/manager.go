@@ -8,11 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
@@ -143,7 +142,7 @@ func (m *Manager) Add(ctx context.Context, account, name, url, branch string, re
 		return Repo{}, errors.Stage(err, "validate")
 	}
 	r := Repo{
-		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Name: name, URL: url, Branch: branch, Dir: dir, Recipe: recipe,
+		ID: idPrefix + ids.New(), Account: account, Name: name, URL: url, Branch: branch, Dir: dir, Recipe: recipe,
 		Status: New, Created: time.Now().UTC(),
 	}
 	if err := m.opts.Store.PutRepo(ctx, r); err != nil {
@@ -263,7 +262,7 @@ func (m *Manager) Start(ctx context.Context, account, ref string, cause Cause) (
 	if f := m.flights[r.ID]; f != nil {
 		return f.build, nil
 	}
-	b := Build{ID: buildPrefix + strings.ToLower(ulid.Make().String()), Repo: r.ID, Cause: cause, Status: Running, Started: time.Now().UTC()}
+	b := Build{ID: buildPrefix + ids.New(), Repo: r.ID, Cause: cause, Status: Running, Started: time.Now().UTC()}
 	f := &flight{done: make(chan struct{}), build: b}
 	var run context.Context
 	run, f.cancel = context.WithCancelCause(logf.With(m.ctx, "repo_id", r.ID, "build_id", b.ID))

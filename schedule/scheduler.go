@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -378,4 +377,4 @@ func (s *Scheduler) look() {
 	}
 }
 
-func newID() string { return idPrefix + strings.ToLower(ulid.Make().String()) }
+func newID() string { return idPrefix + ids.New() }

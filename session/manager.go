@@ -9,12 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/internal/fault"
+	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/mcp"
 	"github.com/RelevanceAI/harvest/model"
@@ -168,7 +167,7 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	}
 	now := time.Now().UTC()
 	return Session{
-		ID: idPrefix + strings.ToLower(ulid.Make().String()), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
+		ID: idPrefix + ids.New(), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Dir: repos[0].Dir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }

@@ -6,17 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/oklog/ulid/v2"
 
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/internal/fault"
+	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -232,7 +230,7 @@ func (r *runner) enqueue(ctx context.Context, prompt string) (Message, error) {
 	if len(r.queue) >= maxQueue {
 		return Message{}, errors.Remedy(errors.Newf(errors.Exhausted, "%d prompts wait already", maxQueue), "wait until the agent has done some, or cancel them")
 	}
-	m := Message{ID: "msg_" + strings.ToLower(ulid.Make().String()), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC()}
+	m := Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC()}
 	if err := r.m.opts.Store.PutMessage(ctx, m); err != nil {
 		return Message{}, errors.Wrapf(err, "record the message")
 	}

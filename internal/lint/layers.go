@@ -14,7 +14,7 @@ type row struct {
 }
 
 // above holds for every package but the two at the bottom.
-var above = []string{"errors", "logf", "internal/pattern", "internal/fault"}
+var above = []string{"errors", "logf", "internal/pattern", "internal/fault", "internal/ids"}
 
 // rows is the picture of layers in ARCHITECTURE.md, from the bottom to the top. The first row that fits a package counts.
 var rows = []row{
