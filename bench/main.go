@@ -35,6 +35,7 @@ var rows = []row{
 	{"P3", "many: bursts of creates, and one every 200 ms, each until its Python has printed", benchMany},
 	{"P4", "exec `true` in a running sandbox, in process", benchExec},
 	{"P4http", "exec `true` in a running sandbox, through HTTP over TCP with a key", benchHTTPExec},
+	{"modal", "exec through Modal's Go SDK, beside the HTTP API of the same server", benchModal},
 	{"P5", "exec that prints 100 MB", benchOutput},
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},

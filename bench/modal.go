@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	modal "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// httpAPI is Harvest's own API, beside which the way through Modal's is measured.
+const httpAPI = "HTTP API"
+
+// benchModal is exec through Modal's Go SDK, beside the same sandbox through the HTTP API.
+func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
+	data := filepath.Join(l.dir, "modal")
+	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images"))); err != nil {
+		return errors.Wrapf(err, "make a data directory")
+	}
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return errors.Wrapf(err, "find a port")
+	}
+	address := port.Addr().String()
+	port.Close()
+	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0", "HARVEST_MODAL_LISTEN="+address)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
+	}()
+	out, err := exec.CommandContext(ctx, l.opts.harvest, "--data", data, "modal", "env").Output()
+	if err != nil {
+		return errors.Wrapf(err, "make a key for Modal's SDK")
+	}
+	for line := range strings.Lines(string(out)) { // the SDK takes its server from the environment alone
+		name, value, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
+		if err := os.Setenv(name, value); err != nil {
+			return errors.Wrapf(err, "set %s", name)
+		}
+		defer os.Unsetenv(name)
+	}
+	sdk, err := modal.NewClient()
+	if err != nil {
+		return errors.Wrapf(err, "Modal's SDK")
+	}
+	defer sdk.Close()
+	app, err := sdk.Apps.FromName(ctx, "bench", &modal.AppFromNameParams{CreateIfMissing: true})
+	if err != nil {
+		return errors.Wrapf(err, "make an app")
+	}
+	sb, err := sdk.Sandboxes.Create(ctx, app, sdk.Images.FromRegistry("base", nil), &modal.SandboxCreateParams{Command: idle})
+	if err != nil {
+		return errors.Wrapf(err, "create a sandbox with Modal's SDK")
+	}
+	defer func() { _ = sb.Detach() }()
+	all, _, err := d.Sandboxes(ctx, api.SandboxFilter{})
+	if err != nil {
+		return err
+	}
+	if len(all) != 1 {
+		return errors.Errorf("%d sandboxes", len(all))
+	}
+	m := r.measure("exec true, until it has ended", "ms")
+	m.Aim = &Aim{Peer: httpAPI, AtMost: 1.5}
+	err = r.turns(ctx, r.count(10, 100), []*Measure{m}, side{harvest, func(ctx context.Context) (sample, error) {
+		return timed(m.Name, func() error {
+			p, err := sb.Exec(ctx, []string{"true"}, nil)
+			if err != nil {
+				return err
+			}
+			code, err := p.Wait(ctx, nil)
+			if err == nil && code != 0 {
+				err = errors.Errorf("true ended with %d", code)
+			}
+			return err
+		})
+	}}, side{httpAPI, func(ctx context.Context) (sample, error) {
+		return timed(m.Name, func() error {
+			_, err := d.Exec(ctx, all[0].ID, api.ExecRequest{Args: []string{"true"}})
+			return err
+		})
+	}})
+	if err != nil {
+		return err
+	}
+	prints := []string{"sh", "-c", "yes 0123456789abcdef | head -c 100000000"}
+	o := r.measure(speed, "MB/s")
+	o.Aim = &Aim{AtLeast: 200}
+	return r.turns(ctx, r.count(1, 5), []*Measure{o}, side{harvest, func(ctx context.Context) (sample, error) {
+		begin := time.Now()
+		p, err := sb.Exec(ctx, prints, nil)
+		if err != nil {
+			return nil, err
+		}
+		var n counter
+		if _, err := io.Copy(&n, p.Stdout); err != nil {
+			return nil, err
+		}
+		if _, err := p.Wait(ctx, nil); err != nil {
+			return nil, err
+		}
+		return n.rate(time.Since(begin))
+	}})
+}
