@@ -38,20 +38,9 @@ func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
 	defer func() {
 		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
 	}()
-	out, err := exec.CommandContext(ctx, l.opts.harvest, "--data", data, "modal", "env").Output()
+	sdk, err := sdkOf(ctx, l.opts.harvest, data)
 	if err != nil {
-		return errors.Wrapf(err, "make a key for Modal's SDK")
-	}
-	for line := range strings.Lines(string(out)) { // the SDK takes its server from the environment alone
-		name, value, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
-		if err := os.Setenv(name, value); err != nil {
-			return errors.Wrapf(err, "set %s", name)
-		}
-		defer os.Unsetenv(name)
-	}
-	sdk, err := modal.NewClient()
-	if err != nil {
-		return errors.Wrapf(err, "Modal's SDK")
+		return err
 	}
 	defer sdk.Close()
 	app, err := sdk.Apps.FromName(ctx, "bench", &modal.AppFromNameParams{CreateIfMissing: true})
@@ -70,9 +59,30 @@ func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
 	if len(all) != 1 {
 		return errors.Errorf("%d sandboxes", len(all))
 	}
+	return measureModal(ctx, r, sb, d, all[0].ID)
+}
+
+// sdkOf returns Modal's SDK with a server of ours, whose address it takes from the environment alone.
+func sdkOf(ctx context.Context, program, data string) (*modal.Client, error) {
+	out, err := exec.CommandContext(ctx, program, "--data", data, "modal", "env").Output()
+	if err != nil {
+		return nil, errors.Wrapf(err, "make a key for Modal's SDK")
+	}
+	for line := range strings.Lines(string(out)) {
+		name, value, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
+		if err := os.Setenv(name, value); err != nil {
+			return nil, errors.Wrapf(err, "set %s", name)
+		}
+		defer os.Unsetenv(name)
+	}
+	sdk, err := modal.NewClient()
+	return sdk, errors.Wrapf(err, "Modal's SDK")
+}
+
+func measureModal(ctx context.Context, r *recorder, sb *modal.Sandbox, d *daemon, id string) error {
 	m := r.measure("exec true, until it has ended", "ms")
 	m.Aim = &Aim{Peer: httpAPI, AtMost: 1.5}
-	err = r.turns(ctx, r.count(10, 100), []*Measure{m}, side{harvest, func(ctx context.Context) (sample, error) {
+	err := r.turns(ctx, r.count(10, 100), []*Measure{m}, side{harvest, func(ctx context.Context) (sample, error) {
 		return timed(m.Name, func() error {
 			p, err := sb.Exec(ctx, []string{"true"}, nil)
 			if err != nil {
@@ -86,7 +96,7 @@ func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
 		})
 	}}, side{httpAPI, func(ctx context.Context) (sample, error) {
 		return timed(m.Name, func() error {
-			_, err := d.Exec(ctx, all[0].ID, api.ExecRequest{Args: []string{"true"}})
+			_, err := d.Exec(ctx, id, api.ExecRequest{Args: []string{"true"}})
 			return err
 		})
 	}})
