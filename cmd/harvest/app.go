@@ -105,7 +105,7 @@ func (a *App) open(ctx context.Context) error {
 	}
 	eng, err := openEngine(ctx, a.cfg)
 	if err != nil {
-		return errors.Stage(err, "engine")
+		return errors.Stage(err, stageEngine)
 	}
 	a.then("the engine", func(context.Context) error { return eng.Close() })
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())

@@ -24,6 +24,7 @@ type cli struct {
 	// Global flags.
 	data       string
 	configFile string
+	engine     string
 	quiet      bool
 
 	format string // of -o, once a command runs
@@ -58,6 +59,9 @@ func (c *cli) config(more ...config.Setting) (config.Config, error) {
 		}
 		flags = append(flags, config.Setting{Key: "data", Value: dir, Source: "--data"})
 	}
+	if c.engine != "" {
+		flags = append(flags, config.Setting{Key: "engine", Value: c.engine, Source: "--engine"})
+	}
 	cfg, err := config.Load(c.configFile, c.env, append(flags, more...)...)
 	return cfg, errors.Remedy(err, "correct it; harvest config --help tells where options come from")
 }
@@ -82,6 +86,7 @@ command prepares what is missing.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%s", err.Error()) })
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.data, "data", "", "data directory (environment: HARVEST_DATA)")
+	flags.StringVar(&c.engine, "engine", "", "what runs sandboxes, where the command starts the server: "+strings.Join(config.Engines, ", ")+" (environment: HARVEST_ENGINE)")
 	flags.StringVar(&c.configFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.quiet, "quiet", "q", false, "no progress, no hints")
 	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.repoCommand(), c.secretCommand(), c.scheduleCommand(), c.keyCommand(), c.modalCommand(), c.agentCommand(), c.upCommand(), c.downCommand(),

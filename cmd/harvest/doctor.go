@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
+	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/image"
 )
 
@@ -47,7 +48,20 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	if cfg.S3.Endpoint == config.Embedded {
 		findings = append(findings, ownS3(ctx, cfg.Data))
 	}
+	if f, asked := modalAccount(cfg, os.Getenv); asked {
+		findings = append(findings, f)
+	}
 	return append(findings, mountsOfS3())
+}
+
+// modalAccount says whether there are credentials for Modal, if the engine modal is wanted or could be. Whether Modal takes them shows when the
+// server starts.
+func modalAccount(cfg config.Config, env func(string) string) (f finding, asked bool) {
+	f = finding{Name: "Modal", OK: modalengine.Configured(modalOptions(cfg, ""), env), Needed: cfg.Engine == "modal", Detail: "there are credentials; harvest run --engine modal uses them"}
+	if !f.OK {
+		f.Detail, f.Remedy = "there are no credentials", modalengine.SetCredentials
+	}
+	return f, f.OK || f.Needed
 }
 
 // trialDirectory is where a trial sandbox has its files: in the data directory if that exists already.

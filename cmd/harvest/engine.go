@@ -53,14 +53,18 @@ func openModalEngine(ctx context.Context, cfg config.Config) (engine.Engine, err
 	if err != nil {
 		return nil, err
 	}
-	eng, err := modalengine.Open(ctx, modalengine.Options{
-		Dir: filepath.Join(cfg.Data, "modal-engine"), Executable: executable, TokenID: cfg.Modal.TokenID, TokenSecret: cfg.Modal.TokenSecret.Reveal(),
-		Environment: cfg.Modal.Environment, App: cfg.Modal.App, Image: cfg.Modal.Image, OutputBytes: cfg.OutputBytes,
-	})
+	eng, err := modalengine.Open(ctx, modalOptions(cfg, executable))
 	if err != nil {
-		return nil, errors.Stage(err, "engine")
+		return nil, err
 	}
 	return eng, nil
+}
+
+func modalOptions(cfg config.Config, executable string) modalengine.Options {
+	return modalengine.Options{
+		Dir: filepath.Join(cfg.Data, "modal-engine"), Executable: executable, TokenID: cfg.Modal.TokenID, TokenSecret: cfg.Modal.TokenSecret.Reveal(),
+		Environment: cfg.Modal.Environment, App: cfg.Modal.App, Image: cfg.Modal.Image, OutputBytes: cfg.OutputBytes,
+	}
 }
 
 // withVolumes is gVisor's engine together with what was opened for it.

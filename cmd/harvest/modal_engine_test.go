@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,4 +66,67 @@ func TestModalEngine(t *testing.T) {
 		},
 		Creates: 3, CopySize: 32 << 20, Left: leftOfModal,
 	})
+}
+
+// The command line with the engine modal: it runs code, and says what is wrong with the credentials.
+//
+// mission: A1 8.1
+func TestModalEngineRun(t *testing.T) {
+	t.Parallel()
+	h := newModalWithBase(t)
+	vars := map[string]string{"MODAL_CONFIG_PATH": filepath.Join(t.TempDir(), "none.toml"), "HARVEST_MODAL_IMAGE": "base", "HARVEST_REFRESH": "false"}
+	for _, pair := range h.modal {
+		name, value, _ := strings.Cut(pair, "=")
+		vars[name] = value
+	}
+	run := func(t *testing.T, data string, change map[string]string, args ...string) (stdout, stderr string, failed bool) {
+		t.Helper()
+		vars := maps.Clone(vars)
+		maps.Copy(vars, change)
+		cmd := exec.CommandContext(context.WithoutCancel(t.Context()), h.program, args...)
+		cmd.Env = append(testenv.CleanEnv(), "HARVEST_DATA="+data)
+		for name, value := range vars {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+		var out, problems strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &problems
+		err := cmd.Run()
+		return out.String(), problems.String(), err != nil
+	}
+	data := testenv.DataDir(t)
+	t.Cleanup(func() {
+		if _, stderr, failed := run(t, data, nil, "down", "--sandboxes"); failed {
+			t.Errorf("down: %s", stderr)
+		}
+	})
+	if stdout, stderr, failed := run(t, data, nil, "run", "--engine", "modal", "--code", "print(6*7)"); failed || stdout != "42\n" {
+		t.Errorf("harvest run --engine modal printed %q and %q", stdout, stderr)
+	}
+	if stdout, stderr, failed := run(t, data, nil, "run", "--json", "--code", "raise SystemExit(3)"); !failed || !strings.Contains(stdout, `"returncode":3`) {
+		t.Errorf("a second run printed %q and %q", stdout, stderr)
+	}
+	if _, stderr, failed := run(t, data, nil, "run", "--engine", "fake", "--code", "print(1)"); !failed || !strings.Contains(stderr, "a server with the engine modal runs already") {
+		t.Errorf("another engine: %q", stderr)
+	}
+	for name, test := range map[string]struct {
+		change map[string]string
+		want   []string
+	}{
+		"no credentials": {map[string]string{"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}, []string{"there are no credentials for Modal", "MODAL_TOKEN_ID", "HARVEST_MODAL_TOKEN_ID", "modal token new"}},
+		"wrong ones":     {map[string]string{"MODAL_TOKEN_SECRET": "as-wrong"}, []string{"Modal does not accept the credentials", "MODAL_TOKEN_SECRET"}},
+		"nobody answers": {map[string]string{"MODAL_SERVER_URL": "http://127.0.0.1:1"}, []string{"Modal cannot be reached", "MODAL_SERVER_URL"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, failed := run(t, testenv.DataDir(t), test.change, "run", "--engine", "modal", "--code", "print(6*7)")
+			for _, want := range test.want {
+				if !failed || !strings.Contains(stderr, want) {
+					t.Errorf("it printed %q and %q, without %q", stdout, stderr, want)
+				}
+			}
+			if strings.Contains(stderr, "as-wrong") || strings.Contains(stderr, vars["MODAL_TOKEN_SECRET"]) {
+				t.Error("the secret is in the error")
+			}
+		})
+	}
 }

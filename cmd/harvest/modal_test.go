@@ -80,6 +80,10 @@ func (h *modalHarvest) start() {
 			h.t.Fatalf("the server has ended:\n%s", log.tail())
 		default:
 		}
+		if _, err := os.Stat(filepath.Join(h.data(), "harvest.sock")); err != nil && h.t.Context().Err() == nil {
+			time.Sleep(10 * time.Millisecond) // a command now would start another server
+			continue
+		}
 		if _, err := h.run("modal", "env", "--name", fmt.Sprintf("test-%d", time.Now().UnixNano())); err == nil {
 			return
 		}
@@ -88,6 +92,17 @@ func (h *modalHarvest) start() {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// data is the server's data directory.
+func (h *modalHarvest) data() string {
+	for _, pair := range h.environ {
+		if dir, ok := strings.CutPrefix(pair, "HARVEST_DATA="); ok {
+			return dir
+		}
+	}
+	h.t.Fatal("the server has no data directory")
+	return ""
 }
 
 func (h *modalHarvest) stop() {

@@ -37,6 +37,9 @@ const (
 	envKey = "HARVEST_API_KEY"
 )
 
+// stageEngine is the step of a server's start that opens the engine.
+const stageEngine = "engine"
+
 // remoteServer returns a client of the server that HARVEST_URL names, nil if it names none.
 func (c *cli) remoteServer() (*client.Client, error) {
 	if c.env(envURL) == "" {
@@ -69,6 +72,9 @@ func (c *cli) connect(ctx context.Context) (*client.Client, error) {
 	found, err := server.Server(ctx)
 	if err == nil && found.Version != version() {
 		err = c.otherVersion(ctx, server, found)
+	}
+	if err == nil && c.engine != "" && found.Engine != c.engine {
+		err = errors.Remedy(errors.Newf(errors.Conflict, "a server with the engine %s runs already", found.Engine), "end it with harvest down, or name another --data")
 	}
 	if errors.KindOf(err) == errors.Unavailable {
 		defer c.waiting("starting the server")()
@@ -104,6 +110,9 @@ func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *clien
 		case "":
 			return nil
 		case errors.Conflict, errors.Unavailable: // somebody else has the directory: a server that starts or stops
+			if errors.StageOf(err) == stageEngine { // it is ours, and its engine cannot be had
+				return err
+			}
 		default:
 			return err
 		}
@@ -180,6 +189,9 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 		}
 		args = append(args, "--config", file)
 	}
+	if c.engine != "" {
+		args = append(args, "--engine", c.engine)
+	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
 	cmd.Args, cmd.Env, cmd.Dir = args, c.serverEnv(), "/"
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{theirs}
@@ -225,7 +237,8 @@ func openLog(path string) (*os.File, error) {
 // those that become secrets.
 var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "GOCOVERDIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
-	"ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL"}
+	"ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL",
+	"MODAL_SERVER_URL", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_CONFIG_PATH", "MODAL_ENVIRONMENT"}
 
 func (c *cli) serverEnv() []string {
 	var env []string

@@ -14,6 +14,7 @@ import (
 
 // How long Modal may take: the SDK itself waits without an end.
 const (
+	openPatience   = 12 * time.Second
 	callPatience   = 30 * time.Second
 	createPatience = 5 * time.Minute
 )
@@ -36,7 +37,7 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 	begin, pause := time.Now(), firstPause
 	for {
 		limited, cancel := context.WithTimeout(ctx, patience)
-		value, err := call(limited)
+		value, err := bounded(limited, call)
 		late := limited.Err() != nil
 		cancel()
 		switch {
@@ -45,8 +46,7 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 		case ctx.Err() != nil:
 			return value, errors.Wrapf(ctx.Err(), "%s", what)
 		case late:
-			err = errors.Explainf(err, errors.Unavailable, "Modal did not answer within %v", patience)
-			return value, errors.Remedy(errors.Wrapf(err, "%s", what), "try again; https://status.modal.com says whether Modal has trouble")
+			return value, unanswered(errors.Wrapf(err, "%s", what), patience)
 		}
 		err = explain(err, what)
 		if kind := errors.KindOf(err); kind != errors.Unavailable && kind != errors.Exhausted || time.Since(begin)+pause > retryFor {
@@ -61,8 +61,42 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 	}
 }
 
-// setCredentials is what to do without credentials, or with wrong ones.
-const setCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
+// bounded returns when call does, or ctx ends: not every call of the SDK minds its context. Nobody gets what such a call returns later.
+func bounded[T any](ctx context.Context, call func(ctx context.Context) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		value, err := call(ctx)
+		answered <- answer{value, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.value, a.err
+	case <-ctx.Done():
+	}
+	select {
+	case a := <-answered:
+		return a.value, a.err
+	case <-time.After(grace):
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+// grace is how long a call has that ends because its context does.
+const grace = time.Second
+
+// unanswered is the error of a call that Modal did not answer in time.
+func unanswered(err error, patience time.Duration) error {
+	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "Modal cannot be reached: it did not answer within %v", patience),
+		"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
+}
+
+// SetCredentials is what to do without credentials, or with wrong ones.
+const SetCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
 	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
 
 // explain turns an error of the SDK's into one of ours, of which clients learn what is their concern.
@@ -75,9 +109,9 @@ func explain(err error, what string) error {
 	switch kind {
 	case errors.Unauthenticated:
 		if missing(err) {
-			return errors.Remedy(errors.Explainf(err, kind, "there are no credentials for Modal"), "%s", setCredentials)
+			return errors.Remedy(errors.Explainf(err, kind, "there are no credentials for Modal"), "%s", SetCredentials)
 		}
-		return errors.Remedy(errors.Explainf(err, kind, "Modal does not accept the credentials"), "%s", setCredentials)
+		return errors.Remedy(errors.Explainf(err, kind, "Modal does not accept the credentials"), "%s", SetCredentials)
 	case errors.Denied:
 		return errors.Remedy(errors.Explainf(err, kind, "the account at Modal may not do this"), "look at the workspace's members and limits at https://modal.com/settings")
 	case errors.Unavailable:
@@ -90,6 +124,8 @@ func explain(err error, what string) error {
 		return errors.Explainf(err, kind, "Modal has one of that name already")
 	case errors.Invalid:
 		return errors.Explainf(err, kind, "Modal refuses this: %.300s", plain(err))
+	case errors.Unsupported:
+		return errors.Explainf(err, kind, "the server at Modal's place does not offer this")
 	}
 	return err
 }

@@ -97,9 +97,16 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		opts: opts, server: server, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]*engine.End{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	if e.app, err = ask(ctx, "find the app", func(ctx context.Context) (*sdk.App, error) {
+	// Whoever waits for the server to start shall learn soon that Modal is out of reach: the SDK tries more than once by itself.
+	limited, cancel := context.WithTimeout(ctx, openPatience)
+	defer cancel()
+	if e.app, err = bounded(limited, func(ctx context.Context) (*sdk.App, error) {
 		return client.Apps.FromName(ctx, opts.App, &sdk.AppFromNameParams{CreateIfMissing: true})
 	}); err != nil {
+		err = explain(err, "find the app")
+		if limited.Err() != nil && ctx.Err() == nil {
+			err = unanswered(err, openPatience)
+		}
 		return nil, errors.Join(err, e.Close())
 	}
 	e.images = &images{e: e, dir: filepath.Join(opts.Dir, "images")}
@@ -108,6 +115,15 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		return nil, errors.Join(errors.Wrapf(err, "make the directory of images"), e.Close())
 	}
 	return e, nil
+}
+
+// Configured reports whether there are credentials for Modal, right or wrong: in opts, in the environment or in the file of Modal's SDK.
+func Configured(opts Options, env func(string) string) bool {
+	if opts.TokenID != "" && opts.TokenSecret != "" || env("MODAL_TOKEN_ID") != "" && env("MODAL_TOKEN_SECRET") != "" {
+		return true
+	}
+	_, err := os.Stat(orElse(env("MODAL_CONFIG_PATH"), filepath.Join(env("HOME"), ".modal.toml")))
+	return err == nil
 }
 
 func orElse(text, other string) string {
@@ -136,10 +152,10 @@ func (e *Engine) Name() string { return "modal" }
 // Capabilities are what the SDK and the program in each sandbox can do.
 func (e *Engine) Capabilities() engine.Capabilities {
 	return engine.Capabilities{
-		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{},
+		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{"cpu"},
 		Missing: []string{
 			"A sandbox ends after 24 hours, however long it was meant to live: Modal lets none live longer.",
-			"CPU and memory are Modal's limits, which may be exceeded for a while; that memory ran out is not told apart from other ends.",
+			"There is no limit of memory: Modal does not tell an end for want of memory from others.",
 			"The number of processes, of open files and the disk have Modal's own limits.",
 			"Volumes cannot be mounted: the files of Modal's volumes are out of reach of its Go SDK.",
 			"There is no network but for Modal's own: use the mode none.",
@@ -166,7 +182,15 @@ func (e *Engine) Close() error {
 	for _, l := range links {
 		l.close()
 	}
-	e.client.Close()
+	closed := make(chan struct{})
+	go func() {
+		e.client.Close()
+		close(closed)
+	}()
+	select { // it waits for calls that may have no end
+	case <-closed:
+	case <-time.After(grace):
+	}
 	return nil
 }
 
@@ -260,13 +284,10 @@ func (e *Engine) nameOf(id string) string {
 func (e *Engine) params(spec engine.Spec) (*sdk.SandboxCreateParams, error) {
 	p := &sdk.SandboxCreateParams{
 		Timeout: Lifetime, Name: e.nameOf(spec.ID), Tags: map[string]string{tagServer: e.server, tagID: spec.ID},
-		CPULimit: spec.Limits.CPU, MemoryLimitMiB: int(spec.Limits.Memory >> 20), BlockNetwork: true,
+		CPULimit: spec.Limits.CPU, BlockNetwork: true,
 	}
 	if p.CPULimit > 0 { // Modal wants the request below the limit
 		p.CPU = min(p.CPULimit, 0.125)
-	}
-	if p.MemoryLimitMiB > 0 {
-		p.MemoryMiB = min(p.MemoryLimitMiB, 128)
 	}
 	if spec.Network.Mode != engine.NetworkNone && spec.Network.Mode != "" {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "sandboxes at Modal have no network here"), "use the network mode none")

@@ -1,0 +1,235 @@
+package modal
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+)
+
+// mission: 9.1
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[errors.Kind]error{
+		errors.NotFound: sdk.NotFoundError{Exception: "x"}, errors.Conflict: sdk.AlreadyExistsError{Exception: "x"}, errors.Invalid: sdk.InvalidError{Exception: "the reason"},
+		errors.Exhausted: sdk.ResourceExhaustedError{Exception: "x"}, errors.Unauthenticated: status.Error(codes.Unauthenticated, "x"),
+		errors.Denied: status.Error(codes.PermissionDenied, "x"), errors.Unavailable: status.Error(codes.Unavailable, "x"),
+		errors.Unsupported: status.Error(codes.Unimplemented, "x"), errors.Internal: status.Error(codes.DataLoss, "x"),
+	} {
+		got := explain(err, "do it")
+		if errors.KindOf(got) != want || !strings.Contains(got.Error(), "do it") {
+			t.Errorf("%T %v is %v (%s), want %s", err, err, got, errors.KindOf(got), want)
+		}
+	}
+	if err := explain(nil, "do it"); err != nil {
+		t.Errorf("no error is %v", err)
+	}
+	for _, code := range []codes.Code{codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.ResourceExhausted} {
+		if kind := errors.KindOf(explain(status.Error(code, "x"), "do it")); kind == errors.Internal {
+			t.Errorf("%s is internal", code)
+		}
+	}
+	if m := errors.Message(explain(status.Error(codes.InvalidArgument, "the reason"), "do it")); !strings.Contains(m, "the reason") {
+		t.Errorf("Modal's reason is not in %q", m)
+	}
+	missing := explain(errors.Errorf("missing credentials, please set them"), "do it")
+	if errors.KindOf(missing) != errors.Unauthenticated || !strings.Contains(errors.RemedyOf(missing), "MODAL_TOKEN_ID") {
+		t.Errorf("without credentials: %v, %s", missing, errors.RemedyOf(missing))
+	}
+}
+
+func TestAttempt(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	got, err := ask(t.Context(), "do it", func(context.Context) (int, error) {
+		if calls++; calls < 3 {
+			return 0, status.Error(codes.Unavailable, "busy")
+		}
+		return 42, nil
+	})
+	if got != 42 || err != nil || calls != 3 {
+		t.Errorf("after %d calls: %d, %v", calls, got, err)
+	}
+	calls = 0
+	if _, err := ask(t.Context(), "do it", func(context.Context) (int, error) { calls++; return 0, sdk.NotFoundError{} }); errors.KindOf(err) != errors.NotFound || calls != 1 {
+		t.Errorf("what cannot succeed was tried %d times: %v", calls, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := ask(ctx, "do it", func(context.Context) (int, error) { cancel(); return 0, status.Error(codes.Unavailable, "busy") }); errors.KindOf(err) != errors.Canceled {
+		t.Errorf("given up: %v", err)
+	}
+	never := make(chan struct{}) // as a call of the SDK that does not mind its context
+	defer close(never)
+	_, err = attempt(t.Context(), t.Context(), 10*time.Millisecond, "do it", func(context.Context) (int, error) { <-never; return 0, nil })
+	if errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {
+		t.Errorf("no answer: %v", err)
+	}
+}
+
+func TestSplitDockerfile(t *testing.T) {
+	t.Parallel()
+	base, commands, err := splitDockerfile("# comment\n\nFROM debian:12\nRUN a \\\n  b\nENV X=1\n")
+	if base != "debian:12" || err != nil || strings.Join(commands, "|") != "RUN a \\|  b|ENV X=1" {
+		t.Errorf("%q, %q, %v", base, commands, err)
+	}
+	for _, text := range []string{"", "RUN x\n", "FROM a\nFROM b\n", "FROM a AS b\n", "FROM $X\n"} {
+		if _, _, err := splitDockerfile(text); errors.KindOf(err) != errors.Unsupported {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestImages(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	e := &Engine{opts: Options{Image: DefaultImage}}
+	i := &images{e: e, dir: t.TempDir()}
+	for n, id := range []string{"img_aaaa000000000000", "img_bbbb000000000000"} {
+		r := record{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{"base"}, Built: time.Unix(int64(n), 0)}}
+		if _, err := i.named(r, []string{id[4:8]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for ref, want := range map[string]string{"base": "img_bbbb000000000000", "aaaa": "img_aaaa000000000000", "img_aa": "img_aaaa000000000000", "sha256:bbbb000000000000": "img_bbbb000000000000"} {
+		if img, err := i.Find(ctx, ref); err != nil || img.ID != want {
+			t.Errorf("%s is %s, %v", ref, img.ID, err)
+		}
+	}
+	for _, ref := range []string{"", "img_", "nothing"} {
+		if _, err := i.Find(ctx, ref); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("%q: %v", ref, err)
+		}
+	}
+	r, err := i.find("aaaa")
+	if err == nil {
+		err = i.learn(r, wire.Found{Env: map[string]string{"A": "1", "MODAL_TASK_ID": "x"}, Dir: "/work"})
+	}
+	if img, find := i.Find(ctx, "aaaa"); err != nil || find != nil || len(img.Config.Env) != 1 || img.Config.Dir != "/work" {
+		t.Errorf("learned %+v, %v, %v", img.Config, err, find)
+	}
+	if img, err := i.Build(ctx, image.Spec{Base: "aaaa"}, image.BuildOptions{Names: []string{"other"}}); err != nil || img.ID != "img_aaaa000000000000" {
+		t.Errorf("an image that is there: %+v, %v", img, err)
+	}
+	for name, spec := range map[string]image.Spec{
+		"files": {Base: "x", Context: "c"}, "arguments": {Base: "x", Args: map[string]string{"A": "1"}}, "a snapshot": {Parent: "p"}, "another platform": {Base: "x", Platform: "linux/s390x"},
+	} {
+		if _, err := i.Build(ctx, spec, image.BuildOptions{}); errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := i.Build(ctx, image.Spec{Base: "agent"}, image.BuildOptions{}); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("agent: %v", err)
+	}
+	if err := i.Delete(ctx, "img_aaaa"); err != nil {
+		t.Error(err)
+	}
+	if list, err := i.List(ctx); err != nil || len(list) != 1 || list[0].ID != "img_bbbb000000000000" {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	if err := i.Delete(ctx, "img_aaaa"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("Delete of none: %v", err)
+	}
+}
+
+func TestRegistryOf(t *testing.T) {
+	t.Parallel()
+	for ref, want := range map[string]string{"debian:12": "docker.io", "me/x": "docker.io", "ghcr.io/me/x": "ghcr.io", "localhost/x": "localhost", "h:5000/x": "h:5000"} {
+		if got := registryOf(ref); got != want {
+			t.Errorf("%s: %s", ref, got)
+		}
+	}
+}
+
+func TestBuildErrors(t *testing.T) {
+	t.Parallel()
+	err := buildError(explain(sdk.RemoteError{Exception: "step 2 failed"}, "build"), image.Spec{})
+	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "step 2 failed") {
+		t.Errorf("a failed step: %v", err)
+	}
+	if err := buildError(sdk.NotFoundError{}, image.Spec{Base: "b"}); err == nil {
+		t.Error("an unknown image is no error")
+	}
+}
+
+func TestParams(t *testing.T) {
+	t.Parallel()
+	e := &Engine{server: "abcdefghijkl"}
+	p, err := e.params(engine.Spec{ID: "box", Limits: engine.Limits{CPU: 2}})
+	if err != nil || p.CPULimit != 2 || p.CPU <= 0 || p.CPU > 2 || !p.BlockNetwork || p.Name != "abcdefghijkl-box" || p.Timeout != Lifetime || p.Tags[tagID] != "box" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if name := e.nameOf(strings.Repeat("x", 64)); len(name) > 64 || !strings.HasPrefix(name, "abcdefghijkl-") {
+		t.Errorf("a long id is named %q", name)
+	}
+	for what, spec := range map[string]engine.Spec{
+		"a network": {Network: engine.Network{Mode: engine.NetworkDefault}}, "a mount": {Mounts: []engine.Mount{{Volume: "v", Path: "/v"}}},
+	} {
+		if _, err := e.params(spec); errors.KindOf(err) != errors.Unsupported {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := e.params(engine.Spec{Env: map[string]string{"A=B": ""}}); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("a bad name: %v", err)
+	}
+}
+
+func TestConfigured(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	env := map[string]string{"HOME": dir}
+	look := func(name string) string { return env[name] }
+	if Configured(Options{}, look) {
+		t.Error("nothing is something")
+	}
+	if !Configured(Options{TokenID: "a", TokenSecret: "b"}, look) {
+		t.Error("options are nothing")
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".modal.toml"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !Configured(Options{}, look) {
+		t.Error("the file is nothing")
+	}
+	env = map[string]string{"MODAL_TOKEN_ID": "a", "MODAL_TOKEN_SECRET": "b"}
+	if !Configured(Options{}, look) {
+		t.Error("the environment is nothing")
+	}
+}
+
+func TestInstallation(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "server")
+	a, err := installation(file)
+	b, again := installation(file)
+	if err != nil || again != nil || a != b || len(a) != 12 {
+		t.Errorf("%q, %v and then %q, %v", a, err, b, again)
+	}
+	if _, err := installation("/proc/no/such"); err == nil {
+		t.Error("a file that cannot be written is no error")
+	}
+}
+
+func TestNoVolumes(t *testing.T) {
+	t.Parallel()
+	ctx, v := t.Context(), noVolumes{}
+	if _, err := v.Create(ctx, "x"); errors.KindOf(err) != errors.Unsupported {
+		t.Errorf("Create: %v", err)
+	}
+	if err := v.Delete(ctx, "x"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("Delete: %v", err)
+	}
+	if list, err := v.List(ctx); err != nil || len(list) != 0 {
+		t.Errorf("List: %v, %v", list, err)
+	}
+}
