@@ -53,6 +53,7 @@ type Repo struct {
 	Recipe        RepoRequest       `json:"recipe"` // as it was asked for
 	Built         time.Time         `json:"built_at,omitzero"`
 	Checked       time.Time         `json:"checked_at,omitzero"` // when the newest commit was last known
+	Behind        int               `json:"commits_behind"`      // that the image was then
 	Used          time.Time         `json:"used_at,omitzero"`    // by a session
 	Created       time.Time         `json:"created_at"`
 }

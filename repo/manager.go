@@ -378,7 +378,7 @@ func (m *Manager) ended(ctx context.Context, a *attempt, keep bool, err error) (
 			r.Retired = a.repo.Retired
 		} else {
 			*r = a.repo
-			r.Status, r.Reason, r.Checked, r.Used = Ready, "", b.Ended, used
+			r.Status, r.Reason, r.Checked, r.Behind, r.Used = Ready, "", b.Ended, 0, used
 		}
 		m.collect(ctx, r)
 	}, builds...)
@@ -410,6 +410,7 @@ func (m *Manager) told(ctx context.Context, r Repo, b Build, kind string) {
 
 // Found is the image of a repository, for a session.
 type Found struct {
+	Repo   string // id
 	Image  string // id
 	Dir    string
 	Branch string // that is checked out
@@ -436,7 +437,17 @@ func (m *Manager) Find(ctx context.Context, account, url, branch string) (Found,
 		logf.Errorf(ctx, "note that %s is used: %v", r.Name, err)
 	}
 	r = all[i]
-	return Found{Image: r.Image, Dir: r.Dir, Branch: r.Default, Commit: r.Commit, Built: r.Built, Base: r.Recipe.image()}, true
+	return Found{Repo: r.ID, Image: r.Image, Dir: r.Dir, Branch: r.Default, Commit: r.Commit, Built: r.Built, Base: r.Recipe.image()}, true
+}
+
+// Saw notes that a session has found a repository's image to be so many commits behind, unless there is another image by now.
+func (m *Manager) Saw(ctx context.Context, id, image string, behind int) error {
+	_, err := m.save(ctx, id, func(r *Repo) {
+		if r.Image == image {
+			r.Checked, r.Behind = time.Now().UTC(), behind
+		}
+	})
+	return err
 }
 
 // hasImage reports whether a repository's image is still there: somebody may have removed it.

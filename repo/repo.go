@@ -55,6 +55,7 @@ type Repo struct {
 	Whole        time.Time         `json:"whole_at,omitzero"` // when all was last installed anew
 	// Checked is when it was last known what the newest commit is.
 	Checked time.Time `json:"checked_at,omitzero"`
+	Behind  int       `json:"commits_behind"`   // that the image was then
 	Used    time.Time `json:"used_at,omitzero"` // by a session
 	Created time.Time `json:"created_at"`
 

@@ -145,7 +145,7 @@ func repoOut(r repo.Repo) api.Repo {
 				CPU:     b.CPU, Memory: b.Memory, Disk: b.Disk, Processes: b.Processes, Files: b.Files, Cold: b.Cold,
 			},
 		},
-		Built: r.Built.UTC(), Checked: r.Checked.UTC(), Used: r.Used.UTC(), Created: r.Created.UTC(),
+		Built: r.Built.UTC(), Checked: r.Checked.UTC(), Behind: r.Behind, Used: r.Used.UTC(), Created: r.Created.UTC(),
 	}
 }
 

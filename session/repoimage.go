@@ -17,10 +17,13 @@ import (
 type Repos interface {
 	// Image returns the one of a repository's branch ("" is its default), false if there is none.
 	Image(ctx context.Context, account, url, branch string) (RepoImage, bool)
+	// Saw is told how many commits an image was behind its repository when a session began with it.
+	Saw(ctx context.Context, img RepoImage, behind int)
 }
 
 // RepoImage is the image of a repository.
 type RepoImage struct {
+	Repo   string    `json:"-"` // id
 	Image  string    `json:"image_id"`
 	Base   string    `json:"-"` // the image that it was made of, by name
 	Dir    string    `json:"-"`
@@ -135,6 +138,8 @@ func (r *runner) catchUp(done prepared) {
 		}
 		if err != nil {
 			synced.Behind, synced.Error = -1, logf.Redacted(errors.Message(err))
+		} else {
+			r.m.opts.Repos.Saw(ctx, synced.RepoImage, synced.Behind)
 		}
 		if ctx.Err() != nil {
 			return

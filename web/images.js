@@ -51,7 +51,7 @@ export async function open(body, { failed }) {
   async function load() {
     try {
       const [known, kept] = await Promise.all([all('v1/images'), all('v1/repos').catch(() => [])]);
-      repos.replaceChildren(table('Repositories', ['Repository', 'State', 'Built', 'Newest commit known', 'Commit', ''], kept.map((r) => [r.name, r.reason ? `${r.status}: ${r.reason}` : r.status, when(r.built_at), when(r.checked_at),
+      repos.replaceChildren(table('Repositories', ['Repository', 'State', 'Built', 'Looked at', 'Commits behind', 'Commit', ''], kept.map((r) => [r.name, r.reason ? `${r.status}: ${r.reason}` : r.status, when(r.built_at), when(r.checked_at), r.image_id ? h('span', { class: 'behind' }, r.commits_behind) : '–',
         h('code', null, (r.commit ?? '').slice(0, 10) || '–'), h('div', { class: 'row' }, button('Log', () => watch(r), { class: 'small', 'aria-label': `Log of ${r.name}` }),
           button('Build', () => act(async () => {
             await call('POST', `v1/repos/${r.id}/build`, {}, { patience: 5000 }).catch((p) => { if (p.code !== 'unavailable') throw p; });

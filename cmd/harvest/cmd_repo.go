@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -103,14 +104,14 @@ func (c *cli) showRepo(r api.Repo, err error) error {
 }
 
 func repos(found ...api.Repo) view {
-	v := view{json: found, header: []string{"NAME", "STATUS", "IMAGE", "COMMIT", "BUILT", "CHECKED", "MANAGERS", "REASON"}}
+	v := view{json: found, header: []string{"NAME", "STATUS", "IMAGE", "COMMIT", "BEHIND", "BUILT", "CHECKED", "MANAGERS", "REASON"}}
 	for _, r := range found {
 		var managers []string
 		for _, p := range r.Projects {
 			managers = append(managers, p.Manager)
 		}
 		v.names = append(v.names, r.Name)
-		v.rows = append(v.rows, []string{r.Name, r.Status, orDash(r.Image), orDash(r.Commit[:min(len(r.Commit), 10)]), ago(r.Built), ago(r.Checked), joined(managers), orDash(firstLine(r.Reason))})
+		v.rows = append(v.rows, []string{r.Name, r.Status, orDash(r.Image), orDash(r.Commit[:min(len(r.Commit), 10)]), strconv.Itoa(r.Behind), ago(r.Built), ago(r.Checked), joined(managers), orDash(firstLine(r.Reason))})
 	}
 	return v
 }

@@ -92,6 +92,11 @@ func TestPageRepository(t *testing.T) {
 	b.fill("It may reach", strings.TrimPrefix(g.server.URL, "http://"))
 	b.creates()
 	b.sees(".note", "commit behind")
+	session := b.value(`location.hash`)
+	b.do(chromedp.Evaluate(`location.hash = '#/images'`, nil))
+	b.sees(".behind", "1")
+	b.do(chromedp.Evaluate(`location.hash = `+quoted(session), nil))
+	b.sees(".note", "commit behind")
 
 	pageAllows(b)
 

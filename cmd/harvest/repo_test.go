@@ -141,10 +141,16 @@ func testSession(t *testing.T, h *host, g *gitHost) {
 // testRefreshes refreshes after commits that need less and more.
 func testRefreshes(t *testing.T, h *host, g *gitHost) {
 	old := repository(t, h, "npm-sample")
+	if old.Behind != 1 {
+		t.Errorf("after a session that found the image behind: %+v", old)
+	}
 	box := h.must("sandbox", "create", "--image", "repo/npm-sample", "--network", "none")
 	h.must("repo", "refresh", "npm-sample")
 	if b := newest(t, h, "npm-sample"); b.Mode != "incremental" || b.From != old.Image || !b.Success {
 		t.Errorf("after a commit: %+v", b)
+	}
+	if now := repository(t, h, "npm-sample"); now.Behind != 0 {
+		t.Errorf("after a refresh: %+v", now)
 	}
 	if out := h.must("sandbox", "exec", box, "--", "cat", old.Dir+"/README.md"); out != "one" {
 		t.Errorf("a sandbox on the old image has %q", out)

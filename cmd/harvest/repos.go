@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/session"
@@ -97,5 +98,12 @@ type sessionRepos struct{ *repo.Manager }
 // Image implements session.Repos.
 func (r sessionRepos) Image(ctx context.Context, account, url, branch string) (session.RepoImage, bool) {
 	found, ok := r.Find(ctx, account, url, branch)
-	return session.RepoImage{Image: found.Image, Base: found.Base, Dir: found.Dir, Branch: found.Branch, Commit: found.Commit, Built: found.Built}, ok
+	return session.RepoImage{Repo: found.Repo, Image: found.Image, Base: found.Base, Dir: found.Dir, Branch: found.Branch, Commit: found.Commit, Built: found.Built}, ok
+}
+
+// Saw implements session.Repos.
+func (r sessionRepos) Saw(ctx context.Context, img session.RepoImage, behind int) {
+	if err := r.Manager.Saw(ctx, img.Repo, img.Image, behind); err != nil {
+		logf.Errorf(ctx, "note how far the image of a repository is behind: %v", err)
+	}
 }
