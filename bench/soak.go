@@ -237,8 +237,8 @@ func (t *traffic) report(out io.Writer, states []state, long time.Duration) erro
 		{"memory, MiB", func(s state) float64 { return s.RSS }, 16, 0.15},
 		// Records of what was, their events and the log: about 3 KiB for a deed, kept for 30 days.
 		{"disk, MiB", func(s state) float64 { return s.Disk }, 4 + float64(total)*4/1024, 0.05},
-		// A sandbox that is left behind is ten and more; gVisor keeps a few more for those that have once been busy.
-		{"processes", func(s state) float64 { return s.Processes }, 6, 0},
+		// A sandbox that is left behind is ten and more; gVisor keeps a few more for each of the residents once it has been busy.
+		{"processes", func(s state) float64 { return s.Processes }, 9, 0},
 	} {
 		first, last := mean(states[:third], m.of), mean(states[len(states)-third:], m.of)
 		verdict := "flat"
