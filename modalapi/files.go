@@ -82,6 +82,7 @@ func (b *box) files(ctx context.Context, ref string, o order) (*command, error) 
 				cancel()
 			case <-ctx.Done():
 			}
+			c.in.leave() // who writes a file may never have sent its end
 		}()
 		err := w.do(ctx, op)
 		c.result.ReturnCode = w.report(err)
@@ -223,6 +224,9 @@ func (w *fileWork) write(ctx context.Context, name string) error {
 		return err
 	}
 	defer temp.Close()
+	if err := ctx.Err(); err != nil { // this is not all of it
+		return errors.Wrapf(err, "write a file")
+	}
 	pipe, out := io.Pipe()
 	go func() {
 		archive := tar.NewWriter(out)

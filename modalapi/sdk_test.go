@@ -241,11 +241,22 @@ func TestCommandsOutliveTheServer(t *testing.T) {
 		t.Fatalf("the command said %q, %v", line, err)
 	}
 	id := sb.SandboxID
-	if err := w.server.Close(); err != nil {
+	file := filepath.Join(t.TempDir(), "half")
+	half, err := sb.Exec(t.Context(), []string{"/__modal/.bin/modal-sandbox-fs-tools", `{"WriteFile":{"path":"` + file + `"}}`}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := half.Stdin.Write([]byte("without its end")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.server.Close(); err != nil { // for which nobody has to send anything
 		t.Fatal(err)
 	}
 	w.sdk.Close()
 	w.serve()
+	if _, err := os.Stat(file); err == nil {
+		t.Error("half a file was written")
+	}
 	again, err := w.sdk.Sandboxes.FromID(t.Context(), id, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -51,7 +51,13 @@ func newSpool(dir string, limit int64) *spool {
 func (s *spool) Write(p []byte) (int, error) {
 	n := 0
 	for len(p) > 0 {
-		part := p[:min(int64(len(p)), s.limit/4)]
+		s.mu.Lock()
+		closed, most := s.closed, max(1, s.limit/4)
+		s.mu.Unlock()
+		if closed { // nobody wants it any more
+			return n + len(p), nil
+		}
+		part := p[:min(int64(len(p)), most)]
 		s.await(int64(len(part)))
 		if err := s.put(part); err != nil {
 			return n, err
