@@ -7,7 +7,7 @@
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X main.release=$(VERSION)
-TESTFLAGS := -race -timeout 40m
+TESTFLAGS := -race -timeout 50m
 GOTEST   := CGO_ENABLED=1 go test $(TESTFLAGS)
 COVER    := cover
 # What the gate does not count: code of tests, and programs that only developers run.

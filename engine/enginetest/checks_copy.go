@@ -3,6 +3,7 @@ package enginetest
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -218,7 +219,9 @@ func checkCopyLarge(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
 	before, most := heap(), uint64(0)
 	begin := time.Now()
-	if err := s.shared.CopyIn(patient(t), dir, large(s.CopySize)); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*patience) // it is a whole disk's work beside that of others
+	defer cancel()
+	if err := s.shared.CopyIn(ctx, dir, large(s.CopySize)); err != nil {
 		t.Fatalf("CopyIn: %v", err)
 	}
 	in := time.Since(begin)
@@ -227,7 +230,7 @@ func checkCopyLarge(t *testing.T, s *suite) {
 		t.Errorf("inside it has %s bytes, want %d", got, s.CopySize)
 	}
 	begin = time.Now()
-	r, err := s.shared.CopyOut(patient(t), dir+"/large")
+	r, err := s.shared.CopyOut(ctx, dir+"/large")
 	if err != nil {
 		t.Fatalf("CopyOut: %v", err)
 	}

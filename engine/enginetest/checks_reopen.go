@@ -112,13 +112,13 @@ func detach(t *testing.T, s *suite, sb engine.Sandbox, cmd engine.Command) (engi
 func checkReopenRunning(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	_, opener, id := detach(t, s, sb, sh(fmt.Sprintf(counter, 20)))
+	_, opener, id := detach(t, s, sb, sh(fmt.Sprintf(counter, 80)))
 	infos, err := opener.Processes(patient(t))
 	if err != nil || len(infos) != 1 || infos[0].ID != id || infos[0].Exit != nil {
 		t.Fatalf("Processes: %+v, %v; want %s, running", infos, err, id)
 	}
 	c := found(t, opener, id, nil)
-	stdout, stderr := counted(20)
+	stdout, stderr := counted(80)
 	c.expect(t, engine.Exit{Code: 5}, stdout)
 	if got := c.stderr.String(); got != stderr {
 		t.Errorf("stderr %q", got)
