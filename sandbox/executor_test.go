@@ -143,11 +143,11 @@ for _ in range(2):
 subprocess.Popen(["sleep", "1000"], start_new_session=True)
 print("started", flush=True)
 time.sleep(1000)`
-	r, err := h.executor().Execute(t.Context(), code, time.Second)
+	r, err := h.executor().Execute(t.Context(), code, 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.TimedOut || r.ReturnCode != 124 || r.Stdout != "started\n" || !strings.Contains(r.Reason, "time limit of 1s") {
+	if !r.TimedOut || r.ReturnCode != 124 || r.Stdout != "started\n" || !strings.Contains(r.Reason, "time limit of 5s") {
 		t.Errorf("result: %+v", r)
 	}
 	environ, err := filepath.Glob("/proc/[0-9]*/environ")
