@@ -17,7 +17,7 @@ import (
 func TestSoakInShort(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("a minute of traffic is left out with -short")
+		t.Skip("a minute of traffic is left out with -short: run it without")
 	}
 	long := 20 * time.Second
 	if text := os.Getenv("HARVEST_TEST_SOAK"); text != "" {

@@ -42,7 +42,7 @@ func FuzzRequests(f *testing.F) {
 		m := methods[int(n)%len(methods)]
 		req := dynamicpb.NewMessage(m.Input())
 		if proto.Unmarshal(body, req) != nil {
-			t.Skip("no message")
+			return // no message
 		}
 		put(req, "sandbox_id", id)
 		put(req, "task_id", "ta-"+strings.TrimPrefix(id, "sb-")+"V")

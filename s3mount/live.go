@@ -222,16 +222,16 @@ func (n *node) describeAll() {
 		return
 	}
 	n.asking = true
-	todo := make(chan string, len(n.kids))
+	undescribed := make(chan string, len(n.kids))
 	for _, name := range sortedNames(n.kids) {
 		if !n.kids[name].full {
-			todo <- name
+			undescribed <- name
 		}
 	}
-	close(todo)
+	close(undescribed)
 	var wg sync.WaitGroup
 	for range describing {
-		wg.Go(func() { n.describe(todo) })
+		wg.Go(func() { n.describe(undescribed) })
 	}
 	go func() {
 		wg.Wait()
@@ -241,8 +241,8 @@ func (n *node) describeAll() {
 	}()
 }
 
-func (n *node) describe(todo <-chan string) {
-	for name := range todo {
+func (n *node) describe(undescribed <-chan string) {
+	for name := range undescribed {
 		n.mu.Lock()
 		k, path := n.kids[name], join(n.path, name)
 		n.mu.Unlock()

@@ -189,7 +189,7 @@ func TestFullDiskUnderTheServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
-		t.Skipf("this needs the right to mount: %v", err)
+		t.Skipf("run it as root: it mounts: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {

@@ -303,7 +303,7 @@ func TestModalItself(t *testing.T) {
 	t.Parallel()
 	id, secret := os.Getenv("HARVEST_TEST_MODAL_TOKEN_ID"), os.Getenv("HARVEST_TEST_MODAL_TOKEN_SECRET")
 	if id == "" || secret == "" {
-		t.Skip("HARVEST_TEST_MODAL_TOKEN_ID and HARVEST_TEST_MODAL_TOKEN_SECRET name no account at Modal")
+		t.Skip("HARVEST_TEST_MODAL_TOKEN_ID and HARVEST_TEST_MODAL_TOKEN_SECRET name no account at Modal: set them to a token of yours, which costs some cents")
 	}
 	h := &modalHarvest{t: t, modal: []string{"MODAL_TOKEN_ID=" + id, "MODAL_TOKEN_SECRET=" + secret}}
 	verdicts, said := h.runSuite(suite(t, "github.com/modal-labs/modal-client/go", "-tags", "integration"), "-test.run", "TestSandboxFsE2e", "-test.timeout", "20m")

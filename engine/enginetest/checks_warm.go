@@ -144,7 +144,7 @@ func newPreparer(t *testing.T, s *suite) (engine.Warm, engine.Preparer) {
 	w := newWarm(t, s)
 	p, ok := w.(engine.Preparer)
 	if !ok {
-		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer")
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to have this checked")
 	}
 	return w, p
 }
@@ -183,7 +183,7 @@ func checkPrepared(t *testing.T, s *suite) {
 	p, ok := w.(engine.Preparer)
 	if !ok {
 		_ = w.Destroy(patient(t))
-		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer")
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to have this checked")
 	}
 	if err := p.Prepare(patient(t), s.image, warming); err != nil {
 		t.Fatalf("Prepare: %v", err)
@@ -215,7 +215,7 @@ func checkPreparedOtherwise(t *testing.T, s *suite) {
 	p, ok := w.(engine.Preparer)
 	if !ok {
 		_ = w.Destroy(patient(t))
-		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer")
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to have this checked")
 	}
 	if err := p.Prepare(patient(t), s.image, warming); err != nil {
 		t.Fatalf("Prepare: %v", err)
