@@ -3,6 +3,7 @@ package server_test
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -183,20 +185,10 @@ func readIDs(from io.Reader, until int64) (last int64, how string) {
 	return last, ""
 }
 
-// On a full disk, what has to be recorded fails with 507, which says what to do; what runs goes on, and with space again everything works.
-// mission: A8
-func TestFullDiskUnderTheServer(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
-		t.Skipf("run it as root: it mounts: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	db, err := store.Open(t.Context(), filepath.Join(dir, "harvest.db"))
+// onDatabase is a server, and its fleet, whose records are in the database at path.
+func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
+	t.Helper()
+	db, err := store.Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,9 +206,46 @@ func TestFullDiskUnderTheServer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	w := start(t, func(o *server.Options) {
+	return start(t, func(o *server.Options) {
 		o.Fleet, o.Images, o.Volumes, o.Replays = fleet, eng.Images(), eng.Volumes(), db.Replays()
+	}), fleet
+}
+
+// destroyAll leaves nothing of a fleet.
+func destroyAll(t *testing.T, fleet *sandbox.Fleet) {
+	t.Helper()
+	all, err := fleet.List(t.Context(), "", sandbox.Filter{})
+	for _, sb := range all {
+		err = errors.Join(err, fleet.Destroy(t.Context(), sb.Account, sb.ID))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// refused reports an answer that is not the problem code, with these words in what it says and in what it says to do.
+func refused(t *testing.T, what string, code int, resp *http.Response, text, detail, remedy string) {
+	t.Helper()
+	var p api.Problem
+	if err := json.Unmarshal([]byte(text), &p); err != nil || resp.StatusCode != code || !strings.Contains(p.Detail, detail) || !strings.Contains(p.Remedy, remedy) {
+		t.Errorf("%s: %s %s, want %d, %q and %q", what, resp.Status, text, code, detail, remedy)
+	}
+}
+
+// On a full disk, what has to be recorded fails with 507, which says what to do; what runs goes on, and with space again everything works.
+// mission: A8
+func TestFullDiskUnderTheServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
+		t.Skipf("run it as root: it mounts: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
 	})
+	w, fleet := onDatabase(t, filepath.Join(dir, "harvest.db"))
 	box := w.create()
 	filler := filepath.Join(dir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
@@ -227,10 +256,7 @@ func TestFullDiskUnderTheServer(t *testing.T) {
 	for n := 0; resp.StatusCode == http.StatusCreated && n < 200; n++ { // the log may have room
 		resp, text = w.do("POST", api.Sandboxes, body)
 	}
-	var p api.Problem
-	if err := json.Unmarshal([]byte(text), &p); err != nil || resp.StatusCode != http.StatusInsufficientStorage || !strings.Contains(p.Detail, "no space left") || !strings.Contains(p.Remedy, "free space") {
-		t.Errorf("on a full disk: %s %s", resp.Status, text)
-	}
+	refused(t, "on a full disk", http.StatusInsufficientStorage, resp, text, "no space left", "free space")
 	if resp, text := w.do("POST", api.Sandboxes, body, api.HeaderIdempotency, "one"); resp.StatusCode != http.StatusInsufficientStorage {
 		t.Errorf("with an Idempotency-Key: %s %s", resp.Status, text)
 	}
@@ -246,11 +272,85 @@ func TestFullDiskUnderTheServer(t *testing.T) {
 	if resp, text := w.do("POST", api.Path(api.SandboxExec, box.ID), `{"args":["echo","on"]}`); resp.StatusCode != http.StatusOK || !strings.Contains(text, "on") {
 		t.Errorf("a command with space again: %s %s", resp.Status, text)
 	}
-	all, err := fleet.List(t.Context(), "", sandbox.Filter{})
-	for _, sb := range all {
-		err = errors.Join(err, fleet.Destroy(t.Context(), sb.Account, sb.ID))
+	destroyAll(t, fleet)
+}
+
+// A file system that its errors have made read-only, under a server that runs: what has to be recorded fails with 503, which says what to do; what is
+// known is still told, and commands still run.
+// mission: A8
+func TestReadOnlyDiskUnderTheServer(t *testing.T) {
+	t.Parallel()
+	dir, disk := t.TempDir(), filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
+	if err := os.Truncate(disk, 32<<20); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"mkfs.ext4", "-q", disk}, {"mount", "-o", "loop", disk, dir}} {
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("run it as root, with e2fsprogs, on a machine with loop devices: %s: %v: %s", args[0], err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	w, fleet := onDatabase(t, filepath.Join(dir, "harvest.db"))
+	box := w.create()
+	// As after an error of the disk (ext4(5), "abort").
+	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "remount,abort", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	resp, text := w.do("POST", api.Sandboxes, "{}")
+	refused(t, "a new sandbox", http.StatusServiceUnavailable, resp, text, "does not work", "dmesg")
+	if resp, text := w.do("GET", api.Path(api.Sandboxed, box.ID), ""); resp.StatusCode != http.StatusOK || !strings.Contains(text, `"running"`) {
+		t.Errorf("what runs: %s %s", resp.Status, text)
+	}
+	if resp, text := w.do("POST", api.Path(api.SandboxExec, box.ID), `{"args":["echo","on"]}`); resp.StatusCode != http.StatusOK || !strings.Contains(text, "on") {
+		t.Errorf("a command: %s %s", resp.Status, text)
+	}
+	if err := fleet.Destroy(t.Context(), account.Personal, box.ID); err == nil {
+		t.Error("the end of the sandbox was recorded on a disk that cannot be written")
+	}
+}
+
+// Another program that holds the database: what has to be recorded waits for it, and after ten seconds fails with 503, which says what to do. Once it is
+// free, everything works.
+// mission: A8
+func TestLockedDatabaseUnderTheServer(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "harvest.db")
+	w, fleet := onDatabase(t, path)
+	db, err := sql.Open("sqlite", path)
 	if err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
+	defer db.Close()
+	other, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	resp, text := w.do("POST", api.Sandboxes, "{}")
+	refused(t, "while another program writes", http.StatusServiceUnavailable, resp, text, "is in use", "which other program")
+	answer := make(chan string, 1)
+	go func() {
+		resp, text := w.do("POST", api.Sandboxes, "{}")
+		answer <- resp.Status + " " + text
+	}()
+	for w.server.Idle() != 0 && len(answer) == 0 { // until it is there
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := other.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answer; !strings.HasPrefix(got, "201") {
+		t.Errorf("a request that waited: %s", got)
+	}
+	destroyAll(t, fleet)
 }
