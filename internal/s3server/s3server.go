@@ -5,10 +5,12 @@ package s3server
 
 import (
 	"context"
+	"os"
 
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
 	"github.com/versity/versitygw/embedgw"
+	"github.com/versity/versitygw/s3err"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -30,7 +32,7 @@ func Serve(ctx context.Context, c Config) error {
 	if err := Check(c.Dir); err != nil {
 		return err
 	}
-	be, err := posix.New(c.Dir, meta.XattrMeta{}, posix.PosixOpts{ValidateBucketNames: true, CopyObjectThreshold: 5 << 30})
+	be, err := posix.New(c.Dir, attributes{}, posix.PosixOpts{ValidateBucketNames: true, CopyObjectThreshold: 5 << 30})
 	if err != nil {
 		return errors.Wrapf(err, "open the directory of the embedded S3")
 	}
@@ -40,6 +42,23 @@ func Serve(ctx context.Context, c Config) error {
 		return nil
 	}
 	return errors.Wrapf(err, "serve S3")
+}
+
+// partsOf is the attribute in which the gateway notes where the parts of an object began that came in parts (versitygw's backend/posix, mpMetaKey).
+const partsOf = "mp-metadata"
+
+// attributes keeps metadata in extended attributes, of which ext4 has room for less than 4 KiB. Where the list of an object's parts does not fit, as
+// with some 800, the object has none: it cannot be asked for by the numbers of its parts, and is as good as others otherwise.
+type attributes struct{ meta.XattrMeta }
+
+// StoreAttribute implements meta.MetadataStorer.
+func (a attributes) StoreAttribute(f *os.File, bucket, object, name string, value []byte) error {
+	err := a.XattrMeta.StoreAttribute(f, bucket, object, name, value)
+	full := errors.Is(err, unix.E2BIG) || errors.Is(err, s3err.GetAPIError(s3err.ErrNoSpaceLeftOnDevice))
+	if name == partsOf && full {
+		return nil
+	}
+	return err
 }
 
 // Check returns nil if a directory can be served. Unsupported if its file system keeps no extended attributes.
