@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/mod/semver"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -95,7 +96,10 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		return ""
 	}
 	c := caller{client: get("x-modal-client-type"), host: get(":authority"), key: get("x-idempotency-key")}
-	var err error
+	err := supported(get("x-modal-libmodal-version"))
+	if err != nil {
+		return ctx, err
+	}
 	if strings.HasPrefix(method, routerService) {
 		c.Principal, c.box, err = s.bearer(get("authorization"))
 	} else {
@@ -109,6 +113,20 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		return ctx, err
 	}
 	return context.WithValue(ctx, callerKey{}, c), nil
+}
+
+// oldest is the first version of Modal's SDKs for Go and JavaScript that reads the output of the sandboxes that it creates here: those before
+// take them for sandboxes of another kind, whose output cannot be read.
+const oldest = "v0.10.1"
+
+// supported returns nil if sdk, "modal-go/0.11.1" for instance, is new enough, or does not say what it is.
+func supported(sdk string) error {
+	name, version, _ := strings.Cut(sdk, "/")
+	version = "v" + strings.TrimPrefix(version, "v")
+	if !semver.IsValid(version) || semver.Compare(version, "v0.0.0") <= 0 || semver.Compare(version, oldest) >= 0 {
+		return nil
+	}
+	return errors.Remedy(errors.Newf(errors.Unsupported, "%.60s %.30s is too old for this server", name, version), "use version %s or a newer one", oldest[1:])
 }
 
 // scopeOf returns what a key needs for a method: what looks only needs to read, commands need exec, all else writes.

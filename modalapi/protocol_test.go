@@ -42,6 +42,15 @@ func TestWhoIsLetIn(t *testing.T) {
 	if err := call("x-modal-client-type", "9", "x-modal-client-type", "9", "x-modal-token-id", w.id, "x-modal-token-secret", w.secret); err != nil {
 		t.Errorf("headers that come twice: %v", err)
 	}
+	for version, code := range map[string]codes.Code{
+		"modal-go/0.10.0": codes.Unimplemented, "modal-js/v0.9.0": codes.Unimplemented, "modal-go/0.10.1": codes.OK, "modal-js/1.0.0": codes.OK,
+		"modal-go/0.0.0": codes.OK, "modal-go/(devel)": codes.OK, "x": codes.OK, "": codes.OK,
+	} {
+		err := call("x-modal-libmodal-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
+		if status.Code(err) != code || code != codes.OK && !strings.Contains(err.Error(), "use version 0.10.1 or a newer one") {
+			t.Errorf("the SDK %q: %v", version, err)
+		}
+	}
 	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
 	if err != nil {
 		t.Fatal(err)
