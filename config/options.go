@@ -244,7 +244,7 @@ var options = []option{
 	{"modal.environment", "the environment at Modal that the engine modal uses; empty for the profile's",
 		func(c *Config) value { return (*textValue)(&c.Modal.Environment) },
 		func(c Config) string { return printable(c.Modal.Environment) }},
-	{"modal.app", "the app at Modal to which the sandboxes of the engine modal belong",
+	{"modal.app", "the beginning of the names of the engine modal's apps at Modal, one for each account",
 		func(c *Config) value { return (*textValue)(&c.Modal.App) },
 		func(c Config) string { return filled(c.Modal.App, "the name of an app, such as harvest") }},
 	{"modal.image", "the registry's image that base stands for with the engine modal",

@@ -48,6 +48,8 @@ type Capabilities struct {
 	Dirs      bool     `json:"dirs"`     // Mount.Dir works
 	Users     bool     `json:"users"`    // Command.User works
 	Network   bool     `json:"network"`  // every NetworkMode works, sandboxes implement Networker and Dialer
+	Rules     bool     `json:"rules"`    // every rule of Network works; without, those with a port, Deny, and Allow beside the internet are Unsupported
+	Denials   bool     `json:"denials"`  // Networker.Denials tells something; without, it only waits for the sandbox's end
 	Snapshot  bool     `json:"snapshot"` // sandboxes implement Snapshotter
 	Usage     bool     `json:"usage"`    // sandboxes implement Meter
 	Isolated  bool     `json:"isolated"` // false only for the fake, which runs commands as plain child processes
@@ -62,6 +64,7 @@ type Handle struct {
 // Spec describes a sandbox. Package sandbox has validated it: paths are absolute and clean, limits are positive or zero.
 type Spec struct {
 	ID       string            // unique, [a-z0-9_-]{1,64}
+	Account  string            // whose it is, for engines that keep accounts apart; "" for none
 	Image    string            // id of an image that Images() holds
 	Hostname string            // "" means ID
 	Env      map[string]string // of every command, over the image's
@@ -196,6 +199,7 @@ type Sandbox interface {
 type End struct {
 	OutOfMemory bool   `json:"out_of_memory"`
 	Destroyed   bool   `json:"destroyed"` // by Destroy
+	Lost        bool   `json:"lost"`      // by nobody here: whoever runs it for us has ended it, or does not know it any more
 	Detail      string `json:"detail"`    // one sentence for users
 }
 

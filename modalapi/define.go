@@ -145,8 +145,15 @@ func networkOf(access *pb.NetworkAccess, blocked bool) (sandbox.Network, error) 
 	return sandbox.Network{}, nil
 }
 
+// allowlist is the policy that a client's lists say. Every address together with every name is the internet.
 func allowlist(access *pb.NetworkAccess) (sandbox.Network, error) {
 	n := sandbox.Network{Mode: "allow"}
+	if slices.Contains(access.GetAllowedDomains(), "*") {
+		if !slices.Contains(access.GetAllowedCidrs(), "0.0.0.0/0") {
+			return n, errors.Remedy(errors.Newf(errors.Unsupported, "every domain cannot be allowed without every address"), "Allow the CIDR 0.0.0.0/0 too, or name the domains")
+		}
+		return sandbox.Network{Mode: "default"}, nil
+	}
 	for _, text := range access.GetAllowedCidrs() {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {

@@ -171,7 +171,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		}
 	}
 	spec := engine.Spec{
-		ID: e.id, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
+		ID: e.id, Account: e.record.Account, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
 		Limits: p.limits, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 	}
 	for _, m := range p.Volumes {

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -222,14 +223,16 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 		return
 	}
 	ctx := logf.With(context.WithoutCancel(f.ctx), "sandbox_id", e.id)
-	if err != nil {
-		f.lose(ctx, e, err)
+	switch {
+	case err != nil:
+		f.lose(ctx, e, lookedFor, err)
+		return
+	case end.Lost:
+		f.lose(ctx, e, orDefault(end.Detail, "it was ended by something else than Harvest"), errors.Newf(errors.Gone, "it has ended"))
 		return
 	}
 	f.mu.Lock()
 	h := e.record.Handle
-	f.mu.Unlock()
-	f.mu.Lock()
 	running := e.record.Status == Running
 	f.mu.Unlock()
 	if running {
@@ -267,20 +270,23 @@ func endReason(sb Sandbox, end engine.End) string {
 	return orDefault(end.Detail, "it ended by itself")
 }
 
+// lookedFor is why a sandbox is lost of which nothing else is known.
+const lookedFor = "the connection to it broke; it is looked for"
+
 // lose takes note that the engine cannot reach a running sandbox, and looks for it until it is found or gone.
-func (f *Fleet) lose(ctx context.Context, e *entry, cause error) {
+func (f *Fleet) lose(ctx context.Context, e *entry, reason string, cause error) {
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Running); err != nil {
 			return err
 		}
 		e.box = nil
-		sb.Status, sb.Reason = Lost, "the connection to it broke; it is looked for"
+		sb.Status, sb.Reason = Lost, reason
 		return nil
 	}, EventLost)
 	if !changed {
 		return
 	}
-	logf.Warnf(ctx, "sandbox lost: %v", errors.Join(cause, err))
+	logf.Warnf(ctx, "sandbox lost (%s): %v", reason, errors.Join(cause, err))
 	f.tasks.Go(func() { f.search(ctx, e) })
 }
 
@@ -332,14 +338,17 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) {
 	f.wakeReaper()
 }
 
-// gone ends a lost sandbox that does not exist any more.
+// gone ends a lost sandbox that does not exist any more. Why it was lost stays in its record, where that is known.
 func (f *Fleet) gone(ctx context.Context, e *entry) {
 	f.noteEnd(ctx, e)
 	finished := f.finish(ctx, e, nil, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Lost); err != nil {
 			return err
 		}
-		sb.Status, sb.Reason = Terminated, "it was gone when it was looked for"
+		sb.Status = Terminated
+		if sb.Reason == "" || strings.HasSuffix(sb.Reason, "it is looked for") {
+			sb.Reason = "it was gone when it was looked for"
+		}
 		return nil
 	}, EventTerminated)
 	if finished {

@@ -34,7 +34,7 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 			CPU:     0.5, Memory: 64 << 20, Disk: 1 << 30, Processes: 10, Files: 20, TimeoutSeconds: 60, IdleTimeoutSeconds: 30,
 		})
 		want := engine.Spec{
-			ID: sb.ID, Image: baseImage.ID, Hostname: "host", Env: map[string]string{"A": "b=c"}, Dir: "/w", User: "u:g",
+			ID: sb.ID, Account: account, Image: baseImage.ID, Hostname: "host", Env: map[string]string{"A": "b=c"}, Dir: "/w", User: "u:g",
 			Mounts:  []engine.Mount{{Volume: "acme~v", Path: "/v", ReadOnly: true}, {Volume: "acme~v", Path: "/again"}},
 			Limits:  engine.Limits{CPU: 0.5, Memory: 64 << 20, Disk: 1 << 30, Processes: 10, Files: 20},
 			Network: engine.Network{Mode: "none"},

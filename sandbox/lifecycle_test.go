@@ -502,6 +502,36 @@ func TestLostSandboxIsGone(t *testing.T) {
 	})
 }
 
+// A sandbox that somebody else has ended, who runs it for the engine, is lost, and it stays known why.
+//
+// mission: 9.6
+func TestSandboxEndedElsewhere(t *testing.T) {
+	t.Parallel()
+	for detail, reason := range map[string]string{"The provider ended it.": "The provider ended it.", "": "by something else than Harvest"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			f := w.open(t)
+			sb := create(t, f, sandbox.Request{})
+			x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+			b := w.box(t, sb.ID)
+			away := errors.Newf(errors.Unavailable, "away")
+			w.fail("open", away)
+			b.die(engine.End{Lost: true, Detail: detail})
+			synctest.Wait()
+			if got := get(t, f, sb.ID); got.Status != sandbox.Lost || !strings.Contains(got.Reason, reason) {
+				t.Errorf("it is %s (%s), want lost", got.Status, got.Reason)
+			}
+			if r := wait(t, x); r.ReturnCode == 0 {
+				t.Errorf("the running command: %+v", r)
+			}
+			b.vanish()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			w.wantEnd(t, f, sb.ID, sandbox.Terminated, reason, "starting ready lost terminated")
+		})
+	}
+}
+
 func TestDestroyOfALostSandbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

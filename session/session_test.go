@@ -45,6 +45,7 @@ type house struct {
 	dir      string
 	images   string
 	opts     session.Options // beside what open fills in
+	rented   *provider       // whose the sandboxes are; nil for our own
 	events   *memory.Events
 	sessions *memory.Sessions
 	boxes    *memory.Sandboxes
@@ -58,7 +59,12 @@ type house struct {
 
 func newHouse(t *testing.T, opts session.Options) *house {
 	t.Helper()
-	h := &house{dir: testenv.DataDir(t), opts: opts, events: &memory.Events{}, sessions: &memory.Sessions{}, boxes: &memory.Sandboxes{}}
+	return newHouseOf(t, opts, nil)
+}
+
+func newHouseOf(t *testing.T, opts session.Options, rented *provider) *house {
+	t.Helper()
+	h := &house{dir: testenv.DataDir(t), opts: opts, rented: rented, events: &memory.Events{}, sessions: &memory.Sessions{}, boxes: &memory.Sandboxes{}}
 	h.images = t.TempDir() // apart: a library's locks last as long as the process, also when the test plays a restart
 	copyImages(t, h.images)
 	h.open(t)
@@ -113,7 +119,12 @@ func (h *house) open(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: h.engine, Store: h.boxes}); err != nil {
+	boxes := sandbox.Options{Engine: h.engine, Store: h.boxes}
+	if h.rented != nil {
+		h.rented.Engine = h.engine
+		boxes.Engine, boxes.Event = h.rented, h.rented.note
+	}
+	if h.fleet, err = sandbox.Open(t.Context(), boxes); err != nil {
 		t.Fatal(err)
 	}
 	h.journal = event.Open(context.WithoutCancel(t.Context()), event.Options{Store: h.events})

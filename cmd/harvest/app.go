@@ -312,8 +312,12 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 	if cfg.Source("limits.memory") == "default" {
 		cfg.Limits.Memory = 0 // then it depends on the machine, which may have less
 	}
+	var machine sandbox.Machine // this one
+	if cfg.Engine == "modal" {
+		machine = sandbox.Machine{CPU: 1024, Memory: 4 << 40} // more than Modal gives, which itself refuses what it cannot give
+	}
 	return sandbox.Options{
-		Engine: eng, Store: records,
+		Engine: eng, Store: records, Machine: machine,
 		Defaults:   engine.Limits(cfg.Limits),
 		Quotas:     sandbox.Quotas(cfg.Quotas),
 		Prices:     sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond},

@@ -58,6 +58,8 @@ var leftOfModal = map[string]string{
 	"system/host name":   "Modal names its hosts itself, and the engine says so",
 	"copy/one file":      "a tree of 120 directories in one another takes long through two servers; copy/round trip and copy/seen inside have it",
 	"kill/forking":       "while a tree forks, the command's own end by HUP, which the others' deaths lead to, is sometimes told before KILL reaches it; all of it ends",
+	"network/names":      "the host name is Modal's",
+	"dial/killed":        "what kills everything inside kills the program of Harvest's too here, where it is not the first process; the sandbox ends with it",
 	"load/nothing grows": "it makes and ends sandboxes for a quarter of a minute, which the server's own suite does too",
 }
 

@@ -1,14 +1,12 @@
 package enginetest
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -17,24 +15,28 @@ import (
 
 // mission: A6
 
-var networks = needs(func(c engine.Capabilities) bool { return c.Network }, "the engine announces no network")
+var (
+	networks = needs(func(c engine.Capabilities) bool { return c.Network }, "the engine announces no network")
+	rules    = needs(func(c engine.Capabilities) bool { return c.Rules }, "the engine announces no rules with ports, that deny, or beside the internet")
+	norules  = needs(func(c engine.Capabilities) bool { return !c.Rules }, "the engine announces all rules")
+	denials  = needs(func(c engine.Capabilities) bool { return c.Denials }, "the engine announces no denials")
+	silence  = needs(func(c engine.Capabilities) bool { return !c.Denials }, "the engine announces denials")
+)
 
 var networkChecks = []check{
 	{"network/default", "with the internet, no address of this machine, private or metadata address is reached", networks, checkDefaultNetwork},
-	{"network/allow", "allow reaches exactly what it names, and deny wins", networks, checkAllow},
+	{"network/allow", "allow reaches exactly what it names", networks, checkAllow},
+	{"network/rules", "rules may have ports, deny wins, and what is allowed beside the internet is reached", both(networks, rules), checkRules},
+	{"network/no rules", "rules that cannot be are refused, and what to do instead is said", both(networks, norules), checkNoRules},
 	{"network/change", "a policy changes while the sandbox runs, and connections that it forbids are cut", networks, checkChange},
-	{"network/denials", "what was denied is told, once, in order, to who waits and to who asks later", networks, checkDenials},
+	{"network/denials", "what was denied is told, once, in order, to who waits and to who asks later", both(networks, denials), checkDenials},
+	{"network/no denials", "who waits for denials that nobody tells waits for the end of the sandbox", both(networks, silence), checkNoDenials},
 	{"network/names", "the files that say who answers for names belong to the sandbox", networks, checkNames},
 	{"network/volume", "a sandbox with a volume has the same network", both(networks, mounts), checkVolumeNetwork},
 	{"network/restart", "connections outlive a restart of the server, and its policy can be changed after", both(networks, reopen), checkNetworkRestart},
 	{"network/apart", "sandboxes do not reach one another", networks, checkApart},
 	{"network/warm", "a warm sandbox becomes one with any network", both(networks, warmth), checkWarmNetwork},
 	{"network/refused", "a policy that cannot be is refused, and the old one stays", networks, checkBadNetwork},
-	{"dial/addresses", "a port is reached on whatever address somebody listens, loopback included, without any network", networks, checkDial},
-	{"dial/nobody", "a port on which nobody listens is Unavailable, and one of a sandbox that has ended is Conflict", networks, checkDialNobody},
-	{"dial/half", "each direction of a connection ends by itself, and a megabyte goes through unchanged", networks, checkHalfClose},
-	{"dial/100 at once", "100 connections at once work", networks, checkManyDials},
-	{"dial/killed", "a port is reached also after everything inside was killed that can be", networks, checkDialKilled},
 }
 
 // server accepts connections on addr, greets each, and sends back what comes.
@@ -137,42 +139,105 @@ func checkDefaultNetwork(t *testing.T, s *suite) {
 	}
 }
 
+// rule is what allows a target: its host, and its port where the engine has rules with ports.
+func (s *suite) rule(t *testing.T, target string) string {
+	t.Helper()
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.engine.Capabilities().Rules {
+		return target
+	}
+	return host
+}
+
 func checkAllow(t *testing.T, s *suite) {
 	host := hostAddress(t)
-	one, two := server(t, host), server(t, host)
-	at := func(port int) string { return fmt.Sprintf("%s:%d", host, port) }
+	one, two := fmt.Sprintf("%s:%d", host, server(t, host)), fmt.Sprintf("%s:%d", host, server(t, host))
+	for want, n := range map[string]engine.Network{one + " " + two: allowed(host), "": allowed("example.org", "192.0.2.0/24")} {
+		sb := s.create(t, engine.Spec{Network: n})
+		if got := reach(t, sb, one, two, "169.254.169.254:80"); got != want {
+			t.Errorf("with %+v it reaches %q, want %q", n, got, want)
+		}
+	}
+}
+
+func checkRules(t *testing.T, s *suite) {
+	host := hostAddress(t)
+	one, two := fmt.Sprintf("%s:%d", host, server(t, host)), fmt.Sprintf("%s:%d", host, server(t, host))
 	for _, c := range []struct {
 		network engine.Network
 		want    string
 	}{
-		{allowed(at(one)), at(one)},
-		{allowed(host), at(one) + " " + at(two)},
-		{engine.Network{Mode: engine.NetworkAllow, Allow: []string{host}, Deny: []string{at(one)}}, at(two)},
-		{engine.Network{Mode: engine.NetworkDefault, Allow: []string{at(two)}}, at(two)},
-		{allowed("example.org", "192.0.2.0/24"), ""},
+		{allowed(one), one},
+		{engine.Network{Mode: engine.NetworkAllow, Allow: []string{host}, Deny: []string{one}}, two},
+		{engine.Network{Mode: engine.NetworkDefault, Allow: []string{two}}, two},
 	} {
 		sb := s.create(t, engine.Spec{Network: c.network})
-		if got := reach(t, sb, at(one), at(two), "169.254.169.254:80"); got != c.want {
+		if got := reach(t, sb, one, two, "169.254.169.254:80"); got != c.want {
 			t.Errorf("with %+v it reaches %q, want %q", c.network, got, c.want)
 		}
 	}
+}
+
+func checkNoRules(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{})
+	for _, n := range []engine.Network{
+		allowed("192.0.2.1:80"), allowed("example.org:22"), allowed("[2001:db8::1]:80"), {Mode: engine.NetworkDefault, Allow: []string{"192.0.2.1"}},
+		{Mode: engine.NetworkDefault, Deny: []string{"example.org"}}, {Mode: engine.NetworkAllow, Allow: []string{"example.org"}, Deny: []string{"192.0.2.1"}},
+	} {
+		_, created := s.engine.Create(patient(t), s.spec(engine.Spec{Network: n}))
+		for what, err := range map[string]error{"Create": created, "SetNetwork": sb.(engine.Networker).SetNetwork(patient(t), n)} {
+			wantKind(t, fmt.Sprintf("%s with %+v", what, n), err, errors.Unsupported)
+			if errors.RemedyOf(err) == "" {
+				t.Errorf("%s with %+v says not what to do: %v", what, n, err)
+			}
+		}
+	}
+}
+
+func checkNoDenials(t *testing.T, s *suite) {
+	sb := s.create(t, engine.Spec{Network: allowed("192.0.2.1")})
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := sb.(engine.Networker).Denials(patient(t), 0)
+		waiting <- err
+	}()
+	reach(t, sb, "169.254.169.254:81")
+	select {
+	case err := <-waiting:
+		t.Errorf("Denials told %v", err)
+		return
+	default:
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := sb.(engine.Networker).Denials(ctx, 0); !errors.Is(err, errors.Canceled) {
+		t.Errorf("Denials after the end of ctx: %v", err)
+	}
+	if err := sb.Destroy(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, "Denials of a sandbox that has ended", <-waiting, errors.Conflict)
 }
 
 func checkChange(t *testing.T, s *suite) {
 	host := hostAddress(t)
 	port := server(t, host)
 	target := fmt.Sprintf("%s:%d", host, port)
+	rule := s.rule(t, target)
 	sb := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkNone}})
 	if got := reach(t, sb, target); got != "" {
 		t.Errorf("without a network it reaches %s", got)
 	}
-	setNetwork(t, sb, allowed(target))
+	setNetwork(t, sb, allowed(rule))
 	if got := reach(t, sb, target); got != target {
 		t.Error("what a new policy allows is not reached")
 	}
 	open := start(t, sb, connected(host, port))
 	open.stdout.until(t, "connected")
-	setNetwork(t, sb, allowed(target, "192.0.2.0/24"))
+	setNetwork(t, sb, allowed(rule, "192.0.2.0/24"))
 	if got := reach(t, sb, target); got != target {
 		t.Error("what both policies allow is not reached")
 	}
@@ -184,7 +249,7 @@ func checkChange(t *testing.T, s *suite) {
 	if got := reach(t, sb, target); got != "" {
 		t.Errorf("without a network again it reaches %s", got)
 	}
-	setNetwork(t, sb, allowed(target))
+	setNetwork(t, sb, allowed(rule))
 	if got := reach(t, sb, target); got != target {
 		t.Error("what is allowed again is not reached")
 	}
@@ -261,7 +326,7 @@ func checkVolumeNetwork(t *testing.T, s *suite) {
 	host := hostAddress(t)
 	target := fmt.Sprintf("%s:%d", host, server(t, host))
 	spec := mounted(newVolume(t, s), "/mnt/data")
-	spec.Network = allowed(target)
+	spec.Network = allowed(s.rule(t, target))
 	sb := s.create(t, spec)
 	if got := reach(t, sb, target); got != target {
 		t.Error("what is allowed is not reached")
@@ -276,7 +341,7 @@ func checkNetworkRestart(t *testing.T, s *suite) {
 	host := hostAddress(t)
 	port := server(t, host)
 	target := fmt.Sprintf("%s:%d", host, port)
-	sb := s.create(t, engine.Spec{Network: allowed(target)})
+	sb := s.create(t, engine.Spec{Network: allowed(s.rule(t, target))})
 	open := start(t, sb, connected(host, port))
 	open.stdout.until(t, "connected")
 	s.restart(t)
@@ -320,7 +385,7 @@ func checkWarmNetwork(t *testing.T, s *suite) {
 	s = s.separate(t)
 	host := hostAddress(t)
 	target := fmt.Sprintf("%s:%d", host, server(t, host))
-	for want, n := range map[string]engine.Network{"": {Mode: engine.NetworkNone}, target: allowed(target)} {
+	for want, n := range map[string]engine.Network{"": {Mode: engine.NetworkNone}, target: allowed(s.rule(t, target))} {
 		sb, err := newWarm(t, s).Claim(patient(t), s.spec(engine.Spec{Limits: someLimits, Network: n}))
 		if err != nil {
 			t.Fatalf("Claim: %v", err)
@@ -335,7 +400,7 @@ func checkWarmNetwork(t *testing.T, s *suite) {
 func checkBadNetwork(t *testing.T, s *suite) {
 	host := hostAddress(t)
 	target := fmt.Sprintf("%s:%d", host, server(t, host))
-	sb := s.create(t, engine.Spec{Network: allowed(target)})
+	sb := s.create(t, engine.Spec{Network: allowed(s.rule(t, target))})
 	for _, bad := range []engine.Network{{Mode: "odd"}, {Mode: engine.NetworkAllow}, allowed("http://example.org/"), allowed("10.0.0.0/99")} {
 		wantKind(t, fmt.Sprintf("%+v", bad), sb.(engine.Networker).SetNetwork(patient(t), bad), errors.Invalid)
 		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{Network: bad}))
@@ -345,118 +410,5 @@ func checkBadNetwork(t *testing.T, s *suite) {
 	}
 	if got := reach(t, sb, target); got != target {
 		t.Error("the old policy does not hold any more")
-	}
-}
-
-// greeter listens inside, greets who comes, and answers with all that was said, when that has ended.
-func greeter(addr string, port int) engine.Command {
-	cmd := python(`
-import socket, sys, threading
-family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
-server = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family, backlog=200)
-print("listening", flush=True)
-def serve(conn):
-    with conn:
-        conn.sendall(b"hello\n")
-        said = b""
-        while data := conn.recv(1 << 16):
-            said += data
-        conn.sendall(said)
-while True:
-    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
-`)
-	cmd.Args = append(cmd.Args, addr, fmt.Sprint(port))
-	return cmd
-}
-
-// say connects to a port inside, says text and returns the answer.
-func say(t *testing.T, sb engine.Sandbox, port int, text []byte) []byte {
-	t.Helper()
-	c, err := sb.(engine.Dialer).Dial(patient(t), port)
-	if err != nil {
-		t.Errorf("Dial %d: %v", port, err)
-		return nil
-	}
-	defer c.Close()
-	go func() {
-		_, _ = c.Write(text)
-		_ = c.(interface{ CloseWrite() error }).CloseWrite()
-	}()
-	got, err := io.ReadAll(c)
-	if err != nil {
-		t.Errorf("read from port %d: %v", port, err)
-	}
-	return got
-}
-
-func checkDial(t *testing.T, s *suite) {
-	for _, n := range []engine.Network{{Mode: engine.NetworkNone}, {Mode: engine.NetworkDefault}} {
-		sb := s.create(t, engine.Spec{Network: n})
-		addrs := []string{"127.0.0.1", "::1", "0.0.0.0", "::"}
-		if n.Mode != engine.NetworkNone {
-			addrs = append(addrs, strings.Fields(output(t, sb, sh("hostname -I")))...)
-		}
-		for i, addr := range addrs {
-			port := 7100 + i
-			start(t, sb, greeter(addr, port)).stdout.until(t, "listening")
-			if got := say(t, sb, port, []byte("text")); string(got) != "hello\ntext" {
-				t.Errorf("mode %s, on %s: %q", n.Mode, addr, got)
-			}
-		}
-	}
-}
-
-func checkDialNobody(t *testing.T, s *suite) {
-	sb := s.create(t, engine.Spec{})
-	_, err := sb.(engine.Dialer).Dial(patient(t), 7200)
-	wantKind(t, "a port on which nobody listens", err, errors.Unavailable)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := sb.(engine.Dialer).Dial(ctx, 7200); err == nil {
-		t.Error("Dial after the end of ctx worked")
-	}
-	if err := sb.Destroy(patient(t)); err != nil {
-		t.Fatal(err)
-	}
-	_, err = sb.(engine.Dialer).Dial(patient(t), 7200)
-	wantKind(t, "a sandbox that has ended", err, errors.Conflict)
-	wantKind(t, "its network", sb.(engine.Networker).SetNetwork(patient(t), engine.Network{Mode: engine.NetworkNone}), errors.Conflict)
-	_, err = sb.(engine.Networker).Denials(patient(t), 0)
-	wantKind(t, "its denials", err, errors.Conflict)
-}
-
-func checkHalfClose(t *testing.T, s *suite) {
-	start(t, s.shared, greeter("127.0.0.1", 7300)).stdout.until(t, "listening")
-	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
-	if got := say(t, s.shared, 7300, text); !bytes.Equal(got, append([]byte("hello\n"), text...)) {
-		t.Errorf("%d bytes came back of %d", len(got), len(text))
-	}
-}
-
-func checkManyDials(t *testing.T, s *suite) {
-	start(t, s.shared, greeter("127.0.0.1", 7400)).stdout.until(t, "listening")
-	var wg sync.WaitGroup
-	for i := range 100 {
-		wg.Go(func() {
-			text := fmt.Sprintf("connection %d", i)
-			if got := say(t, s.shared, 7400, []byte(text)); string(got) != "hello\n"+text {
-				t.Errorf("%s: %.100q", text, got)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-func checkDialKilled(t *testing.T, s *suite) {
-	sb := s.create(t, engine.Spec{})
-	for range 2 {
-		start(t, sb, greeter("127.0.0.1", 7500)).stdout.until(t, "listening")
-		if got := say(t, sb, 7500, []byte("text")); string(got) != "hello\ntext" {
-			t.Errorf("%q", got)
-		}
-		cmd := start(t, sb, sh("kill -9 -1"))
-		if _, err := cmd.Wait(patient(t)); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

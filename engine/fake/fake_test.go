@@ -205,7 +205,7 @@ func TestLose(t *testing.T) {
 	if err := e.Lose("a"); err != nil {
 		t.Fatal(err)
 	}
-	if end, err := sb.Wait(t.Context()); err != nil || end.Destroyed || end.OutOfMemory || end.Detail == "" {
+	if end, err := sb.Wait(t.Context()); err != nil || end.Destroyed || end.OutOfMemory || !end.Lost || end.Detail == "" {
 		t.Errorf("the sandbox ended with %+v, %v", end, err)
 	}
 	if exit, err := p.Wait(t.Context()); err == nil && exit.Code == 0 {

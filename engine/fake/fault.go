@@ -46,7 +46,7 @@ func (e *Engine) Lose(id string) error {
 	if err != nil {
 		return err
 	}
-	return sb.destroy(context.Background(), engine.End{Detail: "It is lost."})
+	return sb.destroy(context.Background(), engine.End{Lost: true, Detail: "It is lost."})
 }
 
 // EndOOM ends the sandbox with that Spec.ID as if it had used up its memory. It remains to be destroyed.

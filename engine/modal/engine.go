@@ -14,6 +14,7 @@ import (
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
+	"google.golang.org/grpc"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -33,7 +34,7 @@ type Options struct {
 	TokenID     string // "" and the next: what Modal's SDK finds in its environment variables or its file
 	TokenSecret string
 	Environment string // of Modal; "" means that of the profile
-	App         string // at Modal, to which everything belongs; "" means "harvest"
+	App         string // at Modal, of what belongs to no account, and the beginning of the names of the accounts' apps; "" means "harvest"
 	Image       string // a registry's, which the image "base" stands for; "" means DefaultImage
 	OutputBytes int64  // that are kept of each command; 0 means 16 MiB
 }
@@ -54,16 +55,17 @@ type Engine struct {
 	opts   Options
 	server string // this installation
 	client *sdk.Client
-	app    *sdk.App
+	apps   *apps
 	images *images
 	helper *helper
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	mu    sync.Mutex
-	ids   map[string]string      // guarded by mu; Handle.ID by Ref, as far as known
-	links map[string]*link       // guarded by mu; by Ref
-	ended map[string]*engine.End // guarded by mu; sandboxes that this process has destroyed, by Ref
+	mu      sync.Mutex
+	ids     map[string]string      // guarded by mu; Handle.ID by Ref, as far as known
+	links   map[string]*link       // guarded by mu; by Ref
+	ended   map[string]*engine.End // guarded by mu; sandboxes that this process has destroyed, or whose end it has seen, by Ref
+	endings map[string]*ending     // guarded by mu; waits that go on, by Ref
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -89,20 +91,20 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment})
+	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{
+		TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment, GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{seeResult},
+	})
 	if err != nil {
 		return nil, explain(err, "read the configuration of Modal")
 	}
 	e := &Engine{
-		opts: opts, server: server, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]*engine.End{},
+		opts: opts, server: server, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]*engine.End{}, endings: map[string]*ending{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	// Whoever waits for the server to start shall learn soon that Modal is out of reach: the SDK tries more than once by itself.
 	limited, cancel := context.WithTimeout(ctx, openPatience)
 	defer cancel()
-	if e.app, err = bounded(limited, func(ctx context.Context) (*sdk.App, error) {
-		return client.Apps.FromName(ctx, opts.App, &sdk.AppFromNameParams{CreateIfMissing: true})
-	}); err != nil {
+	if e.apps, err = openApps(limited, e); err != nil {
 		err = explain(err, "find the app")
 		if limited.Err() != nil && ctx.Err() == nil {
 			err = unanswered(err, openPatience)
@@ -152,17 +154,18 @@ func (e *Engine) Name() string { return "modal" }
 // Capabilities are what the SDK and the program in each sandbox can do.
 func (e *Engine) Capabilities() engine.Capabilities {
 	return engine.Capabilities{
-		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{"cpu"},
+		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{"cpu", "memory"},
 		Missing: []string{
 			"A sandbox ends after 24 hours, however long it was meant to live: Modal lets none live longer.",
-			"There is no limit of memory: Modal does not tell an end for want of memory from others.",
+			"An end for want of memory is told from others only where Modal says so itself.",
 			"The number of processes, of open files and the disk have Modal's own limits.",
 			"Volumes cannot be mounted: the files of Modal's volumes are out of reach of its Go SDK.",
-			"There is no network but for Modal's own: use the mode none.",
+			"Networks are Modal's: rules have no ports, nothing is denied by a rule, a domain is reached by TLS at port 443 alone, and with rules every name can be looked up.",
+			"What the network refuses is not told, and what of Modal's own addresses the internet includes is Modal's affair.",
 			"Snapshots and warm sandboxes do not exist.",
 			"The host name is Modal's.",
 		},
-		Terminal: true, Reopen: true, Users: true, Isolated: true,
+		Terminal: true, Reopen: true, Users: true, Network: true, Isolated: true,
 	}
 }
 
@@ -197,7 +200,7 @@ func (e *Engine) Close() error {
 // Open finds a sandbox. NotFound also if Modal has ended it.
 func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, error) {
 	gone := errors.Newf(errors.NotFound, "sandbox %.100s is gone", h.ID)
-	if !refPattern().MatchString(h.Ref) {
+	if end := e.endOf(h.Ref); !refPattern().MatchString(h.Ref) || end != nil && !end.Destroyed {
 		return nil, gone
 	}
 	box, err := e.client.Sandboxes.FromID(ctx, h.Ref, nil)
@@ -221,28 +224,42 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 	return e.sandbox(h, box), nil
 }
 
-// List lists the sandboxes of this installation that run.
+// List lists the sandboxes of this installation that run, in the apps of all accounts.
 func (e *Engine) List(ctx context.Context) ([]engine.Handle, error) {
-	return ask(ctx, "list the sandboxes", func(ctx context.Context) ([]engine.Handle, error) {
-		handles := []engine.Handle{}
-		all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: e.app.AppID, Tags: map[string]string{tagServer: e.server}})
+	all, err := e.apps.all(ctx)
+	if err != nil {
+		return nil, err
+	}
+	handles := []engine.Handle{}
+	for _, app := range all {
+		some, err := ask(ctx, "list the sandboxes", func(ctx context.Context) ([]engine.Handle, error) { return e.listOf(ctx, app) })
 		if err != nil {
 			return nil, err
 		}
-		for box, err := range all {
-			if err != nil {
-				return nil, err
-			}
-			id, err := e.idOf(ctx, box)
-			if err != nil {
-				return nil, err
-			}
-			if id != "" {
-				handles = append(handles, engine.Handle{ID: id, Ref: box.SandboxID})
-			}
+		handles = append(handles, some...)
+	}
+	return handles, nil
+}
+
+func (e *Engine) listOf(ctx context.Context, app *sdk.App) ([]engine.Handle, error) {
+	var handles []engine.Handle
+	all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: map[string]string{tagServer: e.server}})
+	if err != nil {
+		return nil, err
+	}
+	for box, err := range all {
+		if err != nil {
+			return nil, err
 		}
-		return handles, nil
-	})
+		id, err := e.idOf(ctx, box)
+		if err != nil {
+			return nil, err
+		}
+		if id != "" {
+			handles = append(handles, engine.Handle{ID: id, Ref: box.SandboxID})
+		}
+	}
+	return handles, nil
 }
 
 // idOf returns the Handle.ID of a sandbox, "" if it has ended meanwhile or is none that a Spec asked for.
@@ -284,13 +301,10 @@ func (e *Engine) nameOf(id string) string {
 func (e *Engine) params(spec engine.Spec) (*sdk.SandboxCreateParams, error) {
 	p := &sdk.SandboxCreateParams{
 		Timeout: Lifetime, Name: e.nameOf(spec.ID), Tags: map[string]string{tagServer: e.server, tagID: spec.ID},
-		CPULimit: spec.Limits.CPU, BlockNetwork: true,
 	}
-	if p.CPULimit > 0 { // Modal wants the request below the limit
-		p.CPU = min(p.CPULimit, 0.125)
-	}
-	if spec.Network.Mode != engine.NetworkNone && spec.Network.Mode != "" {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "sandboxes at Modal have no network here"), "use the network mode none")
+	limits(p, spec.Limits)
+	if err := network(p, spec.Network); err != nil {
+		return nil, err
 	}
 	if len(spec.Mounts) > 0 {
 		return nil, errors.Newf(errors.Unsupported, "volumes cannot be mounted in sandboxes at Modal")
@@ -327,7 +341,11 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 		return nil, err
 	}
 	stage("program")
-	box, err := e.start(ctx, img, params)
+	app, err := e.apps.of(ctx, spec.Account)
+	if err != nil {
+		return nil, err
+	}
+	box, err := e.startIn(ctx, app, img, params)
 	if err != nil {
 		return nil, err
 	}
@@ -345,15 +363,20 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	return sb, nil
 }
 
-// start creates a sandbox. Who gives up meanwhile waits for Modal's answer nevertheless, since what Modal has made by then must be ended.
+// start creates a sandbox that belongs to no account.
 func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
+	return e.startIn(ctx, e.apps.own, img, params)
+}
+
+// startIn creates a sandbox. Who gives up meanwhile waits for Modal's answer nevertheless, since what Modal has made by then must be ended.
+func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	from, err := e.client.Images.FromID(ctx, img.Modal, nil)
 	if err != nil {
 		return nil, explain(err, "find an image")
 	}
 	patient := context.WithoutCancel(ctx)
 	box, err := attempt(patient, ctx, createPatience, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
-		return e.client.Sandboxes.Create(ctx, e.app, from, params)
+		return e.client.Sandboxes.Create(ctx, app, from, params)
 	})
 	if err != nil && ctx.Err() != nil {
 		err = errors.Wrapf(ctx.Err(), "create a sandbox")

@@ -57,7 +57,7 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 		opts.Progress(image.Progress{Step: "build"})
 	}
 	built, err := attempt(ctx, ctx, buildPatience, "build an image", func(ctx context.Context) (*sdk.Image, error) {
-		return from.Build(ctx, i.e.app, nil)
+		return from.Build(ctx, i.e.apps.own, nil)
 	})
 	if err != nil {
 		return image.Image{}, buildError(err, spec)

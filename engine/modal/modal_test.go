@@ -173,7 +173,7 @@ func TestParams(t *testing.T) {
 		t.Errorf("a long id is named %q", name)
 	}
 	for what, spec := range map[string]engine.Spec{
-		"a network": {Network: engine.Network{Mode: engine.NetworkDefault}}, "a mount": {Mounts: []engine.Mount{{Volume: "v", Path: "/v"}}},
+		"a rule": {Network: engine.Network{Mode: engine.NetworkAllow, Allow: []string{"a.org:80"}}}, "a mount": {Mounts: []engine.Mount{{Volume: "v", Path: "/v"}}},
 	} {
 		if _, err := e.params(spec); errors.KindOf(err) != errors.Unsupported {
 			t.Errorf("%s: %v", what, err)

@@ -87,47 +87,11 @@ func (s *Sandbox) hasEnded(ctx context.Context) bool {
 	return code != nil || errors.KindOf(explain(err, "")) == errors.NotFound
 }
 
-// endOf returns how a sandbox ended that this process has destroyed.
+// endOf returns how a sandbox ended that this process has destroyed, or whose end it has seen.
 func (e *Engine) endOf(ref string) *engine.End {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ended[ref]
-}
-
-// Exit codes that Modal has for sandboxes.
-const (
-	codeTimeout    = 124
-	codeTerminated = 137
-)
-
-// Wait implements engine.Sandbox. Modal says no more than an exit code.
-func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
-	for {
-		code, err := s.box.Wait(ctx, nil)
-		if end := s.e.endOf(s.h.Ref); end != nil {
-			return *end, nil
-		}
-		switch kind := errors.KindOf(explain(err, "")); {
-		case ctx.Err() != nil:
-			return engine.End{}, errors.Wrapf(ctx.Err(), "wait for a sandbox")
-		case kind == errors.NotFound && err != nil:
-			return engine.End{Detail: "Modal does not have the sandbox any more."}, nil
-		case kind == errors.Unavailable && err != nil:
-			if err := pauseFor(ctx, lastPause); err != nil {
-				return engine.End{}, err
-			}
-			continue
-		case err != nil:
-			return engine.End{}, explain(err, "wait for a sandbox")
-		}
-		switch code {
-		case codeTimeout:
-			return engine.End{Detail: "Modal ended it: it had lived for 24 hours."}, nil
-		case codeTerminated:
-			return engine.End{Destroyed: true, Detail: "It was terminated at Modal, by somebody or because its memory ran out."}, nil
-		}
-		return engine.End{Detail: "The program that runs its commands has ended."}, nil
-	}
 }
 
 // Destroy implements engine.Sandbox.

@@ -50,7 +50,7 @@ var rows = []row{
 	{"engine/proc", []string{"engine", "internal/..."}, "it starts processes, and knows no engine"},
 	{"engine/fake/...", []string{"engine", "engine/fake/...", "engine/proc", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
 	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
-	{"engine/modal/...", []string{"engine", "engine/modal/...", "engine/gvisor/wire", "engine/proc", "image/...", "volume/...", "config", "internal/..."}, "engines hold no policy and do not know one another, save how they speak to a keeper"},
+	{"engine/modal/...", []string{"engine", "engine/modal/...", "engine/gvisor/wire", "engine/proc", "image/...", "volume/...", "gateway", "config", "internal/..."}, "engines hold no policy and do not know one another, save how they speak to a keeper"},
 	{"agent", []string{"engine", "mcp"}, "agents are pure: they make a command and decode lines"},
 	{"agent/opencode/bridge", []string{"agent", "agent/opencode", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
 	{"agent/scripted/program", []string{"agent", "agent/scripted", "internal/..."}, "it runs in a sandbox and knows its own agent only"},

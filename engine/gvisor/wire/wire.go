@@ -68,6 +68,9 @@ const (
 	SetNetwork Operation = "set-network" // Reply when the new policy is in force
 	Denials    Operation = "denials"     // Reply with Denials as soon as there are some
 	Dial       Operation = "dial"        // Reply, then no frames: a byte, DialOK if the port was reached, and what comes from it
+	// Reply if the port was reached, then what comes from it, without frames, while the client sends Stdin* and StdinEnd. Where connections cannot
+	// be handed over, and their ends are not half.
+	Connect Operation = "connect"
 )
 
 // Request is the first frame of a connection.
@@ -83,7 +86,7 @@ type Request struct {
 
 	Network *engine.Network `json:",omitempty"` // of SetNetwork
 	Denials *DenialsArgs    `json:",omitempty"`
-	Dial    *DialArgs       `json:",omitempty"`
+	Dial    *DialArgs       `json:",omitempty"` // of Dial and Connect
 }
 
 // DenialsArgs ask for what the network policy refused after Seq.

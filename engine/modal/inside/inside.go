@@ -65,7 +65,7 @@ func Mux() *yamux.Config {
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput = io.Discard
 	cfg.MaxStreamWindowSize = 1 << 20
-	cfg.StreamCloseTimeout = 30 * time.Second
+	cfg.StreamCloseTimeout = 10 * time.Minute // in which the other end may still send
 	cfg.StreamOpenTimeout = 60 * time.Second
 	cfg.ConnectionWriteTimeout = 2 * time.Minute // of a network that stands still
 	cfg.KeepAliveInterval = 30 * time.Second

@@ -256,6 +256,82 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Bytes go both ways through a port, and each direction ends by itself.
+//
+// mission: A6
+func TestPort(t *testing.T) {
+	t.Parallel()
+	c := first(t)
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("this machine has no IPv6: run it on one that has")
+	}
+	defer l.Close()
+	go func() { // says hello, and then what was said to it
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(conn, "hello ")
+		said, _ := io.ReadAll(conn)
+		_, _ = conn.Write(said)
+		_ = conn.Close()
+	}()
+	port := l.Addr().(*net.TCPAddr).Port
+	open := func(port int) (*wire.Conn, error) {
+		conn, err := c.Connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Connect, Dial: &wire.DialArgs{Port: port}}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.ReceiveReply(nil)
+		return conn, err
+	}
+	conn, err := open(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("0123456789", 50_000)
+	if err := errors.Join(conn.Send(wire.KindStdin, []byte(text)), conn.Send(wire.KindTruncated, []byte("of no meaning here")), conn.Send(wire.KindStdinEnd, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(conn.Stream()); err != nil || string(got) != "hello "+text {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			accepted <- conn
+		}
+	}()
+	if conn, err = open(port); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil { // the engine is gone
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, <-accepted); n != 0 || err != nil {
+		t.Errorf("whoever listens was told %d bytes, %v", n, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[int]errors.Kind{port: errors.Unavailable, 0: errors.Invalid, 65536: errors.Invalid} {
+		conn, err := open(port)
+		if errors.KindOf(err) != want {
+			t.Errorf("port %d: %v, want %s", port, err, want)
+		}
+		_ = conn.Close()
+	}
+}
+
 func TestNobodyThere(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

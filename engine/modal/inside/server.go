@@ -95,6 +95,9 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, req wire.Request) 
 	case req.Op == wire.Start && req.Start != nil && req.Start.Tool:
 		return s.tool(ctx, conn, req.Start)
 	}
+	if req.Op == wire.Connect && req.Dial != nil {
+		return s.port(ctx, conn, req.Dial.Port)
+	}
 	table, defaults := s.commands()
 	if table == nil {
 		return errors.Newf(errors.Conflict, "the sandbox is not ready")

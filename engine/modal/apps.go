@@ -1,0 +1,123 @@
+package modal
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// apps are the apps at Modal: one for each account, and one for what belongs to none. Which there are is noted on this machine, since Modal lists the
+// sandboxes of one app at a time.
+type apps struct {
+	e    *Engine
+	file string // the names, a line each
+	own  *sdk.App
+
+	mu    sync.Mutex
+	found map[string]*sdk.App // guarded by mu; by name
+}
+
+// openApps finds the app of what belongs to no account, which is made if there is none.
+func openApps(ctx context.Context, e *Engine) (*apps, error) {
+	a := &apps{e: e, file: filepath.Join(e.opts.Dir, "apps"), found: map[string]*sdk.App{}}
+	own, err := bounded(ctx, func(ctx context.Context) (*sdk.App, error) {
+		return e.client.Apps.FromName(ctx, e.opts.App, &sdk.AppFromNameParams{CreateIfMissing: true})
+	})
+	a.own = own
+	return a, err
+}
+
+// appName is the name of an account's app. Modal takes up to 63 letters, digits, dashes, dots and underscores.
+func appName(prefix, account string) string {
+	name := prefix + "-" + account
+	if len(name) < 64 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:46] + "-" + hex.EncodeToString(sum[:8])
+}
+
+// of returns the app of an account, which is made and noted if there is none.
+func (a *apps) of(ctx context.Context, account string) (*sdk.App, error) {
+	if account == "" {
+		return a.own, nil
+	}
+	name := appName(a.e.opts.App, account)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if app := a.found[name]; app != nil {
+		return app, nil
+	}
+	if err := a.note(name); err != nil { // before anything is there that has to be found again
+		return nil, err
+	}
+	return a.find(ctx, name, true)
+}
+
+// find asks Modal for an app. mu is held.
+func (a *apps) find(ctx context.Context, name string, create bool) (*sdk.App, error) {
+	if app := a.found[name]; app != nil {
+		return app, nil
+	}
+	app, err := ask(ctx, "find the app", func(ctx context.Context) (*sdk.App, error) {
+		return a.e.client.Apps.FromName(ctx, name, &sdk.AppFromNameParams{CreateIfMissing: create})
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.found[name] = app
+	return app, nil
+}
+
+// all returns every app in which this installation may have sandboxes.
+func (a *apps) all(ctx context.Context) ([]*sdk.App, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	names, err := a.names()
+	if err != nil {
+		return nil, err
+	}
+	all := []*sdk.App{a.own}
+	for _, name := range names {
+		app, err := a.find(ctx, name, false)
+		if errors.KindOf(err) == errors.NotFound {
+			continue // somebody has removed it at Modal, with all that was there, or it was never made
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, app)
+	}
+	return all, nil
+}
+
+// names reads which apps were noted. mu is held.
+func (a *apps) names() ([]string, error) {
+	data, err := os.ReadFile(a.file)
+	if err != nil && !errors.IsNotExist(err) {
+		return nil, errors.Wrapf(err, "read the names of the apps at Modal")
+	}
+	return strings.Fields(string(data)), nil
+}
+
+// note notes that there may be sandboxes in an app. mu is held.
+func (a *apps) note(name string) error {
+	names, err := a.names()
+	if err != nil || slices.Contains(names, name) {
+		return err
+	}
+	text := strings.Join(append(names, name), "\n") + "\n"
+	if err = os.WriteFile(a.file+".new", []byte(text), 0o600); err == nil {
+		err = os.Rename(a.file+".new", a.file)
+	}
+	return errors.Wrapf(err, "note the app of an account")
+}

@@ -1,0 +1,252 @@
+package modal
+
+import (
+	"context"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// mission: A6
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	allow := func(rules ...string) engine.Network {
+		return engine.Network{Mode: engine.NetworkAllow, Allow: rules}
+	}
+	of := func(n engine.Network) (*sdk.SandboxCreateParams, error) {
+		p := &sdk.SandboxCreateParams{Tags: map[string]string{}}
+		err := network(p, n)
+		return p, err
+	}
+	for _, n := range []engine.Network{{}, {Mode: engine.NetworkNone}} {
+		if p, err := of(n); err != nil || !p.BlockNetwork || p.OutboundCIDRAllowlist != nil || p.OutboundDomainAllowlist != nil || p.Tags[tagNetwork] != "none" {
+			t.Errorf("%+v: %+v, %v", n, p, err)
+		}
+	}
+	if p, err := of(engine.Network{Mode: engine.NetworkDefault}); err != nil || p.BlockNetwork || p.OutboundCIDRAllowlist != nil || p.OutboundDomainAllowlist != nil || p.Tags[tagNetwork] != "default" {
+		t.Errorf("the internet: %+v, %v", p, err)
+	}
+	p, err := of(allow("Example.ORG.", "*.example.com", "192.0.2.1", "10.0.0.0/8", "192.0.2.1", "2001:db8::1", "[2001:db8::2]", "::ffff:192.0.2.7", "::ffff:192.0.2.0/120"))
+	if err != nil || p.BlockNetwork || strings.Join(p.OutboundDomainAllowlist.Entries, " ") != "*.example.com example.org" ||
+		strings.Join(p.OutboundCIDRAllowlist.Entries, " ") != "10.0.0.0/8 192.0.2.0/24 192.0.2.1/32 192.0.2.7/32 2001:db8::1/128 2001:db8::2/128" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if p, err := of(allow("192.0.2.1")); err != nil || p.OutboundDomainAllowlist == nil || len(p.OutboundDomainAllowlist.Entries) != 0 {
+		t.Errorf("addresses alone leave names as they are: %+v, %v", p, err)
+	}
+	a, _ := policyOf(allow("a.org", "b.org"))
+	b, _ := policyOf(allow("b.org", "a.org", "a.org"))
+	if c, _ := policyOf(allow("a.org")); a.String() != b.String() || a.String() == c.String() {
+		t.Errorf("%s, %s, %s", a, b, c)
+	}
+	for want, list := range map[errors.Kind][]engine.Network{
+		errors.Invalid: {{Mode: "odd"}, allow(), allow("http://example.org"), allow("10.0.0.0/99"), {Mode: engine.NetworkNone, Allow: []string{"a.org"}}},
+		errors.Unsupported: {
+			allow("example.org:443"), allow("192.0.2.1:80"), allow("10.0.0.0/8:80"), allow("[2001:db8::1]:80"), {Mode: engine.NetworkDefault, Allow: []string{"10.0.0.1"}},
+			{Mode: engine.NetworkDefault, Deny: []string{"example.org"}}, {Mode: engine.NetworkAllow, Allow: []string{"a.org"}, Deny: []string{"b.org"}},
+		},
+	} {
+		for _, n := range list {
+			if _, err := of(n); errors.KindOf(err) != want || errors.RemedyOf(err) == "" {
+				t.Errorf("%+v: %v, %q", n, err, errors.RemedyOf(err))
+			}
+			s := &Sandbox{e: &Engine{}}
+			if err := s.SetNetwork(t.Context(), n); errors.KindOf(err) != want {
+				t.Errorf("%+v while it runs: %v", n, err)
+			}
+		}
+	}
+}
+
+// A sandbox that has ended answers with Conflict, without asking Modal.
+func TestNetworkOfAnEnd(t *testing.T) {
+	t.Parallel()
+	e := &Engine{ended: map[string]*engine.End{"sb-1": {Destroyed: true}}}
+	s := e.sandbox(engine.Handle{ID: "box", Ref: "sb-1"}, nil)
+	if err := s.SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkNone}); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("SetNetwork: %v", err)
+	}
+	if _, err := s.Denials(t.Context(), 0); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("Denials: %v", err)
+	}
+	if _, err := s.Dial(t.Context(), 80); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("Dial: %v", err)
+	}
+}
+
+// portPair is a connection as Dial makes it, and the other end, which takes frames.
+func portPair(t *testing.T) (*portConn, *wire.Conn, *yamux.Session) {
+	t.Helper()
+	a, b := net.Pipe()
+	ours, err := yamux.Client(a, inside.Mux())
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := yamux.Server(b, inside.Mux())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = ours.Close()
+		_ = theirs.Close()
+	})
+	stream, err := ours.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := theirs.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := wire.NewConn(stream)
+	return &portConn{Conn: conn.Stream(), frames: conn}, wire.NewConn(other), theirs
+}
+
+func TestPortConn(t *testing.T) {
+	t.Parallel()
+	c, other, _ := portPair(t)
+	text := strings.Repeat("0123456789", frame/4)
+	written := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(c, text)
+		written <- errors.Join(err, c.CloseWrite())
+	}()
+	var got strings.Builder
+	for {
+		kind, payload, err := other.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind == wire.KindStdinEnd {
+			break
+		}
+		got.Write(payload)
+	}
+	if err := <-written; err != nil || got.String() != text {
+		t.Errorf("%d bytes of %d, %v", got.Len(), len(text), err)
+	}
+	if _, err := io.WriteString(other.Conn, "still here"); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 10)
+	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != "still here" {
+		t.Errorf("after the end of what is written: %q, %v", buf, err)
+	}
+	reading := make(chan error, 1)
+	go func() {
+		_, err := c.Read(buf)
+		reading <- err
+	}()
+	if err := errors.Join(c.Close(), c.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := <-reading; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a read when it was closed: %v", err)
+	}
+	_, read := c.Read(buf)
+	_, wrote := c.Write(buf)
+	for what, err := range map[string]error{"Read": read, "Write": wrote, "CloseWrite": c.CloseWrite()} {
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s afterwards: %v", what, err)
+		}
+	}
+
+	c, other, _ = portPair(t)
+	if err := c.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	var late net.Error
+	if _, err := c.Read(buf); !errors.As(err, &late) || !late.Timeout() {
+		t.Errorf("after its time: %v", err)
+	}
+	if err := errors.Join(c.SetReadDeadline(time.Time{}), other.Conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(buf); err != io.EOF {
+		t.Errorf("at the end: %v", err)
+	}
+	c, _, session := portPair(t)
+	if err := session.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(buf); errors.KindOf(err) != errors.Unavailable {
+		t.Errorf("a link that broke: %v", err)
+	}
+	if _, err := c.Write(buf); err == nil {
+		t.Error("a write to a link that broke")
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		limits                     engine.Limits
+		cpu, cpuLimit              float64
+		memory, memoryLimit, extra int
+	}{
+		{},
+		{limits: engine.Limits{CPU: 2, Memory: 1 << 30}, cpu: 0.125, cpuLimit: 2, memory: 128, memoryLimit: 1024},
+		{limits: engine.Limits{CPU: 0.1, Memory: 64<<20 + 5}, cpu: 0.1, cpuLimit: 0.1, memory: 64, memoryLimit: 64},
+		{limits: engine.Limits{Memory: 5}, memory: 1, memoryLimit: 1},
+	} {
+		p := &sdk.SandboxCreateParams{}
+		limits(p, c.limits)
+		if p.CPU != c.cpu || p.CPULimit != c.cpuLimit || p.MemoryMiB != c.memory || p.MemoryLimitMiB != c.memoryLimit {
+			t.Errorf("%+v: %+v", c.limits, p)
+		}
+	}
+}
+
+func TestAppName(t *testing.T) {
+	t.Parallel()
+	if got := appName("harvest", "personal"); got != "harvest-personal" {
+		t.Error(got)
+	}
+	a, b := appName(strings.Repeat("x", 60), "one"), appName(strings.Repeat("x", 60), "two")
+	if len(a) >= 64 || a == b {
+		t.Errorf("%s, %s", a, b)
+	}
+}
+
+// The names of apps are noted once each, and a file that cannot be read or written is an error before anything is made.
+func TestNotedApps(t *testing.T) {
+	t.Parallel()
+	a := &apps{file: t.TempDir() + "/apps", own: &sdk.App{Name: "harvest"}, found: map[string]*sdk.App{}}
+	if app, err := a.of(t.Context(), ""); err != nil || app != a.own {
+		t.Errorf("of no account: %v, %v", app, err)
+	}
+	if all, err := a.all(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("%v, %v", all, err)
+	}
+	for _, name := range []string{"harvest-a", "harvest-b", "harvest-a"} {
+		if err := a.note(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, err := a.names(); err != nil || !slices.Equal(names, []string{"harvest-a", "harvest-b"}) {
+		t.Errorf("%q, %v", names, err)
+	}
+	a.e = &Engine{opts: Options{App: "harvest"}}
+	a.found["harvest-c"] = &sdk.App{Name: "harvest-c"}
+	if app, err := a.of(t.Context(), "c"); err != nil || app.Name != "harvest-c" {
+		t.Errorf("%v, %v", app, err)
+	}
+	a.file = t.TempDir() // which is no file
+	if _, err := a.of(context.Background(), "d"); err == nil {
+		t.Error("an app was made that cannot be noted")
+	}
+	if _, err := a.all(t.Context()); err == nil {
+		t.Error("apps that cannot be read")
+	}
+}
