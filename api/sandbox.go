@@ -23,6 +23,7 @@ type SandboxRequest struct {
 	Disk      int64   `json:"disk_bytes,omitempty"`
 	Processes int     `json:"processes,omitempty"`
 	Files     int     `json:"open_files,omitempty"`
+	GPU       string  `json:"gpu,omitempty"` // such as "T4", or "A100:2" for two, where the engine has GPUs
 
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
@@ -114,6 +115,7 @@ type Sandbox struct {
 	Network            Network           `json:"network"`
 	Ports              []int             `json:"ports,omitempty"`
 	Limits             Limits            `json:"limits"`
+	GPU                string            `json:"gpu,omitempty"`
 	Stages             []Stage           `json:"stages"`
 	Warm               bool              `json:"warm,omitempty"` // it was booted ahead
 	Created            time.Time         `json:"created_at"`

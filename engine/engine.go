@@ -52,6 +52,7 @@ type Capabilities struct {
 	Denials   bool     `json:"denials"`  // Networker.Denials tells something; without, it only waits for the sandbox's end
 	Snapshot  bool     `json:"snapshot"` // sandboxes implement Snapshotter
 	Usage     bool     `json:"usage"`    // sandboxes implement Meter
+	GPUs      bool     `json:"gpus"`     // Spec.GPU works
 	Isolated  bool     `json:"isolated"` // false only for the fake, which runs commands as plain child processes
 }
 
@@ -72,6 +73,7 @@ type Spec struct {
 	User     string            // default user; "" means the image's, or root
 	Mounts   []Mount
 	Limits   Limits
+	GPU      string // such as "T4", or "A100:2" for two; "" for none. Only where Capabilities.GPUs says so
 	Network  Network
 	// KeepOnOOM asks a Snapshotter to read the files when memory runs out, before it ends the sandbox: Snapshot then works after that end.
 	// It is an attempt: a command that takes memory quicker than the engine looks ends the sandbox without.

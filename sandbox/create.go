@@ -64,7 +64,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	e := newEntry(Sandbox{
 		ID: idPrefix + ids.New(), Account: account, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
-		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports, Limits: p.limits, Status: Creating,
+		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports, Limits: p.limits, GPU: p.GPU, Status: Creating,
 		S3: p.s3, Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
 		Stages: []Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
 	}, p.cpu, p.memory)
@@ -172,7 +172,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	}
 	spec := engine.Spec{
 		ID: e.id, Account: e.record.Account, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
-		Limits: p.limits, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
+		Limits: p.limits, GPU: p.GPU, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 	}
 	for _, m := range p.Volumes {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.Account), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})

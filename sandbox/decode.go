@@ -12,11 +12,6 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// notYet are fields of the interface that this version cannot serve, with what to do instead.
-var notYet = map[string]string{
-	"gpu": "leave it out; there are no GPUs",
-}
-
 // fields are the names that a Request has in JSON.
 var fields = sync.OnceValue(func() []string {
 	var names []string
@@ -28,7 +23,7 @@ var fields = sync.OnceValue(func() []string {
 	return names
 })
 
-// DecodeRequest reads a Request from JSON. Invalid or Unsupported, naming every field that there is not, or not yet.
+// DecodeRequest reads a Request from JSON. Invalid, naming every field that there is not.
 func DecodeRequest(data []byte) (Request, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(data, &top); err != nil {
@@ -36,13 +31,8 @@ func DecodeRequest(data []byte) (Request, error) {
 	}
 	var p problems
 	for _, name := range slices.Sorted(maps.Keys(top)) {
-		if remedy, ok := notYet[name]; ok && string(top[name]) != "null" {
-			p.addf(errors.Unsupported, remedy, "%s is not supported here", name)
-		} else if !ok && !slices.Contains(fields(), name) {
+		if !slices.Contains(fields(), name) {
 			p.invalidf("the fields are "+strings.Join(fields(), ", "), "there is no field %.80q", name)
-		}
-		if notYet[name] != "" {
-			delete(top, name)
 		}
 	}
 	if err := p.err(); err != nil {

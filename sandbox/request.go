@@ -30,6 +30,7 @@ type Request struct {
 	Disk      int64   `json:"disk_bytes,omitempty"`
 	Processes int     `json:"processes,omitempty"`
 	Files     int     `json:"open_files,omitempty"`
+	GPU       string  `json:"gpu,omitempty"` // such as "T4", or "A100:2" for two; refused by engines that have none
 
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`      // of its life; 0 means the default
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"` // ends it when nothing ran and nothing was done for so long; 0 means the default

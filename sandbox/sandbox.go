@@ -32,6 +32,7 @@ type Sandbox struct {
 	Ports     []int             `json:"ports,omitempty"`
 	// Limits are those in force: a default that the engine cannot hold on this machine is zero here.
 	Limits engine.Limits `json:"limits"`
+	GPU    string        `json:"gpu,omitempty"` // as the request names it
 
 	Status      Status  `json:"status"`
 	Reason      string  `json:"reason,omitempty"`        // one sentence: why it failed, was lost or ended

@@ -38,6 +38,7 @@ var (
 	namePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 	tagPattern  = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_./-]{0,62}$`)
 	hostPattern = pattern.New(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+	gpuPattern  = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9-]{0,30}(:[1-9][0-9]?)?$`)
 	userPattern = pattern.New(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31}(:[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31})?$`)
 )
 
@@ -67,6 +68,7 @@ func (f *Fleet) plan(req Request) (plan, error) {
 	if req.User != "" && !f.caps.Users {
 		p.addf(errors.Unsupported, "leave user out", "the engine %s has no users on this machine", f.opts.Engine.Name())
 	}
+	f.checkGPU(&p, req.GPU)
 	f.checkSecrets(&p, req.Secrets)
 	if req.SnapshotOnEnd {
 		f.checkSnapshots(&p)
@@ -203,6 +205,16 @@ func checkTime(p *problems, field string, seconds float64, otherwise, most time.
 		return otherwise
 	}
 	return time.Duration(seconds * float64(time.Second))
+}
+
+func (f *Fleet) checkGPU(p *problems, gpu string) {
+	switch {
+	case gpu == "":
+	case !gpuPattern().MatchString(gpu):
+		p.invalidf("name a kind, such as T4, or A100:2 for two", "%.100q cannot be a GPU", gpu)
+	case !f.caps.GPUs:
+		p.addf(errors.Unsupported, "leave gpu out, or have sandboxes run where there are GPUs, as with the engine modal", "the engine %s has no GPUs", f.opts.Engine.Name())
+	}
 }
 
 // checkLimits decides the limits: what was asked, else the default, as far as the engine holds it.

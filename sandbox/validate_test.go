@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -165,8 +166,8 @@ func TestDecodeRequest(t *testing.T) {
 		`{"image":"a"} {}`:           {errors.Invalid, []string{"not a JSON object"}},
 		`{"imaeg":"a","nmae":"b"}`:   {errors.Invalid, []string{"2 things", `"imaeg"`, `"nmae"`, "the fields are image, name"}},
 		`{"Image":"a"}`:              {errors.Invalid, []string{`"Image"`}},
-		`{"gpu":1}`:                  {errors.Unsupported, []string{"gpu is not supported"}},
-		`{"gpu":1,"odd":1}`:          {errors.Invalid, []string{"gpu", `"odd"`}},
+		`{"gpu":1}`:                  {errors.Invalid, []string{"gpu cannot be a JSON number", "string"}},
+		`{"gpu":"T4","odd":1}`:       {errors.Invalid, []string{`"odd"`}},
 		`{"s3":{"bukcet":"b"}}`:      {errors.Invalid, []string{`"bukcet"`, "mount_path"}},
 		`{"cpu":"1"}`:                {errors.Invalid, []string{"cpu cannot be a JSON string", "number"}},
 		`{"processes":1.5}`:          {errors.Invalid, []string{"processes cannot be a JSON number 1.5", "whole number"}},
@@ -184,6 +185,29 @@ func TestDecodeRequest(t *testing.T) {
 	if req, err := sandbox.DecodeRequest([]byte(`null`)); err != nil || !cmp.Equal(req, sandbox.Request{}) {
 		t.Errorf("null: %+v, %v", req, err)
 	}
+}
+
+// GPUs are for engines that have some.
+//
+// mission: A6
+func TestGPU(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		_, err := w.open(t).Create(t.Context(), account, sandbox.Request{GPU: "T4"})
+		wantError(t, err, errors.Unsupported, "the engine stub has no GPUs", "leave gpu out")
+		w = newWorld()
+		w.caps.GPUs = true
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{GPU: "A100-80GB:2"})
+		if sb.GPU != "A100-80GB:2" || w.specs[0].GPU != sb.GPU {
+			t.Errorf("%q, %q", sb.GPU, w.specs[0].GPU)
+		}
+		for _, bad := range []string{":2", "T4:0", "T4:100", "a card", strings.Repeat("x", 40)} {
+			_, err := f.Create(t.Context(), account, sandbox.Request{GPU: bad})
+			wantError(t, err, errors.Invalid, "cannot be a GPU", "A100:2")
+		}
+	})
 }
 
 // What is decoded says the same when it is encoded and decoded again, and validating it never does worse than an error.

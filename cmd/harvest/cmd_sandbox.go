@@ -156,6 +156,9 @@ func oneSandbox(s api.Sandbox) view {
 	add("image", "%s (%s)", s.Image, orDash(s.ImageID))
 	add("limits", "%g cores, %s of memory, %s of disk, %d processes, %d open files (0 or -: none)",
 		s.Limits.CPU, size(s.Limits.Memory), size(s.Limits.Disk), s.Limits.Processes, s.Limits.Files)
+	if s.GPU != "" {
+		add("gpu", "%s", s.GPU)
+	}
 	add("network", "%s", networkText(s.Network))
 	for _, d := range s.Denials {
 		add("denied", "%s, %s", denialText(d), ago(d.Time))

@@ -18,6 +18,7 @@ type sandboxFlags struct {
 	cpu              float64
 	memory, disk     sizeFlag
 	processes, files int
+	gpu              string
 }
 
 func (f *sandboxFlags) add(cmd *cobra.Command) {
@@ -35,13 +36,14 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags.Var(&f.disk, "disk", "what may be written outside of volumes, such as 10GiB")
 	flags.IntVar(&f.processes, "processes", 0, "how many processes there may be")
 	flags.IntVar(&f.files, "open-files", 0, "how many files a process may have open")
+	flags.StringVar(&f.gpu, "gpu", "", "GPU, such as T4, or A100:2 for two, where the engine has GPUs")
 	addNetwork(cmd, &f.network)
 }
 
 func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
 		Image: f.image, Commands: f.commands, Name: f.name, Secrets: f.secrets,
-		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files,
+		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files, GPU: f.gpu,
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0} {
 		if zero && cmd.Flags().Changed(flag) {

@@ -121,6 +121,10 @@ func TestModalEngineFleet(t *testing.T) {
 	if one.Network.Mode != "default" {
 		t.Errorf("the network is %+v by default", one.Network)
 	}
+	_, err := f.Create(t.Context(), "personal", sandbox.Request{Image: "base", GPU: "T4"}) // which our own server, that has none, is asked for
+	if errors.KindOf(err) != errors.Unsupported {
+		t.Errorf("with a GPU: %v", err)
+	}
 	t.Run("apps", func(t *testing.T) { f.apps(t, one, two) })
 	t.Run("port", func(t *testing.T) { f.port(t, two) })
 	t.Run("network", func(t *testing.T) { f.network(t, two) })

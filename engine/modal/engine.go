@@ -165,7 +165,7 @@ func (e *Engine) Capabilities() engine.Capabilities {
 			"Snapshots and warm sandboxes do not exist.",
 			"The host name is Modal's.",
 		},
-		Terminal: true, Reopen: true, Users: true, Network: true, Isolated: true,
+		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Isolated: true,
 	}
 }
 
@@ -303,6 +303,7 @@ func (e *Engine) params(spec engine.Spec) (*sdk.SandboxCreateParams, error) {
 		Timeout: Lifetime, Name: e.nameOf(spec.ID), Tags: map[string]string{tagServer: e.server, tagID: spec.ID},
 	}
 	limits(p, spec.Limits)
+	p.GPU = spec.GPU
 	if err := network(p, spec.Network); err != nil {
 		return nil, err
 	}

@@ -165,8 +165,8 @@ func TestBuildErrors(t *testing.T) {
 func TestParams(t *testing.T) {
 	t.Parallel()
 	e := &Engine{server: "abcdefghijkl"}
-	p, err := e.params(engine.Spec{ID: "box", Limits: engine.Limits{CPU: 2}})
-	if err != nil || p.CPULimit != 2 || p.CPU <= 0 || p.CPU > 2 || !p.BlockNetwork || p.Name != "abcdefghijkl-box" || p.Timeout != Lifetime || p.Tags[tagID] != "box" {
+	p, err := e.params(engine.Spec{ID: "box", Limits: engine.Limits{CPU: 2}, GPU: "T4"})
+	if err != nil || p.GPU != "T4" || p.CPULimit != 2 || p.CPU <= 0 || p.CPU > 2 || !p.BlockNetwork || p.Name != "abcdefghijkl-box" || p.Timeout != Lifetime || p.Tags[tagID] != "box" {
 		t.Errorf("%+v, %v", p, err)
 	}
 	if name := e.nameOf(strings.Repeat("x", 64)); len(name) > 64 || !strings.HasPrefix(name, "abcdefghijkl-") {

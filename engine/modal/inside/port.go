@@ -32,7 +32,8 @@ func (s *server) port(ctx context.Context, conn *wire.Conn, port int) error {
 	var received sync.WaitGroup
 	received.Go(func() {
 		takeFrames(conn, local)
-		_ = local.Close() // nobody is there any more
+		_ = local.Close() // nobody is there any more, who would read either
+		_ = conn.SetWriteDeadline(time.Unix(1, 0))
 	})
 	_, _ = io.Copy(conn.Conn, local)
 	_ = conn.Conn.Close() // of this direction: what the engine sends is still received
