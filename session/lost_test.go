@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
 )
@@ -40,6 +41,15 @@ func (p *provider) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox
 	defer p.mu.Unlock()
 	p.boxes[spec.ID] = r
 	return r, nil
+}
+
+func (p *provider) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taken[h.ID] {
+		return nil, errors.Newf(errors.NotFound, "the provider has ended %s", h.ID)
+	}
+	return p.Engine.Open(ctx, h)
 }
 
 // take ends a sandbox behind everybody's back.
