@@ -45,16 +45,21 @@ type Capabilities struct {
 	Reopen    bool     `json:"reopen"`   // sandboxes implement ProcessOpener
 	Warm      bool     `json:"warm"`     // the engine implements Warmer
 	Volumes   bool     `json:"volumes"`  // Spec.Mounts works
+	Views     bool     `json:"views"`    // each sandbox has a view of a volume of its own, which others see once it is committed and they reload theirs
 	Dirs      bool     `json:"dirs"`     // Mount.Dir works
 	Users     bool     `json:"users"`    // Command.User works
 	Network   bool     `json:"network"`  // every NetworkMode works, sandboxes implement Networker and Dialer
 	Rules     bool     `json:"rules"`    // every rule of Network works; without, those with a port, Deny, and Allow beside the internet are Unsupported
 	Denials   bool     `json:"denials"`  // Networker.Denials tells something; without, it only waits for the sandbox's end
 	Snapshot  bool     `json:"snapshot"` // sandboxes implement Snapshotter
+	Imager    bool     `json:"imager"`   // sandboxes implement Imager
 	Usage     bool     `json:"usage"`    // sandboxes implement Meter
 	GPUs      bool     `json:"gpus"`     // Spec.GPU works
 	Isolated  bool     `json:"isolated"` // false only for the fake, which runs commands as plain child processes
 }
+
+// Snapshots reports whether images can be made of sandboxes, one way or the other.
+func (c Capabilities) Snapshots() bool { return c.Snapshot || c.Imager }
 
 // Handle names a sandbox across processes. It is stored in records.
 type Handle struct {
@@ -79,7 +84,7 @@ type Spec struct {
 	// It is an attempt: a command that takes memory quicker than the engine looks ends the sandbox without.
 	KeepOnOOM bool
 	// Stage, if set, is told each step of Create when it is done.
-	Stage func(name string, took time.Duration)
+	Stage func(name string, took time.Duration) `json:"-"`
 }
 
 // Mount puts a volume at a path, or a directory of this machine.
@@ -170,6 +175,22 @@ type Snapshotter interface {
 	// stand still meanwhile, and go on when it returns. Invalid: path is no directory, or mounted. NotFound: there is none.
 	// Conflict: the sandbox has ended, and nothing was kept (Spec.KeepOnOOM). Errors of w are returned.
 	Snapshot(ctx context.Context, path string, w io.Writer) error
+}
+
+// Imager is a sandbox of whose files the engine itself makes an image, which stays where the engine's images are.
+type Imager interface {
+	// SnapshotImage makes an image of the sandbox's files as they are now, as image.Snapshotter has it: parent is the sandbox's image. Volumes are
+	// not part of it. Commands go on. Kinds: Unsupported for opts.Path where the engine has only all of it; Conflict: the sandbox has ended.
+	SnapshotImage(ctx context.Context, parent image.Image, opts image.SnapshotOptions) (image.Image, error)
+}
+
+// Carrier is a sandbox that its engine ends at a certain time, however long it shall live, and of which it can make another one like it before.
+type Carrier interface {
+	// Ends returns when the sandbox is to be carried over at the latest, and when the engine ends it; zero times if it does not.
+	Ends() (due, end time.Time)
+	// Carry makes a sandbox with the same Handle.ID and Spec and with the files as they are now. What was written to volumes is committed. Commands
+	// stay behind: end them first. The old sandbox is there until it is destroyed. On failure nothing else is left.
+	Carry(ctx context.Context) (Sandbox, error)
 }
 
 // Filer is a sandbox whose files can be looked at and changed one by one, whatever its image has.

@@ -35,7 +35,7 @@ func (v *local) Use(who string) (func(), error) { return v.l.Use(v.name, who) }
 func (v *local) open() (*os.Root, error) {
 	root, err := v.l.root.OpenRoot(v.name + "/" + dataDir)
 	if errors.IsNotExist(err) {
-		return nil, notFound(v.name)
+		return nil, NoVolume(v.name)
 	}
 	return root, errors.Wrapf(err, "open volume %s", v.name)
 }
@@ -100,15 +100,20 @@ func (v *local) CopyOut(ctx context.Context, name string) (io.ReadCloser, error)
 
 // ReadDir implements Volume.
 func (v *local) ReadDir(_ context.Context, name string) ([]Entry, error) {
-	clean, err := tarfs.Clean(name)
-	if err != nil {
-		return nil, err
-	}
 	root, err := v.open()
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
+	return ReadDir(root, name)
+}
+
+// ReadDir is Volume.ReadDir of the volume whose files root has.
+func ReadDir(root *os.Root, name string) ([]Entry, error) {
+	clean, err := tarfs.Clean(name)
+	if err != nil {
+		return nil, err
+	}
 	if stat, err := root.Stat(clean); err == nil && !stat.IsDir() {
 		return nil, errors.Newf(errors.Invalid, "%.200q is not a directory", name)
 	}
@@ -151,19 +156,29 @@ func (v *local) Remove(_ context.Context, name string) error {
 		return err
 	}
 	defer root.Close()
+	return Remove(root, name)
+}
+
+// Remove is Volume.Remove of the volume whose files root has.
+func Remove(root *os.Root, name string) error {
 	if clean, err := tarfs.Clean(name); err == nil && clean == "." {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the path %.200q is the whole volume", name), "delete the volume instead")
 	}
 	return tarfs.Remove(root, name)
 }
 
-// measure counts the files of a volume and their bytes, without following any link.
+// measure counts the files of a volume and their bytes.
 func (l *Local) measure(ctx context.Context, name string) (size, files int64, err error) {
 	base, err := l.root.OpenRoot(name + "/" + dataDir)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer base.Close()
+	return Measure(ctx, base)
+}
+
+// Measure counts the files below base and their bytes, without following any link. Of very many it counts the first million.
+func Measure(ctx context.Context, base *os.Root) (size, files int64, err error) {
 	todo := []string{"."}
 	for len(todo) > 0 && files < maxMeasured {
 		if err := context.Cause(ctx); err != nil {

@@ -25,8 +25,8 @@ const (
 	StatePath = "/mnt/state"
 )
 
-// stateDirs are in the state volume from the beginning.
-var stateDirs = []string{".cache", "git-repos", "checkpoints", "workspace", "sessions"}
+// StateDirs are in the state volume from the beginning.
+var StateDirs = []string{".cache", "git-repos", "checkpoints", "workspace", "sessions"}
 
 // Names within a Local's directory. Volumes' names begin with a letter or digit, so that none is one of these.
 const (
@@ -181,7 +181,7 @@ func ignoreNotFound(err error) error {
 func (l *Local) make(temp, name string) error {
 	dirs := []string{temp, temp + "/" + dataDir}
 	if name == StateName {
-		for _, d := range stateDirs {
+		for _, d := range StateDirs {
 			dirs = append(dirs, temp+"/"+dataDir+"/"+d)
 		}
 	}
@@ -223,17 +223,18 @@ func (l *Local) Open(_ context.Context, name string) (Volume, error) {
 
 // find returns nil if there is a volume of that name.
 func (l *Local) find(name string) error {
-	if err := checkStored(name); err != nil {
+	if err := CheckStored(name); err != nil {
 		return err
 	}
 	stat, err := l.root.Lstat(name)
 	if errors.IsNotExist(err) || err == nil && !stat.IsDir() {
-		return notFound(name)
+		return NoVolume(name)
 	}
 	return errors.Wrapf(err, "look for volume %s", name)
 }
 
-func notFound(name string) error {
+// NoVolume is the error for a volume that is not there, by the name under which a Provider keeps it.
+func NoVolume(name string) error {
 	return errors.Remedy(errors.Newf(errors.NotFound, "there is no volume %q", shown(name)), "list the volumes, or create it")
 }
 

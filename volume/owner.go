@@ -21,8 +21,8 @@ func Stored(owner, name string) string {
 // shown is a stored name as its owner knows it.
 func shown(stored string) string { return stored[strings.Index(stored, ownerMark)+1:] }
 
-// checkStored returns Invalid if name cannot be what Stored returns.
-func checkStored(name string) error {
+// CheckStored returns Invalid if name cannot be what Stored returns.
+func CheckStored(name string) error {
 	if owner, rest, owned := strings.Cut(name, ownerMark); owned && CheckName(owner) == nil {
 		return CheckName(rest)
 	}

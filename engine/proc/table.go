@@ -193,3 +193,24 @@ func CheckUser(user string) error {
 	_, err := resolve(user)
 	return err
 }
+
+// EndAll notes of the commands in dir that nobody saw end that they were killed: the sandbox in which they ran has ended.
+func EndAll(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return errors.Wrapf(err, "list the processes")
+	}
+	for _, entry := range entries {
+		info, err := readInfo(filepath.Join(dir, entry.Name()))
+		if err != nil || info.Exit != nil {
+			continue // one that had only just been started is nobody's
+		}
+		exit := engine.ExitOf(0, unix.SIGKILL)
+		k := keeper{order: order{Keep: filepath.Join(dir, entry.Name()), Info: info}}
+		k.Info.Exit = &exit
+		if err := k.saveInfo(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -259,11 +259,7 @@ func (c *Client) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
 	if err := CheckPath(dir); err != nil {
 		return err
 	}
-	p, stderr, err := c.tool(ctx, io.Discard, tar, ToolUnpack, dir)
-	if err != nil {
-		return err
-	}
-	return c.toolEnd(ctx, p, stderr)
+	return c.Tool(ctx, io.Discard, tar, ToolUnpack, dir)
 }
 
 // CopyOut implements engine.Sandbox.
@@ -271,8 +267,23 @@ func (c *Client) CopyOut(ctx context.Context, path string) (io.ReadCloser, error
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
+	return c.ToolOutput(ctx, ToolPack, path)
+}
+
+// Tool runs one of Harvest's own tools in the sandbox, with args, to its end. stdin may be nil. The error is what the tool says; ctx ends it.
+func (c *Client) Tool(ctx context.Context, stdout io.Writer, stdin io.Reader, args ...string) error {
+	p, stderr, err := c.tool(ctx, stdout, stdin, args...)
+	if err != nil {
+		return err
+	}
+	return c.toolEnd(ctx, p, stderr)
+}
+
+// ToolOutput returns what a tool writes. A tool that fails before its first byte is an error at once. The caller closes the stream, which ends
+// the tool.
+func (c *Client) ToolOutput(ctx context.Context, args ...string) (io.ReadCloser, error) {
 	r, w := io.Pipe()
-	p, stderr, err := c.tool(ctx, w, nil, ToolPack, path)
+	p, stderr, err := c.tool(ctx, w, nil, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -296,11 +307,7 @@ func (c *Client) Files(ctx context.Context, req tarfs.Request, w io.Writer) erro
 	if err != nil {
 		return errors.Wrapf(err, "write a request for files")
 	}
-	p, stderr, err := c.tool(ctx, w, nil, ToolFiles, string(text))
-	if err != nil {
-		return err
-	}
-	return c.toolEnd(ctx, p, stderr)
+	return c.Tool(ctx, w, nil, ToolFiles, string(text))
 }
 
 type reading struct {

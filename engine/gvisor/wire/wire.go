@@ -132,6 +132,9 @@ type ClaimArgs struct {
 	Keep     bool // when memory runs out, the writable layer is read first
 
 	OutputBytes int64 `json:",omitempty"` // of each command that are kept, where booting has not said it
+
+	// Spec is what the sandbox was made of, for engines that make another one like it and keep it nowhere else.
+	Spec *engine.Spec `json:",omitempty"`
 }
 
 // Mount is a directory of the host at a path of the sandbox.
@@ -178,6 +181,7 @@ type Reply struct {
 	Denials   []engine.Denial      `json:",omitempty"`
 	Usage     *engine.Usage        `json:",omitempty"`
 	Found     *Found               `json:",omitempty"`
+	Claim     *ClaimArgs           `json:",omitempty"` // what the sandbox was claimed with
 }
 
 // Found is what a sandbox's image turns out to say about commands, where nobody else tells.
