@@ -225,15 +225,15 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	ctx := logf.With(context.WithoutCancel(f.ctx), "sandbox_id", e.id)
 	switch {
 	case err != nil:
-		f.lose(ctx, e, lookedFor, err)
+		f.lose(ctx, e, box, lookedFor, err)
 		return
 	case end.Lost:
-		f.lose(ctx, e, orDefault(end.Detail, "it was ended by something else than Harvest"), errors.Newf(errors.Gone, "it has ended"))
+		f.lose(ctx, e, box, orDefault(end.Detail, "it was ended by something else than Harvest"), errors.Newf(errors.Gone, "it has ended"))
 		return
 	}
 	f.mu.Lock()
 	h := e.record.Handle
-	running := e.record.Status == Running
+	running := e.record.Status == Running && e.box == box // and not carried over to another one
 	f.mu.Unlock()
 	if running {
 		f.captureEnd(ctx, e, box) // some engines keep the files for it when memory runs out
@@ -244,7 +244,7 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 		events = []EventType{EventOOM, EventFailed}
 	}
 	finished := f.finish(ctx, e, nil, func(sb *Sandbox) error {
-		if err := sb.requireStatus(Running); err != nil {
+		if err := e.requireBox(sb, box); err != nil {
 			return err
 		}
 		sb.Status, sb.OutOfMemory, sb.Reason = Failed, end.OutOfMemory, endReason(*sb, end)
@@ -274,9 +274,9 @@ func endReason(sb Sandbox, end engine.End) string {
 const lookedFor = "the connection to it broke; it is looked for"
 
 // lose takes note that the engine cannot reach a running sandbox, and looks for it until it is found or gone.
-func (f *Fleet) lose(ctx context.Context, e *entry, reason string, cause error) {
+func (f *Fleet) lose(ctx context.Context, e *entry, box engine.Sandbox, reason string, cause error) {
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
-		if err := sb.requireStatus(Running); err != nil {
+		if err := e.requireBox(sb, box); err != nil {
 			return err
 		}
 		e.box = nil
@@ -312,18 +312,26 @@ func (f *Fleet) search(ctx context.Context, e *entry) {
 	}
 }
 
-// adopt makes a lost sandbox that was found a running one.
-func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) {
+// requireBox returns Conflict unless the sandbox runs, as box. Fleet.mu is held.
+func (e *entry) requireBox(sb *Sandbox, box engine.Sandbox) error {
+	if e.box != nil && e.box != box {
+		return errors.Newf(errors.Conflict, "sandbox %s was carried over", e.id)
+	}
+	return sb.requireStatus(Running)
+}
+
+// adopt makes a lost sandbox that was found a running one, and reports whether it was still lost.
+func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) bool {
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Lost); err != nil {
 			return err
 		}
 		e.box = box
-		sb.Status, sb.Reason, sb.LastUsed = Running, "", f.now()
+		sb.Status, sb.Reason, sb.LastUsed, sb.Handle = Running, "", f.now(), box.Handle()
 		return nil
 	}, EventReady)
 	if !changed {
-		return
+		return false
 	}
 	if err != nil {
 		logf.Errorf(ctx, "a sandbox that was found: %v", err)
@@ -336,6 +344,7 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) {
 	f.tasks.Go(func() { f.watch(e, box) })
 	f.tasks.Go(func() { f.meter(e, box) })
 	f.wakeReaper()
+	return true
 }
 
 // gone ends a lost sandbox that does not exist any more. Why it was lost stays in its record, where that is known.

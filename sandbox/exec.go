@@ -71,6 +71,9 @@ func (f *Fleet) enter(ctx context.Context, account, ref string) (e *entry, box e
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	if err := f.waitCarried(ctx, e); err != nil {
+		return nil, nil, nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if e != nil {

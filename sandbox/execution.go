@@ -205,6 +205,9 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 		r.Stderr = x.stderr.text()
 		r.Truncated = r.Truncated || x.stderr.truncated()
 	}
+	if x.entry.isCarried(x.fleet) && !r.TimedOut {
+		r.Reason = orDefault(why, carriedReason)
+	}
 	if exit.OutOfSpace {
 		r.Reason = orDefault(r.Reason, "a volume grew beyond the disk limit")
 	}

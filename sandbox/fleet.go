@@ -61,6 +61,8 @@ type entry struct {
 	expires  moment                  // what the reaper makes of record.Expires
 	used     moment                  // and of record.LastUsed
 	network  sync.Mutex              // held while the network is changed; taken before save
+	carried  chan struct{}           // closed when it is carried over; nil unless that goes on
+	notAgain time.Time               // before which it is not tried to carry it over again
 }
 
 // Open recovers what an earlier Fleet on the same engine and store left, and starts the reaper and the warm pool.

@@ -97,6 +97,7 @@ const (
 	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a look-up
 
 	EventSnapshotted EventType = "sandbox.snapshotted"
+	EventCarried     EventType = "sandbox.carried" // its files are in a new sandbox of the engine, and its commands have ended
 )
 
 // Stats of a Fleet.

@@ -14,8 +14,8 @@ const longestNap = time.Minute
 
 const pruneEvery = time.Hour
 
-// reap ends sandboxes whose lifetime is over or that were idle for too long, sends volumes to S3 that are sent every so often, and forgets
-// old records.
+// reap ends sandboxes whose lifetime is over or that were idle for too long, sends volumes to S3 that are sent every so often, carries
+// over what its engine would end, and forgets old records.
 func (f *Fleet) reap() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -32,7 +32,7 @@ func (f *Fleet) reap() {
 			f.prune()
 		}
 		at := f.now()
-		timer.Reset(min(f.endOverdue(at), f.sendDue(at)))
+		timer.Reset(min(f.endOverdue(at), f.sendDue(at), f.carryDue(at)))
 	}
 }
 
@@ -135,7 +135,7 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 		}
 		r.LastUsed = f.now()
 		if timeout > 0 {
-			r.Expires = r.LastUsed.Add(timeout)
+			r.Expires = fit(e.box, r.LastUsed.Add(timeout))
 		}
 		if idle > 0 {
 			r.IdleTimeoutSeconds = idle.Seconds()

@@ -25,15 +25,16 @@ func (f *Fleet) recover(ctx context.Context) error {
 		return errors.Wrapf(err, "list the sandboxes of the engine")
 	}
 	exists := map[string]engine.Handle{}
+	there := map[engine.Handle]bool{}
 	for _, h := range handles {
-		exists[h.ID] = h
+		exists[h.ID], there[h] = h, true
 	}
 	// All are live before the first is worked on, so that everything that exists is either known or to be removed.
 	var entries []*entry
 	for _, sb := range records {
 		e := newEntry(sb, orDefault(sb.Limits.CPU, f.opts.Defaults.CPU), orDefault(sb.Limits.Memory, f.opts.Defaults.Memory))
-		if e.record.Handle == (engine.Handle{}) {
-			e.record.Handle = exists[sb.ID] // of one that was being created
+		if next := exists[sb.ID]; !there[e.record.Handle] && (e.record.Handle == (engine.Handle{}) || next != engine.Handle{}) {
+			e.record.Handle = next // of one that was being created, or to which it was being carried over
 		}
 		f.live[sb.ID] = e
 		entries = append(entries, e)
@@ -42,7 +43,7 @@ func (f *Fleet) recover(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(recoverAtOnce)
 	for _, h := range handles {
-		if h.ID == "" || f.live[h.ID] == nil {
+		if e := f.live[h.ID]; h.ID == "" || e == nil || e.record.Handle != h { // the last is half of one that was being carried over
 			g.Go(func() error {
 				logf.Infof(ctx, "removing the sandbox %s %s, which no record knows", h.Ref, h.ID)
 				f.discard(ctx, orDefault(h.ID, h.Ref), h, nil)

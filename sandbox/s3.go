@@ -122,6 +122,9 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 		f.checkS3Mount(p, out, req.Volumes)
 		return req, out
 	}
+	if f.caps.Views {
+		p.addf(errors.Unsupported, "leave s3 out, and copy the files in and out", "volumes of the engine %s cannot be synchronised with S3: their files are not on this machine", f.opts.Engine.Name())
+	}
 	for _, m := range req.Volumes {
 		if m.Path == out.MountPath {
 			out.Volume = m.Name

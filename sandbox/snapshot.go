@@ -65,16 +65,17 @@ func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts Snapshot
 
 // checkSnapshots reports it if this engine has no snapshots.
 func (f *Fleet) checkSnapshots(p *problems) {
-	if _, ok := f.opts.Engine.Images().(image.Snapshotter); !ok || !f.caps.Snapshot {
+	if _, keeps := f.opts.Engine.Images().(image.Snapshotter); !f.caps.Imager && !(keeps && f.caps.Snapshot) {
 		p.addf(errors.Unsupported, "copy the files out instead", "the engine %s has no snapshots on this machine", f.opts.Engine.Name())
 	}
 }
 
 // capture makes the image.
 func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts SnapshotOptions) (image.Image, error) {
+	imager, makes := box.(engine.Imager)
 	source, ok := box.(engine.Snapshotter)
 	keeper, keeps := f.opts.Engine.Images().(image.Snapshotter)
-	if !ok || !keeps {
+	if !makes && !(ok && keeps) {
 		return image.Image{}, errors.Newf(errors.Unsupported, "the engine %s has no snapshots on this machine", f.opts.Engine.Name())
 	}
 	f.mu.Lock()
@@ -93,6 +94,9 @@ func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts 
 	made := image.SnapshotOptions{Owner: account.Owner(sb.Account), Sandbox: sb.ID, Path: opts.Path}
 	if opts.Name != "" {
 		made.Names = []string{opts.Name}
+	}
+	if makes {
+		return imager.SnapshotImage(ctx, parent, made)
 	}
 	return keeper.Snapshot(ctx, parent, made, func(w io.Writer) error { return source.Snapshot(ctx, opts.Path, w) })
 }

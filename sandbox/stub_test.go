@@ -47,6 +47,7 @@ type stub struct {
 	looks    int                      // at what sandboxes use
 	memory   int64                    // that each sandbox holds
 	blocked  map[string]chan struct{} // calls that wait until it is closed, or ctx ends
+	life     time.Duration            // after which the engine ends sandboxes, which are to be carried over an hour before; 0: never
 }
 
 func newStub() *stub {
@@ -225,6 +226,22 @@ type box struct {
 
 func (b *box) Handle() engine.Handle { return b.handle }
 
+// Ends and Carry make it an engine.Carrier.
+func (b *box) Ends() (due, end time.Time) {
+	if b.s.life == 0 {
+		return time.Time{}, time.Time{}
+	}
+	end = b.made.Add(b.s.life)
+	return end.Add(-time.Hour), end
+}
+
+func (b *box) Carry(ctx context.Context) (engine.Sandbox, error) {
+	if err := b.s.called(ctx, "carry"); err != nil {
+		return nil, err
+	}
+	return b.s.add(engine.Handle{ID: b.handle.ID}), nil
+}
+
 // die ends it without being asked.
 func (b *box) die(end engine.End) {
 	b.s.mu.Lock()
@@ -261,6 +278,9 @@ func (b *box) Wait(ctx context.Context) (engine.End, error) {
 	case <-b.ended:
 		b.s.mu.Lock()
 		defer b.s.mu.Unlock()
+		if b.end == nil { // it was destroyed through another connection
+			return engine.End{Destroyed: true}, nil
+		}
 		return *b.end, nil
 	case <-b.broken:
 		return engine.End{}, errors.Newf(errors.Unavailable, "the connection broke")

@@ -191,7 +191,7 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 			req.Image = old.SnapshotID
 		}
 	}
-	if !p.m.opts.Fleet.Capabilities().Snapshot {
+	if !p.m.opts.Fleet.Capabilities().Snapshots() {
 		req.SnapshotOnEnd = false
 	}
 	p.fresh = req.Image == p.s.Sandbox.Image
