@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +38,10 @@ type Options struct {
 	App         string // at Modal, of what belongs to no account, and the beginning of the names of the accounts' apps; "" means "harvest"
 	Image       string // a registry's, which the image "base" stands for; "" means DefaultImage
 	OutputBytes int64  // that are kept of each command; 0 means 16 MiB
+
+	Life       time.Duration // that Modal gives a sandbox, in whole seconds; 0 means Lifetime
+	CarryAhead time.Duration // how long before that is over a sandbox is to be carried over; 0 means an hour, and no more than a quarter of Life
+	VolumeIdle time.Duration // how long what attends to a volume waits for more to do; 0 means a minute
 }
 
 // DefaultImage is what "base" stands for if nobody says otherwise.
@@ -46,20 +51,23 @@ const DefaultImage = "python:3.13-slim-bookworm"
 const (
 	tagServer = "harvest-server" // which installation of Harvest has made it
 	tagID     = "harvest-id"     // engine.Handle.ID
+	tagEnd    = "harvest-end"    // when Modal ends it, in seconds since 1970
 )
 
 var refPattern = pattern.New(`^sb-[A-Za-z0-9]{1,64}$`)
 
 // Engine runs sandboxes at Modal.
 type Engine struct {
-	opts   Options
-	server string // this installation
-	client *sdk.Client
-	apps   *apps
-	images *images
-	helper *helper
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
+	opts       Options
+	server     string // this installation
+	client     *sdk.Client
+	apps       *apps
+	images     *images
+	helper     *helper
+	volumes    *volumes
+	attendants *attendants
+	ctx        context.Context // ends with Close
+	cancel     context.CancelFunc
 
 	mu      sync.Mutex
 	ids     map[string]string      // guarded by mu; Handle.ID by Ref, as far as known
@@ -77,6 +85,9 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if opts.OutputBytes == 0 {
 		opts.OutputBytes = 16 << 20
 	}
+	opts.Life = orDefault(opts.Life, Lifetime)
+	opts.CarryAhead = orDefault(opts.CarryAhead, min(time.Hour, opts.Life/4))
+	opts.VolumeIdle = orDefault(opts.VolumeIdle, time.Minute)
 	if opts.Executable == "" {
 		path, err := os.Executable()
 		if err != nil {
@@ -101,6 +112,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		opts: opts, server: server, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]*engine.End{}, endings: map[string]*ending{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	e.attendants = &attendants{e: e, idle: opts.VolumeIdle, swept: make(chan struct{}), all: map[string]*attendant{}}
 	// Whoever waits for the server to start shall learn soon that Modal is out of reach: the SDK tries more than once by itself.
 	limited, cancel := context.WithTimeout(ctx, openPatience)
 	defer cancel()
@@ -113,9 +125,13 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	e.images = &images{e: e, dir: filepath.Join(opts.Dir, "images")}
 	e.helper = &helper{e: e}
-	if err := os.MkdirAll(e.images.dir, 0o700); err != nil {
-		return nil, errors.Join(errors.Wrapf(err, "make the directory of images"), e.Close())
+	e.volumes = &volumes{e: e, dir: filepath.Join(opts.Dir, "volumes")}
+	for _, dir := range []string{e.images.dir, e.volumes.dir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, errors.Join(errors.Wrapf(err, "make a directory of the engine modal"), e.Close())
+		}
 	}
+	go e.attendants.sweep()
 	return e, nil
 }
 
@@ -128,11 +144,14 @@ func Configured(opts Options, env func(string) string) bool {
 	return err == nil
 }
 
-func orElse(text, other string) string {
-	if text == "" {
-		return other
+func orElse(text, other string) string { return orDefault(text, other) }
+
+func orDefault[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
 	}
-	return text
+	return value
 }
 
 // installation returns what this installation of Harvest calls itself at Modal, where others may have sandboxes too.
@@ -156,28 +175,30 @@ func (e *Engine) Capabilities() engine.Capabilities {
 	return engine.Capabilities{
 		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{"cpu", "memory"},
 		Missing: []string{
-			"A sandbox ends after 24 hours, however long it was meant to live: Modal lets none live longer.",
+			"Modal lets no sandbox live longer than 24 hours: one that is meant to is carried over to a new one with its files an hour before, and its commands end.",
 			"An end for want of memory is told from others only where Modal says so itself.",
 			"The number of processes, of open files and the disk have Modal's own limits.",
-			"Volumes cannot be mounted: the files of Modal's volumes are out of reach of its Go SDK.",
+			"Each sandbox has a view of a volume of its own: others see what it writes once that is committed and they reload it. The disk limit does not count for volumes.",
+			"Snapshots are of all files: one of a directory alone is not possible.",
 			"Networks are Modal's: rules have no ports, nothing is denied by a rule, a domain is reached by TLS at port 443 alone, and with rules every name can be looked up.",
 			"What the network refuses is not told, and what of Modal's own addresses the internet includes is Modal's affair.",
-			"Snapshots and warm sandboxes do not exist.",
+			"Warm sandboxes do not exist.",
 			"The host name is Modal's.",
 		},
-		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Isolated: true,
+		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Isolated: true, Volumes: true, Views: true, Imager: true,
 	}
 }
 
 // Images are built at Modal.
 func (e *Engine) Images() image.Builder { return e.images }
 
-// Volumes has none.
-func (e *Engine) Volumes() volume.Provider { return noVolumes{} }
+// Volumes are Modal's.
+func (e *Engine) Volumes() volume.Provider { return e.volumes }
 
 // Close lets go of the connections. Sandboxes keep running.
 func (e *Engine) Close() error {
 	e.cancel()
+	e.attendants.close()
 	e.mu.Lock()
 	links := e.links
 	e.links = map[string]*link{}
@@ -221,7 +242,11 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 	if err != nil || code != nil {
 		return nil, gone
 	}
-	return e.sandbox(h, box), nil
+	sb := e.sandbox(h, box)
+	if at, err := strconv.ParseInt(tags[tagEnd], 10, 64); err == nil {
+		sb.end = time.Unix(at, 0)
+	}
+	return sb, nil
 }
 
 // List lists the sandboxes of this installation that run, in the apps of all accounts.
@@ -300,15 +325,12 @@ func (e *Engine) nameOf(id string) string {
 // params are what Modal is told of a sandbox.
 func (e *Engine) params(spec engine.Spec) (*sdk.SandboxCreateParams, error) {
 	p := &sdk.SandboxCreateParams{
-		Timeout: Lifetime, Name: e.nameOf(spec.ID), Tags: map[string]string{tagServer: e.server, tagID: spec.ID},
+		Timeout: e.opts.Life, Name: e.nameOf(spec.ID), Tags: map[string]string{tagServer: e.server, tagID: spec.ID},
 	}
 	limits(p, spec.Limits)
 	p.GPU = spec.GPU
 	if err := network(p, spec.Network); err != nil {
 		return nil, err
-	}
-	if len(spec.Mounts) > 0 {
-		return nil, errors.Newf(errors.Unsupported, "volumes cannot be mounted in sandboxes at Modal")
 	}
 	for name := range spec.Env {
 		if err := engine.CheckEnvName(name); err != nil {
@@ -327,10 +349,16 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	if err != nil {
 		return nil, err
 	}
+	return e.launch(ctx, spec, img, e.nameOf(spec.ID))
+}
+
+// launch starts a sandbox from an image, and claims it.
+func (e *Engine) launch(ctx context.Context, spec engine.Spec, img record, name string) (engine.Sandbox, error) {
 	params, err := e.params(spec)
 	if err != nil {
 		return nil, err
 	}
+	params.Name = name
 	begin := time.Now()
 	stage := func(name string) {
 		if spec.Stage != nil {
@@ -338,10 +366,17 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 		}
 		begin = time.Now()
 	}
+	links, release, err := e.volumes.mount(ctx, spec, params)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if err := e.helper.mount(ctx, img, params); err != nil {
 		return nil, err
 	}
 	stage("program")
+	end := time.Now().Add(e.opts.Life)
+	params.Tags[tagEnd] = strconv.FormatInt(end.Unix(), 10)
 	app, err := e.apps.of(ctx, spec.Account)
 	if err != nil {
 		return nil, err
@@ -352,8 +387,9 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	}
 	stage("sandbox")
 	sb := e.sandbox(engine.Handle{ID: spec.ID, Ref: box.SandboxID}, box)
+	sb.end = end
 	e.note(box.SandboxID, spec.ID)
-	found, err := sb.claim(ctx, spec)
+	found, err := sb.claim(ctx, spec, links)
 	if err == nil && img.Config.Env == nil && found != nil {
 		err = e.images.learn(img, *found)
 	}
@@ -383,10 +419,7 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 		err = errors.Wrapf(ctx.Err(), "create a sandbox")
 	}
 	if err == nil && ctx.Err() != nil {
-		_, end := ask(patient, "end a sandbox", func(ctx context.Context) (int, error) {
-			return box.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true})
-		})
-		if end != nil {
+		if end := e.terminate(patient, box); end != nil {
 			logf.Errorf(ctx, "a sandbox that nobody wants any more was not ended: %v", end)
 		}
 		return nil, errors.Wrapf(ctx.Err(), "create a sandbox")

@@ -46,7 +46,10 @@ func (h *helper) mount(ctx context.Context, img record, params *sdk.SandboxCreat
 		h.volume = v
 	}
 	readOnly := true
-	params.Volumes = map[string]*sdk.Volume{programDir: h.volume.WithMountOptions(&sdk.VolumeMountOptionsParams{ReadOnly: &readOnly})}
+	if params.Volumes == nil {
+		params.Volumes = map[string]*sdk.Volume{}
+	}
+	params.Volumes[programDir] = h.volume.WithMountOptions(&sdk.VolumeMountOptionsParams{ReadOnly: &readOnly})
 	params.Command = []string{programPath, inside.Serve}
 	return nil
 }
@@ -79,19 +82,19 @@ func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
 
 // fill writes the program to the volume, from within a sandbox: the SDK has no other way.
 func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error) {
+	if err := h.e.attendants.begin(ctx); err != nil {
+		return err
+	}
 	logf.Infof(ctx, "sending the program that runs commands to Modal, once")
 	box, err := h.e.start(ctx, img, &sdk.SandboxCreateParams{
 		Timeout: uploadPatience, BlockNetwork: true, Command: []string{"sleep", "86400"}, Volumes: map[string]*sdk.Volume{"/volume": v},
-		Tags: map[string]string{tagServer: h.e.server},
+		Tags: map[string]string{tagServer: h.e.server, tagAttendant: "yes"},
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { // which also commits the volume
-		_, end := ask(context.WithoutCancel(ctx), "end a sandbox", func(ctx context.Context) (int, error) {
-			return box.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true})
-		})
-		err = errors.Join(err, end)
+		err = errors.Join(err, h.e.terminate(context.WithoutCancel(ctx), box))
 	}()
 	there := "/volume/" + inside.Name
 	if run(ctx, box, "test", "-x", there) == nil {

@@ -27,6 +27,8 @@ type images struct {
 	e   *Engine
 	dir string
 
+	uses uses // by ID
+
 	mu sync.Mutex // held while records are written or read
 }
 
@@ -206,7 +208,7 @@ func (i *images) named(r record, names []string) (image.Image, error) {
 	}
 	for _, other := range all {
 		kept := slices.DeleteFunc(slices.Clone(other.Names), func(name string) bool { return slices.Contains(r.Names, name) })
-		if other.ID != r.ID && len(kept) != len(other.Names) {
+		if other.ID != r.ID && other.Spec.Owner == r.Spec.Owner && len(kept) != len(other.Names) {
 			other.Names = kept
 			if err := i.write(other); err != nil {
 				return image.Image{}, err
@@ -306,11 +308,29 @@ func (i *images) List(context.Context) ([]image.Image, error) {
 	return list, err
 }
 
-// Delete forgets an image. Modal keeps it as long as it likes: others of the workspace may have built the same.
-func (i *images) Delete(_ context.Context, id string) error {
+// Use keeps an image from being deleted until release is called, which may be repeated. NotFound if there is none of that ID.
+func (i *images) Use(id, who string) (release func(), err error) {
+	r, err := i.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return i.uses.take(r.ID, who), nil
+}
+
+// Delete forgets an image. What was built Modal keeps as long as it likes, since others of the workspace may have built the same; a snapshot is
+// deleted there.
+func (i *images) Delete(ctx context.Context, id string) error {
 	r, err := i.find(id)
 	if err != nil {
 		return err
+	}
+	if err := i.uses.check(r.ID, "image "+r.ID); err != nil {
+		return err
+	}
+	if r.Snapshot != nil {
+		if err := i.e.forget(ctx, r.Modal); err != nil {
+			return err
+		}
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()

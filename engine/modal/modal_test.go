@@ -164,7 +164,7 @@ func TestBuildErrors(t *testing.T) {
 
 func TestParams(t *testing.T) {
 	t.Parallel()
-	e := &Engine{server: "abcdefghijkl"}
+	e := &Engine{server: "abcdefghijkl", opts: Options{Life: Lifetime}}
 	p, err := e.params(engine.Spec{ID: "box", Limits: engine.Limits{CPU: 2}, GPU: "T4"})
 	if err != nil || p.GPU != "T4" || p.CPULimit != 2 || p.CPU <= 0 || p.CPU > 2 || !p.BlockNetwork || p.Name != "abcdefghijkl-box" || p.Timeout != Lifetime || p.Tags[tagID] != "box" {
 		t.Errorf("%+v, %v", p, err)
@@ -173,7 +173,7 @@ func TestParams(t *testing.T) {
 		t.Errorf("a long id is named %q", name)
 	}
 	for what, spec := range map[string]engine.Spec{
-		"a rule": {Network: engine.Network{Mode: engine.NetworkAllow, Allow: []string{"a.org:80"}}}, "a mount": {Mounts: []engine.Mount{{Volume: "v", Path: "/v"}}},
+		"a rule": {Network: engine.Network{Mode: engine.NetworkAllow, Allow: []string{"a.org:80"}}},
 	} {
 		if _, err := e.params(spec); errors.KindOf(err) != errors.Unsupported {
 			t.Errorf("%s: %v", what, err)
@@ -217,19 +217,5 @@ func TestInstallation(t *testing.T) {
 	}
 	if _, err := installation("/proc/no/such"); err == nil {
 		t.Error("a file that cannot be written is no error")
-	}
-}
-
-func TestNoVolumes(t *testing.T) {
-	t.Parallel()
-	ctx, v := t.Context(), noVolumes{}
-	if _, err := v.Create(ctx, "x"); errors.KindOf(err) != errors.Unsupported {
-		t.Errorf("Create: %v", err)
-	}
-	if err := v.Delete(ctx, "x"); errors.KindOf(err) != errors.NotFound {
-		t.Errorf("Delete: %v", err)
-	}
-	if list, err := v.List(ctx); err != nil || len(list) != 0 {
-		t.Errorf("List: %v, %v", list, err)
 	}
 }

@@ -2,6 +2,7 @@ package modal
 
 import (
 	"context"
+	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 
@@ -16,12 +17,15 @@ type Sandbox struct {
 	e   *Engine
 	h   engine.Handle
 	box *sdk.Sandbox
+	end time.Time // when Modal ends it; zero if that is not known
 }
 
 var (
 	_ engine.Sandbox       = (*Sandbox)(nil)
 	_ engine.ProcessOpener = (*Sandbox)(nil)
 	_ engine.Filer         = (*Sandbox)(nil)
+	_ engine.Imager        = (*Sandbox)(nil)
+	_ engine.Carrier       = (*Sandbox)(nil)
 )
 
 func (e *Engine) sandbox(h engine.Handle, box *sdk.Sandbox) *Sandbox {
@@ -33,10 +37,13 @@ func (e *Engine) sandbox(h engine.Handle, box *sdk.Sandbox) *Sandbox {
 // Handle implements engine.Sandbox.
 func (s *Sandbox) Handle() engine.Handle { return s.h }
 
-// claim tells the program inside what the sandbox is, and returns what it found there.
-func (s *Sandbox) claim(ctx context.Context, spec engine.Spec) (*wire.Found, error) {
+// claim tells the program inside what the sandbox is, and returns what it found there. The environment, in which secrets may be, is kept in its
+// memory and nowhere else.
+func (s *Sandbox) claim(ctx context.Context, spec engine.Spec, links []wire.Mount) (*wire.Found, error) {
+	rest := spec
+	rest.Env, rest.Stage = nil, nil
 	reply, err := s.Call(ctx, wire.Request{Op: wire.Claim, Claim: &wire.ClaimArgs{
-		ID: spec.ID, Env: spec.Env, Dir: spec.Dir, User: spec.User, OutputBytes: s.e.opts.OutputBytes,
+		ID: spec.ID, Env: spec.Env, Dir: spec.Dir, User: spec.User, Mounts: links, OutputBytes: s.e.opts.OutputBytes, Spec: &rest,
 	}})
 	return reply.Found, err
 }
@@ -81,10 +88,7 @@ func (s *Sandbox) hasEnded(ctx context.Context) bool {
 	if s.e.endOf(s.h.Ref) != nil {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, pollPatience)
-	defer cancel()
-	code, err := s.box.Poll(ctx, nil)
-	return code != nil || errors.KindOf(explain(err, "")) == errors.NotFound
+	return over(ctx, s.box)
 }
 
 // endOf returns how a sandbox ended that this process has destroyed, or whose end it has seen.
@@ -101,12 +105,7 @@ func (s *Sandbox) Destroy(ctx context.Context) error {
 		s.e.ended[s.h.Ref] = &engine.End{Destroyed: true, Detail: "It was destroyed."}
 	}
 	s.e.mu.Unlock()
-	_, err := ask(ctx, "end a sandbox", func(ctx context.Context) (int, error) {
-		return s.box.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true})
-	})
+	err := s.e.terminate(ctx, s.box)
 	s.e.unlink(s.h.Ref)
-	if errors.KindOf(err) == errors.NotFound {
-		return nil
-	}
 	return errors.Stage(err, "destroy")
 }

@@ -91,7 +91,7 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, req wire.Request) 
 	case req.Op == wire.Info:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return conn.SendJSON(wire.KindReply, wire.Reply{State: &wire.State{ID: s.claim.ID}})
+		return conn.SendJSON(wire.KindReply, wire.Reply{State: &wire.State{ID: s.claim.ID}, Claim: &s.claim})
 	case req.Op == wire.Start && req.Start != nil && req.Start.Tool:
 		return s.tool(ctx, conn, req.Start)
 	}
@@ -131,6 +131,14 @@ func (s *server) claimed(conn *wire.Conn, args wire.ClaimArgs) error {
 	defer s.mu.Unlock()
 	if s.table != nil && s.claim.ID != args.ID {
 		return errors.Newf(errors.Conflict, "the sandbox is %.80q already", s.claim.ID)
+	}
+	if err := link(args.Mounts); err != nil {
+		return err
+	}
+	if s.table == nil {
+		if err := inherit(s.dir, args.ID); err != nil {
+			return err
+		}
 	}
 	s.claim = args
 	s.table = &proc.Table{Dir: s.dir, Name: args.ID, Keep: args.OutputBytes}
@@ -249,6 +257,8 @@ func (s *server) tool(ctx context.Context, conn *wire.Conn, args *wire.StartArgs
 		if err = json.Unmarshal(args.Args[2], &req); err == nil {
 			err = tarfs.Do(ctx, tarfs.Host{}, req, out.writer(wire.KindStdout))
 		}
+	case ToolVolume:
+		err = volumeFiles(ctx, args.Args[2], cutOff{in, ctx}, out.writer(wire.KindStdout))
 	default:
 		err = errors.Newf(errors.Unsupported, "there is no tool %.40q", args.Args[1])
 	}

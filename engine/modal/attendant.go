@@ -1,0 +1,303 @@
+package modal
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// attendedDir is where an attendant has its volume.
+const attendedDir = "/volume"
+
+// tagAttendant is the tag of sandboxes that no Spec has asked for.
+const tagAttendant = "harvest-attendant"
+
+// How long an attendant waits for more to do, and how long it lives at most: no longer than that is it there after a crash.
+const (
+	attendantIdle = time.Minute
+	attendantLife = time.Hour
+)
+
+// attendants are the sandboxes in which the files of volumes are looked at and changed, for which the SDK has no other way: one for each volume
+// in use, started when it is needed, and ended a while after.
+type attendants struct {
+	e     *Engine
+	idle  time.Duration
+	swept chan struct{} // closed when those of an earlier process are ended
+
+	mu     sync.Mutex
+	closed bool                  // guarded by mu
+	all    map[string]*attendant // guarded by mu; by the volume's name at Modal
+}
+
+// attendant is one of them.
+type attendant struct {
+	ready chan struct{} // closed when sb and err are set
+	sb    *Sandbox
+	err   error
+	users int         // guarded by attendants.mu
+	rest  *time.Timer // guarded by attendants.mu; ends it; nil while it is used
+}
+
+// wake lets it not end by itself. attendants.mu is held.
+func (at *attendant) wake() {
+	if at.rest != nil {
+		at.rest.Stop()
+		at.rest = nil
+	}
+}
+
+// sweep ends what an earlier process has left.
+func (a *attendants) sweep() {
+	defer close(a.swept)
+	left, err := a.e.tagged(a.e.ctx, tagAttendant)
+	for _, box := range left {
+		err = errors.Join(err, a.e.terminate(a.e.ctx, box))
+	}
+	if err != nil && a.e.ctx.Err() == nil { // they end by themselves within attendantLife
+		logf.Warnf(a.e.ctx, "end what an earlier server has left at Modal: %v", err)
+	}
+}
+
+// begin waits for sweep.
+func (a *attendants) begin(ctx context.Context) error {
+	select {
+	case <-a.swept:
+		return nil
+	case <-ctx.Done():
+		return errors.Wrapf(ctx.Err(), "begin to work at Modal")
+	}
+}
+
+// attend returns the sandbox that attends to a volume, which shows what is committed, until release is called.
+func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, release func(), err error) {
+	for {
+		at, fresh, alone := a.take(n)
+		if at == nil {
+			return nil, nil, errors.Newf(errors.Conflict, "the engine modal is closed")
+		}
+		release = sync.OnceFunc(func() { a.release(n.Modal, at) })
+		select {
+		case <-at.ready:
+		case <-ctx.Done():
+			release()
+			return nil, nil, errors.Wrapf(ctx.Err(), "look into a volume")
+		}
+		err := at.err
+		if err == nil && !fresh && alone {
+			err = reload(ctx, at.sb.box) // what others have committed meanwhile; it also shows whether it is still there
+		}
+		if err == nil {
+			return at.sb, release, nil
+		}
+		release()
+		if ctx.Err() != nil || fresh {
+			a.drop(n.Modal, at)
+			return nil, nil, errors.Stage(err, "volume")
+		}
+		logf.Debugf(ctx, "what attends to the volume %s is of no use any more: %v", n.Name, err)
+		a.drop(n.Modal, at)
+	}
+}
+
+// take returns the attendant of a volume, which is started if there is none: then it is fresh. It is alone who is its only user.
+func (a *attendants) take(n volumeNote) (at *attendant, fresh, alone bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil, false, false
+	}
+	at = a.all[n.Modal]
+	if at == nil {
+		at, fresh = &attendant{ready: make(chan struct{})}, true
+		a.all[n.Modal] = at
+		go func() {
+			defer close(at.ready)
+			at.sb, at.err = a.start(n)
+		}()
+	}
+	at.wake()
+	at.users++
+	return at, fresh, at.users == 1
+}
+
+// there returns the attendant of a volume if there is one that is not just being started.
+func (a *attendants) there(name string) (*Sandbox, func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.all[name]
+	if at == nil {
+		return nil, nil
+	}
+	select {
+	case <-at.ready:
+	default:
+		return nil, nil
+	}
+	if at.err != nil {
+		return nil, nil
+	}
+	at.wake()
+	at.users++
+	return at.sb, func() { a.release(name, at) }
+}
+
+// release lets go of an attendant, which ends when nobody has asked for it for a while.
+func (a *attendants) release(name string, at *attendant) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at.users--
+	if at.users == 0 && !a.closed {
+		at.rest = time.AfterFunc(a.idle, func() {
+			a.mu.Lock()
+			busy := at.users > 0
+			a.mu.Unlock()
+			if !busy {
+				a.drop(name, at)
+			}
+		})
+	}
+}
+
+// drop ends an attendant.
+func (a *attendants) drop(name string, at *attendant) {
+	a.mu.Lock()
+	if a.all[name] == at {
+		delete(a.all, name)
+	}
+	at.wake()
+	a.mu.Unlock()
+	a.finish(context.WithoutCancel(a.e.ctx), at)
+}
+
+// end ends the attendant of a volume, if there is one.
+func (a *attendants) end(ctx context.Context, name string) {
+	a.mu.Lock()
+	at := a.all[name]
+	if at == nil {
+		a.mu.Unlock()
+		return
+	}
+	delete(a.all, name)
+	at.wake()
+	a.mu.Unlock()
+	a.finish(ctx, at)
+}
+
+func (a *attendants) finish(ctx context.Context, at *attendant) {
+	select {
+	case <-at.ready:
+	case <-ctx.Done():
+		return
+	}
+	if at.sb == nil {
+		return
+	}
+	if err := at.sb.Destroy(ctx); err != nil {
+		logf.Warnf(ctx, "end what attends to a volume: %v", err)
+	}
+}
+
+// close ends all of them.
+func (a *attendants) close() {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	a.closed = true
+	all := a.all
+	a.all = map[string]*attendant{}
+	for _, at := range all {
+		at.wake()
+	}
+	a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.e.ctx), callPatience)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, at := range all {
+		wg.Go(func() { a.finish(ctx, at) })
+	}
+	wg.Wait()
+}
+
+// start starts an attendant. The end of the engine ends that.
+func (a *attendants) start(n volumeNote) (*Sandbox, error) {
+	ctx, e := a.e.ctx, a.e
+	if err := a.begin(ctx); err != nil {
+		return nil, err
+	}
+	img, err := e.images.find(ownImage)
+	if errors.KindOf(err) == errors.NotFound {
+		if _, err = e.images.Build(ctx, image.Spec{Base: ownImage}, image.BuildOptions{}); err == nil {
+			img, err = e.images.find(ownImage)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	vol, err := e.volumes.at(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	params := &sdk.SandboxCreateParams{
+		Timeout: attendantLife, BlockNetwork: true, Volumes: map[string]*sdk.Volume{attendedDir: vol},
+		Tags: map[string]string{tagServer: e.server, tagAttendant: "yes"},
+	}
+	if err := e.helper.mount(ctx, img, params); err != nil {
+		return nil, err
+	}
+	box, err := e.start(ctx, img, params)
+	if err != nil {
+		return nil, err
+	}
+	return e.sandbox(engine.Handle{ID: "of the volume " + n.Name, Ref: box.SandboxID}, box), nil
+}
+
+// ownImage is the image of sandboxes that no Spec has asked for.
+const ownImage = "base"
+
+// tagged are the sandboxes of this installation that run and have a tag, in the apps of all accounts.
+func (e *Engine) tagged(ctx context.Context, tag string) (found []*sdk.Sandbox, err error) {
+	apps, err := e.apps.all(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, app := range apps {
+		some, err := ask(ctx, "list the sandboxes", func(ctx context.Context) (some []*sdk.Sandbox, err error) {
+			all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: map[string]string{tagServer: e.server, tag: "yes"}})
+			if err != nil {
+				return nil, err
+			}
+			for box, err := range all {
+				if err != nil {
+					return nil, err
+				}
+				some = append(some, box)
+			}
+			return some, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, some...)
+	}
+	return found, nil
+}
+
+// terminate ends a sandbox that may have ended already.
+func (e *Engine) terminate(ctx context.Context, box *sdk.Sandbox) error {
+	_, err := ask(ctx, "end a sandbox", func(ctx context.Context) (int, error) {
+		return box.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true})
+	})
+	if errors.KindOf(err) == errors.NotFound {
+		return nil
+	}
+	return err
+}

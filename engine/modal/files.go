@@ -1,0 +1,230 @@
+package modal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// reloadPatience is how long a sandbox may take to commit and reload its volumes, measurePatience how long a volume may take to be measured.
+const (
+	reloadPatience  = 2 * time.Minute
+	measurePatience = 10 * time.Second
+)
+
+// modalVolume is a volume at Modal. Each sandbox has a view of its own, which is committed by Modal every now and then, when the sandbox
+// reloads its volumes and when it ends; the last who writes a file wins. The methods here show and change what is committed, from within
+// a sandbox that attends to the volume.
+type modalVolume struct {
+	v    *volumes
+	name string
+}
+
+// Name implements volume.Volume.
+func (m *modalVolume) Name() string { return m.name }
+
+// Commit implements volume.Volume: all sandboxes of this installation that have the volume commit theirs, and reload them, since Modal has no one
+// without the other.
+func (m *modalVolume) Commit(ctx context.Context) error {
+	if err := m.reload(ctx, true); err != nil {
+		return errors.Stage(err, "commit")
+	}
+	return nil
+}
+
+// Reload implements volume.Volume, for all sandboxes of this installation that have the volume.
+func (m *modalVolume) Reload(ctx context.Context) error {
+	return errors.Stage(m.reload(ctx, false), "reload")
+}
+
+func (m *modalVolume) reload(ctx context.Context, measure bool) error {
+	n, err := m.v.made(m.name)
+	if err != nil {
+		return err
+	}
+	holders, err := m.v.holders(ctx, m.name)
+	if err != nil {
+		return err
+	}
+	for _, box := range holders {
+		if measure {
+			m.measure(ctx, box)
+		}
+		err := reload(ctx, box)
+		if kind := errors.KindOf(err); err != nil && kind != errors.NotFound && !over(ctx, box) {
+			return err
+		}
+	}
+	if sb, release := m.v.e.attendants.there(n.Modal); sb != nil {
+		defer release()
+		return reload(ctx, sb.box)
+	}
+	return nil
+}
+
+// reload has a sandbox commit and reload its volumes.
+func reload(ctx context.Context, box *sdk.Sandbox) error {
+	_, err := attempt(ctx, ctx, reloadPatience, "commit and reload volumes", func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, box.ReloadVolumes(ctx, &sdk.SandboxReloadVolumesParams{Timeout: reloadPatience})
+	})
+	if errors.KindOf(err) == errors.Conflict {
+		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not reload the volumes of a sandbox now: %.300s", plain(err)), "close the files of the volume that are open, and try again")
+	}
+	return err
+}
+
+// over asks Modal whether a sandbox has ended.
+func over(ctx context.Context, box *sdk.Sandbox) bool {
+	ctx, cancel := context.WithTimeout(ctx, pollPatience)
+	defer cancel()
+	code, err := box.Poll(ctx, nil)
+	return code != nil || errors.KindOf(explain(err, "")) == errors.NotFound
+}
+
+// measure has a sandbox write what it holds of the volume, and notes how much that is. Nothing depends on it.
+func (m *modalVolume) measure(ctx context.Context, box *sdk.Sandbox) {
+	ctx, cancel := context.WithTimeout(ctx, measurePatience)
+	defer cancel()
+	err := func() error {
+		sb := m.v.e.sandbox(engine.Handle{ID: m.name, Ref: box.SandboxID}, box)
+		reply, err := sb.Call(ctx, wire.Request{Op: wire.Info})
+		if err != nil || reply.Claim == nil || reply.Claim.Spec == nil {
+			return err
+		}
+		for _, mount := range reply.Claim.Spec.Mounts {
+			if mount.Volume == m.name {
+				return m.sized(sb.volumeTool(ctx, nil, inside.VolumeRequest{Op: inside.VolumeMeasure, Dir: mount.Path}))
+			}
+		}
+		return nil
+	}()
+	if err != nil {
+		logf.Debugf(ctx, "measure the volume %s: %v", m.name, err)
+	}
+}
+
+// volumeTool has something done with a volume, and returns the answer.
+func (s *Sandbox) volumeTool(ctx context.Context, stdin io.Reader, req inside.VolumeRequest) ([]byte, error) {
+	text, err := json.Marshal(req)
+	if err != nil {
+		return nil, errors.Wrapf(err, "write a request for a volume")
+	}
+	var out bytes.Buffer
+	err = s.Tool(ctx, &out, stdin, inside.ToolVolume, string(text))
+	return out.Bytes(), err
+}
+
+// sized notes how much a volume has, as an answer says.
+func (m *modalVolume) sized(answer []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	var size inside.VolumeSize
+	if err := json.Unmarshal(answer, &size); err != nil {
+		return errors.Wrapf(err, "read the size of a volume")
+	}
+	return m.v.change(m.name, func(n *volumeNote) { n.Size, n.Files = size.Size, size.Files })
+}
+
+// attend returns the sandbox that attends to the volume.
+func (m *modalVolume) attend(ctx context.Context) (*Sandbox, func(), error) {
+	n, err := m.v.made(m.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.v.e.attendants.attend(ctx, n)
+}
+
+// CopyIn implements volume.Volume. What was copied is committed.
+func (m *modalVolume) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
+	n, err := m.v.made(m.name)
+	if err != nil {
+		return err
+	}
+	return m.copyIn(ctx, n, dir, tar)
+}
+
+func (m *modalVolume) copyIn(ctx context.Context, n volumeNote, dir string, tar io.Reader) error {
+	return m.alter(ctx, n, tar, inside.VolumeRequest{Op: inside.VolumeUnpack, Path: dir})
+}
+
+// Remove implements volume.Volume. It is committed.
+func (m *modalVolume) Remove(ctx context.Context, path string) error {
+	n, err := m.v.made(m.name)
+	if err != nil {
+		return err
+	}
+	return m.alter(ctx, n, nil, inside.VolumeRequest{Op: inside.VolumeRemove, Path: path})
+}
+
+// alter changes files, and returns when that is committed.
+func (m *modalVolume) alter(ctx context.Context, n volumeNote, stdin io.Reader, req inside.VolumeRequest) error {
+	sb, release, err := m.v.e.attendants.attend(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer release()
+	req.Dir = attendedDir
+	err = m.sized(sb.volumeTool(ctx, stdin, req))
+	if ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(err, reload(ctx, sb.box)) // also after an error: what was done before it stays
+}
+
+// ReadDir implements volume.Volume.
+func (m *modalVolume) ReadDir(ctx context.Context, dir string) ([]volume.Entry, error) {
+	sb, release, err := m.attend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	answer, err := sb.volumeTool(ctx, nil, inside.VolumeRequest{Op: inside.VolumeList, Dir: attendedDir, Path: dir})
+	if err != nil {
+		return nil, err
+	}
+	list := []volume.Entry{}
+	return list, errors.Wrapf(json.Unmarshal(answer, &list), "read the list of a volume's files")
+}
+
+// CopyOut implements volume.Volume.
+func (m *modalVolume) CopyOut(ctx context.Context, path string) (io.ReadCloser, error) {
+	sb, release, err := m.attend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(inside.VolumeRequest{Op: inside.VolumePack, Dir: attendedDir, Path: path})
+	if err != nil {
+		release()
+		return nil, errors.Wrapf(err, "write a request for a volume")
+	}
+	stream, err := sb.ToolOutput(ctx, inside.ToolVolume, string(text))
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &attendedStream{stream, sync.OnceFunc(release)}, nil
+}
+
+// attendedStream keeps the attendant while it is read.
+type attendedStream struct {
+	io.ReadCloser
+	release func()
+}
+
+func (s *attendedStream) Close() error {
+	defer s.release()
+	return s.ReadCloser.Close()
+}

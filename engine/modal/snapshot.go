@@ -1,0 +1,133 @@
+package modal
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// snapshotPatience is how long Modal may take for a snapshot.
+const snapshotPatience = 10 * time.Minute
+
+// SnapshotImage implements engine.Imager. Modal keeps the image until it is deleted.
+func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image, opts image.SnapshotOptions) (image.Image, error) {
+	if opts.Path != "" {
+		return image.Image{}, errors.Remedy(errors.Newf(errors.Unsupported, "the engine modal has no snapshots of directories"), "take one of the whole sandbox, or copy the directory out")
+	}
+	begin := time.Now()
+	id, err := s.capture(ctx, sdk.NoExpiryTTL)
+	if err != nil {
+		return image.Image{}, err
+	}
+	spec := image.Spec{Owner: opts.Owner, Parent: parent.ID, Layer: id}
+	digest, err := spec.Digest(nil)
+	if err != nil {
+		return image.Image{}, err
+	}
+	snap := &image.Snapshot{Lineage: []image.Origin{{Image: parent.ID, Sandbox: opts.Sandbox, Time: time.Now().UTC()}}}
+	if parent.Snapshot != nil {
+		snap.Lineage = append(slices.Clone(parent.Snapshot.Lineage), snap.Lineage...)
+	}
+	img, err := s.e.images.named(record{Modal: id, Image: image.Image{
+		ID: "img_" + strings.TrimPrefix(digest, "sha256:")[:16], Digest: digest, Names: []string{}, Spec: spec, Config: parent.Config,
+		Built: time.Now().UTC(), BuildTime: time.Since(begin), Parts: slices.Clone(parent.Parts), Missing: slices.Clone(parent.Missing), Snapshot: snap,
+	}}, opts.Names)
+	if err != nil {
+		return image.Image{}, errors.Join(err, s.e.forget(context.WithoutCancel(ctx), id))
+	}
+	logf.Infof(ctx, "image %s is a snapshot of sandbox %s, which Modal calls %s", img.ID, opts.Sandbox, id)
+	return img, nil
+}
+
+// capture has Modal make an image of the files, which it keeps for ttl, and returns Modal's ID of it. An image that nobody waits for any more is
+// deleted.
+func (s *Sandbox) capture(ctx context.Context, ttl time.Duration) (string, error) {
+	type answer struct {
+		id  string
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		img, err := attempt(s.e.ctx, ctx, snapshotPatience, "take a snapshot", func(ctx context.Context) (*sdk.Image, error) {
+			return s.box.SnapshotFilesystem(ctx, &sdk.SandboxSnapshotFilesystemParams{Timeout: snapshotPatience, TTL: ttl})
+		})
+		if err != nil {
+			answered <- answer{err: err}
+			return
+		}
+		answered <- answer{id: img.ImageID}
+	}()
+	select {
+	case a := <-answered:
+		if a.err != nil && ctx.Err() == nil && s.hasEnded(ctx) {
+			return "", s.over()
+		}
+		return a.id, a.err
+	case <-ctx.Done():
+	}
+	go func() {
+		if a := <-answered; a.err == nil {
+			if err := s.e.forget(s.e.ctx, a.id); err != nil {
+				logf.Warnf(s.e.ctx, "an image at Modal that nobody wants: %v", err)
+			}
+		}
+	}()
+	return "", errors.Wrapf(ctx.Err(), "take a snapshot")
+}
+
+// forget deletes an image at Modal.
+func (e *Engine) forget(ctx context.Context, id string) error {
+	_, err := ask(ctx, "delete an image", func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, e.client.Images.Delete(ctx, id, nil)
+	})
+	if errors.KindOf(err) == errors.NotFound {
+		return nil
+	}
+	return err
+}
+
+// Ends implements engine.Carrier.
+func (s *Sandbox) Ends() (due, end time.Time) {
+	if s.end.IsZero() {
+		return time.Time{}, time.Time{}
+	}
+	return s.end.Add(-s.e.opts.CarryAhead), s.end
+}
+
+// Carry implements engine.Carrier: by a snapshot that Modal keeps for as long as the new sandbox may need it.
+func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
+	reply, err := s.Call(ctx, wire.Request{Op: wire.Info})
+	if err != nil {
+		return nil, errors.Stage(err, "carry over")
+	}
+	if reply.Claim == nil || reply.Claim.Spec == nil {
+		return nil, errors.Newf(errors.Unsupported, "an earlier version of Harvest has made the sandbox %s, which cannot be carried over", s.h.ID)
+	}
+	spec := *reply.Claim.Spec
+	spec.Env = reply.Claim.Env
+	if len(spec.Mounts) > 0 {
+		if err := reload(ctx, s.box); err != nil {
+			return nil, errors.Stage(err, "carry over")
+		}
+	}
+	id, err := s.capture(ctx, 2*max(s.e.opts.Life, time.Hour).Round(time.Second))
+	if err != nil {
+		return nil, errors.Stage(err, "carry over")
+	}
+	img := record{Modal: id, Image: image.Image{Config: image.Config{Env: map[string]string{}}}} // what it says about commands is known
+	next, err := s.e.launch(ctx, spec, img, s.e.nameOf(spec.ID+"."+strconv.FormatInt(time.Now().UnixMilli(), 36)))
+	if err != nil {
+		return nil, errors.Stage(errors.Join(err, s.e.forget(context.WithoutCancel(ctx), id)), "carry over")
+	}
+	return next, nil
+}

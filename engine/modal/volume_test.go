@@ -1,0 +1,126 @@
+package modal
+
+import (
+	"archive/tar"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// noted are volumes of which there are notes only.
+func noted(t *testing.T, names ...string) *volumes {
+	t.Helper()
+	v := &volumes{e: &Engine{server: "abcdefghijkl"}, dir: t.TempDir()}
+	for _, name := range names {
+		if err := v.write(volumeNote{Name: name, Modal: v.nameOf(name), Created: time.Unix(5, 0), Made: true, Size: 3, Files: 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return v
+}
+
+// mission: C1
+func TestVolumeNotes(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	long := "acme~" + strings.Repeat("x", 128)
+	v := noted(t, "b", "a", long)
+	if err := v.write(volumeNote{Name: "half"}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := v.List(ctx)
+	if err != nil || len(list) != 3 || list[0].Name != "a" || list[1].Name != long || list[2].Size != 3 || list[2].Files != 2 || !list[0].Created.Equal(time.Unix(5, 0)) {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	for _, name := range []string{"half", "none"} { // the first is being made
+		if _, err := v.Open(ctx, name); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("Open %s: %v", name, err)
+		}
+		if _, err := v.Use(name, "who"); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("Use %s: %v", name, err)
+		}
+	}
+	if vol, err := v.Open(ctx, "a"); err != nil || vol.Name() != "a" {
+		t.Errorf("Open: %v, %v", vol, err)
+	}
+	if _, err := v.Create(ctx, "../x"); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("a bad name: %v", err)
+	}
+	if err := v.Delete(ctx, "none"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("Delete of none: %v", err)
+	}
+	release, err := v.Use("a", "the sandbox x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Delete(ctx, "a"); errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err), "the sandbox x") {
+		t.Errorf("Delete of one in use: %v", err)
+	}
+	release()
+	release()
+	if err := v.uses.check("a", "it"); err != nil {
+		t.Errorf("after its release: %v", err)
+	}
+	if err := v.change("none", func(*volumeNote) {}); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("a change of none: %v", err)
+	}
+	if err := os.WriteFile(v.path("a"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.List(ctx); err == nil {
+		t.Error("a damaged note is no error")
+	}
+	if err := v.change("a", func(*volumeNote) {}); err == nil {
+		t.Error("a change of a damaged note is no error")
+	}
+	if _, err := v.Create(ctx, "a"); err == nil {
+		t.Error("Create with a damaged note is no error")
+	}
+}
+
+// Names at Modal, where all of an environment share theirs.
+func TestVolumeNames(t *testing.T) {
+	t.Parallel()
+	v, seen := noted(t), map[string]string{}
+	for _, name := range []string{"a", "a~b", "a~c", strings.Repeat("x", 41), strings.Repeat("x", 128), "acme~data", "other~data"} {
+		at := v.nameOf(name)
+		if len(at) > 64 || !strings.HasPrefix(at, "abcdefghijkl-") || strings.Contains(at, "~") || seen[at] != "" {
+			t.Errorf("%s is named %q, as is %q", name, at, seen[at])
+		}
+		seen[at] = name
+	}
+	if tag := tagOf("acme~data"); len(tag) > 63 || tag == tagOf("other~data") {
+		t.Errorf("the tag is %q", tag)
+	}
+	from := tar.NewReader(directories(volume.StateDirs))
+	for _, name := range volume.StateDirs {
+		if hdr, err := from.Next(); err != nil || hdr.Name != name+"/" || hdr.Typeflag != tar.TypeDir {
+			t.Errorf("%+v, %v", hdr, err)
+		}
+	}
+}
+
+func TestMountsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	v := noted(t, "a")
+	for what, c := range map[string]struct {
+		mount engine.Mount
+		kind  errors.Kind
+	}{
+		"a directory": {engine.Mount{Dir: "/tmp", Path: "/x"}, errors.Unsupported}, "no volume": {engine.Mount{Volume: "none", Path: "/x"}, errors.NotFound},
+	} {
+		if _, _, err := v.mount(t.Context(), engine.Spec{ID: "box", Mounts: []engine.Mount{c.mount}}, &sdk.SandboxCreateParams{}); errors.KindOf(err) != c.kind {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := v.uses.check("a", "it"); err != nil {
+		t.Error(err)
+	}
+}
