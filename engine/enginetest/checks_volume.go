@@ -17,6 +17,7 @@ var volumeChecks = []check{
 	{"volume/copies", "copies in and out go through mounts, and the provider sees what sandboxes write", mounts, checkVolumeCopy},
 	{"volume/in use", "a volume is not deleted while a sandbox has it", mounts, checkVolumeInUse},
 	{"volume/read-only", "a volume that is mounted read-only cannot be written", both(mounts, isolated), checkReadOnly},
+	{"volume/paths", "no path leaves a volume, nor what is no directory or not there is listed or removed", mounts, checkVolumePaths},
 	{"volume/restart", "volumes and mounts are there after a restart", mounts, checkVolumeRestart},
 }
 
@@ -101,6 +102,53 @@ func checkVolumeCopy(t *testing.T, s *suite) {
 	}
 }
 
+func checkVolumePaths(t *testing.T, s *suite) {
+	v := newVolume(t, s)
+	if err := v.CopyIn(patient(t), "a/b", archive(t, file("file", "content", 0o640), link("out", "/etc"), link("up", "../../.."))); err != nil {
+		t.Fatalf("CopyIn: %v", err)
+	}
+	list, err := v.ReadDir(patient(t), "a/b")
+	if err != nil || len(list) != 3 || list[0].Name != "file" || list[0].Size != 7 || list[0].Mode != 0o100640 || list[1].Link != "/etc" || !list[0].Modified.Equal(someTime) {
+		t.Errorf("ReadDir: %+v, %v", list, err)
+	}
+	for _, path := range []string{"a/b/out", "a/b/up/etc", "../etc", "a/../../etc"} {
+		_, err := v.ReadDir(patient(t), path)
+		wantKind(t, "ReadDir "+path, err, errors.Invalid)
+		wantKind(t, "CopyIn "+path, v.CopyIn(patient(t), path, archive(t, file("new", "x", 0o644))), errors.Invalid)
+		r, err := v.CopyOut(patient(t), path+"/passwd")
+		if wantKind(t, "CopyOut "+path, err, errors.Invalid); err == nil {
+			_ = r.Close()
+		}
+	}
+	wantKind(t, "CopyIn of a path that leaves it", v.CopyIn(patient(t), "", archive(t, file("../outside", "x", 0o644))), errors.Invalid)
+	wantKind(t, "CopyIn of half an archive", v.CopyIn(patient(t), "", strings.NewReader("no archive")), errors.Invalid)
+	_, err = v.ReadDir(patient(t), "a/b/file")
+	wantKind(t, "ReadDir of a file", err, errors.Invalid)
+	_, err = v.ReadDir(patient(t), "nothing")
+	wantKind(t, "ReadDir of nothing", err, errors.NotFound)
+	_, err = v.CopyOut(patient(t), "nothing")
+	wantKind(t, "CopyOut of nothing", err, errors.NotFound)
+	wantKind(t, "Remove of nothing", v.Remove(patient(t), "nothing"), errors.NotFound)
+	wantKind(t, "Remove of all", v.Remove(patient(t), "/"), errors.Invalid)
+	if err := v.Remove(patient(t), "a/b/out"); err != nil {
+		t.Errorf("Remove of a link: %v", err)
+	}
+	if err := v.Remove(patient(t), "a"); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+	if list, err := v.ReadDir(patient(t), ""); err != nil || len(list) != 0 {
+		t.Errorf("ReadDir of an empty volume: %+v, %v", list, err)
+	}
+	if err := s.engine.Volumes().Delete(patient(t), v.Name()); err != nil {
+		t.Errorf("Delete: %v", err)
+	}
+	_, err = v.ReadDir(patient(t), "")
+	wantKind(t, "ReadDir of a deleted volume", err, errors.NotFound)
+	wantKind(t, "Delete of a deleted volume", s.engine.Volumes().Delete(patient(t), v.Name()), errors.NotFound)
+	_, err = s.engine.Volumes().Open(patient(t), v.Name())
+	wantKind(t, "Open of a deleted volume", err, errors.NotFound)
+}
+
 func checkVolumeInUse(t *testing.T, s *suite) {
 	v := newVolume(t, s)
 	sb := s.create(t, mounted(v, "/mnt/data"))
@@ -121,7 +169,16 @@ func checkReadOnly(t *testing.T, s *suite) {
 	if err := v.CopyIn(patient(t), "", archive(t, file("file", "content", 0o666))); err != nil {
 		t.Fatalf("CopyIn: %v", err)
 	}
-	sb := s.create(t, engine.Spec{Mounts: []engine.Mount{{Volume: v.Name(), Path: "/mnt/ro", ReadOnly: true}, {Volume: v.Name(), Path: "/mnt/rw"}}})
+	ro, rw := engine.Mount{Volume: v.Name(), Path: "/mnt/ro", ReadOnly: true}, engine.Mount{Volume: v.Name(), Path: "/mnt/rw"}
+	var sb, writer engine.Sandbox
+	if s.engine.Capabilities().Views { // a sandbox has one view of a volume, which is either
+		sb, writer = s.create(t, engine.Spec{Mounts: []engine.Mount{ro}}), s.create(t, engine.Spec{Mounts: []engine.Mount{rw}})
+		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{Mounts: []engine.Mount{ro, rw}}))
+		wantKind(t, "Create with a volume both ways", err, errors.Unsupported)
+	} else {
+		sb = s.create(t, engine.Spec{Mounts: []engine.Mount{ro, rw}})
+		writer = sb
+	}
 	got := script(t, sb, "/mnt/ro", `cat file; for c in 'echo x >new' 'echo x >file' 'rm file' 'mkdir d' 'chmod 600 file' 'mount -o remount,rw /mnt/ro'; do sh -c "$c" 2>/dev/null && echo " $c worked"; done; true`)
 	if got != "content" {
 		t.Errorf("it is %q", got)
@@ -129,7 +186,8 @@ func checkReadOnly(t *testing.T, s *suite) {
 	if err := sb.CopyIn(patient(t), "/mnt/ro", archive(t, file("new", "x", 0o644))); err == nil {
 		t.Error("a copy into a read-only mount worked")
 	}
-	script(t, sb, "/mnt/rw", "echo x >new")
+	script(t, writer, "/mnt/rw", "echo x >new")
+	commit(t, v)
 	if got := get(t, sb, "/mnt/ro"); got["file"].content != "content" || got["new"].content != "x\n" || len(got) != 2 {
 		t.Errorf("it has %v", got)
 	}
@@ -150,6 +208,11 @@ func checkVolumeRestart(t *testing.T, s *suite) {
 		t.Errorf("the mount has %q", got)
 	}
 	wantKind(t, "Delete of a volume in use", s.engine.Volumes().Delete(patient(t), v.Name()), errors.Conflict)
+	again, err := s.engine.Volumes().Open(patient(t), v.Name())
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	commit(t, again)
 	list, err := s.engine.Volumes().List(patient(t))
 	if err != nil || len(list) != 1 || list[0].Name != v.Name() || list[0].Files != 1 || list[0].Size != int64(len("after")) {
 		t.Errorf("List: %+v, %v", list, err)
