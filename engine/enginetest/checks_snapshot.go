@@ -32,7 +32,7 @@ var snapshotChecks = []check{
 	{"SnapshotClaimed", "a warm sandbox becomes one with the files of a snapshot", both(snapshots, warmth), checkSnapshotClaimed},
 	{"SnapshotWithoutVolumes", "files on volumes are not part of a snapshot", both(snapshots, mounts), checkSnapshotWithoutVolumes},
 	{"SnapshotTooLarge", "a snapshot that does not fit into the disk limit is refused with Exhausted", both(snapshots, limit("disk")), checkSnapshotTooLarge},
-	{"SnapshotOutOfMemory", "Spec.KeepOnOOM: a snapshot can be taken after memory ran out", both(snapshots, limit("memory")), checkSnapshotOutOfMemory},
+	{"SnapshotOutOfMemory", "Spec.KeepOnOOM: a snapshot can be taken after memory ran out", both(streams, limit("memory")), checkSnapshotOutOfMemory},
 	{"SnapshotManyFiles", "50,000 changed files come back as they were", snapshots, checkSnapshotManyFiles},
 	{"SnapshotImages", "an engine that makes images itself makes several at once, and none that was given up or of a sandbox that has ended", imagers, checkSnapshotImages},
 	{"SnapshotCycles", "files survive a chain of snapshots, each made in a sandbox from the one before", snapshots, checkSnapshotCycles},
@@ -285,6 +285,11 @@ func checkSnapshotImages(t *testing.T, s *suite) {
 		}
 		copied := s.create(t, engine.Spec{Image: img.ID})
 		script(t, copied, "/", "sha256sum -c /two/sum")
+		if err := copied.Destroy(patient(t)); err != nil {
+			t.Errorf("Destroy: %v", err)
+		}
+	}
+	for _, img := range made {
 		if err := s.engine.Images().Delete(patient(t), img.ID); err != nil {
 			t.Errorf("Delete: %v", err)
 		}

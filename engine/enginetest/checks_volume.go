@@ -121,6 +121,8 @@ func checkVolumePaths(t *testing.T, s *suite) {
 		}
 	}
 	wantKind(t, "CopyIn of a path that leaves it", v.CopyIn(patient(t), "", archive(t, file("../outside", "x", 0o644))), errors.Invalid)
+	wantKind(t, "CopyIn through a link that leaves it", v.CopyIn(patient(t), "a/b", archive(t, file("up/etc/new", "x", 0o644))), errors.Invalid)
+	wantKind(t, "Remove through a link that leaves it", v.Remove(patient(t), "a/b/up/etc"), errors.Invalid)
 	wantKind(t, "CopyIn of half an archive", v.CopyIn(patient(t), "", strings.NewReader("no archive")), errors.Invalid)
 	_, err = v.ReadDir(patient(t), "a/b/file")
 	wantKind(t, "ReadDir of a file", err, errors.Invalid)

@@ -90,8 +90,11 @@ func (e *Engine) forget(ctx context.Context, id string) error {
 	_, err := ask(ctx, "delete an image", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, e.client.Images.Delete(ctx, id, nil)
 	})
-	if errors.KindOf(err) == errors.NotFound {
+	switch errors.KindOf(err) {
+	case errors.NotFound:
 		return nil
+	case errors.Conflict:
+		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not delete the image: %.300s", plain(err)), "end what uses it first")
 	}
 	return err
 }

@@ -93,12 +93,12 @@ func openDir(root *os.Root, name string) (*os.Root, error) {
 	return dir, err
 }
 
-// resolve follows the symbolic links of a path that lies in root and returns it without any. It is Invalid if it leaves root.
+// Resolve follows the symbolic links of a path that lies in root and returns it without any. It is Invalid if it leaves root.
 //
 // os.Root does the same on Linux, and stays in charge of what changes meanwhile. In gVisor's sandboxes it alone is not
 // enough: there, opening a directory follows a symbolic link even if told not to (O_NOFOLLOW with O_DIRECTORY, in the release
 // of September 2026), and os.Root goes out through "link/..".
-func resolve(root *os.Root, name string) (string, error) {
+func Resolve(root *os.Root, name string) (string, error) {
 	done, links := ".", 0
 	rest := strings.Split(name, "/")
 	for len(rest) > 0 {

@@ -150,7 +150,7 @@ func (u *unpacker) within(name string) (*os.Root, string, error) {
 	if u.parent != nil && u.dirName == dir {
 		return u.parent, last, nil
 	}
-	real, err := resolve(u.base, dir)
+	real, err := Resolve(u.base, dir)
 	if err != nil {
 		return nil, "", err
 	}
@@ -292,7 +292,7 @@ func (u *unpacker) link(hdr *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	parent, err := resolve(u.base, path.Dir(target))
+	parent, err := Resolve(u.base, path.Dir(target))
 	if err != nil {
 		return err
 	}
@@ -311,7 +311,7 @@ func (u *unpacker) link(hdr *tar.Header) error {
 	if err := u.clear(dir, last, hdr.Name); err != nil {
 		return err
 	}
-	parent, err = resolve(u.base, path.Dir(hdr.Name))
+	parent, err = Resolve(u.base, path.Dir(hdr.Name))
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +54,9 @@ func volumeFiles(ctx context.Context, text []byte, in io.Reader, out io.Writer) 
 		return errors.Wrapf(err, "open the volume")
 	}
 	defer root.Close()
+	if req.Path, err = physical(root, req.Path, req.Op == VolumeList || req.Op == VolumeUnpack); err != nil {
+		return err
+	}
 	answer := json.NewEncoder(out)
 	switch req.Op {
 	case VolumePack:
@@ -80,6 +84,20 @@ func volumeFiles(ctx context.Context, text []byte, in io.Reader, out io.Writer) 
 		return errors.Wrapf(err, "measure the volume")
 	}
 	return answer.Encode(size)
+}
+
+// physical is a path without symbolic links, save the last part of it unless that is to be followed: in gVisor's sandboxes os.Root alone does not
+// keep them within, as package tarfs knows.
+func physical(root *os.Root, name string, follow bool) (string, error) {
+	clean, err := tarfs.Clean(name)
+	if err != nil || clean == "." {
+		return clean, err
+	}
+	if follow {
+		return tarfs.Resolve(root, clean)
+	}
+	dir, err := tarfs.Resolve(root, path.Dir(clean))
+	return path.Join(dir, path.Base(clean)), err
 }
 
 // syncTree has the kernel write what it holds of a file system.
