@@ -15,13 +15,15 @@ UNCOUNTED := internal/lint,internal/testenv,engine/enginetest,image/imagetest,st
 
 .PHONY: build keeper run test test-modal check fmt vulncheck cover bench deps clean
 
-# harvest brings the program along that its sandboxes need, which is smaller than itself: see cmd/harvest/inner.
+# harvest brings the programs along that its sandboxes need, which are smaller than itself: see cmd/harvest/inner.
 build: keeper
 	CGO_ENABLED=0 go build -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 
 keeper:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-sentry ./cmd/harvest/sentry
 	go run ./cmd/harvest/inner/pack bin/harvest-keeper cmd/harvest/inner/keeper.zst
+	go run ./cmd/harvest/inner/pack bin/harvest-sentry cmd/harvest/inner/sentry.zst
 
 run: build
 	bin/harvest doctor --fix
@@ -66,4 +68,4 @@ bench: build
 	bin/bench $(BENCH)
 
 clean:
-	rm -rf bin $(COVER) cmd/harvest/inner/keeper.zst
+	rm -rf bin $(COVER) cmd/harvest/inner/*.zst

@@ -128,11 +128,11 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 	if err != nil {
 		return nil, err
 	}
-	executable, err := inner.Unpack(filepath.Join(dir, "bin"))
+	programs, err := inner.Unpack(filepath.Join(dir, "bin"))
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
-	eng, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: b.shelf, Volumes: volumes, Executable: executable})
+	eng, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: b.shelf, Volumes: volumes, Executable: programs.Keeper, Sentry: programs.Sentry})
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}

@@ -85,11 +85,11 @@ func (l *lab) open(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	l.then(func(context.Context) error { return l.db.Close() })
-	executable, err := inner.Unpack(filepath.Join(l.dir, "bin"))
+	programs, err := inner.Unpack(filepath.Join(l.dir, "bin"))
 	if err != nil {
 		return err
 	}
-	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes, Executable: executable}); err != nil {
+	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes, Executable: programs.Keeper, Sentry: programs.Sentry}); err != nil {
 		return err
 	}
 	l.then(func(context.Context) error { return l.engine.Close() })

@@ -34,12 +34,13 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	executable, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
+	programs, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
 	eng, err := gvisor.Open(ctx, gvisor.Options{
-		Dir: cfg.Data, Executable: executable, Images: images, Volumes: volumes, Platform: cfg.Platform, OutputBytes: cfg.OutputBytes,
+		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Images: images, Volumes: volumes, Platform: cfg.Platform,
+		OutputBytes: cfg.OutputBytes,
 	})
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
@@ -49,11 +50,11 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 
 // openModalEngine opens the engine whose sandboxes run at Modal.
 func openModalEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
-	executable, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
+	programs, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
 	if err != nil {
 		return nil, err
 	}
-	eng, err := modalengine.Open(ctx, modalOptions(cfg, executable))
+	eng, err := modalengine.Open(ctx, modalOptions(cfg, programs.Keeper))
 	if err != nil {
 		return nil, err
 	}

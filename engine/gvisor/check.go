@@ -27,10 +27,10 @@ type Finding struct {
 // checkTime is how long the trial sandbox may take to boot.
 const checkTime = 30 * time.Second
 
-// Check says what of this machine sandboxes can use. It boots one, in a temporary directory under dir. executable is as in
+// Check says what of this machine sandboxes can use. It boots one, in a temporary directory under dir. executable and sentry are as in
 // Options.
-func Check(ctx context.Context, dir, executable string) []Finding {
-	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkFilter(), checkBoot(ctx, dir, executable)}
+func Check(ctx context.Context, dir, executable, sentry string) []Finding {
+	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkFilter(), checkBoot(ctx, dir, executable, sentry)}
 }
 
 // checkFilter compares the system call filter of gVisor's process with what gVisor would compile.
@@ -75,12 +75,12 @@ func checkKVM() Finding {
 }
 
 // checkBoot boots a sandbox that has no image.
-func checkBoot(ctx context.Context, dir, executable string) (f Finding) {
+func checkBoot(ctx context.Context, dir, executable, sentry string) (f Finding) {
 	f = Finding{Name: "sandbox"}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	begin := time.Now()
-	err := trial(ctx, dir, executable)
+	err := trial(ctx, dir, executable, sentry)
 	if err != nil {
 		f.Detail = "a trial sandbox did not start: " + err.Error()
 		f.Remedy = errors.RemedyOf(err)
@@ -94,7 +94,7 @@ func checkBoot(ctx context.Context, dir, executable string) (f Finding) {
 	return f
 }
 
-func trial(ctx context.Context, dir, executable string) (err error) {
+func trial(ctx context.Context, dir, executable, sentry string) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return errors.Wrapf(err, "create directory")
 	}
@@ -107,7 +107,7 @@ func trial(ctx context.Context, dir, executable string) (err error) {
 	if err != nil {
 		return errors.Wrapf(err, "resolve directory")
 	}
-	e, err := Open(ctx, Options{Dir: temp, Executable: executable})
+	e, err := Open(ctx, Options{Dir: temp, Executable: executable, Sentry: sentry})
 	if err != nil {
 		return err
 	}

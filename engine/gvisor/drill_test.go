@@ -247,7 +247,7 @@ func TestProgramThatNeedsSharedLibraries(t *testing.T) {
 func TestCheckSaysWhatWorks(t *testing.T) {
 	testenv.Root(t)
 	found := map[string]gvisor.Finding{}
-	for _, f := range gvisor.Check(t.Context(), testenv.DataDir(t), testenv.Binary(t)) {
+	for _, f := range gvisor.Check(t.Context(), testenv.DataDir(t), testenv.Binary(t), "") {
 		found[f.Name] = f
 		if !f.OK && f.Remedy == "" {
 			t.Errorf("%s does not work, and nothing says what to do: %s", f.Name, f.Detail)
@@ -256,7 +256,7 @@ func TestCheckSaysWhatWorks(t *testing.T) {
 	if !found["sandbox"].OK || !strings.Contains(found["sandbox"].Detail, "booted") {
 		t.Errorf("a trial sandbox: %+v", found["sandbox"])
 	}
-	for _, f := range gvisor.Check(t.Context(), testenv.DataDir(t), "/bin/sh") {
+	for _, f := range gvisor.Check(t.Context(), testenv.DataDir(t), "/bin/sh", "") {
 		if f.Name == "sandbox" && (f.OK || f.Remedy == "") {
 			t.Errorf("with a wrong program: %+v", f)
 		}

@@ -55,7 +55,8 @@ type Options struct {
 	Volumes     Volumes
 	Platform    string // of gVisor; "" means systrap
 	OutputBytes int64  // of each command that are kept for ProcessOpener; 0 means 64 MiB
-	Executable  string // the harvest binary; "" means this process's, which must call Main
+	Executable  string // a static program that calls keeper.Handover first of all; "" means this process's, which must call Main
+	Sentry      string // a static program that calls sentry.Main first of all; "" means Executable
 }
 
 // defaultOutput is what of a command's output is kept.
@@ -102,8 +103,11 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		}
 		opts.Executable = exe
 	}
-	if err := checkStatic(opts.Executable); err != nil {
-		return nil, err
+	opts.Sentry = cmp.Or(opts.Sentry, opts.Executable)
+	for _, program := range []string{opts.Executable, opts.Sentry} {
+		if err := checkStatic(program); err != nil {
+			return nil, err
+		}
 	}
 	e := &Engine{opts: opts, rootless: os.Geteuid() != 0, holding: map[string]*holding{}}
 	e.cgroups = !e.rootless && cgroup.Available("harvest-probe-"+newRef()) == nil

@@ -43,7 +43,7 @@ func images(t testing.TB) gvisor.Images {
 	return l
 }
 
-// open opens the engine with the program keeper, which harvest brings along; tests of the program harvest itself show that it
+// open opens the engine with the programs keeper and sentry, which harvest brings along; tests of the program harvest itself show that it
 // can be its own keeper. One built with -race cannot boot gVisor.
 func open(t testing.TB, dir string) *gvisor.Engine {
 	t.Helper()
@@ -52,7 +52,7 @@ func open(t testing.TB, dir string) *gvisor.Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = volumes.Close() })
-	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.KeeperBinary(t)})
+	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestConformanceRootless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t), "keeper": testenv.KeeperBinary(t)} {
+	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t), "keeper": testenv.KeeperBinary(t), "sentry": testenv.SentryBinary(t)} {
 		copyFile(t, from, filepath.Join(dir, name))
 	}
 	library := filepath.Join(dir, "tmp", "images")
@@ -125,7 +125,7 @@ func TestConformanceRootless(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), args...)
 	cmd.Dir = dir
 	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"), "HARVEST_TEST_KEEPER="+filepath.Join(dir, "keeper"),
-		"TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"), "HARVEST_COVERDIR="+testenv.CoverDir())
+		"HARVEST_TEST_SENTRY="+filepath.Join(dir, "sentry"), "TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"), "HARVEST_COVERDIR="+testenv.CoverDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestConformanceRootless") {

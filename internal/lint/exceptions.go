@@ -22,7 +22,9 @@ var exceptions = map[string]string{
 
 	"engine/gvisor/boot.go exec.Command":                 "a keeper outlives who started it",
 	"engine/gvisor/cgroup/cgroup.go time.Sleep":          "nothing tells when a cgroup is empty on cgroup v1",
-	"engine/gvisor/main.go os.Exit":                      "the entry of helper processes",
+	"engine/gvisor/keeper/main.go os.Exit":               "the entry of helper processes",
+	"engine/gvisor/runsc/sandbox.go exec.Command":        "a sandbox lives as long as its keeper",
+	"engine/gvisor/sentry/sentry.go os.Exit":             "the entry of gVisor's processes",
 	"engine/gvisor/keeper/kill.go time.Sleep":            "nothing tells when processes inside gVisor have ended",
 	"engine/gvisor/keeper/network.go context.Background": "a keeper is nobody's callee: what it starts lives as long as it does",
 	"engine/gvisor/keeper/keeper.go os.Chdir":            "a keeper is a process of its own, with one directory",

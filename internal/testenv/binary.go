@@ -78,6 +78,20 @@ func KeeperBinary(t testing.TB) string {
 	return path
 }
 
+// SentryBinary returns the path of HARVEST_TEST_SENTRY, or of the program sentry built from the tree, which the program harvest brings
+// along beside keeper.
+func SentryBinary(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("HARVEST_TEST_SENTRY"); path != "" {
+		return path
+	}
+	path, err := build(root(t), "./cmd/harvest/sentry", filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // build builds a main package of the module into dir and returns the path of the binary, which no later build changes.
 // Test processes that do this at the same time wait for one another; all but the first find the work done.
 func build(module, pkg, dir string, cover bool, tags ...string) (string, error) {

@@ -5,4 +5,7 @@ package inner
 import _ "embed"
 
 //go:embed keeper.zst
-var packed []byte
+var packedKeeper []byte
+
+//go:embed sentry.zst
+var packedSentry []byte

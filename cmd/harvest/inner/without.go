@@ -2,4 +2,4 @@
 
 package inner
 
-var packed []byte
+var packedKeeper, packedSentry []byte

@@ -12,14 +12,11 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/config"
-	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
-	"gvisor.dev/gvisor/runsc/sandbox"
-	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
+	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -30,12 +27,10 @@ const sentryMemory = 64 << 20
 // guest is a booted gVisor sandbox: a root container that only sleeps, and a main container once it was claimed.
 type guest struct {
 	args    wire.BootArgs
-	conf    *config.Config
-	sb      *sandbox.Sandbox
-	spec    *specs.Spec          // of the root container
-	mounted []string             // where something is mounted in the main container
-	main    *container.Container // nil unless the main container needs a gofer
-	group   *cgroup.Group        // nil without cgroups
+	sb      *runsc.Sandbox
+	mounted []string          // where something is mounted in the main container
+	files   *runsc.FileServer // of the main container's volumes, if any
+	group   *cgroup.Group     // nil without cgroups
 
 	prepared *prepared // the main container that waits for a claim, or nil
 	taken    bool      // it is the main container
@@ -47,7 +42,7 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guest{args: args, conf: conf}
+	g := &guest{args: args}
 	defer func() {
 		if err != nil {
 			err = errors.Stage(errors.Join(err, g.destroy()), "boot")
@@ -58,18 +53,18 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 			return nil, err
 		}
 	}
-	g.spec = g.baseSpec(initArgs("/init", "sandbox", g.processLimit()...))
-	g.spec.Mounts = []specs.Mount{{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"}}
-	g.spec.Root.Readonly = true
-	g.spec.Annotations[annotationType] = "sandbox"
-	g.setRoot(g.spec, args.Init, "")
-	if err := ownUsers(g.spec); err != nil {
+	spec := g.baseSpec(initArgs("/init", "sandbox", g.processLimit()...))
+	spec.Mounts = []specs.Mount{{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"}}
+	spec.Root.Readonly = true
+	spec.Annotations[annotationType] = "sandbox"
+	g.setRoot(spec, args.Init, "")
+	if err := ownUsers(spec); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(conf.RootDir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "create state directory")
 	}
-	bundle, err := writeBundle(filepath.Join(args.Dir, "root"), g.spec)
+	bundle, err := writeBundle(filepath.Join(args.Dir, "root"), spec)
 	if err != nil {
 		return nil, err
 	}
@@ -77,18 +72,13 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "open init image")
 	}
-	hints, err := boot.NewPodMountHints(g.spec)
+	g.sb, err = runsc.New(runsc.Options{Program: args.Sentry, Config: conf, ID: args.Ref, Bundle: bundle, Spec: spec, Root: init, Limits: args.Limits})
 	if err != nil {
-		return nil, errors.Wrapf(err, "mount hints")
-	}
-	g.sb, err = sandbox.New(conf, &sandbox.Args{ID: args.Ref, Spec: g.spec, BundleDir: bundle, IOFiles: []*os.File{init}, MountHints: hints, Attached: true,
-		GoferMountConfs: specutils.GoferMountConfFlags{{Lower: specutils.Erofs, Upper: specutils.NoOverlay}}, Cgroup: limitsInside{args.Limits}})
-	if err != nil {
-		return nil, errors.Wrapf(err, "create sandbox process")
+		return nil, err
 	}
 	joined := make(chan error, 1)
 	go func() { joined <- g.joinCgroup() }() // while gVisor starts: it waits for all processors
-	err = g.sb.StartRoot(conf, g.spec)
+	err = g.sb.StartRoot()
 	return g, errors.Join(errors.Wrapf(err, "start sandbox"), <-joined)
 }
 
@@ -114,17 +104,18 @@ func (g *guest) processLimit() []initStep {
 // joinCgroup moves gVisor's processes to their cgroup: the sentry, and the stubs that run programs. What they fork afterwards
 // is born there.
 func (g *guest) joinCgroup() error {
-	if g.group == nil {
+	sentry := g.sb.Pid()
+	if g.group == nil || sentry == 0 { // StartRoot says that it has ended
 		return nil
 	}
-	for outside := []int{g.sb.Getpid()}; len(outside) > 0; {
+	for outside := []int{sentry}; len(outside) > 0 && g.sb.Pid() != 0; {
 		for _, pid := range outside {
 			if err := g.group.Add(pid); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
 		}
 		// A fork that was under way while its parent was moved is outside.
-		outside = slices.DeleteFunc(family(g.sb.Getpid()), g.group.Has)
+		outside = slices.DeleteFunc(family(sentry), g.group.Has)
 	}
 	return nil
 }
@@ -168,6 +159,9 @@ const (
 	annotationType    = "io.kubernetes.cri.container-type"
 	annotationSandbox = "io.kubernetes.cri.sandbox-id"
 )
+
+// rootfsPrefix begins the annotations that say what the root file system is.
+const rootfsPrefix = "dev.gvisor.spec.rootfs."
 
 // runscConfig returns gVisor's settings.
 func runscConfig(args wire.BootArgs) (*config.Config, error) {
@@ -226,14 +220,14 @@ func (g *guest) emptyDir() string { return filepath.Join(g.args.Dir, "empty") }
 
 // setRoot makes the EROFS file at path the spec's root, with a writable layer in medium, if any.
 func (g *guest) setRoot(s *specs.Spec, path, medium string) {
-	s.Annotations[boot.RootfsPrefix+"type"] = "erofs"
-	s.Annotations[boot.RootfsPrefix+"source"] = path
+	s.Annotations[rootfsPrefix+"type"] = "erofs"
+	s.Annotations[rootfsPrefix+"source"] = path
 	if medium == "" {
 		return
 	}
-	s.Annotations[boot.RootfsPrefix+"overlay"] = medium
+	s.Annotations[rootfsPrefix+"overlay"] = medium
 	if n := g.args.Limits.Disk; n > 0 {
-		s.Annotations[boot.RootfsPrefix+"options"] = fmt.Sprintf("size=%d", n)
+		s.Annotations[rootfsPrefix+"options"] = fmt.Sprintf("size=%d", n)
 	}
 }
 
@@ -271,16 +265,7 @@ func (g *guest) claim(c *wire.ClaimArgs) error {
 		return errors.Stage(g.prepared.order(args), "start")
 	}
 	spec := g.mainSpec(args, c.Root, c.Mounts)
-	var err error
-	if len(c.Mounts) > 0 {
-		err = g.startWithGofer(spec)
-	} else {
-		err = g.startAlone(spec, c.Root, g.mainID(), nil)
-	}
-	if err != nil {
-		return errors.Stage(errors.Wrapf(err, "start main container"), "start")
-	}
-	return nil
+	return errors.Stage(errors.Wrapf(g.start(spec, c.Root, g.mainID(), nil), "start main container"), "start")
 }
 
 // mainSpec describes a main container, whose init program has these arguments.
@@ -317,34 +302,23 @@ func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs
 	return spec
 }
 
-// startAlone starts a main container without a helper process: image, writable layer and init come as open files. stdin is its
-// init program's; nil means nothing.
-func (g *guest) startAlone(spec *specs.Spec, root, id string, stdin *os.File) error {
+// start starts a main container: image, writable layer and init come as open files, directories of the host through gVisor's file server,
+// a process more. stdin is its init program's; nil means nothing.
+func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File) error {
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
 			_ = f.Close()
 		}
 	}()
-	open := func(path string) (*os.File, error) {
+	for _, path := range []string{root, g.args.Init, os.DevNull} {
 		f, err := os.Open(path)
-		if err == nil {
-			files = append(files, f)
+		if err != nil {
+			return errors.Wrapf(err, "open")
 		}
-		return f, errors.Wrapf(err, "open")
+		files = append(files, f)
 	}
-	rootFile, err := open(root)
-	if err != nil {
-		return err
-	}
-	initFile, err := open(g.args.Init)
-	if err != nil {
-		return err
-	}
-	null, err := open(os.DevNull)
-	if err != nil {
-		return err
-	}
+	null := files[2]
 	upper, err := os.CreateTemp(g.args.Dir, "upper-")
 	if err != nil {
 		return errors.Wrapf(err, "create writable layer")
@@ -353,73 +327,61 @@ func (g *guest) startAlone(spec *specs.Spec, root, id string, stdin *os.File) er
 	if err := os.Remove(upper.Name()); err != nil { // it lives as long as gVisor has it open
 		return errors.Wrapf(err, "unlink writable layer")
 	}
-	rootConf := specutils.GoferMountConf{Lower: specutils.Erofs, Upper: specutils.AnonOverlay}
+	rootConf := runsc.MountConf{Lower: runsc.Erofs, Upper: runsc.Anonymous}
 	if n := g.args.Limits.Disk; n > 0 {
 		rootConf.Size = fmt.Sprint(n)
 	}
 	if stdin == nil {
 		stdin = null
 	}
-	if err := g.sb.CreateSubcontainer(g.conf, id, nil); err != nil {
-		return errors.Wrapf(err, "announce container")
+	c := &runsc.Container{ID: id, Spec: spec, Stdio: [3]*os.File{stdin, os.Stdout, null}, Upper: upper, Files: files[:2:2],
+		Mounts: []runsc.MountConf{rootConf, {Lower: runsc.Erofs}}}
+	if err := g.serveFiles(c); err != nil {
+		return err
 	}
-	err = g.sb.StartSubcontainer(spec, g.conf, id, []*os.File{stdin, os.Stdout, null}, []*os.File{rootFile, initFile},
-		[]*os.File{upper}, nil, []specutils.GoferMountConf{rootConf, {Lower: specutils.Erofs, Upper: specutils.NoOverlay}})
-	return errors.Wrapf(err, "start container")
+	if g.files != nil {
+		defer g.files.CloseFiles()
+	}
+	return errors.Wrapf(g.sb.Start(c), "start container")
 }
 
-// startWithGofer starts the main container with gVisor's file server beside it, which volumes need.
-func (g *guest) startWithGofer(spec *specs.Spec) error {
-	bundle, err := writeBundle(filepath.Join(g.args.Dir, "main"), spec)
+// serveFiles starts the file server, if the container mounts directories of the host.
+func (g *guest) serveFiles(c *runsc.Container) error {
+	n := 0
+	for _, m := range c.Spec.Mounts {
+		if m.Type == "bind" {
+			c.Mounts = append(c.Mounts, runsc.MountConf{Lower: runsc.Gofer})
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	bundle, err := writeBundle(filepath.Join(g.args.Dir, "main"), c.Spec)
 	if err != nil {
 		return err
 	}
-	// gVisor's code looks for the root container's state on disk.
-	g.sb.CgroupJSON.Cgroup = nil
-	root := &container.Container{ID: g.args.Ref, Spec: g.spec, Status: container.Running, Sandbox: g.sb,
-		Saver: container.StateFile{RootDir: g.conf.RootDir, ID: container.FullID{SandboxID: g.args.Ref, ContainerID: g.args.Ref}}}
-	if err := root.Saver.LockForNew(); err != nil {
-		return errors.Wrapf(err, "lock state")
+	if err := ownUsers(c.Spec); err != nil {
+		return err
 	}
-	err = root.Saver.SaveLocked(root)
-	root.Saver.UnlockOrDie()
-	if err != nil {
-		return errors.Wrapf(err, "write state")
+	if g.files, err = g.sb.ServeFiles(c.ID, bundle, c.Spec, c.Mounts); err != nil {
+		return err
 	}
-	g.main, err = container.New(g.conf, container.Args{ID: g.mainID(), Spec: spec, BundleDir: bundle})
-	if err != nil {
-		return errors.Wrapf(err, "create container")
-	}
-	if err := g.main.Start(g.conf); err != nil {
-		return errors.Wrapf(err, "start container")
-	}
+	c.Files, c.Spec.Mounts = append(c.Files, g.files.Files...), g.files.Mounts
 	if g.group != nil {
-		return g.group.Add(g.main.GoferPid.Load())
+		return g.group.Add(g.files.Pid)
 	}
 	return nil
-}
-
-// wait returns when the gVisor process has ended.
-func (g *guest) wait() unix.WaitStatus {
-	status, _ := g.sb.Wait(g.args.Ref)
-	return status
-}
-
-// kill ends the gVisor process, and with it everything in the sandbox.
-func (g *guest) kill() {
-	if pid := g.sb.Getpid(); pid > 0 { // 0 once it has ended
-		_ = unix.Kill(pid, unix.SIGKILL)
-	}
 }
 
 // destroy ends the gVisor process and releases what it holds on the host. It is repeatable.
 func (g *guest) destroy() error {
 	var errs []error
 	if g.sb != nil {
-		errs = append(errs, errors.Wrapf(g.sb.DestroyContainer(g.args.Ref), "destroy sandbox"))
+		errs = append(errs, g.sb.Destroy())
 	}
-	if g.main != nil { // after the sandbox: only its gofer and files are left
-		errs = append(errs, errors.Wrapf(g.main.Destroy(), "destroy main container"))
+	if g.files != nil {
+		g.files.Destroy()
 	}
 	if g.group != nil {
 		errs = append(errs, g.group.Remove())

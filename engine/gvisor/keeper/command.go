@@ -16,11 +16,9 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/abi/linux"
-	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/spool"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
@@ -40,10 +38,9 @@ const (
 )
 
 // capabilities are those of root in a sandbox: the usual set of containers. They count inside gVisor only.
-var capabilities = auth.CapabilitySetOfMany([]linux.Capability{
-	linux.CAP_AUDIT_WRITE, linux.CAP_CHOWN, linux.CAP_DAC_OVERRIDE, linux.CAP_FOWNER, linux.CAP_FSETID, linux.CAP_KILL, linux.CAP_MKNOD,
-	linux.CAP_NET_BIND_SERVICE, linux.CAP_NET_RAW, linux.CAP_SETFCAP, linux.CAP_SETGID, linux.CAP_SETPCAP, linux.CAP_SETUID, linux.CAP_SYS_CHROOT,
-})
+const capabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+	1<<unix.CAP_KILL | 1<<unix.CAP_MKNOD | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID |
+	1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT
 
 // command is a process in the sandbox and its output.
 type command struct {
@@ -163,7 +160,6 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 		viaTool(exec)
 		program = k.exe
 	}
-	exec.FilePayload = control.NewFilePayload(p.guest, program)
 	c = &command{id: id, tool: args.Tool, args: listed(args.Args), started: time.Now(), terminal: p.master, stdin: p.stdin, done: make(chan struct{}),
 		out: spool.New(filepath.Join(k.args.Dir, "commands", id), k.args.OutputBytes)}
 	if c.terminal != nil {
@@ -172,7 +168,7 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	if !args.Quiet {
 		follower, _ = c.out.Follow()
 	}
-	if c.pid, err = k.guest.sb.Execute(k.guest.conf, exec); err != nil {
+	if c.pid, err = k.guest.sb.Execute(exec, p.guest, program); err != nil {
 		p.closeAll()
 		return nil, nil, startError(err, string(args.Args[0]), exec.WorkingDirectory)
 	}
@@ -185,7 +181,7 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 }
 
 // execArgs translates args for gVisor.
-func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string) (*control.ExecArgs, error) {
+func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string) (*runsc.Exec, error) {
 	env := map[string]string{"PATH": DefaultPath}
 	maps.Copy(env, claim.Env)
 	if args.Terminal != nil {
@@ -196,7 +192,7 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 		env[name] = value
 	}
 	env[marker] = id
-	exec := &control.ExecArgs{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.mainID(), StdioIsPty: args.Terminal != nil, NoNewPrivileges: true}
+	exec := &runsc.Exec{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.mainID(), StdioIsPty: args.Terminal != nil, NoNewPrivileges: true}
 	for _, arg := range args.Args {
 		exec.Argv = append(exec.Argv, string(arg))
 	}
@@ -209,11 +205,11 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 	if err != nil {
 		return nil, err
 	}
-	exec.KUID, exec.KGID = auth.KUID(u.Uid), auth.KGID(u.Gid)
+	exec.KUID, exec.KGID = uint32(u.Uid), uint32(u.Gid)
 	for _, g := range u.Sgids {
-		exec.ExtraKGIDs = append(exec.ExtraKGIDs, auth.KGID(g))
+		exec.ExtraKGIDs = append(exec.ExtraKGIDs, uint32(g))
 	}
-	exec.Capabilities = &auth.TaskCapabilities{BoundingCaps: capabilities}
+	exec.Capabilities = &runsc.Capabilities{BoundingCaps: capabilities}
 	if u.Uid == 0 {
 		exec.Capabilities.EffectiveCaps, exec.Capabilities.PermittedCaps = capabilities, capabilities
 	}

@@ -54,11 +54,11 @@ func (k *Keeper) signal(c *command, sig syscall.Signal) error {
 	leader := c.terminal == nil
 	var err error
 	if c.terminal != nil {
-		err = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, sig, true)
+		err = k.guest.sb.Signal(k.guest.mainID(), c.pid, sig, true)
 		leader = err != nil || sig == syscall.SIGHUP || sig == syscall.SIGTERM || sig == syscall.SIGKILL
 	}
 	if leader {
-		err = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, sig, false)
+		err = k.guest.sb.Signal(k.guest.mainID(), c.pid, sig, false)
 	}
 	if err != nil && ended(c) {
 		return nil
@@ -92,7 +92,7 @@ func (k *Keeper) typeIn(c *command, r io.Reader) error {
 			return err
 		}
 		if sig != 0 {
-			_ = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, sig, true) // it may have just ended
+			_ = k.guest.sb.Signal(k.guest.mainID(), c.pid, sig, true) // it may have just ended
 		}
 		typed = typed[n:]
 	}
@@ -151,7 +151,7 @@ func (g *guest) readFile(container, path string) ([]byte, error) {
 	defer r.Close()
 	done := make(chan error, 1)
 	go func() {
-		err := g.sb.ReadFile(container, path, 0, maxDatabase, w)
+		err := g.sb.ReadFile(container, path, maxDatabase, w)
 		_ = w.Close()
 		done <- err
 	}()
@@ -172,7 +172,7 @@ func (g *guest) checkDir(dir string) error {
 		return errors.Wrapf(err, "open null device")
 	}
 	defer null.Close()
-	err = g.sb.ReadFile(g.mainID(), dir, 0, 1, null)
+	err = g.sb.ReadFile(g.mainID(), dir, 1, null)
 	if err != nil && strings.Contains(err.Error(), "is a directory") {
 		return nil // as it should
 	}

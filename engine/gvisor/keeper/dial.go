@@ -9,9 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
-	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -99,9 +98,9 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "relay")
 	}
-	exec := &control.ExecArgs{Argv: []string{ToolName, relayTool, "."}, WorkingDirectory: "/", ContainerID: k.guest.mainID(), NoNewPrivileges: true,
-		Capabilities: &auth.TaskCapabilities{}, FilePayload: control.NewFilePayload(map[int]*os.File{0: theirs, 1: null, 2: null}, k.exe)}
-	pid, err := k.guest.sb.Execute(k.guest.conf, exec)
+	exec := &runsc.Exec{Argv: []string{ToolName, relayTool, "."}, WorkingDirectory: "/", ContainerID: k.guest.mainID(), NoNewPrivileges: true,
+		Capabilities: &runsc.Capabilities{}}
+	pid, err := k.guest.sb.Execute(exec, map[int]*os.File{0: theirs, 1: null, 2: null}, k.exe)
 	if err != nil {
 		return nil, errors.Join(startError(err, ToolName, "/"), c.Close())
 	}

@@ -1,8 +1,8 @@
 // Package keeper is the small process that owns one gVisor sandbox and the commands in it.
 //
 // The server starts a keeper per sandbox and talks to it over a Unix socket (package wire). The keeper outlives the server,
-// so that commands go on and their output is kept while no server runs; the sandbox does not outlive the keeper. gVisor's
-// own packages are used as a library here and nowhere else.
+// so that commands go on and their output is kept while no server runs; the sandbox does not outlive the keeper. It links
+// nothing of gVisor's kernel, since there is one keeper per sandbox: packages runsc and layer ask gVisor's processes.
 package keeper
 
 import (
@@ -411,7 +411,7 @@ func (k *Keeper) watch() {
 	if k.args.Limits.Memory > 0 {
 		go k.watchMemory(stop)
 	}
-	status := k.guest.wait()
+	status := k.guest.sb.Wait()
 	close(stop)
 	k.mu.Lock()
 	oom := k.oom || k.guest.outOfMemory()
@@ -430,11 +430,11 @@ func (k *Keeper) watch() {
 
 // watchMain ends the sandbox when process 1 of its main container has ended: nothing can be started in it any more.
 func (k *Keeper) watchMain() {
-	_, _ = k.guest.sb.Wait(k.guest.mainID())
+	_ = k.guest.sb.WaitContainer(k.guest.mainID())
 	select {
 	case <-k.ended:
 	default:
-		k.guest.kill()
+		k.guest.sb.Kill()
 	}
 }
 
@@ -442,7 +442,7 @@ func (k *Keeper) watchMain() {
 func (k *Keeper) state() wire.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.sb.Getpid(), Started: k.booted, Cgroup: k.args.Cgroup,
+	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.sb.Pid(), Started: k.booted, Cgroup: k.args.Cgroup,
 		Limits: k.args.Limits}
 	if k.args.Claim != nil {
 		s.ID, s.Network = k.args.Claim.ID, k.network.state()

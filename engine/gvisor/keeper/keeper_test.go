@@ -13,10 +13,9 @@ import (
 
 	"github.com/erofs/go-erofs"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/sentry/kernel"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -84,14 +83,14 @@ func TestInitStack(t *testing.T) {
 }
 
 // process is a short form of what gVisor tells about a process.
-func process(pid, ppid, pgid int32) *control.Process {
-	return &control.Process{PID: kernel.ThreadID(pid), PPID: kernel.ThreadID(ppid), PGID: kernel.ThreadID(pgid)}
+func process(pid, ppid, pgid int32) *runsc.Process {
+	return &runsc.Process{PID: pid, PPID: ppid, PGID: pgid}
 }
 
 // mission: A3
 func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 	t.Parallel()
-	all := []*control.Process{
+	all := []*runsc.Process{
 		process(2, 0, 2),  // the container's first process
 		process(3, 0, 3),  // the command
 		process(4, 3, 3),  // its child
@@ -117,7 +116,7 @@ func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 		t.Errorf("%d environments were read, want those of 4 processes", asked)
 	}
 	// The command is gone meanwhile; its group's members still belong to it.
-	if got := known.choose([]*control.Process{all[0], process(11, 2, 3), process(12, 2, 12)}, mine); !slices.Equal(got, []int32{11}) {
+	if got := known.choose([]*runsc.Process{all[0], process(11, 2, 3), process(12, 2, 12)}, mine); !slices.Equal(got, []int32{11}) {
 		t.Errorf("later, chosen are %v", got)
 	}
 	for range 2 * killSignals {
@@ -221,21 +220,5 @@ func TestTools(t *testing.T) {
 		if err := json.Unmarshal(stderr.Bytes(), &f); err != nil || f.Kind == "" {
 			t.Errorf("%v: stderr is %q", bad, &stderr)
 		}
-	}
-}
-
-func TestLimitsInside(t *testing.T) {
-	t.Parallel()
-	l := limitsInside{engine.Limits{CPU: 1.5, Memory: 1 << 30}}
-	quota, _ := l.CPUQuota()
-	memory, _ := l.MemoryLimit()
-	if quota != 150_000 || memory != 1<<30 {
-		t.Errorf("quota %d, memory %d", quota, memory)
-	}
-	none := limitsInside{}
-	quota, _ = none.CPUQuota()
-	memory, _ = none.MemoryLimit()
-	if quota != -1 || memory < 1<<60 {
-		t.Errorf("without limits: quota %d, memory %d", quota, memory)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/log"
-	"gvisor.dev/gvisor/pkg/sentry/control"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -33,7 +33,7 @@ func (k *Keeper) killTree(c *command) error {
 		return nil
 	}
 	if !ended(c) {
-		_ = k.guest.sb.SignalProcess(k.guest.mainID(), c.pid, syscall.SIGKILL, false)
+		_ = k.guest.sb.Signal(k.guest.mainID(), c.pid, syscall.SIGKILL, false)
 	}
 	return k.killAll(func(owner string) bool { return owner == c.id })
 }
@@ -72,11 +72,11 @@ func (k *Keeper) killAll(mine func(owner string) bool) error {
 func (k *Keeper) killRound(known *census, mine func(owner string) bool, frozen bool) (int, error) {
 	sb, id := k.guest.sb, k.guest.mainID()
 	if frozen {
-		if err := sb.Pause(id); err != nil {
+		if err := sb.Pause(); err != nil {
 			return 0, errors.Wrapf(err, "pause sandbox")
 		}
 		defer func() {
-			if err := sb.Resume(id); err != nil {
+			if err := sb.Resume(); err != nil {
 				log.Warningf("resume after killing: %v", err)
 			}
 		}()
@@ -87,7 +87,7 @@ func (k *Keeper) killRound(known *census, mine func(owner string) bool, frozen b
 	}
 	victims := known.choose(all, mine)
 	for _, pid := range victims {
-		_ = sb.SignalProcess(id, pid, syscall.SIGKILL, false)
+		_ = sb.Signal(id, pid, syscall.SIGKILL, false)
 	}
 	return len(victims), nil
 }
@@ -114,19 +114,19 @@ func newCensus(environ func(pid int32) []byte) *census {
 
 // choose returns the processes whose command mine picks. all are those of a container, ordered by id, so that the container's
 // first process, which belongs to nobody, comes first.
-func (c *census) choose(all []*control.Process, mine func(owner string) bool) []int32 {
+func (c *census) choose(all []*runsc.Process, mine func(owner string) bool) []int32 {
 	if len(all) == 0 {
 		return nil
 	}
 	init := all[0].PID
-	byPID := map[int32]*control.Process{}
+	byPID := map[int32]*runsc.Process{}
 	for _, p := range all {
-		byPID[int32(p.PID)] = p
+		byPID[p.PID] = p
 	}
 	var chosen []int32
 	for _, p := range all {
-		pid := int32(p.PID)
-		if p.PID == init || !mine(c.owner(p, byPID, int32(init))) {
+		pid := p.PID
+		if p.PID == init || !mine(c.owner(p, byPID, init)) {
 			continue
 		}
 		if c.signals[pid]++; c.signals[pid] <= killSignals {
@@ -137,8 +137,8 @@ func (c *census) choose(all []*control.Process, mine func(owner string) bool) []
 }
 
 // owner finds out to which command a process belongs, and remembers.
-func (c *census) owner(p *control.Process, byPID map[int32]*control.Process, init int32) string {
-	pid, ppid, group := int32(p.PID), int32(p.PPID), int32(p.PGID)
+func (c *census) owner(p *runsc.Process, byPID map[int32]*runsc.Process, init int32) string {
+	pid, ppid, group := p.PID, p.PPID, p.PGID
 	if owner, ok := c.owners[pid]; ok && owner != "" {
 		return owner
 	}

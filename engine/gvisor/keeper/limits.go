@@ -7,17 +7,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -60,7 +57,7 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 			if keep && !gone {
 				k.keepLayer()
 			}
-			k.guest.kill()
+			k.guest.sb.Kill()
 			return
 		}
 	}
@@ -71,8 +68,8 @@ func (g *guest) outOfMemory() bool { return g.group != nil && g.group.OutOfMemor
 
 // memoryAbove reports whether the sandbox's own accounting says that it uses more than limit bytes.
 func (g *guest) memoryAbove(limit int64) bool {
-	usage, err := g.sb.Usage(false)
-	return err == nil && usage.Total > uint64(limit)
+	used, err := g.sb.Memory()
+	return err == nil && used > uint64(limit)
 }
 
 // The pace of looking at volumes: a second, and for large ones, of which a look takes long, a tenth of the time at most.
@@ -196,36 +193,4 @@ func (k *Keeper) errEnded() error {
 	default:
 		return nil
 	}
-}
-
-// limitsInside tells gVisor the limits, for what programs inside see of processors and memory. It is a cgroup.Cgroup of
-// gVisor that does nothing: package cgroup of ours holds the limits.
-type limitsInside struct{ engine.Limits }
-
-const cpuPeriod = 100_000
-
-func (limitsInside) Install(*specs.LinuxResources) error { return nil }
-func (limitsInside) Update(*specs.LinuxResources) error  { return nil }
-func (limitsInside) Uninstall() error                    { return nil }
-func (limitsInside) Join() (func(), error)               { return func() {}, nil }
-func (limitsInside) CloneIntoCgroup() (*os.File, error) {
-	return nil, errors.Newf(errors.Unsupported, "no cgroup")
-}
-func (limitsInside) CPUUsage() (uint64, error) { return 0, nil }
-func (limitsInside) MakePath(string) string    { return "" }
-func (limitsInside) CPUPeriod() (int64, error) { return cpuPeriod, nil }
-func (limitsInside) NumCPU() (int, error)      { return runtime.NumCPU(), nil }
-
-func (l limitsInside) CPUQuota() (int64, error) {
-	if l.CPU == 0 {
-		return -1, nil
-	}
-	return int64(math.Ceil(l.CPU * cpuPeriod)), nil
-}
-
-func (l limitsInside) MemoryLimit() (uint64, error) {
-	if l.Memory == 0 {
-		return math.MaxUint64, nil
-	}
-	return uint64(l.Memory), nil
 }

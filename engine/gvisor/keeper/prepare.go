@@ -8,10 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
-	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
+	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -82,7 +81,7 @@ func (g *guest) prepare(a *wire.PrepareArgs) error {
 	}
 	defer r.Close()
 	spec := g.mainSpec(initArgs(initPath+"/init", "")[:1], a.Root, nil)
-	if err := g.startAlone(spec, a.Root, g.args.Ref+preparedSuffix, r); err != nil {
+	if err := g.start(spec, a.Root, g.args.Ref+preparedSuffix, r); err != nil {
 		return errors.Join(err, w.Close())
 	}
 	g.prepared = &prepared{root: a.Root, layer: a.Layer, orders: w}
@@ -116,10 +115,9 @@ func (g *guest) warmUp(id string, a *wire.PrepareArgs) error {
 		return errors.Wrapf(err, "open null device")
 	}
 	defer null.Close()
-	exec := &control.ExecArgs{Argv: a.WarmUp, Envv: environment(a.Env), WorkingDirectory: "/", ContainerID: id, NoNewPrivileges: true,
-		KUID: nobody, KGID: nobody, Capabilities: &auth.TaskCapabilities{},
-		FilePayload: control.NewFilePayload(map[int]*os.File{0: null, 1: null, 2: null}, nil)}
-	pid, err := g.sb.Execute(g.conf, exec)
+	exec := &runsc.Exec{Argv: a.WarmUp, Envv: environment(a.Env), WorkingDirectory: "/", ContainerID: id, NoNewPrivileges: true,
+		KUID: nobody, KGID: nobody, Capabilities: &runsc.Capabilities{}}
+	pid, err := g.sb.Execute(exec, map[int]*os.File{0: null, 1: null, 2: null}, nil)
 	if err != nil {
 		err = startError(err, a.WarmUp[0], "/")
 		if errors.Is(err, errors.Invalid) {
@@ -127,7 +125,7 @@ func (g *guest) warmUp(id string, a *wire.PrepareArgs) error {
 		}
 		return err
 	}
-	timer := time.AfterFunc(warmUpTime, func() { _ = g.sb.SignalProcess(id, pid, unix.SIGKILL, false) })
+	timer := time.AfterFunc(warmUpTime, func() { _ = g.sb.Signal(id, pid, unix.SIGKILL, false) })
 	_, err = g.sb.WaitPID(id, pid)
 	timer.Stop()
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"gvisor.dev/gvisor/pkg/sentry/control"
-
+	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
@@ -36,13 +35,13 @@ const (
 type launchArgs struct{ Args, Env [][]byte }
 
 // isText reports whether gVisor's control socket can carry a command as it is.
-func isText(exec *control.ExecArgs) bool {
+func isText(exec *runsc.Exec) bool {
 	bad := func(s string) bool { return !utf8.ValidString(s) }
 	return !slices.ContainsFunc(exec.Argv, bad) && !slices.ContainsFunc(exec.Envv, bad)
 }
 
 // viaTool turns a command into one that starts it from inside.
-func viaTool(exec *control.ExecArgs) {
+func viaTool(exec *runsc.Exec) {
 	var c launchArgs
 	for _, arg := range exec.Argv {
 		c.Args = append(c.Args, []byte(arg))

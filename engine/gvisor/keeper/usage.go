@@ -31,8 +31,8 @@ func (k *Keeper) usage() (engine.Usage, error) {
 
 func (g *guest) usage() (cpu time.Duration, memory int64, err error) {
 	if g.group == nil {
-		u, err := g.sb.Usage(false)
-		return cgroup.ProcessTime(family(g.sb.Getpid())), int64(u.Total), errors.Wrapf(err, "ask gVisor for its memory")
+		used, err := g.sb.Memory()
+		return cgroup.ProcessTime(family(g.sb.Pid())), int64(used), errors.Wrapf(err, "ask gVisor for its memory")
 	}
 	if cpu, err = g.group.CPU(); err == nil {
 		memory, err = g.group.Memory()

@@ -103,6 +103,7 @@ type BootArgs struct {
 	Ref         string
 	Dir         string // of this sandbox, absolute
 	Init        string // path of the image that holds the init program
+	Sentry      string // path of the program that is gVisor
 	Platform    string
 	Rootless    bool
 	Cgroup      string // name of the cgroup; "" for none

@@ -1,4 +1,4 @@
-package layer
+package agent
 
 import (
 	"archive/tar"

@@ -1,4 +1,4 @@
-package layer
+package agent
 
 import (
 	"io"
@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -58,7 +59,7 @@ func (a *agent) watch() {
 	table.Init() // makes the lookup table anew
 }
 
-func (a *agent) answer(r request, file io.ReadWriter) error {
+func (a *agent) answer(r layer.Request, file io.ReadWriter) error {
 	v, err := a.open(r.Container)
 	if err != nil {
 		return err

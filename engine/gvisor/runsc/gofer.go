@@ -1,0 +1,172 @@
+package runsc
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// FileServer is gVisor's gofer: a process that opens files of the host for a container whose mounts are directories of the host. It ends
+// with the container.
+type FileServer struct {
+	Pid    int
+	Files  []*os.File    // the sandbox's ends of the connections, one per mount that it serves
+	Mounts []specs.Mount // those of the spec, as it has found them
+	wait   func()
+	kill   func()
+}
+
+// ServeFiles starts the file server of a container. bundle has the spec as config.json; the spec has a user namespace with mappings.
+// The caller closes the files.
+func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountConf) (f *FileServer, err error) {
+	f = &FileServer{}
+	defer func() {
+		if err != nil {
+			f.Destroy()
+			f.CloseFiles()
+		}
+	}()
+	cmd := command(s.opts.Program, "runsc-gofer", s.opts.Config)
+	cmd.Env = []string{}
+	isolate(cmd, spec)
+	var d donations
+	defer d.close()
+	d.open("log-fd", s.opts.Config.LogFilename, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
+	d.transfer(cmd)
+	cmd.Args = append(cmd.Args, "gofer", "--bundle", bundle, "--gofer-mount-confs="+joined(confs))
+	d.open("spec-fd", filepath.Join(bundle, "config.json"), os.O_RDONLY)
+	mounts, theirs, err := os.Pipe()
+	if err != nil {
+		return f, errors.Wrapf(err, "pipe")
+	}
+	defer mounts.Close()
+	d.own("mounts-fd", theirs)
+	ours, rpc, err := socketPair("gofer rpc")
+	if err != nil {
+		return f, err
+	}
+	defer ours.Close()
+	d.own("rpc-fd", rpc)
+	for _, c := range confs {
+		if c.Lower != Gofer {
+			continue
+		}
+		ours, theirs, err := socketPair("gofer")
+		if err != nil {
+			return f, err
+		}
+		f.Files = append(f.Files, ours)
+		d.own("io-fds", theirs)
+	}
+	d.transfer(cmd)
+	if d.err != nil {
+		return f, d.err
+	}
+	cmd.Args = append(cmd.Args, id)
+	if err := cmd.Start(); err != nil {
+		return f, errors.Wrapf(err, "start gVisor's file server")
+	}
+	d.close() // so that its end is the end of the pipe
+	f.Pid, f.kill = cmd.Process.Pid, func() { _ = cmd.Process.Kill() }
+	f.wait = sync.OnceFunc(func() { _ = cmd.Wait() })
+	if err := openMountsFor(f.Pid, ours); err != nil {
+		return f, err
+	}
+	b, err := io.ReadAll(mounts)
+	if err == nil {
+		err = json.Unmarshal(b, &f.Mounts)
+	}
+	return f, errors.Wrapf(err, "learn from gVisor's file server what is mounted")
+}
+
+// CloseFiles closes this process's copies of the files.
+func (f *FileServer) CloseFiles() {
+	for _, file := range f.Files {
+		_ = file.Close()
+	}
+	f.Files = nil
+}
+
+// Destroy ends the process. It is repeatable.
+func (f *FileServer) Destroy() {
+	if f.kill != nil {
+		f.kill()
+		f.wait()
+	}
+}
+
+func socketPair(name string) (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, errors.Wrapf(err, "socket pair")
+	}
+	return os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name), nil
+}
+
+// openMountsFor answers the file server of that process id until it closes its end of the connection.
+func openMountsFor(pid int, conn *os.File) error {
+	fd, err := unix.FcntlInt(conn.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return errors.Wrapf(err, "duplicate a socket")
+	}
+	socket, err := unet.NewSocket(fd)
+	if err != nil {
+		return errors.Join(errors.Wrapf(err, "gofer rpc"), unix.Close(fd))
+	}
+	rpc := urpc.NewServer()
+	rpc.Register(&goferToHostRPC{pid: pid})
+	rpc.StartHandling(socket)
+	return nil
+}
+
+// goferToHostRPC is what the file server may ask for; gVisor calls it by this name.
+type goferToHostRPC struct{ pid int }
+
+type openMountArgs struct {
+	Mount *specs.Mount
+	Flags uint32
+}
+
+type openMountResult struct{ urpc.FilePayload }
+
+// OpenMount opens a mount's source, which the file server's user may not, as it is seen there.
+func (g *goferToHostRPC) OpenMount(args *openMountArgs, result *openMountResult) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		done <- g.open(args.Mount.Source, result)
+	}()
+	return <-done
+}
+
+// open changes the thread's mount namespace.
+func (g *goferToHostRPC) open(source string, result *openMountResult) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return errors.Wrapf(err, "unshare the working directory")
+	}
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", g.pid))
+	if err != nil {
+		return errors.Wrapf(err, "open the file server's mount namespace")
+	}
+	defer ns.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+		return errors.Wrapf(err, "join the file server's mount namespace")
+	}
+	f, err := os.OpenFile(source, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return errors.Wrapf(err, "open a mount's source")
+	}
+	result.Files = []*os.File{f}
+	return nil
+}

@@ -1,0 +1,290 @@
+// Package runsc starts gVisor's processes and speaks to them, as gVisor's own packages runsc/sandbox and runsc/container do for a sandbox of
+// ours, without linking gVisor: a keeper is a small program. What it says is JSON of the types in messages.go; tests hold them, and the
+// processes that it starts, against gVisor's own.
+package runsc
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/server"
+	"gvisor.dev/gvisor/pkg/hostos"
+	"gvisor.dev/gvisor/runsc/config"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Options describe a sandbox. Its spec has a user namespace of its own with mappings, and its network is none.
+type Options struct {
+	Program string // the path of a static program that calls sentry.Main
+	Config  *config.Config
+	ID      string
+	Bundle  string // the directory that has the spec as config.json
+	Spec    *specs.Spec
+	Root    *os.File      // the EROFS image of the root container; New closes it
+	Limits  engine.Limits // as programs inside see them: processors and memory
+}
+
+// Sandbox is a gVisor process, a child of this one, that ends with the thread that started it.
+type Sandbox struct {
+	opts    Options
+	socket  string // path of the control socket
+	process *os.Process
+	ended   chan struct{}
+	status  unix.WaitStatus // valid once ended is closed
+}
+
+// New starts gVisor's process and returns when it can be called. The calling thread must live as long as the sandbox.
+func New(opts Options) (_ *Sandbox, err error) {
+	defer opts.Root.Close()
+	booted, tell, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Wrapf(err, "pipe")
+	}
+	defer booted.Close()
+	s := &Sandbox{opts: opts, ended: make(chan struct{})}
+	err = s.start(tell)
+	_ = tell.Close() // so that the end of the process is the end of the pipe
+	if err != nil {
+		return nil, errors.Join(err, s.removeSocket())
+	}
+	if n, err := booted.Read(make([]byte, 1)); n != 1 {
+		return nil, errors.Join(errors.Errorf("gVisor's process ended before it had booted: %v", err), s.Destroy())
+	}
+	return s, nil
+}
+
+// start starts the process, which writes a byte to tell when it has booted.
+func (s *Sandbox) start(tell *os.File) error {
+	unlimitMemoryLocks()
+	if err := closeOnExec(); err != nil {
+		return err
+	}
+	o := s.opts
+	cmd := command(o.Program, "runsc-sandbox", o.Config)
+	var d donations
+	defer d.close()
+	d.open("log-fd", o.Config.LogFilename, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
+	d.open("panic-log-fd", o.Config.PanicLog, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
+	d.transfer(cmd)
+	cmd.Args = append(cmd.Args, "boot", "--bundle="+o.Bundle, "--gofer-mount-confs="+MountConf{Lower: Erofs}.String())
+	cmd.Env = []string{}
+	socket, err := s.listen()
+	if err != nil {
+		return err
+	}
+	d.give("io-fds", o.Root)
+	d.give("start-sync-fd", tell)
+	d.own("controller-fd", socket)
+	d.open("spec-fd", filepath.Join(o.Bundle, "config.json"), os.O_RDONLY)
+	if o.Config.Platform == "kvm" {
+		d.open("device-fd", "/dev/kvm", os.O_RDWR)
+		cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
+	}
+	d.give("stdio-fds", os.Stdin)
+	d.give("stdio-fds", os.Stdout)
+	d.give("stdio-fds", os.Stderr)
+	isolate(cmd, o.Spec)
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	cmd.Args = append(cmd.Args, "--apply-caps=true", "--setup-root")
+	limits, err := limitArgs(o.Limits, o.Config.CPUNumFromQuota)
+	if err != nil {
+		return err
+	}
+	cmd.Args = append(append(cmd.Args, limits...), "--attached")
+	d.transfer(cmd)
+	if d.err != nil {
+		return d.err
+	}
+	cmd.Args = append(cmd.Args, o.ID)
+	if err := cmd.Start(); err != nil {
+		return errors.Wrapf(err, "start gVisor's process")
+	}
+	s.process = cmd.Process
+	go func() {
+		_ = cmd.Wait()
+		s.status = unix.WaitStatus(cmd.ProcessState.Sys().(syscall.WaitStatus))
+		close(s.ended)
+	}()
+	return nil
+}
+
+// listen makes the control socket.
+func (s *Sandbox) listen() (*os.File, error) {
+	s.socket = filepath.Join(s.opts.Config.RootDir, "runsc-"+s.opts.ID+".sock")
+	fd, err := server.CreateSocket(s.socket)
+	if err != nil {
+		return nil, errors.Wrapf(err, "create the control socket")
+	}
+	return os.NewFile(uintptr(fd), "control socket"), nil
+}
+
+func (s *Sandbox) removeSocket() error {
+	if err := os.Remove(s.socket); s.socket != "" && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "remove the control socket")
+	}
+	return nil
+}
+
+// command is a part of gVisor's program, called name there, in a session of its own. Its arguments begin with the configuration.
+func command(program, name string, conf *config.Config) *exec.Cmd {
+	cmd := exec.Command(program, conf.ToFlags()...)
+	cmd.Args[0] = name
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd
+}
+
+// isolate gives a process namespaces of its own, and root in a user namespace in which the users of the spec exist.
+func isolate(cmd *exec.Cmd, spec *specs.Spec) {
+	a := cmd.SysProcAttr
+	a.Cloneflags = unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUSER
+	a.UidMappings, a.GidMappings = mappings(spec.Linux.UIDMappings), mappings(spec.Linux.GIDMappings)
+	a.Credential = &syscall.Credential{Uid: 0, Gid: 0}
+}
+
+func mappings(of []specs.LinuxIDMapping) []syscall.SysProcIDMap {
+	var all []syscall.SysProcIDMap
+	for _, m := range of {
+		all = append(all, syscall.SysProcIDMap{ContainerID: int(m.ContainerID), HostID: int(m.HostID), Size: int(m.Size)})
+	}
+	return all
+}
+
+// unlimitMemoryLocks lets gVisor lock memory, which it does to have many pages at once, as far as this process may allow it.
+func unlimitMemoryLocks() {
+	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+}
+
+// closeOnExec keeps what this process has open, whoever opened it, from those that it starts.
+func closeOnExec() error {
+	const dir = "/proc/self/fd"
+	open, err := os.ReadDir(dir)
+	if err != nil {
+		return errors.Wrapf(err, "list open files")
+	}
+	for _, entry := range open {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
+// limitArgs are the arguments by which gVisor learns the limits.
+func limitArgs(l engine.Limits, fromQuota bool) ([]string, error) {
+	const period, leastCPUs = 100_000, 2 // with one processor programs leave locks out, as gVisor does not want
+	memory, err := hostos.TotalSystemMemory()
+	if err != nil {
+		return nil, errors.Wrapf(err, "read how much memory this machine has")
+	}
+	args := []string{"--total-host-memory", strconv.FormatUint(memory, 10)}
+	cpus := runtime.NumCPU()
+	quota := int64(math.Ceil(l.CPU * period))
+	if n := max(leastCPUs, int(math.Ceil(float64(quota)/period))); fromQuota && quota > 0 {
+		cpus = min(cpus, n)
+	}
+	args = append(args, "--cpu-num", strconv.Itoa(cpus))
+	if quota > 0 {
+		args = append(args, "--cpu-quota", strconv.FormatInt(quota, 10))
+	}
+	if l.Memory > 0 {
+		memory = min(memory, uint64(l.Memory))
+	}
+	return append(args, "--cpu-period", strconv.Itoa(period), "--total-memory", strconv.FormatUint(memory, 10)), nil
+}
+
+// Pid is the process's, or 0 once it has ended.
+func (s *Sandbox) Pid() int {
+	select {
+	case <-s.ended:
+		return 0
+	default:
+		return s.process.Pid
+	}
+}
+
+// Wait returns when the process has ended, and how it did.
+func (s *Sandbox) Wait() unix.WaitStatus {
+	<-s.ended
+	return s.status
+}
+
+// Kill ends the process, and with it everything in the sandbox. It does not wait.
+func (s *Sandbox) Kill() { _ = s.process.Kill() } // it may have ended
+
+// Destroy ends the process and removes its socket. It is repeatable.
+func (s *Sandbox) Destroy() error {
+	s.Kill()
+	<-s.ended
+	return s.removeSocket()
+}
+
+// donations are open files for a process, each of which an argument names by its descriptor there.
+type donations struct {
+	pending []donation
+	owned   []*os.File
+	err     error // the first
+}
+
+type donation struct {
+	flag string
+	file *os.File
+}
+
+// give adds a file of the caller's.
+func (d *donations) give(flag string, f *os.File) {
+	d.pending = append(d.pending, donation{flag, f})
+}
+
+// own adds a file that close closes.
+func (d *donations) own(flag string, f *os.File) {
+	d.owned = append(d.owned, f)
+	d.give(flag, f)
+}
+
+// open adds the file at path. It may fail later, in d.err.
+func (d *donations) open(flag, path string, mode int) {
+	f, err := os.OpenFile(path, mode, 0o644)
+	if err != nil {
+		if d.err == nil {
+			d.err = errors.Wrapf(err, "open what --%s is", flag)
+		}
+		return
+	}
+	d.own(flag, f)
+}
+
+// transfer adds the files to the command, and their arguments.
+func (d *donations) transfer(cmd *exec.Cmd) {
+	const firstExtra = 3
+	for _, p := range d.pending {
+		cmd.Args = append(cmd.Args, fmt.Sprintf("--%s=%d", p.flag, firstExtra+len(cmd.ExtraFiles)))
+		cmd.ExtraFiles = append(cmd.ExtraFiles, p.file)
+	}
+	d.pending = nil
+}
+
+func (d *donations) close() {
+	for _, f := range d.owned {
+		_ = f.Close()
+	}
+}
+
+// joined is a list of values in one argument.
+func joined(confs []MountConf) string {
+	var all []string
+	for _, c := range confs {
+		all = append(all, c.String())
+	}
+	return strings.Join(all, ",")
+}
