@@ -37,7 +37,7 @@ func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountC
 			f.CloseFiles()
 		}
 	}()
-	cmd := command(s.opts.Program, "runsc-gofer", s.opts.Config)
+	cmd := s.command("runsc-gofer")
 	cmd.Env = []string{}
 	isolate(cmd, spec)
 	var d donations

@@ -32,6 +32,12 @@ import (
 // rootlessEnv is set where the test runs in a user namespace, as a keeper of an ordinary user does.
 const rootlessEnv = "HARVEST_TEST_ROOTLESS"
 
+// The death signal is the main thread's.
+var _ = func() bool {
+	runtime.LockOSThread()
+	return true
+}()
+
 // TestMain is the process that both start, too.
 func TestMain(m *testing.M) {
 	if os.Args[0] == "runsc-sandbox" || os.Args[0] == "runsc-gofer" {
@@ -52,6 +58,7 @@ type birth struct {
 	DeathSign  int
 	MemoryLock unix.Rlimit
 	Leader     bool // of a session
+	Program    bool // is in the mount namespace of who started it
 }
 
 // confess writes the process's birth to its log file, which is the first that it is given.
@@ -90,6 +97,11 @@ func confess() {
 	_ = unix.Getrlimit(unix.RLIMIT_MEMLOCK, &b.MemoryLock)
 	sid, _ := unix.Getsid(0)
 	b.Leader = sid == unix.Getpid()
+	var program unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, "/proc/self/exe", 0, unix.STATX_MNT_ID, &program); err == nil {
+		mounts, _ := os.ReadFile("/proc/self/mountinfo")
+		b.Program = !strings.Contains("\n"+string(mounts), fmt.Sprintf("\n%d ", program.Mnt_id))
+	}
 	_ = json.NewEncoder(os.NewFile(3, "log")).Encode(b)
 }
 
@@ -237,7 +249,7 @@ func TestProcessIsLikeGVisors(t *testing.T) {
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
 			}
-			if len(got.Args) < 20 || got.Status["Uid"] == "" || got.DeathSign != int(unix.SIGKILL) || !slices.Contains(slices.Collect(maps.Values(got.Files)), "socket") {
+			if len(got.Args) < 20 || got.Status["Uid"] == "" || got.DeathSign != int(unix.SIGKILL) || !got.Program || !slices.Contains(slices.Collect(maps.Values(got.Files)), "socket") {
 				t.Errorf("it is %+v", got)
 			}
 			if entries, err := os.ReadDir(ours.Config.RootDir); err != nil || len(entries) != 0 {
@@ -265,7 +277,12 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	theirs := container()
 	startTheirs(t, theirs)
 	ours := container()
-	s := &Sandbox{opts: ours}
+	program, err := openProgram(ours.Program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	s := &Sandbox{opts: ours, program: program}
 	confs := []MountConf{{Lower: Erofs, Upper: Anonymous}, {Lower: Erofs}, {Lower: Gofer}}
 	if f, err := s.ServeFiles("one-main", ours.Bundle, ours.Spec, confs); err == nil || f.Pid == 0 {
 		t.Fatalf("it serves, or did not start: %v", err)

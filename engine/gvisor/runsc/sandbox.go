@@ -38,6 +38,7 @@ type Options struct {
 // Sandbox is a gVisor process, a child of this one, that ends with the thread that started it.
 type Sandbox struct {
 	opts    Options
+	program *os.File
 	socket  string // path of the control socket
 	process *os.Process
 	ended   chan struct{}
@@ -52,12 +53,16 @@ func New(opts Options) (_ *Sandbox, err error) {
 		return nil, errors.Wrapf(err, "pipe")
 	}
 	defer booted.Close()
-	s := &Sandbox{opts: opts, ended: make(chan struct{})}
-	err = s.start(tell)
-	_ = tell.Close() // so that the end of the process is the end of the pipe
+	defer tell.Close()
+	program, err := openProgram(opts.Program)
 	if err != nil {
-		return nil, errors.Join(err, s.removeSocket())
+		return nil, err
 	}
+	s := &Sandbox{opts: opts, program: program, ended: make(chan struct{})}
+	if err := s.start(tell); err != nil {
+		return nil, errors.Join(err, s.removeSocket(), program.Close())
+	}
+	_ = tell.Close() // so that the end of the process is the end of the pipe
 	if n, err := booted.Read(make([]byte, 1)); n != 1 {
 		return nil, errors.Join(errors.Errorf("gVisor's process ended before it had booted: %v", err), s.Destroy())
 	}
@@ -71,7 +76,7 @@ func (s *Sandbox) start(tell *os.File) error {
 		return err
 	}
 	o := s.opts
-	cmd := command(o.Program, "runsc-sandbox", o.Config)
+	cmd := s.command("runsc-sandbox")
 	var d donations
 	defer d.close()
 	d.open("log-fd", o.Config.LogFilename, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
@@ -136,9 +141,25 @@ func (s *Sandbox) removeSocket() error {
 	return nil
 }
 
+// openProgram opens the program that is started, with a descriptor beyond those that it is given. By its path it would be opened in the
+// mount namespace of the new process, whose copies of all the host's mounts it then kept from being freed, as long as it runs.
+func openProgram(path string) (*os.File, error) {
+	const beyond = 512
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, errors.Wrapf(err, "open gVisor's program")
+	}
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, beyond)
+	if err != nil {
+		return nil, errors.Wrapf(err, "open gVisor's program")
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
 // command is a part of gVisor's program, called name there, in a session of its own. Its arguments begin with the configuration.
-func command(program, name string, conf *config.Config) *exec.Cmd {
-	cmd := exec.Command(program, conf.ToFlags()...)
+func (s *Sandbox) command(name string) *exec.Cmd {
+	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", s.program.Fd()), s.opts.Config.ToFlags()...)
 	cmd.Args[0] = name
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
@@ -226,6 +247,7 @@ func (s *Sandbox) Kill() { _ = s.process.Kill() } // it may have ended
 func (s *Sandbox) Destroy() error {
 	s.Kill()
 	<-s.ended
+	_ = s.program.Close() // it may be closed already
 	return s.removeSocket()
 }
 
