@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/s3server"
+	"github.com/RelevanceAI/harvest/internal/s3server/serve"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -58,7 +58,7 @@ type syncing struct {
 func playRole(ctx context.Context, args []string) (bool, error) {
 	switch {
 	case len(args) == 3 && args[0] == roleServer:
-		return true, s3server.Serve(ctx, s3server.Config{Dir: args[1], Address: args[2], AccessKey: s3Key, SecretKey: s3Secret})
+		return true, serve.Serve(ctx, serve.Config{Dir: args[1], Address: args[2], AccessKey: s3Key, SecretKey: s3Secret})
 	case len(args) == 3 && args[0] == roleDelay:
 		return true, delay(ctx, args[1], args[2], farAway)
 	case len(args) == 2 && args[0] == roleClient:

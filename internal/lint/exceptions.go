@@ -15,7 +15,7 @@ var exceptions = map[string]string{
 	"engine/modal/inside/inside.go os.Exit":    "the entry of a helper process",
 	"engine/fake/sandbox.go time.Sleep":        "nothing tells when processes that are no children have ended",
 
-	"internal/s3server/child.go os.Exit": "the entry of a helper process",
+	"internal/s3server/serve/child.go os.Exit": "the entry of a helper process",
 
 	"s3mount/child.go os.Exit":      "the entry of a helper process",
 	"s3mount/manager.go time.Sleep": "nothing tells when processes that are no children have ended",

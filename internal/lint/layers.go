@@ -23,7 +23,8 @@ var rows = []row{
 
 	{"internal/lint", nil, "the rules read files, not packages"},
 	{"internal/testenv", nil, "helpers of all tests know no package of ours; put a helper that does beside its package"},
-	{"internal/s3server/s3test", []string{"internal/s3server"}, "helpers of tests know the package that they are beside only"},
+	{"internal/s3server/serve", []string{"internal/s3server"}, "the process that serves S3 knows who starts it, and nothing else"},
+	{"internal/s3server/s3test", []string{"internal/s3server/serve"}, "helpers of tests know the package that they are beside only"},
 	{"internal/...", nil, "internal packages are plain helpers; pass what they need as parameters"},
 
 	{"config", nil, "config knows values only; whoever uses them converts them"},

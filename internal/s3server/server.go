@@ -1,3 +1,4 @@
+// Package s3server is an S3 of this machine, for who has no other: a directory that a process of its own serves (package serve).
 package s3server
 
 import (
@@ -18,6 +19,25 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
+// Name is the first argument of the process that serves.
+const Name = "harvest-s3"
+
+// Lock is the name of the file in the directory of a Server that the process holds.
+const Lock = "lock"
+
+// LastEnd is how long requests may take that are under way when the starter is gone.
+const LastEnd = 2 * time.Second
+
+// Socket is the name of the Unix socket in the directory of a Server.
+const Socket = "s3.sock"
+
+// What is in the directory of a Server. The process runs in buckets, so that the socket's path is short enough wherever that is.
+const (
+	bucketsName = "buckets"
+	keysName    = "keys.json"
+	logName     = "s3.log"
+)
+
 const (
 	startTime  = 30 * time.Second       // for a process to serve
 	firstPause = 100 * time.Millisecond // before a process that died is started again; doubled each time
@@ -26,10 +46,23 @@ const (
 	logLimit   = 1 << 20     // then the log begins anew
 )
 
+// Keys are the credentials of the server. The process gets them over a pipe: nobody else sees them.
+type Keys struct {
+	AccessKeyID     string `json:"access_key_id"`
+	SecretAccessKey string `json:"secret_access_key"`
+}
+
+// Started is what a process answers: that it serves, or why not.
+type Started struct {
+	Kind    errors.Kind `json:"kind,omitempty"`
+	Message string      `json:"message,omitempty"`
+	Remedy  string      `json:"remedy,omitempty"`
+}
+
 // Options of a Server.
 type Options struct {
 	Dir        string // has buckets, keys and socket; made if missing, for its owner only
-	Executable string // whose main calls Main; "" means this process's
+	Executable string // whose main calls serve.Main; "" means this process's
 }
 
 // Server is an S3 of this machine, at a Unix socket that only its owner reaches, in a process of its own, which is started again when it
@@ -143,7 +176,7 @@ func (p *process) end() {
 	p.conn.Close()
 	select {
 	case <-p.ended:
-	case <-time.After(lastEnd + time.Second):
+	case <-time.After(LastEnd + time.Second):
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
@@ -157,7 +190,7 @@ func (s *Server) spawn(ctx context.Context) (*process, error) {
 	}
 	defer context.AfterFunc(ctx, func() { _ = p.conn.SetDeadline(time.Unix(1, 0)) })()
 	_ = p.conn.SetDeadline(time.Now().Add(startTime))
-	var answer started
+	var answer Started
 	err = json.NewEncoder(p.conn).Encode(s.keys)
 	if err == nil {
 		err = json.NewDecoder(p.conn).Decode(&answer)
@@ -266,4 +299,18 @@ func (s *Server) tend(ctx context.Context, p *process) {
 			logf.Warnf(ctx, "the embedded S3 had ended (%v), and was started again after %s", why, pause)
 		}
 	}
+}
+
+// Check returns nil if a directory can be served. Unsupported if its file system keeps no extended attributes.
+func Check(dir string) error {
+	const probe = "user.harvest.probe"
+	err := unix.Setxattr(dir, probe, []byte("x"), 0)
+	if err == nil {
+		err = unix.Removexattr(dir, probe)
+	}
+	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
+		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "the file system of the embedded S3 keeps no extended attributes"),
+			"have the data directory on ext4, xfs or btrfs")
+	}
+	return errors.Wrapf(err, "look at the file system of the embedded S3")
 }

@@ -1,4 +1,4 @@
-package s3server
+package s3server_test
 
 import (
 	"context"
@@ -11,27 +11,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/versity/versitygw/backend/meta"
-
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server"
+	"github.com/RelevanceAI/harvest/internal/s3server/serve"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	Main(context.Background())
+	serve.Main(context.Background())
 	os.Exit(m.Run())
 }
 
-func start(t *testing.T, dir string) *Server {
+func start(t *testing.T, dir string) *s3server.Server {
 	t.Helper()
-	s, err := Start(t.Context(), Options{Dir: dir})
+	s, err := s3server.Start(t.Context(), s3server.Options{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func dial(t *testing.T, s *Server) {
+func dial(t *testing.T, s *s3server.Server) {
 	t.Helper()
 	c, err := net.Dial("unix", s.Socket())
 	if err != nil {
@@ -91,7 +91,7 @@ func TestServerThatCannotComeBack(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(testenv.DataDir(t), "s3")
 	s := start(t, dir)
-	if err := os.Rename(s.buckets(), filepath.Join(dir, "elsewhere")); err != nil {
+	if err := os.Rename(filepath.Join(dir, "buckets"), filepath.Join(dir, "elsewhere")); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(s.PID(), syscall.SIGKILL); err != nil {
@@ -110,30 +110,30 @@ func TestServerRefused(t *testing.T) {
 	for name, prepare := range map[string]func(dir string) error{
 		"a file for the directory": func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
 		"damaged keys": func(dir string) error {
-			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, keysName), []byte("{}"), 0o600))
+			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "keys.json"), []byte("{}"), 0o600))
 		},
-		"keys that cannot be read":  func(dir string) error { return os.MkdirAll(filepath.Join(dir, keysName), 0o700) },
-		"no socket":                 func(dir string) error { return os.MkdirAll(filepath.Join(dir, Socket, "x"), 0o700) },
-		"no log":                    func(dir string) error { return os.MkdirAll(filepath.Join(dir, logName), 0o700) },
-		"no lock":                   func(dir string) error { return os.MkdirAll(filepath.Join(dir, lockName), 0o700) },
-		"keys that cannot be saved": func(dir string) error { return os.MkdirAll(filepath.Join(dir, keysName+".new"), 0o700) },
+		"keys that cannot be read":  func(dir string) error { return os.MkdirAll(filepath.Join(dir, "keys.json"), 0o700) },
+		"no socket":                 func(dir string) error { return os.MkdirAll(filepath.Join(dir, s3server.Socket, "x"), 0o700) },
+		"no log":                    func(dir string) error { return os.MkdirAll(filepath.Join(dir, "s3.log"), 0o700) },
+		"no lock":                   func(dir string) error { return os.MkdirAll(filepath.Join(dir, s3server.Lock), 0o700) },
+		"keys that cannot be saved": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "keys.json.new"), 0o700) },
 	} {
 		at := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
 		if err := prepare(at); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := Start(t.Context(), Options{Dir: at}); err == nil {
+		if s, err := s3server.Start(t.Context(), s3server.Options{Dir: at}); err == nil {
 			s.Stop()
 			t.Errorf("%s: it starts", name)
 		}
 	}
-	if _, err := Start(t.Context(), Options{Dir: filepath.Join(dir, "other"), Executable: "/bin/false"}); err == nil {
+	if _, err := s3server.Start(t.Context(), s3server.Options{Dir: filepath.Join(dir, "other"), Executable: "/bin/false"}); err == nil {
 		t.Error("a program that does nothing: it starts")
 	}
-	if _, err := Start(t.Context(), Options{Dir: filepath.Join(dir, "other"), Executable: "/nothing"}); err == nil {
+	if _, err := s3server.Start(t.Context(), s3server.Options{Dir: filepath.Join(dir, "other"), Executable: "/nothing"}); err == nil {
 		t.Error("no program: it starts")
 	}
-	if err := Check("/proc/self"); err == nil {
+	if err := s3server.Check("/proc/self"); err == nil {
 		t.Error("/proc keeps extended attributes")
 	}
 }
@@ -147,32 +147,5 @@ func TestKeeperHasNone(t *testing.T) {
 	}
 	if strings.Contains(string(out), "versitygw") || !strings.Contains(string(out), "gvisor") {
 		t.Errorf("the keeper has the S3 server, or is no keeper: %.200s", out)
-	}
-}
-
-// What an object of very many parts has too much of for its file system is left out; whatever else does not fit is an error.
-func TestAttributesThatDoNotFit(t *testing.T) {
-	t.Parallel()
-	dir := testenv.DataDir(t)
-	f, err := os.Create(filepath.Join(dir, "object"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	large := make([]byte, 70<<10) // more than Linux has for one on any file system
-	if err := (attributes{}).StoreAttribute(f, dir, "object", partsOf, large); err != nil {
-		t.Errorf("a list of parts that does not fit: %v", err)
-	}
-	if _, err := (attributes{}).RetrieveAttribute(f, dir, "object", partsOf); !errors.Is(err, meta.ErrNoSuchKey) {
-		t.Errorf("it is there: %v", err)
-	}
-	if err := (attributes{}).StoreAttribute(f, dir, "object", partsOf, []byte("few")); err != nil {
-		t.Errorf("one that fits: %v", err)
-	}
-	if got, err := (attributes{}).RetrieveAttribute(f, dir, "object", partsOf); err != nil || string(got) != "few" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if err := (attributes{}).StoreAttribute(f, dir, "object", "other", large); err == nil {
-		t.Error("another attribute that does not fit was taken for stored")
 	}
 }

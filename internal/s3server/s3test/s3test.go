@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/s3server"
+	"github.com/RelevanceAI/harvest/internal/s3server/serve"
 )
 
 // Credentials of the server.
@@ -41,7 +41,7 @@ func (m M) Run() int {
 	if dir := os.Getenv(serveDir); dir != "" {
 		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer cancel()
-		if err := s3server.Serve(ctx, s3server.Config{Dir: dir, Address: os.Getenv(serveAddress), AccessKey: AccessKey, SecretKey: SecretKey}); err != nil {
+		if err := serve.Serve(ctx, serve.Config{Dir: dir, Address: os.Getenv(serveAddress), AccessKey: AccessKey, SecretKey: SecretKey}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

@@ -1,7 +1,6 @@
-// Package s3server serves a directory as S3: for who has no other (Start), for tests, and for benchmarks. It is versitygw's gateway over
-// plain files: an object is a file, its metadata are extended attributes. It runs in a process of its own, since the gateway changes its
-// process's directory and may run once per process only.
-package s3server
+// Package serve serves a directory as S3: versitygw's gateway over plain files. An object is a file, its metadata are extended attributes. It
+// runs in a process of its own (Main), since the gateway changes its process's directory and may run once per process only.
+package serve
 
 import (
 	"context"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server"
 )
 
 // Config says what to serve, where and for whom.
@@ -29,7 +29,7 @@ type Config struct {
 
 // Serve serves until ctx ends. Unsupported if the file system of Dir keeps no extended attributes.
 func Serve(ctx context.Context, c Config) error {
-	if err := Check(c.Dir); err != nil {
+	if err := s3server.Check(c.Dir); err != nil {
 		return err
 	}
 	be, err := posix.New(c.Dir, attributes{}, posix.PosixOpts{ValidateBucketNames: true, CopyObjectThreshold: 5 << 30})
@@ -59,18 +59,4 @@ func (a attributes) StoreAttribute(f *os.File, bucket, object, name string, valu
 		return nil
 	}
 	return err
-}
-
-// Check returns nil if a directory can be served. Unsupported if its file system keeps no extended attributes.
-func Check(dir string) error {
-	const probe = "user.harvest.probe"
-	err := unix.Setxattr(dir, probe, []byte("x"), 0)
-	if err == nil {
-		err = unix.Removexattr(dir, probe)
-	}
-	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
-		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "the file system of the embedded S3 keeps no extended attributes"),
-			"have the data directory on ext4, xfs or btrfs")
-	}
-	return errors.Wrapf(err, "look at the file system of the embedded S3")
 }

@@ -1,4 +1,4 @@
-package s3server
+package serve
 
 import (
 	"context"
@@ -14,44 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/s3server"
 )
 
-// Name is the first argument of the process that serves.
-const Name = "harvest-s3"
-
-// Socket is the name of the Unix socket in the directory of a Server.
-const Socket = "s3.sock"
-
-// What is in the directory of a Server. The process runs in buckets, so that the socket's path is short enough wherever that is.
-const (
-	bucketsName = "buckets"
-	keysName    = "keys.json"
-	lockName    = "lock"
-	logName     = "s3.log"
-	up          = "../"
-)
+// up is the directory of the Server: the process runs in its buckets.
+const up = "../"
 
 const (
-	tick    = 10 * time.Millisecond // between two looks at what is waited for
-	lastEnd = 2 * time.Second       // for requests that are under way when the starter is gone
+	tick = 10 * time.Millisecond // between two looks at what is waited for
 )
-
-// Keys are the credentials of the server. The process gets them over a pipe: nobody else sees them.
-type Keys struct {
-	AccessKeyID     string `json:"access_key_id"`
-	SecretAccessKey string `json:"secret_access_key"`
-}
-
-// started is what a process answers: that it serves, or why not.
-type started struct {
-	Kind    errors.Kind `json:"kind,omitempty"`
-	Message string      `json:"message,omitempty"`
-	Remedy  string      `json:"remedy,omitempty"`
-}
 
 // Main serves if the process was started for that, and then never returns. A program that starts a Server calls it first in main.
 func Main(ctx context.Context) {
-	if len(os.Args) != 2 || os.Args[0] != Name {
+	if len(os.Args) != 2 || os.Args[0] != s3server.Name {
 		return
 	}
 	// What is typed at the server's terminal is not for this process: it ends when the server does.
@@ -71,7 +46,7 @@ func Main(ctx context.Context) {
 func serveFor(ctx context.Context, starter net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var keys Keys
+	var keys s3server.Keys
 	in := json.NewDecoder(starter)
 	if err := in.Decode(&keys); err != nil {
 		return errors.Wrapf(err, "read what the server says")
@@ -81,9 +56,9 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 		cancel()
 	}()
 	tell := func(err error) {
-		var s started
+		var s s3server.Started
 		if err != nil {
-			s = started{errors.KindOf(err), errors.Message(err), errors.RemedyOf(err)}
+			s = s3server.Started{Kind: errors.KindOf(err), Message: errors.Message(err), Remedy: errors.RemedyOf(err)}
 		}
 		_ = json.NewEncoder(starter).Encode(s) // if that fails, the starter is gone, which ends us
 	}
@@ -95,7 +70,7 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 	defer unlock()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Serve(ctx, Config{Dir: ".", Address: up + Socket, AccessKey: keys.AccessKeyID, SecretKey: keys.SecretAccessKey})
+		ended <- Serve(ctx, Config{Dir: ".", Address: up + s3server.Socket, AccessKey: keys.AccessKeyID, SecretKey: keys.SecretAccessKey})
 	}()
 	if err := answers(ctx, ended); err != nil {
 		tell(err)
@@ -110,14 +85,14 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(lastEnd):
+	case <-time.After(s3server.LastEnd):
 		return nil
 	}
 }
 
 // lock waits until an earlier process has let go of the directory: it may have begun to end just now.
 func lock(ctx context.Context) (unlock func(), err error) {
-	f, err := os.OpenFile(up+lockName, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(up+s3server.Lock, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, errors.Wrapf(err, "open the lock of the embedded S3")
 	}
@@ -142,7 +117,7 @@ func answers(ctx context.Context, ended chan error) error {
 	wait := time.NewTicker(tick)
 	defer wait.Stop()
 	for {
-		if c, err := new(net.Dialer).DialContext(ctx, "unix", up+Socket); err == nil {
+		if c, err := new(net.Dialer).DialContext(ctx, "unix", up+s3server.Socket); err == nil {
 			return c.Close()
 		}
 		select {

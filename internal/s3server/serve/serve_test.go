@@ -1,0 +1,39 @@
+package serve
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/versity/versitygw/backend/meta"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// What an object of very many parts has too much of for its file system is left out; whatever else does not fit is an error.
+func TestAttributesThatDoNotFit(t *testing.T) {
+	t.Parallel()
+	dir := testenv.DataDir(t)
+	f, err := os.Create(filepath.Join(dir, "object"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	large := make([]byte, 70<<10) // more than Linux has for one on any file system
+	if err := (attributes{}).StoreAttribute(f, dir, "object", partsOf, large); err != nil {
+		t.Errorf("a list of parts that does not fit: %v", err)
+	}
+	if _, err := (attributes{}).RetrieveAttribute(f, dir, "object", partsOf); !errors.Is(err, meta.ErrNoSuchKey) {
+		t.Errorf("it is there: %v", err)
+	}
+	if err := (attributes{}).StoreAttribute(f, dir, "object", partsOf, []byte("few")); err != nil {
+		t.Errorf("one that fits: %v", err)
+	}
+	if got, err := (attributes{}).RetrieveAttribute(f, dir, "object", partsOf); err != nil || string(got) != "few" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := (attributes{}).StoreAttribute(f, dir, "object", "other", large); err == nil {
+		t.Error("another attribute that does not fit was taken for stored")
+	}
+}
