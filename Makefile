@@ -22,8 +22,10 @@ build: keeper
 keeper:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-sentry ./cmd/harvest/sentry
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-s3 ./cmd/harvest/s3
 	go run ./cmd/harvest/inner/pack bin/harvest-keeper cmd/harvest/inner/keeper.zst
 	go run ./cmd/harvest/inner/pack bin/harvest-sentry cmd/harvest/inner/sentry.zst
+	go run ./cmd/harvest/inner/pack bin/harvest-s3 cmd/harvest/inner/s3.zst
 
 run: build
 	bin/harvest doctor --fix
@@ -65,6 +67,7 @@ cover: deps
 bench: build
 	CGO_ENABLED=0 go build -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/bench ./bench
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/runsc ./bench/runsc
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/s3server ./bench/s3server
 	bin/bench $(BENCH)
 
 clean:

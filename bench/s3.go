@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/s3server/serve"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -24,7 +23,6 @@ const rclone = "rclone"
 
 // This program is also the server and the client of P9, each in a process of its own, since both are measured as such.
 const (
-	roleServer = "s3-server" // and its directory and address
 	roleClient = "s3-client" // and a syncing
 	roleDelay  = "s3-delay"  // and the addresses of itself and of the server
 )
@@ -57,8 +55,6 @@ type syncing struct {
 // playRole does what a process of P9 or P10 does, and reports whether this is one.
 func playRole(ctx context.Context, args []string) (bool, error) {
 	switch {
-	case len(args) == 3 && args[0] == roleServer:
-		return true, serve.Serve(ctx, serve.Config{Dir: args[1], Address: args[2], AccessKey: s3Key, SecretKey: s3Secret})
 	case len(args) == 3 && args[0] == roleDelay:
 		return true, delay(ctx, args[1], args[2], farAway)
 	case len(args) == 2 && args[0] == roleClient:
@@ -348,24 +344,25 @@ func (s *syncer) start(ctx context.Context) (err error) {
 	if err := os.MkdirAll(filepath.Join(files, s3Bucket), 0o755); err != nil {
 		return err
 	}
-	address, err := s.serve(ctx, func(address string) []string { return []string{roleServer, files, address} })
+	server := filepath.Join(filepath.Dir(s.program), "s3server")
+	address, err := s.serve(ctx, server, func(address string) []string { return []string{files, address, s3Key, s3Secret} })
 	if err != nil {
 		return err
 	}
-	far, err := s.serve(ctx, func(listen string) []string { return []string{roleDelay, listen, address} })
+	far, err := s.serve(ctx, s.program, func(listen string) []string { return []string{roleDelay, listen, address} })
 	s.endpoint, s.far = "http://"+address, "http://"+far
 	return err
 }
 
-// serve starts this program as a server at a free address, and waits until it answers.
-func (s *syncer) serve(ctx context.Context, args func(address string) []string) (string, error) {
+// serve starts a program as a server at a free address, and waits until it answers.
+func (s *syncer) serve(ctx context.Context, program string, args func(address string) []string) (string, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
 	address := l.Addr().String()
 	l.Close()
-	cmd := exec.CommandContext(ctx, s.program, args(address)...)
+	cmd := exec.CommandContext(ctx, program, args(address)...)
 	cmd.SysProcAttr, cmd.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return "", errors.Wrapf(err, "start the S3")

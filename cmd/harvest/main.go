@@ -12,7 +12,6 @@ import (
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
-	"github.com/RelevanceAI/harvest/internal/s3server/serve"
 	"github.com/RelevanceAI/harvest/s3mount"
 )
 
@@ -22,7 +21,7 @@ func main() {
 	gvisor.Main()
 	fake.Main()
 	s3mount.Main(context.Background())
-	serve.Main(context.Background())
+	s3Main(context.Background())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	code := 0
 	if program := own.Programs[os.Args[0]]; program != nil {

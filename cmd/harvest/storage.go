@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -25,7 +26,7 @@ import (
 func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) (sandbox.Syncer, error) {
 	where := place(a.cfg.S3)
 	if a.cfg.S3.Endpoint == config.Embedded {
-		own, err := s3server.Start(ctx, s3server.Options{Dir: embeddedS3(a.cfg.Data)})
+		own, err := startS3(ctx, a.cfg.Data)
 		if err != nil {
 			return nil, errors.Stage(err, "embedded S3")
 		}
@@ -42,6 +43,19 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	a.storage.Start(ctx)
 	a.then("the syncs with S3", func(context.Context) error { a.storage.Stop(); return nil })
 	return syncer{a.storage}, nil
+}
+
+// startS3 starts the embedded S3.
+func startS3(ctx context.Context, data string) (*s3server.Server, error) {
+	program, err := inner.S3(filepath.Join(data, "bin"))
+	if err != nil {
+		return nil, err
+	}
+	if program == "" && !servesS3 {
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "programs cannot be started from the data directory %s", data),
+			"have the data directory on a file system that is mounted without noexec")
+	}
+	return s3server.Start(ctx, s3server.Options{Dir: embeddedS3(data), Executable: program})
 }
 
 // embeddedS3 is the directory of the embedded S3.

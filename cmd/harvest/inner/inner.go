@@ -1,4 +1,4 @@
-// Package inner is the programs keeper and sentry inside the program harvest: `make build` builds them and puts them into it. A harvest that
+// Package inner is the programs keeper, sentry and s3 inside the program harvest: `make build` builds them and puts them into it. A harvest that
 // was built without them, as plain `go build` does, starts itself in their place.
 package inner
 
@@ -27,33 +27,47 @@ type Programs struct {
 const (
 	keeperPrefix = "keeper-"
 	sentryPrefix = "sentry-"
+	s3Prefix     = "s3-"
 )
 
-// Unpack writes the programs to dir, where they stay for the next time. Programs of other versions are removed from dir;
+// Unpack writes the programs that sandboxes need to dir, where they stay for the next time. Programs of other versions are removed from dir;
 // processes of them go on.
-func Unpack(dir string) (Programs, error) { return unpack(dir, packedKeeper, packedSentry) }
+func Unpack(dir string) (Programs, error) {
+	paths, err := unpack(dir, map[string][]byte{keeperPrefix: packedKeeper, sentryPrefix: packedSentry})
+	return Programs{Keeper: paths[keeperPrefix], Sentry: paths[sentryPrefix]}, err
+}
 
-func unpack(dir string, keeper, sentry []byte) (Programs, error) {
-	if len(keeper) == 0 || len(sentry) == 0 {
-		return Programs{}, nil
+// S3 does the same for the embedded S3.
+func S3(dir string) (string, error) {
+	paths, err := unpack(dir, map[string][]byte{s3Prefix: packedS3})
+	return paths[s3Prefix], err
+}
+
+// unpack writes programs, by the prefixes of their names, and returns their paths: of all, or of none.
+func unpack(dir string, programs map[string][]byte) (map[string]string, error) {
+	paths := map[string]string{}
+	for prefix, packed := range programs {
+		if len(packed) == 0 {
+			return nil, nil
+		}
+		paths[prefix] = named(dir, prefix, packed)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return Programs{}, errors.Wrapf(err, "make the directory of programs")
+		return nil, errors.Wrapf(err, "make the directory of programs")
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil || fs.Flags&unix.ST_NOEXEC != 0 {
-		return Programs{}, errors.Wrapf(err, "look at the directory of programs")
+		return nil, errors.Wrapf(err, "look at the directory of programs")
 	}
-	p := Programs{Keeper: named(dir, keeperPrefix, keeper), Sentry: named(dir, sentryPrefix, sentry)}
-	for path, packed := range map[string][]byte{p.Keeper: keeper, p.Sentry: sentry} {
+	for prefix, path := range paths {
 		if _, err := os.Stat(path); err == nil {
 			continue
 		}
-		if err := write(path, packed); err != nil {
-			return Programs{}, err
+		if err := write(path, programs[prefix]); err != nil {
+			return nil, err
 		}
 	}
-	return p, removeOthers(dir, p)
+	return paths, removeOthers(dir, paths)
 }
 
 // named is the path of a program, by its digest.
@@ -84,17 +98,20 @@ func write(path string, packed []byte) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if errors.Is(err, unix.ENOSPC) {
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no room on the disk for the program that keeps sandboxes"), "make 100 MiB of room")
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no room on the disk for the programs that harvest brings along"), "make 100 MiB of room")
 	}
 	return errors.Wrapf(err, "unpack a program")
 }
 
-func removeOthers(dir string, keep Programs) error {
+// removeOthers removes what has a prefix of one of the paths and is not that.
+func removeOthers(dir string, keep map[string]string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
-		ours := strings.HasPrefix(e.Name(), keeperPrefix) || strings.HasPrefix(e.Name(), sentryPrefix)
-		if other := filepath.Join(dir, e.Name()); ours && other != keep.Keeper && other != keep.Sentry {
-			err = errors.Join(err, os.Remove(other))
+		path := filepath.Join(dir, e.Name())
+		for prefix, kept := range keep {
+			if strings.HasPrefix(e.Name(), prefix) && path != kept {
+				err = errors.Join(err, os.Remove(path))
+			}
 		}
 	}
 	return errors.Wrapf(err, "remove programs of other versions")

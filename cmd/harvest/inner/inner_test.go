@@ -1,8 +1,10 @@
 package inner
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,17 +22,22 @@ func compress(t *testing.T, text string) []byte {
 
 func TestUnpack(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
-	sentry := compress(t, "the sentry")
-	for _, half := range [][2][]byte{{nil, nil}, {sentry, nil}, {nil, sentry}} {
-		if p, err := unpack(dir, half[0], half[1]); p != (Programs{}) || err != nil {
+	sentry, other := compress(t, "the sentry"), compress(t, "another one's")
+	for _, half := range []map[string][]byte{{keeperPrefix: nil, sentryPrefix: nil}, {keeperPrefix: sentry, sentryPrefix: nil}, {keeperPrefix: nil, sentryPrefix: sentry}} {
+		if p, err := unpack(dir, half); len(p) != 0 || err != nil {
 			t.Fatalf("nothing inside, or a half: %q, %v", p, err)
 		}
 	}
-	first, err := unpack(dir, compress(t, "#!/bin/sh\necho one\n"), sentry)
+	s3, err := unpack(dir, map[string][]byte{s3Prefix: other})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{first.Keeper: "#!/bin/sh\necho one\n", first.Sentry: "the sentry"} {
+	one := map[string][]byte{keeperPrefix: compress(t, "#!/bin/sh\necho one\n"), sentryPrefix: sentry}
+	first, err := unpack(dir, one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{first[keeperPrefix]: "#!/bin/sh\necho one\n", first[sentryPrefix]: "the sentry", s3[s3Prefix]: "another one's"} {
 		if data, err := os.ReadFile(path); err != nil || string(data) != want {
 			t.Errorf("unpacked %q, %v", data, err)
 		}
@@ -38,31 +45,35 @@ func TestUnpack(t *testing.T) {
 			t.Errorf("it is %v, %v", info, err)
 		}
 	}
-	before, _ := os.Stat(first.Keeper)
-	again, err := unpack(dir, compress(t, "#!/bin/sh\necho one\n"), sentry)
-	after, _ := os.Stat(first.Keeper)
-	if err != nil || again != first || !os.SameFile(before, after) {
+	before, _ := os.Stat(first[keeperPrefix])
+	again, err := unpack(dir, one)
+	after, _ := os.Stat(first[keeperPrefix])
+	if err != nil || !maps.Equal(again, first) || !os.SameFile(before, after) {
 		t.Errorf("the second time: %q, %v", again, err)
 	}
-	second, err := unpack(dir, compress(t, "two"), sentry)
-	if err != nil || second.Keeper == first.Keeper || second.Sentry != first.Sentry {
+	second, err := unpack(dir, map[string][]byte{keeperPrefix: compress(t, "two"), sentryPrefix: sentry})
+	if err != nil || second[keeperPrefix] == first[keeperPrefix] || second[sentryPrefix] != first[sentryPrefix] {
 		t.Fatalf("another version: %q, %v", second, err)
 	}
+	var names []string
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 2 || entries[0].Name() != filepath.Base(second.Keeper) || entries[1].Name() != filepath.Base(second.Sentry) {
-		t.Errorf("there are %v, %v", entries, err)
+	for _, e := range entries {
+		names = append(names, filepath.Join(dir, e.Name()))
+	}
+	if want := []string{second[keeperPrefix], s3[s3Prefix], second[sentryPrefix]}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("there are %v, %v, want %v", names, err, want)
 	}
 }
 
 func TestUnpackDamaged(t *testing.T) {
 	dir := t.TempDir()
-	if path, err := unpack(dir, []byte("this is not compressed"), []byte("nor this")); err == nil || !strings.Contains(err.Error(), "unpack a program") {
+	if path, err := unpack(dir, map[string][]byte{keeperPrefix: []byte("this is not compressed"), sentryPrefix: []byte("nor this")}); err == nil || !strings.Contains(err.Error(), "unpack a program") {
 		t.Errorf("%q, %v", path, err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("there are %v, %v", entries, err)
 	}
-	if _, err := unpack("/proc/no/such", compress(t, "x"), compress(t, "y")); err == nil {
+	if _, err := unpack("/proc/no/such", map[string][]byte{s3Prefix: compress(t, "x")}); err == nil {
 		t.Error("a directory that cannot be made was")
 	}
 }

@@ -9,3 +9,6 @@ var packedKeeper []byte
 
 //go:embed sentry.zst
 var packedSentry []byte
+
+//go:embed s3.zst
+var packedS3 []byte

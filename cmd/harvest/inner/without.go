@@ -2,4 +2,4 @@
 
 package inner
 
-var packedKeeper, packedSentry []byte
+var packedKeeper, packedSentry, packedS3 []byte
