@@ -16,7 +16,6 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/imagetest"
-	"github.com/RelevanceAI/harvest/internal/s3server"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3mount"
@@ -26,7 +25,7 @@ func TestMain(m *testing.M) {
 	gvisor.Main()
 	fake.Main()
 	s3mount.Main(context.Background())
-	s3server.Main(context.Background())
+	s3Main(context.Background())
 	testscript.Main(s3test.M{M: m}, map[string]func(){"harvest": main})
 }
 

@@ -5,10 +5,10 @@ package main
 import (
 	"context"
 
-	"github.com/RelevanceAI/harvest/internal/s3server/serve"
+	s3serve "github.com/RelevanceAI/harvest/internal/s3server/serve"
 )
 
 // servesS3 says whether this program has the embedded S3 in it, as one has that was built without package inner's programs.
 const servesS3 = true
 
-func s3Main(ctx context.Context) { serve.Main(ctx) }
+func s3Main(ctx context.Context) { s3serve.Main(ctx) }
