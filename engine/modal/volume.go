@@ -143,12 +143,12 @@ func (v *volumes) Delete(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, box := range holders {
-		id, err := v.e.idOf(ctx, box)
+	if len(holders) > 0 {
+		id, err := v.e.idOf(ctx, holders[0])
 		if err != nil {
 			return explain(err, "look at a sandbox")
 		}
-		return inUse(what, "the sandbox "+orElse(id, box.SandboxID))
+		return inUse(what, "the sandbox "+orElse(id, holders[0].SandboxID))
 	}
 	v.e.attendants.end(ctx, n.Modal)
 	if _, err := ask(ctx, "delete a volume", func(ctx context.Context) (struct{}, error) {
