@@ -19,18 +19,26 @@ const (
 	notWorthIt = 10 * time.Minute
 	// early is how much earlier a lifetime is over than the engine would end the sandbox.
 	early = 5 * time.Second
+	// carryQuiet is how long copies of files may take that were under way when a sandbox is carried over.
+	carryQuiet = 10 * time.Minute
 	// carryPause is how long after a failure a sandbox is tried to be carried over again, at the most.
 	carryPause = 5 * time.Minute
 )
 
-// fit returns when a sandbox is to end that shall live until expires: a little earlier, if its engine ends it shortly before.
-func fit(box engine.Sandbox, expires time.Time) time.Time {
+// fit returns when a sandbox is to end that shall live until expires: earlier, if its engine ends it shortly before; by as much as a snapshot
+// on the end may take, if it is to have one.
+func fit(box engine.Sandbox, expires time.Time, snapshot bool) time.Time {
 	c, ok := box.(engine.Carrier)
 	if !ok {
 		return expires
 	}
-	if _, end := c.Ends(); !end.IsZero() && expires.After(end.Add(-early)) && expires.Before(end.Add(notWorthIt)) {
-		return end.Add(-early).UTC().Round(0)
+	due, end := c.Ends()
+	before := early
+	if snapshot {
+		before = max(early, min(endSnapshotLimit, end.Sub(due)))
+	}
+	if !end.IsZero() && expires.After(end.Add(-before)) && expires.Before(end.Add(notWorthIt)) {
+		return end.Add(-before).UTC().Round(0)
 	}
 	return expires
 }
@@ -89,8 +97,14 @@ func (f *Fleet) carry(e *entry, box engine.Sandbox, c engine.Carrier) {
 	if err != nil {
 		logf.Errorf(ctx, "a sandbox that is carried over: %v", err)
 	}
-	f.endCommands(ctx, e)
+	_, end := c.Ends()
+	f.settle(ctx, e, min(carryQuiet, end.Sub(f.now())/4))
 	next, err := c.Carry(ctx)
+	if err == nil {
+		if err = f.enforce(ctx, e, next); err != nil {
+			f.discard(ctx, e.id, next.Handle(), next)
+		}
+	}
 	if err != nil {
 		f.carryLater(ctx, e, box, c, err)
 		return
@@ -122,6 +136,30 @@ func (f *Fleet) carryLater(ctx context.Context, e *entry, box engine.Sandbox, c 
 	e.notAgain = f.now().Add(pause)
 	f.mu.Unlock()
 	f.adopt(ctx, e, box)
+}
+
+// settle ends the running commands, also those that are just being started, and waits until nothing else is under way in the sandbox, for as
+// long as limit: what it writes from then on would be lost.
+func (f *Fleet) settle(ctx context.Context, e *entry, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		f.endCommands(ctx, e)
+		f.mu.Lock()
+		quiet := e.busy == 0 && len(e.commands) == 0
+		f.mu.Unlock()
+		if quiet {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			logf.Warnf(ctx, "copies of files go on in a sandbox that is carried over; what they have not written is lost")
+			return
+		}
+	}
 }
 
 // endCommands ends the running commands: they are asked to, get the grace period, and are killed.

@@ -201,7 +201,7 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 			f.warmUsed++
 		}
 		sb.Status, sb.Started, sb.Handle, sb.Warm = Running, f.now(), box.Handle(), warm
-		sb.Expires, sb.LastUsed = fit(box, sb.Started.Add(p.life)), sb.Started
+		sb.Expires, sb.LastUsed = fit(box, sb.Started.Add(p.life), sb.SnapshotOnEnd), sb.Started
 		return nil
 	}, EventReady)
 	if !changed {

@@ -218,7 +218,19 @@ func (f *Fleet) pause(d time.Duration) bool {
 
 // watch waits for the end of a running sandbox that nobody asked for.
 func (f *Fleet) watch(e *entry, box engine.Sandbox) {
+	f.mu.Lock()
+	again := e.watched == box // it could not be carried over, and goes on
+	e.watched = box
+	f.mu.Unlock()
+	if again {
+		return
+	}
 	end, err := box.Wait(f.ctx)
+	f.mu.Lock()
+	if e.watched == box {
+		e.watched = nil
+	}
+	f.mu.Unlock()
 	if f.ctx.Err() != nil {
 		return
 	}

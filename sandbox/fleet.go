@@ -53,6 +53,7 @@ type entry struct {
 	releases []func()                // of what image and volumes are told about
 	endErr   error                   // of Destroy
 	followed engine.Sandbox          // the one whose denials are followed
+	watched  engine.Sandbox          // the one whose end is waited for
 	undo     func()                  // removes what was made for it, if it never becomes ready; may be nil
 	filled   bool                    // its volume was filled from S3
 	sending  bool                    // its volume is being sent to S3, as every so often

@@ -127,6 +127,15 @@ func describe(n Network) string {
 
 // putInForce has the engine do what e's record says of the network, and follows what that denies.
 func (f *Fleet) putInForce(ctx context.Context, e *entry, box engine.Sandbox) error {
+	if err := f.enforce(ctx, e, box); err != nil {
+		return err
+	}
+	f.follow(e, box)
+	return nil
+}
+
+// enforce has the engine do what e's record says of the network.
+func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error {
 	f.mu.Lock()
 	n := e.record.Network.engine()
 	f.mu.Unlock()
@@ -137,11 +146,7 @@ func (f *Fleet) putInForce(ctx context.Context, e *entry, box engine.Sandbox) er
 		}
 		return errors.Newf(errors.Unsupported, "the engine %s cannot change the network of a sandbox that runs", f.opts.Engine.Name())
 	}
-	if err := networker.SetNetwork(ctx, n); err != nil {
-		return err
-	}
-	f.follow(e, box)
-	return nil
+	return networker.SetNetwork(ctx, n)
 }
 
 // Bounds of the time between two looks at what one sandbox was denied. It grows: a sandbox that is denied much does not cost much, and of one that

@@ -129,13 +129,16 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 	if e == nil {
 		return Sandbox{}, sb.requireStatus(Running)
 	}
+	if err := f.waitCarried(ctx, e); err != nil {
+		return Sandbox{}, err
+	}
 	_, err = f.update(ctx, e, func(r *Sandbox) error {
 		if err := r.requireStatus(Running); err != nil {
 			return err
 		}
 		r.LastUsed = f.now()
 		if timeout > 0 {
-			r.Expires = fit(e.box, r.LastUsed.Add(timeout))
+			r.Expires = fit(e.box, r.LastUsed.Add(timeout), r.SnapshotOnEnd)
 		}
 		if idle > 0 {
 			r.IdleTimeoutSeconds = idle.Seconds()

@@ -52,10 +52,15 @@ func startS3(ctx context.Context, data string) (*s3server.Server, error) {
 		return nil, err
 	}
 	if program == "" && !servesS3 {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "programs cannot be started from the data directory %s", data),
-			"have the data directory on a file system that is mounted without noexec")
+		return nil, noPrograms(data)
 	}
 	return s3server.Start(ctx, s3server.Options{Dir: embeddedS3(data), Executable: program})
+}
+
+// noPrograms is the error of an embedded S3 that cannot be started.
+func noPrograms(data string) error {
+	return errors.Remedy(errors.Newf(errors.Unsupported, "programs cannot be started from the data directory %s", data),
+		"have the data directory on a file system that is mounted without noexec")
 }
 
 // embeddedS3 is the directory of the embedded S3.
@@ -82,6 +87,10 @@ func ownPlace(c config.S3, own *s3server.Server) storage.Place {
 func ownS3(ctx context.Context, data string) finding {
 	dir := embeddedS3(data)
 	f := finding{Name: "embedded S3", OK: true, Detail: dir}
+	if err := noPrograms(data); !servesS3 && !inner.Executable(existing(data)) {
+		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
+		return f
+	}
 	if at := existing(dir); unix.Access(data, unix.W_OK) != nil {
 		f.Detail += "; it is made when the server starts"
 		return f

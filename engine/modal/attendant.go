@@ -43,6 +43,7 @@ type attendant struct {
 	sb    *Sandbox
 	err   error
 	users int         // guarded by attendants.mu
+	over  bool        // guarded by attendants.mu; nobody is to use it any more, and its last user ends it
 	rest  *time.Timer // guarded by attendants.mu; ends it; nil while it is used
 }
 
@@ -154,27 +155,28 @@ func (a *attendants) release(name string, at *attendant) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at.users--
-	if at.users == 0 && !a.closed {
-		at.rest = time.AfterFunc(a.idle, func() {
-			a.mu.Lock()
-			busy := at.users > 0
-			a.mu.Unlock()
-			if !busy {
-				a.drop(name, at)
-			}
-		})
+	switch {
+	case at.users > 0 || a.closed:
+	case at.over:
+		go a.finish(context.WithoutCancel(a.e.ctx), at)
+	default:
+		at.rest = time.AfterFunc(a.idle, func() { a.drop(name, at) })
 	}
 }
 
-// drop ends an attendant.
+// drop ends an attendant when its last user is gone. Who comes now gets another one.
 func (a *attendants) drop(name string, at *attendant) {
 	a.mu.Lock()
 	if a.all[name] == at {
 		delete(a.all, name)
 	}
 	at.wake()
+	at.over = true
+	busy := at.users > 0
 	a.mu.Unlock()
-	a.finish(context.WithoutCancel(a.e.ctx), at)
+	if !busy {
+		a.finish(context.WithoutCancel(a.e.ctx), at)
+	}
 }
 
 // end ends the attendant of a volume, if there is one.
@@ -233,10 +235,10 @@ func (a *attendants) start(n volumeNote) (*Sandbox, error) {
 	if err := a.begin(ctx); err != nil {
 		return nil, err
 	}
-	img, err := e.images.find(ownImage)
+	img, err := e.images.owned(ctx, "", ownImage)
 	if errors.KindOf(err) == errors.NotFound {
 		if _, err = e.images.Build(ctx, image.Spec{Base: ownImage}, image.BuildOptions{}); err == nil {
-			img, err = e.images.find(ownImage)
+			img, err = e.images.owned(ctx, "", ownImage)
 		}
 	}
 	if err != nil {
@@ -262,6 +264,9 @@ func (a *attendants) start(n volumeNote) (*Sandbox, error) {
 
 // ownImage is the image of sandboxes that no Spec has asked for.
 const ownImage = "base"
+
+// agentImage is the other one that Harvest builds on this machine, and not at Modal.
+const agentImage = "agent"
 
 // tagged are the sandboxes of this installation that run and have a tag, in the apps of all accounts.
 func (e *Engine) tagged(ctx context.Context, tag string) (found []*sdk.Sandbox, err error) {

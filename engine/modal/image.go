@@ -40,7 +40,10 @@ type record struct {
 
 // Build implements image.Builder.
 func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {
-	if known, err := i.find(spec.Base); err == nil && !opts.Force && len(spec.Commands) == 0 && spec.Dockerfile == "" {
+	if err := checkNames(opts.Names); err != nil {
+		return image.Image{}, err
+	}
+	if known, err := i.owned(ctx, spec.Owner, spec.Base); err == nil && !opts.Force && len(spec.Commands) == 0 && spec.Dockerfile == "" {
 		return i.named(known, opts.Names)
 	}
 	digest, err := digestOfSpec(spec, i.e.opts.Image)
@@ -103,8 +106,8 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 		return nil, unsupported("of snapshots")
 	case spec.Platform != "" && spec.Platform != "linux/amd64":
 		return nil, unsupported("for " + spec.Platform)
-	case spec.Base == "agent":
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the engine modal has no image %q: it is built of files of this machine", "agent"),
+	case spec.Base == agentImage:
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the engine modal has no image %q: it is built of files of this machine", agentImage),
 			"name an image of a registry that has the agents, such as one that was exported with `harvest image push`")
 	}
 	base, commands := spec.Base, slices.Clone(spec.Commands)
@@ -115,16 +118,16 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 		}
 		base, commands = first, append(rest, commands...)
 	}
-	from, err := i.from(ctx, base, opts)
+	from, err := i.from(ctx, spec.Owner, base, opts)
 	if err != nil || len(commands) == 0 {
 		return from, err
 	}
 	return from.DockerfileCommands(commands, &sdk.ImageDockerfileCommandsParams{ForceBuild: opts.Force}), nil
 }
 
-// from is the image that another one begins with: one that was built before, or a registry's.
-func (i *images) from(ctx context.Context, base string, opts image.BuildOptions) (*sdk.Image, error) {
-	if known, err := i.find(base); err == nil && !(opts.Force && known.Spec.Base == base) {
+// from is the image that another one of the owner's begins with: one that was built before, or a registry's.
+func (i *images) from(ctx context.Context, owner, base string, opts image.BuildOptions) (*sdk.Image, error) {
+	if known, err := i.owned(ctx, owner, base); err == nil && !(opts.Force && known.Spec.Base == base) {
 		from, err := i.e.client.Images.FromID(ctx, known.Modal, nil)
 		return from, explain(err, "find an image")
 	}
@@ -288,6 +291,25 @@ func (i *images) find(ref string) (record, error) {
 		return found[0], nil
 	}
 	return record{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "build it, or name one of a registry")
+}
+
+// owned finds an image that an owner, as image.Of has it, may know of.
+func (i *images) owned(ctx context.Context, owner, ref string) (record, error) {
+	img, err := image.Of(i, owner).Find(ctx, ref)
+	if err != nil {
+		return record{}, err
+	}
+	return i.find(img.ID)
+}
+
+// checkNames refuses names that Harvest's own images have.
+func checkNames(names []string) error {
+	for _, name := range names {
+		if name == ownImage || name == agentImage {
+			return errors.Remedy(errors.Newf(errors.Invalid, "%q is the name of an image of Harvest's own", name), "choose another name")
+		}
+	}
+	return nil
 }
 
 // Find implements image.Builder.

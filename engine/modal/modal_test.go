@@ -142,6 +142,48 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// What one account has built, or taken as a snapshot, another one neither starts nor begins an image with; nobody's image takes the place of Harvest's own.
+//
+// mission: 10.3
+func TestImagesOfAccounts(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	i := &images{e: &Engine{opts: Options{Image: DefaultImage}}, dir: t.TempDir()}
+	for id, owner := range map[string]string{"img_aaaa000000000000": "a", "img_bbbb000000000000": "b", "img_cccc000000000000": ""} {
+		base := "x"
+		if owner == "" {
+			base = ownImage
+		}
+		names := []string{"app"}
+		if owner == "b" {
+			names = []string{"bs", ownImage} // as an earlier version let them
+		}
+		r := record{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{}, Spec: image.Spec{Owner: owner, Base: base}, Built: time.Now()}}
+		if owner == "" {
+			names = []string{ownImage}
+		}
+		if _, err := i.named(r, names); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ owner, ref, want string }{
+		{"a", "app", "img_aaaa000000000000"}, {"b", "app", ""}, {"", "app", ""}, {"b", "img_aaaa000000000000", ""}, {"a", "bs", ""}, {"", ownImage, "img_cccc000000000000"}, {"a", ownImage, "img_cccc000000000000"},
+	} {
+		r, err := i.owned(ctx, c.owner, c.ref)
+		if r.ID != c.want || c.want == "" && errors.KindOf(err) != errors.NotFound {
+			t.Errorf("%q has as %s %q, %v", c.owner, c.ref, r.ID, err)
+		}
+	}
+	if img, err := image.Of(i, "a").Build(ctx, image.Spec{Base: "app"}, image.BuildOptions{}); err != nil || img.ID != "img_aaaa000000000000" {
+		t.Errorf("its own: %+v, %v", img, err)
+	}
+	for _, name := range []string{ownImage, agentImage} {
+		if _, err := image.Of(i, "a").Build(ctx, image.Spec{Base: "app"}, image.BuildOptions{Names: []string{name}}); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
+			t.Errorf("the name %s: %v", name, err)
+		}
+	}
+}
+
 func TestRegistryOf(t *testing.T) {
 	t.Parallel()
 	for ref, want := range map[string]string{"debian:12": "docker.io", "me/x": "docker.io", "ghcr.io/me/x": "ghcr.io", "localhost/x": "localhost", "h:5000/x": "h:5000"} {

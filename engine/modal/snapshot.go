@@ -24,6 +24,9 @@ func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image, opts im
 	if opts.Path != "" {
 		return image.Image{}, errors.Remedy(errors.Newf(errors.Unsupported, "the engine modal has no snapshots of directories"), "take one of the whole sandbox, or copy the directory out")
 	}
+	if err := checkNames(opts.Names); err != nil {
+		return image.Image{}, err
+	}
 	begin := time.Now()
 	id, err := s.capture(ctx, sdk.NoExpiryTTL)
 	if err != nil {
@@ -119,7 +122,10 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 	spec := *reply.Claim.Spec
 	spec.Env = reply.Claim.Env
 	if len(spec.Mounts) > 0 {
-		if err := reload(ctx, s.box); err != nil {
+		switch err := reload(ctx, s.box); {
+		case errors.KindOf(err) == errors.Conflict: // files of it are open, by what no command of ours is; its end commits it, too
+			logf.Warnf(ctx, "the volumes of sandbox %s, which is carried over, are committed when it ends: %v", s.h.ID, err)
+		case err != nil:
 			return nil, errors.Stage(err, "carry over")
 		}
 	}

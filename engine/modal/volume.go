@@ -279,6 +279,9 @@ func (v *volumes) mount(ctx context.Context, spec engine.Spec, params *sdk.Sandb
 		if m.Volume == "" {
 			return nil, release, errors.Remedy(errors.Newf(errors.Unsupported, "directories of this machine cannot be in sandboxes at Modal"), "use a volume")
 		}
+		if m.Path == programDir || strings.HasPrefix(m.Path, programDir+"/") {
+			return nil, release, errors.Remedy(errors.Newf(errors.Invalid, "nothing can be mounted at %s, where Harvest's own program is", m.Path), "choose another path")
+		}
 		if f, again := first[m.Volume]; again {
 			if f.ReadOnly != m.ReadOnly {
 				return nil, release, errors.Remedy(errors.Newf(errors.Unsupported, "at Modal a sandbox has a volume either read-only or writable"), "mount %s the same way at %s and %s", m.Volume, f.Path, m.Path)

@@ -55,9 +55,8 @@ func unpack(dir string, programs map[string][]byte) (map[string]string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "make the directory of programs")
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil || fs.Flags&unix.ST_NOEXEC != 0 {
-		return nil, errors.Wrapf(err, "look at the directory of programs")
+	if !Executable(dir) {
+		return nil, nil
 	}
 	for prefix, path := range paths {
 		if _, err := os.Stat(path); err == nil {
@@ -68,6 +67,12 @@ func unpack(dir string, programs map[string][]byte) (map[string]string, error) {
 		}
 	}
 	return paths, removeOthers(dir, paths)
+}
+
+// Executable reports whether programs can be started from a directory, which is there.
+func Executable(dir string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(dir, &fs) == nil && fs.Flags&unix.ST_NOEXEC == 0
 }
 
 // named is the path of a program, by its digest.
@@ -97,8 +102,8 @@ func write(path string, packed []byte) error {
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
-	if errors.Is(err, unix.ENOSPC) {
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no room on the disk for the programs that harvest brings along"), "make 100 MiB of room")
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no room on the disk for the programs that harvest brings along"), "make 150 MiB of room")
 	}
 	return errors.Wrapf(err, "unpack a program")
 }

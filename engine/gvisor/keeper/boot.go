@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -72,7 +73,7 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "open init image")
 	}
-	g.sb, err = runsc.New(runsc.Options{Program: args.Sentry, Config: conf, ID: args.Ref, Bundle: bundle, Spec: spec, Root: init, Limits: args.Limits})
+	g.sb, err = runsc.New(runsc.Options{Program: cmp.Or(args.Sentry, "/proc/self/exe"), Config: conf, ID: args.Ref, Bundle: bundle, Spec: spec, Root: init, Limits: args.Limits})
 	if err != nil {
 		return nil, err
 	}

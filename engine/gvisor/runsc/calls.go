@@ -10,7 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
-	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/unet"
 	"gvisor.dev/gvisor/pkg/urpc"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -27,12 +27,28 @@ func (s *Sandbox) call(method string, arg, result any) error {
 		defer unix.Close(fd)
 		path = filepath.Join("/proc/self/fd", strconv.Itoa(fd))
 	}
-	conn, err := client.ConnectTo(path)
+	conn, err := connect(path)
 	if err != nil {
 		return errors.Wrapf(err, "connect to the control socket")
 	}
 	defer conn.Close()
 	return errors.Wrapf(conn.Call(method, arg, result), "call %s", method)
+}
+
+// connect is gVisor's client.ConnectTo with a descriptor that processes which are started meanwhile do not get.
+func connect(path string) (*urpc.Client, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	socket, err := unet.NewSocket(fd)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return urpc.NewClient(socket), nil
 }
 
 // StartRoot starts the root container, with no network interface but its loopback.

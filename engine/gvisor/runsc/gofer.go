@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 )
+
+// mountPatience is how long the file server may take to look at what it serves.
+const mountPatience = 30 * time.Second
 
 // FileServer is gVisor's gofer: a process that opens files of the host for a container whose mounts are directories of the host. It ends
 // with the container.
@@ -83,7 +87,12 @@ func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountC
 	if err := openMountsFor(f.Pid, ours); err != nil {
 		return f, err
 	}
+	_ = mounts.SetReadDeadline(time.Now().Add(mountPatience)) // a pipe has deadlines
 	b, err := io.ReadAll(mounts)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errors.Explainf(err, errors.Unavailable, "a volume does not answer")
+		return f, errors.Remedy(err, "see whether the file system that it is on works, and try again")
+	}
 	if err == nil {
 		err = json.Unmarshal(b, &f.Mounts)
 	}

@@ -282,6 +282,9 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer program.Close()
+	if err := closeOnExec(); err != nil { // as New does first
+		t.Fatal(err)
+	}
 	s := &Sandbox{opts: ours, program: program}
 	confs := []MountConf{{Lower: Erofs, Upper: Anonymous}, {Lower: Erofs}, {Lower: Gofer}}
 	if f, err := s.ServeFiles("one-main", ours.Bundle, ours.Spec, confs); err == nil || f.Pid == 0 {
@@ -291,6 +294,16 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	want.Args = slices.DeleteFunc(want.Args, func(arg string) bool {
 		return strings.HasPrefix(arg, "--pin-ring-fd=") || strings.HasPrefix(arg, "--sync-sentry-exit-fd=") || strings.HasPrefix(arg, "--sync-chroot-fd=")
 	})
+	given := map[string]string{"0": "/dev/null", "1": "/dev/null", "2": "/dev/null", "3": "DIR/log", "4": "DIR/config.json", "5": "pipe", "6": "socket", "7": "socket"}
+	for fd, file := range got.Files {
+		if given[fd] != file && (file != "pipe" || given[fd] != "") { // it makes pipes of its own when it begins
+			t.Errorf("its file %s is %s", fd, file)
+		}
+		delete(given, fd)
+	}
+	if len(given) != 0 || len(got.Env) != 0 {
+		t.Errorf("it is not given %v, and has the environment %q", given, got.Env)
+	}
 	for _, b := range []*birth{&want, &got} {
 		b.Env, b.Files, b.MemoryLock = nil, nil, unix.Rlimit{}
 	}

@@ -144,7 +144,11 @@ func (s *Sandbox) removeSocket() error {
 // openProgram opens the program that is started, with a descriptor beyond those that it is given. By its path it would be opened in the
 // mount namespace of the new process, whose copies of all the host's mounts it then kept from being freed, as long as it runs.
 func openProgram(path string) (*os.File, error) {
-	const beyond = 512
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return nil, errors.Wrapf(err, "read the limit of open files")
+	}
+	beyond := int(min(512, limit.Cur/2))
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, errors.Wrapf(err, "open gVisor's program")
