@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"context"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -209,5 +210,83 @@ func TestLifetimeOfTheEngine(t *testing.T) {
 		time.Sleep(day)
 		synctest.Wait()
 		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "its lifetime was over", "starting ready terminated")
+	})
+}
+
+// A copy that is under way when its sandbox is carried over is waited for: what it wrote is carried, too.
+func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.life = day
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{TimeoutSeconds: (3 * day).Seconds()})
+		time.Sleep(day - time.Hour - time.Minute)
+		r, tar := io.Pipe()
+		copied := make(chan error, 1)
+		go func() { copied <- f.CopyIn(t.Context(), account, sb.ID, "/x", r) }()
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != sandbox.Lost {
+			t.Errorf("during the copy it is %s in %s", got.Status, got.Handle.Ref)
+		}
+		_ = tar.Close()
+		if err := <-copied; err != nil {
+			t.Errorf("the copy: %v", err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref2" {
+			t.Errorf("then it is %s in %s", got.Status, got.Handle.Ref)
+		}
+		time.Sleep(day - time.Hour - 10*time.Minute) // another copy takes too long
+		r, tar = io.Pipe()
+		go func() { copied <- f.CopyIn(t.Context(), account, sb.ID, "/x", r) }()
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref3" {
+			t.Errorf("while a copy goes on and on it is %s in %s", got.Status, got.Handle.Ref)
+		}
+		_ = tar.Close()
+		<-copied
+	})
+}
+
+// A sandbox whose network cannot be put in force in the new one stays where it is until it can.
+func TestCarriedOverWithItsNetwork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.life = day
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{TimeoutSeconds: (2 * day).Seconds()})
+		w.fail("network", errors.Newf(errors.Unavailable, "out of reach"))
+		time.Sleep(day - time.Hour + 2*time.Second)
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref1" {
+			t.Errorf("without its network it is %s in %s", got.Status, got.Handle.Ref)
+		}
+		if refs := w.refs(); !slices.Equal(refs, []string{"ref1"}) {
+			t.Errorf("the engine has %v", refs)
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref == "ref1" {
+			t.Errorf("then it is %s in %s", got.Status, got.Handle.Ref)
+		}
+	})
+}
+
+// What takes a snapshot on its end ends so much earlier than its engine would end it that the snapshot has its time.
+func TestLifetimeWithASnapshotOnTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newSnapshotWorld()
+		w.life = day
+		f := w.open(t)
+		sb := create(t, f, sandbox.Request{TimeoutSeconds: day.Seconds(), SnapshotOnEnd: true})
+		if lives := sb.Expires.Sub(sb.Started); lives > day-15*time.Minute || lives < day-20*time.Minute {
+			t.Errorf("it lives for %v", lives)
+		}
 	})
 }
