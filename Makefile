@@ -38,7 +38,7 @@ test: deps
 	$(GOTEST) ./...
 
 test-modal: deps
-	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -run '^TestModal' ./cmd/harvest
+	HARVEST_TEST_MODAL_ALL=1 CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./cmd/harvest
 
 fmt:
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 // mission: A1, A3, A4, A11, C1
 func TestConformance(t *testing.T) {
-	enginetest.Run(t, enginetest.Harness{Open: open, DataDir: dataDir, LeakCheck: noLeaks})
+	enginetest.Run(t, enginetest.Harness{Open: open, DataDir: dataDir, LeakCheck: noLeaks, CopySize: 64 << 20}) // gVisor's suite copies 1 GiB
 }
 
 // mission: A1, A3, A4, A11, C1
