@@ -104,8 +104,12 @@ func TestSandboxTaken(t *testing.T) {
 		t.Error("the sandbox is the first one")
 	}
 	sb, err := h.fleet.Ended(t.Context(), account, first)
-	if err != nil || sb.Status != sandbox.Terminated || sb.Reason != "The provider ended it." {
+	const quicker = "it was destroyed on request" // by the session, whose command had ended, before its end was seen
+	if err != nil || sb.Status != sandbox.Terminated || sb.Reason != "The provider ended it." && sb.Reason != quicker {
 		t.Errorf("%s: %s, %v", sb.Status, sb.Reason, err)
+	}
+	if sb.Reason == quicker {
+		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
