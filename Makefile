@@ -39,7 +39,7 @@ test: deps
 	$(GOTEST) ./...
 
 test-modal: deps
-	HARVEST_TEST_MODAL_ALL=1 CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./cmd/harvest
+	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./cmd/harvest
 
 fmt:
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

@@ -289,7 +289,7 @@ func TestReadOnlyDiskUnderTheServer(t *testing.T) {
 	}
 	for _, args := range [][]string{{"mkfs.ext4", "-q", disk}, {"mount", "-o", "loop", disk, dir}} {
 		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("run it as root, with e2fsprogs, on a machine with loop devices: %s: %v: %s", args[0], err, out)
+			t.Skipf("run it as root on a machine with loop devices (apt-get install e2fsprogs): %s: %v: %s", args[0], err, out)
 		}
 	}
 	t.Cleanup(func() {

@@ -53,13 +53,6 @@ func failuresOf(out string) string {
 	return b.String()
 }
 
-// modalAll names the variable with which the suite runs as a whole, as `make test-modal` has it.
-const modalAll = "HARVEST_TEST_MODAL_ALL"
-
-// longOfModal are checks that take minutes of processors, through two servers, for what the suite of the server's own engine has; without modalAll they are
-// left out, too.
-var longOfModal = []string{"load/50 commands", "load/many sandboxes", "load/mixed", "output/100 MB", "copy/large", "input/8 MB", "reopen/bounded"}
-
 // leftOfModal are checks of the suite that the engine modal does not run here.
 var leftOfModal = map[string]string{
 	"system/host name":   "Modal names its hosts itself, and the engine says so",
@@ -83,18 +76,12 @@ func TestModalEngine(t *testing.T) {
 			args = append(args, "-test.gocoverdir="+dir.Value.String())
 		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0], args...) // the SDK takes its server from the environment of the process
-		cmd.Env = append(testenv.CleanEnv(), append(h.modal, modalAll+"="+os.Getenv(modalAll), modalEngineEnv+"="+h.program, "MODAL_CONFIG_PATH="+filepath.Join(t.TempDir(), "none.toml"))...)
+		cmd.Env = append(testenv.CleanEnv(), append(h.modal, modalEngineEnv+"="+h.program, "MODAL_CONFIG_PATH="+filepath.Join(t.TempDir(), "none.toml"))...)
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "--- PASS: TestModalEngine") {
 			t.Errorf("%v\n%s", err, failuresOf(string(out)))
 		}
 		return
-	}
-	left := maps.Clone(leftOfModal)
-	if os.Getenv(modalAll) == "" {
-		for _, check := range longOfModal {
-			left[check] = "it takes long; run make test-modal"
-		}
 	}
 	enginetest.Run(t, enginetest.Harness{
 		Open: func(t *testing.T, dir string) engine.Engine {
@@ -107,7 +94,7 @@ func TestModalEngine(t *testing.T) {
 			}
 			return e
 		},
-		Creates: 3, CopySize: 32 << 20, Left: left,
+		Creates: 3, CopySize: 8 << 20, Left: leftOfModal,
 	})
 }
 
