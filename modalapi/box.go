@@ -290,7 +290,7 @@ func (b *box) resultOf(sb sandbox.Sandbox) *pb.GenericResult {
 	b.mu.Unlock()
 	r := pb.GenericResult_builder{}
 	switch {
-	case sb.OutOfMemory:
+	case sb.OutOfMemory, b.main != nil && b.main.ended() && b.main.result.OutOfMemory:
 		r.Status, r.Exitcode = pb.GenericResult_GENERIC_STATUS_FAILURE, 137
 		r.Exception = "the sandbox ran out of memory: " + sb.Reason
 	case code != nil && *code == 0:

@@ -226,7 +226,7 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 // blameSandbox finds out whether the command ended because its sandbox did.
 func (x *Execution) blameSandbox(err error) {
 	f, e := x.fleet, x.entry
-	if err != nil { // the sandbox's own end may become known a moment later
+	if err != nil || x.result.OutOfMemory { // the sandbox's own end may become known a moment later
 		timer := time.NewTimer(endLimit)
 		defer timer.Stop()
 		select {

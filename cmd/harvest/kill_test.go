@@ -51,16 +51,20 @@ func TestKillEverything(t *testing.T) {
 // killAll kills the processes that have the data directory in their arguments or environment, but this one.
 func killAll(t *testing.T, data string) {
 	t.Helper()
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range dirs {
-		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		env, _ := os.ReadFile(filepath.Join(dir, "environ"))
-		pid, _ := strconv.Atoi(filepath.Base(dir))
-		if pid > 1 && pid != os.Getpid() && (bytes.Contains(args, []byte(data)) || bytes.Contains(env, []byte("HARVEST_DATA="+data))) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+	for found := true; found; time.Sleep(10 * time.Millisecond) { // one that was just beginning has the next turn
+		dirs, err := filepath.Glob("/proc/[0-9]*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = false
+		for _, dir := range dirs {
+			args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+			env, _ := os.ReadFile(filepath.Join(dir, "environ"))
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			if pid > 1 && pid != os.Getpid() && (bytes.Contains(args, []byte(data)) || bytes.Contains(env, []byte("HARVEST_DATA="+data))) {
+				found = true
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
 		}
 	}
 }
