@@ -8,6 +8,8 @@
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X main.release=$(VERSION)
 TESTFLAGS := -race -timeout 50m
+# Programs with the race detector sleep for a second before they end, so that late reports are seen; the tests run hundreds of them.
+export GORACE ?= atexit_sleep_ms=50
 GOTEST   := CGO_ENABLED=1 go test $(TESTFLAGS)
 COVER    := cover
 # What the gate does not count: code of tests, programs that only developers run, and what runs in gVisor's own process, which has neither an environment nor a

@@ -84,7 +84,8 @@ func scriptsIn(t *testing.T, dir, engine string, setup func(env *testscript.Env)
 			env.Setenv("HARVEST_DATA", data)
 			env.Setenv("HARVEST_ENGINE", engine)
 			env.Setenv("HARVEST_POOL", "0")
-			env.Setenv("HARVEST_REFRESH", "false")         // whatever time it is
+			env.Setenv("HARVEST_REFRESH", "false") // whatever time it is
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			if home, err := os.UserHomeDir(); err == nil { // where the host's python3 may have its settings
 				env.Setenv("HOME", home)
 			}
