@@ -3,6 +3,7 @@ package modal
 import (
 	"context"
 	"strings"
+	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
@@ -44,8 +45,8 @@ func (e *Engine) ending(s *Sandbox) *ending {
 		w.end, w.err = s.await(e.ctx)
 		e.mu.Lock()
 		delete(e.endings, s.h.Ref)
-		if w.err == nil && e.ended[s.h.Ref] == nil {
-			e.ended[s.h.Ref] = &w.end
+		if w.err == nil {
+			e.noteEnd(s.h.Ref, &w.end)
 		}
 		e.mu.Unlock()
 		if w.err == nil {
@@ -53,6 +54,29 @@ func (e *Engine) ending(s *Sandbox) *ending {
 		}
 	}()
 	return w
+}
+
+// rememberEnds is how long ends are remembered. Who asks later asks Modal, which has them longer.
+const rememberEnds = time.Hour
+
+// seenEnd is the end of a sandbox, and when it was noted.
+type seenEnd struct {
+	end *engine.End
+	at  time.Time
+}
+
+// noteEnd notes how a sandbox ended, unless that is known, and forgets ends that nobody asks for any more. e.mu is held.
+func (e *Engine) noteEnd(ref string, end *engine.End) {
+	now := time.Now()
+	for old, seen := range e.ended {
+		if now.Sub(seen.at) > rememberEnds && e.endings[old] == nil {
+			delete(e.ended, old)
+			delete(e.ids, old)
+		}
+	}
+	if _, known := e.ended[ref]; !known {
+		e.ended[ref] = seenEnd{end, now}
+	}
 }
 
 // await waits until Modal says that the sandbox has ended.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
@@ -73,7 +74,7 @@ func ended(t *testing.T, wait func(ctx context.Context) (*pb.SandboxWaitResponse
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{client: client, links: map[string]*link{}, ended: map[string]*engine.End{}, endings: map[string]*ending{}}
+	e := &Engine{client: client, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{}}
 	e.ctx, e.cancel = context.WithCancel(t.Context())
 	t.Cleanup(func() { _ = e.Close() })
 	const ref = "sb-01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -133,5 +134,21 @@ func TestWait(t *testing.T) {
 	s.e.cancel()
 	if err := <-waiting; err == nil || len(asked) != 0 {
 		t.Errorf("a wait of an engine that is closed: %v, and %d more calls", err, len(asked))
+	}
+}
+
+// Ends are not remembered for ever, save those that somebody waits for still; what was noted first stays.
+func TestEndsAreForgotten(t *testing.T) {
+	t.Parallel()
+	e := &Engine{ids: map[string]string{"sb-old": "a", "sb-new": "b"}, ended: map[string]seenEnd{}, endings: map[string]*ending{"sb-waited": {}}}
+	for _, ref := range []string{"sb-old", "sb-waited", "sb-new"} {
+		e.noteEnd(ref, &engine.End{Detail: ref})
+		if ref != "sb-new" {
+			e.ended[ref] = seenEnd{e.ended[ref].end, time.Now().Add(-2 * rememberEnds)}
+		}
+	}
+	e.noteEnd("sb-new", &engine.End{Destroyed: true})
+	if e.endOf("sb-old") != nil || e.endOf("sb-waited") == nil || e.endOf("sb-new").Detail != "sb-new" || len(e.ids) != 1 {
+		t.Errorf("there are %v, %v", e.ended, e.ids)
 	}
 }

@@ -70,10 +70,10 @@ type Engine struct {
 	cancel     context.CancelFunc
 
 	mu      sync.Mutex
-	ids     map[string]string      // guarded by mu; Handle.ID by Ref, as far as known
-	links   map[string]*link       // guarded by mu; by Ref
-	ended   map[string]*engine.End // guarded by mu; sandboxes that this process has destroyed, or whose end it has seen, by Ref
-	endings map[string]*ending     // guarded by mu; waits that go on, by Ref
+	ids     map[string]string  // guarded by mu; Handle.ID by Ref, as far as known
+	links   map[string]*link   // guarded by mu; by Ref
+	ended   map[string]seenEnd // guarded by mu; sandboxes that this process has destroyed, or whose end it has seen, by Ref
+	endings map[string]*ending // guarded by mu; waits that go on, by Ref
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -109,7 +109,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		return nil, explain(err, "read the configuration of Modal")
 	}
 	e := &Engine{
-		opts: opts, server: server, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]*engine.End{}, endings: map[string]*ending{},
+		opts: opts, server: server, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.attendants = &attendants{e: e, idle: opts.VolumeIdle, swept: make(chan struct{}), all: map[string]*attendant{}}

@@ -336,7 +336,14 @@ func (i *images) Use(id, who string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return i.uses.take(r.ID, who), nil
+	if release, err = i.uses.take(r.ID, who); err != nil {
+		return nil, err
+	}
+	if _, err := i.find(r.ID); err != nil { // it was deleted meanwhile
+		release()
+		return nil, err
+	}
+	return release, nil
 }
 
 // Delete forgets an image. What was built Modal keeps as long as it likes, since others of the workspace may have built the same; a snapshot is
@@ -346,9 +353,11 @@ func (i *images) Delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := i.uses.check(r.ID, "image "+r.ID); err != nil {
+	unbar, err := i.uses.bar(r.ID, "image "+r.ID)
+	if err != nil {
 		return err
 	}
+	defer unbar()
 	if r.Snapshot != nil {
 		if err := i.e.forget(ctx, r.Modal); err != nil {
 			return err

@@ -72,7 +72,7 @@ func TestNetwork(t *testing.T) {
 // A sandbox that has ended answers with Conflict, without asking Modal.
 func TestNetworkOfAnEnd(t *testing.T) {
 	t.Parallel()
-	e := &Engine{ended: map[string]*engine.End{"sb-1": {Destroyed: true}}}
+	e := &Engine{ended: map[string]seenEnd{"sb-1": {end: &engine.End{Destroyed: true}}}}
 	s := e.sandbox(engine.Handle{ID: "box", Ref: "sb-1"}, nil)
 	if err := s.SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkNone}); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("SetNetwork: %v", err)

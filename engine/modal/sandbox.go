@@ -95,15 +95,13 @@ func (s *Sandbox) hasEnded(ctx context.Context) bool {
 func (e *Engine) endOf(ref string) *engine.End {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.ended[ref]
+	return e.ended[ref].end
 }
 
 // Destroy implements engine.Sandbox.
 func (s *Sandbox) Destroy(ctx context.Context) error {
 	s.e.mu.Lock()
-	if s.e.ended[s.h.Ref] == nil {
-		s.e.ended[s.h.Ref] = &engine.End{Destroyed: true, Detail: "It was destroyed."}
-	}
+	s.e.noteEnd(s.h.Ref, &engine.End{Destroyed: true, Detail: "It was destroyed."})
 	s.e.mu.Unlock()
 	err := s.e.terminate(ctx, s.box)
 	s.e.unlink(s.h.Ref)

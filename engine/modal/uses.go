@@ -10,14 +10,18 @@ import (
 
 // uses are who of this process needs what, by its name. The zero value is ready.
 type uses struct {
-	mu sync.Mutex
-	by map[string][]string // guarded by mu
+	mu     sync.Mutex
+	by     map[string][]string // guarded by mu
+	barred map[string]bool     // guarded by mu; what is being deleted
 }
 
-// take notes that who needs name, until release is called, which may be repeated.
-func (u *uses) take(name, who string) (release func()) {
+// take notes that who needs name, until release is called, which may be repeated. Conflict if it is being deleted.
+func (u *uses) take(name, who string) (release func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.barred[name] {
+		return nil, errors.Newf(errors.Conflict, "%s is being deleted", name)
+	}
 	if u.by == nil {
 		u.by = map[string][]string{}
 	}
@@ -32,17 +36,28 @@ func (u *uses) take(name, who string) (release func()) {
 		if u.by[name] = users; len(users) == 0 {
 			delete(u.by, name)
 		}
-	})
+	}), nil
 }
 
-// check returns Conflict if somebody needs name, which what describes.
-func (u *uses) check(name, what string) error {
+// bar lets nobody take name, which what describes, until it is unbarred. Conflict if somebody needs it, or has barred it.
+func (u *uses) bar(name, what string) (unbar func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if users := u.by[name]; len(users) > 0 {
-		return inUse(what, users...)
+		return nil, inUse(what, users...)
 	}
-	return nil
+	if u.barred[name] {
+		return nil, errors.Newf(errors.Conflict, "%s is being deleted", what)
+	}
+	if u.barred == nil {
+		u.barred = map[string]bool{}
+	}
+	u.barred[name] = true
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.barred, name)
+	}, nil
 }
 
 func inUse(what string, users ...string) error {

@@ -98,10 +98,14 @@ func (v *volumes) Open(_ context.Context, name string) (volume.Volume, error) {
 
 // Use keeps a volume from being deleted until release is called, which may be repeated. NotFound if there is none.
 func (v *volumes) Use(name, who string) (release func(), err error) {
-	if _, err := v.made(name); err != nil {
+	if release, err = v.uses.take(name, who); err != nil {
 		return nil, err
 	}
-	return v.uses.take(name, who), nil
+	if _, err := v.made(name); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
 }
 
 // List implements volume.Provider. Sizes are those of when Harvest has looked into a volume last.
@@ -136,9 +140,11 @@ func (v *volumes) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	what := "the volume " + name
-	if err := v.uses.check(name, what); err != nil {
+	unbar, err := v.uses.bar(name, what) // who mounts it meanwhile is told so
+	if err != nil {
 		return err
 	}
+	defer unbar()
 	holders, err := v.holders(ctx, name)
 	if err != nil {
 		return err

@@ -65,8 +65,22 @@ func TestVolumeNotes(t *testing.T) {
 	}
 	release()
 	release()
-	if err := v.uses.check("a", "it"); err != nil {
-		t.Errorf("after its release: %v", err)
+	unbar, err := v.uses.bar("a", "it")
+	if err != nil {
+		t.Fatalf("after its release: %v", err)
+	}
+	_, used := v.Use("a", "the sandbox y")
+	_, _, mounted := v.mount(ctx, engine.Spec{ID: "y", Mounts: []engine.Mount{{Volume: "a", Path: "/x"}}}, &sdk.SandboxCreateParams{})
+	for what, err := range map[string]error{"Use": used, "mount": mounted, "Delete": v.Delete(ctx, "a")} {
+		if errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err), "is being deleted") {
+			t.Errorf("%s while it is being deleted: %v", what, err)
+		}
+	}
+	unbar()
+	if release, err = v.Use("a", "the sandbox z"); err != nil {
+		t.Errorf("after that: %v", err)
+	} else {
+		release()
 	}
 	if err := v.change("none", func(*volumeNote) {}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a change of none: %v", err)
@@ -120,7 +134,7 @@ func TestMountsThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := v.uses.check("a", "it"); err != nil {
+	if _, err := v.uses.bar("a", "it"); err != nil {
 		t.Error(err)
 	}
 }
