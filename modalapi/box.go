@@ -276,6 +276,7 @@ func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
 			logf.Errorf(ctx, "commit the volume %s: %v", v.Volume, err)
 		}
 	}
+	b.s.endBucket(ctx, sb)
 	for _, c := range commands {
 		_ = c.await(ctx) // which follows at once
 	}

@@ -103,7 +103,7 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 	return s.open(ctx, acc, p, req)
 }
 
-// open makes the sandbox of a request that is complete but for its image, its environment and its volumes, and starts its command.
+// open makes the sandbox of a request that is complete but for its image, its environment, its volumes and its bucket, and starts its command.
 func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Request) (*box, error) {
 	img, err := s.findImage(ctx, acc, p.def.GetImageId())
 	if err != nil {
@@ -135,16 +135,22 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 	for _, v := range views {
 		req.Volumes = append(req.Volumes, v.mount())
 	}
+	if req.S3, err = s.bucket(ctx, acc, p.def); err != nil {
+		s.discardViews(ctx, acc, views)
+		return nil, err
+	}
 	sb, err := s.opts.Fleet.Create(ctx, acc, req)
 	if err != nil {
 		s.discardViews(ctx, acc, views)
-		return nil, err
+		s.dropBucket(ctx, acc, req.S3)
+		return nil, bucketError(req.S3, err)
 	}
 	b := s.boxes.make(sb)
 	b.def, b.views = p.def, views
 	if err := b.launch(ctx, img.Config.Entrypoint); err != nil {
 		b.destroyNow(ctx)
 		s.discardViews(ctx, acc, views)
+		s.dropBucket(ctx, acc, req.S3)
 		return nil, err
 	}
 	s.boxes.add(b)

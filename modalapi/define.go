@@ -113,7 +113,7 @@ func possible(def *pb.Sandbox) error {
 	}
 	return errors.Join(
 		unsupported(def.GetRuntime() == "vm", "there are no virtual machines here, sandboxes are gVisor's", "Leave runtime out, or say \"gvisor\""),
-		unsupported(len(def.GetCloudBucketMounts()) > 0 || len(def.GetS3Mounts()) > 0, "buckets cannot be mounted here", "Use a volume; Harvest's own API fills volumes from S3 and sends them there"),
+		mountable(def),
 		unsupported(len(def.GetNfsMounts()) > 0, "there are no network file systems here", "Use a volume"),
 		unsupported(len(def.GetMountIds()) > 0, "files of the client cannot be mounted here", "Write them into the sandbox"),
 		unsupported(def.GetEnableSnapshot(), "the memory of sandboxes cannot be kept here", "Take a snapshot of the files"),

@@ -147,7 +147,7 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 	}{
 		"a GPU":           {pb.Sandbox_builder{Resources: pb.Resources_builder{GpuConfig: pb.GPUConfig_builder{GpuType: "A100", Count: 1}.Build()}.Build()}, codes.Unimplemented},
 		"a VM":            {pb.Sandbox_builder{Runtime: &vm}, codes.Unimplemented},
-		"a bucket":        {pb.Sandbox_builder{CloudBucketMounts: []*pb.CloudBucketMount{{}}}, codes.Unimplemented},
+		"a bucket":        {pb.Sandbox_builder{CloudBucketMounts: []*pb.CloudBucketMount{pb.CloudBucketMount_builder{RequesterPays: true}.Build()}}, codes.Unimplemented},
 		"a memory":        {pb.Sandbox_builder{EnableSnapshot: true}, codes.Unimplemented},
 		"a domain":        {pb.Sandbox_builder{CustomDomain: "x.example"}, codes.Unimplemented},
 		"two days":        {pb.Sandbox_builder{TimeoutSecs: 2 * 86400}, codes.InvalidArgument},

@@ -26,7 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Options of a Server. All but Secrets, Secret, Output and URL are required.
+// Options of a Server. All but Secrets, Secret, Output, S3Endpoint and URL are required.
 type Options struct {
 	Fleet   *sandbox.Fleet
 	Images  image.Builder
@@ -39,6 +39,8 @@ type Options struct {
 	Secret []byte
 	// Output is how many bytes of each command's output are kept for later reads: 64 MiB.
 	Output int64
+	// S3Endpoint is where all S3 of the server is that has a secret, "" if that is Amazon's or where the secret says.
+	S3Endpoint string
 	// URL is where clients reach the server if that is not the address that it listens on, such as "https://harvest.example.org:7783".
 	URL string
 }

@@ -184,7 +184,7 @@ func ended(id string) bool {
 // sweepEvery is how often what has ended is looked for.
 const sweepEvery = 10 * time.Minute
 
-// sweep removes images whose time to live is over, and volumes without a name whose clients are gone.
+// sweep removes images whose time to live is over, volumes without a name whose clients are gone, and secrets of mounts that have ended.
 func (s *Server) sweep(ctx context.Context) {
 	entries, err := os.ReadDir(s.opts.Dir)
 	if err != nil {
@@ -211,6 +211,7 @@ func (s *Server) sweep(ctx context.Context) {
 		}
 	}
 	s.sweepVolumes(ctx)
+	s.sweepBuckets(ctx)
 }
 
 // sweeping sweeps until ctx ends.

@@ -224,16 +224,21 @@ type AWS struct {
 	SessionToken    config.Secret // "" for long-lived keys
 	Region          string        // "" if the secret does not say
 	Endpoint        string        // of S3; "" means Amazon's own
+	PathStyle       bool          // the bucket is in the path, not in the host name
 }
 
+// PathStyle is the key of a secret whose value is "true" if buckets are in the path, as the configuration has it for the server's own S3.
+const PathStyle = "AWS_S3_FORCE_PATH_STYLE"
+
 // AWS returns p's credentials for Amazon Web Services: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and if present
-// AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL. Invalid if one of the first
-// two is missing.
+// AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, and PathStyle. Invalid if one of the
+// first two is missing.
 func (p Pairs) AWS() (AWS, error) {
 	a := AWS{
 		AccessKeyID: p["AWS_ACCESS_KEY_ID"], SecretAccessKey: config.Secret(p["AWS_SECRET_ACCESS_KEY"]),
 		SessionToken: config.Secret(p["AWS_SESSION_TOKEN"]),
 		Region:       cmp.Or(p["AWS_REGION"], p["AWS_DEFAULT_REGION"]), Endpoint: cmp.Or(p["AWS_ENDPOINT_URL_S3"], p["AWS_ENDPOINT_URL"]),
+		PathStyle: p[PathStyle] == "true",
 	}
 	if a.AccessKeyID == "" || a.SecretAccessKey == "" {
 		return AWS{}, errors.Remedy(errors.Newf(errors.Invalid, "the secret has no AWS credentials"), "give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")

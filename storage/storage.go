@@ -324,6 +324,7 @@ func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named
 	if loc.Region == "" {
 		loc.Region = keys.Region
 	}
+	loc.PathStyle = loc.PathStyle || keys.PathStyle
 	if loc.Endpoint == "" && keys.Endpoint != "" {
 		// The server reaches addresses that others must not make it ask.
 		if owner != p.Account {

@@ -55,9 +55,13 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 	if a.cfg.Modal.URL != "" {
 		a.modalURL = a.cfg.Modal.URL
 	}
+	endpoint := a.cfg.S3.Endpoint
+	if endpoint == config.Embedded { // which is not for who has a secret
+		endpoint = ""
+	}
 	a.modal, err = modalapi.New(ctx, modalapi.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Secrets: a.secrets, Keys: a.ring,
-		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, URL: a.cfg.Modal.URL,
+		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, S3Endpoint: endpoint, URL: a.cfg.Modal.URL,
 	})
 	if err != nil {
 		return errors.Stage(err, "modal")

@@ -29,6 +29,7 @@ type modalHarvest struct {
 	up      *exec.Cmd
 	ended   <-chan struct{} // closed when up has ended
 	modal   []string        // the variables that harvest modal env prints
+	log     safeWriter      // what the servers have said
 }
 
 func newModalHarvest(t *testing.T) *modalHarvest {
@@ -58,7 +59,7 @@ func (h *modalHarvest) start() {
 	h.t.Helper()
 	h.up = exec.CommandContext(context.WithoutCancel(h.t.Context()), h.program, "up")
 	h.up.Env = h.environ
-	log := &safeWriter{}
+	log := &h.log
 	h.up.Stdout, h.up.Stderr = log, log
 	if err := h.up.Start(); err != nil {
 		h.t.Fatal(err)

@@ -1,0 +1,214 @@
+package modalapi
+
+import (
+	"context"
+	"crypto/rand"
+	"maps"
+	"net/url"
+	"strings"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/secret"
+)
+
+// A bucket that a client mounts is a live mount of the Fleet's, whose credentials are a secret with a name. Where the client's has none, or does not say
+// where the bucket is, the sandbox gets a secret of its own, which is there for as long as somebody may need it.
+
+// bucketSecret begins the names of these secrets, and ownSecret tells them from others.
+const bucketSecret = "modal-bucket-"
+
+var ownSecret = pattern.New(`^` + bucketSecret + `[a-z2-7]{26}$`)
+
+// For how long after a sandbox's end its credentials are kept: what it has written may still have to be stored.
+const (
+	storedFor = 10 * time.Minute
+	unsentFor = 7 * 24 * time.Hour // what could not be stored then is tried again when the server starts
+)
+
+// mountable refuses what mounted buckets cannot have here.
+func mountable(def *pb.Sandbox) error {
+	refuse := func(kind errors.Kind, what, remedy string) error {
+		return errors.Remedy(errors.Newf(kind, "%s", what), "%s", remedy)
+	}
+	mounts := def.GetCloudBucketMounts()
+	if len(def.GetS3Mounts()) > 0 {
+		return refuse(errors.Unsupported, "this way to mount buckets is too old", "Use cloud_bucket_mounts, as newer SDKs do")
+	}
+	if len(mounts) > 1 {
+		return refuse(errors.Unsupported, "a sandbox has no more than one bucket mounted here", "Mount one, or have a sidecar mount the other one")
+	}
+	for _, m := range mounts {
+		prefix := m.GetKeyPrefix()
+		u, err := url.Parse(m.GetBucketEndpointUrl())
+		switch {
+		case m.GetRequesterPays():
+			return refuse(errors.Unsupported, "buckets for which the requester pays are not mounted here", "Leave requester_pays out, and have the bucket's owner pay")
+		case m.GetOidcAuthRoleArn() != "":
+			return refuse(errors.Unsupported, "no role is assumed here with a sandbox's identity token", "Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+		case prefix != "" && !strings.HasSuffix(prefix, "/"):
+			return refuse(errors.Invalid, "key_prefix is put before all keys, so it must end with a '/'", "Add it")
+		case err != nil || u.User != nil || u.RawQuery != "":
+			return refuse(errors.Invalid, "the bucket's endpoint is no address of a server", "Write it as https://host:port, and credentials into a secret")
+		}
+	}
+	return nil
+}
+
+// bucket is the mount that a definition asks for, nil without one. Its secret is the sandbox's own if dropBucket knows it.
+func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*sandbox.S3, error) {
+	if len(def.GetCloudBucketMounts()) == 0 {
+		return nil, nil
+	}
+	m := def.GetCloudBucketMounts()[0]
+	mount := &sandbox.S3{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix(), MountPath: m.GetMountPath(), Mount: true, ReadOnly: m.GetReadOnly()}
+	where, err := s.whereBucket(acc, m)
+	if err != nil {
+		return nil, err
+	}
+	if m.GetCredentialsSecretId() == "" {
+		if len(where) > 0 {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "a bucket at an endpoint of its own is mounted with a secret only"), "Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+		}
+		return mount, nil // with what the account has for S3
+	}
+	pairs, name, err := s.pairs(ctx, acc, m.GetCredentialsSecretId())
+	if err != nil {
+		return nil, err
+	}
+	if name != "" && len(where) == 0 && pairs["AWS_ACCESS_KEY_ID"] != "" {
+		mount.Secret = name
+		return mount, nil
+	}
+	own := keysOf(pairs)
+	maps.Copy(own, where)
+	if _, err := own.AWS(); err != nil {
+		return nil, err
+	}
+	vault, err := s.vault()
+	if err != nil {
+		return nil, err
+	}
+	mount.Secret = bucketSecret + strings.ToLower(rand.Text())
+	_, err = vault.Set(ctx, acc, mount.Secret, own, secret.Create)
+	return mount, err
+}
+
+// whereBucket is what the secret of a mount has to say beside the credentials.
+func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, error) {
+	endpoint, ours := strings.TrimRight(m.GetBucketEndpointUrl(), "/"), strings.TrimRight(s.opts.S3Endpoint, "/")
+	if endpoint == "" || endpoint == ours {
+		return nil, nil
+	}
+	if ours != "" {
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "all S3 of this server is at the endpoint of its configuration"), "Leave bucket_endpoint_url out, or s3.endpoint of the configuration")
+	}
+	if acc != account.Personal { // the server reaches addresses that others must not make it ask
+		return nil, errors.Remedy(errors.Newf(errors.Denied, "only who runs the server chooses an endpoint of S3"), "Leave bucket_endpoint_url out, and have s3.endpoint set in the server's configuration")
+	}
+	where := secret.Pairs{"AWS_ENDPOINT_URL_S3": endpoint}
+	if m.GetForcePathStyle() {
+		where[secret.PathStyle] = "true"
+	}
+	return where, nil
+}
+
+// keysOf are the pairs of a client's secret that S3 is about. Google's have names of their own.
+func keysOf(pairs secret.Pairs) secret.Pairs {
+	keys := secret.Pairs{}
+	for _, key := range []string{
+		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", secret.PathStyle,
+	} {
+		if pairs[key] != "" {
+			keys[key] = pairs[key]
+		}
+	}
+	if keys["AWS_ACCESS_KEY_ID"] == "" && pairs["GOOGLE_ACCESS_KEY_ID"] != "" {
+		keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"] = pairs["GOOGLE_ACCESS_KEY_ID"], pairs["GOOGLE_ACCESS_KEY_SECRET"]
+	}
+	return keys
+}
+
+// bucketError is an error of creating a sandbox: what S3 refuses has not the code of what this server refuses, for which clients have credentials, too.
+func bucketError(mount *sandbox.S3, err error) error {
+	if kind := errors.KindOf(err); mount != nil && (kind == errors.Unauthenticated || kind == errors.Denied) {
+		return withCode(err, codes.InvalidArgument)
+	}
+	return err
+}
+
+// dropBucket removes the secret of a sandbox's mount if it is the sandbox's own.
+func (s *Server) dropBucket(ctx context.Context, acc string, mount *sandbox.S3) {
+	if mount == nil || !ownSecret().MatchString(mount.Secret) || s.opts.Secrets == nil {
+		return
+	}
+	if err := s.opts.Secrets.Delete(context.WithoutCancel(ctx), acc, mount.Secret); err != nil && errors.KindOf(err) != errors.NotFound {
+		logf.Warnf(ctx, "remove the secret of a bucket's mount: %v", err) // which sweepBuckets tries again
+	}
+}
+
+// endBucket is dropBucket for a sandbox that has ended, if all is stored and no copy of the sandbox has the same secret. Otherwise it is left to
+// sweepBuckets.
+func (s *Server) endBucket(ctx context.Context, sb sandbox.Sandbox) {
+	if sb.S3 == nil || sb.Status != sandbox.Terminated || sb.S3.SyncError != "" {
+		return
+	}
+	live, err := s.opts.Fleet.List(ctx, sb.Account, sandbox.Filter{})
+	if err != nil {
+		logf.Debugf(ctx, "look for who needs the secret of a bucket's mount: %v", err)
+		return
+	}
+	for _, other := range live {
+		if other.S3 != nil && other.S3.Secret == sb.S3.Secret {
+			return
+		}
+	}
+	s.dropBucket(ctx, sb.Account, &sb.S3.S3)
+}
+
+// sweepBuckets removes the secrets of mounts that nobody needs any more.
+func (s *Server) sweepBuckets(ctx context.Context) {
+	if s.opts.Secrets == nil {
+		return
+	}
+	all, err := s.opts.Fleet.List(ctx, "", sandbox.Filter{All: true})
+	if err != nil {
+		logf.Errorf(ctx, "look for mounts of buckets: %v", err)
+		return
+	}
+	accounts, needed := map[string]bool{account.Personal: true}, map[string]bool{}
+	for _, sb := range all {
+		accounts[sb.Account] = true
+		if sb.S3 != nil && needsSecret(sb) {
+			needed[sb.Account+" "+sb.S3.Secret] = true
+		}
+	}
+	for acc := range accounts {
+		secrets, err := s.opts.Secrets.List(ctx, acc)
+		if err != nil {
+			logf.Errorf(ctx, "look for the secrets of mounts: %v", err)
+			continue
+		}
+		for _, found := range secrets {
+			if !needed[acc+" "+found.Name] && time.Since(found.Created) > storedFor { // else its sandbox may be about to be made
+				s.dropBucket(ctx, acc, &sandbox.S3{Secret: found.Name})
+			}
+		}
+	}
+}
+
+// needsSecret reports whether somebody may need the credentials of a sandbox's mount.
+func needsSecret(sb sandbox.Sandbox) bool {
+	limit := storedFor
+	if sb.S3.SyncError != "" {
+		limit = unsentFor
+	}
+	return !sb.Status.Ended() || time.Since(sb.Ended) < limit
+}
