@@ -51,6 +51,30 @@ type inode struct{ dev, ino uint64 }
 type packer struct {
 	tw   *tar.Writer
 	seen map[inode]string // first name of files with several
+	name string           // the directory that is open, which its children are opened from
+	open *os.Root         // nil: none is
+}
+
+func (p *packer) close() {
+	if p.open != nil {
+		p.open.Close()
+		p.open = nil
+	}
+}
+
+// enter opens a directory, and keeps it for the next one.
+func (p *packer) enter(base *os.Root, name string) (*os.Root, error) {
+	at, rest := base, name
+	if below, ok := strings.CutPrefix(name, p.name+"/"); ok && p.open != nil {
+		at, rest = p.open, below
+	}
+	dir, err := at.OpenRoot(rest)
+	if err != nil {
+		return nil, err
+	}
+	p.close()
+	p.name, p.open = name, dir
+	return dir, nil
 }
 
 // tree writes everything below name, parents first. It holds one directory open at a time, however deep the tree is.
@@ -60,6 +84,7 @@ func (p *packer) tree(root *os.Root, name string) error {
 		return err
 	}
 	defer base.Close()
+	defer p.close()
 	todo := []string{"."}
 	for len(todo) > 0 {
 		dir := todo[len(todo)-1]
@@ -76,14 +101,13 @@ func (p *packer) tree(root *os.Root, name string) error {
 
 // directory writes a directory and what is directly in it, and returns its directories.
 func (p *packer) directory(base *os.Root, name string) ([]string, error) {
-	dir, err := base.OpenRoot(name)
+	dir, err := p.enter(base, name)
 	if errors.IsNotExist(err) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil // it was removed or replaced meanwhile
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
 	f, err := dir.Open(".")
 	if err != nil {
 		return nil, err

@@ -150,23 +150,69 @@ func (u *unpacker) within(name string) (*os.Root, string, error) {
 	if u.parent != nil && u.dirName == dir {
 		return u.parent, last, nil
 	}
-	real, err := Resolve(u.base, dir)
-	if err != nil {
-		return nil, "", err
-	}
-	next, err := openDir(u.base, real)
-	if errors.IsNotExist(err) {
-		if err := u.base.MkdirAll(real, 0o755); err != nil {
-			return nil, "", Explain(err, name)
-		}
-		next, err = openDir(u.base, real)
-	}
+	next, err := u.walk(dir)
 	if err != nil {
 		return nil, "", Explain(err, name)
 	}
 	u.close()
 	u.parent, u.dirName = next, dir
 	return next, last, nil
+}
+
+// walk opens a directory, made if missing. It goes step by step, from the one that is open if that is on the way: what resolves a whole path at once
+// begins at the top with every part of it, which takes seconds for deep trees in sandboxes.
+func (u *unpacker) walk(dir string) (*os.Root, error) {
+	at, rest := u.base, dir
+	if below, ok := strings.CutPrefix(dir, u.dirName+"/"); ok && u.parent != nil {
+		at, rest = u.parent, below
+	}
+	for part := range strings.SplitSeq(rest, "/") {
+		next, err := u.step(at, part)
+		if at != u.base && at != u.parent {
+			at.Close()
+		}
+		if errors.Is(err, errLink) {
+			return u.resolve(dir)
+		}
+		if err != nil {
+			return nil, err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// errLink is where a path cannot be followed step by step, since a link may lead anywhere below base.
+var errLink = errors.Newf(errors.Invalid, "a symbolic link")
+
+func (u *unpacker) step(at *os.Root, part string) (*os.Root, error) {
+	if _, err := at.Readlink(part); err == nil {
+		return nil, errLink
+	}
+	next, err := openDir(at, part)
+	if errors.IsNotExist(err) {
+		if err := at.Mkdir(part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		next, err = openDir(at, part)
+	}
+	return next, err
+}
+
+// resolve opens a directory on whose way there are links, made if missing.
+func (u *unpacker) resolve(dir string) (*os.Root, error) {
+	real, err := Resolve(u.base, dir)
+	if err != nil {
+		return nil, err
+	}
+	next, err := openDir(u.base, real)
+	if errors.IsNotExist(err) {
+		if err := u.base.MkdirAll(real, 0o755); err != nil {
+			return nil, err
+		}
+		next, err = openDir(u.base, real)
+	}
+	return next, err
 }
 
 // clear makes room for a new file. It removes the name, so that nothing is ever written through what stood there.
@@ -191,7 +237,10 @@ func (u *unpacker) dir(hdr *tar.Header) error {
 	err = parent.Mkdir(last, 0o755)
 	if errors.Is(err, fs.ErrExist) {
 		// A link to a directory below base will do: archives of "/" have "bin/" where systems have bin -> usr/bin.
-		info, statErr := u.base.Stat(hdr.Name)
+		info, statErr := parent.Lstat(last)
+		if statErr == nil && info.Mode().Type() == fs.ModeSymlink {
+			info, statErr = u.base.Stat(hdr.Name)
+		}
 		if statErr != nil {
 			return Explain(statErr, hdr.Name)
 		}
