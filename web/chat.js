@@ -140,9 +140,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     started.next = null;
     started.el.removeAttribute('aria-busy');
     started.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(started.sum)}` : 'The sandbox could not be made'));
-    if (ok) started.el.open = false;
-    if (ok && wanted && shown) beside(shown); // what was not there yet
-    else started.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
+    if (ok) {
+      started.el.open = false;
+      if (wanted && shown) beside(shown); // what was not there yet
+    } else started.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
   }
 
   function showQueue() {
