@@ -73,6 +73,9 @@ func TestPage(t *testing.T) {
 	if text := b.value(`document.querySelector('.start ol').textContent`); !strings.Contains(text, "Sandbox") || !strings.Contains(text, "s") {
 		t.Errorf("the stages are %q", text)
 	}
+	if got := b.value(`document.querySelectorAll('.start .problem').length`); got != "0" {
+		t.Error("a start that went well shows a problem")
+	}
 	b.until(`document.querySelector('.composer textarea').checkVisibility()`)
 	id := strings.TrimPrefix(b.value(`location.hash`), "#/s/")
 
