@@ -60,7 +60,7 @@ func TestPageRepository(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(g.server.URL, "http://"), ":")
 	h.must("secret", "set", "git", "GIT_HOST=10.0.2.2:"+port, "GIT_PASSWORD="+token, "GITHUB_API_URL="+github.URL)
 	h.must("secret", "set", "build", "GIT_TOKEN="+token)
-	const recipe = `{"install": "echo installed >installed", "build": "echo the first line; sleep 3; echo the last line"}`
+	const recipe = `{"install": "echo installed >installed", "build": "echo the first line; sleep 12; echo the last line"}`
 	g.commit("owner/sample", map[string]string{"harvest.json": recipe, "README.md": "one\n"})
 	g.git(g.dir, "-C", filepath.Join(g.dir, "owner", "sample.git"), "config", "http.receivepack", "true")
 	if said, code := g.add(h, "owner/sample", "--image", "base", "--secret", "build"); code != 0 {
