@@ -47,6 +47,7 @@ type Capabilities struct {
 	Volumes   bool     `json:"volumes"`  // Spec.Mounts works
 	Views     bool     `json:"views"`    // each sandbox has a view of a volume of its own, which others see once it is committed and they reload theirs
 	Dirs      bool     `json:"dirs"`     // Mount.Dir works
+	Buckets   bool     `json:"buckets"`  // Mount.Bucket works
 	Users     bool     `json:"users"`    // Command.User works
 	Network   bool     `json:"network"`  // every NetworkMode works, sandboxes implement Networker and Dialer
 	Rules     bool     `json:"rules"`    // every rule of Network works; without, those with a port, Deny, and Allow beside the internet are Unsupported
@@ -87,14 +88,24 @@ type Spec struct {
 	Stage func(name string, took time.Duration) `json:"-"`
 }
 
-// Mount puts a volume at a path, or a directory of this machine.
+// Mount puts a volume at a path, or a directory of this machine, or a bucket.
 type Mount struct {
-	Volume string // name of a volume that exists; "" with Dir
+	Volume string // name of a volume that exists; "" with Dir and with Bucket
 	// Dir is a directory of this machine, which is there until the sandbox has ended and need not be a plain one: its limits, and how long
 	// it takes to answer, are its own affair. Only where Capabilities.Dirs says so.
-	Dir      string
+	Dir string
+	// Bucket is mounted by the engine itself, live: what is written there is stored there, by whatever rules the engine has for it, and is in no
+	// snapshot. Whoever opens the engine tells it where buckets are. Only where Capabilities.Buckets says so.
+	Bucket   Bucket `json:",omitzero"`
 	Path     string
 	ReadOnly bool
+}
+
+// Bucket is a place in S3, without credentials, since a Spec may be kept.
+type Bucket struct {
+	Name   string // "" for none
+	Prefix string // of the keys; "" is all of it
+	Secret string // the name of the account's secret that has the credentials; "" is the usual one
 }
 
 // Limits of a sandbox; zero means no limit of its own.

@@ -21,23 +21,28 @@ func (f *Fleet) checkS3Mount(p *problems, s *S3Volume, volumes []Mount) {
 	case s.Init || s.SyncOnTerminate || s.SyncEverySeconds != 0:
 		p.invalidf("leave them out: a mount is the bucket itself", "s3 is a mount, which is neither filled first nor sent at the end")
 	}
-	if f.opts.Mounts == nil || !f.caps.Dirs {
+	if !f.caps.Buckets && (f.opts.Mounts == nil || !f.caps.Dirs) {
 		p.addf(errors.Unsupported, "leave mount out, and have the files copied", "the engine %s cannot mount S3", f.opts.Engine.Name())
 	}
 	// Its path has to do what those of volumes have to.
 	checkMounts(p, append(volumes[:len(volumes):len(volumes)], Mount{Name: s3VolumeName(s.Bucket, s.Prefix), Path: s.MountPath, ReadOnly: s.ReadOnly}))
 }
 
+// mountsS3 reports whether e has a mount of the Fleet's own, and none of its engine's.
 func (f *Fleet) mountsS3(e *entry) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.opts.Mounts != nil && e.record.S3 != nil && e.record.S3.Mount
+	return f.opts.Mounts != nil && !f.caps.Buckets && e.record.S3 != nil && e.record.S3.Mount
 }
 
-// mountS3 mounts what p asks for, and returns what the engine has to do about it.
+// mountS3 mounts what p asks for unless the engine does, and returns what that has to do about it.
 func (f *Fleet) mountS3(ctx context.Context, e *entry, p plan) ([]engine.Mount, error) {
 	if p.s3 == nil || !p.s3.Mount {
 		return nil, nil
+	}
+	if f.caps.Buckets {
+		place := engine.Bucket{Name: p.s3.Bucket, Prefix: p.s3.Prefix, Secret: p.s3.Secret}
+		return []engine.Mount{{Bucket: place, Path: p.s3.MountPath, ReadOnly: p.s3.ReadOnly}}, nil
 	}
 	dir := ""
 	err := f.stage(e, "s3 mount", func() (err error) {

@@ -157,3 +157,31 @@ func TestMountRequests(t *testing.T) {
 	_, err = plain.open(t).Create(t.Context(), account, mountRequest(nil))
 	wantError(t, err, errors.Unsupported, "cannot mount S3")
 }
+
+// Where the engine mounts buckets itself, it is told of them, also for a copy, and nobody else has anything to do.
+//
+// mission: D5
+func TestMountByTheEngine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, s3 := mountWorld()
+		w.caps.Dirs, w.caps.Buckets, w.caps.Views = false, true, true
+		f := w.open(t)
+		sb := create(t, f, mountRequest(func(s *sandbox.S3) { s.Secret, s.ReadOnly = "keys", true }))
+		want := engine.Mount{Bucket: engine.Bucket{Name: "files", Prefix: "work", Secret: "keys"}, Path: "/data", ReadOnly: true}
+		if m := w.specs[len(w.specs)-1].Mounts; len(m) != 1 || m[0] != want || len(w.volumes) != 0 {
+			t.Errorf("the engine gets %+v", m)
+		}
+		s3.lost(sb.ID, "not its affair")
+		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if sb = get(t, f, sb.ID); sb.Status != sandbox.Terminated || sb.S3.MountError != "" || sb.S3.SyncError != "" {
+			t.Errorf("it is %+v", sb)
+		}
+		if got := s3.asked(); got != "recover check" {
+			t.Errorf("asked for: %q", got)
+		}
+	})
+}

@@ -20,7 +20,7 @@ type Options struct {
 	Secrets *secret.Vault
 	// S3 is asked for what Request.S3 says. nil: requests with one are refused as Unsupported.
 	S3 Syncer
-	// Mounts mounts what Request.S3 says with Mount. nil: these are refused as Unsupported.
+	// Mounts mounts what Request.S3 says with Mount, for engines that do not themselves. nil: these are refused as Unsupported.
 	Mounts Mounter
 
 	Defaults engine.Limits // of requests that name none: 1 core, 2 GiB, 10 GiB of disk, 1024 processes, 65536 open files

@@ -103,7 +103,7 @@ func (a *App) open(ctx context.Context) error {
 	}); err != nil {
 		return errors.Stage(err, "secrets")
 	}
-	eng, err := openEngine(ctx, a.cfg)
+	eng, err := openEngine(ctx, a.cfg, a.bucketAt)
 	if err != nil {
 		return errors.Stage(err, stageEngine)
 	}

@@ -17,14 +17,17 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
+// bucketFinder says where an account's bucket is, for an engine that mounts buckets itself.
+type bucketFinder func(ctx context.Context, owner string, b engine.Bucket) (modalengine.Place, error)
+
 // openEngine opens the engine that the configuration names. Its Close also closes what it stands on.
-func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
+func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engine.Engine, error) {
 	if cfg.Engine == "fake" {
 		logf.Warnf(ctx, "the engine fake isolates nothing: it is for tests only")
 		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes})
 	}
 	if cfg.Engine == "modal" {
-		return openModalEngine(ctx, cfg)
+		return openModalEngine(ctx, cfg, find)
 	}
 	images, builds, err := openImages(cfg)
 	if err != nil {
@@ -49,12 +52,14 @@ func openEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
 }
 
 // openModalEngine opens the engine whose sandboxes run at Modal.
-func openModalEngine(ctx context.Context, cfg config.Config) (engine.Engine, error) {
+func openModalEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engine.Engine, error) {
 	programs, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
 	if err != nil {
 		return nil, err
 	}
-	eng, err := modalengine.Open(ctx, modalOptions(cfg, programs.Keeper))
+	opts := modalOptions(cfg, programs.Keeper)
+	opts.Locate = find
+	eng, err := modalengine.Open(ctx, opts)
 	if err != nil {
 		return nil, err
 	}

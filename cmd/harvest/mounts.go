@@ -3,7 +3,11 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"time"
 
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/engine"
+	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/s3mount"
@@ -34,6 +38,39 @@ func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
 	}
 	a.then("the mounts of S3", func(context.Context) error { m.Close(); return nil })
 	return m, nil
+}
+
+// bucketPatience is how long S3 may take to say that there is a bucket.
+const bucketPatience = 15 * time.Second
+
+// bucketAt is a bucketFinder. What S3 refuses of a bucket is refused here: whoever mounts it may not say it as clearly. S3 that does not answer may do
+// so where the bucket is mounted.
+func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (modalengine.Place, error) {
+	if a.cfg.S3.Endpoint == config.Embedded && b.Secret == "" {
+		return modalengine.Place{Local: true}, nil
+	}
+	loc, err := a.storage.Location(ctx, storage.Job{Account: owner, Where: storage.Where{Bucket: b.Name, Prefix: b.Prefix, Secret: b.Secret}})
+	if err != nil {
+		return modalengine.Place{}, err
+	}
+	if len(loc.CA) > 0 {
+		return modalengine.Place{}, errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot be told whom s3.ca_file trusts"), "use an S3 with a certificate of a public authority")
+	}
+	loc.Patience = bucketPatience
+	bucket, err := s3sync.Open(ctx, loc)
+	if err != nil {
+		return modalengine.Place{}, err
+	}
+	defer bucket.Close()
+	checking, cancel := context.WithTimeout(ctx, 2*bucketPatience)
+	defer cancel()
+	if err := bucket.Check(checking); err != nil && checking.Err() == nil && errors.KindOf(err) != errors.Unavailable {
+		return modalengine.Place{}, err
+	}
+	return modalengine.Place{
+		Endpoint: loc.Endpoint, Region: loc.Region, PathStyle: loc.PathStyle, Local: loc.Socket != "",
+		AccessKeyID: loc.AccessKeyID, SecretAccessKey: loc.SecretAccessKey, SessionToken: loc.SessionToken,
+	}, nil
 }
 
 // mounter does for sandboxes what the Manager of mounts does.

@@ -38,6 +38,8 @@ type Options struct {
 	App         string // at Modal, of what belongs to no account, and the beginning of the names of the accounts' apps; "" means "harvest"
 	Image       string // a registry's, which the image "base" stands for; "" means DefaultImage
 	OutputBytes int64  // that are kept of each command; 0 means 16 MiB
+	// Locate says where an account's bucket is, whenever a sandbox that has it mounted is made; nil if none can be mounted.
+	Locate func(ctx context.Context, account string, b engine.Bucket) (Place, error)
 
 	Life       time.Duration // that Modal gives a sandbox, in whole seconds; 0 means Lifetime
 	CarryAhead time.Duration // how long before that is over a sandbox is to be carried over; 0 means an hour, and no more than a quarter of Life
@@ -60,6 +62,7 @@ var refPattern = pattern.New(`^sb-[A-Za-z0-9]{1,64}$`)
 type Engine struct {
 	opts       Options
 	server     string // this installation
+	to         *server
 	client     *sdk.Client
 	apps       *apps
 	images     *images
@@ -98,18 +101,19 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "make the directory of the engine modal")
 	}
-	server, err := installation(filepath.Join(opts.Dir, "server"))
+	self, err := installation(filepath.Join(opts.Dir, "server"))
 	if err != nil {
 		return nil, err
 	}
+	to := &server{}
 	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{
-		TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment, GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{seeResult},
+		TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment, GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{seeResult, to.call},
 	})
 	if err != nil {
 		return nil, explain(err, "read the configuration of Modal")
 	}
 	e := &Engine{
-		opts: opts, server: server, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{},
+		opts: opts, server: self, to: to, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.attendants = &attendants{e: e, idle: opts.VolumeIdle, swept: make(chan struct{}), all: map[string]*attendant{}}
@@ -185,7 +189,7 @@ func (e *Engine) Capabilities() engine.Capabilities {
 			"Warm sandboxes do not exist.",
 			"The host name is Modal's.",
 		},
-		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Isolated: true, Volumes: true, Views: true, Imager: true,
+		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Isolated: true, Volumes: true, Views: true, Imager: true, Buckets: e.opts.Locate != nil,
 	}
 }
 
@@ -371,6 +375,9 @@ func (e *Engine) launch(ctx context.Context, spec engine.Spec, img record, name 
 		return nil, err
 	}
 	defer release()
+	if ctx, err = e.buckets(ctx, spec, params); err != nil {
+		return nil, err
+	}
 	if err := e.helper.mount(ctx, img, params); err != nil {
 		return nil, err
 	}

@@ -121,7 +121,7 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 	}
 	spec := *reply.Claim.Spec
 	spec.Env = reply.Claim.Env
-	if len(spec.Mounts) > 0 {
+	if slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Volume != "" }) {
 		switch err := reload(ctx, s.box); {
 		case errors.KindOf(err) == errors.Conflict: // files of it are open, by what no command of ours is; its end commits it, too
 			logf.Warnf(ctx, "the volumes of sandbox %s, which is carried over, are committed when it ends: %v", s.h.ID, err)

@@ -282,11 +282,14 @@ func (v *volumes) mount(ctx context.Context, spec engine.Spec, params *sdk.Sandb
 	}()
 	first := map[string]engine.Mount{}
 	for _, m := range spec.Mounts {
-		if m.Volume == "" {
-			return nil, release, errors.Remedy(errors.Newf(errors.Unsupported, "directories of this machine cannot be in sandboxes at Modal"), "use a volume")
-		}
 		if m.Path == programDir || strings.HasPrefix(m.Path, programDir+"/") {
 			return nil, release, errors.Remedy(errors.Newf(errors.Invalid, "nothing can be mounted at %s, where Harvest's own program is", m.Path), "choose another path")
+		}
+		if m.Bucket.Name != "" {
+			continue
+		}
+		if m.Volume == "" {
+			return nil, release, errors.Remedy(errors.Newf(errors.Unsupported, "directories of this machine cannot be in sandboxes at Modal"), "use a volume")
 		}
 		if f, again := first[m.Volume]; again {
 			if f.ReadOnly != m.ReadOnly {

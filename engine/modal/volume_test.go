@@ -129,6 +129,7 @@ func TestMountsThatCannotBe(t *testing.T) {
 		kind  errors.Kind
 	}{
 		"a directory": {engine.Mount{Dir: "/tmp", Path: "/x"}, errors.Unsupported}, "no volume": {engine.Mount{Volume: "none", Path: "/x"}, errors.NotFound},
+		"a bucket": {engine.Mount{Bucket: engine.Bucket{Name: "b"}, Path: "/x"}, ""}, "the program's place": {engine.Mount{Bucket: engine.Bucket{Name: "b"}, Path: programDir}, errors.Invalid},
 	} {
 		if _, _, err := v.mount(t.Context(), engine.Spec{ID: "box", Mounts: []engine.Mount{c.mount}}, &sdk.SandboxCreateParams{}); errors.KindOf(err) != c.kind {
 			t.Errorf("%s: %v", what, err)

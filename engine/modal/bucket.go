@@ -1,0 +1,152 @@
+package modal
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Place is where a bucket is, with the credentials, which go to Modal as a secret without a name and are kept nowhere here.
+type Place struct {
+	Endpoint  string // a URL; "" is Amazon's
+	Region    string // "" leaves it to Modal
+	PathStyle bool   // the bucket is in the path, not in the host name
+	Local     bool   // it is at a socket of this machine
+
+	AccessKeyID, SecretAccessKey, SessionToken string // empty where there are none
+}
+
+// buckets tells Modal of a sandbox's buckets. The sandbox is to be created with the context that it returns.
+func (e *Engine) buckets(ctx context.Context, spec engine.Spec, params *sdk.SandboxCreateParams) (context.Context, error) {
+	var inPath []string
+	for _, m := range spec.Mounts {
+		if m.Bucket.Name == "" {
+			continue
+		}
+		if e.opts.Locate == nil {
+			return ctx, errors.Newf(errors.Unsupported, "the engine modal was not told where buckets are")
+		}
+		place, err := e.opts.Locate(ctx, spec.Account, m.Bucket)
+		if err == nil {
+			err = reachable(place, e.to.host())
+		}
+		if err != nil {
+			return ctx, errors.Stage(err, "bucket")
+		}
+		mount, err := e.cloudBucket(ctx, m, place)
+		if err != nil {
+			return ctx, err
+		}
+		if params.CloudBucketMounts == nil {
+			params.CloudBucketMounts = map[string]*sdk.CloudBucketMount{}
+		}
+		params.CloudBucketMounts[m.Path] = mount
+		if place.PathStyle {
+			inPath = append(inPath, m.Path)
+		}
+	}
+	return context.WithValue(ctx, pathKey{}, inPath), nil
+}
+
+// cloudBucket is a mount as Modal's SDK has it.
+func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk.CloudBucketMount, error) {
+	params := &sdk.CloudBucketMountParams{ReadOnly: m.ReadOnly}
+	if p.Endpoint != "" {
+		params.BucketEndpointURL = &p.Endpoint
+	}
+	if prefix := strings.Trim(m.Bucket.Prefix, "/"); prefix != "" {
+		prefix += "/"
+		params.KeyPrefix = &prefix
+	}
+	if p.AccessKeyID != "" {
+		keys := map[string]string{"AWS_ACCESS_KEY_ID": p.AccessKeyID, "AWS_SECRET_ACCESS_KEY": p.SecretAccessKey}
+		if u, err := url.Parse(p.Endpoint); err == nil && strings.HasSuffix(u.Hostname(), "storage.googleapis.com") { // for which Modal has other names
+			keys = map[string]string{"GOOGLE_ACCESS_KEY_ID": p.AccessKeyID, "GOOGLE_ACCESS_KEY_SECRET": p.SecretAccessKey}
+		}
+		for key, value := range map[string]string{"AWS_SESSION_TOKEN": p.SessionToken, "AWS_REGION": p.Region} {
+			if value != "" {
+				keys[key] = value
+			}
+		}
+		var err error
+		if params.Secret, err = e.client.Secrets.FromMap(ctx, keys, nil); err != nil {
+			return nil, explain(err, "make a secret")
+		}
+	}
+	mount, err := e.client.CloudBucketMounts.New(m.Bucket.Name, params)
+	return mount, explain(err, "mount a bucket")
+}
+
+// reachable refuses a place that Modal cannot reach: the server that we speak to in Modal's place reaches what is as near to this machine as itself.
+func reachable(p Place, server string) error {
+	if p.Local {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach the S3 of this machine"), "name a secret with the credentials of an S3 on the internet (--s3-secret), or have the sandbox run on this machine")
+	}
+	u, err := url.Parse(p.Endpoint)
+	if err != nil || p.Endpoint == "" || distance(u.Hostname()) >= distance(server) {
+		return nil
+	}
+	return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach S3 at %.200s", u.Host), "use an S3 on the internet, or have the sandbox run on this machine")
+}
+
+// distance is how far away a host is: 0 for this machine, 1 for its network, 2 for the internet, where what has a name is supposed to be.
+func distance(host string) int {
+	ip, err := netip.ParseAddr(host)
+	switch ip = ip.Unmap(); {
+	case host == "localhost", strings.HasSuffix(host, ".localhost"), err == nil && (ip.IsLoopback() || ip.IsUnspecified()):
+		return 0
+	case err == nil && (ip.IsPrivate() || ip.IsLinkLocalUnicast()):
+		return 1
+	}
+	return 2
+}
+
+// server is where calls to Modal go, as the first of them shows: the SDK finds it in more than one place.
+type server struct{ target atomic.Pointer[string] }
+
+// host is the server's, "" before the first call.
+func (s *server) host() string {
+	if s.target.Load() == nil {
+		return ""
+	}
+	target := *s.target.Load()
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		return target
+	}
+	return host
+}
+
+// pathKey is the context's key of the mounts whose bucket is in the path, for which the SDK has no parameter.
+type pathKey struct{}
+
+// call notes where a call goes, and adds to it what the SDK leaves out.
+func (s *server) call(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	target := conn.Target()
+	s.target.Store(&target)
+	inPath(ctx, req)
+	return invoke(ctx, method, req, reply, conn, opts...)
+}
+
+// inPath has the buckets that the context names be in the path.
+func inPath(ctx context.Context, req any) {
+	paths, _ := ctx.Value(pathKey{}).([]string)
+	r, ok := req.(interface{ GetDefinition() *pb.Sandbox })
+	if !ok || len(paths) == 0 {
+		return
+	}
+	for _, m := range r.GetDefinition().GetCloudBucketMounts() {
+		m.SetForcePathStyle(slices.Contains(paths, m.GetMountPath()))
+	}
+}
