@@ -102,6 +102,23 @@ func (a *apps) delete(account, id string) error {
 	return a.save()
 }
 
+// undelete forgets what delete remembered of IDs.
+func (a *apps) undelete(account string, ids ...string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	changed := false
+	for _, id := range ids {
+		if key := account + " " + id; a.byID[key].Deleted {
+			delete(a.byID, key)
+			changed = true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return a.save()
+}
+
 // deleted reports whether it was.
 func (a *apps) deleted(account, id string) bool {
 	a.mu.Lock()

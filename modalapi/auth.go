@@ -101,7 +101,9 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		return ctx, err
 	}
 	if strings.HasPrefix(method, routerService) {
-		c.Principal, c.box, err = s.bearer(get("authorization"))
+		if c.Principal, c.box, err = s.bearer(get("authorization")); err == nil {
+			err = s.present(ctx, c.Principal)
+		}
 	} else {
 		c.Principal, err = s.token(ctx, get("x-modal-token-id"), get("x-modal-token-secret"))
 	}

@@ -3,8 +3,10 @@ package modalapi
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +37,8 @@ type note struct {
 	View    *view    `json:"view,omitempty"`    // a volume of its own
 	Ports   []hole   `json:"ports,omitempty"`   // that are reached from outside
 	Mount   *mounted `json:"mount,omitempty"`   // an image in it
+
+	Input map[string]int64 `json:"input,omitempty"` // how much was passed on to commands, by their IDs; "" is the sandbox's own
 }
 
 // box is a sandbox of the Fleet with what Modal's has beside: a command of its own with whose end it ends, and commands by ID.
@@ -136,6 +140,13 @@ func (bs *boxes) get(ctx context.Context, account, id string) (*box, error) {
 	return b, nil
 }
 
+// all returns those that are known.
+func (bs *boxes) all() []*box {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	return slices.Collect(maps.Values(bs.byID))
+}
+
 func (bs *boxes) find(account, id string) *box {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -204,6 +215,34 @@ func (b *box) write(ctx context.Context, notes ...note) {
 	}
 	if err != nil {
 		logf.Errorf(ctx, "note what happens to %s: %v", b.id, err)
+	}
+}
+
+// noteInput notes how much input commands have had, for the next server. Nobody sends any more.
+func (b *box) noteInput(ctx context.Context) {
+	n := note{Input: map[string]int64{}}
+	add := func(id string, c *command) {
+		if at, all := c.in.passed(); c.exec != nil && at > 0 && all {
+			n.Input[id] = at
+		}
+	}
+	b.mu.Lock()
+	for id, c := range b.execs {
+		add(id, c)
+	}
+	if b.main != nil {
+		add("", b.main)
+	}
+	b.mu.Unlock()
+	if len(n.Input) == 0 {
+		return
+	}
+	b.write(ctx, n)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.journal != nil {
+		_ = b.journal.Close() // it was written without a buffer
+		b.journal = nil
 	}
 }
 

@@ -69,7 +69,11 @@ func bucketWorld(t *testing.T) (s *Server, records *memory.Sandboxes, secrets *m
 			t.Error(err)
 		}
 	})
-	return &Server{opts: Options{Fleet: fleet, Secrets: vault}}, records, secrets
+	server := &Server{opts: Options{Fleet: fleet, Secrets: vault, Dir: t.TempDir()}, ctx: t.Context()}
+	if err := server.openLoose(); err != nil {
+		t.Fatal(err)
+	}
+	return server, records, secrets
 }
 
 func (s *Server) setSecret(t *testing.T, acc, name string, pairs secret.Pairs) {
@@ -99,7 +103,7 @@ func TestBucketsOfAClient(t *testing.T) {
 	s.setSecret(t, "acme", "keys", keys)
 	s.setSecret(t, "personal", "google", secret.Pairs{"GOOGLE_ACCESS_KEY_ID": "GOOG1", "GOOGLE_ACCESS_KEY_SECRET": "the-google-key"})
 	s.setSecret(t, "personal", "empty", secret.Pairs{"OTHER": "x"})
-	loose, err := s.loose.add("personal", keys)
+	loose, err := s.loose.add(t.Context(), "personal", keys)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,6 +121,15 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the connect token is not valid, or has ended", http.StatusUnauthorized)
 		return
 	}
+	b, err := s.boxes.get(r.Context(), p.Account, p.Box)
+	if err != nil {
+		http.Error(w, errors.Message(err), http.StatusBadGateway)
+		return
+	}
+	if !b.allowed(r.RemoteAddr) {
+		http.Error(w, "the sandbox takes no connections from this address", http.StatusForbidden)
+		return
+	}
 	target := &url.URL{Scheme: "http", Host: "127.0.0.1:" + strconv.Itoa(p.Port)}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {

@@ -65,6 +65,9 @@ func (s *Server) findImage(ctx context.Context, acc, id string) (image.Image, er
 	if ended(id) {
 		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found: its time to live is over", id)
 	}
+	if s.apps.deleted(acc, id) { // the image may be there for others who have an ID of it
+		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found", id)
+	}
 	img, err := s.images(acc).Find(ctx, name)
 	if errors.KindOf(err) == errors.NotFound { // it may be one that no client of this protocol has made
 		img, err = s.images(acc).Find(ctx, "img_"+strings.TrimPrefix(id, imageID)[:2*imageBytes-endDigits])
@@ -240,13 +243,13 @@ func (c *control) ImageDelete(ctx context.Context, req *pb.ImageDeleteRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if err := c.s.images(acc).Delete(ctx, img.ID); err != nil {
+	if err := c.s.removeImage(ctx, acc, req.GetImageId(), img); err != nil {
 		return nil, err
 	}
 	c.s.builds.mu.Lock()
 	delete(c.s.builds.byID, acc+" "+req.GetImageId())
 	c.s.builds.mu.Unlock()
-	return &emptypb.Empty{}, c.s.apps.delete(acc, req.GetImageId())
+	return &emptypb.Empty{}, nil
 }
 
 // recipe is an image to build.

@@ -20,7 +20,8 @@ func (c *control) ImageGetByTag(ctx context.Context, req *pb.ImageGetByTagReques
 	for _, name := range []string{scoped(req.GetEnvironmentName(), req.GetTag()), req.GetTag(), strings.TrimSuffix(req.GetTag(), ":latest")} {
 		var img image.Image
 		if img, err = images.Find(ctx, name); err == nil {
-			return pb.ImageGetByTagResponse_builder{ImageId: plainImage(img.ID)}.Build(), nil
+			id := plainImage(img.ID)
+			return pb.ImageGetByTagResponse_builder{ImageId: id}.Build(), c.s.apps.undelete(acc, id)
 		}
 		if errors.KindOf(err) != errors.NotFound && errors.KindOf(err) != errors.Invalid {
 			return nil, err

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,25 +15,32 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Bounds of queues, which are Modal's but for the last: they are in memory.
+// Bounds of queues, which are Modal's but for the last two: they are in memory, and in files for the next server.
 const (
 	mostValues     = 5000    // of one partition
 	largestValue   = 1 << 20 // bytes
 	mostPartitions = 100000  // of one queue
 	mostQueued     = 256 << 20
+	mostQueues     = 10000
 )
 
-// queues hold values that programs pass to one another, which nobody here looks into. They are in memory, and end with the server.
+// queues hold values that programs pass to one another, which nobody here looks into.
 type queues struct {
+	dir string
+
 	mu    sync.Mutex
 	byID  map[string]*queue // guarded by mu; by account and ID
 	bytes int64             // guarded by mu; of all values
 }
 
 type queue struct {
-	partitions map[string][]queued1 // all guarded by queues.mu
+	path       string
+	written    int64 // all from here on guarded by queues.mu; size of the file
+	bytes      int64 // of its values
+	partitions map[string][]queued1
 	next       uint64
 	heard      time.Time
 	loose      bool
@@ -49,6 +58,7 @@ func (q *queues) find(ctx context.Context, id string) (*queue, error) {
 	if found == nil {
 		return nil, missing("Queue", id)
 	}
+	found.heard = time.Now()
 	return found, nil
 }
 
@@ -63,41 +73,44 @@ func (c *control) QueueGetOrCreate(ctx context.Context, req *pb.QueueGetOrCreate
 		}
 		id = named(queueID, scoped(req.GetEnvironmentName(), req.GetDeploymentName()))
 	}
+	q.sweep(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for key, old := range q.byID {
-		if old.loose && time.Since(old.heard) > ephemeral {
-			q.drop(key)
-		}
-	}
 	key := callerOf(ctx).Account + " " + id
 	switch {
 	case q.byID[key] != nil:
 	case !creates(req.GetObjectCreationType()):
 		return nil, errors.Newf(errors.NotFound, "Queue '%s' not found", req.GetDeploymentName())
+	case len(q.byID) >= mostQueues:
+		return nil, errors.Remedy(errors.Newf(errors.Exhausted, "there are %d queues", mostQueues), "Delete some")
 	default:
-		if q.byID == nil {
-			q.byID = map[string]*queue{}
+		made := newQueue(filepath.Join(q.dir, callerOf(ctx).Account+"~"+id+queueEnd), loose)
+		if err := made.rewrite(); err != nil {
+			return nil, errors.Wrapf(err, "keep a queue")
 		}
-		q.byID[key] = &queue{partitions: map[string][]queued1{}, heard: time.Now(), loose: loose, changed: make(chan struct{})}
+		q.byID[key] = made
 	}
 	return pb.QueueGetOrCreateResponse_builder{QueueId: id, Metadata: pb.QueueMetadata_builder{Name: req.GetDeploymentName()}.Build()}.Build(), nil
 }
 
 // drop forgets a queue. q.mu is held.
-func (q *queues) drop(key string) {
+func (q *queues) drop(ctx context.Context, key string) {
 	if old := q.byID[key]; old != nil {
+		if err := os.Remove(old.path); err != nil {
+			logf.Errorf(ctx, "remove the file of a queue: %v", err)
+		}
 		for _, values := range old.partitions {
-			q.count(values, -1)
+			q.count(old, values, -1)
 		}
 		close(old.changed)
 		delete(q.byID, key)
 	}
 }
 
-func (q *queues) count(values []queued1, sign int64) {
+func (q *queues) count(of *queue, values []queued1, sign int64) {
 	for _, v := range values {
 		q.bytes += sign * int64(len(v.value))
+		of.bytes += sign * int64(len(v.value))
 	}
 }
 
@@ -109,7 +122,7 @@ func (c *control) QueueDelete(ctx context.Context, req *pb.QueueDeleteRequest) (
 	if _, err := q.find(ctx, req.GetQueueId()); err != nil {
 		return nil, err
 	}
-	q.drop(callerOf(ctx).Account + " " + req.GetQueueId())
+	q.drop(ctx, callerOf(ctx).Account+" "+req.GetQueueId())
 	return &emptypb.Empty{}, nil
 }
 
@@ -118,10 +131,7 @@ func (c *control) QueueHeartbeat(ctx context.Context, req *pb.QueueHeartbeatRequ
 	q := &c.s.queues
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	found, err := q.find(ctx, req.GetQueueId())
-	if err == nil {
-		found.heard = time.Now()
-	}
+	_, err := q.find(ctx, req.GetQueueId())
 	return &emptypb.Empty{}, err
 }
 
@@ -136,10 +146,11 @@ func (c *control) QueueClear(ctx context.Context, req *pb.QueueClearRequest) (*e
 	}
 	for name, values := range found.partitions {
 		if req.GetAllPartitions() || name == string(req.GetPartitionKey()) {
-			q.count(values, -1)
+			q.count(found, values, -1)
 			delete(found.partitions, name)
 		}
 	}
+	found.lost(ctx, queueNote{Part: req.GetPartitionKey(), Clear: true, All: req.GetAllPartitions()})
 	return &emptypb.Empty{}, nil
 }
 
@@ -168,11 +179,17 @@ func (q *queues) put(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Emp
 	if len(values)+len(req.GetValues()) > mostValues || q.bytes+size > mostQueued || !known && len(found.partitions) >= mostPartitions {
 		return nil, errors.Newf(errors.Exhausted, "the queue is full")
 	}
+	if len(req.GetValues()) == 0 {
+		return &emptypb.Empty{}, nil
+	}
+	if err := found.note(queueNote{Part: req.GetPartitionKey(), Before: found.next, Values: req.GetValues()}); err != nil {
+		return nil, errors.Wrapf(err, "keep the values of a queue")
+	}
 	for _, v := range req.GetValues() {
 		found.next++
 		values = append(values, queued1{found.next, bytes.Clone(v)})
 	}
-	q.bytes += size
+	q.count(found, values[len(values)-len(req.GetValues()):], 1)
 	found.partitions[name] = values
 	close(found.changed)
 	found.changed = make(chan struct{})
@@ -196,10 +213,11 @@ func (c *control) QueueGet(ctx context.Context, req *pb.QueueGetRequest) (*pb.Qu
 		n := min(len(values), max(1, int(req.GetNValues())))
 		if n > 0 {
 			taken := values[:n]
-			q.count(taken, -1)
+			q.count(found, taken, -1)
 			if found.partitions[name] = values[n:]; len(values) == n {
 				delete(found.partitions, name)
 			}
+			found.lost(ctx, queueNote{Part: req.GetPartitionKey(), Taken: n})
 			q.mu.Unlock()
 			var out [][]byte
 			for _, v := range taken {

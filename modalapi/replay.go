@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"time"
 
@@ -23,7 +24,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 	if err != nil && !errors.IsNotExist(err) {
 		return errors.Wrapf(err, "read what is noted of %s", b.id)
 	}
-	main, execs := "", []note{}
+	main, execs, input := "", []note{}, map[string]int64{}
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	lines.Buffer(nil, len(data)+1)
 	for lines.Scan() {
@@ -32,6 +33,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 			continue // of a server that was killed while it wrote
 		}
 		b.take(n)
+		maps.Copy(input, n.Input)
 		if n.Main != "" {
 			main = n.Main
 		}
@@ -46,6 +48,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 		if b.main, err = b.attach(ctx, b.id, main); err != nil {
 			b.main = b.lostCommand(ctx, main, err)
 		}
+		b.main.in.resume(input[""])
 	}
 	for _, n := range execs {
 		ref := b.id
@@ -57,6 +60,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 			logf.Debugf(ctx, "take up command %s: %v", n.Process, err) // it has ended and is forgotten
 			continue
 		}
+		c.in.resume(input[n.Exec])
 		b.execs[n.Exec] = c
 	}
 	b.s.tunnels.reopen(ctx, b)

@@ -2,76 +2,16 @@ package modalapi
 
 import (
 	"context"
-	"crypto/rand"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/secret"
 )
-
-// looseLife is how long a secret without a name can be used, which clients make for one request.
-const looseLife = 24 * time.Hour
-
-// mostLoose bounds them.
-const mostLoose = 10000
-
-// loose are secrets without a name. They are nowhere but in memory: a client that comes with one after a restart makes it again.
-type loose struct {
-	mu   sync.Mutex
-	byID map[string]looseSecret // guarded by mu; by account and ID
-}
-
-type looseSecret struct {
-	pairs   secret.Pairs
-	expires time.Time
-	release func()
-}
-
-func (l *loose) add(account string, pairs secret.Pairs) (string, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byID == nil {
-		l.byID = map[string]looseSecret{}
-	}
-	for key, s := range l.byID {
-		if time.Now().After(s.expires) {
-			s.release()
-			delete(l.byID, key)
-		}
-	}
-	if len(l.byID) >= mostLoose {
-		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d secrets without a name", mostLoose), "Give secrets that are used often a name")
-	}
-	id := secretID + looseMark + rand.Text()
-	l.byID[account+" "+id] = looseSecret{pairs: maps.Clone(pairs), expires: time.Now().Add(looseLife), release: logf.Redact(slices.Collect(maps.Values(pairs))...)}
-	return id, nil
-}
-
-func (l *loose) get(account, id string) (secret.Pairs, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s, ok := l.byID[account+" "+id]
-	return s.pairs, ok && time.Now().Before(s.expires)
-}
-
-func (l *loose) drop(account, id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s, ok := l.byID[account+" "+id]
-	if ok {
-		s.release()
-		delete(l.byID, account+" "+id)
-	}
-	return ok
-}
 
 // vault returns the secrets with a name. Unsupported if there are none here.
 func (s *Server) vault() (*secret.Vault, error) {
@@ -92,7 +32,7 @@ func (c *control) SecretGetOrCreate(ctx context.Context, req *pb.SecretGetOrCrea
 				return nil, err
 			}
 		}
-		id, err := once1(ctx, c.s, "secret", func() (string, error) { return c.s.loose.add(account, pairs) })
+		id, err := once1(ctx, c.s, "secret", func() (string, error) { return c.s.loose.add(ctx, account, pairs) })
 		return pb.SecretGetOrCreateResponse_builder{SecretId: id}.Build(), err
 	}
 	vault, err := c.s.vault()

@@ -59,11 +59,14 @@ type Server struct {
 	boxes   *boxes
 	builds  builds
 	loose   loose // secrets without a name
+	ring    present
 	once    once
 	tunnels tunnels
 	volumes views
 	queues  queues
 	naming  naming
+
+	removing sync.Mutex // held while it is decided whether an image is still wanted
 
 	mu       sync.Mutex
 	addr     net.Addr     // guarded by mu; of the listener
@@ -92,6 +95,12 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	s.key = mac.Sum(nil)
 	var err error
 	if s.apps, err = openApps(opts.Dir); err != nil {
+		return nil, err
+	}
+	if err = s.openLoose(); err != nil {
+		return nil, err
+	}
+	if err = s.openQueues(); err != nil {
 		return nil, err
 	}
 	if err = s.openBoxes(); err != nil {
@@ -123,8 +132,12 @@ func (s *Server) Serve(l net.Listener) error {
 
 // Close ends all connections and waits for work in the background. Sandboxes and their commands go on. It is repeatable.
 func (s *Server) Close() error {
+	known := s.boxes.all()
 	s.stop()
 	s.grpc.Stop()
+	for _, b := range known {
+		b.noteInput(s.ctx)
+	}
 	s.tunnels.close()
 	s.tasks.Wait()
 	return nil

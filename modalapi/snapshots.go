@@ -184,7 +184,8 @@ func ended(id string) bool {
 // sweepEvery is how often what has ended is looked for.
 const sweepEvery = 10 * time.Minute
 
-// sweep removes images whose time to live is over, volumes without a name whose clients are gone, and secrets of mounts that have ended.
+// sweep removes images whose time to live is over, volumes, queues and secrets without a name that nobody has used for long, and secrets of
+// mounts that have ended.
 func (s *Server) sweep(ctx context.Context) {
 	entries, err := os.ReadDir(s.opts.Dir)
 	if err != nil {
@@ -203,7 +204,7 @@ func (s *Server) sweep(ctx context.Context) {
 	for _, img := range all {
 		for _, name := range img.Names {
 			if id, ok := strings.CutPrefix(name, imagePrefix); ok && ended(id) {
-				if err := s.opts.Images.Delete(ctx, img.ID); err != nil {
+				if err := s.removeImage(ctx, accountOf(img.Spec.Owner), id, img); err != nil {
 					logf.Debugf(ctx, "remove an image that has ended: %v", err) // a sandbox has it
 				}
 				break
@@ -212,6 +213,8 @@ func (s *Server) sweep(ctx context.Context) {
 	}
 	s.sweepVolumes(ctx)
 	s.sweepBuckets(ctx)
+	s.loose.sweep()
+	s.queues.sweep(ctx)
 }
 
 // sweeping sweeps until ctx ends.
@@ -248,7 +251,8 @@ func (c *control) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.SandboxG
 			ErrorCode: pb.SandboxGetExitSnapshotResponse_ERROR_CODE_INTERNAL, Message: sb.SnapshotError,
 		}.Build()}.Build(), nil
 	}
-	return pb.SandboxGetExitSnapshotResponse_builder{Success: pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: plainImage(sb.SnapshotID)}.Build()}.Build(), nil
+	id := plainImage(sb.SnapshotID)
+	return pb.SandboxGetExitSnapshotResponse_builder{Success: pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: id}.Build()}.Build(), c.s.apps.undelete(b.account, id)
 }
 
 // SandboxGetExitSnapshot implements ModalClient.

@@ -102,3 +102,17 @@ func (i *stdin) status() (written int64, closed bool) {
 	defer i.mu.Unlock()
 	return i.written, i.eof || i.gone
 }
+
+// passed returns how much was taken, if all of it was read.
+func (i *stdin) passed() (int64, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.written, len(i.data) == 0 && !i.eof && !i.gone
+}
+
+// resume has the input go on at an offset.
+func (i *stdin) resume(offset int64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.written = offset
+}

@@ -164,7 +164,7 @@ func (b *box) accept(l net.Listener, h hole) {
 		if err != nil {
 			return
 		}
-		if !b.allowed(c.RemoteAddr()) {
+		if !b.allowed(c.RemoteAddr().String()) {
 			_ = c.Close()
 			continue
 		}
@@ -173,9 +173,9 @@ func (b *box) accept(l net.Listener, h hole) {
 }
 
 // allowed reports whether somebody may connect from there.
-func (b *box) allowed(from net.Addr) bool {
+func (b *box) allowed(from string) bool {
 	list := b.def.GetInboundCidrAllowlist()
-	addr, err := netip.ParseAddrPort(from.String())
+	addr, err := netip.ParseAddrPort(from)
 	if len(list) == 0 || err != nil {
 		return len(list) == 0
 	}

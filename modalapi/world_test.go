@@ -41,6 +41,7 @@ type library struct {
 
 	mu    sync.Mutex
 	names map[string]bool // guarded by mu
+	taken bool            // guarded by mu; the image is a snapshot
 	fail  error           // guarded by mu; of the next build
 	log   []string        // guarded by mu; what a build says
 }
@@ -74,11 +75,30 @@ func (l *library) List(ctx context.Context) ([]image.Image, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range list {
+		if l.taken {
+			list[i].Names, list[i].Snapshot = nil, &image.Snapshot{}
+		}
 		for name := range l.names {
 			list[i].Names = append(slices.Clone(list[i].Names), name)
 		}
 	}
 	return list, err
+}
+
+// Delete takes all its names from the image.
+func (l *library) Delete(context.Context, string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.names)
+	return nil
+}
+
+// change gives names to the image, or takes them from it, and says whether it is a snapshot.
+func (l *library) change(taken bool, change func(names map[string]bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken = taken
+	change(l.names)
 }
 
 type fakeEngine struct {
@@ -232,5 +252,41 @@ func (w *world) output(sb *modal.Sandbox, args ...string) string {
 var sandboxFilter = sandbox.Filter{}
 
 func second[T any](_ T, err error) error { return err }
+
+// started starts a command with the plain client, by an ID of its own, and returns what its calls need.
+func (w *world) started(sandbox string, req pb.TaskExecStartRequest_builder) (ctx context.Context, task string) {
+	w.t.Helper()
+	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(), pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sandbox}.Build())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx = w.routed(pb.CommandRouterAccess_builder{Jwt: access.GetJwt()}.Build())
+	req.TaskId = "ta-" + strings.TrimPrefix(sandbox, "sb-") + "V"
+	req.StdoutConfig = pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE
+	if _, err := w.router.TaskExecStart(ctx, req.Build()); err != nil {
+		w.t.Fatal(err)
+	}
+	return ctx, req.TaskId
+}
+
+// said is what a command of started's has said, up to its end.
+func (w *world) said(ctx context.Context, task, exec string) string {
+	w.t.Helper()
+	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: exec}.Build())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var all strings.Builder
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return all.String()
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all.Write(part.GetData())
+	}
+}
 
 func typeOf(v any) string { return reflect.TypeOf(v).String() }

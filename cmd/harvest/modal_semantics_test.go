@@ -42,6 +42,8 @@ func TestModalSemantics(t *testing.T) {
 	t.Run("tunnels", m.tunnels)
 	t.Run("memory", m.memory)
 	t.Run("keys", m.keys)
+	t.Run("terminal", m.terminal)
+	t.Run("snapshots", m.snapshots)
 	t.Run("lives", m.lives)
 	t.Run("restart", m.restart)
 }

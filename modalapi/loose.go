@@ -1,0 +1,183 @@
+package modalapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/secret"
+)
+
+// looseLife is how long a secret without a name, which clients make for a request, is there after it was used last: no sandbox that was
+// created with it lives longer.
+const looseLife = 24 * time.Hour
+
+// mostLoose bounds them.
+const mostLoose = 10000
+
+// looseEnd ends the names of their files, which are sealed. When one was used last is when its file was changed last, give or take looseTouch.
+const (
+	looseEnd   = ".secret"
+	looseTouch = time.Hour
+)
+
+// loose are secrets without a name.
+type loose struct {
+	dir string
+	key []byte // seals the files
+
+	mu   sync.Mutex
+	byID map[string]*looseSecret // guarded by mu; by account and ID
+}
+
+type looseSecret struct {
+	pairs   secret.Pairs
+	path    string
+	used    time.Time // as the file says
+	release func()    // of the values, which are kept out of logs
+}
+
+// openLoose reads what an earlier server has kept. What cannot be read is of no use, since its key is gone.
+func (s *Server) openLoose() error {
+	l := &s.loose
+	l.dir, l.key, l.byID = s.opts.Dir, []byte(s.seal("secrets without a name")), map[string]*looseSecret{}
+	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		return errors.Wrapf(err, "make the directory of Modal's protocol")
+	}
+	files, err := filepath.Glob(filepath.Join(l.dir, "*"+looseEnd))
+	if err != nil {
+		return errors.Wrapf(err, "look for secrets without a name")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, path := range files {
+		account, id, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), looseEnd), "~")
+		kept, err := l.read(path)
+		if err != nil {
+			logf.Warnf(s.ctx, "forget the secret %s of %s: %v", id, account, err)
+			_ = os.Remove(path) // what cannot be removed is tried again
+			continue
+		}
+		l.byID[account+" "+id] = kept
+	}
+	l.sweepLocked()
+	return nil
+}
+
+func (l *loose) read(path string) (*looseSecret, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := unseal(bytes.NewReader(data), l.key)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(plain)
+	if err != nil {
+		return nil, err
+	}
+	var pairs map[string]string
+	if err := json.Unmarshal(text, &pairs); err != nil {
+		return nil, errors.Newf(errors.Invalid, "it is not whole") // the cause might quote it
+	}
+	return newLoose(pairs, path, info.ModTime()), nil
+}
+
+func newLoose(pairs secret.Pairs, path string, used time.Time) *looseSecret {
+	return &looseSecret{pairs: pairs, path: path, used: used, release: logf.Redact(slices.Collect(maps.Values(pairs))...)}
+}
+
+// add keeps a secret, and returns its ID.
+func (l *loose) add(ctx context.Context, account string, pairs secret.Pairs) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sweepLocked()
+	if len(l.byID) >= mostLoose {
+		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d secrets without a name", mostLoose), "Give secrets that are used often a name")
+	}
+	id := secretID + looseMark + rand.Text()
+	kept := newLoose(maps.Clone(pairs), filepath.Join(l.dir, account+"~"+id+looseEnd), time.Now())
+	if err := l.write(kept); err != nil { // it is good for as long as this server lives
+		logf.Errorf(ctx, "keep the secret %s: %v", id, err)
+	}
+	l.byID[account+" "+id] = kept
+	return id, nil
+}
+
+func (l *loose) write(kept *looseSecret) error {
+	text, err := json.Marshal(map[string]string(kept.pairs)) // the type itself hides its values
+	if err != nil {
+		return err
+	}
+	var file bytes.Buffer
+	if err := seal(&file, l.key, bytes.NewReader(text)); err != nil {
+		return err
+	}
+	if err := os.WriteFile(kept.path+".new", file.Bytes(), 0o600); err != nil {
+		return errors.Join(err, os.Remove(kept.path+".new"))
+	}
+	return os.Rename(kept.path+".new", kept.path)
+}
+
+// get returns what a secret holds, and lets it live on.
+func (l *loose) get(account, id string) (secret.Pairs, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := l.byID[account+" "+id]
+	if kept == nil || time.Since(kept.used) > looseLife+looseTouch {
+		return nil, false
+	}
+	if now := time.Now(); now.Sub(kept.used) > looseTouch {
+		kept.used = now
+		_ = os.Chtimes(kept.path, now, now) // a later server may forget it too early
+	}
+	return kept.pairs, true
+}
+
+func (l *loose) drop(account, id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dropLocked(account + " " + id)
+}
+
+func (l *loose) dropLocked(key string) bool {
+	kept := l.byID[key]
+	if kept == nil {
+		return false
+	}
+	kept.release()
+	_ = os.Remove(kept.path) // a later server removes it when its time is over
+	delete(l.byID, key)
+	return true
+}
+
+// sweep forgets those that nobody has used for long.
+func (l *loose) sweep() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sweepLocked()
+}
+
+func (l *loose) sweepLocked() {
+	for key, kept := range l.byID {
+		if time.Since(kept.used) > looseLife+looseTouch {
+			l.dropLocked(key)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package modalapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// A queue has a file, of lines of JSON that say what was put into it and taken out. It is written anew when most of it is about values that are
+// not there any more.
+
+// queueEnd ends the names of these files.
+const queueEnd = ".queue"
+
+// waste is how much larger than its values a file may be at least.
+const waste = 1 << 20
+
+// queueNote is a line.
+type queueNote struct {
+	Part   []byte   `json:"p,omitempty"`
+	Before uint64   `json:"n,omitempty"` // the id of the value before Values
+	Values [][]byte `json:"v,omitempty"` // were put there
+	Taken  int      `json:"t,omitempty"` // so many were taken from there
+	Clear  bool     `json:"c,omitempty"` // all were
+	All    bool     `json:"a,omitempty"` // with Clear: of all partitions
+}
+
+// openQueues reads what an earlier server has kept. Its clients count as heard of now.
+func (s *Server) openQueues() error {
+	q := &s.queues
+	q.dir, q.byID = s.opts.Dir, map[string]*queue{}
+	files, err := filepath.Glob(filepath.Join(q.dir, "*"+queueEnd))
+	if err != nil {
+		return errors.Wrapf(err, "look for queues")
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, path := range files {
+		account, id, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), queueEnd), "~")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return errors.Wrapf(err, "read the queue %s", id)
+		}
+		found := newQueue(path, strings.HasPrefix(id, queueID+looseMark))
+		lines := bufio.NewScanner(bytes.NewReader(data))
+		lines.Buffer(nil, len(data)+1)
+		for lines.Scan() {
+			var n queueNote
+			if json.Unmarshal(lines.Bytes(), &n) == nil { // else of a server that was killed while it wrote
+				found.apply(n)
+			}
+		}
+		for _, values := range found.partitions {
+			q.count(found, values, 1)
+		}
+		if err := found.rewrite(); err != nil { // which also makes an end of a line that is not whole
+			return errors.Wrapf(err, "write the queue %s", id)
+		}
+		q.byID[account+" "+id] = found
+	}
+	return nil
+}
+
+func newQueue(path string, loose bool) *queue {
+	return &queue{path: path, partitions: map[string][]queued1{}, heard: time.Now(), loose: loose, changed: make(chan struct{})}
+}
+
+// apply does what a line says.
+func (q *queue) apply(n queueNote) {
+	name := string(n.Part)
+	values := q.partitions[name]
+	q.next = max(q.next, n.Before)
+	for i, v := range n.Values {
+		id := n.Before + uint64(i) + 1
+		q.next = max(q.next, id)
+		values = append(values, queued1{id, v})
+	}
+	values = values[min(max(n.Taken, 0), len(values)):]
+	if n.Clear {
+		values = nil
+	}
+	if q.partitions[name] = values; len(values) == 0 {
+		delete(q.partitions, name)
+	}
+	if n.Clear && n.All {
+		clear(q.partitions)
+	}
+}
+
+// note adds a line to the file. After an error the file is as it was.
+func (q *queue) note(n queueNote) (err error) {
+	line, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(q.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(append(line, '\n')); err != nil {
+		err = errors.Join(err, f.Truncate(q.written))
+	} else {
+		q.written += int64(len(line)) + 1
+	}
+	return errors.Join(err, f.Close())
+}
+
+// lost notes what happened to values, which comes before what is in the file. That it fails is no reason to keep them from whom they were for:
+// a later server has them once more.
+func (q *queue) lost(ctx context.Context, n queueNote) {
+	var err error
+	if q.written > 2*q.bytes+waste {
+		err = q.rewrite()
+	} else {
+		err = q.note(n)
+	}
+	if err != nil {
+		logf.Errorf(ctx, "note what was taken from a queue: %v", err)
+	}
+}
+
+// rewrite writes the file anew.
+func (q *queue) rewrite() error {
+	var file bytes.Buffer
+	lines := json.NewEncoder(&file)
+	err := lines.Encode(queueNote{Before: q.next})
+	for name, values := range q.partitions {
+		for _, v := range values {
+			err = errors.Join(err, lines.Encode(queueNote{Part: []byte(name), Before: v.id - 1, Values: [][]byte{v.value}}))
+		}
+	}
+	if err == nil {
+		err = os.WriteFile(q.path+".new", file.Bytes(), 0o600)
+	}
+	if err == nil {
+		err = os.Rename(q.path+".new", q.path)
+	}
+	if err == nil {
+		q.written = int64(file.Len())
+	}
+	return err
+}
+
+// sweep drops queues without a name whose clients are gone.
+func (q *queues) sweep(ctx context.Context) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, old := range q.byID {
+		if old.loose && time.Since(old.heard) > ephemeral {
+			q.drop(ctx, key)
+		}
+	}
+}
