@@ -42,8 +42,11 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Referrer-Policy", "no-referrer")
-	// Files have the same names in every version: browsers keep them, and ask whether they are still the same.
+	// The page names the version of its files, so that browsers need not ask for them again. Of anything else they ask whether it is still the same.
 	h.Set("Cache-Control", "no-cache")
+	if file.Fixed {
+		h.Set("Cache-Control", "max-age=31536000, immutable")
+	}
 	h.Set("ETag", file.Tag)
 	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(file.Data))
 	return nil

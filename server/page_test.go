@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -24,7 +25,22 @@ func TestPageFiles(t *testing.T) {
 			t.Errorf("%s again: %s", path, resp.Status)
 		}
 	}
-	for _, path := range []string{"/ui/", "/ui/nosuch.js", "/ui/web.go", "/ui/vendor", "/ui/..%2fweb.go"} {
+	// What the page asks for is below the version of all files: browsers keep it. A page of another version gets what there is now.
+	_, index := s.do("GET", "/", "")
+	addresses := regexp.MustCompile(`(?:href|src)="(ui/v-[0-9a-f]{16}/[^"]*)"`).FindAllStringSubmatch(index, -1)
+	if len(addresses) != strings.Count(index, "href=")+strings.Count(index, "src=") || len(addresses) < 3 {
+		t.Errorf("the page is\n%s", index)
+	}
+	for _, m := range addresses {
+		if resp, body := s.do("GET", "/"+m[1], ""); resp.StatusCode != 200 || resp.Header.Get("Cache-Control") != "max-age=31536000, immutable" || body == "" {
+			t.Errorf("%s: %s %v", m[1], resp.Status, resp.Header)
+		}
+	}
+	_, now := s.do("GET", "/ui/app.js", "")
+	if resp, body := s.do("GET", "/ui/v-0123456789abcdef/app.js", ""); resp.StatusCode != 200 || resp.Header.Get("Cache-Control") != "no-cache" || body != now {
+		t.Errorf("another version: %s %v", resp.Status, resp.Header)
+	}
+	for _, path := range []string{"/ui/v-0123456789abcdef/nosuch.js", "/ui/v-0123456789abcdef", "/ui/", "/ui/nosuch.js", "/ui/web.go", "/ui/vendor", "/ui/..%2fweb.go"} {
 		if resp, _ := s.do("GET", path, ""); resp.StatusCode != 404 {
 			t.Errorf("%s: %s", path, resp.Status)
 		}

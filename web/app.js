@@ -1,10 +1,12 @@
 // The page: who is here, what there is to choose at its side, and the view that the address names.
 
 import { call } from './api.js';
-import { openChat } from './chat.js';
-import { ago, button, h, problemBox, soon } from './dom.js';
+import { ago, button, h, own, problemBox, soon } from './dom.js';
 import { lists, openList } from './lists.js';
 import { openNew } from './new.js';
+
+// The conversation, with what makes Markdown of texts, is most of the page, and nobody needs it before there is one: it comes when the page can be used.
+const chat = () => import('./chat.js');
 
 const states = { running_tool: 'running a tool', waiting_for_input: 'waits for you' };
 
@@ -13,12 +15,13 @@ const list = h('ul', { class: 'sessions' });
 const search = h('input', { type: 'search', 'aria-label': 'Search sessions', placeholder: 'Search', oninput: () => showList() });
 const menu = button('Sessions', () => open(!side.classList.contains('open')), { class: 'menu', 'aria-expanded': 'false', 'aria-controls': 'side' });
 const side = h('nav', { id: 'side', 'aria-label': 'Sessions' },
-  h('a', { class: 'brand', href: '#/' }, h('img', { src: 'ui/icon.svg', alt: '', width: '24', height: '24' }), 'Harvest'),
+  h('a', { class: 'brand', href: '#/' }, h('img', { src: own('icon.svg'), alt: '', width: '24', height: '24' }), 'Harvest'),
   h('a', { class: 'button primary', href: '#/' }, 'New session'), search, list,
   h('details', { class: 'more' }, h('summary', null, 'Everything else'), h('ul', null, Object.entries(lists).map(([id, name]) => h('li', null, h('a', { href: `#/${id}` }, name))))),
   h('footer', null, h('span', { class: 'who' }), button('Sign out', signOut, { class: 'small' })));
 
 let sessions = [];
+let listed = false; // they are known
 let close = () => {};
 let listing = false; // it is about to be shown anew
 let template = null; // settings for the next session
@@ -45,15 +48,18 @@ async function signOut() {
 function signedOut(p) {
   clearInterval(timer);
   const provider = h('p', { hidden: true }, h('a', { class: 'button primary', href: 'sign-in/oidc' }, 'Sign in'));
-  document.body.replaceChildren(h('main', { class: 'welcome', id: 'main' }, h('img', { src: 'ui/icon.svg', alt: '', width: '48', height: '48' }), h('h1', null, 'Harvest'),
+  document.body.replaceChildren(h('main', { class: 'welcome', id: 'main' }, h('img', { src: own('icon.svg'), alt: '', width: '48', height: '48' }), h('h1', null, 'Harvest'),
     h('p', null, 'You are not signed in. Open the link that the server printed when it started, or make a new one:'), h('pre', null, 'harvest key link'),
     provider, p?.remedy && h('p', { class: 'meta' }, p.remedy), h('p', { class: 'meta' }, h('a', { href: 'docs' }, 'The API'))));
   call('GET', 'v1/openapi.json').then((doc) => { provider.hidden = !doc.paths['/sign-in/oidc']; }, () => {});
 }
 
-async function load() {
+const ask = () => call('GET', 'v1/sessions?all=true&limit=200');
+
+async function load(asked = ask()) {
   try {
-    sessions = (await call('GET', 'v1/sessions?all=true&limit=200')).data;
+    sessions = (await asked).data;
+    listed = true;
     showList();
   } catch (p) {
     if (p.status === 401) {
@@ -66,6 +72,7 @@ async function load() {
 const current = () => /^#\/s\/(ses_\w+)/.exec(location.hash)?.[1];
 
 function showList() {
+  if (!listed) return;
   const wanted = search.value.trim().toLowerCase();
   const found = sessions.filter((s) => [s.title, s.repo, s.agent, s.id, s.status].join(' ').toLowerCase().includes(wanted));
   const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
@@ -114,7 +121,8 @@ async function route() {
   else {
     const settings = template ?? {};
     template = null;
-    openNew(main, settings, { signIn, created: (made) => {
+    const here = location.hash;
+    await openNew(main, settings, { signIn, still: () => location.hash === here && main.isConnected, created: (made) => {
       sessions.unshift(made);
       location.hash = `#/s/${made.id}`;
     } });
@@ -123,7 +131,7 @@ async function route() {
 
 async function openSession(id, tab, signIn) {
   try {
-    const session = await call('GET', `v1/sessions/${id}`);
+    const [session, { openChat }] = await Promise.all([call('GET', `v1/sessions/${id}`), chat()]);
     if (current() !== id) return;
     document.title = `${session.title || 'New session'} · Harvest`;
     close = openChat(main, session, {
@@ -140,7 +148,11 @@ async function openSession(id, tab, signIn) {
 
 let timer;
 
+// begin asks at once for all that the page needs at first, and shows the page as soon as it is known who is here.
 async function begin() {
+  const asked = ask();
+  asked.catch(() => {}); // load tells of it
+  if (current()) chat().catch(() => {}); // and openSession of that
   try {
     const self = await call('GET', 'v1/account');
     side.querySelector('.who').textContent = self.user || self.account;
@@ -154,10 +166,10 @@ async function begin() {
   document.body.replaceChildren(button('To the content', () => main.focus(), { class: 'skip' }), menu, side, main);
   addEventListener('hashchange', route);
   addEventListener('keydown', (e) => { if (e.key === 'Escape') open(false); });
-  await load();
-  await route();
+  await Promise.all([load(asked), route()]);
   performance.mark('interactive');
   timer = setInterval(() => { if (!document.hidden) load(); }, 5000);
+  chat().catch(() => {});
 }
 
 begin();

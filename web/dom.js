@@ -13,6 +13,9 @@ export function h(tag, attrs, ...children) {
   return el;
 }
 
+// own is the address of a file of the page, of the version that this one is of.
+export const own = (name) => new URL(name, import.meta.url).href;
+
 export const button = (label, onclick, attrs) => h('button', { type: 'button', onclick, ...attrs }, ...[label].flat());
 
 // field is a labelled input; the label's text is also what screen readers say.

@@ -33,8 +33,10 @@ function request(form) {
   });
 }
 
-// openNew shows the form in main. t are settings to begin with; created gets the session.
-export async function openNew(main, t, { created, signIn }) {
+const patience = 1000; // milliseconds
+
+// openNew shows the form in main. t are settings to begin with; created gets the session; still says whether the form is wanted.
+export async function openNew(main, t, { created, signIn, still }) {
   const error = h('div');
   const agent = h('select', { name: 'agent' }, h('option', { value: 'claude' }, 'Claude Code'), h('option', { value: 'opencode' }, 'OpenCode'),
     h('option', { value: 'scripted' }, 'Scripted agent (no model; shows how it goes)'));
@@ -83,15 +85,16 @@ export async function openNew(main, t, { created, signIn }) {
       create.replaceChildren('Create a sandbox');
     }
   });
-  main.replaceChildren(h('div', { class: 'scroll' }, form));
-  document.title = 'New session · Harvest';
-  const offer = (path, into, names) => call('GET', path).then(({ data }) => into.replaceChildren(...data.flatMap(names).map((n) => h('option', { value: n }))), () => {});
-  offer('v1/images?limit=200', images, (i) => i.names);
-  offer('v1/volumes?limit=200', volumes, (v) => [v.name]);
   const known = call('GET', 'v1/secrets?limit=200').then(({ data }) => {
     const has = data.some((s) => s.keys.some((k) => keys.includes(k)));
     hint.hidden = has;
     if (!has && !t.agent && !chosen) agent.value = 'scripted';
   }, () => {}); // who may not read the secrets' names chooses without that help
-  await known;
+  await Promise.race([known, new Promise((done) => { setTimeout(done, patience); })]); // so that nothing moves that is shown
+  if (!still()) return;
+  main.replaceChildren(h('div', { class: 'scroll' }, form));
+  document.title = 'New session · Harvest';
+  const offer = (path, into, names) => call('GET', path).then(({ data }) => into.replaceChildren(...data.flatMap(names).map((n) => h('option', { value: n }))), () => {});
+  offer('v1/images?limit=200', images, (i) => i.names);
+  offer('v1/volumes?limit=200', volumes, (v) => [v.name]);
 }

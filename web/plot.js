@@ -1,12 +1,12 @@
 // Plots of numbers over something, by uPlot, which is fetched for the first one. What a plot shows cannot be read aloud: its numbers stand in
 // a table beside it, and the words below its title say the most important of them.
 
-import { h } from './dom.js';
+import { h, own } from './dom.js';
 
 let library;
 function load() {
   library ??= Promise.all([import('./vendor/uplot.js'), new Promise((done, failed) => {
-    document.head.append(h('link', { rel: 'stylesheet', href: 'ui/vendor/uplot.css', onload: done, onerror: failed }));
+    document.head.append(h('link', { rel: 'stylesheet', href: own('vendor/uplot.css'), onload: done, onerror: failed }));
   })]).then(([m]) => m.default);
   return library;
 }

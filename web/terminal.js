@@ -1,7 +1,7 @@
 // The sandbox's terminal. The shell goes on when nobody looks; whoever connects last has it, and can be taken over by the next one.
 
 import { socket } from './api.js';
-import { button, dialog, h, problemBox } from './dom.js';
+import { button, dialog, h, own, problemBox } from './dom.js';
 
 const stdin = 0;
 const stdout = 1;
@@ -137,7 +137,7 @@ function follow(to) {
 let styled;
 function style() {
   styled ??= new Promise((done, failed) => {
-    document.head.append(h('link', { rel: 'stylesheet', href: 'ui/vendor/xterm.css', onload: done, onerror: () => failed(new Error('The terminal\'s style could not be loaded.')) }));
+    document.head.append(h('link', { rel: 'stylesheet', href: own('vendor/xterm.css'), onload: done, onerror: () => failed(new Error('The terminal\'s style could not be loaded.')) }));
   });
   return styled;
 }

@@ -3,10 +3,13 @@
 package web
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"io/fs"
 	"path"
+	"strings"
 	"sync"
 )
 
@@ -32,7 +35,23 @@ type File struct {
 	Data []byte
 	Type string // its media type
 	Tag  string // an ETag: other contents have another one
+	// Fixed says that the name has the version of all files: what it names is always the same, and may be kept without asking.
+	Fixed bool
 }
+
+// version names what all files have in them. The page asks for its files below "v-" and this.
+var version = sync.OnceValue(func() string {
+	sum := sha256.New()
+	_ = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error { // of what is in the binary nothing can fail
+		if err == nil && !entry.IsDir() {
+			data, _ := files.ReadFile(name)
+			of := sha256.Sum256(data)
+			sum.Write(append([]byte(name), of[:]...))
+		}
+		return err
+	})
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+})
 
 // types are the media types by extension. Those that the machine knows may be others.
 var types = map[string]string{
@@ -41,11 +60,21 @@ var types = map[string]string{
 
 var tags sync.Map // of files, by name
 
-// Open returns the file of a name, such as "app.js" or "vendor/marked.js"; false if there is none.
+// Open returns the file of a name, such as "app.js", "vendor/marked.js" or, as the page asks for them, "v-VERSION/app.js"; false if there is none.
+// With another version it is the file that there is now: a page that was opened before an update goes on.
 func Open(name string) (File, bool) {
+	fixed := false
+	if below, ok := strings.CutPrefix(name, "v-"); ok {
+		var of string
+		of, name, _ = strings.Cut(below, "/")
+		fixed = of == version()
+	}
 	data, err := files.ReadFile(name)
 	if err != nil {
 		return File{}, false
+	}
+	if name == Index {
+		data = bytes.ReplaceAll(data, []byte(`="ui/`), []byte(`="ui/v-`+version()+`/`))
 	}
 	kind, ok := types[path.Ext(name)]
 	if !ok {
@@ -56,5 +85,5 @@ func Open(name string) (File, bool) {
 		sum := sha256.Sum256(data)
 		tag, _ = tags.LoadOrStore(name, `"`+hex.EncodeToString(sum[:12])+`"`)
 	}
-	return File{Data: data, Type: kind, Tag: tag.(string)}, true
+	return File{Data: data, Type: kind, Tag: tag.(string), Fixed: fixed}, true
 }

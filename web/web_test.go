@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,9 +100,48 @@ func TestOpen(t *testing.T) {
 	if list, ok := web.Open("vendor/CHECKSUMS"); !ok || list.Type != "text/plain; charset=utf-8" {
 		t.Errorf("%q", list.Type)
 	}
-	for _, name := range []string{"", "vendor", "../web.go", "web.go", "nosuch.js"} {
+	at := regexp.MustCompile(`"ui/(v-\w+/)app\.js"`).FindSubmatch(page.Data)
+	if at == nil {
+		t.Fatalf("the page is\n%s", page.Data)
+	}
+	plain, _ := web.Open("app.js")
+	if file, ok := web.Open(string(at[1]) + "app.js"); !ok || !file.Fixed || file.Tag != plain.Tag || plain.Fixed {
+		t.Errorf("with the version it is %v %v %q", ok, file.Fixed, file.Tag)
+	}
+	if file, ok := web.Open("v-other/app.js"); !ok || file.Fixed || file.Tag != plain.Tag {
+		t.Errorf("with another version it is %v %v %q", ok, file.Fixed, file.Tag)
+	}
+	for _, name := range []string{"", "v-", "v-other", "vendor", "../web.go", "web.go", "nosuch.js"} {
 		if _, ok := web.Open(name); ok {
 			t.Errorf("%q is there", name)
 		}
+	}
+}
+
+// The page itself names all that its first view needs, so that browsers ask for it at once, and that is little: neither the libraries nor the conversation.
+// mission: F2
+func TestFirstView(t *testing.T) {
+	t.Parallel()
+	page, _ := web.Open(web.Index)
+	imports := regexp.MustCompile(`(?m)^(?:import|export) .* from '\./([^']+)'`)
+	known := []string{"app.js"}
+	size := 0
+	for i := 0; i < len(known); i++ {
+		file, ok := web.Open(known[i])
+		if !ok || !bytes.Contains(page.Data, []byte("/"+known[i]+`"`)) {
+			t.Errorf("%s is needed, and the page does not name it", known[i])
+		}
+		size += len(file.Data)
+		for _, m := range imports.FindAllSubmatch(file.Data, -1) {
+			if name := string(m[1]); !slices.Contains(known, name) {
+				known = append(known, name)
+			}
+		}
+	}
+	if n := bytes.Count(page.Data, []byte(".js")); n != len(known) {
+		t.Errorf("the page names %d scripts, and needs %q", n, known)
+	}
+	if size > 50_000 {
+		t.Errorf("the first view needs %d bytes of %q", size, known)
 	}
 }
