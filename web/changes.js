@@ -1,12 +1,12 @@
-// What the agent has changed, by file, and how it leaves the sandbox: as a patch, to its origin, or as a pull request.
+// What the agent has changed, by file, and how it leaves the sandbox: committed, as a patch, to its origin, or as a pull request.
 
-import { call, url } from './api.js';
+import { call, Problem, url } from './api.js';
 import { patch } from './diff.js';
 import { button, dialog, field, h, problemBox } from './dom.js';
 
 const long = { patience: 300e3 };
 
-export async function open(body, { session, signIn }) {
+export async function open(body, { session, sandbox, facts, signIn }) {
   const at = `v1/sessions/${session.id}`;
   const files = h('div', { class: 'files' }, h('p', null, 'Reading…'));
   const result = h('div', { role: 'status' });
@@ -16,6 +16,7 @@ export async function open(body, { session, signIn }) {
   const query = () => (which.hidden ? '' : `?repository=${encodeURIComponent(which.value)}`);
   const save = h('a', { class: 'button', href: '#', download: `${session.id}.patch` }, 'Download');
   const actions = [
+    button('Commit', commit),
     button('Bring up to date', () => act('Bringing the work up to date…', () => call('POST', `${at}/sync`, { repository: repository() }, long),
       (r) => (r.failed ? problemBox({ detail: `Everything is as it was: ${r.reason}`, remedy: r.need || r.tried }) : `The work stands on ${r.commits ?? 0} new commits of ${r.onto || 'its origin'}.`))),
     button('Push', () => act('Pushing…', () => call('POST', `${at}/push`, { repository: repository() }, long), (r) => `Pushed the branch ${r.branch}, at ${String(r.commit ?? '').slice(0, 10)}.`)),
@@ -36,6 +37,28 @@ export async function open(body, { session, signIn }) {
     for (const b of actions) b.disabled = false;
     load();
   };
+
+  // git runs a command of git's in the repository, as the agent would.
+  async function git(...args) {
+    const r = await call('POST', `v1/sandboxes/${await sandbox()}/exec`, { args: ['git', ...args], workdir: session.repositories?.find((one) => one.name === which.value)?.dir ?? session.dir }, long);
+    if (r.returncode !== 0) throw new Problem({ detail: `git ${args[0]} failed: ${(r.stderr || r.stdout || r.reason || '').trim().slice(0, 2000)}` });
+    return r.stdout.trim();
+  }
+
+  function commit() {
+    const text = h('textarea', { rows: '4', required: true, autofocus: true });
+    const form = h('form', null, field('Message', text), h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Commit everything'), button('Not now', () => el.close())));
+    const el = dialog('Commit', h('h2', null, 'Commit'), form);
+    form.addEventListener('submit', (e) => {
+      e.preventDefault();
+      el.close();
+      act('Committing…', async () => {
+        if (facts.working) throw new Problem({ detail: 'The agent is at work in the repository.', remedy: 'Wait until its turn is done, or stop it.' });
+        await git('add', '--all');
+        return git('commit', '--message', text.value);
+      }, (said) => `Committed: ${said.split('\n')[0]}`);
+    });
+  }
 
   function pull() {
     const title = h('input', { type: 'text', value: session.title ?? '', autofocus: true });

@@ -44,7 +44,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let shown = '';
   let left = false; // for another page, which the address names already
   let closePanel = () => {};
-  const facts = { stages: [], turns: [] }; // of the start and of the turns, for the views
+  const facts = { stages: [], turns: [], changed: new Set(), working: false }; // of the start, the turns and the files, for the views
   function beside(id) {
     if (left) return;
     closePanel();
@@ -92,6 +92,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   function show(to, reason) {
     if (to !== state) since = performance.now();
     state = to;
+    facts.working = working.includes(to);
     status.dataset.status = to;
     stop.hidden = !working.includes(to);
     send.textContent = working.includes(to) || to === 'creating' ? 'Queue' : 'Send';
@@ -207,6 +208,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     },
     'file.changed': (e) => {
       const text = `${e.created ? 'created' : 'changed'} ${e.path}`;
+      facts.changed.add(e.path);
       if (tools.has(e.id)) tools.get(e.id).note(text);
       else put(note(text));
     },
@@ -261,7 +263,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   function finished(reason) {
     composer.hidden = true;
     end.hidden = true;
-    put(endNotice({ session, reason, again, signIn, patch: facts.patch }));
+    put(endNotice({ session, reason, again, signIn, patch: facts.patch, changed: facts.changed }));
     if (live) log.end();
   }
 

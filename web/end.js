@@ -4,13 +4,14 @@ import { call } from './api.js';
 import { patch } from './diff.js';
 import { button, h, problemBox } from './dom.js';
 
-export function endNotice({ session, reason, again, signIn, patch: text }) {
+export function endNotice({ session, reason, again, signIn, patch: text, changed }) {
   const files = h('div');
   const error = h('div');
   const row = h('div', { class: 'row' }, button('New session, same agent and repository', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New sandbox'));
   const el = h('section', { class: 'ended', role: 'alert', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
     h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, row, error);
   if (text?.trim()) el.insertBefore(h('details', null, h('summary', null, 'What the agent has changed'), patch(text)), row);
+  else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files that the agent has changed'), h('ul', null, [...changed].map((path) => h('li', null, h('code', null, path))))), row);
   resume(0);
 
   // resume offers to go on, as soon as what is left of the sandbox is known.

@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -58,6 +59,8 @@ func TestPage(t *testing.T) {
 	b.do(chromedp.Navigate(root + "/"))
 	b.sees("main", "You are not signed in")
 	b.sees("pre", "harvest key link")
+	b.accessible("signed out")
+	b.picture("signed-out")
 	b.do(chromedp.Navigate(h.must("key", "link")))
 
 	// mission: 7.1, 7.2, 7.3
@@ -70,7 +73,7 @@ func TestPage(t *testing.T) {
 	if b.value(`window.wasBusy`) != "true" {
 		t.Error("nothing showed that the sandbox was being made")
 	}
-	if text := b.value(`document.querySelector('.start ol').textContent`); !strings.Contains(text, "Sandbox") || !strings.Contains(text, "s") {
+	if text := b.value(`document.querySelector('.start ol').textContent`); !regexp.MustCompile(`^Sandbox.*\d (ms|s)`).MatchString(text) {
 		t.Errorf("the stages are %q", text)
 	}
 	if got := b.value(`document.querySelectorAll('.start .problem').length`); got != "0" {
@@ -124,6 +127,8 @@ func TestPage(t *testing.T) {
 		t.Errorf("what may not be in a message: %s", got)
 	}
 
+	hostileViews(b)
+
 	// mission: 7.7
 	b.send("/fail out of luck")
 	b.sees(".problem", "out of luck")
@@ -175,6 +180,10 @@ func TestPage(t *testing.T) {
 	b.sees(".ended button", "New session, same agent and repository")
 	b.picture("ended")
 	other.sees(".ended", "Reason:")
+	other.sees(".ended summary", "Files that the agent has changed")
+	if files := other.value(`document.querySelector('.ended ul').textContent`); !strings.Contains(files, "notes/plan.md") {
+		t.Errorf("the end tells of the files %q", files)
+	}
 	other.click(".ended a", "New sandbox")
 	other.sees("button", "Create a sandbox")
 	other.do(chromedp.Evaluate(`document.querySelector('#side input[type=search]').focus()`, nil), chromedp.KeyEvent("nosuch"))

@@ -103,6 +103,7 @@ func TestPageClaude(t *testing.T) {
 	stub.Script("page",
 		modeltest.Step{Say: "I **look** around.", Call: "Bash", Input: map[string]any{"command": "echo from the real program", "description": "look"}},
 		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": "/workspace/work" + "/new.txt", "content": "written by the agent\n"}},
+		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": "/workspace/work" + "/other.txt", "content": "not to be written\n"}},
 		modeltest.Step{Say: "All done:\n\n```python\nprint(\"done\")\n```"})
 	h := newCLIHost(t, stub)
 	h.up()
@@ -125,6 +126,9 @@ func TestPageClaude(t *testing.T) {
 	b.picture("approval")
 	b.click("form.question button", "Allow")
 	b.sees(".tool .diff .added", "written by the agent")
+	b.sees("form.question .added", "not to be written")
+	b.click("form.question button", "Deny")
+	b.sees(".tool.failed", "other.txt")
 	b.sees(".message.agent .codehead", "python")
 	b.sees(".status", "Done")
 	b.sees(".costs", "1 turn ·")
@@ -133,6 +137,9 @@ func TestPageClaude(t *testing.T) {
 	}
 	if out := h.must("sandbox", "exec", h.box(), "--", "cat", "/workspace/work"+"/new.txt"); out != "written by the agent" {
 		t.Errorf("the file is %q", out)
+	}
+	if out := h.must("sandbox", "exec", h.box(), "--", "ls", "/workspace/work"); strings.Contains(out, "other.txt") {
+		t.Errorf("what was denied was written: %q", out)
 	}
 	b.picture("claude")
 	b.clean()

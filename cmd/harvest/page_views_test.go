@@ -57,6 +57,8 @@ func TestPageViews(t *testing.T) {
 	b.click(".list a", "sbx_")
 	b.sees("h1", "sbx_")
 	b.sees(".startup .waterfall", "boot")
+	b.accessible("a sandbox")
+	b.picture("sandbox")
 	b.view("Usage")
 	b.sees(".machine figcaption", "at most")
 	b.view("Files")
@@ -180,7 +182,7 @@ func viewFiles(b *tab) {
 
 func viewChanges(b *tab, g *gitHost) {
 	b.t.Helper()
-	b.send("/write notes/<b>plan</b>.md Look first.\n/say second\n/run git add -A && git commit -qm 'Look first'")
+	b.send("/write notes/<b>plan</b>.md Look first.\n/say second\n/run git add -A && git commit -qm 'Look first' && echo >>notes/later.md")
 	b.sees(".tool .state", "exit 0")
 	b.sees(".status", "Done")
 	b.view("Changes")
@@ -190,10 +192,22 @@ func viewChanges(b *tab, g *gitHost) {
 	b.sees(".changes .diff .added", "window.pwned")
 	b.accessible("changes")
 	b.picture("changes")
+	commit := func(message string) {
+		b.t.Helper()
+		b.click(".changes button", "Commit")
+		b.fill("Message", message)
+		b.click("dialog button", "Commit everything")
+	}
+	commit("By hand: $(touch /tmp/pwned) <b>all</b>")
+	b.sees(".changes [role=status]", "By hand: $(touch /tmp/pwned) <b>all</b>")
+	commit("Nothing")
+	b.sees(".changes .problem", "nothing to commit")
 	b.click(".changes button", "Push")
 	b.sees(".changes [role=status]", "Pushed the branch harvest/")
 	if branches := g.git(filepath.Join(g.dir, "sample.git"), "branch", "--list", "harvest/*"); branches == "" {
 		b.t.Error("nothing was pushed")
+	} else if last := g.git(filepath.Join(g.dir, "sample.git"), "log", "-1", "--format=%s %an", strings.Trim(branches, "* \n")); !strings.HasPrefix(last, "By hand: $(touch /tmp/pwned) <b>all</b>") || !strings.Contains(last, "(Harvest)") {
+		b.t.Errorf("the last commit is %q", last)
 	}
 	b.click(".changes button", "Bring up to date")
 	b.sees(".changes [role=status]", "The work stands on")
