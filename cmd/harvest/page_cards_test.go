@@ -76,8 +76,9 @@ func TestPageCards(t *testing.T) {
 	h := newHost(t, "gvisor", gvisorSetup(t))
 	root := h.up()
 	events := make(chan string)
-	b := browser(t)
-	b.do(chromedp.Navigate(strings.Replace(h.must("key", "link"), root, saying(t, root, events), 1)))
+	through := saying(t, root, events)
+	b := browser(t) // which ends before what its streams go through
+	b.do(chromedp.Navigate(strings.Replace(h.must("key", "link"), root, through, 1)))
 	b.creates()
 	b.click(".start summary", "Sandbox ready in")
 	b.sees(".start li", "Repository")
