@@ -106,7 +106,7 @@ func TestPageKeys(t *testing.T) {
 	b.keys(kb.Enter)
 	b.sees(".list-view.keys button", "Make it")
 	b.tabTo(".list-view.keys input[type=text]")
-	b.keys("by hand" + kb.Enter)
+	b.keys("by-hand" + kb.Enter)
 	b.sees(".keys .secret", "hv_")
 	b.tabTo(".sessions a")
 	b.keys(kb.Enter)
