@@ -22,6 +22,7 @@ type secretive struct {
 	got map[string]string
 }
 
+//lint:ignore ST1003 the name is the protocol's
 func (s *secretive) ImageFromId(context.Context, *pb.ImageFromIdRequest, ...grpc.CallOption) (*pb.ImageFromIdResponse, error) {
 	return pb.ImageFromIdResponse_builder{ImageId: "im-1"}.Build(), nil
 }
