@@ -42,12 +42,18 @@ func TestScriptsGVisor(t *testing.T) {
 	scripts(t, "gvisor", gvisorSetup(t))
 }
 
+// inGVisor is said by tests whose sandboxes are gVisor's.
+func inGVisor(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("gVisor is left out with -short: run it without")
+	}
+}
+
 // gvisorSetup returns what makes an environment one for the ordinary binary, with the base image at hand.
 func gvisorSetup(t *testing.T) func(env *testscript.Env) error {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("gVisor is left out with -short")
-	}
+	inGVisor(t)
 	library := imagetest.Library(t)
 	images := filepath.Dir(filepath.Dir(library.Root(imagetest.Base(t, library))))
 	bin := t.TempDir()

@@ -66,22 +66,9 @@ func (b *bucketClient) own(t *testing.T) int {
 func TestModalBucket(t *testing.T) {
 	testenv.Root(t)
 	h := newModalWithBase(t)
-	for _, pair := range h.modal { // the SDK takes its server from the environment alone
-		name, value, _ := strings.Cut(pair, "=")
-		t.Setenv(name, value)
-	}
-	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none"))
-	client, err := modal.NewClient()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	app, err := client.Apps.FromName(t.Context(), "buckets", &modal.AppFromNameParams{CreateIfMissing: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := newModalClient(t, h, "buckets")
 	s3 := newAwayS3(t)
-	b := &bucketClient{&modalClient{h, client, app}, s3, "http://" + s3.address}
+	b := &bucketClient{m, s3, "http://" + s3.address}
 	t.Run("written", b.written)
 	t.Run("named", b.named)
 	t.Run("sidecar", b.sidecar)

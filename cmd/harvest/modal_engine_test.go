@@ -21,9 +21,7 @@ import (
 // newModalWithBase is a server that speaks Modal's protocol and has the base image, which is all that the engine modal needs.
 func newModalWithBase(t *testing.T) *modalHarvest {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("gVisor is left out with -short: run it without")
-	}
+	inGVisor(t)
 	h := &modalHarvest{t: t, program: testenv.Binary(t)}
 	dir := testenv.DataDir(t)
 	images := filepath.Join(dir, "images")

@@ -52,9 +52,7 @@ func TestModalNetwork(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("gVisor is left out with -short: run it without")
-	}
+	inGVisor(t)
 	testenv.Root(t)
 	testenv.RequireTool(t, "ip", "iproute2")
 	dir := t.TempDir()
@@ -91,21 +89,7 @@ func modalApart(t *testing.T, dir string) {
 	h.start()
 	t.Cleanup(h.stop)
 	h.modal = h.env()
-	for _, pair := range h.modal {
-		name, value, _ := strings.Cut(pair, "=")
-		t.Setenv(name, value)
-	}
-	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none"))
-	client, err := modal.NewClient()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	app, err := client.Apps.FromName(t.Context(), "apart", &modal.AppFromNameParams{CreateIfMissing: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &modalClient{h, client, app}
+	m := newModalClient(t, h, "apart")
 	t.Run("tls", m.overTLS)
 	t.Run("tunnels", m.tunnels)
 	t.Run("inbound", m.inbound)

@@ -24,21 +24,7 @@ import (
 // mission: 8.4 8.5 9.2 9.3
 func TestModalSemantics(t *testing.T) {
 	h := newModalHarvest(t)
-	for _, pair := range h.modal { // the SDK takes its server from the environment alone
-		name, value, _ := strings.Cut(pair, "=")
-		t.Setenv(name, value)
-	}
-	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none"))
-	client, err := modal.NewClient()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	app, err := client.Apps.FromName(t.Context(), "semantics", &modal.AppFromNameParams{CreateIfMissing: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &modalClient{h, client, app}
+	m := newModalClient(t, h, "semantics")
 	t.Run("tunnels", m.tunnels)
 	t.Run("memory", m.memory)
 	t.Run("keys", m.keys)
@@ -52,6 +38,26 @@ type modalClient struct {
 	h   *modalHarvest
 	sdk *modal.Client
 	app *modal.App
+}
+
+// newModalClient is a program that uses Modal's SDK, with an app of its own.
+func newModalClient(t *testing.T, h *modalHarvest, name string) *modalClient {
+	t.Helper()
+	for _, pair := range h.modal { // the SDK takes its server from the environment alone
+		name, value, _ := strings.Cut(pair, "=")
+		t.Setenv(name, value)
+	}
+	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none"))
+	client, err := modal.NewClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	app, err := client.Apps.FromName(t.Context(), name, &modal.AppFromNameParams{CreateIfMissing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &modalClient{h, client, app}
 }
 
 func (m *modalClient) create(t *testing.T, image string, params *modal.SandboxCreateParams) *modal.Sandbox {

@@ -34,9 +34,7 @@ type modalHarvest struct {
 
 func newModalHarvest(t *testing.T) *modalHarvest {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("gVisor is left out with -short: run it without")
-	}
+	inGVisor(t)
 	registry := standIns(t)
 	h := &modalHarvest{t: t, program: testenv.Binary(t)}
 	dir := testenv.DataDir(t)

@@ -88,7 +88,7 @@ func TestPageKeys(t *testing.T) {
 	b.keys("by keys")
 	b.keys("s", input.ModifierCtrl)
 	b.sees(".files [role=status]", "Saved")
-	if out := h.must("sandbox", "exec", h.box(), "--", "cat", "/workspace/work/SCRIPTED-AGENT.md"); !strings.Contains(out, "by keys") {
+	if out := h.must("sandbox", "exec", h.box(), "--", "sh", "-c", "cat /workspace/*/SCRIPTED-AGENT.md"); !strings.Contains(out, "by keys") {
 		t.Errorf("the file is %q", out)
 	}
 
