@@ -282,9 +282,16 @@ func TestModalSandboxSuite(t *testing.T) {
 func TestModalFilesSuite(t *testing.T) {
 	t.Parallel()
 	h := newModalHarvest(t)
-	verdicts, said := h.runSuite(suite(t, "github.com/modal-labs/modal-client/go", "-tags", "integration"), "-test.run", "TestSandboxFsE2e", "-test.timeout", "10m")
+	program := suite(t, "github.com/modal-labs/modal-client/go", "-tags", "integration")
+	verdicts, said := h.runSuite(program, "-test.run", "TestSandboxFsE2e", "-test.timeout", "10m")
 	passed := 0
 	for name, verdict := range verdicts {
+		// Some of them change a file 0.2 s after the program that does so has started, and wait for ever if they do not watch by then.
+		for again := 1; verdict == "FAIL" && again <= 3; again++ {
+			once, saying := h.runSuite(program, "-test.run", "^"+name+"$", "-test.timeout", "5m")
+			verdict, said = once[name], said+saying
+			t.Logf("%s once more: %s", name, verdict)
+		}
 		if verdict == "PASS" {
 			passed++
 		} else {
