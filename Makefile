@@ -57,12 +57,12 @@ check: fmt
 vulncheck:
 	@scripts/vulncheck
 
-# Unit tests count into one directory, processes of the built binary into another, which ordinary users can reach too; the
+# What go test would vet, check has. Unit tests count into one directory, processes of the built binary into another, which ordinary users can reach too; the
 # gate sees both.
 cover: deps
 	rm -rf $(COVER) && mkdir -p $(COVER)/unit
 	@set -ex; e2e=$$(mktemp -d); trap 'rm -rf "$$e2e"' EXIT; chmod 1777 "$$e2e"; \
-	HARVEST_COVERDIR="$$e2e" CGO_ENABLED=1 scripts/tests $(COVER)/tests.log $(TESTFLAGS) -count=1 -covermode=atomic -coverpkg=./... -- ./... -args -test.gocoverdir=$(CURDIR)/$(COVER)/unit; \
+	HARVEST_COVERDIR="$$e2e" CGO_ENABLED=1 scripts/tests $(COVER)/tests.log $(TESTFLAGS) -vet=off -count=1 -covermode=atomic -coverpkg=./... -- ./... -args -test.gocoverdir=$(CURDIR)/$(COVER)/unit; \
 	go tool covdata textfmt -i=$(COVER)/unit,"$$e2e" -o $(COVER)/profile.txt
 	go run ./internal/coverage -min 90 -exclude $(UNCOUNTED) $(COVER)/profile.txt
 

@@ -174,6 +174,7 @@ type SessionEvent struct {
 	Questions   []Question      `json:"questions,omitempty"`
 	Interrupted bool            `json:"interrupted,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
+	Took        float64         `json:"took_ms,omitempty"` // of tool.completed, in milliseconds; 0 if that is not known
 	Usage       *Usage          `json:"usage,omitempty"`
 	MessageID   string          `json:"message_id,omitempty"`
 	Message     *Message        `json:"message,omitempty"`

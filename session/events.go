@@ -17,8 +17,9 @@ type Event struct {
 	MessageID string     `json:"message_id,omitempty"` // the prompt whose turn it is
 	Message   *Message   `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
 	Position  int        `json:"position,omitempty"`
-	Status    Status     `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
-	Stage     *Stage     `json:"stage,omitempty"`  // of session.stage
+	Status    Status     `json:"status,omitempty"`  // of session.created, session.status_changed, session.ended
+	Stage     *Stage     `json:"stage,omitempty"`   // of session.stage
+	Took      float64    `json:"took_ms,omitempty"` // of tool.completed: from tool.started on, in milliseconds; 0 if the turn began under another server
 	Limit     string     `json:"limit,omitempty"`
 	Synced    *Synced    `json:"synced,omitempty"`    // of repo.synced
 	Git       *git.Event `json:"git,omitempty"`       // of git.synced, git.committed, git.pushed, git.panic

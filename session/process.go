@@ -195,7 +195,7 @@ func (r *runner) attach(ctx context.Context, s Session) {
 	setup := s.setup()
 	setup.Again = true
 	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(setup)
-	r.began, r.heard, r.behind = time.Now(), time.Now(), r.published > 0
+	r.began, r.heard, r.behind, r.timed = time.Now(), time.Now(), r.published > 0, false
 	r.openLine()
 	r.m.work.Go(func() { p.follow(r.m.ctx) })
 }

@@ -49,12 +49,13 @@ type runner struct {
 	gate      *gate     // nil once prompts may be sent
 	line      *Line     // to the model; nil while no agent runs that needs one
 	conv      agent.Conversation
-	tools     map[string]bool   // that run
-	asked     map[string]string // that wait for an answer, and the tool that each asks to run; "" if it asks something else
-	published int64             // bytes of the process's output that have become events
-	behind    bool              // what an earlier server has published is being read again
-	over      string            // why the session ends
-	failed    bool              // it could not be made ready
+	tools     map[string]time.Time // that run, and since when; zero if that is not known
+	timed     bool                 // the turn has begun under this server, so that what its tools take is known
+	asked     map[string]string    // that wait for an answer, and the tool that each asks to run; "" if it asks something else
+	published int64                // bytes of the process's output that have become events
+	behind    bool                 // what an earlier server has published is being read again
+	over      string               // why the session ends
+	failed    bool                 // it could not be made ready
 
 	follower   *follower          // of what harvest-git tells; nil while there is none
 	gitSeen    int                // lines of it that have become events
@@ -65,7 +66,7 @@ type runner struct {
 }
 
 func newRunner(m *Manager, s Session) *runner {
-	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]bool{}, asked: map[string]string{}}
+	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]string{}}
 }
 
 // session returns the record as it is now.
@@ -300,7 +301,7 @@ func (r *runner) advance(ctx context.Context) {
 		r.queue = r.queue[1:]
 		m.State, m.Started = Running, time.Now().UTC()
 		r.putMessage(m)
-		r.current, r.began, r.heard, r.killAt, r.stopped = &m, time.Now(), time.Now(), time.Time{}, ""
+		r.current, r.began, r.heard, r.killAt, r.stopped, r.timed = &m, time.Now(), time.Now(), time.Time{}, "", true
 		fault.Point("turn.started")
 		r.publish(draft{EventSent, Event{Message: &m}})
 		r.setStatus(Thinking, "")
@@ -323,6 +324,7 @@ func (r *runner) read(l line) {
 			r.heard, fresh = time.Now(), true
 		}
 		for _, e := range events {
+			took := r.took(e)
 			r.track(e)
 			if e.Type == agent.MCPStatus {
 				drafts = append(drafts, r.mcpStatus(e.MCP)...)
@@ -336,7 +338,7 @@ func (r *runner) read(l line) {
 				drafts = nil
 				continue
 			}
-			drafts = append(drafts, draft{string(e.Type), Event{Event: e, Offset: l.end}})
+			drafts = append(drafts, draft{string(e.Type), Event{Event: e, Took: took, Offset: l.end}})
 		}
 		more := false
 		if n < batch {
@@ -369,6 +371,15 @@ func (r *runner) publishLines(drafts []draft, end int64) {
 	r.published = max(r.published, end)
 }
 
+// took returns the milliseconds that a tool call took which e ends; 0 if that is not known.
+func (r *runner) took(e agent.Event) float64 {
+	began := r.tools[e.ID]
+	if e.Type != agent.ToolCompleted || began.IsZero() {
+		return 0
+	}
+	return float64(time.Since(began).Microseconds()) / 1000
+}
+
 // track keeps in mind what is under way.
 func (r *runner) track(e agent.Event) {
 	switch e.Type {
@@ -380,7 +391,10 @@ func (r *runner) track(e agent.Event) {
 			})
 		}
 	case agent.ToolStarted:
-		r.tools[e.ID] = true
+		r.tools[e.ID] = time.Time{}
+		if r.timed {
+			r.tools[e.ID] = time.Now()
+		}
 	case agent.ToolCompleted:
 		delete(r.tools, e.ID)
 	case agent.Asked:

@@ -304,6 +304,9 @@ func TestTurn(t *testing.T) {
 	for _, e := range w.all {
 		if e.typ == string(agent.ToolCompleted) && e.data.Tool == "Bash" {
 			output = e.data.Text
+			if e.data.Took <= 0 || e.data.Took > 60_000 {
+				t.Errorf("it took %v ms", e.data.Took)
+			}
 		}
 		if e.data.Stage != nil {
 			stages = append(stages, e.data.Stage.Name)

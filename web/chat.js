@@ -195,7 +195,6 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     },
     'tool.started': (e) => {
       const t = new Tool(e);
-      t.old = !live;
       tools.set(e.id, t);
       put(t);
     },

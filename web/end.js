@@ -1,8 +1,10 @@
 // The notice that a session has ended: why, what became of its files, and how to go on.
 
-import { call } from './api.js';
+import { call, follow } from './api.js';
 import { patch } from './diff.js';
-import { button, h, problemBox } from './dom.js';
+import { button, bytes, h, problemBox } from './dom.js';
+
+const patience = 60e3; // milliseconds that what became of files is waited for
 
 export function endNotice({ session, reason, again, signIn, patch: text, changed }) {
   const files = h('div');
@@ -25,9 +27,10 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
         return;
       }
       const s3 = box.s3;
+      const place = s3?.sync_on_terminate && h('div', { class: 's3' }, s3.sync_error ? unsent(s3.sync_error) : `The volume ${s3.volume} was sent to s3://${s3.bucket ?? ''}/${s3.prefix ?? ''}.`);
+      if (place) sent(id, s3.volume, place);
       files.replaceChildren(...[
-        s3 && (s3.sync_error ? problemBox({ detail: `The files could not be sent to S3: ${s3.sync_error}`, remedy: 'It is tried again.' })
-          : s3.sync_on_terminate && h('p', { class: 's3' }, `The volume ${s3.volume} was sent to s3://${s3.bucket ?? ''}/${s3.prefix ?? ''}.`)),
+        place || s3?.sync_error && unsent(s3.sync_error),
         box.snapshot_error && problemBox({ detail: `The files could not be kept: ${box.snapshot_error}` }),
         box.snapshot_id && h('p', { class: 'meta' }, `Its files are kept as the image ${box.snapshot_id}.`),
       ].filter(Boolean));
@@ -36,6 +39,22 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
       if (p.status === 401) signIn(p);
       else if (p.status !== 404) error.replaceChildren(problemBox(p));
     }
+  }
+
+  // sent tells how much was sent, also what is sent only now.
+  function sent(id, volume, place) {
+    const stop = follow(`v1/sandboxes/${id}/events?tail=50`, {
+      event: (name, e) => {
+        if (!place.isConnected) stop();
+        else if (name === 'volume.sync_failed') place.replaceChildren(unsent(e.reason));
+        else if (name === 'volume.synced' && e.direction === 'up') {
+          place.replaceChildren(`The volume ${volume} was sent to ${e.place}: ${count(e.files, 'file')}, ${bytes(e.bytes)}; ${count(e.skipped + e.updated, 'file')} had been there before`
+            + (e.failed > 0 ? `; ${count(e.failed, 'file')} could not be sent.` : '.'));
+        }
+      },
+      state: () => {}, problem: () => {},
+    });
+    setTimeout(stop, patience);
   }
 
   async function go() {
@@ -50,3 +69,6 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
   }
   return el;
 }
+
+const count = (n, what) => (n === 1 ? `1 ${what}` : `${n} ${what}s`);
+const unsent = (why) => problemBox({ detail: `The files could not be sent to S3: ${why}`, remedy: 'It is tried again.' });

@@ -79,7 +79,6 @@ const folded = 12;
 // Tool is a card for a tool call.
 export class Tool {
   constructor(e) {
-    this.began = performance.now();
     this.tool = e.tool ?? 'Tool';
     this.input = e.input;
     this.edit = edited(this.tool, e.input);
@@ -136,7 +135,7 @@ export class Tool {
     if (this.edit && !e.failed) this.text = '';
     const code = /exit (?:status|code):? (\d+)/i.exec(this.text)?.[1];
     this.said = e.denied ? 'not allowed' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
-    if (!this.old) this.said += ` · ${ms(performance.now() - this.began)}`; // else it ran before this page was there
+    if (e.took_ms) this.said += ` · ${ms(e.took_ms)}`;
     this.running = false;
     this.failed = Boolean(e.failed);
     this.unfold(this.failed || this.edit || this.isCommand());

@@ -77,6 +77,7 @@ func TestPageEnd(t *testing.T) {
 	b.click("dialog button", "End it")
 	b.sees(".ended", "Reason:")
 	b.sees(".ended .s3", "s3://"+s3.bucket+"/work")
+	b.until(`/: \d+ files?, \d+ B; 1 file had been there before\.$/.test(document.querySelector('.ended .s3').textContent)`)
 	b.sees(".ended summary", "What the agent has changed")
 	b.do(chromedp.Evaluate(`document.querySelector('.ended details').open = true`, nil))
 	b.sees(".ended .added", "It is kept.")

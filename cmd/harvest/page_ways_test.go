@@ -57,7 +57,7 @@ func TestPageWays(t *testing.T) {
 func wayWorks(b *tab) {
 	b.t.Helper()
 	b.creates()
-	b.send("/say it **streams**")
+	b.send("/run true\n/say it **streams**")
 	b.sees(".message.agent strong", "streams")
 	b.view("Terminal")
 	b.sees(".terminal [role=status]", "Connected")
@@ -68,6 +68,7 @@ func wayWorks(b *tab) {
 	b.sees(".tree", "")
 	b.do(chromedp.Reload())
 	b.sees(".message.agent strong", "streams")
+	b.until(`/^exit 0 · [\d.]+ m?s$/.test(document.querySelector('.tool .state')?.textContent)`) // also of a call of the past
 	if at := b.value(`location.hash`); !strings.HasSuffix(at, "/files") {
 		b.t.Errorf("after loading it again it is at %s", at)
 	}

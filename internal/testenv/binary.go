@@ -23,11 +23,15 @@ const modulePath = "github.com/RelevanceAI/harvest"
 // kept is how long binaries of earlier builds stay, since a test may still run one.
 const kept = time.Hour
 
-var once struct {
+// built has the binaries that this process has built, or failed to.
+var built struct {
 	sync.Mutex
+	all map[string]binary // guarded by Mutex; by package and tags
+}
+
+type binary struct {
 	path string
 	err  error
-	done bool
 }
 
 // Binary returns the path of the harvest binary: HARVEST_TEST_BINARY, or one built from the tree. It is the ordinary
@@ -35,61 +39,50 @@ var once struct {
 // counts coverage.
 func Binary(t testing.TB) string {
 	t.Helper()
-	if path := os.Getenv("HARVEST_TEST_BINARY"); path != "" {
-		return path
-	}
-	once.Lock()
-	defer once.Unlock()
-	if !once.done {
-		dir := filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid()))
-		once.path, once.err = build(root(t), "./cmd/harvest", dir, CoverDir() != "")
-		once.done = true
-	}
-	if once.err != nil {
-		t.Fatal(once.err)
-	}
-	return once.path
+	return program(t, "HARVEST_TEST_BINARY", "./cmd/harvest")
 }
 
 // FaultBinary returns the path of HARVEST_TEST_FAULT_BINARY, or of a harvest binary built from the tree, that dies at the point that HARVEST_FAULT names: see package internal/fault.
 func FaultBinary(t testing.TB) string {
 	t.Helper()
-	if path := os.Getenv("HARVEST_TEST_FAULT_BINARY"); path != "" {
-		return path
-	}
-	path, err := build(root(t), "./cmd/harvest", filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "", "harvest_faults")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return program(t, "HARVEST_TEST_FAULT_BINARY", "./cmd/harvest", "harvest_faults")
 }
 
 // KeeperBinary returns the path of HARVEST_TEST_KEEPER, or of the program keeper built from the tree, which the program harvest brings
 // along where it was built with it.
 func KeeperBinary(t testing.TB) string {
 	t.Helper()
-	if path := os.Getenv("HARVEST_TEST_KEEPER"); path != "" {
-		return path
-	}
-	path, err := build(root(t), "./cmd/harvest/keeper", filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return program(t, "HARVEST_TEST_KEEPER", "./cmd/harvest/keeper")
 }
 
 // SentryBinary returns the path of HARVEST_TEST_SENTRY, or of the program sentry built from the tree, which the program harvest brings
 // along beside keeper.
 func SentryBinary(t testing.TB) string {
 	t.Helper()
-	if path := os.Getenv("HARVEST_TEST_SENTRY"); path != "" {
+	return program(t, "HARVEST_TEST_SENTRY", "./cmd/harvest/sentry")
+}
+
+// program returns the path that a variable of the environment has, or that of a package of the tree with tags, built once in a process.
+func program(t testing.TB, variable, pkg string, tags ...string) string {
+	t.Helper()
+	if path := os.Getenv(variable); path != "" {
 		return path
 	}
-	path, err := build(root(t), "./cmd/harvest/sentry", filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "")
-	if err != nil {
-		t.Fatal(err)
+	built.Lock()
+	defer built.Unlock()
+	name := strings.Join(append([]string{pkg}, tags...), " ")
+	b, ok := built.all[name]
+	if !ok {
+		b.path, b.err = build(root(t), pkg, filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "", tags...)
+		if built.all == nil {
+			built.all = map[string]binary{}
+		}
+		built.all[name] = b
 	}
-	return path
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	return b.path
 }
 
 // build builds a main package of the module into dir and returns the path of the binary, which no later build changes.

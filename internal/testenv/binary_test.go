@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// program writes a module with one main package that prints text.
-func program(t *testing.T, module, text string) {
+// writeProgram writes a module with one main package that prints text.
+func writeProgram(t *testing.T, module, text string) {
 	t.Helper()
 	for name, content := range map[string]string{
 		"go.mod":  "module example.org/program\n\ngo 1.26\n",
@@ -34,7 +34,7 @@ func output(t *testing.T, path string) string {
 func TestBuild(t *testing.T) {
 	t.Parallel()
 	module, dir := t.TempDir(), t.TempDir()
-	program(t, module, "one")
+	writeProgram(t, module, "one")
 	var wg sync.WaitGroup
 	paths := make([]string, 3)
 	for i := range paths {
@@ -50,7 +50,7 @@ func TestBuild(t *testing.T) {
 	if paths[0] != paths[1] || paths[1] != paths[2] || output(t, paths[0]) != "one" {
 		t.Errorf("builds at the same time: %q", paths)
 	}
-	program(t, module, "two")
+	writeProgram(t, module, "two")
 	two, err := build(module, ".", dir, false)
 	if err != nil || two == paths[0] {
 		t.Fatalf("the changed program is %s, %v", two, err)
@@ -73,7 +73,7 @@ func TestBuild(t *testing.T) {
 func TestBuildFails(t *testing.T) {
 	t.Parallel()
 	module := t.TempDir()
-	program(t, module, "` + 1 + `")
+	writeProgram(t, module, "` + 1 + `")
 	if path, err := build(module, ".", t.TempDir(), false); err == nil {
 		t.Errorf("a program that does not compile is built as %s", path)
 	}
