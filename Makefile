@@ -7,7 +7,7 @@
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X main.release=$(VERSION)
-TESTFLAGS := -race -timeout 50m
+TESTFLAGS := -race -timeout 58m
 # Programs with the race detector sleep for a second before they end, so that late reports are seen; the tests run hundreds of them.
 export GORACE ?= atexit_sleep_ms=50
 GOTEST   := CGO_ENABLED=1 go test $(TESTFLAGS)

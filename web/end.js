@@ -43,9 +43,10 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
 
   // sent tells how much was sent, also what is sent only now.
   function sent(id, volume, place) {
-    const stop = follow(`v1/sandboxes/${id}/events?tail=50`, {
+    const stop = follow('v1/events?tail=200', {
       event: (name, e) => {
         if (!place.isConnected) stop();
+        else if (e.sandbox_id !== id) return;
         else if (name === 'volume.sync_failed') place.replaceChildren(unsent(e.reason));
         else if (name === 'volume.synced' && e.direction === 'up') {
           place.replaceChildren(`The volume ${volume} was sent to ${e.place}: ${count(e.files, 'file')}, ${bytes(e.bytes)}; ${count(e.skipped + e.updated, 'file')} had been there before`

@@ -54,8 +54,8 @@ export async function open(body, { failed }) {
       repos.replaceChildren(table('Repositories', ['Repository', 'State', 'Built', 'Looked at', 'Commits behind', 'Commit', ''], kept.map((r) => [r.name, r.reason ? `${r.status}: ${r.reason}` : r.status, when(r.built_at), when(r.checked_at), r.image_id ? h('span', { class: 'behind' }, r.commits_behind) : '–',
         h('code', null, (r.commit ?? '').slice(0, 10) || '–'), h('div', { class: 'row' }, button('Log', () => watch(r), { class: 'small', 'aria-label': `Log of ${r.name}` }),
           button('Build', () => act(async () => {
-            await call('POST', `v1/repos/${r.id}/build`, {}, { patience: 5000 }).catch((p) => { if (p.code !== 'unavailable') throw p; });
-            watch(r);
+            const built = call('POST', `v1/repos/${r.id}/build`, {}, { patience: 5000 }).catch((p) => { if (p.code !== 'unavailable') throw p; });
+            await Promise.all([built, watch(r)]);
           }), { class: 'small' }),
           button('Forget', () => sure(`Forget ${r.name}?`, 'Its images are removed as far as nobody uses them.', 'Forget it', () => act(() => call('DELETE', `v1/repos/${r.id}`))), { class: 'small danger' }))]), 'None is registered.'));
       images.replaceChildren(table('Images', ['Image', 'Kind', 'Size', 'Built', 'In', 'Lacks', ''], known.map((i) => [h('span', null, i.names?.length ? i.names.join(', ') : i.id), i.kind, bytes(i.size_bytes), when(i.built_at), ms((i.build_seconds ?? 0) * 1000),

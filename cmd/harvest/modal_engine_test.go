@@ -69,7 +69,7 @@ func TestModalEngine(t *testing.T) {
 	program := os.Getenv(modalEngineEnv)
 	if program == "" {
 		h := newModalWithBase(t)
-		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.timeout=30m"}
+		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.short", "-test.timeout=30m"} // what is large, gVisor's own suite does
 		if dir := flag.Lookup("test.gocoverdir"); testing.CoverMode() != "" && dir != nil {
 			args = append(args, "-test.gocoverdir="+dir.Value.String())
 		}
