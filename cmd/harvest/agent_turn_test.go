@@ -413,7 +413,7 @@ for line in sys.stdin:
     if m["method"] == "tools/call":
         name = m["params"]["name"]
         if name == "die": os._exit(3)
-        r = {"content": [{"type": "text", "text": "x" * (100 << 20) if name == "large" else "hello from " + os.environ["WHO"]}]}
+        r = {"content": [{"type": "text", "text": "x" * (int(os.environ["LARGE"]) << 20) if name == "large" else "hello from " + os.environ["WHO"]}]}
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": r}), flush=True)
 `
 
@@ -422,7 +422,8 @@ for line in sys.stdin:
 // mission: E5
 func TestServersOfRealAgents(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"claude", "opencode"} {
+	// MiB of a large answer. OpenCode's work grows with the square of its length: 100 MiB take it minutes.
+	for name, large := range map[string]string{"claude": "100", "opencode": "25"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			stub := modeltest.New(t, modelKey)
@@ -435,7 +436,7 @@ func TestServersOfRealAgents(t *testing.T) {
 			dir := h.project()
 			h.commit(dir, map[string]string{
 				"server.py": mcpServer,
-				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"${GREETED}"}}}}`,
+				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"${GREETED}","LARGE":"` + large + `"}}}}`,
 			})
 			own := filepath.Join(t.TempDir(), "own.json")
 			if err := os.WriteFile(own, []byte(`{"mcpServers":{"silent":{"command":"sleep","args":["1000"]},"dies":{"command":"false"}}}`), 0o600); err != nil {
