@@ -286,7 +286,7 @@ func TestModalFilesSuite(t *testing.T) {
 	verdicts, said := h.runSuite(program, "-test.run", "TestSandboxFsE2e", "-test.timeout", "10m")
 	passed := 0
 	for name, verdict := range verdicts {
-		// Some of them change a file 0.2 s after the program that does so has started, and wait for ever if they do not watch by then.
+		// Some of them change a file 0.2 s after the program that does so has started, and wait in vain for a minute if they do not watch by then.
 		for again := 1; verdict == "FAIL" && again <= 3; again++ {
 			once, saying := h.runSuite(program, "-test.run", "^"+name+"$", "-test.timeout", "5m")
 			verdict, said = once[name], said+saying
