@@ -61,7 +61,7 @@ func TestPageEnd(t *testing.T) {
 	if box.Limits.CPU != 0.5 || box.Network.Mode != "none" || !strings.Contains(fmt.Sprint(box.Volumes), "{notes /notes}") {
 		t.Errorf("the sandbox is %+v", box)
 	}
-	b.send("/run cat /data/in.txt; echo made >/data/out.txt; echo noted >/notes/n.txt; sleep 600")
+	b.send("/run echo made >/data/out.txt; echo noted >/notes/n.txt; cat /data/in.txt; sleep 600") // what is seen comes last: it is stopped then
 	b.sees(".tool .output", "from the bucket")
 	b.sees(".status", "Running a tool")
 	b.click(".composer button", "Stop")
