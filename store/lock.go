@@ -32,12 +32,9 @@ func LockDir(dir string) (*Lock, error) {
 	if err != nil {
 		return nil, dirError(err, dir)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := take(f, dir); err != nil {
 		defer f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, inUse(f, dir)
-		}
-		return nil, errors.Wrapf(err, "lock %s", f.Name())
+		return nil, err
 	}
 	l := &Lock{f}
 	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
@@ -49,7 +46,10 @@ func LockDir(dir string) (*Lock, error) {
 
 // Unlock gives the directory free. The file stays: removing it would let two processes lock two files of one name.
 func (l *Lock) Unlock() error {
-	return errors.Wrapf(errors.Join(l.file.Truncate(0), l.file.Close()), "unlock the data directory")
+	emptied := l.file.Truncate(0)
+	// Unlocked by name: a program that this process is starting has the file for a moment, too, and closing alone would leave the lock to it.
+	unlocked := unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
+	return errors.Wrapf(errors.Join(emptied, unlocked, l.file.Close()), "unlock the data directory")
 }
 
 func writePID(f *os.File) error {
@@ -57,18 +57,36 @@ func writePID(f *os.File) error {
 	return err
 }
 
-func inUse(f *os.File, dir string) error {
-	pid := 0
-	for range 20 { // the other may be between locking the file and writing to it
-		data := make([]byte, 32)
-		n, _ := f.ReadAt(data, 0)
-		if pid, _ = strconv.Atoi(strings.TrimSpace(string(data[:n]))); pid > 0 {
+// take locks the file of the directory dir. A process that has just ended may leave the lock for a moment: to one that it was forking into another
+// program, or to the kernel, which closes its files.
+func take(f *os.File, dir string) error {
+	const every, patience = 10 * time.Millisecond, 2 * time.Second
+	for waited := time.Duration(0); ; waited += every {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return errors.Wrapf(err, "lock %s", f.Name())
+		}
+		if pid := holder(f); pid > 0 && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 			return errors.Remedy(errors.Newf(errors.Conflict, "the data directory %s is in use by another Harvest, process %d", dir, pid),
 				"use that one, end it with \"harvest down\", or choose another directory with --data")
 		}
-		time.Sleep(5 * time.Millisecond)
+		if waited >= patience {
+			return errors.Remedy(errors.Newf(errors.Conflict, "the data directory %s is in use by another Harvest", dir),
+				"end that one, or choose another directory with --data")
+		}
+		time.Sleep(every)
 	}
-	return errors.Remedy(errors.Newf(errors.Conflict, "the data directory %s is in use by another Harvest", dir), "end that one, or choose another directory with --data")
+}
+
+// holder returns the pid in a lock's file, 0 if there is none.
+func holder(f *os.File) int {
+	data := make([]byte, 32)
+	n, _ := f.ReadAt(data, 0)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(data[:n])))
+	return pid
 }
 
 func checkOwner(dir string) error {

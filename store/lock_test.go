@@ -9,6 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -95,6 +98,53 @@ func TestLockWithoutPID(t *testing.T) {
 		t.Fatalf("%v, want Conflict", err)
 	}
 	check(t, errors.Message(err), "in use by another Harvest")
+}
+
+// A program that is being started has the files of the one that starts it until it runs.
+func TestLockThatAnotherHoldsForAMoment(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(l.file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := LockDir(dir)
+	if err != nil {
+		t.Fatalf("lock after unlock, while the file is open elsewhere: %v", err)
+	}
+	if err := unix.Close(fd); err != nil {
+		t.Fatal(err)
+	}
+
+	// Its process has ended without unlocking, and what it was starting goes a little later.
+	if fd, err = unix.Dup(int(second.file.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	gone := helper(t, "lock", t.TempDir())
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.file.WriteAt([]byte(strconv.Itoa(gone.Process.Pid)+"\n          "), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = unix.Close(fd) })
+	third, err := LockDir(dir)
+	if err != nil {
+		t.Fatalf("lock whose process has ended: %v", err)
+	}
+	if err := third.Unlock(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestDirectoryOfSomebodyElse(t *testing.T) {

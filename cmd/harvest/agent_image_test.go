@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
@@ -50,8 +51,15 @@ func npmRegistry(t *testing.T) string {
 	return address
 }
 
-// newAgentHost returns a host with a library of its own, which all runs of the test on this machine share: the agent image is large.
+// newAgentHost returns a host with a library of its own that has the agent image, which all runs of the test on this machine share: it is large.
 func newAgentHost(t *testing.T) *host {
+	t.Helper()
+	h, _ := newBuiltAgentHost(t)
+	return h
+}
+
+// newBuiltAgentHost returns what the build of the agent image told, too.
+func newBuiltAgentHost(t *testing.T) (*host, api.Image) {
 	t.Helper()
 	setup := gvisorSetup(t)
 	testenv.Root(t)
@@ -67,18 +75,41 @@ func newAgentHost(t *testing.T) *host {
 	cache += "-agent"
 	images := filepath.Join(cache, "images")
 	library := imagetest.Library(t)
-	shareImage(t, filepath.Dir(library.Root(imagetest.Base(t, library))), images, "base")
-	return newHost(t, "gvisor", func(env *testscript.Env) error {
-		if err := setup(env); err != nil {
+	shared := func(names ...string) func(env *testscript.Env) error {
+		return func(env *testscript.Env) error {
+			if err := setup(env); err != nil {
+				return err
+			}
+			data := env.Getenv("HARVEST_DATA")
+			err := os.Remove(filepath.Join(data, "images"))
+			for _, name := range names {
+				err = errors.Join(err, os.MkdirAll(filepath.Join(cache, name), 0o700), os.Symlink(filepath.Join(cache, name), filepath.Join(data, name)))
+			}
 			return err
 		}
-		data := env.Getenv("HARVEST_DATA")
-		err := os.Remove(filepath.Join(data, "images"))
-		for _, name := range []string{"images", "build-cache"} {
-			err = errors.Join(err, os.MkdirAll(filepath.Join(cache, name), 0o700), os.Symlink(filepath.Join(cache, name), filepath.Join(data, name)))
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var built api.Image
+	func() { // a build cache is one server's at a time
+		lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
-	})
+		defer lock.Close()
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		shareImage(t, filepath.Dir(library.Root(imagetest.Base(t, library))), images, "base")
+		builder := newHost(t, "gvisor", shared("images", "build-cache"))
+		out := builder.must("image", "build", "agent", "--build-arg", "NPM_CONFIG_REGISTRY", "-o", "json")
+		if err := json.Unmarshal([]byte(out), &built); err != nil {
+			t.Fatal(err)
+		}
+		builder.must("down")
+	}()
+	return newHost(t, "gvisor", shared("images")), built
 }
 
 // shareImage puts the image in directory from into another library under a name, without a copy of its content.
@@ -104,11 +135,7 @@ func shareImage(t *testing.T, from, library, name string) {
 // mission: B3
 func TestAgentImage(t *testing.T) {
 	t.Parallel()
-	h := newAgentHost(t)
-	var built api.Image
-	if err := json.Unmarshal([]byte(h.must("image", "build", "agent", "--build-arg", "NPM_CONFIG_REGISTRY", "-o", "json")), &built); err != nil {
-		t.Fatal(err)
-	}
+	h, built := newBuiltAgentHost(t)
 	t.Logf("the agent image: %s, %s, built in %.0f s", built.ID, size(built.Size), built.BuildSeconds)
 	if out := h.must("run", "--image", "agent", "--", "claude", "--version"); !strings.Contains(out, "(Claude Code)") {
 		t.Errorf("claude --version: %s", out)

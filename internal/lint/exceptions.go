@@ -32,7 +32,7 @@ var exceptions = map[string]string{
 
 	"image/library.go context.Background": "opening and finding read a directory, at once and for no caller with a context",
 	"server/errors.go panic":              "net/http breaks a stream of HTTP/2 off for nothing else",
-	"store/lock.go time.Sleep":            "the other process is about to write its pid, and tells nobody when",
+	"store/lock.go time.Sleep":            "nothing tells when a process of others has written its pid, or is gone",
 	"store/migrate.go panic":              "the files are in the binary: a failure is one of the build",
 	"volume/local.go context.Background":  "it empties the trash in the background, for no caller",
 }

@@ -105,7 +105,7 @@ func build(module, pkg, dir string, cover bool, tags ...string) (string, error) 
 	defer unlock()
 
 	target := filepath.Join(dir, "latest-"+filepath.Base(pkg))
-	args := []string{"build", "-tags", strings.Join(tags, ","), "-o"}
+	args := []string{"build", "-trimpath", "-tags", strings.Join(tags, ","), "-o"} // what make build has compiled is found again
 	if len(tags) > 0 {
 		target += "-" + strings.Join(tags, "-")
 	}
