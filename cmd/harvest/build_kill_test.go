@@ -54,6 +54,12 @@ func TestKilledBuildOnGVisor(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, said, "] it has begun")
+	eventually(t, func() error { // the first step's layer is brought to the disk while the second one runs
+		if kept, _ := filepath.Glob(filepath.Join(h.data, "build-cache/*.json")); len(kept) == 0 {
+			return errors.Newf(errors.Conflict, "the cache has no layer")
+		}
+		return nil
+	})
 	killAll(t, h.data)
 	if err := cmd.Wait(); err == nil {
 		t.Error("the client says that it has built the image")

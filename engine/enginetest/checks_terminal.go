@@ -106,10 +106,11 @@ func checkBadSize(t *testing.T, s *suite) {
 }
 
 func checkInterrupt(t *testing.T, s *suite) {
-	// The job says itself that it is there: a fork of the shell that has not yet become the job may lose the signal. The shell stays a moment longer: the
-	// signal goes to one after the other, and the job's end can come first.
-	c, w := typed(t, s.shared, sh(`trap 'echo interrupted' INT; sh -c 'echo ready; exec `+sleeper()+`'; echo "after $?"; sleep 0.3`))
-	c.stdout.until(t, "ready\r\n")
+	// The job shows itself that it is there, by writing what it reads: a shell that has not yet become the job may lose the signal. The shell around it
+	// stays a moment longer: the signal goes to one after the other, and the job's end can come first.
+	c, w := typed(t, s.shared, sh(`trap 'echo interrupted' INT; cat; echo "after $?"; sleep 0.3`))
+	typeText(t, w, "ready\n")
+	c.stdout.until(t, "ready\r\nready\r\n")
 	typeText(t, w, "\x03")
 	c.stdout.until(t, "after 130\r\n")
 	if exit := c.wait(t); exit != (engine.Exit{}) || !strings.Contains(c.stdout.String(), "interrupted\r\n") {
