@@ -60,6 +60,7 @@ type S3 struct {
 	Region    string // "" is what the secret says
 	PathStyle bool   // the bucket is in the path, not in the host name
 	CAFile    string // authorities to trust besides the system's; "" for none
+	Proxy     string // URL of an HTTP proxy on the way; "" is what the environment says
 	Secret    string // of the account personal, with the credentials
 }
 

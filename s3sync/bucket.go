@@ -21,8 +21,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	smithy "github.com/aws/smithy-go"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/internal/socket"
 )
 
@@ -57,6 +59,8 @@ type Credentials struct {
 	RoleARN    string
 	ExternalID string
 	TokenFile  string
+	// STS is the URL of the service that assumes roles; "" is AWS's.
+	STS string
 	// Ambient takes what the AWS SDK finds on this machine: environment, shared files, instance and container roles.
 	Ambient bool
 }
@@ -94,9 +98,7 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	if b.loc.Patience == 0 {
 		b.loc.Patience = 2 * time.Minute
 	}
-	b.retry = retry.NewStandard(func(o *retry.StandardOptions) {
-		o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 0, 10*time.Second, ratelimit.None
-	})
+	b.retry = retryer(10 * time.Second)
 	cfg, err := loc.config(ctx, client)
 	if err != nil {
 		return nil, err
@@ -121,6 +123,15 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	}
 	b.base = &at.URI
 	return b, nil
+}
+
+// retryer says what is tried again, and after how long; longest is the most. The SDK's own rules do not know 429, with which others than
+// AWS ask for patience.
+func retryer(longest time.Duration) aws.RetryerV2 {
+	return retry.NewStandard(func(o *retry.StandardOptions) {
+		o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 0, longest, ratelimit.None
+		o.Retryables = append(o.Retryables, retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
+	})
 }
 
 // patient bounds the SDK's own attempts by time, not number: the last refusal is then what a call ends with.
@@ -164,6 +175,25 @@ func (l Location) check() error {
 	}
 	if (l.AccessKeyID == "") != (l.SecretAccessKey == "") {
 		return errors.Newf(errors.Invalid, "an access key's id and secret belong together, and one of them is missing")
+	}
+	return l.checkRole()
+}
+
+// regionName is what AWS's host names have of regions; who names one must not name another host.
+var regionName = pattern.New(`^[A-Za-z0-9-]{1,63}$`)
+
+func (l Location) checkRole() error {
+	switch {
+	case l.RoleARN == "":
+	case l.Region != "" && !regionName().MatchString(l.Region):
+		return errors.Newf(errors.Invalid, "%.100q cannot be a region", l.Region)
+	case l.AccessKeyID == "" && l.TokenFile == "" && !l.Ambient:
+		return errors.Remedy(errors.Newf(errors.Invalid, "nothing says with what the role %.200q is assumed", l.RoleARN), "add an access key, or the file with a web identity token")
+	}
+	if l.STS != "" {
+		if u, err := url.Parse(l.STS); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the service that assumes roles has no address"), "write it as https://host:port")
+		}
 	}
 	return nil
 }
@@ -237,18 +267,44 @@ func (l Location) config(ctx context.Context, client *http.Client) (aws.Config, 
 		cfg.Credentials = credentials.NewStaticCredentialsProvider(l.AccessKeyID, l.SecretAccessKey, l.SessionToken)
 	}
 	if l.RoleARN != "" {
-		client := sts.NewFromConfig(cfg)
-		if l.TokenFile != "" {
-			cfg.Credentials = aws.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(client, l.RoleARN, stscreds.IdentityTokenFile(l.TokenFile)))
-		} else {
-			cfg.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(client, l.RoleARN, func(o *stscreds.AssumeRoleOptions) {
-				if l.ExternalID != "" {
-					o.ExternalID = &l.ExternalID
-				}
-			}))
-		}
+		cfg.Credentials = l.role(cfg)
 	}
 	return cfg, nil
+}
+
+// role assumes the role with the credentials of cfg, or with the web identity. What it gets it renews before that expires.
+func (l Location) role(cfg aws.Config) aws.CredentialsProvider {
+	client := sts.NewFromConfig(cfg, func(o *sts.Options) {
+		if l.STS != "" {
+			o.BaseEndpoint = aws.String(strings.TrimSuffix(l.STS, "/"))
+		}
+	})
+	if l.TokenFile != "" {
+		return assumed{aws.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(client, l.RoleARN, stscreds.IdentityTokenFile(l.TokenFile)))}
+	}
+	return assumed{aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(client, l.RoleARN, func(o *stscreds.AssumeRoleOptions) {
+		if l.ExternalID != "" {
+			o.ExternalID = &l.ExternalID
+		}
+	}))}
+}
+
+// assumed says of a role that cannot be assumed that it cannot, and not S3 refuses something.
+type assumed struct{ *aws.CredentialsCache }
+
+// Retrieve implements aws.CredentialsProvider.
+func (a assumed) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	creds, err := a.CredentialsCache.Retrieve(ctx)
+	if err == nil || ctx.Err() != nil {
+		return creds, err
+	}
+	why := ""
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		why = " (" + api.ErrorCode() + ")"
+	}
+	return creds, errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "the role for S3 cannot be assumed%s", why),
+		"correct AWS_ROLE_ARN in the secret, and have the role trust who assumes it")
 }
 
 // Close ends idle connections.

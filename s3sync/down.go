@@ -146,7 +146,24 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 		if e.describe(res.header); e.Kind == Symlink {
 			return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has %d bytes", n)
 		}
+		if !e.HasCRC && e.ETag == unquote(res.header.Get("ETag")) {
+			e.CRC, e.HasCRC = fullCRC(res.header)
+		}
 	}
+	for attempt := 1; ; attempt++ {
+		crc, err := r.fetchParts(ctx, w, e, key)
+		if err != nil || !e.HasCRC || crc == e.CRC {
+			return err
+		}
+		if attempt == 3 {
+			return errDamaged
+		}
+	}
+}
+
+// fetchParts fetches an object in parts, and returns the checksum of the whole. Which part is damaged, if one is, S3 does not say.
+func (r *run) fetchParts(ctx context.Context, w *writer, e *Entry, key string) (uint64, error) {
+	n := e.body()
 	parts := split(n)
 	g, part := errgroup.WithContext(ctx)
 	g.SetLimit(partsAtOnce)
@@ -167,19 +184,24 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return err
+		return 0, err
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return 0, context.Cause(ctx)
 	}
 	crc := uint64(0)
 	for _, p := range parts {
 		crc = combineCRC(crc, p.crc, p.length)
 	}
-	if e.HasCRC && crc != e.CRC {
-		return errDamaged
+	return crc, nil
+}
+
+// fullCRC is the checksum of a whole object in an answer's headers. Of parts that were summed up one by one there is none.
+func fullCRC(h http.Header) (uint64, bool) {
+	if h.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
+		return 0, false
 	}
-	return nil
+	return decodeCRC(h.Get(checksumHeader))
 }
 
 // stat describes an object by its headers.
@@ -192,9 +214,7 @@ func (b *Bucket) stat(ctx context.Context, key string) (*Entry, error) {
 	if e.Size < 0 {
 		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
 	}
-	if e.CRC, e.HasCRC = decodeCRC(res.header.Get(checksumHeader)); res.header.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
-		e.HasCRC = false
-	}
+	e.CRC, e.HasCRC = fullCRC(res.header)
 	e.describe(res.header)
 	return e, nil
 }

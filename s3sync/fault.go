@@ -82,8 +82,8 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 }
 
 func noCredentials(err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.KindOf(err) == errors.Unauthenticated {
+		return err // the last: a role that cannot be assumed
 	}
 	return errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "there are no credentials for S3"), "set a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 }

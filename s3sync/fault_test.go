@@ -2,8 +2,10 @@ package s3sync
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -104,13 +106,56 @@ func TestKilled(t *testing.T) {
 	b := openBucket(t, plain)
 	mustSync(t, dir, b, Options{Direction: Up, State: up, Mirror: true})
 	mustSync(t, back, b, Options{Direction: Down, State: down, Owners: true, Mirror: true})
-	for path := range snapshot(t, back) {
-		if temporary(path) {
-			must(t, os.Remove(filepath.Join(back, path))) // of a killed restore; a later sync does not take it for a file
+	sameTrees(t, dir, back)
+}
+
+// What a killed restore left is removed by the next that changes the volume, and nothing else of such a name.
+func TestLeftFiles(t *testing.T) {
+	dir, back, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "d/f", "x")
+	age(t, dir)
+	mustSync(t, dir, b, Options{Direction: Up})
+	down := Options{Direction: Down, Mirror: true, Owners: true}
+	mustSync(t, back, b, down)
+	before := snapshot(t, back)
+	left := []string{tempPrefix + rand.Text(), "d/" + tempPrefix + rand.Text(), "gone/sub/" + tempPrefix + rand.Text()}
+	plant := func() {
+		at, err := os.Stat(filepath.Join(back, "d"))
+		must(t, err)
+		for _, path := range left {
+			write(t, back, path, "half")
+		}
+		must(t, os.Chtimes(filepath.Join(back, "d"), time.Time{}, at.ModTime())) // as of a restore that was killed at its very end
+	}
+	there := func(why string) {
+		for _, path := range left {
+			if _, err := os.Lstat(filepath.Join(back, path)); err != nil {
+				t.Errorf("%s: %v", why, err)
+			}
 		}
 	}
-	mustSync(t, back, b, Options{Direction: Down, State: down, Owners: true, Mirror: true})
-	sameTrees(t, dir, back)
+	plant()
+	dry := down
+	dry.DryRun = true
+	mustSync(t, back, b, dry)
+	there("a dry run")
+	mustSync(t, back, openBucket(t, location(t)), Options{Direction: Up})
+	there("up")
+	mustSync(t, back, b, down) // which removes gone, too
+	if got := snapshot(t, back); !maps.Equal(got, before) {
+		t.Errorf("there is %v, want %v", got, before)
+	}
+	plant()
+	write(t, back, "d/"+tempPrefix+"notes", "somebody's own")
+	mustSync(t, back, b, Options{Direction: Both, State: t.TempDir()})
+	for path := range snapshot(t, back) {
+		if temporary(path) && path != "d/"+tempPrefix+"notes" {
+			t.Errorf("%s is still there", path)
+		}
+	}
+	if raw, _ := os.ReadFile(filepath.Join(back, "d", tempPrefix+"notes")); string(raw) != "somebody's own" {
+		t.Errorf("a file of another name: %q", raw)
+	}
 }
 
 // The parts of a large file that arrived are not sent again.

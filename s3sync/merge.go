@@ -128,11 +128,15 @@ func (r *run) concerns(local, remote *Entry) bool {
 	return only == "" || e.Path == only || strings.HasPrefix(e.Path, only+"/") || e.Kind == Dir && strings.HasPrefix(only, e.Path+"/")
 }
 
-// local yields the volume's entries, with hard links known as such and without files that are not whole.
+// local yields the volume's entries, with hard links known as such and without files that are not whole. Those that a killed restore left
+// are removed by the next: what this one makes itself is in directories that have been listed by then.
 func (r *run) local(ctx context.Context) iter.Seq[scanned] {
 	return func(yield func(scanned) bool) {
 		for s := range r.t.scan(ctx) {
 			if s.err == nil && temporary(s.Path) {
+				if r.o.Direction != Up && !r.o.DryRun && s.Kind != Dir {
+					r.t.removeLeft(s.Path)
+				}
 				continue
 			}
 			if s.err == nil && s.Kind == File && s.nlink > 1 {

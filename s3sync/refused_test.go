@@ -3,6 +3,7 @@ package s3sync
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -114,6 +115,79 @@ func TestSweep(t *testing.T) {
 	cancel()
 	if _, err := b.Sweep(ctx, 0); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("a sweep that was given up: %v", err)
+	}
+}
+
+// What syncs left of uploads and nobody continued is swept by a later one, once a day; nothing else is.
+// mission: 2.4, D4
+func TestSweptLater(t *testing.T) {
+	for _, versioned := range []bool{false, true} {
+		t.Run(fmt.Sprintf("versioned=%t", versioned), func(t *testing.T) {
+			loc, dir, state := location(t), t.TempDir(), t.TempDir()
+			a := between(t, &loc)
+			b := openBucket(t, loc)
+			under := "work/"
+			if versioned {
+				under = "work/1700000000/"
+			}
+			begin := func(key string, age time.Duration) {
+				out, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
+				must(t, err)
+				// The server takes the time from the directory that has the parts.
+				place := filepath.Join(s3test.Dir(loc.Bucket), ".sgwtmp", "multipart", fmt.Sprintf("%x", sha256.Sum256([]byte(key))), aws.ToString(out.UploadId))
+				at := time.Now().Add(-age)
+				must(t, os.Chtimes(place, at, at))
+			}
+			left := func(key string) bool {
+				out, err := b.s3.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: &loc.Bucket, Prefix: &key})
+				must(t, err)
+				return len(out.Uploads) > 0
+			}
+			sync := func() {
+				write(t, dir, "f", time.Now().String())
+				var stats Stats
+				var err error
+				if versioned {
+					_, stats, err = Save(t.Context(), openTree(t, dir), b, Options{State: state})
+				} else {
+					stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state})
+				}
+				if err != nil || stats.Failed > 0 || stats.Files != 1 {
+					t.Fatalf("%s %+v, %v", stats, stats.Failures, err)
+				}
+			}
+			begin(under+"old", Stale+time.Hour)
+			begin(under+"young", Stale-time.Hour)
+			begin("elsewhere", Stale+time.Hour)
+			sync()
+			if left(under+"old") || !left(under+"young") || !left("elsewhere") {
+				t.Errorf("left: old %t, young %t, elsewhere %t", left(under+"old"), left(under+"young"), left("elsewhere"))
+			}
+			begin(under+"old", Stale+time.Hour)
+			sync()
+			if !left(under + "old") {
+				t.Error("it was swept twice in a day")
+			}
+			marks, err := filepath.Glob(filepath.Join(state, "*", stateSwept))
+			if err != nil || len(marks) != 1 {
+				t.Fatal(marks, err)
+			}
+			yesterday := time.Now().Add(-sweepEvery - time.Minute)
+			must(t, os.Chtimes(marks[0], yesterday, yesterday))
+			// Who may not list uploads syncs all the same.
+			a.reset(when("GET", "uploads", 403, "AccessDenied"))
+			sync()
+			a.reset(nil)
+			must(t, os.Chtimes(marks[0], yesterday, yesterday))
+			mustSync(t, t.TempDir(), b, Options{Direction: Down, State: state})
+			if !left(under + "old") {
+				t.Error("a restore swept")
+			}
+			sync()
+			if left(under + "old") {
+				t.Error("it was not swept a day later")
+			}
+		})
 	}
 }
 

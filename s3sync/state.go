@@ -37,6 +37,7 @@ const (
 	stateBefore  = "entries.before"   // of one interrupted earlier, while the next is under way
 	stateNext    = "manifest.next"    //
 	stateRemote  = "manifest.fetched" //
+	stateSwept   = "swept"            // empty; its time is when the bucket was last swept
 )
 
 // openState opens what dir remembers of a place, and removes what an interrupted sync left that is of no use.
@@ -218,6 +219,17 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	}
 	s.done = true
 	return errors.Wrapf(os.WriteFile(s.file(stateETag), []byte(etag), 0o600), "write the state of a sync")
+}
+
+// sweepDue reports whether the last sweep was longer than age ago, and notes that there is one now.
+func (s *state) sweepDue(age time.Duration) bool {
+	info, err := os.Stat(s.file(stateSwept))
+	if s.temp || err == nil && time.Since(info.ModTime()) < age {
+		return false
+	}
+	now := time.Now()
+	// Where that cannot be noted, nothing is swept: otherwise each sync would ask.
+	return os.WriteFile(s.file(stateSwept), nil, 0o600) == nil && os.Chtimes(s.file(stateSwept), now, now) == nil
 }
 
 // close ends the writing. What a sync under way had done stays for the next.

@@ -240,16 +240,42 @@ func (r *run) sync(ctx context.Context) error {
 	if err := st.commit(ctx, r, remote); err != nil {
 		return err
 	}
-	return r.deleteRemote(ctx)
+	if err := r.deleteRemote(ctx); err != nil {
+		return err
+	}
+	r.sweep(ctx, st)
+	return nil
 }
 
 // home is what the state of this machine is kept for: the prefix of all versions where there are several.
 func (r *run) home() string {
 	prefix := r.b.prefix
-	if r.o.from != nil || r.o.version {
+	if r.versions() {
 		prefix = parent(strings.TrimSuffix(prefix, "/")) + "/*"
 	}
 	return r.b.base.String() + "\x00" + prefix
+}
+
+// versions reports whether the prefix is one of several versions of the same files.
+func (r *run) versions() bool { return r.o.from != nil || r.o.version }
+
+// sweepEvery is how often the uploads that nobody continues are looked for.
+const sweepEvery = 24 * time.Hour
+
+// sweep aborts the uploads that syncs to the same place left and nobody continued: of all versions where there are several. A failure is not
+// reported, since who may store objects may not always list uploads; it is tried again after sweepEvery.
+func (r *run) sweep(ctx context.Context, st *state) {
+	b := r.b
+	if r.o.Direction == Down || !st.sweepDue(sweepEvery) {
+		return
+	}
+	if r.versions() {
+		var err error
+		if b, err = r.b.At(parent(strings.TrimSuffix(r.b.prefix, "/"))); err != nil {
+			return
+		}
+	}
+	_, _ = b.Sweep(ctx, Stale)
 }
 
 // announce shows an action, and counts it where nothing else will happen.
@@ -383,8 +409,11 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 	return nil
 }
 
-// fatal reports whether an error will happen to all that follows: then a sync ends, and is continued later.
+// fatal reports whether an error will happen to all that follows: then a sync ends, and is continued later. A damaged object is one of many.
 func fatal(err error) bool {
+	if errors.Is(err, errDamaged) {
+		return false
+	}
 	switch errors.KindOf(err) {
 	case errors.Unauthenticated, errors.Unavailable, errors.Canceled:
 		return true

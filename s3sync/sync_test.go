@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
-	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
@@ -399,6 +397,9 @@ func TestFaults(t *testing.T) {
 		"503": func(n int, w http.ResponseWriter, r *http.Request) bool {
 			return n%3 == 0 && xmlFault(w, 503, "SlowDown")
 		},
+		"429": func(n int, w http.ResponseWriter, r *http.Request) bool {
+			return n%3 == 0 && xmlFault(w, 429, "TooManyRequests")
+		},
 		"500": func(n int, w http.ResponseWriter, r *http.Request) bool {
 			return n%4 == 0 && xmlFault(w, 500, "InternalError")
 		},
@@ -429,9 +430,7 @@ func TestFaults(t *testing.T) {
 			loc.Patience = 2 * time.Minute
 			a := between(t, &loc)
 			b := openBucket(t, loc)
-			b.retry = retry.NewStandard(func(o *retry.StandardOptions) {
-				o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 0, 20*time.Millisecond, ratelimit.None
-			})
+			b.retry = retryer(20 * time.Millisecond)
 			a.reset(fault)
 			mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
 			back := t.TempDir()
@@ -600,8 +599,11 @@ func TestDamagedObject(t *testing.T) {
 	})
 	back := t.TempDir()
 	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
-	if errors.KindOf(err) != errors.Unavailable && stats.Failed != 1 {
-		t.Errorf("a damaged object was taken: %s, %v", stats, err)
+	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "hurt" || !strings.Contains(stats.Failures[0].Reason, "other bytes") {
+		t.Errorf("a damaged object: %s, %+v, %v", stats, stats.Failures, err)
+	}
+	if raw, _ := os.ReadFile(filepath.Join(back, "good")); string(raw) != "good content" {
+		t.Errorf("the rest did not come: %q", raw)
 	}
 	if _, err := os.Stat(filepath.Join(back, "hurt")); err == nil {
 		t.Error("the damaged file got its name")

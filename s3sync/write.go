@@ -9,10 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // tempPrefix begins the names of files that are not whole yet. They are never synchronised.
 const tempPrefix = ".harvest-sync-"
+
+// tempName is what their names are like as create and replace give them.
+var tempName = pattern.New(`^\.harvest-sync-[A-Z2-7]{26}$`)
 
 // temporary reports whether path is such a file.
 func temporary(path string) bool {
@@ -312,6 +316,23 @@ func (t *Tree) remove(path string, kind Kind) error {
 		return explainFile(err)
 	}
 	return nil
+}
+
+// removeLeft removes a file that is not whole and never will be, and nothing that is called otherwise. The directory keeps its time. A
+// failure is not reported: the next sync tries again.
+func (t *Tree) removeLeft(path string) {
+	dir, name, err := t.dirOf(path)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	var st unix.Stat_t
+	if !tempName().MatchString(name) || unix.Fstat(int(dir.Fd()), &st) != nil {
+		return
+	}
+	if unix.Unlinkat(int(dir.Fd()), name, 0) == nil {
+		_ = unix.UtimesNanoAt(int(dir.Fd()), ".", []unix.Timespec{{Nsec: unix.UTIME_OMIT}, st.Mtim}, 0)
+	}
 }
 
 // commit makes all that was written durable.

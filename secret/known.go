@@ -219,29 +219,48 @@ func (v *Vault) Find(ctx context.Context, account string, named, keys []string) 
 
 // AWS is what S3 and Bedrock ask for.
 type AWS struct {
-	AccessKeyID     string
-	SecretAccessKey config.Secret
+	AccessKeyID     string        // "" where the credentials are the machine's, or come of a web identity
+	SecretAccessKey config.Secret // "" without AccessKeyID
 	SessionToken    config.Secret // "" for long-lived keys
 	Region          string        // "" if the secret does not say
 	Endpoint        string        // of S3; "" means Amazon's own
 	PathStyle       bool          // the bucket is in the path, not in the host name
+
+	RoleARN    string // a role to assume with these credentials; "" for none
+	ExternalID string // that the role asks for; "" for none
+	TokenFile  string // of this machine, with the web identity that assumes the role; "" for none
+	STS        string // address of the service that assumes roles; "" means Amazon's own
+	Machine    bool   // the credentials are those that the AWS SDK finds on this machine
 }
 
 // PathStyle is the key of a secret whose value is "true" if buckets are in the path, as the configuration has it for the server's own S3.
 const PathStyle = "AWS_S3_FORCE_PATH_STYLE"
 
+// FromMachine is the key of a secret whose value is "true" if the credentials are not in it, but those of the machine that the server runs
+// on: its environment, ~/.aws, the role of its instance or container.
+const FromMachine = "AWS_S3_FROM_MACHINE"
+
 // AWS returns p's credentials for Amazon Web Services: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and if present
-// AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, and PathStyle. Invalid if one of the
-// first two is missing.
+// AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, PathStyle, AWS_ROLE_ARN, AWS_EXTERNAL_ID and
+// AWS_ENDPOINT_URL_STS. Instead of the first two there may be AWS_WEB_IDENTITY_TOKEN_FILE with AWS_ROLE_ARN, or FromMachine: what these name
+// belongs to who runs the server, and the caller has to see that nobody else uses it. Invalid if one is missing that is needed.
 func (p Pairs) AWS() (AWS, error) {
 	a := AWS{
 		AccessKeyID: p["AWS_ACCESS_KEY_ID"], SecretAccessKey: config.Secret(p["AWS_SECRET_ACCESS_KEY"]),
 		SessionToken: config.Secret(p["AWS_SESSION_TOKEN"]),
 		Region:       cmp.Or(p["AWS_REGION"], p["AWS_DEFAULT_REGION"]), Endpoint: cmp.Or(p["AWS_ENDPOINT_URL_S3"], p["AWS_ENDPOINT_URL"]),
 		PathStyle: p[PathStyle] == "true",
+		RoleARN:   p["AWS_ROLE_ARN"], ExternalID: p["AWS_EXTERNAL_ID"], TokenFile: p["AWS_WEB_IDENTITY_TOKEN_FILE"], STS: p["AWS_ENDPOINT_URL_STS"],
+		Machine: p[FromMachine] == "true",
 	}
-	if a.AccessKeyID == "" || a.SecretAccessKey == "" {
+	if a.TokenFile != "" && a.RoleARN == "" {
+		return AWS{}, errors.Remedy(errors.Newf(errors.Invalid, "the secret names a web identity, but no role to assume with it"), "give it AWS_ROLE_ARN")
+	}
+	if (a.AccessKeyID == "" || a.SecretAccessKey == "") && !a.OfMachine() {
 		return AWS{}, errors.Remedy(errors.Newf(errors.Invalid, "the secret has no AWS credentials"), "give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	}
 	return a, nil
 }
+
+// OfMachine reports whether credentials are the machine's, and not of whose secret it is.
+func (a AWS) OfMachine() bool { return a.Machine || a.TokenFile != "" }

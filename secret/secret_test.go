@@ -539,6 +539,24 @@ func TestAWS(t *testing.T) {
 	}
 	_, err = secret.Pairs{"AWS_ACCESS_KEY_ID": "id"}.AWS()
 	wantError(t, err, errors.Invalid, "AWS_SECRET_ACCESS_KEY")
+	for _, c := range []struct {
+		pairs     secret.Pairs
+		want      secret.AWS
+		ofMachine bool
+	}{
+		{secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_ROLE_ARN": "a", "AWS_EXTERNAL_ID": "x", "AWS_ENDPOINT_URL_STS": "s"},
+			secret.AWS{AccessKeyID: "id", SecretAccessKey: config.Secret("key"), RoleARN: "a", ExternalID: "x", STS: "s"}, false},
+		{secret.Pairs{"AWS_WEB_IDENTITY_TOKEN_FILE": "/f", "AWS_ROLE_ARN": "a"}, secret.AWS{TokenFile: "/f", RoleARN: "a"}, true},
+		{secret.Pairs{secret.FromMachine: "true"}, secret.AWS{Machine: true}, true},
+	} {
+		if got, err := c.pairs.AWS(); err != nil || got != c.want || got.OfMachine() != c.ofMachine {
+			t.Errorf("%v: %+v, %v", c.pairs, got, err)
+		}
+	}
+	_, err = secret.Pairs{"AWS_WEB_IDENTITY_TOKEN_FILE": "/f"}.AWS()
+	wantError(t, err, errors.Invalid, "AWS_ROLE_ARN")
+	_, err = secret.Pairs{"AWS_ROLE_ARN": "a"}.AWS()
+	wantError(t, err, errors.Invalid, "AWS_ACCESS_KEY_ID")
 }
 
 // The canary: the value is nowhere on disk, in no record and no log.

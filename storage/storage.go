@@ -3,6 +3,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"sync"
@@ -35,6 +36,7 @@ type Place struct {
 	Region    string // "" is what the secret says
 	PathStyle bool
 	CAFile    string // a file with authorities to trust besides the system's, in PEM; "" for none
+	Proxy     string // URL of an HTTP proxy on the way there; "" is what the environment says
 	Account   string // whose secret it is
 	Secret    string // with the credentials
 
@@ -321,17 +323,23 @@ func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named
 		return loc, err
 	}
 	loc.AccessKeyID, loc.SecretAccessKey, loc.SessionToken = keys.AccessKeyID, keys.SecretAccessKey.Reveal(), keys.SessionToken.Reveal()
+	loc.RoleARN, loc.ExternalID, loc.TokenFile, loc.Ambient, loc.STS = keys.RoleARN, keys.ExternalID, keys.TokenFile, keys.Machine, keys.STS
+	loc.Proxy = p.Proxy
+	if keys.OfMachine() && owner != p.Account {
+		return loc, errors.Remedy(errors.Newf(errors.Denied, "the secret %s asks for credentials of the server's machine, which are of who runs it", named),
+			"give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of your own, with AWS_ROLE_ARN if they are to assume a role")
+	}
 	if loc.Region == "" {
 		loc.Region = keys.Region
 	}
 	loc.PathStyle = loc.PathStyle || keys.PathStyle
-	if loc.Endpoint == "" && keys.Endpoint != "" {
+	if loc.Endpoint == "" && keys.Endpoint != "" || keys.STS != "" {
 		// The server reaches addresses that others must not make it ask.
 		if owner != p.Account {
 			return loc, errors.Remedy(errors.Newf(errors.Denied, "the secret %s names an endpoint, which only who runs the server may choose", named),
-				"leave AWS_ENDPOINT_URL out of it, or have s3.endpoint set in the server's configuration")
+				"leave AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_STS out of it, or have s3.endpoint set in the server's configuration")
 		}
-		loc.Endpoint = keys.Endpoint
+		loc.Endpoint = cmp.Or(loc.Endpoint, keys.Endpoint)
 	}
 	if p.CAFile != "" {
 		if loc.CA, err = os.ReadFile(p.CAFile); err != nil {

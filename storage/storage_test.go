@@ -2,10 +2,18 @@ package storage
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -322,5 +330,97 @@ func TestLocation(t *testing.T) {
 		if err == nil || !strings.Contains(errors.Message(err), words) {
 			t.Errorf("%v, want %q", err, words)
 		}
+	}
+}
+
+// A secret may name a role, which its keys assume, or for who runs the server the machine's own credentials.
+// mission: 2.7, 9.3
+func TestRoles(t *testing.T) {
+	var asked []string
+	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		action := r.Form.Get("Action")
+		asked = append(asked, strings.TrimSpace(action+" "+r.Form.Get("RoleArn")+" "+r.Form.Get("ExternalId")+r.Form.Get("WebIdentityToken")))
+		w.Header().Set("Content-Type", "text/xml")
+		if strings.HasSuffix(r.Form.Get("RoleArn"), "/closed") {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `<ErrorResponse><Error><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>`)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `<%[1]sResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken></SessionToken><Expiration>2199-01-01T00:00:00Z</Expiration></Credentials></%[1]sResult></%[1]sResponse>`,
+			action, s3test.AccessKey, s3test.SecretKey)
+	}))
+	t.Cleanup(sts.Close)
+	token := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(token, []byte("the-token"), 0o600))
+	t.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
+	t.Setenv("AWS_CONFIG_FILE", "/nonexistent")
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+	h := newHome(t, func(o *Options) { o.Place.Region = "us-east-1" })
+	v := h.volume(t, "data", "a")
+	keys := secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIAOTHER", "AWS_SECRET_ACCESS_KEY": "another-key"}
+	const role = "arn:aws:iam::123456789012:role/"
+	for name, c := range map[string]struct {
+		account string
+		pairs   secret.Pairs
+		asked   string // of the service that assumes roles
+		kind    errors.Kind
+		text    string // in the error
+	}{
+		"role":           {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_EXTERNAL_ID": "outside", "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "sync outside", "", ""},
+		"closed":         {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "closed", "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "closed", errors.Unauthenticated, "cannot be assumed (AccessDenied)"},
+		"web identity":   {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web", "AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRoleWithWebIdentity " + role + "web the-token", "", ""},
+		"machine":        {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", secret.FromMachine: "true"}, "", "", ""},
+		"others' file":   {"acme", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web", "AWS_WEB_IDENTITY_TOKEN_FILE": token}, "", errors.Denied, "of who runs it"},
+		"others' server": {"acme", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_ENDPOINT_URL_STS": sts.URL}, "", errors.Denied, "only who runs the server"},
+		"others' own":    {"acme", secret.Pairs{"AWS_ACCESS_KEY_ID": "", secret.FromMachine: "true"}, "", errors.Denied, "of who runs it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked = nil
+			pairs := maps.Clone(keys)
+			maps.Copy(pairs, c.pairs)
+			if pairs["AWS_ACCESS_KEY_ID"] == "" {
+				delete(pairs, "AWS_ACCESS_KEY_ID")
+				delete(pairs, "AWS_SECRET_ACCESS_KEY")
+			}
+			_, err := h.vault.Set(t.Context(), c.account, "roles", pairs, secret.Replace)
+			must(t, err)
+			_, err = h.Sync(t.Context(), c.account, v, Request{Where: Where{Bucket: h.bucket, Prefix: "roles", Secret: "roles"}, Sync: up})
+			if errors.KindOf(err) != c.kind || err != nil && (!strings.Contains(errors.Message(err), c.text) || errors.RemedyOf(err) == "") {
+				t.Errorf("%v; remedy %q", err, errors.RemedyOf(err))
+			}
+			if c.asked != "" && !slices.Equal(asked, []string{c.asked}) || c.kind == errors.Denied && len(asked) > 0 {
+				t.Errorf("asked %q, want %q", asked, c.asked)
+			}
+		})
+	}
+	// A region in a role's secret is part of a host's name: it cannot be another.
+	h.opts.Place.Region = ""
+	_, err := h.vault.Set(t.Context(), "acme", "odd", secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key", "AWS_ROLE_ARN": role + "sync", "AWS_REGION": "x.example.org/#"}, secret.Replace)
+	must(t, err)
+	if _, err := h.Sync(t.Context(), "acme", v, Request{Where: Where{Bucket: h.bucket, Secret: "odd"}, Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region") {
+		t.Errorf("a region that is a host: %v", err)
+	}
+}
+
+// A proxy of the configuration is on the way to S3.
+func TestProxy(t *testing.T) {
+	var asked atomic.Int32
+	h := newHome(t, func(o *Options) {
+		at, err := url.Parse(o.Place.Endpoint)
+		must(t, err)
+		onwards := httputil.NewSingleHostReverseProxy(at)
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Host == "s3.invalid" {
+				asked.Add(1)
+			}
+			onwards.ServeHTTP(w, r)
+		}))
+		t.Cleanup(proxy.Close)
+		o.Place.Proxy, o.Place.Endpoint = proxy.URL, "http://s3.invalid"
+	})
+	if res := h.sync(t, "operator", h.volume(t, "data", "a"), Request{Sync: up}); res.Stats.Files != 1 || asked.Load() == 0 {
+		t.Errorf("%s, %d requests through the proxy", res.Stats, asked.Load())
 	}
 }

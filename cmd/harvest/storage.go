@@ -71,7 +71,7 @@ const ownBucket = "volumes"
 
 // ownPlace is the place of volumes in the embedded S3. Whoever names a secret means another one.
 func ownPlace(c config.S3, own *s3server.Server) storage.Place {
-	p := storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Account: personal}
+	p := storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal}
 	if p.Bucket == "" {
 		p.Bucket = ownBucket
 	}
@@ -110,7 +110,7 @@ func ownS3(ctx context.Context, data string) finding {
 
 // place is where volumes go that are sent nowhere else. Its credentials are a secret of who runs the server.
 func place(c config.S3) storage.Place {
-	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Account: personal, Secret: c.Secret}
+	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal, Secret: c.Secret}
 }
 
 // syncer does for sandboxes what the storage does.
