@@ -240,6 +240,55 @@ func TestSlowAndOverloaded(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
+// awayFor says for how long S3 is away in TestAwayForLong, such as 10m.
+const awayFor = "HARVEST_TEST_AWAY"
+
+// S3 that answers 503 for less long than somebody waits costs time only: nothing is lost, and it is not asked all the time.
+// mission: 2.5, 3.4
+func TestAwayForLong(t *testing.T) {
+	away := 2 * time.Second
+	if text := os.Getenv(awayFor); text != "" {
+		var err error
+		away, err = time.ParseDuration(text)
+		must(t, err)
+	}
+	dir, loc := t.TempDir(), location(t)
+	for i := range 300 {
+		write(t, dir, fmt.Sprintf("f%03d", i), fmt.Sprint(i))
+	}
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 40<<16))
+	age(t, dir)
+	loc.Patience = away + 5*time.Minute
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	back := t.TempDir()
+	for _, c := range []struct {
+		dir string
+		o   Options
+	}{{dir, Options{Direction: Up, State: t.TempDir()}}, {back, Options{Direction: Down, State: t.TempDir(), Owners: true}}} {
+		var until atomic.Int64
+		var refused atomic.Int32
+		a.reset(func(n int, w http.ResponseWriter, _ *http.Request) bool {
+			if n < 100 {
+				return false
+			}
+			until.CompareAndSwap(0, time.Now().Add(away).UnixNano())
+			if time.Now().UnixNano() > until.Load() {
+				return false
+			}
+			refused.Add(1)
+			return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")
+		})
+		t.Log(mustSync(t, c.dir, b, c.o))
+		// Each of the workers asks more and more seldom, up to every ten seconds on average.
+		if got, most := refused.Load(), int32(workers*(8+away/(3*time.Second))); got == 0 || got > most {
+			t.Errorf("%s: S3 refused %d requests, want 1 to %d", c.o.Direction, got, most)
+		}
+	}
+	a.reset(nil)
+	sameTrees(t, dir, back)
+}
+
 // Credentials that expire half-way end a sync; with new ones it goes on from there.
 func TestExpiresHalfway(t *testing.T) {
 	dir, state, loc := t.TempDir(), t.TempDir(), location(t)

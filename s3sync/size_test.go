@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -69,6 +70,48 @@ func TestLargeFileInLittleMemory(t *testing.T) {
 		t.Errorf("down took %d MiB", got>>20)
 	}
 	sameTrees(t, dir, back)
+}
+
+// manyFiles says how many files TestManyFilesInLittleMemory has, such as 1000000.
+const manyFiles = "HARVEST_TEST_FILES"
+
+// Many small files take no more memory than few: up, when nothing changed, and down.
+// mission: 2.4, D1
+func TestManyFilesInLittleMemory(t *testing.T) {
+	n, limit := 3000, int64(160<<20)
+	if text := os.Getenv(manyFiles); text != "" {
+		var err error
+		n, err = strconv.Atoi(text)
+		must(t, err)
+	}
+	if races() {
+		limit *= 2
+	}
+	dir, back, up, loc := t.TempDir(), t.TempDir(), t.TempDir(), location(t)
+	for i := range n {
+		sub := filepath.Join(dir, fmt.Sprintf("%04d", i/1000))
+		if i%1000 == 0 {
+			must(t, os.Mkdir(sub, 0o755))
+		}
+		must(t, os.WriteFile(filepath.Join(sub, fmt.Sprintf("file-%07d.txt", i)), fmt.Appendf(nil, "content of file %d\n", i), 0o644))
+	}
+	for _, c := range []struct {
+		what string
+		spec childSpec
+	}{
+		{"up", childSpec{Dir: dir, State: up, Direction: Up, Location: loc}},
+		{"nothing changed", childSpec{Dir: dir, State: up, Direction: Up, Location: loc}},
+		{"down", childSpec{Dir: back, State: t.TempDir(), Direction: Down, Location: loc}},
+	} {
+		got := peak(t, c.spec)
+		t.Logf("%d files, %s: %d MiB", n, c.what, got>>20)
+		if got > limit {
+			t.Errorf("%d files, %s: %d MiB", n, c.what, got>>20)
+		}
+	}
+	if got := len(regularFiles(t, back)); got != n {
+		t.Errorf("%d of %d files came back", got, n)
+	}
 }
 
 // A manifest that is damaged is as if there were none; one of a newer version is refused, and stays as it is.
