@@ -21,7 +21,6 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/pattern"
-	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -107,7 +106,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	to := &server{}
 	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{
-		TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment, GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{seeResult, to.call},
+		TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment, GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{seeResult, keep, to.call},
 	})
 	if err != nil {
 		return nil, explain(err, "read the configuration of Modal")
@@ -183,7 +182,9 @@ func (e *Engine) Capabilities() engine.Capabilities {
 			"An end for want of memory is told from others only where Modal says so itself.",
 			"The number of processes, of open files and the disk have Modal's own limits.",
 			"Each sandbox has a view of a volume of its own: others see what it writes once that is committed and they reload it. The disk limit does not count for volumes.",
-			"Snapshots are of all files: one of a directory alone is not possible.",
+			"Snapshots are of all files: one of a directory alone is not possible, and none has the memory.",
+			"Secrets are Harvest's: Modal's own, by their names there, are not used.",
+			"Volumes are not synchronised with S3: that needs their files on this machine.",
 			"Networks are Modal's: rules have no ports, nothing is denied by a rule, a domain is reached by TLS at port 443 alone, and with rules every name can be looked up.",
 			"What the network refuses is not told, and what of Modal's own addresses the internet includes is Modal's affair.",
 			"Warm sandboxes do not exist.",
@@ -405,31 +406,4 @@ func (e *Engine) launch(ctx context.Context, spec engine.Spec, img record, name 
 	}
 	stage("claim")
 	return sb, nil
-}
-
-// start creates a sandbox that belongs to no account.
-func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
-	return e.startIn(ctx, e.apps.own, img, params)
-}
-
-// startIn creates a sandbox. Who gives up meanwhile waits for Modal's answer nevertheless, since what Modal has made by then must be ended.
-func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
-	from, err := e.client.Images.FromID(ctx, img.Modal, nil)
-	if err != nil {
-		return nil, explain(err, "find an image")
-	}
-	patient := context.WithoutCancel(ctx)
-	box, err := attempt(patient, ctx, createPatience, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
-		return e.client.Sandboxes.Create(ctx, app, from, params)
-	})
-	if err != nil && ctx.Err() != nil {
-		err = errors.Wrapf(ctx.Err(), "create a sandbox")
-	}
-	if err == nil && ctx.Err() != nil {
-		if end := e.terminate(patient, box); end != nil {
-			logf.Errorf(ctx, "a sandbox that nobody wants any more was not ended: %v", end)
-		}
-		return nil, errors.Wrapf(ctx.Err(), "create a sandbox")
-	}
-	return box, err
 }

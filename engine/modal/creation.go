@@ -1,0 +1,185 @@
+package modal
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+const (
+	tagCreation = "harvest-creation" // the tag that says by which creation a sandbox was made
+	keyHeader   = "x-idempotency-key"
+	// lostFor is how long it is looked for what a creation that has failed may have made: Modal may go on with a request whose client has gone.
+	lostFor   = 10 * time.Minute
+	lostPause = time.Minute // at most, between one look and the next
+)
+
+// creation is one sandbox that Modal is asked for, in as many attempts as it takes. The SDK gives each call another idempotency key, by which
+// two calls would be two sandboxes; those of a creation have the same, until Modal has refused for sure.
+type creation struct {
+	mu    sync.Mutex
+	key   string // guarded by mu; "" until there is an attempt
+	doubt bool   // guarded by mu; Modal may have made a sandbox whose answer nobody has
+}
+
+type creationKey struct{}
+
+// in returns a context in which a request for a sandbox belongs to the creation.
+func (c *creation) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, creationKey{}, c)
+}
+
+// doubtful reports whether there may be a sandbox that nobody knows of.
+func (c *creation) doubtful() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.doubt
+}
+
+// send makes one attempt.
+func (c *creation) send(ctx context.Context, invoke func(ctx context.Context) error) error {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	c.mu.Lock()
+	before := c.doubt
+	c.doubt = true
+	if keys := md.Get(keyHeader); c.key == "" && len(keys) > 0 {
+		c.key = keys[len(keys)-1]
+	}
+	if c.key != "" {
+		md.Set(keyHeader, c.key)
+		ctx = metadata.NewOutgoingContext(ctx, md)
+	}
+	c.mu.Unlock()
+	err := invoke(ctx)
+	if refused(err) {
+		c.mu.Lock()
+		if c.doubt = before; !before {
+			c.key = "" // a server may keep its answer by the key
+		}
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// refused reports whether Modal has said that it did not do what it was asked for.
+func refused(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition, codes.OutOfRange,
+		codes.Unimplemented, codes.Unauthenticated:
+		return true
+	}
+	return false
+}
+
+// keep has the requests of one creation say that they are one.
+func keep(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	c, _ := ctx.Value(creationKey{}).(*creation)
+	switch req.(type) {
+	case *pb.SandboxCreateV2Request, *pb.SandboxCreateRequest:
+	default:
+		c = nil
+	}
+	if c == nil {
+		return invoke(ctx, method, req, reply, conn, opts...)
+	}
+	return c.send(ctx, func(ctx context.Context) error { return invoke(ctx, method, req, reply, conn, opts...) })
+}
+
+// start creates a sandbox that belongs to no account.
+func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
+	return e.startIn(ctx, e.apps.own, img, params)
+}
+
+// startIn creates a sandbox, of which params have tags. Who gives up meanwhile waits for Modal's answer nevertheless, since what Modal has made by then
+// must be ended; so is what it has made without an answer.
+func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
+	from, err := e.client.Images.FromID(ctx, img.Modal, nil)
+	if err != nil {
+		return nil, explain(err, "find an image")
+	}
+	patient, c := context.WithoutCancel(ctx), &creation{}
+	params.Tags[tagCreation] = strings.ToLower(rand.Text())
+	box, err := attempt(patient, ctx, createPatience, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
+		return e.client.Sandboxes.Create(c.in(ctx), app, from, params)
+	})
+	if err != nil && errors.KindOf(err) == errors.Conflict { // with one that an attempt of ours has made, perhaps
+		if made, look := e.made(patient, app, params); made != nil && look == nil {
+			box, err = made, nil
+		}
+	}
+	if err != nil && c.doubtful() {
+		go e.endLost(app, params)
+	}
+	if err != nil && ctx.Err() != nil {
+		err = errors.Wrapf(ctx.Err(), "create a sandbox")
+	}
+	if err == nil && ctx.Err() != nil {
+		if end := e.terminate(patient, box); end != nil {
+			logf.Errorf(ctx, "a sandbox that nobody wants any more was not ended: %v", end)
+		}
+		return nil, errors.Wrapf(ctx.Err(), "create a sandbox")
+	}
+	return box, err
+}
+
+// made returns the sandbox that runs and that a creation has made, nil if there is none.
+func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
+	box, err := ask(ctx, "look for a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
+		if params.Name != "" {
+			return e.client.Sandboxes.FromName(ctx, app.Name, params.Name, nil)
+		}
+		all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: map[string]string{tagCreation: params.Tags[tagCreation]}})
+		if err != nil {
+			return nil, err
+		}
+		for box, err := range all {
+			return box, err
+		}
+		return nil, nil
+	})
+	if err != nil && errors.KindOf(err) == errors.NotFound || err == nil && box == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	tags, err := ask(ctx, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
+	if err != nil || tags[tagServer] != e.server || tags[tagCreation] != params.Tags[tagCreation] {
+		return nil, err
+	}
+	return box, nil
+}
+
+// endLost ends what Modal may have made for a creation that has failed, as soon as it can be seen. What is not seen before the engine is closed, the
+// next one finds by its tags.
+func (e *Engine) endLost(app *sdk.App, params *sdk.SandboxCreateParams) {
+	begin, pause := time.Now(), firstPause
+	for time.Since(begin) < lostFor {
+		box, err := e.made(e.ctx, app, params)
+		if err == nil && box != nil {
+			if err = e.terminate(e.ctx, box); err == nil {
+				logf.Warnf(e.ctx, "the sandbox %s at Modal, of whose creation there was no answer, has been ended", box.SandboxID)
+				return
+			}
+		}
+		if err != nil {
+			logf.Debugf(e.ctx, "look for what a creation without an answer has made: %v", err)
+		}
+		if pauseFor(e.ctx, pause) != nil {
+			return
+		}
+		pause = min(2*pause, lostPause)
+	}
+}
