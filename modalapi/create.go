@@ -2,6 +2,8 @@ package modalapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
 	"slices"
 	"sync"
@@ -26,6 +28,7 @@ type plan struct {
 	tags    []*pb.SandboxTag
 	sources []*pb.SecretSource
 	env     string // environment that the request names beside the app
+	key     string // by which the request is known if it comes again; "" if it has none
 }
 
 // SandboxCreateV2 implements ModalClient.
@@ -58,19 +61,52 @@ func (c *control) SandboxCreate(ctx context.Context, req *pb.SandboxCreateReques
 	return pb.SandboxCreateResponse_builder{SandboxId: sandboxOf(b.id), Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build()}.Build(), nil
 }
 
-// createBox makes a sandbox once for each idempotency key.
+// createBox makes a sandbox once for each idempotency key, also if an earlier server has made it.
 func (s *Server) createBox(ctx context.Context, p plan) (*box, error) {
 	if p.def == nil {
 		return nil, errors.Newf(errors.Invalid, "the sandbox has no definition")
 	}
 	c := callerOf(ctx)
+	if c.key != "" {
+		sum := sha256.Sum256([]byte(c.KeyID + " " + c.key))
+		p.key = hex.EncodeToString(sum[:16])
+	}
 	return once1(ctx, s, "create", func() (*box, error) {
 		// Attempts of a client share one creation, which must not end with the first of them.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 		defer context.AfterFunc(s.ctx, cancel)()
+		if b, err := s.madeBefore(ctx, c.Account, p.key); b != nil || err != nil {
+			return b, err
+		}
 		return s.makeBox(ctx, c.Account, p)
 	})
+}
+
+// madeBefore returns the sandbox that an earlier server has made for a request that comes again, nil if there is none. One that it had not made
+// completely, since it was killed, is ended.
+func (s *Server) madeBefore(ctx context.Context, acc, key string) (*box, error) {
+	if key == "" || time.Since(s.began) > replayed {
+		return nil, nil
+	}
+	found, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{All: true, Tags: map[string]string{tagKey: key}})
+	if err != nil {
+		return nil, err
+	}
+	for _, sb := range found {
+		if sb.Started.IsZero() || time.Since(sb.Created) > replayed {
+			continue
+		}
+		b, err := s.boxes.get(ctx, acc, sb.ID)
+		if err != nil {
+			return nil, err
+		}
+		if b.def.GetImageId() != "" { // what is noted last
+			return b, nil
+		}
+		b.destroyNow(ctx)
+	}
+	return nil, nil
 }
 
 func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) {
@@ -89,6 +125,9 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 		return nil, err
 	}
 	maps.Copy(req.Tags, map[string]string{tagApp: name, tagEnv: env})
+	if p.key != "" {
+		req.Tags[tagKey] = p.key
+	}
 	if title := p.def.GetName(); title != "" {
 		if err := checkName("Sandbox", title); err != nil {
 			return nil, err

@@ -20,6 +20,7 @@ const (
 	tagEnv     = ownTag + "environment"
 	tagName    = ownTag + "name"
 	tagSidecar = ownTag + "sidecar-of"
+	tagKey     = ownTag + "request" // a digest of the idempotency key, and whose it is
 )
 
 // Defaults of Modal.

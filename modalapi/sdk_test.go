@@ -222,8 +222,20 @@ func TestACreateThatComesAgainMakesOneSandbox(t *testing.T) {
 	if len(ids) != 1 {
 		t.Errorf("three attempts made %d sandboxes", len(ids))
 	}
+	if err := w.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.sdk.Close()
+	w.serve()
+	made, err := w.control.SandboxCreateV2(w.ctx("x-idempotency-key", "one"), req)
+	if err != nil || !ids[made.GetSandboxId()] || made.GetCommandRouterAccess().GetJwt() == "" {
+		t.Errorf("the next server made %s, %v", made.GetSandboxId(), err)
+	}
+	if again, err := w.control.SandboxCreateV2(w.ctx("x-idempotency-key", "two"), req); err != nil || ids[again.GetSandboxId()] {
+		t.Errorf("another request has %s, %v", again.GetSandboxId(), err)
+	}
 	all, err := w.fleet.List(t.Context(), "personal", sandboxFilter)
-	if err != nil || len(all) != 2 {
+	if err != nil || len(all) != 3 {
 		t.Errorf("there are %d sandboxes, %v", len(all), err)
 	}
 }

@@ -53,6 +53,7 @@ type Server struct {
 
 	ctx   context.Context // of background work; ends with Close
 	stop  context.CancelFunc
+	began time.Time
 	tasks sync.WaitGroup
 
 	apps    *apps
@@ -84,7 +85,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	if opts.Output == 0 {
 		opts.Output = 64 << 20
 	}
-	s := &Server{opts: opts}
+	s := &Server{opts: opts, began: time.Now()}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	secret := opts.Secret
 	if len(secret) == 0 {
