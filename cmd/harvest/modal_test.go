@@ -237,6 +237,16 @@ var missed = map[string]string{
 	"TestImageFromAwsEcr":    "Amazon's tokens for registries are not fetched",
 }
 
+// liveTests are the tests of the suite that need a server.
+func liveTests(t *testing.T) []string {
+	t.Helper()
+	list, err := os.ReadFile("testdata/modal/live.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(list))
+}
+
 // The live sandbox tests of Modal's Go SDK, unchanged, against our server. Which of the suite's tests are live is listed in testdata.
 //
 // mission: 8.1 8.2
@@ -244,11 +254,7 @@ func TestModalSandboxSuite(t *testing.T) {
 	t.Parallel()
 	h := newModalHarvest(t)
 	h.fixtures()
-	list, err := os.ReadFile("testdata/modal/live.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	live := strings.Fields(string(list))
+	live := liveTests(t)
 	verdicts, said := h.runSuite(suite(t, "github.com/modal-labs/modal-client/go/test"), "-test.parallel", "4", "-test.timeout", "10m",
 		"-test.run", "^("+strings.Join(live, "|")+"|TestQueue.*)$")
 	passed := 0
@@ -301,21 +307,5 @@ func TestModalFilesSuite(t *testing.T) {
 	t.Logf("%d of %d live tests pass", passed, len(verdicts))
 	if passed < 81 {
 		t.Errorf("%d of the suite's 81 tests pass:\n%s", passed, said)
-	}
-}
-
-// The same tests against Modal itself, which says whether it is us or the suite that has changed.
-func TestModalItself(t *testing.T) {
-	t.Parallel()
-	id, secret := os.Getenv("HARVEST_TEST_MODAL_TOKEN_ID"), os.Getenv("HARVEST_TEST_MODAL_TOKEN_SECRET")
-	if id == "" || secret == "" {
-		t.Skip("HARVEST_TEST_MODAL_TOKEN_ID and HARVEST_TEST_MODAL_TOKEN_SECRET name no account at Modal: set them to a token of yours, which costs some cents")
-	}
-	h := &modalHarvest{t: t, modal: []string{"MODAL_TOKEN_ID=" + id, "MODAL_TOKEN_SECRET=" + secret}}
-	verdicts, said := h.runSuite(suite(t, "github.com/modal-labs/modal-client/go", "-tags", "integration"), "-test.run", "TestSandboxFsE2e", "-test.timeout", "20m")
-	for name, verdict := range verdicts {
-		if verdict == "FAIL" {
-			t.Errorf("%s failed:\n%s", name, said)
-		}
 	}
 }
