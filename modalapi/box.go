@@ -94,6 +94,9 @@ func (s *Server) openBoxes() error {
 		known[sb.ID] = sb
 	}
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), contextPrefix) { // of a build that was cut off
+			_ = os.Remove(filepath.Join(s.opts.Dir, e.Name())) // what cannot be removed is tried again
+		}
 		id, ok := strings.CutSuffix(e.Name(), journalEnd)
 		if !ok {
 			continue

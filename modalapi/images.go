@@ -153,7 +153,11 @@ func (s *Server) build(acc string, p recipe) *build {
 	s.tasks.Go(func() {
 		opts := p.opts
 		opts.Log = b.say
-		b.img, b.err = s.images(acc).Build(s.ctx, p.spec, opts)
+		var remove func()
+		if opts.Context, remove, b.err = s.pack(p.files); b.err == nil {
+			b.img, b.err = s.images(acc).Build(s.ctx, p.spec, opts)
+			remove()
+		}
 		close(b.done)
 		timer := time.NewTimer(replayed) // for those who join late
 		defer timer.Stop()
@@ -254,9 +258,10 @@ func (c *control) ImageDelete(ctx context.Context, req *pb.ImageDeleteRequest) (
 
 // recipe is an image to build.
 type recipe struct {
-	id   string
-	spec image.Spec
-	opts image.BuildOptions
+	id    string
+	spec  image.Spec
+	opts  image.BuildOptions
+	files []*pb.ImageContextFile // of the build context
 }
 
 // recipe decides what a request asks for.
@@ -295,8 +300,13 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 	if p.opts.Force { // each is another image
 		force = callerOf(ctx).key + time.Now().UTC().String()
 	}
+	p.files = def.GetContextFiles()
+	files, err := digestOfFiles(p.files)
+	if err != nil {
+		return recipe{}, err
+	}
 	for generation := 0; ; generation++ { // what was deleted is made again as another one
-		p.id = digestID(imageID, acc, string(spec), config.GetSecretId(), force, strconv.Itoa(generation))
+		p.id = digestID(imageID, acc, string(spec)+files, config.GetSecretId(), force, strconv.Itoa(generation))
 		if !s.apps.deleted(acc, p.id) {
 			break
 		}
@@ -332,8 +342,8 @@ func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
 	if len(commands) == 0 {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the image has no commands"), "Begin with FROM and the name of an image")
 	}
-	if len(def.GetContextFiles()) > 0 || def.GetContextMountId() != "" {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "files of the client cannot be built into images here"), "Write them into a sandbox and take a snapshot of it")
+	if def.GetContextMountId() != "" {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "directories of the client cannot be built into images here"), "Write them into a sandbox and take a snapshot of it")
 	}
 	first := strings.Fields(commands[0])
 	if len(first) == 2 && strings.EqualFold(first[0], "FROM") {

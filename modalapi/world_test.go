@@ -1,10 +1,12 @@
 package modalapi_test
 
 import (
+	"archive/tar"
 	"context"
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -44,10 +46,54 @@ type library struct {
 	taken bool            // guarded by mu; the image is a snapshot
 	fail  error           // guarded by mu; of the next build
 	log   []string        // guarded by mu; what a build says
+	built []built         // guarded by mu; what was asked for
+}
+
+// built is what the library was asked to build.
+type built struct {
+	spec    image.Spec
+	force   bool
+	secrets map[string]string
+	files   map[string]string // of the build context
+}
+
+// asked notes a build.
+func asked(spec image.Spec, opts image.BuildOptions) (built, error) {
+	b := built{spec: spec, force: opts.Force, secrets: map[string]string{}, files: map[string]string{}}
+	for name, value := range opts.Secrets {
+		b.secrets[name] = string(value)
+	}
+	if opts.Context == "" {
+		return b, nil
+	}
+	f, err := os.Open(opts.Context)
+	if err != nil {
+		return b, err
+	}
+	defer f.Close()
+	for tr := tar.NewReader(f); ; {
+		hdr, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+		data, err := io.ReadAll(tr)
+		if err != nil {
+			return b, err
+		}
+		b.files[hdr.Name] = string(data)
+	}
 }
 
 func (l *library) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {
+	b, err := asked(spec, opts)
+	if err != nil {
+		return image.Image{}, err
+	}
 	l.mu.Lock()
+	l.built = append(l.built, b)
 	fail, log := l.fail, l.log
 	l.fail = nil
 	l.mu.Unlock()

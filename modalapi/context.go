@@ -1,0 +1,71 @@
+package modalapi
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path"
+	"strings"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// contextPrefix begins the names of tar files with build contexts.
+const contextPrefix = "context-"
+
+// digestOfFiles tells the files of one build context from those of others; "" if there are none. Invalid if one has no name within the context.
+func digestOfFiles(files []*pb.ImageContextFile) (string, error) {
+	if len(files) == 0 {
+		return "", nil
+	}
+	sums := make([][2]string, len(files))
+	for i, f := range files {
+		name := contextName(f)
+		if name == "" {
+			return "", errors.Newf(errors.Invalid, "%.100q is no name for a file to build with", f.GetFilename())
+		}
+		sum := sha256.Sum256(f.GetData())
+		sums[i] = [2]string{name, hex.EncodeToString(sum[:])}
+	}
+	text, err := json.Marshal(sums)
+	return string(text), errors.Wrapf(err, "encode the files of an image")
+}
+
+// contextName is a file's path within the build context, "" if that leads out of it or names nothing.
+func contextName(f *pb.ImageContextFile) string {
+	name := strings.TrimPrefix(path.Clean("/"+f.GetFilename()), "/")
+	if strings.ContainsRune(f.GetFilename(), 0) || strings.Contains("/"+f.GetFilename()+"/", "/../") {
+		return ""
+	}
+	return name
+}
+
+// pack writes the files of a build context to a tar file, which the caller removes after the build. Without files there is none, and its name is "".
+func (s *Server) pack(files []*pb.ImageContextFile) (name string, remove func(), err error) {
+	if len(files) == 0 {
+		return "", func() {}, nil
+	}
+	f, err := os.CreateTemp(s.opts.Dir, contextPrefix+"*.tar")
+	if err != nil {
+		return "", nil, errors.Wrapf(err, "make a build context")
+	}
+	remove = func() { _ = os.Remove(f.Name()) } // a later server does
+	tw := tar.NewWriter(f)
+	for _, file := range files {
+		if err == nil {
+			err = tw.WriteHeader(&tar.Header{Name: contextName(file), Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(file.GetData()))})
+		}
+		if err == nil {
+			_, err = tw.Write(file.GetData())
+		}
+	}
+	if err = errors.Join(err, tw.Close(), f.Close()); err != nil {
+		remove()
+		return "", nil, errors.Wrapf(err, "write a build context")
+	}
+	return f.Name(), remove, nil
+}
