@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -167,6 +168,25 @@ func TestInputEnds(t *testing.T) {
 	cancel()
 	if err := full.write(ctx, queued, []byte("x"), false); err == nil {
 		t.Error("more input than may wait was taken")
+	}
+}
+
+// What a client sets is the sandbox's limit, and what it only reserves if that is more than one has anyhow.
+//
+// mission: 8.4
+func TestLimitsOfClients(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked pb.Resources_builder
+		want  sandbox.Request
+	}{
+		"limits":          {pb.Resources_builder{MilliCpu: 125, MilliCpuMax: 500, MemoryMb: 128, MemoryMbMax: 300, EphemeralDiskMb: 1000}, sandbox.Request{CPU: 0.5, Memory: 300 << 20, Disk: 1000 << 20}},
+		"much reserved":   {pb.Resources_builder{MilliCpu: 1500, MemoryMb: 3000}, sandbox.Request{CPU: 1.5, Memory: 3000 << 20}},
+		"little reserved": {pb.Resources_builder{MilliCpu: 125, MemoryMb: 128}, sandbox.Request{}},
+	} {
+		req, err := request(pb.Sandbox_builder{Resources: c.asked.Build()}.Build())
+		if err != nil || req.CPU != c.want.CPU || req.Memory != c.want.Memory || req.Disk != c.want.Disk {
+			t.Errorf("%s: %+v, %v", name, req, err)
+		}
 	}
 }
 

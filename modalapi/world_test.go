@@ -176,6 +176,14 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	w := newBareWorld(t)
+	w.connect()
+	return w
+}
+
+// newBareWorld is one without clients.
+func newBareWorld(t *testing.T) *world {
+	t.Helper()
 	dir := t.TempDir()
 	eng, err := fake.Open(filepath.Join(dir, "fake"), fake.Options{})
 	if err != nil {
@@ -196,10 +204,12 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.id, w.secret = key.ID, text.Reveal()
-	w.serve()
+	w.listen()
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		w.sdk.Close()
+		if w.sdk != nil {
+			w.sdk.Close()
+		}
 		all, err := w.fleet.List(ctx, "", sandbox.Filter{})
 		for _, sb := range all {
 			err = errors.Join(err, w.fleet.Destroy(ctx, sb.Account, sb.ID))
@@ -213,6 +223,13 @@ func newWorld(t *testing.T) *world {
 
 // serve starts a server, and a client of it.
 func (w *world) serve() {
+	w.t.Helper()
+	w.listen()
+	w.connect()
+}
+
+// listen starts a server.
+func (w *world) listen() {
 	w.t.Helper()
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
@@ -231,7 +248,6 @@ func (w *world) serve() {
 			w.t.Error(err)
 		}
 	}()
-	w.connect()
 }
 
 // connect makes the clients: Modal's SDK, which takes its server from the environment, and a plain one.
