@@ -29,13 +29,24 @@ type NewKey struct {
 	Secret string `json:"key"` // what to send as "Authorization: Bearer …". It is shown this once
 }
 
-// Self says who one is.
+// Self says who one is, and what one's account has used.
 type Self struct {
-	Account string   `json:"account"`
-	Role    string   `json:"role"`
-	Scopes  []string `json:"scopes"`
-	KeyID   string   `json:"key_id,omitempty"`
-	User    string   `json:"user,omitempty"` // who signed in with a provider, by mail address or what it calls them
+	Account string       `json:"account"`
+	Role    string       `json:"role"`
+	Scopes  []string     `json:"scopes"`
+	KeyID   string       `json:"key_id,omitempty"`
+	User    string       `json:"user,omitempty"` // who signed in with a provider, by mail address or what it calls them
+	Usage   AccountUsage `json:"usage"`
+}
+
+// AccountUsage is what an account has used since it began, also what has no record any more.
+type AccountUsage struct {
+	Sandboxes      int     `json:"sandboxes"`
+	SandboxSeconds float64 `json:"sandbox_seconds"`  // from when each was ready for commands to its end, or until now
+	SandboxCost    float64 `json:"sandbox_cost_usd"` // by the server's prices
+	Sessions       int     `json:"sessions"`
+	Turns          int     `json:"turns"`
+	Agents         Usage   `json:"agents"` // of all turns; the cost is by the agents' own price lists
 }
 
 // Link signs a browser in, once, within some minutes.

@@ -28,7 +28,7 @@ func (c *Client) RevokeKey(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Keyed, ref), nil, nil, nil)
 }
 
-// Self says who one is.
+// Self says who one is, and what one's account has used.
 func (c *Client) Self(ctx context.Context) (api.Self, error) {
 	var self api.Self
 	return self, c.call(ctx, http.MethodGet, api.Account, nil, nil, &self)

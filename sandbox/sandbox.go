@@ -118,6 +118,8 @@ type Store interface {
 	List(ctx context.Context, account string, filter Filter) ([]Sandbox, error)
 	// Find returns those of the account whose id begins with prefix: newest first, at most limit.
 	Find(ctx context.Context, account, prefix string, limit int) ([]Sandbox, error)
+	// Totals returns what the account's sandboxes have used that have ended, also those whose records were deleted.
+	Totals(ctx context.Context, account string) (Totals, error)
 	// Delete removes records of sandboxes that ended before the time, and what these have used, and returns how many.
 	Delete(ctx context.Context, endedBefore time.Time) (int, error)
 	// PutUsage keeps what the sandbox has used, instead of what was kept of that before. Its record exists.

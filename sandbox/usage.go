@@ -17,6 +17,41 @@ type Usage struct {
 	Samples    []Sample `json:"samples"` // oldest first; the newest is as new as it can be
 }
 
+// Totals is what an account's sandboxes have used together.
+type Totals struct {
+	Sandboxes int
+	Seconds   float64 // from when each was ready for commands to its end, or until now
+	Cost      float64 // USD, from Options.Prices
+}
+
+// Add adds what s has used by the time now.
+func (t *Totals) Add(s Sandbox, now time.Time) {
+	if !s.Ended.IsZero() {
+		now = s.Ended
+	}
+	t.Sandboxes++
+	t.Cost += s.Cost
+	if !s.Started.IsZero() {
+		t.Seconds += max(0, now.Sub(s.Started).Seconds())
+	}
+}
+
+// Totals returns what the account's sandboxes have used so far, however long ago.
+func (f *Fleet) Totals(ctx context.Context, account string) (Totals, error) {
+	t, err := f.opts.Store.Totals(ctx, account)
+	if err != nil {
+		return Totals{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.live {
+		if e.record.Account == account && e.record.Ended.IsZero() { // those that have ended are in the Store, or will be in a moment
+			t.Add(f.snapshot(e), f.now())
+		}
+	}
+	return t, nil
+}
+
 // Sample is what had been taken at a time.
 type Sample struct {
 	Time time.Time `json:"at"`

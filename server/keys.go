@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -71,7 +72,26 @@ func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) self(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r.Context())
-	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes), KeyID: p.KeyID, User: user(p)})
+	used, err := s.accountUsage(r.Context(), p.Account)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes), KeyID: p.KeyID, User: user(p), Usage: used})
+}
+
+// accountUsage adds up what an account has used.
+func (s *Server) accountUsage(ctx context.Context, of string) (api.AccountUsage, error) {
+	boxes, err := s.opts.Fleet.Totals(ctx, of)
+	if err != nil {
+		return api.AccountUsage{}, err
+	}
+	used := api.AccountUsage{Sandboxes: boxes.Sandboxes, SandboxSeconds: boxes.Seconds, SandboxCost: boxes.Cost}
+	if s.opts.Sessions == nil {
+		return used, nil
+	}
+	agents, err := s.opts.Sessions.Totals(ctx, of)
+	used.Sessions, used.Turns, used.Agents = agents.Sessions, agents.Turns, api.Usage(agents.Usage)
+	return used, err
 }
 
 // user is who signed in with a provider.

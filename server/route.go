@@ -127,7 +127,7 @@ func (s *Server) systemRoutes() []route {
 		{method: "GET", path: api.Keys, handle: s.listKeys, scope: read, summary: "List the account's keys, newest first",
 			query: queryPage + "; all: those of all accounts, for the operator", out: api.List[api.Key]{}, status: 200},
 		{method: "DELETE", path: api.Keyed, handle: s.revokeKey, scope: write, summary: "Revoke a key, by its id or name", status: 204},
-		{method: "GET", path: api.Account, handle: s.self, scope: read, summary: "Who one is", out: api.Self{}, status: 200},
+		{method: "GET", path: api.Account, handle: s.self, scope: read, summary: "Who one is, and what one's account has used", out: api.Self{}, status: 200},
 		{method: "POST", path: api.Links, handle: s.createLink, scope: write, summary: "Make a link that signs a browser in, once", out: api.Link{}, status: 201, secret: true},
 		{method: "GET", path: api.SignIn, handle: s.signIn, summary: "Sign a browser in with the token of a link", query: "token: of the link", status: 303},
 		{method: "POST", path: api.SignOut, handle: s.signOut, scope: read, summary: "Sign a browser out", status: 204},

@@ -56,7 +56,7 @@ func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...fun
 		t.Fatal(err)
 	}
 	fleet, err := sandbox.Open(t.Context(), sandbox.Options{
-		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond}, Prices: sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -265,6 +265,11 @@ func (m *Manager) List(ctx context.Context, account string, live bool, before st
 	return m.opts.Store.Sessions(ctx, account, live, before, limit)
 }
 
+// Totals returns what the account's sessions have used.
+func (m *Manager) Totals(ctx context.Context, account string) (Totals, error) {
+	return m.opts.Store.Totals(ctx, account)
+}
+
 // Messages returns a session's prompts, oldest first.
 func (m *Manager) Messages(ctx context.Context, account, ref string) ([]Message, error) {
 	s, _, err := m.find(ctx, account, ref)

@@ -56,6 +56,12 @@ type Session struct {
 	Sandbox  sandbox.Request `json:"-"` // for a new sandbox when the first one is gone; without Env, which may be secret
 }
 
+// Totals is what an account's sessions have used together.
+type Totals struct {
+	Sessions, Turns int
+	Usage           agent.Usage
+}
+
 // Author is who commits are by: "Name (Harvest) <mail>".
 type Author struct {
 	Name  string `json:"name"`
@@ -167,6 +173,8 @@ type Store interface {
 	// Sessions returns records of the account ("" means every account), newest first, at most limit (0: all); before, if not "", is an id:
 	// only older ones. live leaves out those that have ended.
 	Sessions(ctx context.Context, account string, live bool, before string, limit int) ([]Session, error)
+	// Totals returns what the account's sessions have used, those that have ended included.
+	Totals(ctx context.Context, account string) (Totals, error)
 	// PutMessage inserts or replaces a message.
 	PutMessage(ctx context.Context, m Message) error
 	// Messages returns those of a session, oldest first.

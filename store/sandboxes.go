@@ -161,6 +161,18 @@ func (s Sandboxes) Usage(ctx context.Context, id string) (u sandbox.Usage, err e
 	return u, nil
 }
 
+// Totals implements sandbox.Store.
+func (s Sandboxes) Totals(ctx context.Context, account string) (t sandbox.Totals, err error) {
+	known, err := s.db.statement(ctx, s.db.read, "SELECT sandboxes, seconds, cost FROM totals WHERE account = ?")
+	if err == nil {
+		err = known.QueryRowContext(ctx, account).Scan(&t.Sandboxes, &t.Seconds, &t.Cost)
+	}
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return sandbox.Totals{}, s.db.explain(err, "read what the sandboxes of an account have used")
+	}
+	return t, nil
+}
+
 // query returns the records that the clause, of which there are few, selects.
 func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]sandbox.Sandbox, error) {
 	known, err := s.db.statement(ctx, s.db.read, "SELECT data FROM sandboxes "+clause)

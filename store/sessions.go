@@ -67,6 +67,21 @@ func (s Sessions) query(ctx context.Context, query string, args ...any) ([]sessi
 	return list, err
 }
 
+// totals is all in the index sessions_totals.
+const totals = `SELECT count(*), coalesce(sum(record->>'$.turns'), 0), coalesce(sum(record->>'$.usage.input_tokens'), 0), coalesce(sum(record->>'$.usage.output_tokens'), 0),
+	coalesce(sum(record->>'$.usage.cache_read_tokens'), 0), coalesce(sum(record->>'$.usage.cache_write_tokens'), 0), coalesce(sum(record->>'$.usage.cost_usd'), 0.0)
+	FROM sessions WHERE account = ?`
+
+// Totals implements session.Store.
+func (s Sessions) Totals(ctx context.Context, account string) (t session.Totals, err error) {
+	known, err := s.db.statement(ctx, s.db.read, totals)
+	if err == nil {
+		u := &t.Usage
+		err = known.QueryRowContext(ctx, account).Scan(&t.Sessions, &t.Turns, &u.InputTokens, &u.OutputTokens, &u.CacheReadTokens, &u.CacheWriteTokens, &u.Cost)
+	}
+	return t, s.db.explainNil(err, "read what the sessions of an account have used")
+}
+
 // PutMessage implements session.Store.
 func (s Sessions) PutMessage(ctx context.Context, m session.Message) error {
 	text, err := json.Marshal(m)

@@ -17,7 +17,7 @@ func TestSessionsConformance(t *testing.T) {
 func TestSessionsErrors(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
-	for _, statement := range []string{"INSERT INTO sessions VALUES ('ses_1', 'acme', 1, 'no JSON')", "INSERT INTO messages VALUES ('msg_1', 'ses_1', 'no JSON')"} {
+	for _, statement := range []string{`INSERT INTO sessions VALUES ('ses_1', 'acme', 1, '{"turns":"many"}')`, "INSERT INTO messages VALUES ('msg_1', 'ses_1', 'no JSON')"} {
 		if _, err := db.write.Exec(statement); err != nil {
 			t.Fatal(err)
 		}

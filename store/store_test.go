@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -147,15 +149,123 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 			if _, err := old.Exec(fmt.Sprintf("PRAGMA user_version = %d", version)); err != nil {
 				t.Fatal(err)
 			}
+			rows := oldRows(t)
+			for _, r := range rows {
+				if r.since > version {
+					continue
+				}
+				if _, err := old.Exec("INSERT INTO "+r.table+" ("+r.columns+") VALUES ("+r.values+")", r.args...); err != nil {
+					t.Fatalf("%s: %v", r.table, err)
+				}
+			}
 			old.Close()
-			s := open(t, path).Sandboxes()
-			if err := s.Put(t.Context(), storetest.Full("sbx_1")); err != nil {
-				t.Errorf("put after migrating from %d: %v", version, err)
+			db := open(t, path)
+			for _, r := range rows {
+				found := -1
+				err := db.read.QueryRow("SELECT count(*) FROM "+r.table+" WHERE ("+r.columns+") = ("+r.values+")", r.args...).Scan(&found)
+				if want := map[bool]int{true: 1}[r.since <= version]; err != nil || found != want {
+					t.Errorf("%s has %d of the %d rows, %v", r.table, found, want, err)
+				}
 			}
-			if all, err := s.List(t.Context(), "", sandbox.Filter{All: true}); err != nil || len(all) != 1 {
-				t.Errorf("list after migrating from %d: %v, %v", version, all, err)
-			}
+			migrated(t, db, version)
 		})
+	}
+}
+
+// oldRow is a record as a version has written it.
+type oldRow struct {
+	since                  int // the version
+	table, columns, values string
+	args                   []any
+}
+
+// oldRows returns one record of each kind. Those of sandboxes and sessions are whole.
+func oldRows(t *testing.T) []oldRow {
+	t.Helper()
+	text := func(v any) any {
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	sb, ses := storetest.Full("sbx_old"), storetest.FullSession("ses_old")
+	return []oldRow{
+		{1, "sandboxes", "id, account, name, status, live, ended_at, data", "'sbx_old', 'acme', 'näme', 'failed', 0, ?, ?",
+			[]any{sb.Ended.UnixMilli(), text(record{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})}},
+		{2, "secrets", "account, name, keys, sealed, created_at, updated_at, used_at", `'acme', 's', '["A"]', x'0102', 1, 2, 3`, nil},
+		{3, "events", "stream, id, type, at, data", `'sbx_old', 7, 'sandbox.ready', 1, '{}'`, nil},
+		{3, "streams", "stream, last", "'sbx_old', 7", nil},
+		{4, "keys", "id, kind, account, name, role, scopes, hash, created, expires, last_used", "'key_old', 'key', 'acme', 'k', 'admin', 'read write', 'hash', 1, 0, 0", nil},
+		{4, "replays", "account, key, request, created, status, type, body", "'acme', 'r', 'hash', 1, 201, 'application/json', x'7b7d'", nil},
+		{5, "schedules", "account, name, data", `'acme', 'nightly', '{"name":"nightly"}'`, nil},
+		{5, "runs", "id, account, job, open, data", `'run_old', 'acme', 'nightly', 0, '{"id":"run_old","job":"nightly"}'`, nil},
+		{6, "sessions", "id, account, live, record", "'ses_old', 'acme', 0, ?", []any{text(storedSession{ses, ses.Process, ses.Sandbox})}},
+		{6, "messages", "id, session, record", `'msg_old', 'ses_old', '{"id":"msg_old","prompt":"p"}'`, nil},
+		{8, "repos", "id, account, name, record", `'repo_old', 'acme', 'r', '{"id":"repo_old","name":"r"}'`, nil},
+		{8, "repo_builds", "id, repo, record", `'bld_old', 'repo_old', '{"id":"bld_old"}'`, nil},
+		{9, "secret_loans", "borrower, account, sealed", "'sbx_old', 'acme', x'03'", nil},
+		{10, "unsent", "sandbox, account, data", `'sbx_old', 'acme', '{"sandbox":"sbx_old"}'`, nil},
+		{11, "usage", "id, data", `'sbx_old', '{"interval_seconds":5,"samples":[]}'`, nil},
+	}
+}
+
+// migrated checks what today's program makes of the records of oldRows that a version had, and that it can write.
+func migrated(t *testing.T, db *DB, version int) {
+	t.Helper()
+	s, totals := db.Sandboxes(), sandbox.Totals{}
+	if version >= 1 {
+		want := storetest.Full("sbx_old")
+		got, err := s.Get(t.Context(), "sbx_old")
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("the sandbox: %v\n%s", err, diff)
+		}
+		totals.Add(want, want.Ended)
+	}
+	if err := s.Put(t.Context(), storetest.Full("sbx_new")); err != nil {
+		t.Errorf("put: %v", err)
+	}
+	totals.Add(storetest.Full("sbx_new"), time.Time{})
+	if got, err := s.Totals(t.Context(), "acme"); err != nil || got.Sandboxes != totals.Sandboxes || math.Abs(got.Seconds-totals.Seconds) > 0.01 || math.Abs(got.Cost-totals.Cost) > 1e-9 {
+		t.Errorf("the totals are %+v, %v, want %+v", got, err, totals)
+	}
+	if version >= 4 {
+		if k, err := db.Keys().KeyByHash(t.Context(), "hash"); err != nil || k.ID != "key_old" || k.Subject != "" || len(k.Scopes) != 2 {
+			t.Errorf("the key: %+v, %v", k, err)
+		}
+	}
+	if version >= 6 {
+		got, err := db.Sessions().Session(t.Context(), "ses_old")
+		if diff := cmp.Diff(storetest.FullSession("ses_old"), got); err != nil || diff != "" {
+			t.Errorf("the session: %v\n%s", err, diff)
+		}
+		if got, err := db.Sessions().Totals(t.Context(), "acme"); err != nil || got.Turns != 4 {
+			t.Errorf("the sessions' totals: %+v, %v", got, err)
+		}
+	}
+	const withoutRow = 1 // totals, which is made of the others
+	if kinds := len(oldRows(t)); kinds != tables(t, db)-withoutRow {
+		t.Errorf("there are %d tables: add a row of each new one to oldRows", tables(t, db))
+	}
+}
+
+// tables counts the tables.
+func tables(t *testing.T, db *DB) (n int) {
+	t.Helper()
+	if err := db.read.QueryRow("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What an account has used is read without its records.
+func TestTotalsReadNoRecords(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "db"))
+	var id, parent, unused int
+	var how string
+	if err := db.read.QueryRow("EXPLAIN QUERY PLAN "+totals, "acme").Scan(&id, &parent, &unused, &how); err != nil || !strings.Contains(how, "USING COVERING INDEX sessions_totals (account=?)") {
+		t.Errorf("%s, %v", how, err)
 	}
 }
 

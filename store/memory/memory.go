@@ -18,6 +18,7 @@ type Sandboxes struct {
 	mu      sync.Mutex
 	records map[string]sandbox.Sandbox // guarded by mu; by id
 	usage   map[string]sandbox.Usage   // guarded by mu; by id
+	totals  map[string]sandbox.Totals  // guarded by mu; by account
 }
 
 var _ sandbox.Store = (*Sandboxes)(nil)
@@ -32,7 +33,12 @@ func (s *Sandboxes) Put(_ context.Context, sb sandbox.Sandbox) error {
 		}
 	}
 	if s.records == nil {
-		s.records = map[string]sandbox.Sandbox{}
+		s.records, s.totals = map[string]sandbox.Sandbox{}, map[string]sandbox.Totals{}
+	}
+	if before, known := s.records[sb.ID]; sb.Status.Ended() && (!known || !before.Status.Ended()) {
+		t := s.totals[sb.Account]
+		t.Add(sb, sb.Ended)
+		s.totals[sb.Account] = t
 	}
 	s.records[sb.ID] = sb.Clone()
 	return nil
@@ -84,6 +90,13 @@ func (s *Sandboxes) Delete(_ context.Context, endedBefore time.Time) (int, error
 		return !kept
 	})
 	return before - len(s.records), nil
+}
+
+// Totals implements sandbox.Store.
+func (s *Sandboxes) Totals(_ context.Context, account string) (sandbox.Totals, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.totals[account], nil
 }
 
 // PutUsage implements sandbox.Store.

@@ -57,6 +57,20 @@ func (s *Sessions) Sessions(_ context.Context, account string, live bool, before
 	return found, nil
 }
 
+// Totals implements session.Store.
+func (s *Sessions) Totals(_ context.Context, account string) (t session.Totals, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.sessions {
+		if r.Account == account {
+			t.Sessions++
+			t.Turns += r.Turns
+			t.Usage.Add(r.Usage)
+		}
+	}
+	return t, nil
+}
+
 // PutMessage implements session.Store.
 func (s *Sessions) PutMessage(_ context.Context, m session.Message) error {
 	s.mu.Lock()

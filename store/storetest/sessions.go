@@ -20,6 +20,7 @@ func RunSessions(t *testing.T, open func(t *testing.T) session.Store) {
 		"lists are by account, age and liveness": sessionLists,
 		"messages come back in order":            sessionMessages,
 		"a missing record is NotFound":           sessionMissing,
+		"totals are of one account":              sessionTotals,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -119,5 +120,24 @@ func sessionMessages(t *testing.T, s session.Store) {
 func sessionMissing(t *testing.T, s session.Store) {
 	if _, err := s.Session(t.Context(), "ses_x"); errors.KindOf(err) != errors.NotFound {
 		t.Error(err)
+	}
+}
+
+func sessionTotals(t *testing.T, s session.Store) {
+	for i, account := range []string{"acme", "other", "acme"} {
+		r := FullSession(fmt.Sprintf("ses_%d", i))
+		r.Account = account
+		putSession(t, s, r)
+		r.Turns, r.Usage = 10+i, agent.Usage{InputTokens: 1, OutputTokens: 20, CacheReadTokens: 300, CacheWriteTokens: 4000, Cost: 0.25}
+		putSession(t, s, r)
+	}
+	for account, want := range map[string]session.Totals{
+		"acme":   {Sessions: 2, Turns: 22, Usage: agent.Usage{InputTokens: 2, OutputTokens: 40, CacheReadTokens: 600, CacheWriteTokens: 8000, Cost: 0.5}},
+		"other":  {Sessions: 1, Turns: 11, Usage: agent.Usage{InputTokens: 1, OutputTokens: 20, CacheReadTokens: 300, CacheWriteTokens: 4000, Cost: 0.25}},
+		"nobody": {},
+	} {
+		if got, err := s.Totals(t.Context(), account); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", account, got, err)
+		}
 	}
 }

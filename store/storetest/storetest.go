@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -30,6 +31,7 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"find by the beginning of the id", find},
 		{"delete removes what ended before", remove},
 		{"what a sandbox has used is kept as long as its record", keepUsage},
+		{"totals of ended sandboxes outlive their records", totals},
 		{"many at once", concurrent},
 	} {
 		t.Run(check.name, func(t *testing.T) {
@@ -306,4 +308,34 @@ func concurrent(t *testing.T, s sandbox.Store) {
 	if err != nil || len(all) != workers*each {
 		t.Errorf("%d records, %v, want %d", len(all), err, workers*each)
 	}
+}
+
+func totals(t *testing.T, s sandbox.Store) {
+	running := live("sbx_2", "acme", "")
+	running.Started, running.Cost = day, 5
+	never := ended("sbx_3", "acme", "", day.Add(time.Hour)) // it was never ready
+	back := ended("sbx_4", "acme", "", day.Add(-time.Hour)) // the clock was set back
+	back.Started = day
+	theirs := ended("sbx_5", "other", "", day.Add(time.Second))
+	theirs.Started, theirs.Cost = day, 2
+	put(t, s, Full("sbx_1"), running, never, back, theirs)
+	want := func(account string, want sandbox.Totals) {
+		t.Helper()
+		got, err := s.Totals(t.Context(), account)
+		if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 0.002)); err != nil || diff != "" {
+			t.Errorf("the totals of %s: %v\n%s", account, err, diff)
+		}
+	}
+	want("acme", sandbox.Totals{Sandboxes: 3, Seconds: 59, Cost: 0.000123})
+	want("other", sandbox.Totals{Sandboxes: 1, Seconds: 1, Cost: 2})
+	want("nobody", sandbox.Totals{})
+	running.Status, running.Ended = sandbox.Terminated, day.Add(90*time.Minute)
+	put(t, s, running)
+	running.Reason = "told once more"
+	put(t, s, running, theirs)
+	if _, err := s.Delete(t.Context(), day.AddDate(1, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	want("acme", sandbox.Totals{Sandboxes: 4, Seconds: 5459, Cost: 5.000123})
+	want("other", sandbox.Totals{Sandboxes: 1, Seconds: 1, Cost: 2})
 }
