@@ -18,8 +18,13 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/server"
+	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/storetest"
 )
 
 // safeBuffer is a bytes.Buffer for several goroutines.
@@ -206,6 +211,57 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 	w.want(200, "GET", "/v1/sandboxes/box", "")
 }
 
+// What an account has used is told to it alone, and stays when the sandboxes have gone.
+// mission: A12, A7
+func TestUsageOfAccounts(t *testing.T) {
+	t.Parallel()
+	sessions := new(memory.Sessions)
+	blocks, events := withBlocks(t)
+	w := start(t, blocks, func(o *server.Options) {
+		manager, err := session.Open(t.Context(), session.Options{Fleet: o.Fleet, Journal: events, Store: sessions, Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(manager.Close)
+		o.Sessions = manager
+	})
+	for i, of := range []string{"acme", "other", "acme"} {
+		past := storetest.FullSession(fmt.Sprintf("ses_%d", i))
+		past.Account, past.Turns = of, i+1
+		if err := sessions.PutSession(t.Context(), past); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acme, other := w.as(account.Request{Account: "acme"}), w.as(account.Request{Account: "other"})
+	usage := func(of *world) api.AccountUsage {
+		t.Helper()
+		_, body := of.do("GET", "/v1/account", "")
+		return parse[api.Self](t, body).Usage
+	}
+	if got := usage(other); got != (api.AccountUsage{Sessions: 1, Turns: 2, Agents: api.Usage{InputTokens: 1, Cost: 0.5}}) {
+		t.Errorf("without sandboxes: %+v", got)
+	}
+	acme.want(201, "POST", "/v1/sandboxes", `{"name":"a"}`)
+	acme.want(201, "POST", "/v1/sandboxes", `{"name":"b"}`)
+	other.want(201, "POST", "/v1/sandboxes", `{"name":"a"}`)
+	acme.want(204, "DELETE", "/v1/sandboxes/a", "")
+	before := usage(acme)
+	if before.Sandboxes != 2 || before.SandboxSeconds <= 0 || before.SandboxCost <= 0 || before.Sessions != 2 || before.Turns != 4 || before.Agents.Cost != 1 {
+		t.Errorf("one ended, one not: %+v", before)
+	}
+	acme.want(204, "DELETE", "/v1/sandboxes/b", "")
+	ended := usage(acme)
+	if ended.Sandboxes != 2 || ended.SandboxSeconds < before.SandboxSeconds || ended != usage(acme) {
+		t.Errorf("both ended: %+v, and before %+v", ended, before)
+	}
+	if got := usage(other); got.Sandboxes != 1 || got.Sessions != 1 || got.Turns != 2 {
+		t.Errorf("the other: %+v", got)
+	}
+	if got := usage(w); got != (api.AccountUsage{}) {
+		t.Errorf("the operator's own: %+v", got)
+	}
+}
+
 // mission: 6.10
 func TestSignIn(t *testing.T) {
 	t.Parallel()
@@ -319,6 +375,96 @@ func TestHosts(t *testing.T) {
 	resp, _ := member.do("GET", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "harvest.example.org")
 	if c := resp.Cookies(); len(c) != 1 || !c[0].Secure || c[0].Name != "__Host-harvest" {
 		t.Errorf("cookies: %v", c)
+	}
+}
+
+// addresses returns where the audit log says that requests came from, by their ids.
+func (w *world) addresses() map[string]string {
+	w.t.Helper()
+	all := map[string]string{}
+	for text := range strings.Lines(w.audit.String()) {
+		var line struct {
+			Address   string
+			RequestID string `json:"request_id"`
+		}
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			w.t.Fatal(err)
+		}
+		all[line.RequestID] = line.Address
+	}
+	return all
+}
+
+// Of several proxies in a row, the last address that none of ours has is the client's; what it wrote itself stands before that.
+// mission: F6, 6.10
+func TestChainOfProxies(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(o *server.Options) {
+		o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:1::/48")}
+	})
+	member := w.as(account.Request{})
+	cases := [][2]string{ // what X-Forwarded-For says, and what that means
+		{"", "127.0.0.1"},
+		{"203.0.113.7", "203.0.113.7"},
+		{"203.0.113.7, 10.0.0.2, 10.0.0.1", "203.0.113.7"},
+		{"203.0.113.7,2001:db8:1::2 ,10.0.0.1", "203.0.113.7"},
+		{"2001:db8:2::7, 10.0.0.1", "2001:db8:2::7"},
+		{"::ffff:203.0.113.7", "203.0.113.7"},
+		{"10.0.0.9, 192.0.2.1, 203.0.113.7, 10.0.0.1", "203.0.113.7"}, // it says that it stands behind others
+		{"127.0.0.1, 203.0.113.7, 10.0.0.1", "203.0.113.7"},
+		{"10.0.0.9, 10.0.0.1", "10.0.0.9"}, // it is one of ours
+		{"203.0.113.7, unknown, 10.0.0.1", "10.0.0.1"},
+		{"nonsense", "127.0.0.1"},
+	}
+	for i, c := range cases {
+		header := []string{"X-Request-ID", fmt.Sprint("chain-", i)}
+		if c[0] != "" {
+			header = append(header, "X-Forwarded-For", c[0])
+		}
+		member.want(201, "POST", "/v1/volumes", `{"name":"v"}`, header...)
+	}
+	found := w.addresses()
+	for i, c := range cases {
+		if got := found[fmt.Sprint("chain-", i)]; got != c[1] {
+			t.Errorf("%q is %s, want %s", c[0], got, c[1])
+		}
+	}
+}
+
+// Whoever is no proxy of ours cannot say where it comes from, what we are called or whether that was with TLS.
+// mission: F6, 6.10
+func TestStrangersAreNoProxies(t *testing.T) {
+	t.Parallel()
+	for name, proxies := range map[string][]netip.Prefix{"none": nil, "another": {netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.2/32")}} {
+		w := start(t, func(o *server.Options) { o.Names, o.Proxies = []string{"harvest.example.org"}, proxies })
+		member := w.as(account.Request{})
+		member.want(201, "POST", "/v1/volumes", `{"name":"v"}`, "X-Request-ID", "mine", "X-Forwarded-For", "203.0.113.7, 10.0.0.1", "X-Forwarded-Host", "evil.example")
+		if got := w.addresses()["mine"]; got != "127.0.0.1" {
+			t.Errorf("%s: it came from %s", name, got)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), "GET", member.url+"/v1/account", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "evil.example"
+		req.Header.Set("Authorization", member.headers[1])
+		req.Header.Set("X-Forwarded-Host", "harvest.example.org")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusMisdirectedRequest {
+			t.Errorf("%s: it called us by another name: %s", name, resp.Status)
+		}
+		link, err := w.ring.Link(account.Local())
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, _ = member.do("GET", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https")
+		if c := resp.Cookies(); len(c) != 1 || c[0].Secure || c[0].Name != "harvest" {
+			t.Errorf("%s: cookies: %v", name, c)
+		}
 	}
 }
 

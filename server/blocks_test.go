@@ -275,6 +275,70 @@ func TestEventStream(t *testing.T) {
 	<-stopped
 }
 
+// Who follows events, and how many it got, stands in the log.
+// mission: F6
+func TestConnectionsOfEventsAreLogged(t *testing.T) {
+	t.Parallel()
+	blocks, events := withBlocks(t)
+	w := start(t, blocks)
+	const id = "follows-and-leaves"
+	lines := logged.lines(t, id)
+	next, end := w.follow("", "X-Request-ID", id)
+	for range 2 {
+		if err := events.Publish(t.Context(), journal.Draft{Stream: journal.AccountStream(account.Personal), Type: "test.happened"}); err != nil {
+			t.Fatal(err)
+		}
+		next()
+	}
+	end()
+	for _, want := range []string{"events are followed", "events are not followed any more, after 2", "GET \\\"/v1/events\\\": 200"} {
+		select {
+		case line := <-lines:
+			if !strings.Contains(line, want) || !strings.Contains(line, "request_id="+id) {
+				t.Errorf("the log says %s, want %s", line, want)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("the log does not say %s", want)
+		}
+	}
+}
+
+// A stream in which nothing happens shows that it lives.
+// mission: F1, 10.4
+func TestQuietStreamsBeat(t *testing.T) {
+	t.Parallel()
+	blocks, _ := withBlocks(t)
+	w := start(t, blocks, func(o *server.Options) { o.Heartbeat = 10 * time.Millisecond })
+	w.create()
+	for path, body := range map[string]string{api.Events: "", "/v1/sandboxes/box/exec": `{"args":["sleep","1000"]}`} {
+		ctx, leave := context.WithCancel(t.Context())
+		method := http.MethodGet
+		if body != "" {
+			method = http.MethodPost
+		}
+		req, err := http.NewRequestWithContext(ctx, method, w.url+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", api.TypeEvents)
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		beats, lines := 0, bufio.NewScanner(resp.Body)
+		for beats < 3 && lines.Scan() {
+			if strings.HasPrefix(lines.Text(), ":") {
+				beats++
+			}
+		}
+		if beats < 3 {
+			t.Errorf("%s ended after %d comments: %v", path, beats, lines.Err())
+		}
+		leave()
+		resp.Body.Close()
+	}
+}
+
 func TestEventStreamEndsWithTheEvents(t *testing.T) {
 	t.Parallel()
 	blocks, events := withBlocks(t)

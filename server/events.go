@@ -102,7 +102,7 @@ const keptFrames = 16 << 10
 func (s *Server) sendEvents(ctx context.Context, w http.ResponseWriter, reader *event.Reader) (sent int, err error) {
 	rc := http.NewResponseController(w)
 	defer func() { _ = rc.SetWriteDeadline(time.Time{}) }()
-	beat := time.NewTicker(keepAlive)
+	beat := time.NewTicker(s.opts.Heartbeat)
 	defer beat.Stop()
 	var deadline time.Time
 	// So that the reader knows that it is there, and where to go on if it breaks off before the first event.

@@ -68,7 +68,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 		}
 		return respond(w, http.StatusOK, api.Result(res))
 	}
-	ev := newEvents(w)
+	ev := s.newEvents(w)
 	defer ev.close()
 	stdout, stderr := &outputWriter{ev: ev, name: api.EventStdout}, &outputWriter{ev: ev, name: api.EventStderr}
 	res, err := do(engine.Stdio{Stdout: stdout, Stderr: stderr}, func(x *sandbox.Execution) { ev.send(api.EventStarted, started(x)) })

@@ -157,7 +157,7 @@ func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request) error {
 		}
 		return errors.Errorf("a watch ended before it began")
 	}
-	ev := newEvents(w)
+	ev := s.newEvents(w)
 	defer ev.close()
 	logf.Infof(ctx, "watching files of %s", r.PathValue("id"))
 	for ok := true; ok; ok = read.Scan() {

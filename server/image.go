@@ -50,7 +50,7 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 		}
 		return respond(w, http.StatusCreated, imageOut(built))
 	}
-	ev := newEvents(w)
+	ev := s.newEvents(w)
 	defer ev.close()
 	opts.Progress = func(p image.Progress) { ev.send(api.EventProgress, api.Progress(p)) }
 	opts.Log = func(line string) { ev.send(api.EventLog, api.LogLine{Line: line}) }

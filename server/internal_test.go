@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/api"
@@ -52,6 +53,14 @@ func TestHalfAnAnswer(t *testing.T) {
 			}
 			ts.Close()
 		}
+	}
+}
+
+// mission: 10.4
+func TestTimesThatNobodyNames(t *testing.T) {
+	t.Parallel()
+	if o := New(t.Context(), Options{}).opts; o.Heartbeat != 15*time.Second || o.Patience != time.Minute {
+		t.Errorf("a heartbeat comes every %s, patience lasts %s", o.Heartbeat, o.Patience)
 	}
 }
 

@@ -115,7 +115,7 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := s.commandContext(r)
 	defer cancel()
 	logf.Infof(ctx, "Claude is asked in %s", r.PathValue("id"))
-	stream := &modalStream{w: w}
+	stream := &modalStream{begin: func() *events { return s.newEvents(w) }}
 	defer stream.close()
 	result, err := m.RunOnce(ctx, accountOf(ctx), r.PathValue("id"), "claude", req.Prompt, stream.tell)
 	if err != nil && stream.events == nil {
@@ -148,7 +148,7 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 
 // modalStream is the answer of modalClaude. It begins with the first event.
 type modalStream struct {
-	w      http.ResponseWriter
+	begin  func() *events
 	events *events
 	done   *agent.Event
 	said   []string // the newest lines that are no events
@@ -156,7 +156,7 @@ type modalStream struct {
 
 func (s *modalStream) open() {
 	if s.events == nil {
-		s.events = newEvents(s.w)
+		s.events = s.begin()
 	}
 }
 

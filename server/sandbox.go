@@ -30,7 +30,7 @@ func (s *Server) createSandbox(w http.ResponseWriter, r *http.Request) error {
 		}
 		return respond(w, http.StatusCreated, sandboxOut(made))
 	}
-	ev := newEvents(w)
+	ev := s.newEvents(w)
 	defer ev.close()
 	req.Progress = func(p image.Progress) { ev.send(api.EventProgress, api.Progress(p)) }
 	made, err := s.create(r.Context(), req)

@@ -76,6 +76,8 @@ type Options struct {
 	Doctor func(ctx context.Context) []api.Finding
 	// Patience is how long a client may send nothing of a body that it has begun, and take nothing of events, until it is given up; 0 means a minute.
 	Patience time.Duration
+	// Heartbeat is how long a stream of events may be quiet before a comment shows that it lives; 0 means 15 seconds.
+	Heartbeat time.Duration
 
 	// Shutdown, if set, is called, once, when a client asks the server to end. It must not wait for that end.
 	Shutdown func()
@@ -112,6 +114,9 @@ func New(ctx context.Context, opts Options) *Server {
 	s := &Server{opts: opts, done: make(chan struct{}), idle: time.Now()}
 	if s.opts.Patience == 0 {
 		s.opts.Patience = time.Minute
+	}
+	if s.opts.Heartbeat == 0 {
+		s.opts.Heartbeat = 15 * time.Second
 	}
 	s.stopping, s.stop = context.WithCancel(ctx)
 	if s.key = opts.Secret; len(s.key) == 0 {

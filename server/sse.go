@@ -11,9 +11,6 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// keepAlive is how often a comment shows that an event stream lives.
-const keepAlive = 15 * time.Second
-
 func wantsEvents(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), api.TypeEvents)
 }
@@ -27,7 +24,7 @@ type events struct {
 }
 
 // newEvents begins the answer. The caller must close it before its handler returns.
-func newEvents(w http.ResponseWriter) *events {
+func (s *Server) newEvents(w http.ResponseWriter) *events {
 	h := w.Header()
 	h.Set("Content-Type", api.TypeEvents)
 	h.Set("Cache-Control", "no-cache, no-transform")
@@ -36,7 +33,7 @@ func newEvents(w http.ResponseWriter) *events {
 	ev := &events{w: w, done: make(chan struct{})}
 	ev.write(": \n\n")
 	ev.beat.Go(func() {
-		tick := time.NewTicker(keepAlive)
+		tick := time.NewTicker(s.opts.Heartbeat)
 		defer tick.Stop()
 		for {
 			select {

@@ -69,7 +69,7 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 	}
 	var ev *events
 	if wantsEvents(r) {
-		ev = newEvents(w)
+		ev = s.newEvents(w)
 		defer ev.close()
 		o.Progress = func(st s3sync.Stats) {
 			st.Failures, st.Decided = nil, nil
