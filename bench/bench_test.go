@@ -238,7 +238,7 @@ func TestLockedWaitsForText(t *testing.T) {
 	}
 }
 
-// Readers of one stream get everything once, although their connections break off after random numbers of bytes and the server is
+// Readers of one stream get everything once, although a proxy breaks their connections off after random numbers of bytes and the server is
 // restarted twice. P10 is the same at full size.
 // mission: E10, F1
 func TestEventsThroughCutsAndRestarts(t *testing.T) {

@@ -5,8 +5,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -32,7 +30,7 @@ type fanOut struct {
 	events   int           // in all
 	every    time.Duration // between two of them
 	restarts int           // of the server, spread over the time
-	cut      int           // connections break off after that many bytes at most, ever different; 0: never
+	cut      int           // a proxy breaks connections off after so many bytes at most, ever different; 0: there is none
 }
 
 // outcome is what readers got.
@@ -73,7 +71,7 @@ func broadcast(ctx context.Context, dir string, l net.Listener) (*broadcaster, e
 	}}, nil
 }
 
-// run publishes and reads. The server is in this process, clients come through TCP.
+// run publishes and reads. The server is in this process, as is the proxy; clients come through TCP.
 func (f fanOut) run(ctx context.Context) (o outcome, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -85,13 +83,22 @@ func (f fanOut) run(ctx context.Context) (o outcome, err error) {
 		return o, err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
+	entrance := address
+	if f.cut > 0 {
+		proxy, failed := cut(ctx, address, f.cut)
+		if failed != nil {
+			return o, failed
+		}
+		defer func() { err = errors.Join(err, proxy.Close()) }()
+		entrance = proxy.listener.Addr().String()
+	}
 	readers := make([]*eventReader, f.clients)
 	var reading, ready sync.WaitGroup
 	ready.Add(f.clients)
 	limited, cancel := context.WithTimeout(ctx, 2*time.Minute+2*time.Duration(f.events)*f.every)
 	defer cancel()
 	for i := range readers {
-		readers[i] = &eventReader{address: address, want: int64(f.events), cut: f.cut, ready: sync.OnceFunc(ready.Done)}
+		readers[i] = &eventReader{address: entrance, want: int64(f.events), ready: sync.OnceFunc(ready.Done)}
 		reading.Go(func() { readers[i].run(limited) })
 	}
 	ready.Wait()
@@ -141,7 +148,6 @@ func restart(ctx context.Context, b *broadcaster, dir, address string) (*broadca
 type eventReader struct {
 	address     string
 	want        int64
-	cut         int
 	ready       func()
 	last        int64
 	gaps, twice int
@@ -168,11 +174,7 @@ func (r *eventReader) connect(ctx context.Context) error {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: %d\r\n\r\n", api.Events, r.last); err != nil {
 		return err
 	}
-	var from io.Reader = conn
-	if r.cut > 0 { // what a proxy would do: so many bytes come through
-		from = io.LimitReader(conn, 200+rand.Int64N(int64(r.cut)))
-	}
-	resp, err := http.ReadResponse(bufio.NewReaderSize(from, 8<<10), nil)
+	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 8<<10), nil)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -64,15 +64,16 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 	if w.engine, err = fake.Open(filepath.Join(data, "fake"), fake.Options{KeepOutput: 1 << 20}); err != nil {
 		return nil, nil, err
 	}
+	events := event.Open(ctx, event.Options{Store: new(memory.Events)})
 	w.fleet, err = sandbox.Open(ctx, sandbox.Options{
-		Engine: w.engine, Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+		Engine: w.engine, Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond}, Event: sandbox.Publish(ctx, events),
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	w.server = server.New(ctx, server.Options{
-		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Engine: "fake", Replays: new(memory.Replays), Version: "1", Shutdown: stop,
+		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Engine: "fake", Replays: new(memory.Replays), Version: "1", Shutdown: stop, Events: events,
 	})
 	l, err := socket.Listen(data, client.Socket)
 	if err != nil {
@@ -97,7 +98,7 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 		for _, s := range all {
 			err = errors.Join(err, w.fleet.Destroy(ctx, "personal", s.ID))
 		}
-		return errors.Join(err, w.fleet.Close(ctx))
+		return errors.Join(err, w.fleet.Close(ctx), events.Close(ctx))
 	}, nil
 }
 
@@ -723,40 +724,5 @@ func TestUnavailableData(t *testing.T) {
 	}
 	if err := c.Shutdown(t.Context(), api.ShutdownRequest{}); errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("shutdown of nobody: %v", err)
-	}
-}
-
-func ExampleClient_Execute() {
-	ctx := context.Background()
-	data, end := exampleServer(ctx)
-	defer end()
-
-	harvest, err := client.Connect(ctx, data) // the data directory of `harvest up`
-	if err != nil {
-		panic(err)
-	}
-	defer harvest.Close()
-	result, err := harvest.Execute(ctx, "print(6 * 7)", 10*time.Second)
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(result.ReturnCode, result.Stdout)
-	// Output: 0 42
-}
-
-// exampleServer stands in for harvest up.
-func exampleServer(ctx context.Context) (data string, end func()) {
-	data, err := os.MkdirTemp("", "harvest")
-	if err != nil {
-		panic(err)
-	}
-	_, stop, err := serve(ctx, data)
-	if err != nil {
-		panic(err)
-	}
-	return data, func() {
-		if err := errors.Join(stop(), os.RemoveAll(data)); err != nil {
-			panic(err)
-		}
 	}
 }
