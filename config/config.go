@@ -5,6 +5,7 @@
 package config
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -63,6 +64,15 @@ type S3 struct {
 	Proxy     string // URL of an HTTP proxy on the way; "" is what the environment says
 	Secret    string // of the account personal, with the credentials
 }
+
+// Configured reports whether volumes that are sent nowhere else have a place: in the embedded S3, or in a bucket for which there are credentials, right or
+// wrong. has reports whether the account personal has credentials for S3 in the secret of that name.
+func (s S3) Configured(has func(secret string) bool) bool {
+	return s.Endpoint == Embedded || s.Bucket != "" && has(cmp.Or(s.Secret, s3Secret))
+}
+
+// s3Secret is the secret with the credentials, unless the configuration names another.
+const s3Secret = "aws"
 
 // Embedded as S3.Endpoint means the S3 that Harvest brings along.
 const Embedded = "embedded"
@@ -202,7 +212,7 @@ func Default(env func(string) string) Config {
 		OutputBytes:    64 << 20,
 		BuildCache:     20 << 30,
 		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, Currency: "USD"},
-		S3:             S3{Secret: "aws"},
+		S3:             S3{Secret: s3Secret},
 		Refresh:        true,
 		IdleExit:       10 * time.Minute,
 		CertificateDir: "/usr/local/share/ca-certificates",

@@ -356,3 +356,27 @@ func TestEmbeddedS3(t *testing.T) {
 		}
 	}
 }
+
+func TestS3IsConfigured(t *testing.T) {
+	t.Parallel()
+	has := func(secret string) bool { return secret == "aws" }
+	for name, c := range map[string]struct {
+		s3   S3
+		want bool
+	}{
+		"nothing":                           {S3{}, false},
+		"as it comes":                       {Default(environ(t)).S3, false},
+		"a secret and no bucket":            {S3{Secret: "aws", Endpoint: "https://s3.example.org", Prefix: "p"}, false},
+		"a bucket, the secret as it comes":  {S3{Bucket: "b", Secret: "aws"}, true},
+		"a bucket, a secret there is not":   {S3{Bucket: "b", Secret: "other"}, false},
+		"a bucket, no word of a secret":     {S3{Bucket: "b"}, true},
+		"a bucket of another server":        {S3{Bucket: "b", Secret: "aws", Endpoint: "https://s3.example.org"}, true},
+		"the embedded S3":                   {S3{Endpoint: Embedded}, true},
+		"the embedded S3 with a bucket":     {S3{Endpoint: Embedded, Bucket: "b"}, true},
+		"the embedded S3, whatever is kept": {S3{Endpoint: Embedded, Secret: "other"}, true},
+	} {
+		if got := c.s3.Configured(has); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -21,6 +22,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/storage"
 )
 
 // finding is what doctor found out about one thing.
@@ -51,7 +54,33 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	if f, asked := modalAccount(cfg, os.Getenv); asked {
 		findings = append(findings, f)
 	}
+	if cfg.S3.Bucket != "" && cfg.S3.Endpoint != config.Embedded {
+		findings = append(findings, bucketOfS3(cfg.S3, func(name string) bool { return hasCredentials(ctx, cfg.Data, name) }))
+	}
 	return append(findings, mountsOfS3())
+}
+
+// bucketOfS3 says whether there are credentials for the bucket that the configuration names. Whether S3 takes them shows at the first sync.
+func bucketOfS3(c config.S3, has func(secret string) bool) finding {
+	name := cmp.Or(c.Secret, storage.DefaultSecret)
+	f := finding{Name: "S3", OK: c.Configured(has), Detail: fmt.Sprintf("the bucket %s, with the credentials of the secret %s", c.Bucket, name)}
+	if !f.OK {
+		f.Detail = fmt.Sprintf("the bucket %s, without credentials: no secret %s with some is in the environment or known to a running server", c.Bucket, name)
+		f.Remedy = fmt.Sprintf("harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", name)
+	}
+	return f
+}
+
+// hasCredentials reports whether who runs the server has credentials for S3 in a secret: of the environment, or one that a server of the data directory dir keeps,
+// if one runs.
+func hasCredentials(ctx context.Context, dir, name string) bool {
+	if _, err := secret.FromEnviron(os.Environ())[name].AWS(); err == nil {
+		return true
+	}
+	server := client.New(dir)
+	defer server.Close()
+	kept, err := server.Secret(ctx, name)
+	return err == nil && slices.Contains(kept.Keys, "AWS_ACCESS_KEY_ID") && slices.Contains(kept.Keys, "AWS_SECRET_ACCESS_KEY")
 }
 
 // modalAccount says whether there are credentials for Modal, if the engine modal is wanted or could be. Whether Modal takes them shows when the

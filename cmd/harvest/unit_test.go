@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -199,6 +201,12 @@ func TestDoctorFindings(t *testing.T) {
 	if f := machine(); !f.OK || !strings.Contains(f.Detail, "Linux") {
 		t.Errorf("machine: %+v", f)
 	}
+	for _, has := range []bool{true, false} {
+		f := bucketOfS3(config.S3{Bucket: "files"}, func(name string) bool { return has && name == "aws" })
+		if f.OK != has || f.Needed || (f.Remedy == "") != has || !strings.Contains(f.Detail, "bucket files") {
+			t.Errorf("S3: %+v", f)
+		}
+	}
 	v := findingsView([]finding{{Name: "a", OK: true}, {Name: "b", Needed: true, Remedy: "r"}, {Name: "c"}})
 	if diff := cmp.Diff([]string{"b", "c"}, v.names); diff != "" || v.rows[1][0] != "FAIL" || v.rows[2][2] != "→ r" || v.rows[3][0] != "weak" {
 		t.Errorf("%s %q", diff, v.rows)
@@ -269,5 +277,53 @@ func TestLogBeginsAnew(t *testing.T) {
 	}
 	if info, err := f.Stat(); err != nil || info.Size() != 0 || info.Mode().Perm() != 0o600 {
 		t.Errorf("the new one: %v, %v", info, err)
+	}
+}
+
+// systemd takes the unit that the operations' page names, without a word.
+func TestSystemdUnit(t *testing.T) {
+	t.Parallel()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("there is no systemd-analyze: apt-get install systemd")
+	}
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil || !bytes.Contains(page, []byte("](harvest.service)")) {
+		t.Errorf("the page does not lead to the unit, %v", err)
+	}
+	unit, err := os.ReadFile("../../docs/harvest.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable() // one that is there
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify := func(text string) string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "harvest.service")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
+		for line := range strings.Lines(string(out)) {
+			if strings.Contains(line, "harvest.service") { // not of others on this machine
+				return line
+			}
+		}
+		if err != nil && len(out) == 0 {
+			return err.Error()
+		}
+		return ""
+	}
+	text := strings.Replace(string(unit), "ExecStart=/usr/local/bin/harvest up ", "ExecStart="+program+" up ", 1)
+	if text == string(unit) {
+		t.Error("the unit starts something else")
+	}
+	if fault := verify(text); fault != "" {
+		t.Error(fault)
+	}
+	if verify(strings.Replace(text, "on-failure", "perhaps", 1)) == "" || verify(string(unit)+"[Service]\nNoSuchThing=1\n") == "" {
+		t.Error("faults are not found")
 	}
 }
