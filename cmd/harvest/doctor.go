@@ -80,7 +80,17 @@ func hasCredentials(ctx context.Context, dir, name string) bool {
 	server := client.New(dir)
 	defer server.Close()
 	kept, err := server.Secret(ctx, name)
-	return err == nil && slices.Contains(kept.Keys, "AWS_ACCESS_KEY_ID") && slices.Contains(kept.Keys, "AWS_SECRET_ACCESS_KEY")
+	return err == nil && namesCredentials(kept.Keys)
+}
+
+// namesCredentials reports whether a secret with these keys can have credentials for S3. Its values are nobody's business.
+func namesCredentials(keys []string) bool {
+	pairs := secret.Pairs{}
+	for _, key := range keys {
+		pairs[key] = "true" // which is what says that they are the machine's
+	}
+	_, err := pairs.AWS()
+	return err == nil
 }
 
 // modalAccount says whether there are credentials for Modal, if the engine modal is wanted or could be. Whether Modal takes them shows when the

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
@@ -65,6 +67,7 @@ func TestModalClaude(t *testing.T) {
 	stub.Script("work",
 		modeltest.Step{Say: "I look.", Call: "Bash", Input: map[string]any{"command": "pwd; echo token ${ANTHROPIC_API_KEY%_*}; printf 'x\\033[31my'", "description": "look"}},
 		modeltest.Step{Say: "That is it."})
+	stub.Script("curl", modeltest.Step{Say: "Hello, curl."})
 	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "tail -f /dev/null", "description": "wait"}})
 	stub.Script("refused", modeltest.Step{Status: 403, Kind: "permission_error"})
 	h := newCLIHost(t, stub)
@@ -119,6 +122,16 @@ func TestModalClaude(t *testing.T) {
 	// mission: 4.7
 	if list := h.must("sandbox", "ps", made.SandboxID, "-o", "json"); !strings.Contains(list, `"terminal":true`) && !strings.Contains(list, `"terminal": true`) {
 		t.Errorf("no command has a terminal: %s", list)
+	}
+
+	// mission: 6.6, 6.7
+	curl := exec.CommandContext(t.Context(), testenv.RequireTool(t, "curl", "curl"), "-sS", "-w", "%{http_code} %{content_type}", "--unix-socket", filepath.Join(h.data, client.Socket),
+		"-d", `{"prompt":"[curl] say hello"}`, "http://harvest"+route)
+	answer, err := curl.CombinedOutput()
+	told := string(answer)
+	if err != nil || !strings.HasSuffix(told, "200 "+api.TypeEvents) || !strings.Contains(told, "event: message.delta\ndata: {") ||
+		!strings.Contains(told, "event: done\ndata: {") || !strings.Contains(told, `"text":"Hello, curl."`) || strings.Contains(told, `"failed":true`) {
+		t.Errorf("curl, %v: %s", err, told)
 	}
 
 	// mission: 4.5

@@ -207,6 +207,14 @@ func TestDoctorFindings(t *testing.T) {
 			t.Errorf("S3: %+v", f)
 		}
 	}
+	for keys, want := range map[string]bool{
+		"": false, "AWS_ACCESS_KEY_ID": false, "AWS_REGION AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY": true, "AWS_WEB_IDENTITY_TOKEN_FILE": false,
+		"AWS_WEB_IDENTITY_TOKEN_FILE AWS_ROLE_ARN": true, "AWS_S3_FROM_MACHINE": true,
+	} {
+		if namesCredentials(strings.Fields(keys)) != want {
+			t.Errorf("a secret with %q has credentials: %t", keys, !want)
+		}
+	}
 	v := findingsView([]finding{{Name: "a", OK: true}, {Name: "b", Needed: true, Remedy: "r"}, {Name: "c"}})
 	if diff := cmp.Diff([]string{"b", "c"}, v.names); diff != "" || v.rows[1][0] != "FAIL" || v.rows[2][2] != "→ r" || v.rows[3][0] != "weak" {
 		t.Errorf("%s %q", diff, v.rows)
