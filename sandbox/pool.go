@@ -76,7 +76,7 @@ func (p *pool) take(plan plan, owner string, img image.Image, mounts bool) engin
 	}
 	best, bestRank := -1, noRank
 	for i, s := range p.waiting {
-		if r := s.rank(owner, img.ID, mounts); r > bestRank {
+		if r := s.rank(owner, img, mounts); r > bestRank {
 			best, bestRank = i, r
 		}
 	}
@@ -98,18 +98,23 @@ const (
 	readyRank
 )
 
-func (s *spare) rank(owner, imageID string, mounts bool) int {
+func (s *spare) rank(owner string, img image.Image, mounts bool) int {
 	switch {
 	case s.image.ID == "":
 		return plainRank
-	case s.image.ID != imageID && !s.image.VisibleTo(owner):
+	case s.image.ID != img.ID && !s.image.VisibleTo(owner), s.outdated(img):
 		return noRank
-	case mounts || s.image.ID != imageID:
+	case mounts || s.image.ID != img.ID:
 		return otherRank
 	case s.done:
 		return readyRank
 	}
 	return pendingRank
+}
+
+// outdated reports whether s has the files of img from before it was built anew, by force.
+func (s *spare) outdated(img image.Image) bool {
+	return s.image.ID == img.ID && !s.image.Built.Equal(img.Built)
 }
 
 // dropOldest makes room for one with another image. p.mu is held.
@@ -254,30 +259,39 @@ func (p *pool) wait() {
 	}
 }
 
-// dropDeleted ends the sandboxes whose image was deleted.
+// dropDeleted ends the sandboxes whose image was deleted, or built anew.
 func (p *pool) dropDeleted() {
-	gone := map[string]bool{}
+	now := map[string]image.Image{}
 	p.mu.Lock()
 	for _, s := range p.waiting {
-		gone[s.image.ID] = false
+		if s.image.ID != "" {
+			now[s.image.ID] = s.image
+		}
 	}
 	p.mu.Unlock()
-	for id := range gone {
-		if id != "" {
-			_, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, id)
-			gone[id] = errors.Is(err, errors.NotFound)
+	for id := range now {
+		img, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, id)
+		switch {
+		case err == nil:
+			now[id] = img
+		case errors.Is(err, errors.NotFound):
+			now[id] = image.Image{}
+		default:
+			delete(now, id)
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if gone[p.want.ID] {
-		p.want = image.Image{}
+	if img, known := now[p.want.ID]; known {
+		p.want = img
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(s *spare) bool {
-		if gone[s.image.ID] {
+		img, known := now[s.image.ID]
+		gone := known && (img.ID == "" || s.outdated(img))
+		if gone {
 			p.destroy(s)
 		}
-		return gone[s.image.ID]
+		return gone
 	})
 }
 

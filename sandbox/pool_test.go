@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -282,4 +283,34 @@ func TestPoolForgetsImagesThatWereDeleted(t *testing.T) {
 			t.Errorf("stats %+v, the engine has %v", s, w.refs())
 		}
 	})
+}
+
+// What was prepared with the files of an image is not given away once the image was built anew, by force; nor does it wait for long.
+func TestPoolForgetsImagesThatWereBuiltAnew(t *testing.T) {
+	t.Parallel()
+	for name, asked := range map[string]bool{"asked for": true, "not asked for": false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			w.opts.Warm = 1
+			f := w.open(t)
+			synctest.Wait()
+			if s := f.Stats(); s.Prepared != 1 {
+				t.Fatalf("stats %+v", s)
+			}
+			w.stub.mu.Lock()
+			w.builds++
+			w.stub.mu.Unlock()
+			if asked && create(t, f, sandbox.Request{}).Warm {
+				t.Error("a sandbox has the files from before")
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if prepared := w.prepared(); strings.Count(prepared, baseID) < 2 || f.Stats().Prepared > 1 || slices.Contains(w.refs(), "ref1") {
+				t.Errorf("%s: prepared were %s, the engine has %v", name, prepared, w.refs())
+			}
+			if asked && !create(t, f, sandbox.Request{}).Warm {
+				t.Error("the next one has no warm sandbox")
+			}
+		})
+	}
 }

@@ -481,9 +481,16 @@ func (i stubImages) List(ctx context.Context) ([]image.Image, error) {
 	defer i.s.mu.Unlock()
 	list := slices.Clone(i.s.others)
 	if !i.s.absent {
-		list = append(list, baseImage)
+		list = append(list, i.base())
 	}
 	return list, nil
+}
+
+// base is the base image, as it was built last. s.mu is held.
+func (i stubImages) base() image.Image {
+	img := baseImage
+	img.Built = time.Unix(int64(i.s.builds), 0)
+	return img
 }
 
 func (i stubImages) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {
@@ -500,7 +507,7 @@ func (i stubImages) Build(ctx context.Context, spec image.Spec, opts image.Build
 	defer i.s.mu.Unlock()
 	i.s.builds++
 	i.s.absent = false
-	return baseImage, nil
+	return i.base(), nil
 }
 
 func (i stubImages) Use(name, _ string) (func(), error) { return i.s.use(name) }

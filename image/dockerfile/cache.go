@@ -144,6 +144,14 @@ func (c *Cache) root(key string) (string, bool) {
 	return name, os.Chtimes(name, now, now) == nil
 }
 
+// dropRoot forgets the root file system of a key whose layer is made anew, by force or because it was gone: it has what the layer had before.
+func (c *Cache) dropRoot(key string) error {
+	if err := os.Remove(c.path(key, "erofs")); err != nil && !errors.IsNotExist(err) {
+		return tarfs.Explain(err, "a root file system")
+	}
+	return nil
+}
+
 // makeRoot has fill write a root file system, unless there is one.
 func (c *Cache) makeRoot(key string, fill func(f *os.File) error) error {
 	name, ok := c.root(key)

@@ -533,3 +533,17 @@ func TestEqualBuildsAtOnceShareSteps(t *testing.T) {
 		t.Errorf("%d machines were started, want 1", n)
 	}
 }
+
+// A build by force has what its steps make now, not the files that an equal build has left: what they take from outside may be another.
+func TestForceMakesFilesAnew(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	const text = "FROM tiny\nRUN --mount=type=secret,id=k,env=K echo \"$K\" >/one\nRUN cat /one >/two\n"
+	build := func(value string, force bool) *built {
+		return b.build(t, text, image.BuildOptions{Force: force, Secrets: map[string][]byte{"k": []byte(value)}})
+	}
+	build("first", false).want(map[string]string{"/one": "first\n", "/two": "first\n"})
+	build("second", false).want(map[string]string{"/one": "first\n", "/two": "first\n"})
+	build("third", true).want(map[string]string{"/one": "third\n", "/two": "third\n"})
+	build("fourth", false).want(map[string]string{"/one": "third\n", "/two": "third\n"})
+}

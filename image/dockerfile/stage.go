@@ -188,7 +188,7 @@ func (x *executor) make(ctx context.Context, w *work) (int64, error) {
 	}
 	err = w.do(ctx, f)
 	info, statErr := f.Stat()
-	err = errors.Join(err, statErr, f.Close())
+	err = errors.Join(err, statErr, f.Close(), x.cache.dropRoot(w.key))
 	if err != nil || info.Size() == 0 {
 		return 0, errors.Join(err, os.Remove(f.Name()))
 	}
