@@ -53,8 +53,10 @@ type SyncStats struct {
 	Failed    int64        `json:"failed"`
 	Duration  float64      `json:"duration_ms"`
 	Rate      float64      `json:"bytes_per_second"`
-	Failures  []SyncedPath `json:"failures,omitempty"` // the first thousand
-	Decided   []SyncedPath `json:"decided,omitempty"`  // what was done about conflicts
+	Seen      int64        `json:"seen_bytes,omitempty"`  // of files that are done, sent or not; while it goes on
+	Total     int64        `json:"total_bytes,omitempty"` // of all files; 0 for as long as that is not known
+	Failures  []SyncedPath `json:"failures,omitempty"`    // the first thousand
+	Decided   []SyncedPath `json:"decided,omitempty"`     // what was done about conflicts
 }
 
 // SyncedPath is a path and what is to say about it.

@@ -164,6 +164,7 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 // fetchParts fetches an object in parts, and returns the checksum of the whole. Which part is damaged, if one is, S3 does not say.
 func (r *run) fetchParts(ctx context.Context, w *writer, e *Entry, key string) (uint64, error) {
 	n := e.body()
+	r.progress.part(e.Path, -1)
 	parts := split(n)
 	g, part := errgroup.WithContext(ctx)
 	g.SetLimit(partsAtOnce)
@@ -180,6 +181,7 @@ func (r *run) fetchParts(ctx context.Context, w *writer, e *Entry, key string) (
 				return err
 			}
 			p.crc = crc64nvme.Checksum(res.body)
+			r.progress.part(e.Path, p.length)
 			return writeAt(w, e, res.body, p.at)
 		})
 	}

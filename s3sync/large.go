@@ -66,6 +66,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 	if err != nil {
 		return nil, err
 	}
+	r.progress.part(e.Path, -1)
 	err = r.sendParts(ctx, f, e, up)
 	if err == nil {
 		err = unchanged(f, e)
@@ -130,6 +131,7 @@ func (r *run) sendParts(ctx context.Context, f *os.File, e *Entry, up *multipart
 			p.crc = crc64nvme.Checksum(buf)
 			if old, ok := up.there[p.number]; ok && old.matches(p, buf) {
 				p.etag = old.etag
+				r.progress.part(e.Path, p.length)
 				return nil
 			}
 			q := url.Values{"partNumber": {strconv.Itoa(int(p.number))}, "uploadId": {up.id}}
@@ -138,6 +140,7 @@ func (r *run) sendParts(ctx context.Context, f *os.File, e *Entry, up *multipart
 				return err
 			}
 			p.etag = unquote(res.header.Get("ETag"))
+			r.progress.part(e.Path, p.length)
 			return nil
 		})
 	}

@@ -66,15 +66,19 @@ type Options struct {
 
 // Stats is what a sync did (2.6).
 type Stats struct {
-	Files     int64         `json:"files"`       // sent or received whole
-	Bytes     int64         `json:"bytes"`       // of them
-	Updated   int64         `json:"updated"`     // only their metadata changed
-	Skipped   int64         `json:"skipped"`     // the same on both sides
-	Deleted   int64         `json:"deleted"`     //
-	Failed    int64         `json:"failed"`      // Failures has the first of them
-	Conflicts int64         `json:"conflicts"`   // changed on both sides
-	Duration  time.Duration `json:"duration_ns"` //
-	Failures  []Failure     `json:"failures,omitempty"`
+	Files     int64 `json:"files"`     // sent or received whole
+	Bytes     int64 `json:"bytes"`     // of them
+	Updated   int64 `json:"updated"`   // only their metadata changed
+	Skipped   int64 `json:"skipped"`   // the same on both sides
+	Deleted   int64 `json:"deleted"`   //
+	Failed    int64 `json:"failed"`    // Failures has the first of them
+	Conflicts int64 `json:"conflicts"` // changed on both sides
+	// Seen is how many bytes of files are done, sent or not, and Total how many there are: 0 in the first second and where that is not
+	// known. Both are for Options.Progress only.
+	Seen     int64         `json:"-"`
+	Total    int64         `json:"-"`
+	Duration time.Duration `json:"duration_ns"` //
+	Failures []Failure     `json:"failures,omitempty"`
 	// Decided says what was done about conflicts, for the first thousand.
 	Decided []Failure `json:"decided,omitempty"`
 }
@@ -119,6 +123,8 @@ type run struct {
 	p     policy
 	sem   *semaphore.Weighted
 	start time.Time
+
+	progress progress
 
 	mu    sync.Mutex // guards what follows
 	stats Stats
@@ -229,7 +235,7 @@ func (r *run) sync(ctx context.Context) error {
 			return nil
 		})
 	}
-	stop := r.report()
+	stop := r.report(ctx, st, remote)
 	defer stop()
 	if err := r.apply(ctx, st, remote); err != nil {
 		return err
@@ -316,32 +322,6 @@ func (s *Stats) add(a *Action) {
 	}
 }
 
-// report calls Progress until what it returns is called.
-func (r *run) report() func() {
-	if r.o.Progress == nil {
-		return func() {}
-	}
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-end:
-				r.o.Progress(r.finished())
-				return
-			case <-tick.C:
-				r.o.Progress(r.finished())
-			}
-		}
-	}()
-	return func() {
-		close(end)
-		<-ended
-	}
-}
-
 // apply carries the plan out: what can be done at once here, the rest by workers; results are written down in order.
 func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -397,6 +377,7 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 		if fatal(j.err) {
 			return j.err
 		}
+		r.progress.done(j, r.o.Direction)
 		if j.err != nil {
 			r.fail(j.Path, j.err)
 		} else if j.Op != Skip {

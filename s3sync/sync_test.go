@@ -676,3 +676,68 @@ func TestVersions(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who watches a sync is told how much there is to do and how far it is, also within a large file.
+// mission: 2.6
+func TestProgress(t *testing.T) {
+	dir, back, loc := t.TempDir(), t.TempDir(), location(t)
+	sizes := int64(0)
+	for i := range 30 {
+		content := strings.Repeat("x", i*100)
+		sizes += int64(len(content))
+		write(t, dir, fmt.Sprintf("f%02d", i), content)
+	}
+	large := strings.Repeat("0123456789abcdef", 40<<16) // 40 MiB: 3 parts
+	sizes += int64(len(large))
+	write(t, dir, "large", large)
+	age(t, dir)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	for _, c := range []struct {
+		dir string
+		o   Options
+	}{{dir, Options{Direction: Up}}, {back, Options{Direction: Down, Owners: true}}} {
+		t.Run(string(c.o.Direction), func(t *testing.T) {
+			known, within := make(chan struct{}), make(chan struct{})
+			var parts atomic.Int32
+			// The last part waits until both have been seen.
+			a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+				if strings.HasSuffix(r.URL.Path, "/large") && (r.URL.Query().Has("partNumber") || r.Header.Get("Range") != "") && parts.Add(1) == 3 {
+					<-known
+					<-within
+				}
+				return false
+			})
+			var last Stats
+			c.o.Progress = func(s Stats) {
+				last = s
+				if s.Total == 0 || s.Seen > s.Total {
+					if s.Total != 0 {
+						t.Errorf("%d of %d bytes", s.Seen, s.Total)
+					}
+					return
+				}
+				if s.Files < 30 {
+					return
+				}
+				select {
+				case <-known:
+				default:
+					close(known)
+				}
+				if s.Seen >= sizes-int64(partSize) && s.Seen < sizes {
+					select {
+					case <-within:
+					default:
+						close(within)
+					}
+				}
+			}
+			mustSync(t, c.dir, b, c.o)
+			if last.Seen != sizes || last.Total != sizes {
+				t.Errorf("at the end %d of %d bytes, want %d", last.Seen, last.Total, sizes)
+			}
+		})
+	}
+	sameTrees(t, dir, back)
+}

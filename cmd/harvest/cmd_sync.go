@@ -129,13 +129,26 @@ func (c *cli) syncing(volume string) func(api.SyncStats) {
 			return
 		}
 		last = time.Now()
-		text := fmt.Sprintf("harvest: %s: %d files, %s, %s/s; %d unchanged, %d failed", volume, s.Files, size(s.Bytes), size(int64(s.Rate)), s.Skipped, s.Failed)
+		text := soFar(volume, s, tty)
 		if tty {
 			fmt.Fprintf(c.err, "\r\x1b[K%s", text)
 			return
 		}
 		fmt.Fprintln(c.err, text)
 	}
+}
+
+// soFar is one line about a sync under way, with a bar once it is known how much there is to do.
+func soFar(volume string, s api.SyncStats, bar bool) string {
+	const width = 20
+	far := ""
+	if s.Total > 0 {
+		far = fmt.Sprintf("%d%% of %s, ", s.Seen*100/s.Total, size(s.Total))
+		if n := int(s.Seen * width / s.Total); bar {
+			far = "[" + strings.Repeat("=", n) + strings.Repeat(" ", width-n) + "] " + far
+		}
+	}
+	return fmt.Sprintf("harvest: %s: %s%d files, %s, %s/s; %d unchanged, %d failed", volume, far, s.Files, size(s.Bytes), size(int64(s.Rate)), s.Skipped, s.Failed)
 }
 
 // synced shows what a sync did: a plan, or one row; then what failed. It fails if something did.

@@ -1,0 +1,128 @@
+package s3sync
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// measureAfter is when a sync that is watched begins to count what there is to do: most have ended by then.
+const measureAfter = time.Second
+
+// progress is how far a sync has got.
+type progress struct {
+	mu    sync.Mutex
+	seen  int64            // guarded by mu; bytes of files that are done, sent or not
+	parts map[string]int64 // guarded by mu; bytes that went of files in parts that are not done, by path
+	total int64            // guarded by mu; bytes of all files, 0 while they are not counted
+}
+
+// part notes that n more bytes of a file in parts went. With a negative n it begins anew.
+func (p *progress) part(path string, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n < 0 {
+		delete(p.parts, path)
+		return
+	}
+	if p.parts == nil {
+		p.parts = map[string]int64{}
+	}
+	p.parts[path] += n
+}
+
+// done notes that nothing more happens to j's path.
+func (p *progress) done(j *job, d Direction) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.parts, j.Path)
+	delete(p.parts, j.copyTo)
+	switch {
+	case d == Down && j.remote != nil && j.remote.Kind == File:
+		p.seen += j.remote.body()
+	case d != Down && j.local != nil && j.local.Kind == File:
+		p.seen += j.local.Size
+	}
+}
+
+// shown is what the statistics are at the moment, with how far the sync has got.
+func (r *run) shown() Stats {
+	stats := r.finished()
+	r.progress.mu.Lock()
+	defer r.progress.mu.Unlock()
+	stats.Seen, stats.Total = r.progress.seen, r.progress.total
+	for _, n := range r.progress.parts {
+		stats.Seen += n
+	}
+	if stats.Total > 0 {
+		stats.Seen = min(stats.Seen, stats.Total) // what only the other side has is not in it, and files grow
+	}
+	return stats
+}
+
+// measure counts what there is to do: the volume's files on the way up, and those that the manifest has on the way down. Without a manifest
+// it is not known before the end.
+func (r *run) measure(ctx context.Context, st *state, remote *contents) {
+	n := int64(0)
+	if r.o.Direction == Down {
+		file := remote.file
+		if remote.known {
+			file = st.file(stateEntries)
+		}
+		if file == "" || remote.healed {
+			return
+		}
+		for e, err := range readFile(file) {
+			if err != nil || ctx.Err() != nil {
+				return
+			}
+			if e.Kind == File && r.concerns(nil, e) {
+				n += e.body()
+			}
+		}
+	} else {
+		for s := range r.t.scan(ctx) {
+			if s.err == nil && s.Kind == File && !temporary(s.Path) && r.concerns(s.Entry, nil) {
+				n += s.Size
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	r.progress.mu.Lock()
+	defer r.progress.mu.Unlock()
+	r.progress.total = n
+}
+
+// report calls Progress until what it returns is called.
+func (r *run) report(ctx context.Context, st *state, remote *contents) func() {
+	if r.o.Progress == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	end := make(chan struct{})
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		measure := time.NewTimer(measureAfter)
+		defer measure.Stop()
+		for {
+			select {
+			case <-end:
+				r.o.Progress(r.shown())
+				return
+			case <-measure.C:
+				tasks.Go(func() { r.measure(ctx, st, remote) })
+			case <-tick.C:
+				r.o.Progress(r.shown())
+			}
+		}
+	})
+	return func() {
+		cancel()
+		close(end)
+		tasks.Wait()
+	}
+}
