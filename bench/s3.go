@@ -100,6 +100,7 @@ type syncer struct {
 	started  []*exec.Cmd
 	program  string // this one; as /proc/self/exe it would be gVisor
 	rclone   string
+	rsync    string // which says whether what came back is what went up; "" if it is not installed
 	round    int // makes each directory and prefix new: files made where others were just removed are slow to make on ext4
 }
 
@@ -111,6 +112,8 @@ type sender struct {
 	source string
 	far    bool // through the delay
 	list   bool
+
+	compared string // the source that rsync has compared
 }
 
 // P9
@@ -130,6 +133,9 @@ func benchSync(ctx context.Context, l *lab, r *recorder) (err error) {
 	if room := free(l.dir); room < 8*large { // both copies there, on the server, and back
 		large = max(64<<20, room/8>>20<<20)
 		r.note("the large file has %d MiB: the disk has no room for more", large>>20)
+	}
+	if s.rsync, err = exec.LookPath("rsync"); err != nil {
+		r.note("what came back was compared by numbers and sizes only: rsync is not installed")
 	}
 	clients := []*sender{{syncer: s, name: harvest}}
 	if s.rclone, err = findRclone(ctx); err != nil {
@@ -269,7 +275,26 @@ func (c *sender) down(ctx context.Context) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	return got, errors.Join(sameSize(c.source, dir), empty(dir))
+	return got, errors.Join(sameSize(c.source, dir), c.compare(ctx, dir), empty(dir))
+}
+
+// compare fails if rsync finds that what came back for the first time is not what Harvest was given: contents, modes, owners, times, links. A peer
+// may keep less.
+func (c *sender) compare(ctx context.Context, dir string) error {
+	if c.name != harvest || c.rsync == "" || c.compared == c.source {
+		return nil
+	}
+	c.compared = c.source
+	out, err := exec.CommandContext(ctx, c.rsync, "-aHXn", "--checksum", "--delete", "--itemize-changes", c.source+"/", dir+"/").CombinedOutput()
+	if err != nil {
+		return errors.Errorf("rsync: %v: %.300s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasSuffix(strings.TrimSpace(line), " ./") { // the root is nobody's to restore
+			return errors.Errorf("what came back differs, by rsync: %.300s", line)
+		}
+	}
+	return nil
 }
 
 // sync runs a client to its end, and measures its process.

@@ -171,13 +171,16 @@ func TestSandboxS3(t *testing.T) {
 	}
 	h.must("sandbox", "rm", "--sync", "one")
 	s3.wait("work/d.txt", "four")
-	// An end that nobody asked for.
+	// Ends that nobody asked for.
+	h.must("sandbox", "create", "--name", "quiet", "--idle-timeout", "10s", "--s3", "s3://"+s3.bucket+"/quiet:/data:sync")
+	h.must("sandbox", "exec", "quiet", "--", "sh", "-c", "printf idle > /data/q.txt")
 	h.must("sandbox", "create", "--name", "short", "--timeout", "20s", "--s3", place)
 	h.must("sandbox", "exec", "short", "--", "sh", "-c", "printf five > /data/e.txt")
 	h.must("sandbox", "create", "--name", "greedy", "--memory", "64MiB", "--s3", "s3://"+s3.bucket+"/greedy:/data:init:sync")
 	_, _, _ = h.run("sandbox", "exec", "greedy", "--", "sh", "-c", "printf six > /data/f.txt; exec python3 -c 'x = bytearray(1 << 30)'")
 	s3.wait("greedy/f.txt", "six")
 	s3.wait("work/e.txt", "five")
+	s3.wait("quiet/q.txt", "idle")
 	// S3 is away at the end, and for the next server.
 	h.must("sandbox", "create", "--name", "two", "--s3", place)
 	h.must("sandbox", "exec", "two", "--", "sh", "-c", "printf seven > /data/g.txt")
