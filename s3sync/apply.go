@@ -2,6 +2,8 @@ package s3sync
 
 import (
 	"context"
+	"crypto/md5"
+	"encoding/base64"
 	"io"
 	"os"
 	"strings"
@@ -302,14 +304,24 @@ func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (st
 	} else {
 		in.IfNoneMatch = aws.String("*")
 	}
-	sum := crc64nvme.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, size)); err != nil {
+	sum, plain := crc64nvme.New(), md5.New()
+	if _, err := io.Copy(io.MultiWriter(sum, plain), io.NewSectionReader(f, 0, size)); err != nil {
 		return "", errors.Wrapf(err, "read a manifest")
 	}
-	in.ChecksumCRC64NVME = aws.String(encodeCRC(sum.Sum64()))
 	call, cancel := b.within(ctx, time.Minute)
 	defer cancel()
+	in.ChecksumCRC64NVME = aws.String(encodeCRC(sum.Sum64()))
+	withMD5 := func() {
+		in.ChecksumCRC64NVME, in.ContentMD5, in.Body = nil, aws.String(base64.StdEncoding.EncodeToString(plain.Sum(nil))), io.NewSectionReader(f, 0, size)
+	}
+	if b.md5.Load() {
+		withMD5()
+	}
 	out, err := b.s3.PutObject(call, in, b.patiently)
+	if in.ContentMD5 == nil && unknownSum(err) {
+		withMD5()
+		out, err = b.s3.PutObject(call, in, b.patiently)
+	}
 	if err != nil {
 		if err = b.failed(ctx, err); errors.Is(err, errChangedObject) {
 			return "", errOvertaken

@@ -83,6 +83,7 @@ type Bucket struct {
 	signer *v4.Signer
 	retry  aws.RetryerV2
 	skew   atomic.Int64 // what to add to this machine's clock, in nanoseconds
+	md5    atomic.Bool  // the server does not know CRC-64/NVME
 }
 
 // Open returns the bucket at loc. It asks nobody; Check does.
@@ -319,6 +320,7 @@ func (b *Bucket) At(prefix string) (*Bucket, error) {
 	}
 	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry}
 	other.skew.Store(b.skew.Load())
+	other.md5.Store(b.md5.Load())
 	return other, nil
 }
 

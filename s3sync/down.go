@@ -2,6 +2,7 @@ package s3sync
 
 import (
 	"context"
+	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -138,6 +139,7 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 	if err := unix.Fallocate(int(w.Fd()), 0, 0, n); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return explainFile(err) // before the time is spent
 	}
+	var header http.Header // with the checksum, where the object is another's
 	if e.foreign {
 		res, err := r.b.head(ctx, key)
 		if err != nil {
@@ -147,13 +149,19 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 			return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has %d bytes", n)
 		}
 		if !e.HasCRC && e.ETag == unquote(res.header.Get("ETag")) {
-			e.CRC, e.HasCRC = fullCRC(res.header)
+			header = res.header
+			e.CRC, e.HasCRC = fullCRC(header)
 		}
 	}
 	for attempt := 1; ; attempt++ {
 		crc, err := r.fetchParts(ctx, w, e, key)
-		if err != nil || !e.HasCRC || crc == e.CRC {
+		if err != nil || e.HasCRC && crc == e.CRC {
 			return err
+		}
+		if !e.HasCRC {
+			if err := sound(header, io.NewSectionReader(w, 0, n)); !errors.Is(err, errDamaged) {
+				return err
+			}
 		}
 		if attempt == 3 {
 			return errDamaged

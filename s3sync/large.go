@@ -135,7 +135,7 @@ func (r *run) sendParts(ctx context.Context, f *os.File, e *Entry, up *multipart
 				return nil
 			}
 			q := url.Values{"partNumber": {strconv.Itoa(int(p.number))}, "uploadId": {up.id}}
-			res, err := r.b.do(sending, request{method: http.MethodPut, key: up.key, query: q, body: buf, crc: &p.crc}, nil)
+			res, err := r.b.send(sending, request{method: http.MethodPut, key: up.key, query: q, body: buf, crc: &p.crc})
 			if err != nil {
 				return err
 			}
@@ -194,8 +194,17 @@ func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry) (*multip
 			meta[strings.ToLower(name)] = v[0]
 		}
 	}
-	out, err := b.s3.CreateMultipartUpload(call, &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: meta,
-		ContentType: aws.String("application/octet-stream"), ChecksumAlgorithm: types.ChecksumAlgorithmCrc64nvme, ChecksumType: types.ChecksumTypeFullObject}, b.patiently)
+	in := &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: meta, ContentType: aws.String("application/octet-stream")}
+	if !b.md5.Load() {
+		in.ChecksumAlgorithm, in.ChecksumType = types.ChecksumAlgorithmCrc64nvme, types.ChecksumTypeFullObject
+	}
+	out, err := b.s3.CreateMultipartUpload(call, in, b.patiently)
+	if in.ChecksumAlgorithm != "" && unknownSum(err) {
+		in.ChecksumAlgorithm, in.ChecksumType = "", ""
+		if out, err = b.s3.CreateMultipartUpload(call, in, b.patiently); err == nil {
+			b.md5.Store(true)
+		}
+	}
 	if err != nil {
 		return nil, b.failed(ctx, err)
 	}
@@ -242,17 +251,23 @@ func (b *Bucket) storedParts(ctx context.Context, key, id string, there map[int3
 	return nil
 }
 
-// completeUpload makes the parts an object, which the server compares with the checksum of the whole.
+// completeUpload makes the parts an object, which the server compares with the checksum of the whole, if it knows that.
 func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64) (string, error) {
-	parts := make([]types.CompletedPart, len(up.parts))
-	for i, p := range up.parts {
-		parts[i] = types.CompletedPart{PartNumber: aws.Int32(p.number), ETag: aws.String(`"` + p.etag + `"`), ChecksumCRC64NVME: aws.String(encodeCRC(p.crc))}
+	in := &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.key), UploadId: &up.id, MultipartUpload: &types.CompletedMultipartUpload{}}
+	for _, p := range up.parts {
+		done := types.CompletedPart{PartNumber: aws.Int32(p.number), ETag: aws.String(`"` + p.etag + `"`)}
+		if !b.md5.Load() {
+			done.ChecksumCRC64NVME = aws.String(encodeCRC(p.crc))
+		}
+		in.MultipartUpload.Parts = append(in.MultipartUpload.Parts, done)
+	}
+	if !b.md5.Load() {
+		in.ChecksumCRC64NVME, in.ChecksumType = aws.String(encodeCRC(crc)), types.ChecksumTypeFullObject
 	}
 	// Putting large objects together takes a server its time.
 	call, cancel := b.within(ctx, 30*time.Minute)
 	defer cancel()
-	out, err := b.s3.CompleteMultipartUpload(call, &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.key), UploadId: &up.id,
-		ChecksumCRC64NVME: aws.String(encodeCRC(crc)), ChecksumType: types.ChecksumTypeFullObject, MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}}, b.patiently)
+	out, err := b.s3.CompleteMultipartUpload(call, in, b.patiently)
 	if err != nil {
 		return "", b.failed(ctx, err)
 	}

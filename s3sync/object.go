@@ -239,7 +239,7 @@ func (b *Bucket) writePart(ctx context.Context, up *multipart, p *part, f io.Rea
 	ctx, cancel := b.bounded(ctx, p.length)
 	defer cancel()
 	q := url.Values{"partNumber": {strconv.Itoa(int(p.number))}, "uploadId": {up.id}}
-	res, err := b.do(ctx, request{method: http.MethodPut, key: up.key, query: q, body: body, crc: &p.crc}, nil)
+	res, err := b.send(ctx, request{method: http.MethodPut, key: up.key, query: q, body: body, crc: &p.crc})
 	if err == nil {
 		p.etag = unquote(res.header.Get("ETag"))
 	}

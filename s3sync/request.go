@@ -15,7 +15,6 @@ import (
 	"time"
 
 	smithy "github.com/aws/smithy-go"
-	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -246,7 +245,7 @@ func (b *Bucket) corrected(err error) bool {
 
 // put stores an object and returns its ETag.
 func (b *Bucket) put(ctx context.Context, key string, body []byte, crc uint64, header http.Header) (string, error) {
-	res, err := b.do(ctx, request{method: http.MethodPut, key: key, header: header, body: body, crc: &crc}, nil)
+	res, err := b.send(ctx, request{method: http.MethodPut, key: key, header: header, body: body, crc: &crc})
 	if err != nil {
 		return "", err
 	}
@@ -274,8 +273,7 @@ func (b *Bucket) get(ctx context.Context, key, etag string, offset, length, size
 		if int64(len(res.body)) != length {
 			return nil, errChangedObject
 		}
-		want, ok := decodeCRC(res.header.Get(checksumHeader))
-		if length != size || !ok || want == crc64nvme.Checksum(res.body) || res.header.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
+		if length != size || sound(res.header, bytes.NewReader(res.body)) == nil {
 			return res, nil
 		}
 		if attempt == 3 || time.Now().After(end) {

@@ -703,8 +703,13 @@ func TestProgress(t *testing.T) {
 			// The last part waits until both have been seen.
 			a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
 				if strings.HasSuffix(r.URL.Path, "/large") && (r.URL.Query().Has("partNumber") || r.Header.Get("Range") != "") && parts.Add(1) == 3 {
-					<-known
-					<-within
+					for what, seen := range map[string]chan struct{}{"the total": known, "the parts": within} {
+						select {
+						case <-seen:
+						case <-time.After(time.Minute):
+							t.Errorf("%s is missing", what)
+						}
+					}
 				}
 				return false
 			})

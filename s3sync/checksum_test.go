@@ -1,0 +1,120 @@
+package s3sync
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+)
+
+// Servers that do not know CRC-64/NVME refuse it once, and get MD5s from then on, with which they compare what arrives.
+// mission: 2.5, 3.5
+func TestServersWithoutCRC64(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 10 {
+		write(t, dir, fmt.Sprintf("f%d", i), strings.Repeat("x", i*100+1))
+	}
+	write(t, dir, "large", strings.Repeat("0123456789abcdef", 40<<16)) // 40 MiB
+	age(t, dir)
+	for code, status := range map[string]int{"NotImplemented": 501, "InvalidArgument": 400} {
+		t.Run(code, func(t *testing.T) {
+			loc := location(t)
+			a := between(t, &loc)
+			b := openBucket(t, loc)
+			var refused, damaged, sums atomic.Int32
+			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if r.Header.Get(checksumHeader) != "" || r.Header.Get("X-Amz-Checksum-Algorithm") == "CRC64NVME" {
+					_, _ = io.Copy(io.Discard, r.Body)
+					refused.Add(1)
+					return xmlFault(w, status, code)
+				}
+				if r.Method == http.MethodPut && r.Header.Get("Content-Md5") != "" && r.ContentLength > 0 {
+					if sums.Add(1); strings.HasSuffix(r.URL.Path, "/f9") && damaged.Add(1) <= 2 {
+						raw, _ := io.ReadAll(r.Body)
+						raw[0] ^= 1
+						r.Body = io.NopCloser(bytes.NewReader(raw))
+					}
+				}
+				return false
+			})
+			state := t.TempDir()
+			mustSync(t, dir, b, Options{Direction: Up, State: state})
+			if n := refused.Load(); n == 0 || n > 12 {
+				t.Errorf("%d requests were refused", n)
+			}
+			if sums.Load() < 14 || damaged.Load() < 3 {
+				t.Errorf("%d requests had an MD5, %d of them the damaged one's", sums.Load(), damaged.Load())
+			}
+			back := t.TempDir()
+			mustSync(t, back, b, Options{Direction: Down, Owners: true})
+			sameTrees(t, dir, back)
+			refused.Store(0)
+			write(t, dir, "f3", code)
+			age(t, dir)
+			mustSync(t, dir, b, Options{Direction: Up, State: state})
+			if n := refused.Load(); n > 0 {
+				t.Errorf("%d more requests were refused", n)
+			}
+		})
+	}
+	// Who refuses both is named with its reason.
+	loc := location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	a.reset(when("PUT", "work/", 400, "InvalidArgument"))
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	if err != nil || stats.Failed != 11 || !strings.Contains(stats.Failures[0].Reason, "S3 refuses it (400 InvalidArgument)") || b.md5.Load() {
+		t.Errorf("refused for something else: %s, %+v, %v", stats, stats.Failures, err)
+	}
+}
+
+// What others stored with checksums of other kinds is compared with these, small and large.
+// mission: 3.5
+func TestChecksumsOfOthers(t *testing.T) {
+	loc := location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	want := map[string]string{}
+	for _, kind := range []types.ChecksumAlgorithm{types.ChecksumAlgorithmCrc32, types.ChecksumAlgorithmCrc32c, types.ChecksumAlgorithmSha1, types.ChecksumAlgorithmSha256, types.ChecksumAlgorithmCrc64nvme} {
+		for name, content := range map[string]string{"small": "content of " + string(kind), "large": strings.Repeat(fmt.Sprintf("%-16.16s", kind), 17<<16)} {
+			name = string(kind) + "." + name
+			want[name] = content
+			key := "work/" + name
+			_, err := b.s3.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &loc.Bucket, Key: &key, Body: strings.NewReader(content), ChecksumAlgorithm: kind})
+			must(t, err)
+		}
+	}
+	for _, times := range []int32{1, 1 << 20} {
+		hits := map[string]*atomic.Int32{}
+		for name := range want {
+			hits["/"+loc.Bucket+"/work/"+name] = new(atomic.Int32)
+		}
+		a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			n := hits[r.URL.Path]
+			if !gets(r) || n == nil || n.Add(1) > times {
+				return false
+			}
+			proxyOf(r).ServeHTTP(&flipping{ResponseWriter: w}, r)
+			return true
+		})
+		back := t.TempDir()
+		stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+		if err != nil || times > 1 && stats.Failed != int64(len(want)) || times == 1 && stats.Failed != 0 {
+			t.Errorf("damaged %d times: %s, %+v, %v", times, stats, stats.Failures, err)
+		}
+		for name, content := range want {
+			raw, err := os.ReadFile(filepath.Join(back, name))
+			if (err == nil) != (times == 1) || err == nil && string(raw) != content {
+				t.Errorf("%s, damaged %d times: %d bytes, %v", name, times, len(raw), err)
+			}
+		}
+	}
+}
