@@ -101,7 +101,7 @@ type syncer struct {
 	program  string // this one; as /proc/self/exe it would be gVisor
 	rclone   string
 	rsync    string // which says whether what came back is what went up; "" if it is not installed
-	round    int // makes each directory and prefix new: files made where others were just removed are slow to make on ext4
+	round    int    // makes each directory and prefix new: files made where others were just removed are slow to make on ext4
 }
 
 // sender is one of both on its own copy of the tree.
