@@ -87,7 +87,7 @@ func TestChecksumsOfOthers(t *testing.T) {
 		for name, content := range map[string]string{"small": "content of " + string(kind), "large": strings.Repeat(fmt.Sprintf("%-16.16s", kind), 17<<16)} {
 			name = string(kind) + "." + name
 			want[name] = content
-			key := "work/" + name
+			key := b.prefix + name
 			_, err := b.s3.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &loc.Bucket, Key: &key, Body: strings.NewReader(content), ChecksumAlgorithm: kind})
 			must(t, err)
 		}
@@ -95,7 +95,7 @@ func TestChecksumsOfOthers(t *testing.T) {
 	for _, times := range []int32{1, 1 << 20} {
 		hits := map[string]*atomic.Int32{}
 		for name := range want {
-			hits["/"+loc.Bucket+"/work/"+name] = new(atomic.Int32)
+			hits["/"+loc.Bucket+"/"+b.prefix+name] = new(atomic.Int32)
 		}
 		a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 			n := hits[r.URL.Path]
