@@ -65,6 +65,11 @@ func (r *run) still(a *Action) error {
 	if err != nil {
 		return err
 	}
+	return r.stillIs(a, now)
+}
+
+// stillIs is still for who knows what the volume has now.
+func (r *run) stillIs(a *Action, now *Entry) error {
 	switch {
 	case now == nil:
 		return nil
@@ -79,59 +84,89 @@ func (r *run) still(a *Action) error {
 }
 
 func (r *run) downloadFile(ctx context.Context, e *Entry, key string, a *Action) (*Entry, error) {
+	if e.body() <= partSize {
+		return r.downloadSmall(ctx, e, key, a)
+	}
 	w, err := r.t.create(e.Path)
 	if err != nil {
 		return nil, err
 	}
 	defer w.discard()
-	n := e.body()
-	if n > partSize {
-		err = r.fetchLarge(ctx, w, e, key)
-	} else {
-		err = r.fetchSmall(ctx, w, e, key)
+	if err := r.fetchLarge(ctx, w, e, key); err != nil {
+		return nil, err
 	}
+	return r.settled(w, e, a)
+}
+
+// downloadSmall has a file whole in memory, and compared, before there is anything of it in the volume.
+func (r *run) downloadSmall(ctx context.Context, e *Entry, key string, a *Action) (*Entry, error) {
+	buf, release, err := r.buffer(ctx, e.body())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	body, err := r.fetchSmall(ctx, e, key, buf)
 	if err != nil {
 		return nil, err
 	}
 	if e.Kind == Symlink { // an object whose metadata says so
 		return r.place(e, a)
 	}
+	if err := r.disk.Acquire(ctx, 1); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	defer r.disk.Release(1)
+	w, err := r.t.create(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer w.discard()
+	if err := writeAt(w, e, body, 0); err != nil {
+		return nil, err
+	}
+	return r.settled(w, e, a)
+}
+
+// settled gives a file whose content is written its place.
+func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 	if e.Extents != nil {
 		if err := w.Truncate(e.Size); err != nil {
 			return nil, explainFile(err)
 		}
 	}
-	if err := r.still(a); err != nil {
-		return nil, err
+	if a.copyTo == "" {
+		now, err := w.inPlace()
+		if err == nil {
+			err = r.stillIs(a, now)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	at, err := w.commit(e, r.restoring())
 	return arrived(e, at, err)
 }
 
-func (r *run) fetchSmall(ctx context.Context, w *writer, e *Entry, key string) error {
-	n := e.body()
-	buf, release, err := r.buffer(ctx, n)
-	if err != nil {
-		return err
+// fetchSmall reads an object into buf, and takes from its headers what no manifest says.
+func (r *run) fetchSmall(ctx context.Context, e *Entry, key string, buf []byte) ([]byte, error) {
+	var known *uint64
+	if e.HasCRC {
+		known = &e.CRC
 	}
-	defer release()
-	res, err := r.b.get(ctx, key, e.ETag, 0, n, n, buf)
+	n := int64(len(buf))
+	res, err := r.b.getKnown(ctx, key, e.ETag, 0, n, n, buf, known)
 	if err != nil {
-		return err
-	}
-	if e.HasCRC && crc64nvme.Checksum(res.body) != e.CRC {
-		return errDamaged
+		return nil, err
 	}
 	if e.foreign {
 		e.describe(res.header)
 		if e.Kind == Symlink {
 			if e.Target = string(res.body); e.Target == "" || len(e.Target) > 4095 || strings.IndexByte(e.Target, 0) >= 0 {
-				return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has no target")
+				return nil, errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has no target")
 			}
-			return nil
 		}
 	}
-	return writeAt(w, e, res.body, 0)
+	return res.body, nil
 }
 
 func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) error {

@@ -28,6 +28,17 @@ const workers = 128
 // maxInFlight bounds the bytes of bodies in memory, all files together.
 const maxInFlight = 64 << 20
 
+// writers is how many small files are made at once. They are in memory by then: more would only wait for one another in the kernel, for
+// the directory that all of them are made in.
+const writers = 8
+
+// What was written goes to the disk when it is so much, or so long ago.
+const (
+	flushBytes = 32 << 20
+	flushTime  = time.Second
+	flushTick  = 100 * time.Millisecond
+)
+
 // ahead is how many paths may be finished before the first of them is; it bounds memory, and what an interrupted sync does again.
 const ahead = 4096
 
@@ -121,7 +132,8 @@ type run struct {
 	t     *Tree
 	o     Options
 	p     policy
-	sem   *semaphore.Weighted
+	sem   *semaphore.Weighted // bytes of bodies in memory
+	disk  *semaphore.Weighted // small files being made
 	start time.Time
 
 	progress progress
@@ -149,7 +161,7 @@ func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
 	}
 	var stats Stats
 	for attempt := 1; ; attempt++ {
-		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), start: time.Now(), links: map[[2]uint64]string{},
+		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), disk: semaphore.NewWeighted(writers), start: time.Now(), links: map[[2]uint64]string{},
 			p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents}}
 		err := r.sync(ctx)
 		stats = r.finished()
@@ -357,8 +369,38 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 			return nil
 		})
 	}
-	g.Go(func() error { return r.write(ctx, st, order) })
+	written := make(chan struct{})
+	g.Go(func() error {
+		defer close(written)
+		return r.write(ctx, st, order)
+	})
+	if r.o.Direction != Up {
+		g.Go(func() error { return r.flush(ctx, written) })
+	}
 	return g.Wait()
+}
+
+// flush has the disk write while files are still arriving, so that at the end little is left to wait for.
+func (r *run) flush(ctx context.Context, end <-chan struct{}) error {
+	tick := time.NewTicker(flushTick)
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-end:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if n := r.t.written.Load(); n == 0 || n < flushBytes && time.Since(last) < flushTime {
+			continue
+		}
+		if err := r.t.commit(); err != nil {
+			return err
+		}
+		last = time.Now()
+	}
 }
 
 // write takes finished jobs in order into the new manifest and the new state.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +23,10 @@ type Tree struct {
 	root *os.File
 	dev  uint64
 	// owners is whether files may be given to others.
-	owners bool
+	owners   bool
+	uid, gid int // of new files
+	// written is how many bytes went into files since a commit last began, and one for each file.
+	written atomic.Int64
 }
 
 // OpenTree opens the directory path.
@@ -36,7 +40,7 @@ func OpenTree(path string) (*Tree, error) {
 		unix.Close(fd)
 		return nil, errors.Wrapf(err, "open a tree")
 	}
-	return &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0}, nil
+	return &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid()}, nil
 }
 
 // Close implements io.Closer.
@@ -234,6 +238,15 @@ func (t *Tree) dirOf(path string) (*os.File, string, error) {
 
 // openDir opens a directory of the tree without following links.
 func (t *Tree) openDir(path string) (*os.File, error) {
+	fd, err := t.dirFD(path)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// dirFD is openDir for who closes the descriptor.
+func (t *Tree) dirFD(path string) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_MAGICLINKS}
 	if path == "" {
@@ -241,12 +254,18 @@ func (t *Tree) openDir(path string) (*os.File, error) {
 	}
 	fd, err := unix.Openat2(int(t.root.Fd()), path, &how)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENAMETOOLONG) {
-		return t.openByParts(path)
+		f, err := t.openByParts(path)
+		if err != nil {
+			return -1, err
+		}
+		defer f.Close()
+		fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		return fd, errors.Wrapf(err, "open a directory")
 	}
 	if err != nil {
-		return nil, explainOpen(err)
+		return -1, explainOpen(err)
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	return fd, nil
 }
 
 // openByParts is openDir for kernels that have no openat2, such as gVisor's, and for long paths.

@@ -91,56 +91,121 @@ func (t *Tree) lstat(path string) (*Entry, error) {
 	return fromStat(path, &st), nil
 }
 
-// writer is a file that replaces path when it is whole.
+// writer is a file that replaces path when it is whole. It has descriptors, since an os.File begins with asking the kernel how each was
+// opened: with thousands of small files that counts.
 type writer struct {
-	*os.File
-	t    *Tree
-	dir  *os.File
-	name string // where it goes
-	temp string
+	t       *Tree
+	fd, dir int
+	path    string
+	name    string // where it goes, in dir
+	temp    string
 }
 
-// create begins a file that is to be at path. Nothing is seen there before commit; close after either.
+// Fd is the file's descriptor, good until discard.
+func (w *writer) Fd() uintptr { return uintptr(w.fd) }
+
+// WriteAt implements io.WriterAt.
+func (w *writer) WriteAt(p []byte, at int64) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Pwrite(w.fd, p[done:], at+int64(done))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return done, err
+		case n == 0:
+			return done, io.ErrShortWrite
+		default:
+			done += n
+			w.t.written.Add(int64(n))
+		}
+	}
+	return done, nil
+}
+
+// ReadAt implements io.ReaderAt.
+func (w *writer) ReadAt(p []byte, at int64) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Pread(w.fd, p[done:], at+int64(done))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return done, err
+		case n == 0:
+			return done, io.EOF
+		default:
+			done += n
+		}
+	}
+	return done, nil
+}
+
+// Truncate makes the file n bytes long.
+func (w *writer) Truncate(n int64) error { return unix.Ftruncate(w.fd, n) }
+
+// create begins a file that is to be at path. Nothing is seen there before commit; discard after either.
 func (t *Tree) create(path string) (*writer, error) {
-	dir, name, err := t.dirOf(path)
+	above := parent(path)
+	dir, err := t.dirFD(above)
 	if err != nil {
 		return nil, err
 	}
-	temp := tempPrefix + rand.Text()
-	fd, err := unix.Openat(int(dir.Fd()), temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	w := &writer{t: t, dir: dir, path: path, name: path, temp: tempPrefix + rand.Text()}
+	if above != "" {
+		w.name = path[len(above)+1:]
+	}
+	w.fd, err = unix.Openat(dir, w.temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		dir.Close()
+		unix.Close(dir)
 		return nil, explainFile(err)
 	}
-	return &writer{File: os.NewFile(uintptr(fd), temp), t: t, dir: dir, name: name, temp: temp}, nil
+	return w, nil
+}
+
+// inPlace returns what has the file's name now, or nil.
+func (w *writer) inPlace() (*Entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(w.dir, w.name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	} else if err != nil {
+		return nil, explainFile(err)
+	}
+	return fromStat(w.path, &st), nil
 }
 
 // commit gives the file its metadata and its name, and says what it is then.
 func (w *writer) commit(e *Entry, o restoring) (*Entry, error) {
-	fd := int(w.Fd())
 	for name, value := range e.Xattrs {
-		if err := unix.Fsetxattr(fd, name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		if err := unix.Fsetxattr(w.fd, name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
 			return nil, explainFile(err)
 		}
 	}
-	if w.t.owners && o.owners {
-		if err := unix.Fchown(fd, int(e.UID), int(e.GID)); err != nil {
+	owned := w.t.owners && o.owners
+	// A new file is its maker's, save in directories that hand on their group.
+	if owned && (int(e.UID) != w.t.uid || int(e.GID) != w.t.gid) {
+		if err := unix.Fchown(w.fd, int(e.UID), int(e.GID)); err != nil {
 			return nil, explainFile(err)
 		}
 	}
-	if err := unix.Fchmod(fd, o.mode(e)); err != nil {
+	if err := unix.Fchmod(w.fd, o.mode(e)); err != nil {
 		return nil, explainFile(err)
 	}
 	times := []unix.Timespec{unix.NsecToTimespec(e.ModTime), unix.NsecToTimespec(e.ModTime)}
-	if err := unix.UtimesNanoAt(int(w.dir.Fd()), w.temp, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(w.dir, w.temp, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, explainFile(err)
 	}
-	if err := unix.Renameat(int(w.dir.Fd()), w.temp, int(w.dir.Fd()), w.name); err != nil {
+	if err := unix.Renameat(w.dir, w.temp, w.dir, w.name); err != nil {
 		return nil, explainFile(err)
 	}
 	w.temp = ""
+	w.t.written.Add(1)
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	err := unix.Fstat(w.fd, &st)
+	if err == nil && owned && (st.Uid != e.UID || st.Gid != e.GID) {
+		err = errors.Join(unix.Fchown(w.fd, int(e.UID), int(e.GID)), unix.Fchmod(w.fd, o.mode(e)), unix.Fstat(w.fd, &st))
+	}
+	if err != nil {
 		return nil, explainFile(err)
 	}
 	return fromStat(e.Path, &st), nil
@@ -149,10 +214,10 @@ func (w *writer) commit(e *Entry, o restoring) (*Entry, error) {
 // discard removes what was not committed, and closes.
 func (w *writer) discard() {
 	if w.temp != "" {
-		_ = unix.Unlinkat(int(w.dir.Fd()), w.temp, 0)
+		_ = unix.Unlinkat(w.dir, w.temp, 0)
 	}
-	w.File.Close()
-	w.dir.Close()
+	unix.Close(w.fd)
+	unix.Close(w.dir)
 }
 
 // restoring is what a restore may give to files.
@@ -335,8 +400,9 @@ func (t *Tree) removeLeft(path string) {
 	}
 }
 
-// commit makes all that was written durable.
+// commit makes all that was written durable. What an earlier one failed to write, a later one may not tell: no error is to be dropped.
 func (t *Tree) commit() error {
+	t.written.Store(0)
 	return errors.Wrapf(unix.Syncfs(int(t.root.Fd())), "write the tree to its disk")
 }
 
