@@ -29,7 +29,12 @@ type contents struct {
 	healed bool
 	list   bool
 	file   string // the manifest, fetched
+	// entries are the manifest's, if they are few.
+	entries []*Entry
 }
+
+// maxEntries is how many entries of a manifest are kept from examining it, a few MiB; with more it is read twice.
+const maxEntries = 20_000
 
 func (c *contents) close() {
 	if c.file != "" {
@@ -60,7 +65,9 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 		return c, nil
 	}
 	c.file = st.file(stateRemote)
-	if err := b.fetch(ctx, ManifestKey, c.file, maxManifest); err != nil {
+	if err := b.fetch(ctx, ManifestKey, res.header, c.file, maxManifest); errors.Is(err, errChangedObject) {
+		return nil, errOvertaken
+	} else if err != nil {
 		return nil, err
 	}
 	return c, c.examine()
@@ -68,7 +75,8 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 
 // examine reads a fetched manifest once. One that is damaged or lies is not used: a list heals it.
 func (c *contents) examine() error {
-	for _, err := range readFile(c.file) {
+	few := make([]*Entry, 0, 1024)
+	for e, err := range readFile(c.file) {
 		if errors.KindOf(err) == errors.Unsupported {
 			return err
 		}
@@ -76,7 +84,14 @@ func (c *contents) examine() error {
 			c.healed, c.list = true, true
 			return nil
 		}
+		if len(few) == maxEntries {
+			few = nil
+		}
+		if few != nil {
+			few = append(few, e)
+		}
 	}
+	c.entries = few
 	return nil
 }
 
@@ -96,6 +111,13 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter
 		case c.known:
 			for e, err := range last {
 				if !yield(e, err) {
+					return
+				}
+			}
+		case c.entries != nil:
+			for i, e := range c.entries {
+				c.entries[i] = nil // who is done with it, lets it go
+				if !yield(e, nil) {
 					return
 				}
 			}
@@ -275,13 +297,9 @@ func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[ite
 	}
 }
 
-// fetch writes an object to a file, which may be large.
-func (b *Bucket) fetch(ctx context.Context, key, path string, limit int64) error {
-	res, err := b.head(ctx, key)
-	if err != nil {
-		return err
-	}
-	size := contentLength(res.header)
+// fetch writes an object, whose header it is given, to a file, which may be large.
+func (b *Bucket) fetch(ctx context.Context, key string, header http.Header, path string, limit int64) error {
+	size := contentLength(header)
 	if size < 0 || size > limit {
 		return errors.Newf(errors.Invalid, "%s has %d bytes, more than it can have", key, size)
 	}
@@ -290,7 +308,7 @@ func (b *Bucket) fetch(ctx context.Context, key, path string, limit int64) error
 		return errors.Wrapf(err, "write %s", key)
 	}
 	defer f.Close()
-	etag := unquote(res.header.Get("ETag"))
+	etag := unquote(header.Get("ETag"))
 	buf := make([]byte, min(size, partSize))
 	for at := int64(0); at < size; at += partSize {
 		n := min(partSize, size-at)

@@ -18,6 +18,7 @@ import (
 type state struct {
 	dir  string
 	temp bool // nobody asked to remember
+	down bool // the bucket's manifest stays as it is
 	etag string
 
 	entries  *os.File // being written: the next state
@@ -41,8 +42,8 @@ const (
 )
 
 // openState opens what dir remembers of a place, and removes what an interrupted sync left that is of no use.
-func openState(dir, place string) (*state, error) {
-	s := &state{}
+func openState(dir, place string, direction Direction) (*state, error) {
+	s := &state{down: direction == Down}
 	if dir == "" {
 		temp, err := os.MkdirTemp("", "harvest-s3-")
 		if err != nil {
@@ -147,17 +148,20 @@ func (s *state) begin() error {
 	if s.stateOut, err = newManifestWriter(s.entries, now.Unix(), true); err != nil {
 		return err
 	}
+	s.flushed = now
+	if s.down {
+		return nil
+	}
 	if s.manifest, err = os.OpenFile(s.file(stateNext), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return errors.Wrapf(err, "write a manifest")
 	}
 	s.out, err = newManifestWriter(s.manifest, now.Unix(), false)
-	s.flushed = now
 	return err
 }
 
 // add writes down what became of a job.
 func (s *state) add(j *job) error {
-	if s.out == nil {
+	if s.stateOut == nil {
 		if err := s.begin(); err != nil {
 			return err
 		}
@@ -181,22 +185,28 @@ func (s *state) add(j *job) error {
 			return err
 		}
 	}
+	if s.down {
+		return nil
+	}
 	return s.out.add(e)
 }
 
 // commit puts the new manifest into the bucket if anything in it is new, and then remembers it.
 func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
-	if s.out == nil {
+	if s.stateOut == nil {
 		if err := s.begin(); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(s.out.close(), s.stateOut.close()); err != nil {
+	err := s.stateOut.close()
+	if s.out != nil {
+		err = errors.Join(err, s.out.close())
+	}
+	if err != nil {
 		return err
 	}
 	etag := remote.etag
-	if r.o.Direction != Down && (s.changed || remote.healed || remote.b != r.b) {
-		var err error
+	if !s.down && (s.changed || remote.healed || remote.b != r.b) {
 		if etag, err = r.b.putManifest(ctx, s.manifest, remote); err != nil {
 			return err
 		}

@@ -227,7 +227,7 @@ type job struct {
 
 // sync does all.
 func (r *run) sync(ctx context.Context) error {
-	st, err := openState(r.o.State, r.home())
+	st, err := openState(r.o.State, r.home(), r.o.Direction)
 	if err != nil {
 		return err
 	}
