@@ -1,21 +1,32 @@
 package s3sync
 
-import "sync"
+import (
+	"sync"
 
-// pool keeps buffers for bodies, by size. Unlike sync.Pool it does not give large ones to the garbage collector and then ask for new ones:
-// a transfer of many files would spend its time, and its memory, on that.
+	"golang.org/x/sys/unix"
+)
+
+// pool keeps the buffers of one sync for bodies, by size. Unlike sync.Pool it does not give large ones to the garbage collector and then
+// ask for new ones: a transfer of many files would spend its time, and its memory, on that. Large ones are not the collector's at all,
+// which would let as much again go to waste before it looks. Close it.
 type pool struct {
 	mu   sync.Mutex
-	free [len(sizes)][][]byte // guarded by mu
+	free [len(sizes)][]*buffer // guarded by mu
+	// held is how many bytes all buffers have, in use or free: maxInFlight at most, as far as those in use leave it.
+	held int64 // guarded by mu
 }
 
-var buffers pool
+// buffer is memory for a body.
+type buffer struct {
+	b      []byte
+	mapped bool // by the kernel, to be unmapped
+}
 
-// sizes of buffers, in bytes, and how many of each are kept.
-var (
-	sizes   = [...]int64{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, partSize}
-	maxFree = [len(sizes)]int{workers, workers, workers, 32, 16, 4, 4}
-)
+// sizes of buffers, in bytes.
+var sizes = [...]int64{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, partSize}
+
+// mapFrom is the size from which buffers are not the garbage collector's.
+const mapFrom = 64 << 10
 
 // class is the index of the smallest size for n bytes, or -1 if none is large enough.
 func class(n int64) int {
@@ -35,29 +46,63 @@ func weight(n int64) int64 {
 	return min(n, maxInFlight)
 }
 
-func (p *pool) get(n int64) []byte {
-	c := class(n)
-	if c < 0 {
-		return make([]byte, n)
-	}
+// get returns a buffer of n bytes at least.
+func (p *pool) get(n int64) *buffer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if k := len(p.free[c]); k > 0 {
-		b := p.free[c][k-1]
-		p.free[c] = p.free[c][:k-1]
-		return b[:n]
+	if c := class(n); c >= 0 {
+		n = sizes[c]
+		if k := len(p.free[c]); k > 0 {
+			b := p.free[c][k-1]
+			p.free[c] = p.free[c][:k-1]
+			return b
+		}
 	}
-	return make([]byte, n, sizes[c])
+	p.held += n
+	for c := len(sizes) - 1; c >= 0 && p.held > maxInFlight; c-- {
+		for k := len(p.free[c]); k > 0 && p.held > maxInFlight; k-- {
+			p.drop(p.free[c][k-1])
+			p.free[c] = p.free[c][:k-1]
+		}
+	}
+	if n >= mapFrom {
+		if b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err == nil {
+			return &buffer{b, true}
+		}
+	}
+	return &buffer{b: make([]byte, n)}
 }
 
-func (p *pool) put(b []byte) {
-	c := class(int64(cap(b)))
-	if c < 0 || int64(cap(b)) != sizes[c] {
-		return
-	}
+// put takes a buffer back that nobody reads or writes any more.
+func (p *pool) put(b *buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.free[c]) < maxFree[c] {
-		p.free[c] = append(p.free[c], b)
+	n := int64(len(b.b))
+	c := class(n)
+	if c < 0 || p.held > maxInFlight {
+		p.drop(b)
+		return
+	}
+	p.free[c] = append(p.free[c], b)
+}
+
+// drop gives memory back. The caller has mu.
+func (p *pool) drop(b *buffer) {
+	p.held -= int64(len(b.b))
+	if b.mapped {
+		_ = unix.Munmap(b.b)
+	}
+	b.b = nil
+}
+
+// close gives all that is free back.
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.free {
+		for _, b := range p.free[c] {
+			p.drop(b)
+		}
+		p.free[c] = nil
 	}
 }

@@ -592,10 +592,9 @@ func TestTLSAndProxy(t *testing.T) {
 }
 
 func TestSmallThings(t *testing.T) {
-	if class(partSize+1) != -1 || weight(partSize+1) != partSize+1 || weight(1<<40) != maxInFlight || int64(len(buffers.get(partSize+1))) != partSize+1 {
+	if class(partSize+1) != -1 || weight(partSize+1) != partSize+1 || weight(1<<40) != maxInFlight {
 		t.Error("buffers of an unusual size")
 	}
-	buffers.put(make([]byte, 5)) // none of its
 	parts := split(3 * maxParts * partSize)
 	if len(parts) > maxParts || parts[0].length != 4*partSize {
 		t.Errorf("%d parts of %d", len(parts), parts[0].length)

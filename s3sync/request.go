@@ -1,7 +1,6 @@
 package s3sync
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -12,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	smithy "github.com/aws/smithy-go"
@@ -106,12 +106,13 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 	for k, v := range r.header {
 		req.Header[k] = v
 	}
-	if r.body != nil {
-		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(r.body)), int64(len(r.body))
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.body)), nil }
-		if len(r.body) == 0 {
-			req.Body = http.NoBody
-		}
+	if len(r.body) > 0 {
+		sent := &lease{b: r.body}
+		defer sent.end()
+		req.Body, req.ContentLength = &leased{lease: sent}, int64(len(r.body))
+		req.GetBody = func() (io.ReadCloser, error) { return &leased{lease: sent}, nil }
+	} else if r.body != nil {
+		req.Body, req.GetBody = http.NoBody, func() (io.ReadCloser, error) { return http.NoBody, nil }
 	}
 	if r.crc != nil {
 		req.Header.Set(checksumHeader, encodeCRC(*r.crc))
@@ -161,6 +162,45 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 	out.body = buf[:n]
 	return out, err
 }
+
+// lease is a body for as long as its caller waits. A transport may read on after a server has answered early, when the memory is
+// another body's already, or nobody's.
+type lease struct {
+	mu    sync.Mutex
+	b     []byte // guarded by mu
+	ended bool   // guarded by mu
+}
+
+// end has all readers fail from now on.
+func (l *lease) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b, l.ended = nil, true
+}
+
+// leased reads a lease from its beginning.
+type leased struct {
+	*lease
+	at int
+}
+
+// Read implements io.Reader.
+func (l *leased) Read(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.ended:
+		return 0, io.ErrClosedPipe
+	case l.at == len(l.b):
+		return 0, io.EOF
+	}
+	n := copy(p, l.b[l.at:])
+	l.at += n
+	return n, nil
+}
+
+// Close implements io.Closer.
+func (l *leased) Close() error { return nil }
 
 // errChangedObject is an object that is not the one that was planned for.
 var errChangedObject = errors.Newf(errors.Conflict, "somebody else changed it in the bucket meanwhile")

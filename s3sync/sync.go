@@ -137,6 +137,7 @@ type run struct {
 	start time.Time
 
 	progress progress
+	buffers  pool
 
 	mu    sync.Mutex // guards what follows
 	stats Stats
@@ -164,6 +165,7 @@ func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
 		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), disk: semaphore.NewWeighted(writers), start: time.Now(), links: map[[2]uint64]string{},
 			p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents}}
 		err := r.sync(ctx)
+		r.buffers.close()
 		stats = r.finished()
 		if !errors.Is(err, errOvertaken) && !errors.Is(err, errState) || attempt == 3 {
 			return stats, err

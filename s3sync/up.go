@@ -166,9 +166,9 @@ func (r *run) buffer(ctx context.Context, n int64) (buf []byte, release func(), 
 	if err := r.sem.Acquire(ctx, w); err != nil {
 		return nil, nil, context.Cause(ctx)
 	}
-	buf = buffers.get(n)
-	return buf, func() {
-		buffers.put(buf)
+	b := r.buffers.get(n)
+	return b.b[:n], func() {
+		r.buffers.put(b)
 		r.sem.Release(w)
 	}, nil
 }
