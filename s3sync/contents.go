@@ -33,8 +33,8 @@ type contents struct {
 	entries []*Entry
 }
 
-// maxEntries is how many entries of a manifest are kept from examining it, a few MiB; with more it is read twice.
-const maxEntries = 20_000
+// fewEntries is how many entries of a manifest are kept from examining it, a few MiB; with more it is read twice.
+const fewEntries = 20_000
 
 func (c *contents) close() {
 	if c.file != "" {
@@ -84,7 +84,7 @@ func (c *contents) examine() error {
 			c.healed, c.list = true, true
 			return nil
 		}
-		if len(few) == maxEntries {
+		if len(few) == fewEntries {
 			few = nil
 		}
 		if few != nil {
