@@ -15,7 +15,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
@@ -80,7 +79,7 @@ type Bucket struct {
 	base   *url.URL // of the bucket
 	region string
 	creds  aws.CredentialsProvider
-	signer *v4.Signer
+	signer *signer
 	retry  aws.RetryerV2
 	skew   atomic.Int64 // what to add to this machine's clock, in nanoseconds
 	md5    atomic.Bool  // the server does not know CRC-64/NVME
@@ -95,7 +94,7 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })}
+	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &signer{}}
 	if b.loc.Patience == 0 {
 		b.loc.Patience = 2 * time.Minute
 	}

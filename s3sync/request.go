@@ -97,40 +97,56 @@ func garbled(err error) bool {
 // errDamaged is what arrives with another checksum than it left with.
 var errDamaged = errors.Newf(errors.Unavailable, "S3 sent other bytes than were stored")
 
-func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, error) {
+// request makes a request of HTTP, all but its body, the time and the signature.
+func (b *Bucket) request(ctx context.Context, r *request) *http.Request {
 	u := *b.base
-	u.Path = strings.TrimSuffix(u.Path, "/") + "/" + b.prefix + r.key
-	u.RawPath = strings.TrimSuffix(b.base.EscapedPath(), "/") + "/" + escapeKey(b.prefix+r.key)
-	u.RawQuery = strings.ReplaceAll(r.query.Encode(), "+", "%20")
-	req := (&http.Request{Method: r.method, URL: &u, Host: u.Host, Header: make(http.Header, 16), ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	key := b.prefix + r.key
+	u.Path = strings.TrimSuffix(u.Path, "/") + "/" + key
+	if u.RawPath = strings.TrimSuffix(b.base.EscapedPath(), "/") + "/" + escapeKey(key); u.RawPath == u.Path {
+		u.RawPath = "" // nothing in it to escape, and then nobody looks again
+	}
+	if len(r.query) > 0 {
+		u.RawQuery = strings.ReplaceAll(r.query.Encode(), "+", "%20")
+	}
+	host := u.Host // usual ports are not said, neither sent nor signed
+	switch u.Scheme {
+	case "http":
+		host = strings.TrimSuffix(host, ":80")
+	case "https":
+		host = strings.TrimSuffix(host, ":443")
+	}
+	req := (&http.Request{Method: r.method, URL: &u, Host: host, Header: make(http.Header, 16), ContentLength: int64(len(r.body)), ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	for k, v := range r.header {
 		req.Header[k] = v
 	}
-	if len(r.body) > 0 {
-		sent := &lease{b: r.body}
-		defer sent.end()
-		req.Body, req.ContentLength = &leased{lease: sent}, int64(len(r.body))
-		req.GetBody = func() (io.ReadCloser, error) { return &leased{lease: sent}, nil }
-	} else if r.body != nil {
-		req.Body, req.GetBody = http.NoBody, func() (io.ReadCloser, error) { return http.NoBody, nil }
-	}
 	if r.crc != nil {
-		req.Header.Set(checksumHeader, encodeCRC(*r.crc))
+		req.Header[checksumHeader] = []string{encodeCRC(*r.crc)}
 	}
-	req.Header.Set("X-Amz-Content-Sha256", unsigned)
+	req.Header["X-Amz-Content-Sha256"] = []string{unsigned}
+	return req
+}
+
+func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, error) {
 	creds, err := b.creds.Retrieve(ctx)
 	if err != nil {
 		return nil, noCredentials(err)
 	}
-	if creds.HasKeys() {
-		if err := b.signer.SignHTTP(ctx, creds, req, unsigned, "s3", b.region, time.Now().Add(time.Duration(b.skew.Load()))); err != nil {
-			return nil, errors.Wrapf(err, "sign a request")
-		}
-	}
 	// A server that takes a request and never answers is one that is away.
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute+time.Duration(len(r.body)+len(buf))*20*time.Microsecond, errSilent)
 	defer cancel()
-	res, err := b.http.Do(req.WithContext(ctx))
+	req := b.request(ctx, &r)
+	if len(r.body) > 0 {
+		sent := &lease{b: r.body}
+		defer sent.end()
+		req.Body = &leased{lease: sent}
+		req.GetBody = func() (io.ReadCloser, error) { return &leased{lease: sent}, nil }
+	} else if r.body != nil {
+		req.Body, req.GetBody = http.NoBody, func() (io.ReadCloser, error) { return http.NoBody, nil }
+	}
+	if creds.HasKeys() {
+		b.signer.sign(req, creds, b.region, time.Now().Add(time.Duration(b.skew.Load())))
+	}
+	res, err := b.http.Do(req)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errSilent) {
 			return nil, errSilent
@@ -210,16 +226,27 @@ var errSilent = errors.Newf(errors.Unavailable, "S3 does not answer")
 
 // escapeKey encodes a key as signatures of S3 want it: all but unreserved characters and slashes.
 func escapeKey(key string) string {
+	i := 0
+	for i < len(key) && unreserved(key[i]) {
+		i++
+	}
+	if i == len(key) {
+		return key
+	}
 	var b strings.Builder
-	for i := range len(key) {
-		switch c := key[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-_.~/", c) >= 0:
+	b.WriteString(key[:i])
+	for ; i < len(key); i++ {
+		if c := key[i]; unreserved(c) {
 			b.WriteByte(c)
-		default:
+		} else {
 			fmt.Fprintf(&b, "%%%02X", c)
 		}
 	}
 	return b.String()
+}
+
+func unreserved(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == '~' || c == '/'
 }
 
 func encodeCRC(crc uint64) string {
