@@ -25,8 +25,8 @@ type buffer struct {
 // sizes of buffers, in bytes.
 var sizes = [...]int64{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, partSize}
 
-// mapFrom is the size from which buffers are not the garbage collector's.
-const mapFrom = 64 << 10
+// mapFrom is the size from which buffers are not the garbage collector's. Of smaller ones there are no more than workers.
+const mapFrom = 256 << 10
 
 // class is the index of the smallest size for n bytes, or -1 if none is large enough.
 func class(n int64) int {

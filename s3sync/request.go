@@ -1,6 +1,7 @@
 package s3sync
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -135,13 +136,17 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute+time.Duration(len(r.body)+len(buf))*20*time.Microsecond, errSilent)
 	defer cancel()
 	req := b.request(ctx, &r)
-	if len(r.body) > 0 {
+	again := func() io.ReadCloser { return http.NoBody }
+	switch n := int64(len(r.body)); {
+	case weight(n) >= mapFrom:
 		sent := &lease{b: r.body}
 		defer sent.end()
-		req.Body = &leased{lease: sent}
-		req.GetBody = func() (io.ReadCloser, error) { return &leased{lease: sent}, nil }
-	} else if r.body != nil {
-		req.Body, req.GetBody = http.NoBody, func() (io.ReadCloser, error) { return http.NoBody, nil }
+		again = func() io.ReadCloser { return &leased{lease: sent} }
+	case n > 0: // what net/http knows to be in memory goes with the header, in one write
+		again = func() io.ReadCloser { return io.NopCloser(bytes.NewReader(r.body)) }
+	}
+	if r.body != nil {
+		req.Body, req.GetBody = again(), func() (io.ReadCloser, error) { return again(), nil }
 	}
 	if creds.HasKeys() {
 		b.signer.sign(req, creds, b.region, time.Now().Add(time.Duration(b.skew.Load())))
