@@ -188,6 +188,12 @@ type Snapshotter interface {
 	Snapshot(ctx context.Context, path string, w io.Writer) error
 }
 
+// Rooted is a Snapshotter that has the file of its root file system, which its image may no longer have: it can be built anew meanwhile.
+type Rooted interface {
+	// Root returns the file's name on this machine, "" if it is not known. It is there until the sandbox is destroyed.
+	Root() string
+}
+
 // Imager is a sandbox of whose files the engine itself makes an image, which stays where the engine's images are.
 type Imager interface {
 	// SnapshotImage makes an image of the sandbox's files as they are now, as image.Snapshotter has it: parent is the sandbox's image. Volumes are

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"hash"
 	"hash/crc32"
 	"io"
@@ -54,6 +55,7 @@ type SnapshotOptions struct {
 	Names   []string // what users will call the image; an older image that has one of the names loses it
 	Sandbox string   // of which it is taken
 	Path    string   // "" for all
+	Root    string   // the file that the layer lies over; "" is the parent's, as it is now
 }
 
 // Layer returns where what a snapshot adds to its Root is on this machine: a tar stream in the form of an OCI layer. It is "" for other
@@ -118,7 +120,11 @@ func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill fu
 	if err := os.Mkdir(l.path(temp), 0o700); err != nil {
 		return Image{}, tarfs.Explain(err, "the snapshot")
 	}
-	if err := os.Link(l.Root(parent), l.path(temp, rootFile)); err != nil {
+	root, fingerprint, err := l.under(parent, opts)
+	if err == nil {
+		err = os.Link(root, l.path(temp, rootFile))
+	}
+	if err != nil {
 		return Image{}, tarfs.Explain(err, "the root file system of image "+parent.ID)
 	}
 	f, err := os.OpenFile(l.path(temp, layerFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -141,7 +147,7 @@ func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill fu
 		return Image{}, err
 	}
 	spec := Spec{Owner: opts.Owner, Parent: parent.ID, Layer: digest}
-	full, err := spec.Digest([]byte(opts.Path))
+	full, err := spec.Digest(fingerprint)
 	if err != nil {
 		return Image{}, err
 	}
@@ -151,6 +157,23 @@ func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill fu
 	}
 	return Image{ID: idOf(full), Digest: full, Names: []string{}, Spec: spec, Config: parent.Config, Size: parent.Size,
 		Parts: parent.Parts, Missing: parent.Missing, Snapshot: s}, nil
+}
+
+// under returns the file of the root file system that a snapshot's layer lies over, and what distinguishes the image from others of the same
+// parent and layer: the parent may have been built anew since the sandbox began.
+func (l *Library) under(parent Image, opts SnapshotOptions) (root string, fingerprint []byte, err error) {
+	root, fingerprint = l.Root(parent), []byte(opts.Path)
+	if opts.Root == "" {
+		return root, fingerprint, nil
+	}
+	own, err := os.Stat(opts.Root)
+	if err != nil {
+		return "", nil, err
+	}
+	if now, err := os.Stat(root); err == nil && os.SameFile(own, now) {
+		return root, fingerprint, nil
+	}
+	return opts.Root, fmt.Appendf(fingerprint, "\x00%d bytes of %d", own.Size(), own.ModTime().UnixNano()), nil
 }
 
 // checked is a file that keeps a quick checksum of what was written to it: the sandbox waits meanwhile.

@@ -114,9 +114,7 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 		}
 	})
 	params := s3.EndpointParameters{Bucket: &loc.Bucket, Region: &b.region, ForcePathStyle: &loc.PathStyle}
-	if loc.Endpoint != "" {
-		params.Endpoint = aws.String(strings.TrimSuffix(loc.Endpoint, "/"))
-	}
+	params.Endpoint = b.s3.Options().BaseEndpoint // the location's, or what the machine's own settings say
 	at, err := s3.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, params)
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Invalid, "the bucket %q has no address in the region %q", loc.Bucket, b.region)
@@ -173,6 +171,9 @@ func (l Location) check() error {
 			return errors.Remedy(errors.Newf(errors.Invalid, "the endpoint is no address of a server"), "write it as https://host:port, without user or query")
 		}
 	}
+	if l.Region != "" && (l.Endpoint == "" || l.RoleARN != "") && !regionName().MatchString(l.Region) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a region", l.Region), "use a name such as eu-central-1")
+	}
 	if (l.AccessKeyID == "") != (l.SecretAccessKey == "") {
 		return errors.Newf(errors.Invalid, "an access key's id and secret belong together, and one of them is missing")
 	}
@@ -185,8 +186,6 @@ var regionName = pattern.New(`^[A-Za-z0-9-]{1,63}$`)
 func (l Location) checkRole() error {
 	switch {
 	case l.RoleARN == "":
-	case l.Region != "" && !regionName().MatchString(l.Region):
-		return errors.Newf(errors.Invalid, "%.100q cannot be a region", l.Region)
 	case l.AccessKeyID == "" && l.TokenFile == "" && !l.Ambient:
 		return errors.Remedy(errors.Newf(errors.Invalid, "nothing says with what the role %.200q is assumed", l.RoleARN), "add an access key, or the file with a web identity token")
 	}
@@ -272,6 +271,9 @@ func (l Location) config(ctx context.Context, client *http.Client) (aws.Config, 
 	return cfg, nil
 }
 
+// roleRenewed is how long before they expire the credentials of a role are replaced: requests that are under way need them, too.
+const roleRenewed = 5 * time.Minute
+
 // role assumes the role with the credentials of cfg, or with the web identity. What it gets it renews before that expires.
 func (l Location) role(cfg aws.Config) aws.CredentialsProvider {
 	client := sts.NewFromConfig(cfg, func(o *sts.Options) {
@@ -279,14 +281,15 @@ func (l Location) role(cfg aws.Config) aws.CredentialsProvider {
 			o.BaseEndpoint = aws.String(strings.TrimSuffix(l.STS, "/"))
 		}
 	})
+	early := func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = roleRenewed }
 	if l.TokenFile != "" {
-		return assumed{aws.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(client, l.RoleARN, stscreds.IdentityTokenFile(l.TokenFile)))}
+		return assumed{aws.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(client, l.RoleARN, stscreds.IdentityTokenFile(l.TokenFile)), early)}
 	}
 	return assumed{aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(client, l.RoleARN, func(o *stscreds.AssumeRoleOptions) {
 		if l.ExternalID != "" {
 			o.ExternalID = &l.ExternalID
 		}
-	}))}
+	}), early)}
 }
 
 // assumed says of a role that cannot be assumed that it cannot, and not S3 refuses something.

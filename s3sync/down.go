@@ -95,6 +95,10 @@ func (r *run) downloadFile(ctx context.Context, e *Entry, key string, a *Action)
 	if err := r.fetchLarge(ctx, w, e, key); err != nil {
 		return nil, err
 	}
+	// It has its size from the beginning: if the power failed before the end, the next sync would take it for whole.
+	if err := unix.Fdatasync(int(w.Fd())); err != nil {
+		return nil, explainFile(err)
+	}
 	return r.settled(w, e, a)
 }
 

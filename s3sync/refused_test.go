@@ -187,6 +187,13 @@ func TestSweptLater(t *testing.T) {
 			if left(under + "old") {
 				t.Error("it was not swept a day later")
 			}
+			// A whole bucket has uploads of others.
+			loc.Prefix = ""
+			b, under = openBucket(t, loc), ""
+			sync()
+			if !left("elsewhere") {
+				t.Error("a bucket without a prefix was swept")
+			}
 		})
 	}
 }

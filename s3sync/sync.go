@@ -283,17 +283,18 @@ func (r *run) versions() bool { return r.o.from != nil || r.o.version }
 const sweepEvery = 24 * time.Hour
 
 // sweep aborts the uploads that syncs to the same place left and nobody continued: of all versions where there are several. A failure is not
-// reported, since who may store objects may not always list uploads; it is tried again after sweepEvery.
+// reported, since who may store objects may not always list uploads; it is tried again after sweepEvery. A whole bucket, without a prefix, may have
+// uploads of others, and is never swept.
 func (r *run) sweep(ctx context.Context, st *state) {
 	b := r.b
-	if r.o.Direction == Down || !st.sweepDue(sweepEvery) {
-		return
-	}
 	if r.versions() {
 		var err error
 		if b, err = r.b.At(parent(strings.TrimSuffix(r.b.prefix, "/"))); err != nil {
 			return
 		}
+	}
+	if r.o.Direction == Down || b.prefix == "" || !st.sweepDue(sweepEvery) {
+		return
 	}
 	_, _ = b.Sweep(ctx, Stale)
 }

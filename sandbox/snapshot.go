@@ -98,6 +98,9 @@ func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts 
 	if makes {
 		return imager.SnapshotImage(ctx, parent, made)
 	}
+	if rooted, ok := box.(engine.Rooted); ok {
+		made.Root = rooted.Root()
+	}
 	return keeper.Snapshot(ctx, parent, made, func(w io.Writer) error { return source.Snapshot(ctx, opts.Path, w) })
 }
 

@@ -395,12 +395,17 @@ func TestRoles(t *testing.T) {
 			}
 		})
 	}
-	// A region in a role's secret is part of a host's name: it cannot be another.
+	// A region in a secret is part of a host's name where no endpoint is said: it cannot be another, not even of a bucket in the path.
 	h.opts.Place.Region = ""
-	_, err := h.vault.Set(t.Context(), "acme", "odd", secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key", "AWS_ROLE_ARN": role + "sync", "AWS_REGION": "x.example.org/#"}, secret.Replace)
-	must(t, err)
-	if _, err := h.Sync(t.Context(), "acme", v, Request{Where: Where{Bucket: h.bucket, Secret: "odd"}, Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region") {
-		t.Errorf("a region that is a host: %v", err)
+	odd := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key", "AWS_ROLE_ARN": role + "sync", "AWS_REGION": "x.example.org/#"}
+	for _, endpoint := range []string{h.opts.Place.Endpoint, ""} {
+		h.opts.Place.Endpoint, h.opts.Place.PathStyle = endpoint, true
+		_, err := h.vault.Set(t.Context(), "acme", "odd", odd, secret.Replace)
+		must(t, err)
+		if _, err := h.Sync(t.Context(), "acme", v, Request{Where: Where{Bucket: h.bucket, Secret: "odd"}, Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region") {
+			t.Errorf("a region that is a host: %v", err)
+		}
+		odd = secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key", "AWS_REGION": "x@127.0.0.1:1/"}
 	}
 }
 

@@ -88,6 +88,9 @@ type uses struct {
 
 const usesFile = "uses.json"
 
+// rootName is what a sandbox's directory calls its root file system, if it can have another name there.
+const rootName = "root.erofs"
+
 // Open makes the engine on a data directory and adopts the sandboxes that run there.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if opts.Platform == "" {
@@ -316,7 +319,10 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 	if err != nil {
 		return nil, errors.Join(err, e.remove(ref))
 	}
-	claim := &wire.ClaimArgs{ID: spec.ID, Root: e.opts.Images.Root(img), Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: imageEnv(img),
+	root := e.opts.Images.Root(img)
+	// The image may be built anew while the sandbox lives. A plain directory, or one on another file system, is what the image has in the end.
+	_ = os.Link(root, filepath.Join(e.dir(ref), rootName))
+	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: imageEnv(img),
 		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network, Keep: spec.KeepOnOOM}
 	maps.Copy(claim.Env, spec.Env)
 	for _, m := range spec.Mounts {

@@ -3,6 +3,8 @@ package gvisor
 import (
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
@@ -31,4 +33,13 @@ func (s *Sandbox) Snapshot(ctx context.Context, path string, w io.Writer) error 
 		return errors.Explainf(err, errors.Conflict, "the sandbox %q has ended", s.h.ID)
 	}
 	return errors.Stage(err, "snapshot")
+}
+
+// Root implements engine.Rooted.
+func (s *Sandbox) Root() string {
+	name := filepath.Join(s.e.dir(s.h.Ref), rootName)
+	if _, err := os.Stat(name); err != nil {
+		return ""
+	}
+	return name
 }
