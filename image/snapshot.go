@@ -2,6 +2,7 @@ package image
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -160,20 +161,14 @@ func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill fu
 }
 
 // under returns the file of the root file system that a snapshot's layer lies over, and what distinguishes the image from others of the same
-// parent and layer: the parent may have been built anew since the sandbox began.
+// parent and layer: the parent may have been built anew since the sandbox began, or since another snapshot.
 func (l *Library) under(parent Image, opts SnapshotOptions) (root string, fingerprint []byte, err error) {
-	root, fingerprint = l.Root(parent), []byte(opts.Path)
-	if opts.Root == "" {
-		return root, fingerprint, nil
-	}
-	own, err := os.Stat(opts.Root)
+	root = cmp.Or(opts.Root, l.Root(parent))
+	info, err := os.Stat(root)
 	if err != nil {
 		return "", nil, err
 	}
-	if now, err := os.Stat(root); err == nil && os.SameFile(own, now) {
-		return root, fingerprint, nil
-	}
-	return opts.Root, fmt.Appendf(fingerprint, "\x00%d bytes of %d", own.Size(), own.ModTime().UnixNano()), nil
+	return root, fmt.Appendf(nil, "%s\x00%d bytes of %d", opts.Path, info.Size(), info.ModTime().UnixNano()), nil
 }
 
 // checked is a file that keeps a quick checksum of what was written to it: the sandbox waits meanwhile.
