@@ -158,6 +158,7 @@ func (s *Server) build(acc string, p recipe) *build {
 			b.img, b.err = s.images(acc).Build(s.ctx, p.spec, opts)
 			remove()
 		}
+		p.files = nil // they may be large, and what follows waits
 		close(b.done)
 		timer := time.NewTimer(replayed) // for those who join late
 		defer timer.Stop()

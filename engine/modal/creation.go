@@ -163,10 +163,10 @@ func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCrea
 }
 
 // endLost ends what Modal may have made for a creation that has failed, as soon as it can be seen. What is not seen before the engine is closed, the
-// next one finds by its tags.
+// next one finds by its tags. The time that Modal is away is not counted: it is what takes answers away.
 func (e *Engine) endLost(app *sdk.App, params *sdk.SandboxCreateParams) {
-	begin, pause := time.Now(), firstPause
-	for time.Since(begin) < lostFor {
+	var answered time.Time // the first look that was
+	for pause := firstPause; answered.IsZero() || time.Since(answered) < lostFor; pause = min(2*pause, lostPause) {
 		box, err := e.made(e.ctx, app, params)
 		if err == nil && box != nil {
 			if err = e.terminate(e.ctx, box); err == nil {
@@ -176,10 +176,11 @@ func (e *Engine) endLost(app *sdk.App, params *sdk.SandboxCreateParams) {
 		}
 		if err != nil {
 			logf.Debugf(e.ctx, "look for what a creation without an answer has made: %v", err)
+		} else if answered.IsZero() {
+			answered = time.Now()
 		}
 		if pauseFor(e.ctx, pause) != nil {
 			return
 		}
-		pause = min(2*pause, lostPause)
 	}
 }
