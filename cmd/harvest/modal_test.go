@@ -14,9 +14,6 @@ import (
 	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
@@ -159,19 +156,9 @@ func (h *modalHarvest) fixtures() {
 // proxy makes the proxy that the suite expects, for which there is no command.
 func (h *modalHarvest) proxy() {
 	h.t.Helper()
-	vars := map[string]string{}
-	for _, pair := range h.modal {
-		name, value, _ := strings.Cut(pair, "=")
-		vars[name] = value
-	}
-	conn, err := grpc.NewClient(strings.TrimPrefix(vars["MODAL_SERVER_URL"], "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer conn.Close()
-	ctx := metadata.AppendToOutgoingContext(h.t.Context(), "x-modal-token-id", vars["MODAL_TOKEN_ID"], "x-modal-token-secret", vars["MODAL_TOKEN_SECRET"])
+	ctx, client := h.plain(h.t)
 	req := pb.ProxyCreateRequest_builder{Name: "libmodal-test-proxy", EnvironmentName: "libmodal"}.Build()
-	if _, err := pb.NewModalClientClient(conn).ProxyCreate(ctx, req); err != nil {
+	if _, err := client.ProxyCreate(ctx, req); err != nil {
 		h.t.Fatal(err)
 	}
 }

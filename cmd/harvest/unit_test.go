@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 func TestTables(t *testing.T) {
@@ -291,10 +292,7 @@ func TestLogBeginsAnew(t *testing.T) {
 // systemd takes the unit that the operations' page names, without a word.
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("there is no systemd-analyze: apt-get install systemd")
-	}
+	analyze := testenv.RequireTool(t, "systemd-analyze", "systemd")
 	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil || !bytes.Contains(page, []byte("](harvest.service)")) {
 		t.Errorf("the page does not lead to the unit, %v", err)
