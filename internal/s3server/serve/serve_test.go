@@ -3,6 +3,7 @@ package serve
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/versity/versitygw/backend/meta"
@@ -35,5 +36,33 @@ func TestAttributesThatDoNotFit(t *testing.T) {
 	}
 	if err := (attributes{}).StoreAttribute(f, dir, "object", "other", large); err == nil {
 		t.Error("another attribute that does not fit was taken for stored")
+	}
+}
+
+// Attributes are read as versitygw reads them, whatever their size, by file and by path.
+func TestAttributesAreRead(t *testing.T) {
+	t.Parallel()
+	dir := testenv.DataDir(t)
+	f, err := os.Create(filepath.Join(dir, "object"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for name, value := range map[string]string{"small": "x", "empty": "", "exact": strings.Repeat("y", usual), "large": strings.Repeat("z", usual+1)} {
+		if err := (attributes{}).StoreAttribute(f, dir, "object", name, []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+		for _, by := range []*os.File{f, nil} {
+			got, err := (attributes{}).RetrieveAttribute(by, dir, "object", name)
+			if err != nil || string(got) != value {
+				t.Errorf("%s: %d bytes, %v; want %d", name, len(got), err, len(value))
+			}
+		}
+	}
+	if _, err := (attributes{}).RetrieveAttribute(nil, dir, "object", "none"); !errors.Is(err, meta.ErrNoSuchKey) {
+		t.Errorf("one that is not there: %v", err)
+	}
+	if _, err := (attributes{}).RetrieveAttribute(nil, dir, "nothing", "none"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of no object: %v", err)
 	}
 }
