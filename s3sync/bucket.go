@@ -76,6 +76,7 @@ type Bucket struct {
 	prefix string // "" or with a slash at its end
 	s3     *s3.Client
 	http   *http.Client
+	wire   *wire    // for what there is much of; nil where that goes another way
 	base   *url.URL // of the bucket
 	region string
 	creds  aws.CredentialsProvider
@@ -120,6 +121,9 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 		return nil, errors.Explainf(err, errors.Invalid, "the bucket %q has no address in the region %q", loc.Bucket, b.region)
 	}
 	b.base = &at.URI
+	if t, ok := client.Transport.(*http.Transport); ok {
+		b.wire = newWire(t, b.base)
+	}
 	return b, nil
 }
 
@@ -204,6 +208,9 @@ func cleanPrefix(prefix string) string {
 	return prefix + "/"
 }
 
+// handshakeTime is how long a TLS handshake may take.
+const handshakeTime = 15 * time.Second
+
 // client returns an HTTP client that keeps as many connections as there are workers.
 func (l Location) client() (*http.Client, error) {
 	t := &http.Transport{
@@ -212,7 +219,7 @@ func (l Location) client() (*http.Client, error) {
 		MaxIdleConns:        0,
 		MaxIdleConnsPerHost: workers,
 		IdleConnTimeout:     90 * time.Second,
-		TLSHandshakeTimeout: 15 * time.Second,
+		TLSHandshakeTimeout: handshakeTime,
 		DisableCompression:  true,
 		WriteBufferSize:     32 << 10,
 		ReadBufferSize:      32 << 10,
@@ -311,7 +318,12 @@ func (a assumed) Retrieve(ctx context.Context) (aws.Credentials, error) {
 }
 
 // Close ends idle connections.
-func (b *Bucket) Close() { b.http.CloseIdleConnections() }
+func (b *Bucket) Close() {
+	b.http.CloseIdleConnections()
+	if b.wire != nil {
+		b.wire.close()
+	}
+}
 
 // At returns another prefix of the same bucket.
 func (b *Bucket) At(prefix string) (*Bucket, error) {
@@ -320,7 +332,7 @@ func (b *Bucket) At(prefix string) (*Bucket, error) {
 	if err := loc.check(); err != nil {
 		return nil, err
 	}
-	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry}
+	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry}
 	other.skew.Store(b.skew.Load())
 	other.md5.Store(b.md5.Load())
 	return other, nil

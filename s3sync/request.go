@@ -36,6 +36,7 @@ type request struct {
 	header http.Header
 	body   []byte
 	crc    *uint64 // of the body
+	bare   bool    // nobody looks at the answer's header
 }
 
 // response is what came back; its body is read whole into buf, or as much of it as there is.
@@ -151,7 +152,11 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 	if creds.HasKeys() {
 		b.signer.sign(req, creds, b.region, time.Now().Add(time.Duration(b.skew.Load())))
 	}
-	res, err := b.http.Do(req)
+	send := b.http.Do
+	if r.bare && r.body == nil && b.wire != nil && ordinaryHeader(req.Header) {
+		send = b.wire.do
+	}
+	res, err := send(req)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errSilent) {
 			return nil, errSilent
@@ -331,9 +336,10 @@ func (b *Bucket) get(ctx context.Context, key, etag string, offset, length, size
 	return b.getKnown(ctx, key, etag, offset, length, size, buf, nil)
 }
 
-// getKnown is get for bytes whose checksum is known: the server need not look for one, and the bytes are compared once.
+// getKnown is get for bytes whose checksum is known: the server need not look for one, and the bytes are compared once. The answer may come
+// without its header.
 func (b *Bucket) getKnown(ctx context.Context, key, etag string, offset, length, size int64, buf []byte, known *uint64) (*response, error) {
-	r := request{method: http.MethodGet, key: key, header: make(http.Header, 2)}
+	r := request{method: http.MethodGet, key: key, header: make(http.Header, 2), bare: known != nil}
 	asked := known == nil && length == size // of parts no server has one
 	if asked {
 		r.header["X-Amz-Checksum-Mode"] = []string{"ENABLED"}
