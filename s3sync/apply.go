@@ -248,10 +248,15 @@ func (r *run) finishLocal(ctx context.Context) error {
 			r.fail(r.dirs[i].Path, err)
 		}
 	}
-	if r.o.Direction != Up {
-		return r.t.commit()
+	if r.o.Direction == Up {
+		return nil
 	}
-	return nil
+	if err := r.durable(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unsettled.settled(r.stats.Failed == 0 && r.o.Only == "")
 }
 
 // deleteRemote deletes what the new manifest does not have any more, a thousand at a time.

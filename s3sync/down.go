@@ -84,6 +84,9 @@ func (r *run) stillIs(a *Action, now *Entry) error {
 }
 
 func (r *run) downloadFile(ctx context.Context, e *Entry, key string, a *Action) (*Entry, error) {
+	if err := r.writing(ctx); err != nil {
+		return nil, err
+	}
 	if e.body() <= partSize {
 		return r.downloadSmall(ctx, e, key, a)
 	}

@@ -61,6 +61,9 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		}
 		a := decide(r.p, le, be, rem, fresh)
 		a.empty = empty
+		if r.unsettled.doubts(le) {
+			r.unsettled.again(&a, r.o.Direction)
+		}
 		r.replaced(&a)
 		return do(a)
 	})

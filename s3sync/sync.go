@@ -139,6 +139,8 @@ type run struct {
 	progress progress
 	buffers  pool
 
+	unsettled *unsettled // what it says is guarded by mu once files are made
+
 	mu    sync.Mutex // guards what follows
 	stats Stats
 
@@ -237,6 +239,9 @@ func (r *run) sync(ctx context.Context) error {
 	source := r.b
 	if r.o.from != nil {
 		source = r.o.from
+	}
+	if r.unsettled, err = openUnsettled(r.o.State, r.t, source.String()); err != nil {
+		return err
 	}
 	remote, err := source.contents(ctx, st, r.o.List)
 	if err != nil {
@@ -399,7 +404,7 @@ func (r *run) flush(ctx context.Context, end <-chan struct{}) error {
 		if n := r.t.written.Load(); n == 0 || n < flushBytes && time.Since(last) < flushTime {
 			continue
 		}
-		if err := r.t.commit(); err != nil {
+		if err := r.durable(); err != nil {
 			return err
 		}
 		last = time.Now()

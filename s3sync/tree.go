@@ -27,6 +27,7 @@ type Tree struct {
 	uid, gid int // of new files
 	// written is how many bytes went into files since a commit last began, and one for each file.
 	written atomic.Int64
+	syncfs  func(fd int) error // unix.Syncfs, but in tests of disks that fail
 }
 
 // OpenTree opens the directory path.
@@ -40,7 +41,7 @@ func OpenTree(path string) (*Tree, error) {
 		unix.Close(fd)
 		return nil, errors.Wrapf(err, "open a tree")
 	}
-	return &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid()}, nil
+	return &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid(), syncfs: unix.Syncfs}, nil
 }
 
 // Close implements io.Closer.

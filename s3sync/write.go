@@ -403,7 +403,7 @@ func (t *Tree) removeLeft(path string) {
 // commit makes all that was written durable. What an earlier one failed to write, a later one may not tell: no error is to be dropped.
 func (t *Tree) commit() error {
 	t.written.Store(0)
-	return errors.Wrapf(unix.Syncfs(int(t.root.Fd())), "write the tree to its disk")
+	return errors.Wrapf(t.syncfs(int(t.root.Fd())), "write the tree to its disk")
 }
 
 // readAt reads len(p) bytes of an entry's object at offset at: with extents, of its data only.

@@ -1,0 +1,175 @@
+package s3sync
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// marks returns what restores left in a state.
+func marks(t *testing.T, state string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(state, unsettledDir, "*"))
+	must(t, err)
+	return files
+}
+
+// failures are the paths that a sync named.
+func failures(stats Stats) []string {
+	paths := map[string]bool{}
+	for _, f := range stats.Failures {
+		paths[f.Path] = true
+	}
+	return slices.Sorted(maps.Keys(paths))
+}
+
+// lose does to a restored file what a power failure does: it keeps its name, mode and time, and not what is in it.
+func lose(t *testing.T, path, left string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	must(t, err)
+	must(t, os.WriteFile(path, []byte(left), 0o644))
+	must(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
+}
+
+// What a restore wrote in vain, since the disk refused it or the power failed before it was there, is never sent over what is in a bucket: it is
+// restored once more. What was written since goes all the same.
+// mission: 3.4, 3.5, A8
+func TestRestoredInVain(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail   bool   // the disk refuses what was written
+		mark   string // what the mark has afterwards; "" is what the sync wrote
+		doubts bool
+	}{
+		"the disk failed":         {fail: true, doubts: true},
+		"the power failed":        {mark: `{"boot":"another"}`, doubts: true},
+		"while the mark was made": {mark: " ", doubts: true},
+		"killed":                  {mark: "{}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, back, state, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
+			for _, f := range []string{"a", "b", "d/c"} {
+				write(t, dir, f, "content of "+f)
+			}
+			age(t, dir)
+			mustSync(t, dir, b, Options{Direction: Up})
+			down, up := Options{Direction: Down, State: state, Owners: true}, Options{Direction: Up, State: state}
+
+			tree := openTree(t, back)
+			tree.syncfs = func(int) error { return unix.EIO } // which, for a crash, is as if the sync had been killed before
+			if _, err := Sync(t.Context(), tree, b, down); !errors.Is(err, unix.EIO) {
+				t.Fatalf("a disk that fails: %v", err)
+			}
+			files := marks(t, state)
+			if len(files) != 1 {
+				t.Fatalf("%d marks", len(files))
+			}
+			var mark unsettled
+			raw, err := os.ReadFile(files[0])
+			must(t, err)
+			must(t, json.Unmarshal(raw, &mark))
+			if !mark.Failed || mark.From == 0 || mark.Boot == "" || mark.Place != b.String() {
+				t.Fatalf("the mark says %s", raw)
+			}
+			if !c.fail {
+				mark.Failed = false
+				raw, err := json.Marshal(mark)
+				must(t, err)
+				switch {
+				case c.mark == " ":
+					at := time.Unix(0, mark.From)
+					must(t, os.WriteFile(files[0], nil, 0o600))
+					must(t, os.Chtimes(files[0], at, at))
+				default:
+					must(t, json.Unmarshal([]byte(c.mark), &mark))
+					raw, err = json.Marshal(mark)
+					must(t, err)
+					must(t, os.WriteFile(files[0], raw, 0o600))
+				}
+			}
+			if c.doubts {
+				lose(t, filepath.Join(back, "a"), "")                    // shorter
+				lose(t, filepath.Join(back, "d/c"), "\x00ontent of d/c") // as long
+			}
+			write(t, back, "mine", "written since")
+
+			want := []string{"a", "b", "d/c"}
+			if !c.doubts {
+				want = nil
+			}
+			elsewhere := openBucket(t, location(t))
+			for _, to := range []*Bucket{b, elsewhere} {
+				stats, err := Sync(t.Context(), openTree(t, back), to, up)
+				must(t, err)
+				if got := failures(stats); !slices.Equal(got, want) {
+					t.Errorf("up named %q, want %q", got, want)
+				}
+				if c.doubts && (stats.Files != 1 || !strings.Contains(stats.Failures[0].Remedy, "sync down from ") || c.mark != " " && !strings.Contains(stats.Failures[0].Remedy, b.String())) {
+					t.Errorf("up: %s, %+v", stats, stats.Failures)
+				}
+			}
+			if got := len(marks(t, state)); got != 1 {
+				t.Errorf("%d marks after what changes nothing here", got)
+			}
+			stats := mustSync(t, back, b, down)
+			if got := len(marks(t, state)); got != 0 {
+				t.Errorf("%d marks after a restore", got)
+			}
+			if c.doubts && stats.Files != 3 {
+				t.Errorf("down again: %s", stats)
+			}
+			write(t, dir, "mine", "written since")
+			must(t, os.Chtimes(filepath.Join(dir, "mine"), time.Now(), modTime(t, filepath.Join(back, "mine"))))
+			must(t, os.Chtimes(filepath.Join(dir), time.Now(), modTime(t, back)))
+			sameTrees(t, dir, back)
+			if stats := mustSync(t, back, b, up); stats.Files != 0 {
+				t.Errorf("up at last: %s", stats)
+			}
+		})
+	}
+}
+
+func modTime(t *testing.T, path string) time.Time {
+	t.Helper()
+	info, err := os.Stat(path)
+	must(t, err)
+	return info.ModTime()
+}
+
+// A file in doubt that its owner has looked at, and touched, is theirs; one of another tree at the same path never was in doubt.
+func TestDoubtsEnd(t *testing.T) {
+	dir, back, state, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "f", "content")
+	age(t, dir)
+	mustSync(t, dir, b, Options{Direction: Up})
+	tree := openTree(t, back)
+	tree.syncfs = func(int) error { return unix.EIO }
+	if _, err := Sync(t.Context(), tree, b, Options{Direction: Down, State: state}); err == nil {
+		t.Fatal("a disk that fails was no error")
+	}
+	for _, direction := range []Direction{Up, Both} {
+		if stats, err := Sync(t.Context(), openTree(t, back), openBucket(t, location(t)), Options{Direction: direction, State: state}); err != nil || stats.Failed != 1 {
+			t.Errorf("%s elsewhere: %s, %v", direction, stats, err)
+		}
+	}
+	must(t, os.Chtimes(filepath.Join(back, "f"), time.Now(), time.Now()))
+	if stats := mustSync(t, back, b, Options{Direction: Up, State: state}); stats.Failed+stats.Deleted > 0 {
+		t.Errorf("touched: %s", stats)
+	}
+	must(t, os.Rename(back, back+".old"))
+	must(t, os.Mkdir(back, 0o755))
+	write(t, back, "f", "of another tree")
+	age(t, back)
+	if stats := mustSync(t, back, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+		t.Errorf("another tree: %s", stats)
+	}
+}
