@@ -9,7 +9,7 @@ type SandboxRequest struct {
 	Name     string            `json:"name,omitempty"`
 	Tags     map[string]string `json:"tags,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
-	Secrets  []string          `json:"secrets,omitempty"` // by name; their pairs join Env, whose own win
+	Secrets  []string          `json:"secrets,omitempty"` // by name; their pairs join Env, whose own win. modal:NAME is one that Modal keeps
 	Workdir  string            `json:"workdir,omitempty"`
 	User     string            `json:"user,omitempty"`
 	Hostname string            `json:"hostname,omitempty"`

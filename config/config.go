@@ -97,7 +97,17 @@ type Quotas struct {
 type Prices struct {
 	CPUCoreSecond   float64
 	MemoryGiBSecond float64
+	GPUSecond       map[string]float64 // of one GPU, by its kind; one that is not named costs nothing
 	Currency        string
+}
+
+// modalGPUs are Modal's base prices of a GPU for a second, in USD, without the multipliers that regions have. https://modal.com/pricing itself could not
+// be read; copies of it in public repositories, one of which says that it was compared on 2026-10-04, agree. A100 is A100-40GB, and A10G is A10.
+func modalGPUs() map[string]float64 {
+	return map[string]float64{
+		"T4": 0.000164, "L4": 0.000222, "A10": 0.000306, "A10G": 0.000306, "L40S": 0.000542, "A100": 0.000583, "A100-40GB": 0.000583, "A100-80GB": 0.000694,
+		"RTX-PRO-6000": 0.000842, "H100": 0.001097, "H200": 0.001261, "B200": 0.001736,
+	}
 }
 
 // Server says how `harvest up` is reached over TCP; the Unix socket in the data directory is always there.
@@ -211,7 +221,7 @@ func Default(env func(string) string) Config {
 		PoolWarmUp:     "python3 -c pass",
 		OutputBytes:    64 << 20,
 		BuildCache:     20 << 30,
-		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, Currency: "USD"},
+		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, GPUSecond: modalGPUs(), Currency: "USD"},
 		S3:             S3{Secret: s3Secret},
 		Refresh:        true,
 		IdleExit:       10 * time.Minute,

@@ -121,6 +121,16 @@ var options = []option{
 	{"prices.memory_gib_second", "price of a GiB of memory for a second",
 		func(c *Config) value { return (*numberValue)(&c.Prices.MemoryGiBSecond) },
 		func(c Config) string { return between(c.Prices.MemoryGiBSecond, 0, 1e6, "a price, or 0") }},
+	{"prices.gpu_second", "price of a GPU for a second, by its kind; kinds that are not named cost nothing",
+		func(c *Config) value { return (*pricesValue)(&c.Prices.GPUSecond) },
+		func(c Config) string {
+			for _, price := range c.Prices.GPUSecond {
+				if problem := between(price, 0, 1e6, "prices of at least 0"); problem != "" {
+					return problem
+				}
+			}
+			return ""
+		}},
 	{"prices.currency", "currency of the prices",
 		func(c *Config) value { return (*textValue)(&c.Prices.Currency) },
 		func(c Config) string { return currency(c.Prices.Currency) }},

@@ -2,7 +2,9 @@ package config
 
 import (
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +28,7 @@ type (
 	levelValue    slog.Level
 	boolValue     bool
 	listValue     []string
+	pricesValue   map[string]float64
 	secretValue   Secret
 )
 
@@ -57,6 +60,32 @@ func (v *listValue) Set(text string) error {
 }
 
 func (v *listValue) String() string { return strings.Join(*v, ",") }
+
+func (v *pricesValue) Set(text string) error {
+	var pairs listValue
+	if err := pairs.Set(text); err != nil {
+		return err
+	}
+	*v = pricesValue{}
+	for _, pair := range pairs {
+		name, price, _ := strings.Cut(pair, "=")
+		n, err := strconv.ParseFloat(strings.TrimSpace(price), 64)
+		if name = strings.TrimSpace(name); name == "" || err != nil {
+			return errors.Newf(errors.Invalid, "write names with their prices, such as T4=0.000164,L4=0.000222")
+		}
+		(*v)[name] = n
+	}
+	return nil
+}
+
+func (v *pricesValue) String() string {
+	var pairs listValue
+	for _, name := range slices.Sorted(maps.Keys(*v)) {
+		price := numberValue((*v)[name])
+		pairs = append(pairs, name+"="+price.String())
+	}
+	return pairs.String()
+}
 
 func (v *numberValue) Set(text string) error {
 	n, err := strconv.ParseFloat(text, 64)

@@ -30,6 +30,34 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+func TestPrices(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"": "", "T4=0.000164": "T4=0.000164", " L4 = 1 , H100!=0,": "H100!=0,L4=1", "a=1,a=2": "a=2"} {
+		v := pricesValue{"before": 1}
+		if err := v.Set(text); err != nil || v.String() != want {
+			t.Errorf("%q is %q, %v; want %q", text, v.String(), err, want)
+		}
+	}
+	for _, text := range []string{"T4", "=1", "T4=", "T4=cheap", "T4=1 L4=2"} {
+		if err := (&pricesValue{}).Set(text); err == nil || !strings.Contains(err.Error(), "T4=0.000164") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, price := range []string{"T4=-1", "T4=1,L4=NaN", "T4=Inf"} {
+		_, err := Load("", func(name string) string {
+			return map[string]string{"HARVEST_PRICES_GPU_SECOND": price, "HARVEST_DATA": t.TempDir()}[name]
+		})
+		if err == nil || !strings.Contains(err.Error(), "prices.gpu_second") {
+			t.Errorf("%s: %v", price, err)
+		}
+	}
+	for kind, price := range Default(func(string) string { return "" }).Prices.GPUSecond {
+		if price <= 0 || price > 0.01 {
+			t.Errorf("%s costs %v a second", kind, price)
+		}
+	}
+}
+
 func FuzzSizesReadAsWritten(f *testing.F) {
 	for _, n := range []int64{0, 1, 1024, 1<<40 + 1024, 1<<53 - 1} {
 		f.Add(n)

@@ -56,6 +56,7 @@ type Capabilities struct {
 	Imager    bool     `json:"imager"`   // sandboxes implement Imager
 	Usage     bool     `json:"usage"`    // sandboxes implement Meter
 	GPUs      bool     `json:"gpus"`     // Spec.GPU works
+	Secrets   bool     `json:"secrets"`  // Spec.Secrets works
 	Isolated  bool     `json:"isolated"` // false only for the fake, which runs commands as plain child processes
 }
 
@@ -80,7 +81,10 @@ type Spec struct {
 	Mounts   []Mount
 	Limits   Limits
 	GPU      string // such as "T4", or "A100:2" for two; "" for none. Only where Capabilities.GPUs says so
-	Network  Network
+	// Secrets are names of secrets that the provider itself keeps: what is in them joins the environment of every command, over the image's and below Env.
+	// NotFound if there is none of that name. Only where Capabilities.Secrets says so.
+	Secrets []string
+	Network Network
 	// KeepOnOOM asks a Snapshotter to read the files when memory runs out, before it ends the sandbox: Snapshot then works after that end.
 	// It is an attempt: a command that takes memory quicker than the engine looks ends the sandbox without.
 	KeepOnOOM bool

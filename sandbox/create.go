@@ -34,6 +34,9 @@ func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbo
 	defer f.tasks.Done()
 	defer f.pool.refill()
 	p, err := f.plan(req)
+	if err == nil {
+		err = checkProvided(account, p)
+	}
 	if err != nil {
 		return Sandbox{}, errors.Stage(err, "validate")
 	}
@@ -145,7 +148,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 			return errors.Stage(err, "s3")
 		}
 	}
-	if len(p.Secrets) > 0 { // first, since it is quick and the rest may be not
+	if len(p.own) > 0 { // first, since it is quick and the rest may be not
 		if err := f.stage(e, "secrets", func() (err error) {
 			p.Env, err = f.secrets(ctx, e, p)
 			return err
@@ -172,7 +175,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	}
 	spec := engine.Spec{
 		ID: e.id, Account: e.record.Account, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
-		Limits: p.limits, GPU: p.GPU, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
+		Limits: p.limits, GPU: p.GPU, Secrets: p.provided, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 	}
 	for _, m := range p.Volumes {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.Account), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})
@@ -266,10 +269,10 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 	}
 }
 
-// secrets returns the environment of commands with the secrets that p names. Their values stay hidden until the sandbox has ended,
+// secrets returns the environment of commands with the secrets of Harvest that p names. Their values stay hidden until the sandbox has ended,
 // also if they are deleted and the server is restarted meanwhile.
 func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]string, error) {
-	pairs, err := f.opts.Secrets.Lend(ctx, e.record.Account, e.id, p.Secrets...)
+	pairs, err := f.opts.Secrets.Lend(ctx, e.record.Account, e.id, p.own...)
 	if err != nil {
 		return nil, err
 	}

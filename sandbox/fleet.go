@@ -215,7 +215,7 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 func (f *Fleet) snapshot(e *entry) Sandbox {
 	sb := e.record.Clone()
 	if !sb.Started.IsZero() && sb.Ended.IsZero() {
-		sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, time.Since(sb.Started))
+		sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, sb.GPU, time.Since(sb.Started))
 	}
 	sb.Commands = nil
 	for x := range e.commands {
@@ -265,7 +265,7 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 		}
 		sb.Ended = f.now()
 		if !sb.Started.IsZero() {
-			sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, sb.Ended.Sub(sb.Started))
+			sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, sb.GPU, sb.Ended.Sub(sb.Started))
 		}
 		return nil
 	}, events...)

@@ -414,7 +414,8 @@ func TestCost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.opts.Prices = sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001}
+		w.caps.GPUs = true
+		w.opts.Prices = sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001, GPUSecond: map[string]float64{"T4": 1}}
 		w.hooks["create"] = func() { time.Sleep(time.Minute) } // is not paid for
 		f := w.open(t)
 		sb := create(t, f, sandbox.Request{CPU: 2, Memory: 512 << 20})
@@ -429,6 +430,13 @@ func TestCost(t *testing.T) {
 		time.Sleep(time.Hour)
 		if got := get(t, f, sb.ID).Cost; math.Abs(got-want) > 1e-9 {
 			t.Errorf("cost in the end is %v, want %v", got, want)
+		}
+		for gpu, price := range map[string]float64{"T4": 1, "T4:3": 3, "L4": 0} { // the last has no price
+			sb := create(t, f, sandbox.Request{CPU: 1, Memory: 1 << 30, GPU: gpu})
+			time.Sleep(10 * time.Second)
+			if got, want := get(t, f, sb.ID).Cost, 10*(0.01+0.001+price); math.Abs(got-want) > 1e-9 {
+				t.Errorf("with %s it costs %v, want %v", gpu, got, want)
+			}
 		}
 	})
 }

@@ -1,8 +1,12 @@
 package sandbox
 
 import (
+	"maps"
 	"math"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,8 +58,9 @@ type Quotas struct {
 
 // Prices in USD.
 type Prices struct {
-	CPUSecond float64 `json:"cpu_second"` // of one core
-	GiBSecond float64 `json:"gib_second"` // of one GiB of memory
+	CPUSecond float64            `json:"cpu_second"` // of one core
+	GiBSecond float64            `json:"gib_second"` // of one GiB of memory
+	GPUSecond map[string]float64 `json:"gpu_second"` // of one GPU, by its kind; none costs nothing
 }
 
 // Timeouts are the defaults and the bounds of time limits.
@@ -156,7 +161,8 @@ func (o Options) withDefaults() (Options, error) {
 	check(d.Memory >= minMemory && d.Memory <= o.Machine.Memory, "the default memory is not what this machine can give")
 	check(d.Disk >= minDisk && d.Processes > 0 && d.Files > 0, "the default limits of disk, processes and open files must be positive")
 	check(o.Quotas.Sandboxes >= 0 && o.Quotas.CPU >= 0 && o.Quotas.Memory >= 0, "quotas must not be negative")
-	check(isPrice(o.Prices.CPUSecond) && isPrice(o.Prices.GiBSecond), "prices must be numbers and not negative")
+	prices := append(slices.Collect(maps.Values(o.Prices.GPUSecond)), o.Prices.CPUSecond, o.Prices.GiBSecond)
+	check(!slices.ContainsFunc(prices, func(v float64) bool { return !isPrice(v) }), "prices must be numbers and not negative")
 	check(t.MaxLife > 0 && t.Life > 0 && t.Life <= t.MaxLife, "the default lifetime must be positive and not above the maximum")
 	check(t.Idle >= 0 && t.Idle <= t.MaxLife, "the default idle limit must not be negative nor above the maximum lifetime")
 	check(t.Exec > 0 && t.Exec <= t.MaxLife, "the default time limit of commands must be positive and not above the maximum lifetime")
@@ -166,7 +172,12 @@ func (o Options) withDefaults() (Options, error) {
 
 func isPrice(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 
-// cost returns what reserving cpu and memory for a time costs (mission A12).
-func (p Prices) cost(cpu float64, memory int64, took time.Duration) float64 {
-	return max(0, took.Seconds()) * (cpu*p.CPUSecond + float64(memory)/(1<<30)*p.GiBSecond)
+// cost returns what reserving cpu, memory and gpu, as a request names it, for a time costs (mission A12).
+func (p Prices) cost(cpu float64, memory int64, gpu string, took time.Duration) float64 {
+	kind, count, several := strings.Cut(gpu, ":")
+	gpus := 1.0
+	if n, err := strconv.Atoi(count); several && err == nil {
+		gpus = float64(n)
+	}
+	return max(0, took.Seconds()) * (cpu*p.CPUSecond + float64(memory)/(1<<30)*p.GiBSecond + gpus*p.GPUSecond[kind])
 }

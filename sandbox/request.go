@@ -15,7 +15,7 @@ type Request struct {
 	Commands []string          `json:"dockerfile_commands,omitempty"` // instructions of a Dockerfile that are carried out on top of Image
 	Tags     map[string]string `json:"tags,omitempty"`                // for finding it
 	Env      map[string]string `json:"env,omitempty"`                 // of every command
-	Secrets  []string          `json:"secrets,omitempty"`             // names; their pairs join Env. Of equal keys Env's wins, then the later secret's
+	Secrets  []string          `json:"secrets,omitempty"`             // names, also of what the engine's provider keeps, as modal:NAME; their pairs join Env. Of equal keys Env's wins, then the later secret's
 	Workdir  string            `json:"workdir,omitempty"`             // absolute
 	User     string            `json:"user,omitempty"`                // name or uid, either with ":group"
 	Hostname string            `json:"hostname,omitempty"`

@@ -14,6 +14,7 @@ import (
 
 	"github.com/docker/go-units"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
@@ -50,6 +51,8 @@ type plan struct {
 	memory     int64
 	life, idle time.Duration
 	s3         *S3Volume // nil without one
+	own        []string  // those of Secrets that are Harvest's
+	provided   []string  // those that the engine's provider keeps, by their names there
 }
 
 // plan validates req and fills in the defaults. Its error tells everything that is wrong.
@@ -69,12 +72,12 @@ func (f *Fleet) plan(req Request) (plan, error) {
 		p.addf(errors.Unsupported, "leave user out", "the engine %s has no users on this machine", f.opts.Engine.Name())
 	}
 	f.checkGPU(&p, req.GPU)
-	f.checkSecrets(&p, req.Secrets)
 	if req.SnapshotOnEnd {
 		f.checkSnapshots(&p)
 	}
 	checkPorts(&p, req.Ports)
 	out := plan{Request: req, s3: s3}
+	f.checkSecrets(&p, &out)
 	out.Image = orDefault(req.Image, baseImage)
 	out.Network = f.network(&p, req.Network.Clone())
 	out.life = checkTime(&p, "timeout_seconds", req.TimeoutSeconds, f.opts.Timeouts.Life, f.opts.Timeouts.MaxLife)
@@ -182,17 +185,36 @@ func within(tree, p string) bool {
 	return p == tree || strings.HasPrefix(p, strings.TrimSuffix(tree, "/")+"/")
 }
 
-func (f *Fleet) checkSecrets(p *problems, names []string) {
-	if len(names) > 0 && f.opts.Secrets == nil {
-		p.addf(errors.Unsupported, "leave secrets out", "there are no secrets here")
-	}
-	if len(names) > maxSecrets {
-		p.invalidf(fmt.Sprintf("name at most %d", maxSecrets), "there are %d secrets", len(names))
+// checkSecrets sorts the secrets by whose they are: modal:NAME is one that the engine modal's provider keeps.
+func (f *Fleet) checkSecrets(p *problems, out *plan) {
+	if len(out.Secrets) > maxSecrets {
+		p.invalidf(fmt.Sprintf("name at most %d", maxSecrets), "there are %d secrets", len(out.Secrets))
 		return
 	}
-	for _, name := range names {
+	for _, name := range out.Secrets {
+		provider, rest, provided := strings.Cut(name, ":")
+		switch {
+		case !provided:
+			out.own = append(out.own, name)
+		case provider != f.opts.Engine.Name() || !f.caps.Secrets:
+			p.addf(errors.Unsupported, "name a secret of Harvest's, which `harvest secret ls` shows", "there are no secrets of %.80q for sandboxes of the engine %s", provider, f.opts.Engine.Name())
+			continue
+		default:
+			out.provided, name = append(out.provided, rest), rest
+		}
 		p.add(secret.CheckName(name))
 	}
+	if len(out.own) > 0 && f.opts.Secrets == nil {
+		p.addf(errors.Unsupported, "leave secrets out", "there are no secrets here")
+	}
+}
+
+// checkProvided refuses others than who runs the server, whose account at the provider it is, what that keeps.
+func checkProvided(owner string, p plan) error {
+	if len(p.provided) == 0 || owner == account.Personal {
+		return nil
+	}
+	return errors.Remedy(errors.Newf(errors.Denied, "secrets of the engine's provider are for the account %s only", account.Personal), "store it as a secret of Harvest's, with `harvest secret set`, and name that")
 }
 
 // checkTime returns the time limit that seconds asks for.

@@ -210,6 +210,33 @@ func TestGPU(t *testing.T) {
 	})
 }
 
+// A secret that the engine's provider keeps is the engine's to find, for the server's own account only, and no secret of Harvest's.
+//
+// mission: 8.5
+func TestSecretsOfTheProvider(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		_, err := w.open(t).Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys"}})
+		wantError(t, err, errors.Unsupported, `no secrets of "stub"`, "harvest secret ls")
+		w = newWorld()
+		w.caps.Secrets = true
+		f := w.open(t)
+		sb, err := f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys", "stub:more"}})
+		if err != nil || !cmp.Equal(sb.Secrets, []string{"stub:keys", "stub:more"}) || !cmp.Equal(w.specs[0].Secrets, []string{"keys", "more"}) {
+			t.Errorf("%v, %v, %v", sb.Secrets, w.specs[0].Secrets, err)
+		}
+		_, err = f.Create(t.Context(), "acme", sandbox.Request{Secrets: []string{"stub:keys"}})
+		wantError(t, err, errors.Denied, "for the account personal only", "harvest secret set")
+		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"other:keys"}})
+		wantError(t, err, errors.Unsupported, `no secrets of "other"`)
+		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:a b"}})
+		wantError(t, err, errors.Invalid, "cannot be a secret's name")
+		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys", "mine"}}) // it has no Vault
+		wantError(t, err, errors.Unsupported, "there are no secrets here")
+	})
+}
+
 // What is decoded says the same when it is encoded and decoded again, and validating it never does worse than an error.
 func FuzzDecodeRequest(f *testing.F) {
 	for _, seed := range []string{

@@ -320,7 +320,7 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 		Engine: eng, Store: records, Machine: machine,
 		Defaults:   engine.Limits(cfg.Limits),
 		Quotas:     sandbox.Quotas(cfg.Quotas),
-		Prices:     sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond},
+		Prices:     sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond, GPUSecond: cfg.Prices.GPUSecond},
 		Timeouts:   sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
 		UsageEvery: cfg.UsageInterval,
 		Warm:       cfg.Pool, WarmUp: strings.Fields(cfg.PoolWarmUp),

@@ -28,7 +28,7 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.name, "name", "", "name of the sandbox")
 	flags.StringArrayVar(&f.tags, "tag", nil, "KEY=VALUE to find the sandbox by")
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], made if missing")
-	flags.StringArrayVar(&f.secrets, "secret", nil, "secret whose pairs commands get as environment, by name")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "secret whose pairs commands get as environment, by name; modal:NAME is one that Modal keeps")
 	flags.StringVar(&f.s3, "s3", "", "s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: a volume at the path, filled from there first, and sent there at the end, and every so often; or :mount[:ro], the bucket itself")
 	flags.StringVar(&f.s3Secret, "s3-secret", "", "secret with the bucket's credentials (default aws)")
 	flags.Float64Var(&f.cpu, "cpu", 0, "cores")

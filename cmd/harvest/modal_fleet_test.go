@@ -25,6 +25,7 @@ import (
 type modalFleet struct {
 	*sandbox.Fleet
 	h    *modalHarvest
+	dir  string                              // the engine's
 	open func() (*modalengine.Engine, error) // of the same directory
 	eng  *modalengine.Engine
 	sdk  *modal.Client
@@ -42,7 +43,7 @@ func newModalFleet(t *testing.T) *modalFleet {
 	}
 	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
 	dir := testenv.DataDir(t)
-	f := &modalFleet{h: h, open: func() (*modalengine.Engine, error) {
+	f := &modalFleet{h: h, dir: dir, open: func() (*modalengine.Engine, error) {
 		return modalengine.Open(t.Context(), modalengine.Options{Dir: dir, Executable: h.program, Image: "base", OutputBytes: 1 << 20})
 	}}
 	var err error
@@ -225,5 +226,70 @@ func (f *modalFleet) lost(t *testing.T, sb sandbox.Sandbox) {
 	}
 	if next := f.create(t, sb.Account, sandbox.Request{Image: "base"}); next.ID == sb.ID {
 		t.Error("the next sandbox is the one before")
+	}
+}
+
+// A secret that Modal keeps under a name is in the environment of commands, in copies of the sandbox too, and in nothing that is kept here; one that
+// it does not keep is told before anything is made.
+//
+// mission: 8.5 9.6
+func TestModalEngineSecrets(t *testing.T) {
+	f := newModalFleet(t)
+	const value = "open-sesame-4711"
+	if out, err := f.h.run("secret", "set", "keys", "WORD="+value, "SAME=of Modal"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	said := func(sb sandbox.Sandbox) string {
+		t.Helper()
+		x, err := f.Exec(t.Context(), sb.Account, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", `echo "$WORD,$SAME"`}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := x.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.Stdout
+	}
+	// The first of its image, of which the engine notes what it finds in the environment.
+	one := f.create(t, "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:keys"}, Env: map[string]string{"SAME": "own"}})
+	if got := said(one); got != value+",own\n" {
+		t.Errorf("commands have %q", got)
+	}
+	if got := said(f.create(t, "personal", sandbox.Request{Image: "base"})); got != ",\n" {
+		t.Errorf("a sandbox of the same image without the secret has %q", got)
+	}
+	next, err := f.Fork(t.Context(), one.Account, one.ID, sandbox.ForkRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := said(next); got != value+",of Modal\n" {
+		t.Errorf("a copy has %q", got)
+	}
+	box, err := f.eng.Open(t.Context(), one.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	carried, err := box.(engine.Carrier).Carry(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	p, err := carried.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", `echo "$WORD"`}, Stdout: &out})
+	if err == nil {
+		_, err = p.Wait(t.Context())
+	}
+	if err := errors.Join(err, carried.Destroy(context.WithoutCancel(t.Context()))); err != nil || out.String() != value+"\n" {
+		t.Errorf("carried over it has %q, %v", out.String(), err)
+	}
+	for _, file := range inFiles(t, f.dir, value) {
+		t.Errorf("the value is in %s", file)
+	}
+	_, err = f.Create(t.Context(), "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:lost"}})
+	if errors.KindOf(err) != errors.NotFound || !strings.Contains(errors.Message(err), `Modal has no secret "lost"`) || !strings.Contains(errors.RemedyOf(err), "modal secret create lost") {
+		t.Errorf("one that is not there: %v, %s", err, errors.RemedyOf(err))
+	}
+	if list := f.inApp(t, "harvest-personal"); len(list) != 3 {
+		t.Errorf("%d sandboxes are at Modal, want 3", len(list))
 	}
 }

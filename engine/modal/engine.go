@@ -183,14 +183,14 @@ func (e *Engine) Capabilities() engine.Capabilities {
 			"The number of processes, of open files and the disk have Modal's own limits.",
 			"Each sandbox has a view of a volume of its own: others see what it writes once that is committed and they reload it. The disk limit does not count for volumes.",
 			"Snapshots are of all files: one of a directory alone is not possible, and none has the memory.",
-			"Secrets are Harvest's: Modal's own, by their names there, are not used.",
+			"Values of Modal's own secrets are not known to Harvest, which hides them nowhere.",
 			"Volumes are not synchronised with S3: that needs their files on this machine.",
 			"Networks are Modal's: rules have no ports, nothing is denied by a rule, a domain is reached by TLS at port 443 alone, and with rules every name can be looked up.",
 			"What the network refuses is not told, and what of Modal's own addresses the internet includes is Modal's affair.",
 			"Warm sandboxes do not exist.",
 			"The host name is Modal's.",
 		},
-		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Isolated: true, Volumes: true, Views: true, Imager: true, Buckets: e.opts.Locate != nil,
+		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Secrets: true, Isolated: true, Volumes: true, Views: true, Imager: true, Buckets: e.opts.Locate != nil,
 	}
 }
 
@@ -371,6 +371,9 @@ func (e *Engine) launch(ctx context.Context, spec engine.Spec, img record, name 
 		}
 		begin = time.Now()
 	}
+	if params.Secrets, err = e.secrets(ctx, spec.Secrets); err != nil {
+		return nil, err
+	}
 	links, release, err := e.volumes.mount(ctx, spec, params)
 	if err != nil {
 		return nil, err
@@ -398,7 +401,7 @@ func (e *Engine) launch(ctx context.Context, spec engine.Spec, img record, name 
 	sb.end = end
 	e.note(box.SandboxID, spec.ID)
 	found, err := sb.claim(ctx, spec, links)
-	if err == nil && img.Config.Env == nil && found != nil {
+	if err == nil && img.Config.Env == nil && found != nil && len(spec.Secrets) == 0 { // else it has found secrets, too
 		err = e.images.learn(img, *found)
 	}
 	if err != nil {
