@@ -307,6 +307,9 @@ type ProcessOpener interface {
 type Stdio struct {
 	Stdin          io.Reader // nil leaves the command's input as it is
 	Stdout, Stderr io.Writer
+	// Input, if set, is told before Stdin is read how many bytes of input the command has had from whoever gave it some, and whether its input has
+	// ended. Those others give it none any more. An engine that does not count them never calls it.
+	Input func(taken int64, ended bool)
 	// Truncated, if set, is told before the first byte how many bytes of the beginning are no longer kept.
 	Truncated func(bytes int64)
 }

@@ -74,10 +74,12 @@ func (b *box) start(ctx context.Context, ref string, o order) (*command, error) 
 	return c, nil
 }
 
-// attach takes up a process that an earlier server has started.
-func (b *box) attach(ctx context.Context, ref, process string) (*command, error) {
+// attach takes up a process that an earlier server has started. Its input goes on where the engine says that it is, or else where that server has
+// noted, which a server that is killed does not.
+func (b *box) attach(ctx context.Context, ref, process string, noted int64) (*command, error) {
 	c := b.newCommand(order{stdout: true, stderr: true})
-	exec, err := b.s.opts.Fleet.Attach(context.WithoutCancel(ctx), b.account, ref, process, engine.Stdio{Stdin: c.in, Stdout: c.out, Stderr: c.err})
+	c.in.resume(noted)
+	exec, err := b.s.opts.Fleet.Attach(context.WithoutCancel(ctx), b.account, ref, process, engine.Stdio{Stdin: c.in, Stdout: c.out, Stderr: c.err, Input: c.in.resumeAt})
 	if err != nil {
 		return nil, err
 	}

@@ -83,21 +83,47 @@ func (s *Server) createBox(ctx context.Context, p plan) (*box, error) {
 	})
 }
 
+// earlier has the sandboxes that an earlier server has made lately, by the keys of their requests. All records of an account are read for it once.
+type earlier struct {
+	mu  sync.Mutex
+	ids map[string]map[string][]string // guarded by mu; by account and key
+}
+
+// find returns the sandboxes of a key.
+func (e *earlier) find(ctx context.Context, s *Server, acc, key string) ([]string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ids[acc] == nil {
+		all, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{All: true})
+		if err != nil {
+			return nil, err
+		}
+		byKey := map[string][]string{}
+		for _, sb := range all {
+			if k := sb.Tags[tagKey]; k != "" && !sb.Started.IsZero() && sb.Created.Before(s.began) && s.began.Sub(sb.Created) <= replayed {
+				byKey[k] = append(byKey[k], sb.ID)
+			}
+		}
+		if e.ids == nil {
+			e.ids = map[string]map[string][]string{}
+		}
+		e.ids[acc] = byKey
+	}
+	return e.ids[acc][key], nil
+}
+
 // madeBefore returns the sandbox that an earlier server has made for a request that comes again, nil if there is none. One that it had not made
 // completely, since it was killed, is ended.
 func (s *Server) madeBefore(ctx context.Context, acc, key string) (*box, error) {
 	if key == "" || time.Since(s.began) > replayed {
 		return nil, nil
 	}
-	found, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{All: true, Tags: map[string]string{tagKey: key}})
+	ids, err := s.earlier.find(ctx, s, acc, key)
 	if err != nil {
 		return nil, err
 	}
-	for _, sb := range found {
-		if sb.Started.IsZero() || time.Since(sb.Created) > replayed {
-			continue
-		}
-		b, err := s.boxes.get(ctx, acc, sb.ID)
+	for _, id := range ids {
+		b, err := s.boxes.get(ctx, acc, id)
 		if err != nil {
 			return nil, err
 		}

@@ -51,6 +51,18 @@ func once1[T any](ctx context.Context, s *Server, what string, do func() (T, err
 	return once2(ctx, s, c.Account+" "+c.KeyID+" "+what+" "+c.key, do)
 }
 
+// keep has what an earlier server has done not be done again until a time.
+func (o *once) keep(key string, value any, until time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.calls == nil {
+		o.calls = map[string]*call{}
+	}
+	c := &call{done: make(chan struct{}), value: value, expire: until}
+	close(c.done)
+	o.calls[key] = c
+}
+
 // once2 does what was asked for once for a key.
 func once2[T any](ctx context.Context, s *Server, key string, do func() (T, error)) (T, error) {
 	o := &s.once

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/emptypb"
+
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -31,6 +33,8 @@ type queueNote struct {
 	Taken  int      `json:"t,omitempty"` // so many were taken from there
 	Clear  bool     `json:"c,omitempty"` // all were
 	All    bool     `json:"a,omitempty"` // with Clear: of all partitions
+	Key    string   `json:"k,omitempty"` // of the put, as keyed has it
+	At     int64    `json:"m,omitempty"` // with Key: when, in ms
 }
 
 // openQueues reads what an earlier server has kept. Its clients count as heard of now.
@@ -56,6 +60,7 @@ func (s *Server) openQueues() error {
 			var n queueNote
 			if json.Unmarshal(lines.Bytes(), &n) == nil { // else of a server that was killed while it wrote
 				found.apply(n)
+				found.noteKey(n)
 			}
 		}
 		for _, values := range found.partitions {
@@ -64,9 +69,31 @@ func (s *Server) openQueues() error {
 		if err := found.rewrite(); err != nil { // which also makes an end of a line that is not whole
 			return errors.Wrapf(err, "write the queue %s", id)
 		}
+		for _, k := range found.keys {
+			s.once.keep(account+" "+strings.Replace(k.key, " ", " "+putOf(id)+" ", 1), &emptypb.Empty{}, k.at.Add(replayed))
+		}
 		q.byID[account+" "+id] = found
 	}
 	return nil
+}
+
+// mostKeys is how many puts of a queue the next server knows of; clients try again for some seconds.
+const mostKeys = 10_000
+
+// keyBytes is about what a line about a key takes.
+const keyBytes = 120
+
+// noteKey remembers the key of a put, and forgets those that are too old.
+func (q *queue) noteKey(n queueNote) {
+	if n.Key == "" {
+		return
+	}
+	q.keys = append(q.keys, keyed{n.Key, time.UnixMilli(n.At)})
+	old := max(0, len(q.keys)-mostKeys)
+	for old < len(q.keys) && time.Since(q.keys[old].at) > replayed {
+		old++
+	}
+	q.keys = q.keys[old:]
 }
 
 func newQueue(path string, loose bool) *queue {
@@ -117,7 +144,7 @@ func (q *queue) note(n queueNote) (err error) {
 // a later server has them once more.
 func (q *queue) lost(ctx context.Context, n queueNote) {
 	var err error
-	if q.written > 2*q.bytes+waste {
+	if q.written > 2*(q.bytes+keyBytes*int64(len(q.keys)))+waste {
 		err = q.rewrite()
 	} else {
 		err = q.note(n)
@@ -132,6 +159,9 @@ func (q *queue) rewrite() error {
 	var file bytes.Buffer
 	lines := json.NewEncoder(&file)
 	err := lines.Encode(queueNote{Before: q.next})
+	for _, k := range q.keys {
+		err = errors.Join(err, lines.Encode(queueNote{Key: k.key, At: k.at.UnixMilli()}))
+	}
 	for name, values := range q.partitions {
 		for _, v := range values {
 			err = errors.Join(err, lines.Encode(queueNote{Part: []byte(name), Before: v.id - 1, Values: [][]byte{v.value}}))

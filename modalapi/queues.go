@@ -40,11 +40,18 @@ type queue struct {
 	path       string
 	written    int64 // all from here on guarded by queues.mu; size of the file
 	bytes      int64 // of its values
+	keys       []keyed
 	partitions map[string][]queued1
 	next       uint64
 	heard      time.Time
 	loose      bool
 	changed    chan struct{}
+}
+
+// keyed is a put that may come again.
+type keyed struct {
+	key string // the client's key, behind the id of the key that let it in
+	at  time.Time
 }
 
 type queued1 struct {
@@ -156,8 +163,11 @@ func (c *control) QueueClear(ctx context.Context, req *pb.QueueClearRequest) (*e
 
 // QueuePut implements ModalClient. RESOURCE_EXHAUSTED when there is no room, which clients wait for.
 func (c *control) QueuePut(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Empty, error) {
-	return once1(ctx, c.s, "put "+req.GetQueueId(), func() (*emptypb.Empty, error) { return c.s.queues.put(ctx, req) })
+	return once1(ctx, c.s, putOf(req.GetQueueId()), func() (*emptypb.Empty, error) { return c.s.queues.put(ctx, req) })
 }
+
+// putOf is what a put into a queue is called where answers are kept.
+func putOf(queue string) string { return "put " + queue }
 
 func (q *queues) put(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Empty, error) {
 	q.mu.Lock()
@@ -182,9 +192,14 @@ func (q *queues) put(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Emp
 	if len(req.GetValues()) == 0 {
 		return &emptypb.Empty{}, nil
 	}
-	if err := found.note(queueNote{Part: req.GetPartitionKey(), Before: found.next, Values: req.GetValues()}); err != nil {
+	n := queueNote{Part: req.GetPartitionKey(), Before: found.next, Values: req.GetValues()}
+	if c := callerOf(ctx); c.key != "" {
+		n.Key, n.At = c.KeyID+" "+c.key, time.Now().UnixMilli()
+	}
+	if err := found.note(n); err != nil {
 		return nil, errors.Wrapf(err, "keep the values of a queue")
 	}
+	found.noteKey(n)
 	for _, v := range req.GetValues() {
 		found.next++
 		values = append(values, queued1{found.next, bytes.Clone(v)})

@@ -45,22 +45,20 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 		return nil
 	}
 	if main != "" {
-		if b.main, err = b.attach(ctx, b.id, main); err != nil {
+		if b.main, err = b.attach(ctx, b.id, main, input[""]); err != nil {
 			b.main = b.lostCommand(ctx, main, err)
 		}
-		b.main.in.resume(input[""])
 	}
 	for _, n := range execs {
 		ref := b.id
 		if n.Box != "" {
 			ref = n.Box
 		}
-		c, err := b.attach(ctx, ref, n.Process)
+		c, err := b.attach(ctx, ref, n.Process, input[n.Exec])
 		if err != nil {
 			logf.Debugf(ctx, "take up command %s: %v", n.Process, err) // it has ended and is forgotten
 			continue
 		}
-		c.in.resume(input[n.Exec])
 		b.execs[n.Exec] = c
 	}
 	b.s.tunnels.reopen(ctx, b)

@@ -2,6 +2,7 @@ package modalapi_test
 
 import (
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -126,6 +127,53 @@ func TestWhatOutlivesTheServer(t *testing.T) {
 			t.Errorf("there are left %v, %v", left, err)
 		}
 	}
+}
+
+// A put into a queue whose answer was lost is done once, also if it comes again to the next server, or to the one after that.
+//
+// mission: 8.5 8.6
+func TestPutsThatComeAgain(t *testing.T) {
+	w := newWorld(t)
+	q, err := w.sdk.Queues.FromName(t.Context(), "jobs", &modal.QueueFromNameParams{CreateIfMissing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(key string) {
+		t.Helper()
+		if _, err := w.control.QueuePut(w.ctx("x-idempotency-key", key), pb.QueuePutRequest_builder{QueueId: q.QueueID, Values: [][]byte{[]byte(key)}}.Build()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(want int32) {
+		t.Helper()
+		if n, err := w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: q.QueueID}.Build()); err != nil || n.GetLen() != want {
+			t.Errorf("there are %d values, %v; want %d", n.GetLen(), err, want)
+		}
+	}
+	put("one")
+	put("one")
+	has(1)
+	for next := range int32(2) { // the second reads what the first has written anew
+		if err := w.server.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.serve()
+		put("one")
+		has(1 + next)
+		put("more of server " + strconv.Itoa(int(next)))
+		has(2 + next)
+	}
+	for range 3 { // whoever takes a value does not have the put done again
+		if _, err := w.control.QueueGet(w.ctx(), pb.QueueGetRequest_builder{QueueId: q.QueueID, NValues: 1}.Build()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.serve()
+	put("one")
+	has(0)
 }
 
 // A key that has been revoked or has expired is good for nothing: neither are the tokens that were made with it.

@@ -62,6 +62,7 @@ type Server struct {
 	loose   loose // secrets without a name
 	ring    present
 	once    once
+	earlier earlier
 	tunnels tunnels
 	volumes views
 	queues  queues

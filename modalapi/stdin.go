@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -18,6 +20,8 @@ type stdin struct {
 	written int64         // guarded by mu; taken in all
 	eof     bool          // guarded by mu; nothing follows
 	gone    bool          // guarded by mu; nobody reads
+	resumed bool          // guarded by mu; an earlier server has taken some
+	counted bool          // guarded by mu; with resumed: written is what the command has had then
 	changed chan struct{} // guarded by mu; closed when anything above changes
 }
 
@@ -59,8 +63,16 @@ func (i *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) 
 		skip := i.written - offset
 		switch {
 		case skip < 0:
-			have := i.written
+			have, resumed, counted := i.written, i.resumed, i.counted
 			i.mu.Unlock()
+			switch {
+			case resumed && counted:
+				err := errors.Newf(errors.Invalid, "the server was started anew: of the input that it had taken before, the command has had %d bytes, and not the rest up to offset %d", have, offset)
+				return withCode(errors.Remedy(err, "Send it again from byte %d on, which TaskExecStdinStatus tells", have), codes.DataLoss)
+			case resumed:
+				err := errors.Newf(errors.Invalid, "the server was started anew, and how much of its input the command has had is not known")
+				return withCode(errors.Remedy(err, "Start the command again"), codes.DataLoss)
+			}
 			return errors.Newf(errors.Invalid, "input was given at offset %d, but only %d bytes came before", offset, have)
 		case i.eof && skip >= int64(len(data)):
 			i.mu.Unlock()
@@ -110,9 +122,17 @@ func (i *stdin) passed() (int64, bool) {
 	return i.written, len(i.data) == 0 && !i.eof && !i.gone
 }
 
-// resume has the input go on at an offset.
+// resume has the input go on at an offset that an earlier server has noted, 0 if it has noted none.
 func (i *stdin) resume(offset int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.written = offset
+	i.written, i.resumed, i.counted = offset, true, offset > 0
+}
+
+// resumeAt has the input go on at an offset to which the command has had it, or have ended there.
+func (i *stdin) resumeAt(offset int64, ended bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.written, i.eof, i.resumed, i.counted = offset, ended, true, true
+	i.wake()
 }

@@ -217,6 +217,7 @@ func (m *modalClient) restart(t *testing.T) {
 	if _, err := io.ReadFull(sb.Stdout, line); err != nil {
 		t.Fatal(err)
 	}
+	goOn := m.typed(t, sb, url)
 	if err := m.h.up.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -227,6 +228,7 @@ func (m *modalClient) restart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	goOn()
 	if err := again.Filesystem.WriteText(t.Context(), "", "/go", nil); err != nil {
 		t.Fatal(err)
 	}

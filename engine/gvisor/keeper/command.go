@@ -58,6 +58,7 @@ type command struct {
 
 	mu    sync.Mutex
 	stdin *os.File // nil once closed; guarded by mu
+	input input
 }
 
 // plumbing is the files between a command and its keeper.
@@ -413,7 +414,11 @@ func (k *Keeper) serveAttach(conn *wire.Conn, args *wire.AttachArgs) error {
 	if !args.Quiet {
 		follower, skipped = c.out.Follow()
 	}
-	if err := conn.SendJSON(wire.KindReply, wire.Reply{ID: c.id}); err == nil && skipped > 0 {
+	reply := wire.Reply{ID: c.id}
+	if args.Input {
+		reply.Input = c.takeOver()
+	}
+	if err := conn.SendJSON(wire.KindReply, reply); err == nil && skipped > 0 {
 		_ = conn.SendJSON(wire.KindTruncated, skipped)
 	}
 	k.follow(conn, c, follower, args.Stdin)
@@ -424,9 +429,13 @@ func (k *Keeper) serveAttach(conn *wire.Conn, args *wire.AttachArgs) error {
 // leaves the command as it is, unless it is a tool, which nobody could find again.
 func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, stdin bool) {
 	gone := make(chan struct{})
+	var from *feed
+	if stdin {
+		from = c.input.enter()
+	}
 	go func() {
 		defer close(gone)
-		k.readStdin(conn, c, stdin)
+		k.readStdin(conn, c, from)
 		if follower != nil {
 			follower.Close()
 		}
@@ -464,17 +473,18 @@ func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, s
 	}
 }
 
-// readStdin passes input frames to the command until the client goes away.
-func (k *Keeper) readStdin(conn *wire.Conn, c *command, stdin bool) {
+// readStdin passes input frames to the command until the client goes away. from is nil if there shall be none.
+func (k *Keeper) readStdin(conn *wire.Conn, c *command, from *feed) {
+	defer c.input.leave(from)
 	for {
 		kind, payload, err := conn.Next()
 		if err != nil {
 			return
 		}
 		switch {
-		case kind == wire.KindStdin && stdin:
-			k.giveInput(c, payload)
-		case kind == wire.KindStdinEnd && stdin:
+		case kind == wire.KindStdin && from != nil:
+			k.giveInput(c, from, payload)
+		case kind == wire.KindStdinEnd && from != nil && !c.input.isCut(from):
 			c.endStdin()
 		}
 		if _, err := io.Copy(io.Discard, payload); err != nil {
@@ -484,16 +494,18 @@ func (k *Keeper) readStdin(conn *wire.Conn, c *command, stdin bool) {
 }
 
 // giveInput writes to the command's input. An error means that the command reads no more, which is its right.
-func (k *Keeper) giveInput(c *command, r io.Reader) {
+func (k *Keeper) giveInput(c *command, from *feed, r io.Reader) {
 	c.mu.Lock()
 	f := c.stdin
 	c.mu.Unlock()
 	switch {
-	case f == nil:
+	case f == nil || c.input.isCut(from):
 	case c.terminal != nil:
-		_ = k.typeIn(c, r)
+		counted := &counter{r: r}
+		_ = k.typeIn(c, counted)
+		c.input.add(counted.n)
 	default:
-		_, _ = io.Copy(f, r)
+		_, _ = io.Copy(feeder{c, from, f}, r)
 	}
 }
 

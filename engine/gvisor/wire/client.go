@@ -53,7 +53,7 @@ func (c *Client) Start(ctx context.Context, cmd engine.Command) (engine.Process,
 
 // OpenProcess implements engine.ProcessOpener.
 func (c *Client) OpenProcess(ctx context.Context, id string, stdio engine.Stdio) (engine.Process, error) {
-	args := &AttachArgs{ID: id, Stdin: stdio.Stdin != nil, Quiet: stdio.Stdout == nil && stdio.Stderr == nil}
+	args := &AttachArgs{ID: id, Stdin: stdio.Stdin != nil, Input: stdio.Stdin != nil && stdio.Input != nil, Quiet: stdio.Stdout == nil && stdio.Stderr == nil}
 	p, err := c.open(ctx, Request{Op: Attach, Attach: args}, stdio)
 	if err != nil {
 		return nil, err
@@ -93,6 +93,9 @@ func (c *Client) open(ctx context.Context, req Request, stdio engine.Stdio) (*pr
 		p := &process{c: c, id: a.reply.ID, conn: conn, done: make(chan struct{})}
 		if req.Op == Attach {
 			p.ctx = ctx
+		}
+		if had := a.reply.Input; had != nil && stdio.Input != nil {
+			stdio.Input(had.Bytes, had.Ended)
 		}
 		if stdio.Stdin != nil {
 			go p.feed(stdio.Stdin)

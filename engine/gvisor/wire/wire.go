@@ -162,7 +162,14 @@ type StartArgs struct {
 type AttachArgs struct {
 	ID    string
 	Stdin bool
+	Input bool // the reply says how much input the command has had, and nobody else gives it any from then on
 	Quiet bool // only the exit is sent
+}
+
+// Input is what a command has had of its input.
+type Input struct {
+	Bytes int64
+	Ended bool // there will be no more
 }
 
 // ControlArgs act on a command.
@@ -176,6 +183,7 @@ type ControlArgs struct {
 // Reply is a success. The operation says which fields are set.
 type Reply struct {
 	ID        string               `json:",omitempty"`
+	Input     *Input               `json:",omitempty"`
 	Processes []engine.ProcessInfo `json:",omitempty"`
 	End       *engine.End          `json:",omitempty"`
 	State     *State               `json:",omitempty"`
