@@ -21,8 +21,9 @@ import (
 )
 
 // Cache keeps what instructions have made, by what went into them. One process at a time uses its directory. A layer is a file
-// KEY.tar and, once that is on the disk, KEY.json beside it; KEY.erofs is a whole root file system up to there. A key has the account's name
-// in it: no account is served what another one's builds have made.
+// KEY.tar and, once that is on the disk, KEY.json beside it. A build by force makes a layer of the same key anew: what was made one time is told from
+// another by entry.Made, and a build goes on with what it has begun with, by a name of its own for the file. KEY.MADE.erofs is a whole root file
+// system up to there, of the layers that MADE stands for. A key has the account's name in it: no account is served what another one's builds have made.
 type Cache struct {
 	dir string
 	max int64 // bytes
@@ -31,6 +32,7 @@ type Cache struct {
 	builds map[int]time.Time   // guarded by mu; when the builds began that are under way
 	next   int                 // guarded by mu
 	roots  map[string]Prepared // guarded by mu; by id
+	stale  []string            // guarded by mu; names of root file systems of layers that were made anew
 }
 
 // Prepared is a root file system for a machine: an EROFS file and, if not "", a layer over it.
@@ -46,6 +48,8 @@ type entry struct {
 	Owner   string    `json:"owner,omitempty"` // the account whose build has made it, and whose builds alone find it
 	Text    string    `json:"text"`            // the instruction
 	Memo    string    `json:"memo,omitempty"`
+	Made    string    `json:"made,omitempty"` // another text each time the layer is made
+	Over    string    `json:"over,omitempty"` // chain.made of what it was made over
 }
 
 // OpenCache opens the cache in dir, which is made if missing. It keeps at most max bytes of what no build under way uses. What an
@@ -62,7 +66,7 @@ func OpenCache(dir string, max int64) (*Cache, error) {
 	for _, n := range names {
 		key, ext, _ := strings.Cut(n.Name(), ".")
 		_, statErr := os.Stat(c.path(key, "json"))
-		if isKey(key) && (ext == "json" || ext == "erofs" || ext == mountExt || ext == "tar" && statErr == nil) {
+		if isKey(key) && (ext == "json" || isRoot(n.Name()) || ext == mountExt || ext == "tar" && statErr == nil) {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, n.Name())); err != nil {
@@ -77,6 +81,17 @@ func isKey(key string) bool {
 	return err == nil && len(b) == 32
 }
 
+// rootExt ends the names of root file systems.
+const rootExt = ".erofs"
+
+// isRoot reports whether a name is that of a root file system, of layers that are known.
+func isRoot(name string) bool {
+	return strings.HasSuffix(name, rootExt) && strings.Count(name, ".") == 2
+}
+
+// rootName is the name of a chain's root file system.
+func (c *Cache) rootName(of chain) string { return c.path(of.key, of.made+rootExt) }
+
 func (c *Cache) path(key, ext string) string { return filepath.Join(c.dir, key+"."+ext) }
 
 // begin counts a build as under way until end is called: what it uses is not removed.
@@ -90,6 +105,13 @@ func (c *Cache) begin() (end func()) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.builds, n)
+		if len(c.builds) > 0 {
+			return
+		}
+		for _, name := range c.stale {
+			_ = os.Remove(name) // else it is removed when it was not used for long
+		}
+		c.stale = nil
 	}
 }
 
@@ -108,6 +130,53 @@ func (c *Cache) get(key string) (entry, bool) {
 	}
 	now := time.Now()
 	return e, os.Chtimes(c.path(key, "json"), now, now) == nil
+}
+
+// pin gives a layer's file a name of a build's own, under which it stays as it is until release is called, and returns it with what is known of it.
+// over is what the layer has to have been made over.
+func (c *Cache) pin(key, over string) (e entry, name string, release func(), ok bool) {
+	e, ok = c.get(key)
+	if !ok || e.Made == "" || e.Over != over {
+		return e, "", nil, false
+	}
+	if e.Size == 0 {
+		return e, "", func() {}, true
+	}
+	name, release = c.link(key, c.path(key, "tar"))
+	// Who makes it anew removes what is known of it before the file is another one.
+	if now, there := c.get(key); !there || now.Made != e.Made {
+		release()
+		return e, "", nil, false
+	}
+	return e, name, release, true
+}
+
+// link gives a file a name of a build's own. Where a file can have but one name, it is that.
+func (c *Cache) link(key, from string) (name string, release func()) {
+	name = c.path(key, strings.ToLower(rand.Text())+".use")
+	if os.Link(from, name) != nil {
+		return c.path(key, "tar"), func() {}
+	}
+	return name, func() { _ = os.Remove(name) } // else it is removed when the cache is opened
+}
+
+// replace makes a file that is complete the layer of a key, of which nothing is known until put. The root file systems of the one before are not
+// wanted any more when the builds have ended that may have begun with it.
+func (c *Cache) replace(key, file string) error {
+	if err := os.Remove(c.path(key, "json")); err != nil && !errors.IsNotExist(err) {
+		return tarfs.Explain(err, "a layer's description")
+	}
+	old, err := filepath.Glob(c.path(key, "*"+rootExt))
+	if err != nil {
+		return errors.Wrapf(err, "look for root file systems")
+	}
+	c.mu.Lock()
+	c.stale = append(c.stale, old...)
+	c.mu.Unlock()
+	if file == "" {
+		return nil
+	}
+	return tarfs.Explain(os.Rename(file, c.path(key, "tar")), "a layer")
 }
 
 // put makes a layer known. Its file, if it has one, is KEY.tar already.
@@ -137,28 +206,20 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// root returns the file of a whole root file system, and whether there is one.
-func (c *Cache) root(key string) (string, bool) {
-	name := c.path(key, "erofs")
+// root returns the file of a chain's whole root file system, and whether there is one.
+func (c *Cache) root(of chain) (string, bool) {
+	name := c.rootName(of)
 	now := time.Now()
 	return name, os.Chtimes(name, now, now) == nil
 }
 
-// dropRoot forgets the root file system of a key whose layer is made anew, by force or because it was gone: it has what the layer had before.
-func (c *Cache) dropRoot(key string) error {
-	if err := os.Remove(c.path(key, "erofs")); err != nil && !errors.IsNotExist(err) {
-		return tarfs.Explain(err, "a root file system")
-	}
-	return nil
-}
-
-// makeRoot has fill write a root file system, unless there is one.
-func (c *Cache) makeRoot(key string, fill func(f *os.File) error) error {
-	name, ok := c.root(key)
+// makeRoot has fill write a chain's root file system, unless there is one.
+func (c *Cache) makeRoot(of chain, fill func(f *os.File) error) error {
+	name, ok := c.root(of)
 	if ok {
 		return nil
 	}
-	f, err := os.CreateTemp(c.dir, key+".*.new")
+	f, err := os.CreateTemp(c.dir, of.key+".*.new")
 	if err != nil {
 		return tarfs.Explain(err, "a root file system")
 	}
@@ -172,9 +233,9 @@ func (c *Cache) makeRoot(key string, fill func(f *os.File) error) error {
 	return nil
 }
 
-// adopt keeps a root file system that was written elsewhere, by another name of the same file. Where that cannot be had, it is not kept.
-func (c *Cache) adopt(key string, f *os.File) {
-	_ = os.Link(f.Name(), c.path(key, "erofs"))
+// adopt keeps a chain's root file system that was written elsewhere, by another name of the same file. Where that cannot be had, it is not kept.
+func (c *Cache) adopt(of chain, f *os.File) {
+	_ = os.Link(f.Name(), c.rootName(of))
 }
 
 // prepare gives a root file system an id, by which an engine finds it until release is called.
@@ -233,7 +294,7 @@ func (c *Cache) items() (all []item, keep time.Time, err error) {
 	}
 	for _, n := range names {
 		key, ext, _ := strings.Cut(n.Name(), ".")
-		if !isKey(key) || ext != "json" && ext != "erofs" {
+		if !isKey(key) || ext != "json" && !isRoot(n.Name()) {
 			continue
 		}
 		info, err := n.Info()

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -62,7 +63,7 @@ func (c *chroots) Start(_ context.Context, setup Setup) (Machine, error) {
 	if err := c.failing("start"); err != nil {
 		return nil, err
 	}
-	name, layer := c.lib.Root(image.Image{ID: setup.Image}), ""
+	name, layer := c.lib.root(image.Image{ID: setup.Image}), ""
 	if c.cache.Owns(setup.Image) {
 		p, err := c.cache.Prepared(setup.Image)
 		if err != nil {
@@ -314,6 +315,7 @@ type library struct {
 	image.Builder // what is not used
 	t             testing.TB
 	dir           string
+	onRoot        atomic.Pointer[func()] // is called when an image's file is asked for next
 
 	mu     sync.Mutex
 	images map[string]image.Image // guarded by mu; by name
@@ -332,7 +334,14 @@ func (l *library) Build(_ context.Context, spec image.Spec, _ image.BuildOptions
 	return img, nil
 }
 
-func (l *library) Root(img image.Image) string { return filepath.Join(l.dir, img.ID+".erofs") }
+func (l *library) Root(img image.Image) string {
+	if f := l.onRoot.Swap(nil); f != nil {
+		(*f)()
+	}
+	return l.root(img)
+}
+
+func (l *library) root(img image.Image) string { return filepath.Join(l.dir, img.ID+".erofs") }
 
 func (l *library) Layer(image.Image) string { return "" }
 
@@ -514,8 +523,8 @@ func (b *bench) try(t *testing.T, spec image.Spec, opts image.BuildOptions) (*bu
 
 func (b *bench) tryCtx(ctx context.Context, t *testing.T, spec image.Spec, opts image.BuildOptions) (*built, error) {
 	t.Helper()
-	b.log = nil
 	if opts.Log == nil {
+		b.log = nil
 		opts.Log = func(line string) { b.log = append(b.log, line) }
 	}
 	if opts.Progress == nil {

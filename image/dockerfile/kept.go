@@ -51,8 +51,8 @@ func (c *Cache) layers() ([]kept, error) {
 	}
 	roots := map[string]int64{}
 	for _, it := range all {
-		if key, ok := strings.CutSuffix(it.name, ".erofs"); ok {
-			roots[key] = it.size
+		if key, _, _ := strings.Cut(it.name, "."); isRoot(it.name) {
+			roots[key] += it.size
 		}
 	}
 	var list []kept
@@ -165,7 +165,7 @@ func (s *Source) Forget(ctx context.Context, owner, id string) (image.Kept, erro
 	return k.Kept, s.opts.Cache.forget(k.ID)
 }
 
-// forget removes a layer, and the root file system that was made of it.
+// forget removes a layer, and the root file systems that were made of it.
 func (c *Cache) forget(key string) error {
 	_, keep, err := c.items()
 	if err != nil {
@@ -175,8 +175,12 @@ func (c *Cache) forget(key string) error {
 	if err == nil && !info.ModTime().Before(keep) {
 		return errors.Remedy(errors.Newf(errors.Conflict, "a build that is under way may use the layer %.12s", key), "try again when it has ended")
 	}
-	for _, name := range []string{key + ".json", key + ".erofs"} {
-		if err := c.remove(name); err != nil && !errors.IsNotExist(err) {
+	names, err := filepath.Glob(c.path(key, "*"+rootExt))
+	if err != nil {
+		return errors.Wrapf(err, "look for root file systems")
+	}
+	for _, name := range append(names, key+".json") {
+		if err := c.remove(filepath.Base(name)); err != nil && !errors.IsNotExist(err) {
 			return errors.Wrapf(err, "remove a layer")
 		}
 	}

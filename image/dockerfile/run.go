@@ -215,7 +215,7 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 	if c.img != nil && len(c.layers) == 0 && x.images.Layer(*c.img) == "" {
 		return c.img.ID, false, func() {}, nil
 	}
-	if root, ok := x.cache.root(c.key); ok {
+	if root, ok := x.cache.root(c); ok {
 		id, release := x.cache.prepare(Prepared{Root: root})
 		return id, false, release, nil
 	}
@@ -224,15 +224,15 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 			return id, true, release, err
 		}
 	}
-	unlock, err := x.source.lock(ctx, "root "+c.key)
+	unlock, err := x.source.lock(ctx, "root "+c.key+c.made)
 	if err != nil {
 		return "", false, nil, err
 	}
 	defer unlock()
-	if err := x.cache.makeRoot(c.key, func(f *os.File) error { return flatten(ctx, f, x.base(c), x.files(c)) }); err != nil {
+	if err := x.cache.makeRoot(c, func(f *os.File) error { return flatten(ctx, f, x.base(c), x.files(c)) }); err != nil {
 		return "", false, nil, err
 	}
-	id, release = x.cache.prepare(Prepared{Root: x.cache.path(c.key, "erofs")})
+	id, release = x.cache.prepare(Prepared{Root: x.cache.rootName(c)})
 	return id, false, release, nil
 }
 

@@ -333,7 +333,8 @@ type build struct {
 type chain struct {
 	img    *image.Image // nil: nothing
 	key    string
-	layers []string // keys of those that change anything
+	made   string   // stands for the layers as they were made: another text when one is made anew
+	layers []string // files of those that change anything
 }
 
 // result is what became of a stage.
@@ -401,7 +402,7 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 
 // pack writes the target's root file system. If the cache has it already, it is copied; otherwise the cache keeps it.
 func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
-	if name, ok := b.cache.root(c.key); ok {
+	if name, ok := b.cache.root(c); ok {
 		from, err := os.Open(name)
 		if err != nil {
 			return errors.Wrapf(err, "open a root file system")
@@ -413,7 +414,7 @@ func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
 	if err := flatten(ctx, root, b.base(c), b.files(c)); err != nil {
 		return err
 	}
-	b.cache.adopt(c.key, root)
+	b.cache.adopt(c, root)
 	return nil
 }
 
@@ -433,10 +434,7 @@ func (b *build) files(c chain) []string {
 			all = append(all, name)
 		}
 	}
-	for _, key := range c.layers {
-		all = append(all, b.cache.path(key, "tar"))
-	}
-	return all
+	return append(all, c.layers...)
 }
 
 // tree returns all files of a chain.

@@ -2,6 +2,7 @@ package dockerfile
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -50,6 +51,9 @@ func (b *build) stage(ctx context.Context, s *stage, r *result) error {
 		x.chain = chain{img: s.img, key: hash("image", b.owner, s.img.Digest, s.img.Built.UTC().String())}
 	default:
 		x.chain = chain{key: hash("scratch", b.owner)}
+	}
+	if x.chain.made == "" {
+		x.chain.made = x.chain.key
 	}
 	err := x.steps(ctx)
 	r.chain = x.chain
@@ -143,16 +147,17 @@ func (x *executor) step(ctx context.Context, st step, title string) error {
 		return nil
 	}
 	x.missed = true
-	size, err := x.make(ctx, w)
-	if err != nil {
+	e := entry{Owner: x.owner, Text: x.log.secrets.Replace(st.text), Made: rand.Text(), Over: x.chain.made}
+	file := ""
+	if e.Size, file, err = x.make(ctx, w); err != nil {
 		unlock()
 		return err
 	}
 	x.commits.Go(func() error {
 		defer unlock()
-		return x.cache.put(w.key, entry{Size: size, Owner: x.owner, Text: x.log.secrets.Replace(st.text)})
+		return x.cache.put(w.key, e)
 	})
-	return x.advance(w.key, size, st.run != nil)
+	return x.advance(w.key, e, file, st.run != nil)
 }
 
 // cached goes on with the layer of that key if the cache has it.
@@ -160,39 +165,56 @@ func (x *executor) cached(key string) bool {
 	if x.missed || x.opts.Force {
 		return false
 	}
-	e, ok := x.cache.get(key)
-	return ok && x.advance(key, e.Size, false) == nil
+	e, file, release, ok := x.cache.pin(key, x.chain.made)
+	if !ok {
+		return false
+	}
+	x.release(release)
+	return x.advance(key, e, file, false) == nil
 }
 
 // advance lays a layer over what the stage has. ran says that the machine has it too.
-func (x *executor) advance(key string, size int64, ran bool) error {
+func (x *executor) advance(key string, e entry, file string, ran bool) error {
 	x.chain.key = key
-	if size == 0 {
+	if e.Size == 0 {
 		return nil
 	}
-	x.chain.layers = append(x.chain.layers[:len(x.chain.layers):len(x.chain.layers)], key)
+	x.chain.made = hash(x.chain.made, e.Made)
+	x.chain.layers = append(x.chain.layers[:len(x.chain.layers):len(x.chain.layers)], file)
 	if x.machine != nil && !ran {
-		x.pending = append(x.pending, x.cache.path(key, "tar"))
+		x.pending = append(x.pending, file)
 	}
 	if x.over == nil {
 		return nil
 	}
-	return x.over.addTar(x.cache.path(key, "tar"))
+	return x.over.addTar(file)
 }
 
-// make writes a layer's file and returns its size.
-func (x *executor) make(ctx context.Context, w *work) (int64, error) {
+// make writes a layer and returns its size, and its file under a name of the build's own.
+func (x *executor) make(ctx context.Context, w *work) (size int64, file string, err error) {
 	f, err := os.CreateTemp(x.cache.dir, w.key+".*.new")
 	if err != nil {
-		return 0, tarfs.Explain(err, "a layer")
+		return 0, "", tarfs.Explain(err, "a layer")
 	}
 	err = w.do(ctx, f)
 	info, statErr := f.Stat()
-	err = errors.Join(err, statErr, f.Close(), x.cache.dropRoot(w.key))
-	if err != nil || info.Size() == 0 {
-		return 0, errors.Join(err, os.Remove(f.Name()))
+	err = errors.Join(err, statErr, f.Close())
+	if err == nil && info.Size() == 0 {
+		err = x.cache.replace(w.key, "")
 	}
-	return info.Size(), tarfs.Explain(os.Rename(f.Name(), x.cache.path(w.key, "tar")), "a layer")
+	if err != nil || info.Size() == 0 {
+		return 0, "", errors.Join(err, os.Remove(f.Name()))
+	}
+	file, release := x.cache.link(w.key, f.Name())
+	x.release(release)
+	return info.Size(), file, x.cache.replace(w.key, f.Name())
+}
+
+// release has something given back when the build ends.
+func (b *build) release(what func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.releases = append(b.releases, what)
 }
 
 // tree returns the files that the stage has now.
@@ -268,7 +290,7 @@ func (x *executor) prepareCopy(c *copying) (*work, error) {
 		if err != nil {
 			return nil, errors.Wrapf(err, "encode an instruction")
 		}
-		memo = hash("memo", x.results[src].chain.key, string(how))
+		memo = hash("memo", x.results[src].chain.made, string(how))
 		if e, ok := x.cache.get(memo); ok && !x.opts.Force {
 			digest = e.Memo
 		}
