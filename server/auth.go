@@ -73,13 +73,16 @@ func (s *Server) peer(r *http.Request) peer {
 	if !s.trusts(p.addr) {
 		return p
 	}
-	// The last address that no proxy of ours has is the client's; what stands before it, the client may have made up.
+	// The last address that no proxy of ours has is the client's; what stands before it, the client may have made up. The proxy that has written it there
+	// was asked with what stands as far from the end of X-Forwarded-Proto, if all of them write theirs; what stands before that may be made up, too.
+	proxies := 0
 	for _, text := range slices.Backward(strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")) {
 		addr, err := netip.ParseAddr(strings.TrimSpace(text))
 		if err != nil {
 			break
 		}
 		p.addr = addr.Unmap()
+		proxies++
 		if !s.trusts(p.addr) {
 			break
 		}
@@ -87,8 +90,9 @@ func (s *Server) peer(r *http.Request) peer {
 	if host := r.Header.Get("X-Forwarded-Host"); host != "" && !strings.Contains(host, ",") {
 		p.host = host
 	}
-	if proto := r.Header.Get("X-Forwarded-Proto"); proto != "" {
-		p.https = proto == "https"
+	if proto := strings.Join(r.Header.Values("X-Forwarded-Proto"), ","); proto != "" {
+		all := strings.Split(proto, ",")
+		p.https = strings.EqualFold(strings.TrimSpace(all[max(0, len(all)-max(1, proxies))]), "https")
 	}
 	return p
 }

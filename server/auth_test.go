@@ -431,6 +431,49 @@ func TestChainOfProxies(t *testing.T) {
 	}
 }
 
+// Of several proxies in a row, what the first of ours was asked with counts, and not what stands before that.
+// mission: F6, 6.10
+func TestChainOfProxiesWithTLS(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(o *server.Options) {
+		o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}
+	})
+	member := w.as(account.Request{})
+	for _, c := range []struct {
+		from, proto string
+		tls         bool
+	}{
+		{"203.0.113.7", "https", true},
+		{"203.0.113.7", "HTTPS", true},
+		{"203.0.113.7", "http", false},
+		{"203.0.113.7, 10.0.0.1", "https, http", true},
+		{"203.0.113.7, 10.0.0.1", "http,https", false},
+		{"203.0.113.7, 10.0.0.2, 10.0.0.1", "https,http,http", true},
+		{"203.0.113.7, 10.0.0.1", "https", true},              // the inner one has passed it on
+		{"203.0.113.7, 10.0.0.1", "https, http, http", false}, // the client has begun it
+		{"203.0.113.7", "https, http", false},
+		{"192.0.2.1, 203.0.113.7", "https, http", false}, // and the addresses, too
+		{"", "https", true},
+		{"", "https, http", false},
+		{"", "http, https", true},
+		{"203.0.113.7", "ftp", false},
+		{"203.0.113.7", ",", false},
+	} {
+		link, err := w.ring.Link(account.Local())
+		if err != nil {
+			t.Fatal(err)
+		}
+		header := []string{"X-Forwarded-Proto", c.proto}
+		if c.from != "" {
+			header = append(header, "X-Forwarded-For", c.from)
+		}
+		resp, _ := member.do("GET", "/sign-in?token="+link.Reveal(), "", header...)
+		if cookies := resp.Cookies(); len(cookies) != 1 || cookies[0].Secure != c.tls {
+			t.Errorf("%q from %q: %v, want TLS %t", c.proto, c.from, cookies, c.tls)
+		}
+	}
+}
+
 // Whoever is no proxy of ours cannot say where it comes from, what we are called or whether that was with TLS.
 // mission: F6, 6.10
 func TestStrangersAreNoProxies(t *testing.T) {

@@ -67,9 +67,14 @@ func (s Sessions) query(ctx context.Context, query string, args ...any) ([]sessi
 	return list, err
 }
 
-// totals is all in the index sessions_totals.
-const totals = `SELECT count(*), coalesce(sum(record->>'$.turns'), 0), coalesce(sum(record->>'$.usage.input_tokens'), 0), coalesce(sum(record->>'$.usage.output_tokens'), 0),
-	coalesce(sum(record->>'$.usage.cache_read_tokens'), 0), coalesce(sum(record->>'$.usage.cache_write_tokens'), 0), coalesce(sum(record->>'$.usage.cost_usd'), 0.0)
+// totals is all in the index sessions_totals, whose expressions these are.
+const totals = `SELECT coalesce(sum(json_valid(record)), 0),
+	coalesce(sum(iif(json_valid(record), record->>'$.turns', NULL)), 0),
+	coalesce(sum(iif(json_valid(record), record->>'$.usage.input_tokens', NULL)), 0),
+	coalesce(sum(iif(json_valid(record), record->>'$.usage.output_tokens', NULL)), 0),
+	coalesce(sum(iif(json_valid(record), record->>'$.usage.cache_read_tokens', NULL)), 0),
+	coalesce(sum(iif(json_valid(record), record->>'$.usage.cache_write_tokens', NULL)), 0),
+	coalesce(sum(iif(json_valid(record), record->>'$.usage.cost_usd', NULL)), 0.0)
 	FROM sessions WHERE account = ?`
 
 // Totals implements session.Store.

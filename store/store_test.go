@@ -172,6 +172,58 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 	}
 }
 
+// Records that a disk has damaged keep no version from being migrated, and are in no sum. The index of an earlier 0012 is replaced.
+//
+// mission: F4
+func TestMigrateDamagedRecords(t *testing.T) {
+	t.Parallel()
+	const before12 = `CREATE INDEX sessions_totals ON sessions (account, record->>'$.turns', record->>'$.usage.input_tokens', record->>'$.usage.output_tokens',
+		record->>'$.usage.cache_read_tokens', record->>'$.usage.cache_write_tokens', record->>'$.usage.cost_usd')`
+	for version := 6; version <= len(migrations()); version++ {
+		t.Run(strconv.Itoa(version), func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "db")
+			old := raw(t, path)
+			do := func(statement string, args ...any) {
+				t.Helper()
+				if _, err := old.Exec(statement, args...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, statements := range migrations()[:version] {
+				do(statements)
+			}
+			if version == 12 { // as it was made first
+				do(before12)
+			} else {
+				do("INSERT INTO sessions (id, account, live, record) VALUES ('ses_bad', 'acme', 0, '{\"turns\":')")
+			}
+			for _, r := range oldRows(t) {
+				if r.table == "sessions" || r.table == "sandboxes" {
+					do("INSERT INTO "+r.table+" ("+r.columns+") VALUES ("+r.values+")", r.args...)
+				}
+			}
+			do("INSERT INTO sandboxes (id, account, name, status, live, ended_at, data) VALUES ('sbx_bad', 'acme', 'b', 'failed', 0, 1, 'no JSON')")
+			do(fmt.Sprintf("PRAGMA user_version = %d", version))
+			old.Close()
+			db := open(t, path)
+			if got, err := db.Sessions().Totals(t.Context(), "acme"); err != nil || got.Sessions != 1 || got.Turns != 4 {
+				t.Errorf("the sessions' totals: %+v, %v", got, err)
+			}
+			if got, err := db.Sandboxes().Totals(t.Context(), "acme"); err != nil || got.Sandboxes != 1 {
+				t.Errorf("the sandboxes' totals: %+v, %v", got, err)
+			}
+			if got, err := db.Sessions().Session(t.Context(), "ses_old"); err != nil || got.ID != "ses_old" {
+				t.Errorf("the session: %+v, %v", got, err)
+			}
+			var text string
+			if err := db.read.QueryRow("SELECT sql FROM sqlite_schema WHERE name = 'sessions_totals'").Scan(&text); err != nil || !strings.Contains(text, "json_valid") {
+				t.Errorf("the index is %q, %v", text, err)
+			}
+		})
+	}
+}
+
 // oldRow is a record as a version has written it.
 type oldRow struct {
 	since                  int // the version
