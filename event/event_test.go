@@ -577,6 +577,7 @@ func TestEventsGoOutInGroups(t *testing.T) {
 		const readers, events = 500, 1000
 		var mu sync.Mutex
 		calls, slowest := 0, time.Duration(0)
+		atOnce := map[time.Time]int{} // how many readers were woken at a moment, but for the first event's
 		var wg sync.WaitGroup
 		for range readers {
 			r := subscribe(t, j, "a", 0)
@@ -590,6 +591,9 @@ func TestEventsGoOutInGroups(t *testing.T) {
 					after = batch[len(batch)-1].ID
 					mu.Lock()
 					calls++
+					if after > 1 {
+						atOnce[time.Now()]++
+					}
 					slowest = max(slowest, time.Since(batch[0].Time))
 					mu.Unlock()
 				}
@@ -605,6 +609,11 @@ func TestEventsGoOutInGroups(t *testing.T) {
 		}
 		if slowest > 6*time.Millisecond {
 			t.Errorf("an event waited %s", slowest)
+		}
+		for at, n := range atOnce {
+			if n > readers/4 {
+				t.Errorf("%d of %d readers are woken in the same moment, %s", n, readers, at)
+			}
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 type Reader struct {
 	journal *Journal
 	stream  *stream
+	group   *group
 	after   int64 // the id of the last event that was returned
 	live    bool  // it has once had everything
 	lagged  bool
@@ -46,7 +47,7 @@ func (j *Journal) subscribe(ctx context.Context, name string, from func(last int
 	if err == nil {
 		r.after, err = from(s.last)
 	}
-	s.readers++
+	r.group = s.join()
 	s.mu.Unlock()
 	if err != nil {
 		r.Close()
@@ -66,10 +67,7 @@ func (r *Reader) Close() {
 	r.closed = true
 	s := r.stream
 	s.mu.Lock()
-	s.readers--
-	if s.readers == 0 {
-		s.recent, s.bytes = nil, 0
-	}
+	s.leave(r.group)
 	s.mu.Unlock()
 	r.journal.mu.Lock()
 	s.refs--
@@ -106,7 +104,7 @@ func (r *Reader) next(ctx context.Context, beat <-chan time.Time) ([]*Event, err
 			return nil, io.EOF
 		}
 		s.mu.Lock()
-		wake, ended, visible := s.wake, s.ended, s.visible
+		wake, ended, visible := r.group.wake, s.ended, r.group.visible
 		var first int64
 		r.batch = r.batch[:0]
 		if len(s.recent) > 0 {
