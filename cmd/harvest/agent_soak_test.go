@@ -18,13 +18,16 @@ import (
 // manyTurns names the variable that says how many turns TestSessionOfManyTurns has; 200 are those of two hours, with a restart for every ten.
 const manyTurns = "HARVEST_TEST_TURNS"
 
+// overTime names the variable that spreads these turns over a time ("2h"), in which the server ends every minute, in turn killed and told to.
+const overTime = "HARVEST_TEST_OVER"
+
 // prompt of a turn: a command that takes a while, a file, a text, and a line in a file that all turns share.
-func soakPrompt(n int) string {
-	return fmt.Sprintf("/run echo begin %d; sleep 0.2; echo end %d\n/write turns/%d.txt this is turn %d\n/say I have done what turn %d wants\nremember %d", n, n, n, n, n, n)
+func soakPrompt(n int, takes time.Duration) string {
+	return fmt.Sprintf("/run echo begin %d; sleep %.1f; echo end %d\n/write turns/%d.txt this is turn %d\n/say I have done what turn %d wants\nremember %d", n, takes.Seconds(), n, n, n, n, n)
 }
 
 // A session of many turns, whose server is killed again and again in the middle of them: no event is lost, none is there twice, and what the
-// agent has done is all there. Turns follow one another at once, so that two hours take minutes.
+// agent has done is all there. Turns follow one another at once, so that two hours take minutes, unless a time is given.
 //
 // mission: E3, E4, A8
 func TestSessionOfManyTurns(t *testing.T) {
@@ -33,22 +36,34 @@ func TestSessionOfManyTurns(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv(manyTurns)); err == nil {
 		turns, kills = n, n/10
 	}
+	over, takes := time.Duration(0), 200*time.Millisecond
+	if d, err := time.ParseDuration(os.Getenv(overTime)); err == nil {
+		over, takes, kills = d, d/time.Duration(turns)*6/10, 0
+	}
 	h := newHost(t, "gvisor", gvisorSetup(t))
 	begun := time.Now()
-	h.must("agent", "--agent", "scripted", "--repo", "none", "-d", soakPrompt(0))
+	h.must("agent", "--agent", "scripted", "--repo", "none", "-d", soakPrompt(0, takes))
 	id := h.session()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour+2*over)
 	defer cancel()
 	live := make(chan []turnEvent, 1)
 	go func() { live <- h.turnsOf(ctx, id, turns) }()
 	for n := 1; n < turns; n++ {
-		h.must("send", "-d", id, soakPrompt(n))
-		if n%(turns/kills) == 1 {
-			time.Sleep(time.Duration(n*37%450) * time.Millisecond) // anywhere in the turn, or before it
-			if err := syscall.Kill(h.server().PID, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
+		h.must("send", "-d", id, soakPrompt(n, takes))
+		if over > 0 {
+			for until := begun.Add(over / time.Duration(turns) * time.Duration(n)); time.Now().Before(until); {
+				minute := begun.Add(time.Duration(kills+1) * time.Minute)
+				if until.Before(minute) {
+					time.Sleep(time.Until(until))
+					break
+				}
+				time.Sleep(time.Until(minute))
+				h.endServer(kills%2 == 0)
+				kills++
 			}
-			h.must("sessions") // starts the next one
+		} else if n%(turns/kills) == 1 {
+			time.Sleep(time.Duration(n*37%450) * time.Millisecond) // anywhere in the turn, or before it
+			h.endServer(true)
 		}
 		if n%4 != 0 { // every fourth waits in the queue
 			h.awaitTurns(ctx, id, n)
@@ -102,6 +117,17 @@ func (h *host) turnsOf(ctx context.Context, id string, turns int) (all []turnEve
 		}
 	}
 	return all
+}
+
+// endServer kills the server, or tells it to end, and has the next one started.
+func (h *host) endServer(kill bool) {
+	h.t.Helper()
+	if !kill {
+		h.must("down")
+	} else if err := syscall.Kill(h.server().PID, syscall.SIGKILL); err != nil {
+		h.t.Fatal(err)
+	}
+	h.must("sessions")
 }
 
 // awaitTurns waits until so many turns have ended.
