@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"golang.org/x/sys/unix"
 )
 
@@ -252,4 +254,18 @@ func xmlFault(w http.ResponseWriter, status int, code string) bool {
 	w.WriteHeader(status)
 	fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>m</Message></Error>", code)
 	return true
+}
+
+// begun finds an upload to key that somebody began, and that is neither complete nor aborted.
+func (b *Bucket) begun(ctx context.Context, key string) string {
+	out, err := b.s3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: &key}, b.patiently)
+	if err != nil {
+		return ""
+	}
+	for _, u := range out.Uploads {
+		if aws.ToString(u.Key) == key {
+			return aws.ToString(u.UploadId)
+		}
+	}
+	return ""
 }

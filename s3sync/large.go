@@ -62,9 +62,16 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 	if key != e.order() {
 		e.Key = key
 	}
-	up, err := r.b.beginUpload(ctx, key, e)
+	id, other := r.uploads.find(r.b.prefix+key, e)
+	if other != "" {
+		r.b.abortUpload(ctx, key, other)
+	}
+	up, err := r.b.beginUpload(ctx, key, e, id)
 	if err != nil {
 		return nil, err
+	}
+	if up.id != id {
+		r.uploads.note(r.b.prefix+key, e, up.id)
 	}
 	r.progress.part(e.Path, -1)
 	err = r.sendParts(ctx, f, e, up)
@@ -78,8 +85,12 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 		}
 		e.ETag, err = r.b.completeUpload(ctx, up, e.CRC)
 	}
-	if err != nil && ctx.Err() == nil && !fatal(err) {
+	resumable := err != nil && (ctx.Err() != nil || fatal(err))
+	if err != nil && !resumable {
 		r.b.abortUpload(context.WithoutCancel(ctx), key, up.id)
+	}
+	if !resumable {
+		r.uploads.forget(r.b.prefix + key)
 	}
 	return e, err
 }
@@ -177,13 +188,13 @@ func (s stored) matches(p *part, body []byte) bool {
 	return s.etag == hex.EncodeToString(sum[:])
 }
 
-// beginUpload continues the latest upload to key that somebody began, or begins one. Whether its parts are right, each says itself.
-func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry) (*multipart, error) {
+// beginUpload continues the upload id, if it is there still, or begins one to key. Whether its parts are right, each says itself.
+func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry, id string) (*multipart, error) {
 	up := &multipart{key: key, parts: split(e.body()), there: map[int32]stored{}}
 	full := b.prefix + key
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
-	if id := b.begun(call, full); id != "" && b.storedParts(call, full, id, up.there) == nil {
+	if id != "" && b.storedParts(call, full, id, up.there) == nil {
 		up.id = id
 		return up, nil
 	}
@@ -218,21 +229,6 @@ func (b *Bucket) failed(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return b.explain(err)
-}
-
-// begun finds an upload to key that was begun and is neither complete nor aborted.
-func (b *Bucket) begun(ctx context.Context, key string) string {
-	out, err := b.s3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: &key}, b.patiently)
-	if err != nil {
-		return "" // not every server, and not every key's owner, may list them
-	}
-	id, latest := "", time.Time{}
-	for _, u := range out.Uploads {
-		if at := aws.ToTime(u.Initiated); aws.ToString(u.Key) == key && !at.Before(latest) && time.Since(at) < Stale {
-			id, latest = aws.ToString(u.UploadId), at
-		}
-	}
-	return id
 }
 
 func (b *Bucket) storedParts(ctx context.Context, key, id string, there map[int32]stored) error {

@@ -200,7 +200,7 @@ func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error
 
 func (b *Bucket) writeParts(ctx context.Context, key string, e *Entry, f io.ReaderAt) error {
 	begin, cancel := b.bounded(ctx, 0)
-	up, err := b.beginUpload(begin, key, e)
+	up, err := b.beginUpload(begin, key, e, "")
 	cancel()
 	if err != nil {
 		return err

@@ -74,13 +74,18 @@ func TestRefusedRequests(t *testing.T) {
 			}
 		})
 	}
-	// Where uploads cannot be listed, or their parts, a new one is begun.
-	a.reset(when("GET", "uploads=", 403, "AccessDenied"))
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
-	_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: aws.String("work/large")})
+	// Where the parts of an upload cannot be listed, a new one is begun.
+	a.reset(nil)
+	e, err := b.stat(t.Context(), "f")
 	must(t, err)
-	write(t, dir, "large", strings.Repeat("0123456789abcdEF", 17<<16))
+	up, err := b.beginUpload(t.Context(), "other", e, "")
+	must(t, err)
 	a.reset(when("GET", "uploadId=", 403, "AccessDenied"))
+	if again, err := b.beginUpload(t.Context(), "other", e, up.id); err != nil || again.id == up.id || again.id == "" {
+		t.Errorf("another upload: %+v, %v", again, err)
+	}
+	b.abortUpload(t.Context(), "other", up.id)
+	a.reset(nil)
 	mustSync(t, dir, b, Options{Direction: Up, State: state})
 	// A deletion that fails as a whole.
 	must(t, os.Remove(filepath.Join(dir, "f")))

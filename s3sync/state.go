@@ -38,6 +38,7 @@ const (
 	stateBefore  = "entries.before"   // of one interrupted earlier, while the next is under way
 	stateNext    = "manifest.next"    //
 	stateRemote  = "manifest.fetched" //
+	stateUploads = "uploads"          // a directory: see uploads
 	stateSwept   = "swept"            // empty; its time is when the bucket was last swept
 )
 

@@ -139,6 +139,7 @@ type run struct {
 	progress progress
 	buffers  pool
 
+	uploads   uploads
 	unsettled *unsettled // what it says is guarded by mu once files are made
 
 	mu    sync.Mutex // guards what follows
@@ -240,6 +241,9 @@ func (r *run) sync(ctx context.Context) error {
 	if r.o.from != nil {
 		source = r.o.from
 	}
+	if !st.temp {
+		r.uploads.dir = st.file(stateUploads)
+	}
 	if r.unsettled, err = openUnsettled(r.o.State, r.t, source.String()); err != nil {
 		return err
 	}
@@ -301,6 +305,7 @@ func (r *run) sweep(ctx context.Context, st *state) {
 	if r.o.Direction == Down || b.prefix == "" || !st.sweepDue(sweepEvery) {
 		return
 	}
+	r.uploads.sweep(Stale)
 	_, _ = b.Sweep(ctx, Stale)
 }
 
