@@ -279,7 +279,15 @@ func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, 
 	}
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
-	out, err := b.s3.DeleteObjects(call, in, b.patiently)
+	how := []func(*s3.Options){b.patiently}
+	if b.md5.Load() {
+		in.ChecksumAlgorithm, how = "", append(how, withMD5)
+	}
+	out, err := b.s3.DeleteObjects(call, in, how...)
+	if in.ChecksumAlgorithm != "" && (unknownSum(err) || wantsMD5(err)) {
+		in.ChecksumAlgorithm = ""
+		out, err = b.s3.DeleteObjects(call, in, b.patiently, withMD5)
+	}
 	if err != nil {
 		if err = b.failed(ctx, err); errors.KindOf(err) != errors.Denied {
 			return err

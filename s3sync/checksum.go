@@ -12,7 +12,9 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	smithy "github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/minio/crc64nvme"
 
@@ -74,6 +76,28 @@ func (b *Bucket) send(ctx context.Context, r request) (*response, error) {
 		b.md5.Store(true) // what was refused was the checksum, and it is everywhere
 	}
 	return res, err
+}
+
+// withMD5 has a call through the SDK carry an MD5 of its body, and no other checksum.
+func withMD5(o *s3.Options) {
+	o.APIOptions = append(o.APIOptions, smithyhttp.AddContentChecksumMiddleware, func(stack *middleware.Stack) error {
+		_, err := stack.Finalize.Remove("AWSChecksum:ComputeInputPayloadChecksum")
+		return err
+	})
+}
+
+// wantsMD5 reports whether a server refused a request since it has no MD5 of its body. Deletions of several objects were made with one before
+// there were other checksums.
+func wantsMD5(err error) bool {
+	var api smithy.APIError
+	if !errors.As(err, &api) {
+		return false
+	}
+	switch api.ErrorCode() {
+	case "InvalidDigest", "MissingContentMD5", "MissingDigest", "BadDigest":
+		return true
+	}
+	return false
 }
 
 // unknownSum reports whether a server may have refused a request for the sake of its checksum.

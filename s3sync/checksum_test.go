@@ -2,6 +2,8 @@ package s3sync
 
 import (
 	"bytes"
+	"crypto/md5"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +15,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // Servers that do not know CRC-64/NVME refuse it once, and get MD5s from then on, with which they compare what arrives.
@@ -116,5 +120,49 @@ func TestChecksumsOfOthers(t *testing.T) {
 				t.Errorf("%s, damaged %d times: %d bytes, %v", name, times, len(raw), err)
 			}
 		}
+	}
+}
+
+// Deletions have a CRC-32, and an MD5 for servers that want that instead.
+// mission: 2.4
+func TestDeletionsWithMD5(t *testing.T) {
+	for code, status := range map[string]int{"InvalidRequest": 400, "MissingContentMD5": 400, "NotImplemented": 501, "": 0} {
+		t.Run(code, func(t *testing.T) {
+			dir, loc := t.TempDir(), location(t)
+			for _, f := range []string{"a", "b", "c"} {
+				write(t, dir, f, f)
+			}
+			a := between(t, &loc)
+			b := openBucket(t, loc)
+			mustSync(t, dir, b, Options{Direction: Up})
+			b.md5.Store(code == "") // known from before
+			var refused, sums atomic.Int32
+			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if _, ok := r.URL.Query()["delete"]; !ok {
+					return false
+				}
+				raw, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(raw))
+				sum := md5.Sum(raw)
+				if r.Header.Get("Content-Md5") != base64.StdEncoding.EncodeToString(sum[:]) || r.Header.Get("X-Amz-Checksum-Crc32") != "" {
+					refused.Add(1)
+					return xmlFault(w, status, code)
+				}
+				sums.Add(1)
+				return false
+			})
+			must(t, os.Remove(filepath.Join(dir, "a")))
+			must(t, os.Remove(filepath.Join(dir, "b")))
+			if stats := mustSync(t, dir, b, Options{Direction: Up, Mirror: true}); stats.Deleted != 2 {
+				t.Errorf("did %s", stats)
+			}
+			if sums.Load() != 1 || (refused.Load() == 0) != (code == "") {
+				t.Errorf("%d refused, %d with an MD5", refused.Load(), sums.Load())
+			}
+			a.reset(nil)
+			if _, err := b.stat(t.Context(), "a"); !errors.Is(err, errors.NotFound) {
+				t.Errorf("a deleted object: %v", err)
+			}
+		})
 	}
 }
