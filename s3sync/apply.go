@@ -15,6 +15,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // atOnce does what needs no request, and what must be done in order. What is left for a worker gets a channel.
@@ -141,6 +142,9 @@ func (r *run) transfer(ctx context.Context, j *job) {
 		return
 	case Download:
 		j.out, j.err = r.download(ctx, &j.Action, j.Path)
+		if j.local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
+			j.Op, j.out, j.err = Keep, nil, nil
+		}
 	case UpdateLocal:
 		j.out, j.err = r.updateLocal(ctx, j)
 	}
@@ -151,6 +155,14 @@ func (r *run) transfer(ctx context.Context, j *job) {
 	if from := r.o.from; from != nil && j.remote != nil && j.out.ETag == j.remote.ETag && (j.Op == Keep || j.Op == UpdateRemote) {
 		r.carry(ctx, j)
 	}
+}
+
+// passingName is what versitygw calls an object, beside its place, for the moment in which it replaces another one (backend/posix, linkatOTmpfile).
+var passingName = pattern.New(`^\.(.+)\.sgwtmp\.[0-9]{19}$`)
+
+// passing reports whether a path may have been in a list by chance. Only one that is gone when it is fetched was no file.
+func passing(path string) bool {
+	return passingName().MatchString(path[strings.LastIndexByte(path, '/')+1:])
 }
 
 // carry copies an object from the version before. Where that cannot be, the file goes up once more.

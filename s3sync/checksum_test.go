@@ -166,3 +166,68 @@ func TestDeletionsWithMD5(t *testing.T) {
 		})
 	}
 }
+
+// Objects that others stored in parts have a checksum of the parts' checksums: what arrives is compared with it where the server tells how large
+// the parts were.
+// mission: 3.5
+func TestChecksumsOfPartsOfOthers(t *testing.T) {
+	loc := location(t)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	want := map[string]string{}
+	for name, c := range map[string]struct {
+		kind  types.ChecksumAlgorithm
+		sizes []int
+	}{
+		"equal":   {types.ChecksumAlgorithmCrc32c, []int{5 << 20, 5 << 20, 1 << 20}},
+		"one":     {types.ChecksumAlgorithmSha256, []int{5 << 20}},
+		"unequal": {types.ChecksumAlgorithmCrc32, []int{5 << 20, 6 << 20, 3}},
+		"large":   {types.ChecksumAlgorithmSha1, []int{8 << 20, 8 << 20, 8 << 20, 12345}},
+	} {
+		key := b.prefix + name
+		up, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key, ChecksumAlgorithm: c.kind})
+		must(t, err)
+		var done []types.CompletedPart
+		for i, n := range c.sizes {
+			body := strings.Repeat(string(rune('a'+i)), n)
+			want[name] += body
+			number := int32(i + 1)
+			p, err := b.s3.UploadPart(t.Context(), &s3.UploadPartInput{Bucket: &loc.Bucket, Key: &key, UploadId: up.UploadId, PartNumber: &number, Body: strings.NewReader(body), ChecksumAlgorithm: c.kind})
+			must(t, err)
+			done = append(done, types.CompletedPart{PartNumber: &number, ETag: p.ETag, ChecksumCRC32: p.ChecksumCRC32, ChecksumCRC32C: p.ChecksumCRC32C, ChecksumSHA1: p.ChecksumSHA1, ChecksumSHA256: p.ChecksumSHA256})
+		}
+		_, err = b.s3.CompleteMultipartUpload(t.Context(), &s3.CompleteMultipartUploadInput{Bucket: &loc.Bucket, Key: &key, UploadId: up.UploadId, MultipartUpload: &types.CompletedMultipartUpload{Parts: done}})
+		must(t, err)
+	}
+	for name, c := range map[string]struct {
+		damage bool // all that is sent
+		silent bool // the server does not tell how large parts were
+		failed int64
+	}{"whole": {}, "damaged": {damage: true, failed: 4}, "whole, and nothing told": {silent: true}, "damaged, and nothing told": {damage: true, silent: true}} {
+		t.Run(name, func(t *testing.T) {
+			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Query().Has("partNumber") {
+					return c.silent && xmlFault(w, http.StatusNotImplemented, "NotImplemented")
+				}
+				if !c.damage || !gets(r) || strings.Contains(r.URL.Path, Reserved) {
+					return false
+				}
+				proxyOf(r).ServeHTTP(&flipping{ResponseWriter: w}, r)
+				return true
+			})
+			back := t.TempDir()
+			stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+			if err != nil || stats.Failed != c.failed {
+				t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
+			}
+			if c.damage {
+				return
+			}
+			for name, content := range want {
+				if raw, err := os.ReadFile(filepath.Join(back, name)); err != nil || string(raw) != content {
+					t.Errorf("%s: %d bytes, %v", name, len(raw), err)
+				}
+			}
+		})
+	}
+}

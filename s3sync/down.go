@@ -2,7 +2,6 @@ package s3sync
 
 import (
 	"context"
-	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -201,7 +200,7 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 			return err
 		}
 		if !e.HasCRC {
-			if err := sound(header, io.NewSectionReader(w, 0, n)); !errors.Is(err, errDamaged) {
+			if err := r.b.sound(ctx, key, n, header, w); !errors.Is(err, errDamaged) {
 				return err
 			}
 		}

@@ -427,3 +427,32 @@ func TestSparseTebibyte(t *testing.T) {
 		}
 	}
 }
+
+// What versitygw shows of an object for a moment while it is replaced is nobody's file, unless it stays.
+// mission: 3.4
+func TestPassingObjects(t *testing.T) {
+	const name = ".f.sgwtmp.1700000000000000000"
+	for _, stays := range []bool{false, true} {
+		dir, back, loc := t.TempDir(), t.TempDir(), location(t)
+		write(t, dir, "d/f", "x")
+		write(t, dir, "d/"+name, "y")
+		a := between(t, &loc)
+		b := openBucket(t, loc)
+		mustSync(t, dir, b, Options{Direction: Up})
+		a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			return gets(r) && strings.Contains(r.URL.Path, ".sgwtmp.") && !stays && xmlFault(w, http.StatusNotFound, "NoSuchKey")
+		})
+		for _, direction := range []Direction{Down, Both} {
+			stats := mustSync(t, back, b, Options{Direction: direction, List: true, State: t.TempDir()})
+			if _, err := os.Stat(filepath.Join(back, "d", name)); (err == nil) != stays || stats.Failed > 0 {
+				t.Errorf("%s, stays=%t: %v; %s", direction, stays, err, stats)
+			}
+		}
+		a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			return gets(r) && strings.HasSuffix(r.URL.Path, "/d/f") && xmlFault(w, http.StatusNotFound, "NoSuchKey")
+		})
+		if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down, List: true}); err != nil || stats.Failed != 1 {
+			t.Errorf("another object that is gone: %s, %v", stats, err)
+		}
+	}
+}

@@ -362,8 +362,15 @@ func (b *Bucket) getKnown(ctx context.Context, key, etag string, offset, length,
 		if int64(len(res.body)) != length {
 			return nil, errChangedObject
 		}
-		if known != nil && *known == crc64nvme.Checksum(res.body) || known == nil && (!asked || sound(res.header, bytes.NewReader(res.body)) == nil) {
-			return res, nil
+		var damaged error
+		switch {
+		case known != nil && *known != crc64nvme.Checksum(res.body):
+			damaged = errDamaged
+		case asked:
+			damaged = b.sound(ctx, key, size, res.header, bytes.NewReader(res.body))
+		}
+		if !errors.Is(damaged, errDamaged) {
+			return res, damaged
 		}
 		if attempt == 3 || time.Now().After(end) {
 			return nil, errDamaged
