@@ -26,9 +26,11 @@ build: keeper
 keeper:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-sentry ./cmd/harvest/sentry
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-tools ./cmd/harvest/tools
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-s3 ./cmd/harvest/s3
 	go run ./cmd/harvest/inner/pack bin/harvest-keeper cmd/harvest/inner/keeper.zst
 	go run ./cmd/harvest/inner/pack bin/harvest-sentry cmd/harvest/inner/sentry.zst
+	go run ./cmd/harvest/inner/pack bin/harvest-tools cmd/harvest/inner/tools.zst
 	go run ./cmd/harvest/inner/pack bin/harvest-s3 cmd/harvest/inner/s3.zst
 
 run: build

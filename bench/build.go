@@ -132,7 +132,7 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
-	eng, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: b.shelf, Volumes: volumes, Executable: programs.Keeper, Sentry: programs.Sentry})
+	eng, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: b.shelf, Volumes: volumes, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools})
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}

@@ -89,7 +89,7 @@ func (l *lab) open(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes, Executable: programs.Keeper, Sentry: programs.Sentry}); err != nil {
+	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools}); err != nil {
 		return err
 	}
 	l.then(func(context.Context) error { return l.engine.Close() })

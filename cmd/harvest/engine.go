@@ -42,7 +42,7 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engi
 		return nil, errors.Join(err, volumes.Close())
 	}
 	eng, err := gvisor.Open(ctx, gvisor.Options{
-		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Images: images, Volumes: volumes, Platform: cfg.Platform,
+		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools, Images: images, Volumes: volumes, Platform: cfg.Platform,
 		OutputBytes: cfg.OutputBytes,
 	})
 	if err != nil {
@@ -57,7 +57,7 @@ func openModalEngine(ctx context.Context, cfg config.Config, find bucketFinder) 
 	if err != nil {
 		return nil, err
 	}
-	opts := modalOptions(cfg, programs.Keeper)
+	opts := modalOptions(cfg, programs.Tools)
 	opts.Locate = find
 	eng, err := modalengine.Open(ctx, opts)
 	if err != nil {

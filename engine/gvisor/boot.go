@@ -31,7 +31,7 @@ func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, cla
 	if err := ctx.Err(); err != nil {
 		return errors.Wrapf(err, "boot sandbox %s", ref)
 	}
-	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Platform: e.opts.Platform, Rootless: e.rootless, Limits: limits,
+	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Tools: e.opts.Tools, Platform: e.opts.Platform, Rootless: e.rootless, Limits: limits,
 		OutputBytes: e.opts.OutputBytes, Claim: claim}
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)

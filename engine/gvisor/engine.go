@@ -57,6 +57,7 @@ type Options struct {
 	OutputBytes int64  // of each command that are kept for ProcessOpener; 0 means 64 MiB
 	Executable  string // a static program that calls keeper.Handover first of all; "" means this process's, which must call Main
 	Sentry      string // a static program that calls sentry.Main first of all; "" means Executable
+	Tools       string // a static program that calls tool.Handover first of all, with whatever else Command.Own starts; "" means Executable
 }
 
 // defaultOutput is what of a command's output is kept.
@@ -107,7 +108,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		opts.Executable = exe
 	}
 	opts.Sentry = cmp.Or(opts.Sentry, opts.Executable)
-	for _, program := range []string{opts.Executable, opts.Sentry} {
+	for _, program := range []string{opts.Executable, opts.Sentry, cmp.Or(opts.Tools, opts.Executable)} {
 		if err := checkStatic(program); err != nil {
 			return nil, err
 		}

@@ -52,7 +52,7 @@ func open(t testing.TB, dir string) *gvisor.Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = volumes.Close() })
-	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t)})
+	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t), Tools: testenv.ToolsBinary(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestConformanceRootless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t), "keeper": testenv.KeeperBinary(t), "sentry": testenv.SentryBinary(t)} {
+	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t), "keeper": testenv.KeeperBinary(t), "sentry": testenv.SentryBinary(t), "tools": testenv.ToolsBinary(t)} {
 		copyFile(t, from, filepath.Join(dir, name))
 	}
 	library := filepath.Join(dir, "tmp", "images")
@@ -120,7 +120,7 @@ func TestConformanceRootless(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), "-test.run=^TestConformanceRootless$", "-test.v", "-test.short", "-test.timeout=20m")
 	cmd.Dir = dir
 	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"), "HARVEST_TEST_KEEPER="+filepath.Join(dir, "keeper"),
-		"HARVEST_TEST_SENTRY="+filepath.Join(dir, "sentry"), "TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"), "HARVEST_COVERDIR="+testenv.CoverDir())
+		"HARVEST_TEST_SENTRY="+filepath.Join(dir, "sentry"), "HARVEST_TEST_TOOLS="+filepath.Join(dir, "tools"), "TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"), "HARVEST_COVERDIR="+testenv.CoverDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestConformanceRootless") {

@@ -62,6 +62,13 @@ func SentryBinary(t testing.TB) string {
 	return program(t, "HARVEST_TEST_SENTRY", "./cmd/harvest/sentry")
 }
 
+// ToolsBinary returns the path of HARVEST_TEST_TOOLS, or of the program tools built from the tree, which the program harvest brings along
+// beside keeper.
+func ToolsBinary(t testing.TB) string {
+	t.Helper()
+	return program(t, "HARVEST_TEST_TOOLS", "./cmd/harvest/tools")
+}
+
 // program returns the path that a variable of the environment has, or that of a package of the tree with tags, built once in a process.
 func program(t testing.TB, variable, pkg string, tags ...string) string {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package inner is the programs keeper, sentry and s3 inside the program harvest: `make build` builds them and puts them into it. A harvest that
+// Package inner is the programs keeper, sentry, tools and s3 inside the program harvest: `make build` builds them and puts them into it. A harvest that
 // was built without them, as plain `go build` does, starts itself in their place.
 package inner
 
@@ -19,22 +19,24 @@ import (
 
 // Programs are paths. They are "" if this program has none inside, or if nothing can be executed from the directory.
 type Programs struct {
-	Keeper string // what keeps a sandbox, and runs inside
+	Keeper string // what keeps a sandbox
 	Sentry string // gVisor
+	Tools  string // what runs inside
 }
 
 // prefixes of the files' names.
 const (
 	keeperPrefix = "keeper-"
 	sentryPrefix = "sentry-"
+	toolsPrefix  = "tools-"
 	s3Prefix     = "s3-"
 )
 
 // Unpack writes the programs that sandboxes need to dir, where they stay for the next time. Programs of other versions are removed from dir;
 // processes of them go on.
 func Unpack(dir string) (Programs, error) {
-	paths, err := unpack(dir, map[string][]byte{keeperPrefix: packedKeeper, sentryPrefix: packedSentry})
-	return Programs{Keeper: paths[keeperPrefix], Sentry: paths[sentryPrefix]}, err
+	paths, err := unpack(dir, map[string][]byte{keeperPrefix: packedKeeper, sentryPrefix: packedSentry, toolsPrefix: packedTools})
+	return Programs{Keeper: paths[keeperPrefix], Sentry: paths[sentryPrefix], Tools: paths[toolsPrefix]}, err
 }
 
 // S3 does the same for the embedded S3.

@@ -2,4 +2,4 @@
 
 package inner
 
-var packedKeeper, packedSentry, packedS3 []byte
+var packedKeeper, packedSentry, packedTools, packedS3 []byte

@@ -2,6 +2,9 @@ package main
 
 import (
 	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
@@ -10,3 +13,21 @@ import (
 func TestMain(m *testing.M) { os.Exit(testenv.MainByHand(m, main)) }
 
 func TestByHand(t *testing.T) { testenv.ByHand(t) }
+
+// Each sandbox pays for what is linked here.
+func TestKeeperIsSmall(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := strings.Fields(string(out))
+	if !slices.Contains(linked, "gvisor.dev/gvisor/pkg/urpc") {
+		t.Fatalf("this is no keeper: %.200s", out)
+	}
+	for _, large := range []string{"net/http", "crypto/tls", "encoding/gob", "gvisor.dev/gvisor/pkg/sentry/kernel", "github.com/RelevanceAI/harvest/engine/gvisor/tool"} {
+		if slices.Contains(linked, large) {
+			t.Errorf("%s is linked", large)
+		}
+	}
+}

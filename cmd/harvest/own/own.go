@@ -1,4 +1,4 @@
-// Package own has the parts of Harvest that run inside sandboxes. The programs harvest and keeper both have them.
+// Package own has the parts of Harvest that run inside sandboxes. The programs harvest and tools both have them.
 package own
 
 import (

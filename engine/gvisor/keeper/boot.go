@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -234,9 +233,9 @@ func (g *guest) setRoot(s *specs.Spec, path, medium string) {
 
 // writeBundle writes the spec where gVisor's processes read it.
 func writeBundle(dir string, spec *specs.Spec) (string, error) {
-	b, err := json.Marshal(spec)
+	b, err := runsc.EncodeSpec(spec)
 	if err != nil {
-		return "", errors.Wrapf(err, "encode spec")
+		return "", err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", errors.Wrapf(err, "create bundle")

@@ -153,13 +153,13 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	switch own := args.Tool || args.Own; {
 	case isText(exec):
 		if own {
-			program = k.exe
+			program = k.tools
 		}
 	case own:
 		return nil, nil, errors.Newf(errors.Invalid, "the arguments and the environment of %q must be UTF-8", args.Args[0])
 	default:
 		viaTool(exec)
-		program = k.exe
+		program = k.tools
 	}
 	c = &command{id: id, tool: args.Tool, args: listed(args.Args), started: time.Now(), terminal: p.master, stdin: p.stdin, done: make(chan struct{}),
 		out: spool.New(filepath.Join(k.args.Dir, "commands", id), k.args.OutputBytes)}

@@ -6,6 +6,7 @@
 package keeper
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"net"
@@ -49,7 +50,7 @@ const initTime = 30 * time.Second
 // Keeper holds one sandbox.
 type Keeper struct {
 	thread chan func()   // runs on the main thread, with which gVisor's process dies
-	exe    *os.File      // this program, for tools inside
+	tools  *os.File      // the program of what runs inside
 	inits  *os.File      // a byte comes from each of the two init programs when it has done its work
 	ready  chan struct{} // closed when both have
 
@@ -173,8 +174,8 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	if err := logTo("gvisor.log"); err != nil {
 		return nil, err
 	}
-	if k.exe, err = os.Open("/proc/self/exe"); err != nil {
-		return nil, errors.Wrapf(err, "open own program")
+	if k.tools, err = os.Open(cmp.Or(k.args.Tools, "/proc/self/exe")); err != nil {
+		return nil, errors.Wrapf(err, "open the program of what runs inside")
 	}
 	if err := k.listenToInits(); err != nil {
 		return nil, err

@@ -1,17 +1,18 @@
 package keeper
 
 import (
-	"archive/tar"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/erofs/go-erofs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -183,42 +184,28 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestTools(t *testing.T) {
+// What is encoded of a spec is all that specs of ours have.
+func TestSpecsAreEncodedWhole(t *testing.T) {
 	t.Parallel()
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	if err := w.WriteHeader(&tar.Header{Name: "a/b.txt", Mode: 0o640, Size: 5, Uid: os.Getuid(), Gid: os.Getgid()}); err != nil {
+	g := &guest{args: wire.BootArgs{Ref: "r", Dir: "/d", Init: "/i", Limits: engine.Limits{Files: 9, Disk: 1 << 20}}}
+	spec := g.mainSpec([]string{"/init", "name"}, "/root.erofs", []wire.Mount{{Source: "/s", Path: "/p", ReadOnly: true}})
+	if err := ownUsers(spec); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write([]byte("hello")); err != nil {
+	spec.Root.Readonly = true
+	ours, err := runsc.EncodeSpec(spec)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
+	theirs, err := json.Marshal(spec)
+	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "new")
-	var stderr bytes.Buffer
-	if code := Tool([]string{Unpack, dir}, &archive, nil, &stderr); code != 0 {
-		t.Fatalf("unpack: code %d, %s", code, &stderr)
+	var got, want specs.Spec
+	if err := errors.Join(json.Unmarshal(ours, &got), json.Unmarshal(theirs, &want)); err != nil {
+		t.Fatal(err)
 	}
-	if b, err := os.ReadFile(filepath.Join(dir, "a", "b.txt")); err != nil || string(b) != "hello" {
-		t.Errorf("unpacked %q, %v", b, err)
-	}
-	var out bytes.Buffer
-	if code := Tool([]string{Pack, filepath.Join(dir, "a", "b.txt")}, nil, &out, &stderr); code != 0 {
-		t.Fatalf("pack: code %d, %s", code, &stderr)
-	}
-	if h, err := tar.NewReader(&out).Next(); err != nil || h.Name != "b.txt" || h.Mode != 0o640 {
-		t.Errorf("packed %+v, %v", h, err)
-	}
-	for _, bad := range [][]string{nil, {"other", "x"}, {Pack, filepath.Join(dir, "nothing")}, {Unpack, filepath.Join(dir, "a", "b.txt")}, {Pack, filepath.Join(dir, "no", "x")}} {
-		stderr.Reset()
-		if code := Tool(bad, strings.NewReader(""), &out, &stderr); code == 0 {
-			t.Errorf("%v: no error", bad)
-		}
-		var f wire.Failure
-		if err := json.Unmarshal(stderr.Bytes(), &f); err != nil || f.Kind == "" {
-			t.Errorf("%v: stderr is %q", bad, &stderr)
-		}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("encoded as %s\nwant %s", ours, theirs)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/tool"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/gateway"
@@ -111,7 +112,7 @@ func TestRelay(t *testing.T) {
 	}
 	_ = ours.Close()
 	ended := make(chan error, 1)
-	go func() { ended <- runRelay(fds[1]) }()
+	go func() { ended <- tool.Relay(fds[1]) }()
 	port := l.Addr().(*net.TCPAddr).Port
 	for text, port := range map[string]int{"kyou said hello": port, "\x00": freePort(t)} {
 		client, server := connection(t)
@@ -133,25 +134,6 @@ func TestRelay(t *testing.T) {
 	_ = unix.Close(fds[1])
 	if wire.DialOK != 'k' {
 		t.Error("the text above knows the first byte")
-	}
-}
-
-func TestRelayRefusesWhatIsNoConnection(t *testing.T) {
-	t.Parallel()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fds[1])
-	if _, err := unix.Write(fds[0], []byte("no")); err != nil {
-		t.Fatal(err)
-	}
-	if err := runRelay(fds[1]); err == nil {
-		t.Error("a message without a connection was taken")
-	}
-	_ = unix.Close(fds[0])
-	if err := runRelay(fds[1]); err != nil {
-		t.Errorf("the end: %v", err)
 	}
 }
 

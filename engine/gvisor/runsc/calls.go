@@ -74,7 +74,7 @@ func (s *Sandbox) Start(c *Container) error {
 	if err := s.call(createSubcontainer, &createArgs{CID: c.ID}, nil); err != nil {
 		return err
 	}
-	return s.call(startSubcontainer, &startArgs{Spec: c.Spec, Conf: s.opts.Config, CID: c.ID, NumGoferFilestoreFDs: 1, GoferMountConfs: c.Mounts,
+	return s.call(startSubcontainer, &startArgs{Spec: specOf(c.Spec), Conf: s.opts.Config, CID: c.ID, NumGoferFilestoreFDs: 1, GoferMountConfs: c.Mounts,
 		FilePayload: urpc.FilePayload{Files: slices.Concat(c.Stdio[:], []*os.File{c.Upper}, c.Files)}}, nil)
 }
 

@@ -3,7 +3,6 @@ package runsc
 import (
 	"net"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/config"
 )
@@ -36,7 +35,7 @@ type (
 	}
 
 	startArgs struct {
-		Spec                 *specs.Spec
+		Spec                 *spec
 		Conf                 *config.Config
 		CID                  string
 		NumGoferFilestoreFDs int

@@ -49,7 +49,8 @@ func fill(v reflect.Value, next *int) {
 			fill(v.Index(i), next)
 		}
 	case v.Kind() == reflect.Map:
-		v.Set(reflect.ValueOf(map[string]any{"key": "value"}))
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.ValueOf("key"), reflect.ValueOf("value"))
 	case v.Kind() == reflect.String:
 		v.SetString(string(rune('a' + *next%26)))
 	case v.Kind() == reflect.Bool:

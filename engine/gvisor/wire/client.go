@@ -368,9 +368,14 @@ func (c *Client) toolEnd(ctx context.Context, p *process, stderr *bytes.Buffer) 
 // ToolName is the first argument of Harvest's own program when it is a tool inside a sandbox (StartArgs.Tool).
 const ToolName = "harvest-tool"
 
-// The tools that clients start.
+// The tools: the first three are started by clients, the others by keepers.
 const (
 	ToolUnpack = "unpack" // DIR: a tar stream on standard input
 	ToolPack   = "pack"   // PATH: to a tar stream on standard output
 	ToolFiles  = "files"  // REQUEST: a tarfs.Request as JSON, answered on standard output
+	ToolLaunch = "launch" // COMMAND: becomes another program, which LaunchArgs as JSON describe
+	ToolRelay  = "relay"  // ".": connects to ports inside; its standard input is a socket over which the connections come
 )
+
+// LaunchArgs are a command whose arguments or environment are not UTF-8: gVisor's control socket, which speaks JSON, would change them.
+type LaunchArgs struct{ Args, Env [][]byte }

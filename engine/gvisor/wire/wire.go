@@ -104,6 +104,7 @@ type BootArgs struct {
 	Dir         string // of this sandbox, absolute
 	Init        string // path of the image that holds the init program
 	Sentry      string // path of the program that is gVisor
+	Tools       string // path of the program of what runs inside; "" means the keeper's
 	Platform    string
 	Rootless    bool
 	Cgroup      string // name of the cgroup; "" for none

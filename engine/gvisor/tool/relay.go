@@ -1,4 +1,4 @@
-package keeper
+package tool
 
 import (
 	"encoding/binary"
@@ -19,8 +19,8 @@ import (
 // any; otherwise the answer comes at once.
 const localTime = 30 * time.Second
 
-// runRelay connects to ports of this sandbox until its own connection, the descriptor control, ends.
-func runRelay(control int) error {
+// Relay connects to ports of this sandbox until its own connection, the descriptor control, ends.
+func Relay(control int) error {
 	for {
 		port, conn, err := receiveConn(control)
 		if err == io.EOF {

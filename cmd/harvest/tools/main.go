@@ -1,0 +1,29 @@
+// Command tools is what of Harvest runs inside sandboxes, on this machine and at Modal. The program harvest brings it along beside keeper
+// (package inner), which is smaller without it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/RelevanceAI/harvest/cmd/harvest/own"
+	"github.com/RelevanceAI/harvest/engine/gvisor/tool"
+	"github.com/RelevanceAI/harvest/engine/modal/inside"
+)
+
+func main() {
+	inside.Main(context.Background())
+	tool.Handover()
+	program := own.Programs[os.Args[0]]
+	if program == nil {
+		fmt.Fprintln(os.Stderr, "harvest starts this program by itself; run harvest")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	code := program(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,53 @@
+package runsc
+
+import (
+	"encoding/json"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// spec is what of specs.Spec sandboxes of ours have, with its JSON. The first encoding of a type makes tables of all types below it, which
+// stay: those of specs.Spec, with what it has for other systems, are more than a tenth of a keeper's heap.
+type spec struct {
+	Version     string            `json:"ociVersion"`
+	Process     *specProcess      `json:"process,omitempty"`
+	Root        *specs.Root       `json:"root,omitempty"`
+	Hostname    string            `json:"hostname,omitempty"`
+	Mounts      []specs.Mount     `json:"mounts,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Linux       *specLinux        `json:"linux,omitempty"`
+}
+
+type specProcess struct {
+	Args            []string                 `json:"args,omitempty"`
+	Env             []string                 `json:"env,omitempty"`
+	Cwd             string                   `json:"cwd"`
+	Capabilities    *specs.LinuxCapabilities `json:"capabilities,omitempty"`
+	Rlimits         []specs.POSIXRlimit      `json:"rlimits,omitempty"`
+	NoNewPrivileges bool                     `json:"noNewPrivileges,omitempty"`
+}
+
+type specLinux struct {
+	UIDMappings []specs.LinuxIDMapping `json:"uidMappings,omitempty"`
+	GIDMappings []specs.LinuxIDMapping `json:"gidMappings,omitempty"`
+	Namespaces  []specs.LinuxNamespace `json:"namespaces,omitempty"`
+}
+
+func specOf(s *specs.Spec) *spec {
+	of := &spec{Version: s.Version, Root: s.Root, Hostname: s.Hostname, Mounts: s.Mounts, Annotations: s.Annotations}
+	if p := s.Process; p != nil {
+		of.Process = &specProcess{Args: p.Args, Env: p.Env, Cwd: p.Cwd, Capabilities: p.Capabilities, Rlimits: p.Rlimits, NoNewPrivileges: p.NoNewPrivileges}
+	}
+	if l := s.Linux; l != nil {
+		of.Linux = &specLinux{UIDMappings: l.UIDMappings, GIDMappings: l.GIDMappings, Namespaces: l.Namespaces}
+	}
+	return of
+}
+
+// EncodeSpec is the JSON of a spec that has nothing but what sandboxes of ours have.
+func EncodeSpec(s *specs.Spec) ([]byte, error) {
+	b, err := json.Marshal(specOf(s))
+	return b, errors.Wrapf(err, "encode spec")
+}
