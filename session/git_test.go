@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -196,6 +197,67 @@ func TestBadRepositories(t *testing.T) {
 			if err != nil || !bytes.HasPrefix(bundle, []byte("# v2 git bundle\n")) {
 				t.Errorf("%.80q, %v", bundle, err)
 			}
+			if err := h.End(t.Context(), account, s.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// sizeOf names the variable that says how many MiB the repository of TestLargeRepository has.
+const sizeOf = "HARVEST_TEST_REPOSITORY"
+
+// A large repository is cloned whole or with little history, and its turns are as those of a small one, also with less memory than it is large.
+//
+// mission: E3
+func TestLargeRepository(t *testing.T) {
+	t.Parallel()
+	size := 64
+	if n, err := strconv.Atoi(os.Getenv(sizeOf)); err == nil {
+		size = n
+	}
+	g := newGitServer(t)
+	g.add("public/large", nil)
+	g.fill("public/large", size)
+	h := newHouse(t, session.Options{})
+	for name, depth := range map[string]int{"whole": 0, "a commit of it": 1} {
+		t.Run(name, func(t *testing.T) {
+			box := g.reach()
+			box.Memory = 512 << 20
+			begun := time.Now()
+			s := h.create(t, session.Request{Repo: g.url("public/large"), Depth: depth, Sandbox: box})
+			for s.Status == session.Creating {
+				time.Sleep(50 * time.Millisecond)
+				var err error
+				if s, err = h.Get(t.Context(), account, s.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s.Status != session.Ready {
+				t.Fatalf("%+v", s)
+			}
+			cloned := time.Since(begun)
+			w := h.watch(s.ID)
+			h.send(t, s.ID, "/write new x\n/run git add -A; git commit -qm New; git rev-list --count HEAD; ls blobs | wc -l")
+			if done := w.until(t, "done"); done.data.Failed {
+				t.Fatalf("%+v", done)
+			}
+			commits := 3
+			if depth == 1 {
+				commits = 2
+			}
+			if want := fmt.Sprintf("%d\\n%d\\n", commits, size); !strings.Contains(w.String(), want) {
+				t.Errorf("no %q in\n%s", want, w)
+			}
+			diff, err := h.Diff(t.Context(), account, s.ID, "")
+			if err != nil || strings.Count(string(diff), "diff --git") != 1 || !bytes.Contains(diff, []byte("+++ b/new")) {
+				t.Errorf("%.200s, %v", diff, err)
+			}
+			bundle, err := h.Bundle(t.Context(), account, s.ID, "")
+			if err != nil || len(bundle) > 1<<20 {
+				t.Errorf("a bundle of %d bytes, %v", len(bundle), err)
+			}
+			t.Logf("%d MiB: ready after %s, all after %s", size, cloned, time.Since(begun))
 			if err := h.End(t.Context(), account, s.ID); err != nil {
 				t.Error(err)
 			}

@@ -3,6 +3,9 @@ package session_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/cgi"
@@ -15,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
@@ -167,6 +171,39 @@ func (g *gitServer) add(name string, files map[string]string) (clone string) {
 		g.push(clone, files, "Begin")
 	}
 	return clone
+}
+
+// fill gives an empty repository two commits of main, the first with so many files of a MiB that cannot be compressed.
+func (g *gitServer) fill(name string, files int) {
+	g.t.Helper()
+	cmd := exec.CommandContext(g.t.Context(), "git", "-C", g.dir(name), "-c", "core.compression=0", "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet")
+	cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		g.t.Fatal(err)
+	}
+	const who = "committer T <t@example.org> 1700000000 +0000\n"
+	_, err = io.WriteString(in, "commit refs/heads/main\n"+who+"data 5\nBegin\n")
+	random := rand.NewChaCha8([32]byte{})
+	for n := range files {
+		if err == nil {
+			_, err = fmt.Fprintf(in, "M 100644 inline blobs/%d\ndata %d\n", n, 1<<20)
+		}
+		if err == nil {
+			_, err = io.CopyN(in, random, 1<<20)
+		}
+	}
+	if err == nil {
+		_, err = io.WriteString(in, "\ncommit refs/heads/main\n"+who+"data 4\nMore\nM 100644 inline more\ndata 2\nx\n\n")
+	}
+	if err := errors.Join(err, in.Close(), cmd.Wait()); err != nil {
+		g.t.Fatalf("git fast-import: %v\n%s", err, out.String())
+	}
 }
 
 // push commits files and pushes them to main.
