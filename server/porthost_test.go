@@ -42,15 +42,10 @@ func (dialSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 func withPorts(e *fake.Engine) engine.Engine { return dialEngine{e} }
 
-// serveInside starts what would be a server in a sandbox; with the fake engine it is one of this machine. It returns its port.
+// serveInside starts a server in a sandbox that tells what it was asked, and tries to take cookies. It returns its port.
 func serveInside(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	port, _ := servePort(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
@@ -66,9 +61,21 @@ func serveInside(t *testing.T) string {
 		if err := json.NewEncoder(w).Encode(map[string]any{"method": r.Method, "uri": r.RequestURI, "host": r.Host, "header": r.Header, "body": string(body)}); err != nil {
 			t.Error(err)
 		}
-	})
+	}) // its WebSocket wants the origin to be the host
+	return port
+}
+
+// servePort starts what would be a server in a sandbox; with the fake engine it is one of this machine. root answers all but /ws, which echoes a message of a WebSocket, and /events, which begins a stream.
+func servePort(t *testing.T, accept *websocket.AcceptOptions, root http.HandlerFunc) (port string, end func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", root)
 	mux.HandleFunc("/ws", func(w http.ResponseWriter, r *http.Request) {
-		conn, err := websocket.Accept(w, r, nil) // which wants the origin to be the host
+		conn, err := websocket.Accept(w, r, accept)
 		if err != nil {
 			return
 		}
@@ -87,12 +94,13 @@ func serveInside(t *testing.T) string {
 	})
 	inside := &http.Server{Handler: mux}
 	go inside.Serve(l)
-	t.Cleanup(func() { inside.Close() })
-	_, port, err := net.SplitHostPort(l.Addr().String())
+	end = func() { _ = inside.Close() }
+	t.Cleanup(end)
+	_, port, err = net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return port
+	return port, end
 }
 
 // browser keeps cookies for one host name at a time, whose address is always the server's.

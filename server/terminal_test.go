@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -130,12 +129,7 @@ func TestPorts(t *testing.T) {
 	t.Parallel()
 	w := startOn(t, withPorts)
 	made := w.create()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	port, end := servePort(t, &websocket.AcceptOptions{InsecureSkipVerify: true}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Add("Set-Cookie", "theirs=1")
 		w.Header().Add("Set-Cookie", "harvest=stolen; Path=/")
@@ -144,31 +138,6 @@ func TestPorts(t *testing.T) {
 		text, _ := json.Marshal(map[string]any{"method": r.Method, "uri": r.URL.RequestURI(), "host": r.Host, "header": r.Header, "body": string(body)})
 		_, _ = w.Write(text)
 	})
-	mux.HandleFunc("/ws", func(w http.ResponseWriter, r *http.Request) {
-		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
-		if err != nil {
-			return
-		}
-		defer conn.CloseNow()
-		kind, msg, err := conn.Read(r.Context())
-		if err == nil {
-			_ = conn.Write(r.Context(), kind, append([]byte("echo "), msg...))
-		}
-		_ = conn.Close(websocket.StatusNormalClosure, "")
-	})
-	mux.HandleFunc("/events", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, "data: first\n\n")
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	})
-	inside := &http.Server{Handler: mux}
-	go inside.Serve(l)
-	t.Cleanup(func() { inside.Close() })
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
 	user := w.as(account.Request{})
 	base := "/v1/sandboxes/" + made.ID + "/ports/" + port
 	resp, body := user.do("POST", base+"/a%2Fb/c?x=1&y", "the body", "Cookie", "harvest=ours; theirs=2; __Host-harvest=ours", "X-Forwarded-For", "1.2.3.4", "Idempotency-Key", "k")
@@ -216,7 +185,7 @@ func TestPorts(t *testing.T) {
 		t.Errorf("events: %q, %v", buf[:n], err)
 	}
 	events.Body.Close()
-	inside.Close()
+	end()
 	user.want(503, "GET", base+"/", "")
 	user.want(400, "GET", "/v1/sandboxes/box/ports/0/", "")
 	user.want(400, "GET", "/v1/sandboxes/box/ports/x/", "")
