@@ -54,6 +54,7 @@ type Capabilities struct {
 	Denials   bool     `json:"denials"`  // Networker.Denials tells something; without, it only waits for the sandbox's end
 	Snapshot  bool     `json:"snapshot"` // sandboxes implement Snapshotter
 	Imager    bool     `json:"imager"`   // sandboxes implement Imager
+	Memory    bool     `json:"memory"`   // sandboxes implement Checkpointer, and Spec.Checkpoint works
 	Usage     bool     `json:"usage"`    // sandboxes implement Meter
 	GPUs      bool     `json:"gpus"`     // Spec.GPU works
 	Secrets   bool     `json:"secrets"`  // Spec.Secrets works
@@ -88,6 +89,11 @@ type Spec struct {
 	// KeepOnOOM asks a Snapshotter to read the files when memory runs out, before it ends the sandbox: Snapshot then works after that end.
 	// It is an attempt: a command that takes memory quicker than the engine looks ends the sandbox without.
 	KeepOnOOM bool
+	// Checkpoint is the directory of a checkpoint with which the sandbox begins, instead of an image. Only where Capabilities.Memory says so. It is
+	// Checkpointer that says what comes of it. Limits must be those of the sandbox that it was made of, and there are no Mounts. Env, Dir and
+	// User, as far as they are set, count for commands that are started from now on. Kinds: NotFound; Invalid: it is damaged, or the limits
+	// are others; Unsupported: it was made with another version of the engine, or on another kind of machine.
+	Checkpoint string
 	// Stage, if set, is told each step of Create when it is done.
 	Stage func(name string, took time.Duration) `json:"-"`
 }
@@ -190,6 +196,20 @@ type Snapshotter interface {
 	// stand still meanwhile, and go on when it returns. Invalid: path is no directory, or mounted. NotFound: there is none.
 	// Conflict: the sandbox has ended, and nothing was kept (Spec.KeepOnOOM). Errors of w are returned.
 	Snapshot(ctx context.Context, path string, w io.Writer) error
+}
+
+// Checkpointer is a sandbox of which a checkpoint can be made: its processes with their memory, and its files, as they are at one moment.
+//
+// Sandboxes that begin with it (Spec.Checkpoint), as many as one likes and at the same time, go on from that moment, each by itself, and so does the one it
+// was made of. They have its files; their processes have their memory, ids, open files of the sandbox and connections within it, loopback included. Commands that ran are
+// found again by their ids (ProcessOpener): what they write from then on is kept anew, and input that was open is open again. They are not told, but notice: the
+// clock has jumped, connections to elsewhere are broken, and two sandboxes share what was random. The host name stays. What had ended is gone, and
+// so are files that were just being copied in or out.
+type Checkpointer interface {
+	// Checkpoint makes a checkpoint in dir, a directory of this machine that must not exist, in one that does. It is whole and durable when that returns; on failure,
+	// cancellation included, dir does not exist. Commands stand still meanwhile and then go on; connections into ports of the sandbox are closed. Conflict: it has
+	// ended, or a command has a terminal or is one of Harvest's own. Unsupported: it has volumes, or other things that cannot be in a checkpoint.
+	Checkpoint(ctx context.Context, dir string) error
 }
 
 // Rooted is a Snapshotter that has the file of its root file system, which its image may no longer have: it can be built anew meanwhile.

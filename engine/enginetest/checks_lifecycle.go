@@ -52,6 +52,9 @@ func checkCapabilities(t *testing.T, s *suite) {
 	if c.Warm && !warmer || c.Reopen && !opener {
 		t.Errorf("it announces warm %v and reopen %v, and implements %v and %v", c.Warm, c.Reopen, warmer, opener)
 	}
+	if _, ok := s.shared.(engine.Checkpointer); c.Memory != ok {
+		t.Errorf("it announces memory %v, and implements %v", c.Memory, ok)
+	}
 }
 
 // wantNone fails t if anything is listed.

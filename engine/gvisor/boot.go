@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,8 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// boot starts a keeper for ref, which boots gVisor and, unless claim is nil, the image. On failure ref is gone.
-func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, claim *wire.ClaimArgs, stage func(string, time.Duration)) (err error) {
+// boot starts a keeper for ref, which boots gVisor with what spec says of that and, unless claim is nil, the image. On failure ref is gone.
+func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *wire.ClaimArgs) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.remove(ref))
@@ -31,8 +30,8 @@ func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, cla
 	if err := ctx.Err(); err != nil {
 		return errors.Wrapf(err, "boot sandbox %s", ref)
 	}
-	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Tools: e.opts.Tools, Platform: e.opts.Platform, Rootless: e.rootless, Limits: limits,
-		OutputBytes: e.opts.OutputBytes, Claim: claim}
+	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Tools: e.opts.Tools, Platform: e.opts.Platform, Rootless: e.rootless,
+		Limits: spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint}
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)
 	}
@@ -45,8 +44,8 @@ func (e *Engine) boot(ctx context.Context, ref string, limits engine.Limits, cla
 	defer stop()
 	if err = conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Boot, Boot: &args}); err == nil {
 		_, err = conn.ReceiveReply(func(s wire.Stage) {
-			if stage != nil {
-				stage(s.Name, s.Took)
+			if spec.Stage != nil {
+				spec.Stage(s.Name, s.Took)
 			}
 		})
 	}
@@ -140,7 +139,7 @@ func (e *Engine) Warm(ctx context.Context, limits engine.Limits) (engine.Warm, e
 	if err := e.writeUses(ref, uses{}); err != nil {
 		return nil, errors.Join(err, e.remove(ref))
 	}
-	if err := e.boot(ctx, ref, limits, nil, nil); err != nil {
+	if err := e.boot(ctx, ref, engine.Spec{Limits: limits}, nil); err != nil {
 		return nil, err
 	}
 	return &warm{e: e, ref: ref}, nil

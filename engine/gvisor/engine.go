@@ -254,7 +254,7 @@ func (e *Engine) Close() error {
 
 // Capabilities implements engine.Engine.
 func (e *Engine) Capabilities() engine.Capabilities {
-	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Isolated: true,
+	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Memory: true, Isolated: true,
 		Network: true, Rules: true, Denials: true,
 		Limits: []string{"cpu", "memory", "processes", "disk", "files"}}
 	if e.rootless {
@@ -293,11 +293,15 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 // Create implements engine.Engine.
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
 	ref := newRef()
-	claim, err := e.prepare(ctx, ref, spec)
+	prepare := e.prepare
+	if spec.Checkpoint != "" {
+		prepare = e.prepareRestore
+	}
+	claim, err := prepare(ctx, ref, spec)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.boot(ctx, ref, spec.Limits, claim, spec.Stage); err != nil {
+	if err := e.boot(ctx, ref, spec, claim); err != nil {
 		return nil, err
 	}
 	return e.sandbox(engine.Handle{ID: spec.ID, Ref: ref}), nil

@@ -26,18 +26,25 @@ const sentryMemory = 64 << 20
 
 // guest is a booted gVisor sandbox: a root container that only sleeps, and a main container once it was claimed.
 type guest struct {
-	args    wire.BootArgs
-	sb      *runsc.Sandbox
-	mounted []string          // where something is mounted in the main container
-	files   *runsc.FileServer // of the main container's volumes, if any
-	group   *cgroup.Group     // nil without cgroups
+	args     wire.BootArgs
+	sb       *runsc.Sandbox
+	root     string            // path of the main container's image
+	hostname string            // that its init program was told
+	mounted  []string          // where something is mounted in the main container
+	files    *runsc.FileServer // of the main container's volumes, if any
+	group    *cgroup.Group     // nil without cgroups
 
 	prepared *prepared // the main container that waits for a claim, or nil
 	taken    bool      // it is the main container
 }
 
 // bootGuest starts the gVisor process. It must run on the keeper's main thread: gVisor dies with that thread.
-func bootGuest(args wire.BootArgs) (_ *guest, err error) {
+func bootGuest(args wire.BootArgs) (*guest, error) {
+	return bootWith(args, nil, func(g *guest) error { return g.sb.StartRoot() })
+}
+
+// bootWith starts the gVisor process with files that are kept (runsc.Options), and then what shall run in it.
+func bootWith(args wire.BootArgs, kept map[int]*os.File, start func(*guest) error) (_ *guest, err error) {
 	conf, err := runscConfig(args)
 	if err != nil {
 		return nil, err
@@ -72,13 +79,14 @@ func bootGuest(args wire.BootArgs) (_ *guest, err error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "open init image")
 	}
-	g.sb, err = runsc.New(runsc.Options{Program: cmp.Or(args.Sentry, "/proc/self/exe"), Config: conf, ID: args.Ref, Bundle: bundle, Spec: spec, Root: init, Limits: args.Limits})
+	g.sb, err = runsc.New(runsc.Options{Program: cmp.Or(args.Sentry, "/proc/self/exe"), Config: conf, ID: args.Ref, Bundle: bundle, Spec: spec, Root: init,
+		Limits: args.Limits, Kept: kept})
 	if err != nil {
 		return nil, err
 	}
 	joined := make(chan error, 1)
 	go func() { joined <- g.joinCgroup() }() // while gVisor starts: it waits for all processors
-	err = g.sb.StartRoot()
+	err = start(g)
 	return g, errors.Join(errors.Wrapf(err, "start sandbox"), <-joined)
 }
 
@@ -158,6 +166,7 @@ func ownUsers(s *specs.Spec) error {
 const (
 	annotationType    = "io.kubernetes.cri.container-type"
 	annotationSandbox = "io.kubernetes.cri.sandbox-id"
+	annotationName    = "io.kubernetes.cri.container-name"
 )
 
 // rootfsPrefix begins the annotations that say what the root file system is.
@@ -183,6 +192,7 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 		"--host-settings=ignore",                                          // package gvisor's Check says what could be better
 		"--gofer-network-namespace=new",                                   // the default pins a namespace that outlives the sandbox
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // one binary: gVisor is inside ours
+		"--restore-spec-validation=ignore",                                // paths are others; package wire says what else must be the same
 		"--log=" + log,
 		"--panic-log=" + log,
 	})
@@ -259,13 +269,14 @@ func (g *guest) mainID() string {
 
 // claim starts the main container, unless it waits already. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
+	g.root, g.hostname = c.Root, c.Hostname
 	args := initArgs(initPath+"/init", c.Hostname, nameFiles(c.Hostname)...)
 	if g.prepared.fits(c) {
 		g.taken = true
 		return errors.Stage(g.prepared.order(args), "start")
 	}
 	spec := g.mainSpec(args, c.Root, c.Mounts)
-	return errors.Stage(errors.Wrapf(g.start(spec, c.Root, g.mainID(), nil), "start main container"), "start")
+	return errors.Stage(errors.Wrapf(g.start(spec, c.Root, g.mainID(), nil, g.sb.Start), "start main container"), "start")
 }
 
 // mainSpec describes a main container, whose init program has these arguments.
@@ -302,9 +313,9 @@ func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs
 	return spec
 }
 
-// start starts a main container: image, writable layer and init come as open files, directories of the host through gVisor's file server,
+// start starts a main container, by the method of its sandbox: image, writable layer and init come as open files, directories of the host through gVisor's file server,
 // a process more. stdin is its init program's; nil means nothing.
-func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File) error {
+func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func(*runsc.Container) error) error {
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
@@ -336,13 +347,14 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File) error {
 	}
 	c := &runsc.Container{ID: id, Spec: spec, Stdio: [3]*os.File{stdin, os.Stdout, null}, Upper: upper, Files: files[:2:2],
 		Mounts: []runsc.MountConf{rootConf, {Lower: runsc.Erofs}}}
+	spec.Annotations[annotationName] = strings.TrimPrefix(id, g.args.Ref+"-") // by which a checkpoint knows it
 	if err := g.serveFiles(c); err != nil {
 		return err
 	}
 	if g.files != nil {
 		defer g.files.CloseFiles()
 	}
-	return errors.Wrapf(g.sb.Start(c), "start container")
+	return errors.Wrapf(by(c), "start container")
 }
 
 // serveFiles starts the file server, if the container mounts directories of the host.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/spool"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
@@ -45,16 +46,20 @@ const capabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_D
 // command is a process in the sandbox and its output.
 type command struct {
 	id       string
+	number   int // id is made of it
 	tool     bool
 	args     []string
 	started  time.Time
 	pid      int32
+	inside   int32 // the same as the container has it, by which gVisor waits for what it restored; 0 for others
 	out      *spool.Spool
 	terminal *os.File // master side, or nil
 	done     chan struct{}
 	exit     engine.Exit // valid once done is closed
 
 	outOfSpace atomic.Bool // it is killed because a volume is full
+
+	files []layer.KeptFile // what the command got; none for a tool
 
 	mu    sync.Mutex
 	stdin *os.File // nil once closed; guarded by mu
@@ -67,6 +72,7 @@ type plumbing struct {
 	outputs map[wire.Kind]*os.File
 	stdin   *os.File
 	master  *os.File
+	files   []layer.KeptFile // guest, unless it is Harvest's own
 }
 
 func (p *plumbing) closeGuest() {
@@ -138,7 +144,8 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	k.mu.Lock()
 	claim := k.args.Claim
 	k.started++
-	id := "p" + strconv.Itoa(k.started)
+	number := k.started
+	id := "p" + strconv.Itoa(number)
 	k.mu.Unlock()
 	exec, err := k.execArgs(args, claim, id)
 	if err != nil {
@@ -150,7 +157,8 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	}
 	defer p.closeGuest()
 	var program *os.File
-	switch own := args.Tool || args.Own; {
+	own := args.Tool || args.Own
+	switch {
 	case isText(exec):
 		if own {
 			program = k.tools
@@ -161,7 +169,10 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 		viaTool(exec)
 		program = k.tools
 	}
-	c = &command{id: id, tool: args.Tool, args: listed(args.Args), started: time.Now(), terminal: p.master, stdin: p.stdin, done: make(chan struct{}),
+	if !own {
+		p.files = p.identify(number)
+	}
+	c = &command{id: id, number: number, tool: args.Tool, args: listed(args.Args), started: time.Now(), terminal: p.master, stdin: p.stdin, files: p.files, done: make(chan struct{}),
 		out: spool.New(filepath.Join(k.args.Dir, "commands", id), k.args.OutputBytes)}
 	if c.terminal != nil {
 		c.stdin = c.terminal
@@ -169,6 +180,8 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	if !args.Quiet {
 		follower, _ = c.out.Follow()
 	}
+	k.starting.RLock()
+	defer k.starting.RUnlock()
 	if c.pid, err = k.guest.sb.Execute(exec, p.guest, program); err != nil {
 		p.closeAll()
 		return nil, nil, startError(err, string(args.Args[0]), exec.WorkingDirectory)
@@ -309,7 +322,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 		drained.Add(1)
 		go func() { collect(c.out, kind, f, exited, drained.Done) }()
 	}
-	ws, err := k.guest.sb.WaitPID(k.guest.mainID(), c.pid)
+	ws, err := k.guest.sb.WaitPID(k.guest.mainID(), cmp.Or(c.inside, c.pid))
 	if err != nil {
 		<-k.ended // nothing else takes the connection away
 		ws = unix.WaitStatus(syscall.SIGKILL)

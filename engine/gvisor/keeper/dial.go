@@ -21,6 +21,7 @@ import (
 type relay struct {
 	mu   sync.Mutex
 	conn *net.UnixConn // to the relay; guarded by mu; nil while none runs
+	pid  int32         // its process; guarded by mu
 }
 
 // relayTime is how long the relay may take to accept a connection.
@@ -104,7 +105,7 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, errors.Join(startError(err, wire.ToolName, "/"), c.Close())
 	}
-	r.conn = c.(*net.UnixConn)
+	r.conn, r.pid = c.(*net.UnixConn), pid
 	go k.tendRelay(r.conn, pid)
 	return r.conn, nil
 }

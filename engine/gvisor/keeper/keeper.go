@@ -73,7 +73,9 @@ type Keeper struct {
 	ended chan struct{} // closed when the sandbox has ended
 	end   engine.End    // valid once ended is closed
 
-	snapshot sync.Mutex // held while one is taken
+	snapshot sync.Mutex     // held while one is taken
+	starting sync.RWMutex   // held for reading while a command starts, for writing while a checkpoint is made; taken before all others
+	clearing sync.WaitGroup // while a container that was prepared in vain is removed
 
 	finished chan struct{} // closed when this process may end
 	finish   func()        // closes it, once
@@ -184,21 +186,8 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	if k.args.Cgroup == "" {
 		limitCPUs(k.args.Limits.CPU)
 	}
-	err = k.onThread(func() error {
-		k.guest, err = bootGuest(k.args)
-		return err
-	})
-	if err != nil {
+	if err := k.begin(claim, stage); err != nil {
 		return nil, err
-	}
-	k.booted = time.Now()
-	stage("boot")
-	if claim != nil {
-		if err := k.claim(claim); err != nil {
-			_ = k.guest.destroy()
-			return nil, err
-		}
-		stage("start")
 	}
 	listener, err := socket.Listen(k.args.Dir, Socket)
 	if err != nil {
@@ -208,6 +197,31 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	k.saveState()
 	go k.watch()
 	return listener, nil
+}
+
+// begin boots gVisor, and gives it its image, unless it is to be warm.
+func (k *Keeper) begin(claim *wire.ClaimArgs, stage func(string)) (err error) {
+	k.booted = time.Now()
+	if k.args.Restore != "" {
+		defer stage("restore")
+		return k.restore(claim)
+	}
+	err = k.onThread(func() error {
+		k.guest, err = bootGuest(k.args)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	stage("boot")
+	if claim != nil {
+		if err := k.claim(claim); err != nil {
+			_ = k.guest.destroy()
+			return err
+		}
+		stage("start")
+	}
+	return nil
 }
 
 // listenToInits makes this process's standard output, which is that of the init programs, a pipe to inits.
@@ -274,14 +288,19 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 		}
 	}
 	if p := k.guest.prepared; p != nil && !p.gone && !k.guest.taken {
-		go k.guest.unprepare()
+		k.clearing.Go(k.guest.unprepare)
 	}
-	if err := k.network.set(k.guest, c.Network); err != nil {
+	if err := k.network.set(c.Network, k.guest.addLink); err != nil {
 		return errors.Stage(err, "network")
 	}
 	if _, err := k.lookUp(c.User); err != nil {
 		return errors.Stage(err, "start")
 	}
+	return k.claimed(c)
+}
+
+// claimed is when the sandbox has its image. k.mu is held.
+func (k *Keeper) claimed(c *wire.ClaimArgs) error {
 	if n := k.args.Limits.Memory; c.Keep && k.guest.group != nil && n > 0 {
 		if err := k.guest.group.RaiseMemory(n + sentryMemory + reserve(n)); err != nil {
 			return errors.Stage(err, "start")
@@ -358,6 +377,11 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 		return conn.SendJSON(wire.KindReply, wire.Reply{Usage: &used})
 	case req.Op == wire.Snapshot:
 		return k.serveSnapshot(conn, req.Path)
+	case req.Op == wire.Checkpoint && req.Path != "":
+		if err := k.checkpoint(req.Path); err != nil {
+			return err
+		}
+		return conn.SendJSON(wire.KindReply, wire.Reply{})
 	case req.Op == wire.SetNetwork && req.Network != nil:
 		if err := k.setNetwork(*req.Network); err != nil {
 			return err

@@ -18,7 +18,10 @@ func linkAddress() net.HardwareAddr { return net.HardwareAddr{0x02, 0x68, 0x76, 
 
 // addLink gives the sandbox a network interface whose other end is that of file. It works once per sandbox. No device and no
 // namespace of the host takes part: the link is a pair of sockets, and gVisor's network is told of it while it runs.
-func (g *guest) addLink(file *os.File) error {
+func (g *guest) addLink(file *os.File) error { return g.sb.AddLinks(linkTo(file)) }
+
+// linkTo describes the interface.
+func linkTo(file *os.File) *runsc.Links {
 	link := runsc.Link{
 		Name: linkName, MTU: netstack.MTU, NumChannels: 1, LinkAddress: linkAddress(),
 		// What is received goes straight on to TCP, which has goroutines of its own, rather than through one more.
@@ -37,11 +40,11 @@ func (g *guest) addLink(file *os.File) error {
 		}
 		routes[i] = runsc.Route{Destination: networkOf(netip.PrefixFrom(a.Guest, 0)), Gateway: a.Gateway.AsSlice()}
 	}
-	return g.sb.AddLinks(&runsc.Links{
+	return &runsc.Links{
 		FilePayload: urpc.FilePayload{Files: []*os.File{file}}, FDBasedLinks: []runsc.Link{link},
 		Defaultv4Gateway: runsc.DefaultRoute{Name: linkName, Route: routes[0]},
 		Defaultv6Gateway: runsc.DefaultRoute{Name: linkName, Route: routes[1]},
-	})
+	}
 }
 
 // networkOf is the network that p lies in.

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"os"
 	"slices"
 	"sync"
 
@@ -21,8 +22,8 @@ type network struct {
 	gateway *netstack.Gateway // guarded by mu; nil without an interface
 }
 
-// set puts a policy in force. When it returns, connections that the policy forbids are cut.
-func (n *network) set(g *guest, want engine.Network) error {
+// set puts a policy in force, and gives link the sandbox's end of the link if that is the first that needs one. When it returns, connections that the policy forbids are cut.
+func (n *network) set(want engine.Network, link func(*os.File) error) error {
 	if want.Mode == "" {
 		want.Mode = engine.NetworkNone
 	}
@@ -36,7 +37,7 @@ func (n *network) set(g *guest, want engine.Network) error {
 	case n.gateway != nil:
 		n.gateway.SetPolicy(policy)
 	case want.Mode != engine.NetworkNone:
-		if n.gateway, err = n.connect(g, policy); err != nil {
+		if n.gateway, err = n.connect(policy, link); err != nil {
 			return err
 		}
 	}
@@ -45,7 +46,7 @@ func (n *network) set(g *guest, want engine.Network) error {
 }
 
 // connect gives the sandbox an interface, with a gateway at its other end.
-func (n *network) connect(g *guest, policy *gateway.Policy) (*netstack.Gateway, error) {
+func (n *network) connect(policy *gateway.Policy, link func(*os.File) error) (*netstack.Gateway, error) {
 	ours, theirs, err := netstack.Pair()
 	if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func (n *network) connect(g *guest, policy *gateway.Policy) (*netstack.Gateway, 
 	if err != nil {
 		return nil, errors.Wrapf(err, "start the gateway")
 	}
-	if err := g.addLink(theirs); err != nil {
+	if err := link(theirs); err != nil {
 		return nil, errors.Join(err, gw.Close())
 	}
 	return gw, nil
@@ -86,7 +87,7 @@ func (k *Keeper) setNetwork(want engine.Network) error {
 	if err := k.awaitReady(); err != nil {
 		return err
 	}
-	if err := k.network.set(k.guest, want); err != nil {
+	if err := k.network.set(want, k.guest.addLink); err != nil {
 		return err
 	}
 	k.saveState()

@@ -49,11 +49,11 @@ func TestNetworkWithoutOne(t *testing.T) {
 	t.Parallel()
 	var n network
 	for _, mode := range []engine.NetworkMode{"", engine.NetworkNone} {
-		if err := n.set(nil, engine.Network{Mode: mode}); err != nil || n.gateway != nil || n.state().Mode != engine.NetworkNone {
+		if err := n.set(engine.Network{Mode: mode}, nil); err != nil || n.gateway != nil || n.state().Mode != engine.NetworkNone {
 			t.Errorf("mode %q: %v, %+v", mode, err, n.state())
 		}
 	}
-	if err := n.set(nil, engine.Network{Mode: "odd"}); !errors.Is(err, errors.Invalid) || n.state().Mode != engine.NetworkNone {
+	if err := n.set(engine.Network{Mode: "odd"}, nil); !errors.Is(err, errors.Invalid) || n.state().Mode != engine.NetworkNone {
 		t.Errorf("an odd mode: %v, %+v", err, n.state())
 	}
 	if err := n.close(); err != nil {

@@ -81,7 +81,7 @@ func (g *guest) prepare(a *wire.PrepareArgs) error {
 	}
 	defer r.Close()
 	spec := g.mainSpec(initArgs(initPath+"/init", "")[:1], a.Root, nil)
-	if err := g.start(spec, a.Root, g.args.Ref+preparedSuffix, r); err != nil {
+	if err := g.start(spec, a.Root, g.args.Ref+preparedSuffix, r, g.sb.Start); err != nil {
 		return errors.Join(err, w.Close())
 	}
 	g.prepared = &prepared{root: a.Root, layer: a.Layer, orders: w}

@@ -25,6 +25,29 @@ type Request struct {
 	Apply     bool     // fill the layer from the file; otherwise write it there
 	Path      string   // of what is written, "" for all
 	Mounted   []string // where something is mounted, for Apply
+	Keep      *Kept    `json:",omitempty"` // none of the other, but the processes are made to get through a checkpoint
+}
+
+// Kept says which processes of a container get through a checkpoint.
+type Kept struct {
+	Root     string     // the root container, under whose name gVisor looks for the files
+	Commands []int32    // the processes of commands that do
+	Leave    []int32    // processes that do not, with what they have started
+	Files    []KeptFile // the keeper's ends of their files
+}
+
+// Numbers of files that are no command's own.
+const (
+	NullFile  = 3  // the null device
+	SinkFile  = 4  // a pipe that takes what nobody reads
+	EmptyFile = 5  // a pipe that has ended
+	FirstFile = 16 // those of commands begin here
+)
+
+// KeptFile is an open file of the host, and the number under which it is brought along when the checkpoint is restored.
+type KeptFile struct {
+	Device, Inode uint64
+	Number        int
 }
 
 // failureMark begins an error of ours in the text of gVisor's, which comes over its control socket.
@@ -74,6 +97,39 @@ func Read(sb *runsc.Sandbox, container, path string, w io.Writer) error {
 // meanwhile. Invalid: this is no layer, or it has something else where a directory is mounted. Exhausted: it does not fit.
 func Apply(sb *runsc.Sandbox, container string, mounted []string, r *os.File) error {
 	return call(sb, Request{Container: container, Apply: true, Mounted: mounted}, r)
+}
+
+// Keep makes processes of the container ones that get through a checkpoint. Nothing may start or end in it meanwhile. It returns the ids that
+// kept.Commands have in the container.
+func Keep(sb *runsc.Sandbox, container string, kept Kept) ([]int32, error) {
+	var inside []int32
+	answer, err := exchange(sb, Request{Container: container, Keep: &kept})
+	if err == nil {
+		err = errors.Wrapf(json.Unmarshal(answer, &inside), "read the ids of processes")
+	}
+	if err == nil && len(inside) != len(kept.Commands) {
+		err = errors.Errorf("%d ids for %d processes", len(inside), len(kept.Commands))
+	}
+	return inside, err
+}
+
+// exchange sends a request and returns what is written to its file.
+func exchange(sb *runsc.Sandbox, request Request) ([]byte, error) {
+	r, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Wrapf(err, "pipe")
+	}
+	defer r.Close()
+	done := make(chan error, 1)
+	go func() {
+		done <- call(sb, request, theirs)
+		_ = theirs.Close()
+	}()
+	answer, err := io.ReadAll(r)
+	if failed := <-done; failed != nil {
+		err = failed
+	}
+	return answer, err
 }
 
 func call(sb *runsc.Sandbox, r Request, file *os.File) error {

@@ -74,8 +74,12 @@ func (s *Sandbox) Start(c *Container) error {
 	if err := s.call(createSubcontainer, &createArgs{CID: c.ID}, nil); err != nil {
 		return err
 	}
-	return s.call(startSubcontainer, &startArgs{Spec: specOf(c.Spec), Conf: s.opts.Config, CID: c.ID, NumGoferFilestoreFDs: 1, GoferMountConfs: c.Mounts,
-		FilePayload: urpc.FilePayload{Files: slices.Concat(c.Stdio[:], []*os.File{c.Upper}, c.Files)}}, nil)
+	return s.call(startSubcontainer, s.startArgs(c), nil)
+}
+
+func (s *Sandbox) startArgs(c *Container) *startArgs {
+	return &startArgs{Spec: specOf(c.Spec), Conf: s.opts.Config, CID: c.ID, NumGoferFilestoreFDs: 1, GoferMountConfs: c.Mounts,
+		FilePayload: urpc.FilePayload{Files: slices.Concat(c.Stdio[:], []*os.File{c.Upper}, c.Files)}}
 }
 
 // DestroyContainer ends what runs in the container and removes it. It is repeatable.

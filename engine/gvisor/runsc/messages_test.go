@@ -48,6 +48,8 @@ func fill(v reflect.Value, next *int) {
 		for i := range 2 {
 			fill(v.Index(i), next)
 		}
+	case v.Type() == reflect.TypeFor[map[string]string]():
+		v.Set(reflect.ValueOf(map[string]string{"key": "value"}))
 	case v.Kind() == reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(reflect.ValueOf("key"), reflect.ValueOf("value"))
@@ -128,6 +130,8 @@ func TestMessagesAreGVisors(t *testing.T) {
 		{&readArgs{}, &control.ReadOpts{}},
 		{&usageArgs{}, &control.MemoryUsageOpts{}},
 		{&traceArgs{}, &boot.CreateTraceSessionArgs{}},
+		{&saveArgs{}, &control.SaveOpts{}},
+		{&restoreArgs{}, &boot.RestoreOpts{}},
 		{&Exec{}, &control.ExecArgs{}},
 		{&Links{}, &boot.CreateLinksAndRoutesArgs{}},
 		{&openMountResult{}, &container.OpenMountResult{}},
@@ -170,7 +174,8 @@ func TestConstantsAreGVisors(t *testing.T) {
 		startRoot: boot.ContMgrRootContainerStart, setNetworkArgs: boot.ContMgrSetNetworkArgs, createSubcontainer: boot.ContMgrCreateSubcontainer,
 		startSubcontainer: boot.ContMgrStartSubcontainer, destroySubcontainer: boot.ContMgrDestroySubcontainer, executeAsync: boot.ContMgrExecuteAsync,
 		wait: boot.ContMgrWait, waitPID: boot.ContMgrWaitPID, signal: boot.ContMgrSignal, processes: boot.ContMgrProcesses, pause: boot.ContMgrPause,
-		resume: boot.ContMgrResume, createTraceSession: boot.ContMgrCreateTraceSession, collectUsage: boot.UsageCollect, readFile: boot.FsRead,
+		resume: boot.ContMgrResume, createTraceSession: boot.ContMgrCreateTraceSession, collectUsage: boot.UsageCollect,
+		checkpoint: boot.ContMgrCheckpoint, restore: boot.ContMgrRestore, restoreSubcontainer: boot.ContMgrRestoreSubcontainer, readFile: boot.FsRead,
 	}
 	for ours, theirs := range methods {
 		if ours != theirs {

@@ -5,11 +5,13 @@ package runsc
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,6 +35,8 @@ type Options struct {
 	Spec    *specs.Spec
 	Root    *os.File      // the EROFS image of the root container; New closes it
 	Limits  engine.Limits // as programs inside see them: processors and memory
+	// Kept are the open files of programs that Restore lets go on, by the numbers that the checkpoint has for them. The caller closes them.
+	Kept map[int]*os.File
 }
 
 // Sandbox is a gVisor process, a child of this one, that ends with the thread that started it.
@@ -99,6 +103,10 @@ func (s *Sandbox) start(tell *os.File) error {
 	d.give("stdio-fds", os.Stdin)
 	d.give("stdio-fds", os.Stdout)
 	d.give("stdio-fds", os.Stderr)
+	d.transfer(cmd)
+	for _, number := range slices.Sorted(maps.Keys(o.Kept)) {
+		d.pass(cmd, o.Kept[number], number)
+	}
 	isolate(cmd, o.Spec)
 	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	cmd.Args = append(cmd.Args, "--apply-caps=true", "--setup-root")
@@ -290,9 +298,17 @@ func (d *donations) open(flag, path string, mode int) {
 	d.own(flag, f)
 }
 
+// pass adds a file under a number of its own.
+func (d *donations) pass(cmd *exec.Cmd, f *os.File, number int) {
+	cmd.Args = append(cmd.Args, fmt.Sprintf("--pass-fd=%d:%d", firstExtra+len(cmd.ExtraFiles), number))
+	cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+}
+
+// firstExtra is the descriptor of a command's first file beyond the standard ones.
+const firstExtra = 3
+
 // transfer adds the files to the command, and their arguments.
 func (d *donations) transfer(cmd *exec.Cmd) {
-	const firstExtra = 3
 	for _, p := range d.pending {
 		cmd.Args = append(cmd.Args, fmt.Sprintf("--%s=%d", p.flag, firstExtra+len(cmd.ExtraFiles)))
 		cmd.ExtraFiles = append(cmd.ExtraFiles, p.file)

@@ -65,6 +65,8 @@ const (
 	Snapshot  Operation = "snapshot"  // KindStdout*, then Reply: the writable layer as a tar stream
 	Destroy   Operation = "destroy"   // Reply when everything is released
 
+	Checkpoint Operation = "checkpoint" // Reply when the files of a checkpoint are durable in the directory Path
+
 	SetNetwork Operation = "set-network" // Reply when the new policy is in force
 	Denials    Operation = "denials"     // Reply with Denials as soon as there are some
 	Dial       Operation = "dial"        // Reply, then no frames: a byte, DialOK if the port was reached, and what comes from it
@@ -82,7 +84,7 @@ type Request struct {
 	Start   *StartArgs   `json:",omitempty"`
 	Attach  *AttachArgs  `json:",omitempty"`
 	Control *ControlArgs `json:",omitempty"`
-	Path    string       `json:",omitempty"` // of a snapshot, "" for all
+	Path    string       `json:",omitempty"` // of a snapshot, "" for all; of a checkpoint, which is on this machine
 
 	Network *engine.Network `json:",omitempty"` // of SetNetwork
 	Denials *DenialsArgs    `json:",omitempty"`
@@ -111,6 +113,7 @@ type BootArgs struct {
 	Limits      engine.Limits
 	OutputBytes int64      // of each command that are kept
 	Claim       *ClaimArgs `json:",omitempty"` // nil for a warm sandbox
+	Restore     string     `json:",omitempty"` // directory of a checkpoint with which the sandbox begins, claimed
 }
 
 // PrepareArgs are what can be done for a claim before anything else of it is known.

@@ -4,6 +4,7 @@ import (
 	"io"
 	"path"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,13 +29,14 @@ type agent struct {
 	ready  chan struct{}
 }
 
-// watchedCall is a system call that every sandbox's init program makes, and hardly anybody else.
-const watchedCall = "capset"
+// watchedCalls are system calls that every sandbox's init program makes, and hardly anybody else: the first when it starts, the second when it goes on
+// after a checkpoint.
+var watchedCalls = []string{"capset", "pause"}
 
 // readyTime is how long a request waits for the first init program, which has just been started.
 const readyTime = 10 * time.Second
 
-// watch learns of the kernel when the first program makes watchedCall: gVisor has no other way to get at it.
+// watch learns of the kernel when the first program makes one of watchedCalls: gVisor has no other way to get at it.
 func (a *agent) watch() {
 	host := map[string]arch.Arch{"amd64": arch.AMD64, "arm64": arch.ARM64}[runtime.GOARCH]
 	table, ok := kernel.LookupSyscallTable(abi.Linux, host)
@@ -43,7 +45,7 @@ func (a *agent) watch() {
 	}
 	var once sync.Once
 	for number, call := range table.Table {
-		if call.Name != watchedCall {
+		if !slices.Contains(watchedCalls, call.Name) {
 			continue
 		}
 		own := call.Fn
@@ -60,6 +62,9 @@ func (a *agent) watch() {
 }
 
 func (a *agent) answer(r layer.Request, file io.ReadWriter) error {
+	if r.Keep != nil {
+		return a.keep(r, file)
+	}
 	v, err := a.open(r.Container)
 	if err != nil {
 		return err
@@ -85,32 +90,40 @@ type view struct {
 	parent vfs.VirtualDentry
 }
 
-func (a *agent) open(container string) (*view, error) {
+// first returns the main task of a container's first process.
+func (a *agent) first(container string) (*kernel.Task, error) {
 	select {
 	case <-a.ready:
 	case <-time.After(readyTime):
-		return nil, errors.Errorf("no program has made the system call %s", watchedCall)
+		return nil, errors.Errorf("no program has made one of the system calls %v", watchedCalls)
 	}
-	k := a.kernel
-	for _, tg := range k.RootPIDNamespace().ThreadGroups() {
+	for _, tg := range a.kernel.RootPIDNamespace().ThreadGroups() {
 		leader := tg.Leader()
-		if leader == nil || leader.ContainerID() != container || leader.Parent() != nil || leader.Origin == kernel.OriginExec {
-			continue
+		if leader != nil && leader.ContainerID() == container && leader.Parent() == nil && leader.Origin != kernel.OriginExec {
+			return leader, nil
 		}
-		ctx := k.SupervisorContext()
-		mntns := leader.MountNamespace()
-		if mntns == nil || !mntns.TryIncRef() {
-			break
-		}
-		defer mntns.DecRef(ctx)
-		root := mntns.Root(ctx)
-		defer root.DecRef(ctx)
-		// Opening a file to read it must not change its access time.
-		mount := k.VFS().NewDisconnectedMount(root.Mount().Filesystem(), root.Dentry(), &vfs.MountOptions{Flags: vfs.MountFlags{NoATime: true}})
-		return &view{k: k, ctx: ctx, creds: auth.NewRootCredentials(k.RootUserNamespace()), mount: mount,
-			root: vfs.MakeVirtualDentry(mount, root.Dentry())}, nil
 	}
 	return nil, errors.Newf(errors.Conflict, "the sandbox has ended")
+}
+
+func (a *agent) open(container string) (*view, error) {
+	first, err := a.first(container)
+	if err != nil {
+		return nil, err
+	}
+	k := a.kernel
+	ctx := k.SupervisorContext()
+	mntns := first.MountNamespace()
+	if mntns == nil || !mntns.TryIncRef() {
+		return nil, errors.Newf(errors.Conflict, "the sandbox has ended")
+	}
+	defer mntns.DecRef(ctx)
+	root := mntns.Root(ctx)
+	defer root.DecRef(ctx)
+	// Opening a file to read it must not change its access time.
+	mount := k.VFS().NewDisconnectedMount(root.Mount().Filesystem(), root.Dentry(), &vfs.MountOptions{Flags: vfs.MountFlags{NoATime: true}})
+	return &view{k: k, ctx: ctx, creds: auth.NewRootCredentials(k.RootUserNamespace()), mount: mount,
+		root: vfs.MakeVirtualDentry(mount, root.Dentry())}, nil
 }
 
 func (v *view) close() {
