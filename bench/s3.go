@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,6 +45,13 @@ const (
 	largeSize   = 4 << 30
 )
 
+// A restore has two ends. A process's wall time is the first of them for rclone, and the second for Harvest.
+const (
+	treeDown = "tree down"
+	there    = "until all files are there"
+	durable  = "until they are on the disk"
+)
+
 // farAway is the round trip time of the rows with a server elsewhere.
 const farAway = 20 * time.Millisecond
 
@@ -62,7 +72,7 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 		if err := json.Unmarshal([]byte(args[1]), &s); err != nil {
 			return true, errors.Wrapf(err, "read what to do")
 		}
-		return true, s.run(ctx)
+		return true, s.run(ctx, os.Stdout)
 	case len(args) == 2 && args[0] == roleListeners:
 		var l listeners
 		if err := json.Unmarshal([]byte(args[1]), &l); err != nil {
@@ -73,7 +83,7 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 	return false, nil
 }
 
-func (s syncing) run(ctx context.Context) error {
+func (s syncing) run(ctx context.Context, out io.Writer) error {
 	b, err := s3sync.Open(ctx, s3sync.Location{Bucket: s3Bucket, Prefix: s.Prefix, Region: "us-east-1", Endpoint: s.Endpoint, PathStyle: true,
 		Credentials: s3sync.Credentials{AccessKeyID: s3Key, SecretAccessKey: s3Secret}})
 	if err != nil {
@@ -88,6 +98,9 @@ func (s syncing) run(ctx context.Context) error {
 	stats, err := s3sync.Sync(ctx, t, b, s3sync.Options{Direction: s.Direction, State: s.State, Owners: true, Mirror: true, List: s.List})
 	if err == nil && stats.Failed > 0 {
 		err = errors.Errorf("%s: %s", stats, stats.Failures[0].Reason)
+	}
+	if err == nil && s.Direction == s3sync.Down {
+		_, err = fmt.Fprintln(out, int64(stats.Duration-stats.There)) // what it only waited for the disk, in nanoseconds
 	}
 	return err
 }
@@ -159,9 +172,9 @@ func benchSync(ctx context.Context, l *lab, r *recorder) (err error) {
 		{"nothing changed", 0.05, 0, (*sender).again},
 		{"1 % changed", 0.1, 0, (*sender).changed},
 		{"nothing changed, each object looked at", 0.3, 0, (*sender).listed},
-		{"tree down", 0.3, 0, (*sender).down},
+		{treeDown, 0.3, 0, (*sender).down},
 		{"tree up, 20 ms away", 0.5, 0, (*sender).upFar},
-		{"tree down, 20 ms away", 0.5, 0, (*sender).downFar},
+		{treeDown + ", 20 ms away", 0.5, 0, (*sender).downFar},
 	} {
 		if err := r.syncs(ctx, n, row.name, row.wall, row.cpu, clients, row.run); err != nil {
 			return err
@@ -188,6 +201,13 @@ func (r *recorder) syncs(ctx context.Context, n int, name string, wallAim, cpuAi
 	if cpuAim > 0 {
 		cpu.Aim = &Aim{Peer: rclone, AtMost: cpuAim}
 	}
+	measures := map[string]*Measure{"wall": wall, "cpu": cpu, "rss": rss}
+	if strings.Contains(name, "down") {
+		for _, end := range []string{there, durable} {
+			measures[end] = r.measure(name+", "+end, "s")
+			measures[end].Aim = &Aim{Peer: rclone, AtMost: wallAim}
+		}
+	}
 	var sides []side
 	for _, c := range clients {
 		sides = append(sides, side{c.name, func(ctx context.Context) (sample, error) {
@@ -195,10 +215,14 @@ func (r *recorder) syncs(ctx context.Context, n int, name string, wallAim, cpuAi
 			if err != nil {
 				return nil, err
 			}
-			return sample{wall.Name: got["wall"], cpu.Name: got["cpu"], rss.Name: got["rss"]}, nil
+			named := sample{}
+			for what, v := range got {
+				named[measures[what].Name] = v
+			}
+			return named, nil
 		}})
 	}
-	return r.turns(ctx, n, []*Measure{wall, cpu, rss}, sides...)
+	return r.turns(ctx, n, slices.Collect(maps.Values(measures)), sides...)
 }
 
 func (s *syncer) next(what string) string {
@@ -323,8 +347,12 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 		cmd.Env = append(os.Environ(), "RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other", "RCLONE_CONFIG_S3_ENDPOINT="+endpoint,
 			"RCLONE_CONFIG_S3_REGION=us-east-1", "RCLONE_CONFIG_S3_ACCESS_KEY_ID="+s3Key, "RCLONE_CONFIG_S3_SECRET_ACCESS_KEY="+s3Secret, "RCLONE_S3_NO_CHECK_BUCKET=true")
 	}
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
+	// What the one before left for the disk to do is not to be waited for by the next.
+	if err := settleDisk(c.dir); err != nil {
+		return nil, err
+	}
+	var output, tail bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &tail, &output
 	begin := time.Now()
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Wrapf(err, "start a client")
@@ -339,8 +367,29 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 	if err != nil {
 		return nil, errors.Errorf("%s: %v: %.300s", c.name, err, output.String())
 	}
+	got := sample{"wall": wall.Seconds()}
+	if direction == s3sync.Down {
+		if got[there], got[durable], err = c.ends(dir, begin, wall, tail.String()); err != nil {
+			return nil, err
+		}
+	}
 	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-	return sample{"wall": wall.Seconds(), "cpu": cpu.Seconds(), "rss": float64(rss) / (1 << 20)}, nil
+	got["cpu"], got["rss"] = cpu.Seconds(), float64(rss)/(1<<20)
+	return got, nil
+}
+
+// ends says after how many seconds of a restore all files were there, and after how many they were on the disk. Harvest's process ends with the
+// latter, and says for how long it had waited; rclone's ends with the former, and the disk is waited for here.
+func (c *sender) ends(dir string, begin time.Time, wall time.Duration, tail string) (usable, onDisk float64, err error) {
+	if c.name != harvest {
+		err := settleDisk(dir)
+		return wall.Seconds(), time.Since(begin).Seconds(), err
+	}
+	waited, err := strconv.ParseInt(strings.TrimSpace(tail), 10, 64)
+	if err != nil {
+		return 0, 0, errors.Errorf("%s did not say when its files were there: %.100q", c.name, tail)
+	}
+	return (wall - time.Duration(waited)).Seconds(), wall.Seconds(), nil
 }
 
 // peakOf looks at a process's peak memory every few milliseconds until it has ended. What wait says would include this program's own.

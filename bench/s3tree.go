@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -16,6 +18,15 @@ func free(dir string) int64 {
 		return 0
 	}
 	return int64(st.Bavail) * st.Bsize
+}
+
+// settleDisk waits until the file system of a directory has all that was written to it.
+func settleDisk(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
 // plant makes a tree of n files: three of four below 4 KiB, few up to 1 MiB, together about 15 KiB each.

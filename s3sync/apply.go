@@ -263,6 +263,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 	if r.o.Direction == Up {
 		return nil
 	}
+	r.count(func(s *Stats) { s.There = time.Since(r.start) })
 	if err := r.durable(); err != nil {
 		return err
 	}

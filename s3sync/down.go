@@ -140,16 +140,11 @@ func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 			return nil, explainFile(err)
 		}
 	}
+	var check func(*Entry) error
 	if a.copyTo == "" {
-		now, err := w.inPlace()
-		if err == nil {
-			err = r.stillIs(a, now)
-		}
-		if err != nil {
-			return nil, err
-		}
+		check = func(now *Entry) error { return r.stillIs(a, now) }
 	}
-	at, err := w.commit(e, r.restoring())
+	at, err := w.commit(e, r.restoring(), check != nil && a.local == nil, check)
 	return arrived(e, at, err)
 }
 

@@ -255,15 +255,26 @@ func TestRefusedByFiles(t *testing.T) {
 	want("open a link", err, errors.Conflict)
 	w, err := tree.create("new")
 	must(t, err)
-	if _, err = w.commit(&Entry{Path: "new", Xattrs: map[string]string{"user.": "x"}}, restoring{}); err == nil {
+	if _, err = w.commit(&Entry{Path: "new", Xattrs: map[string]string{"user.": "x"}}, restoring{}, false, nil); err == nil {
 		t.Error("an attribute without a name was written")
 	}
 	w.discard()
 	must(t, os.Mkdir(filepath.Join(dir, "new"), 0o755))
 	w, err = tree.create("new")
 	must(t, err)
-	_, err = w.commit(&Entry{Path: "new"}, restoring{})
+	_, err = w.commit(&Entry{Path: "new"}, restoring{}, false, nil)
 	want("a file over a directory", err, errors.Conflict)
+	w.discard()
+	// What somebody makes while a file is fetched stays, unless it may be replaced.
+	w, err = tree.create("file")
+	must(t, err)
+	_, err = w.commit(&Entry{Path: "file"}, restoring{}, true, func(now *Entry) error { return inTheWay(now.typeBits()) })
+	want("a new file over another", err, errors.Conflict)
+	if raw, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || len(raw) == 0 {
+		t.Errorf("what was there: %q, %v", raw, err)
+	}
+	_, err = w.commit(&Entry{Path: "file", Mode: 0o644}, restoring{}, true, func(*Entry) error { return nil })
+	want("a new file over one that may go", err, "")
 	w.discard()
 	if got := slices.Sorted(maps.Keys(snapshot(t, dir))); !slices.Equal(got, []string{"file", "link", "new"}) {
 		t.Errorf("left: %q", got)

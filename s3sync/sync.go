@@ -89,6 +89,8 @@ type Stats struct {
 	Seen     int64         `json:"-"`
 	Total    int64         `json:"-"`
 	Duration time.Duration `json:"duration_ns"` //
+	// There is when all that came was there, to be read and written by anybody; Duration says when it was on the disk too. 0 for Up.
+	There    time.Duration `json:"-"`
 	Failures []Failure     `json:"failures,omitempty"`
 	// Decided says what was done about conflicts, for the first thousand.
 	Decided []Failure `json:"decided,omitempty"`

@@ -752,3 +752,16 @@ func TestProgress(t *testing.T) {
 	}
 	sameTrees(t, dir, back)
 }
+
+// A restore has two ends: all is there, and all is on the disk.
+func TestWhenAllIsThere(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	write(t, dir, "d/f", "x")
+	b := openBucket(t, loc)
+	if stats := mustSync(t, dir, b, Options{Direction: Up}); stats.There != 0 {
+		t.Errorf("what went up was there after %s", stats.There)
+	}
+	if stats := mustSync(t, t.TempDir(), b, Options{Direction: Down}); stats.There <= 0 || stats.There > stats.Duration {
+		t.Errorf("all was there after %s, and on the disk after %s", stats.There, stats.Duration)
+	}
+}

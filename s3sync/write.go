@@ -174,8 +174,9 @@ func (w *writer) inPlace() (*Entry, error) {
 	return fromStat(w.path, &st), nil
 }
 
-// commit gives the file its metadata and its name, and says what it is then.
-func (w *writer) commit(e *Entry, o restoring) (*Entry, error) {
+// commit gives the file its metadata and its name, and says what it is then. What has the name already, check may refuse to have replaced; with
+// fresh, nothing is expected there, and nothing that comes at the last moment is lost.
+func (w *writer) commit(e *Entry, o restoring, fresh bool, check func(now *Entry) error) (*Entry, error) {
 	for name, value := range e.Xattrs {
 		if err := unix.Fsetxattr(w.fd, name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
 			return nil, explainFile(err)
@@ -195,8 +196,8 @@ func (w *writer) commit(e *Entry, o restoring) (*Entry, error) {
 	if err := unix.UtimesNanoAt(w.dir, w.temp, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, explainFile(err)
 	}
-	if err := unix.Renameat(w.dir, w.temp, w.dir, w.name); err != nil {
-		return nil, explainFile(err)
+	if err := w.rename(fresh, check); err != nil {
+		return nil, err
 	}
 	w.temp = ""
 	w.t.written.Add(1)
@@ -209,6 +210,23 @@ func (w *writer) commit(e *Entry, o restoring) (*Entry, error) {
 		return nil, explainFile(err)
 	}
 	return fromStat(e.Path, &st), nil
+}
+
+func (w *writer) rename(fresh bool, check func(now *Entry) error) error {
+	// Otherwise something is there, or the file system cannot do it.
+	if fresh && unix.Renameat2(w.dir, w.temp, w.dir, w.name, unix.RENAME_NOREPLACE) == nil {
+		return nil
+	}
+	if check != nil {
+		now, err := w.inPlace()
+		if err == nil {
+			err = check(now)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return explainFile(unix.Renameat(w.dir, w.temp, w.dir, w.name))
 }
 
 // discard removes what was not committed, and closes.
