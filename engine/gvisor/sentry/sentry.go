@@ -45,7 +45,6 @@ func bootWithoutGC() {
 	percent := debug.SetGCPercent(-1)
 	time.AfterFunc(bootTime, func() {
 		debug.SetGCPercent(percent)
-		runtime.GC() // what pools hold is garbage only for the second collection
-		debug.FreeOSMemory()
+		debug.FreeOSMemory() // no more than once: each collection leaves bookkeeping of the runtime's behind
 	})
 }
