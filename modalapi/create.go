@@ -61,16 +61,22 @@ func (c *control) SandboxCreate(ctx context.Context, req *pb.SandboxCreateReques
 	return pb.SandboxCreateResponse_builder{SandboxId: sandboxOf(b.id), Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build()}.Build(), nil
 }
 
+// requestKey is a digest of the idempotency key, "" if there is none.
+func requestKey(c caller) string {
+	if c.key == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(c.KeyID + " " + c.key))
+	return hex.EncodeToString(sum[:16])
+}
+
 // createBox makes a sandbox once for each idempotency key, also if an earlier server has made it.
 func (s *Server) createBox(ctx context.Context, p plan) (*box, error) {
 	if p.def == nil {
 		return nil, errors.Newf(errors.Invalid, "the sandbox has no definition")
 	}
 	c := callerOf(ctx)
-	if c.key != "" {
-		sum := sha256.Sum256([]byte(c.KeyID + " " + c.key))
-		p.key = hex.EncodeToString(sum[:16])
-	}
+	p.key = requestKey(c)
 	return once1(ctx, s, "create", func() (*box, error) {
 		// Attempts of a client share one creation, which must not end with the first of them.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -144,6 +150,9 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 		return nil, missing("App", p.app)
 	}
 	req, err := request(p.def)
+	if err == nil && p.def.GetEnableSnapshot() && !s.opts.Fleet.Capabilities().Memory {
+		err = errors.Remedy(errors.Newf(errors.Unsupported, "the memory of sandboxes cannot be kept by the engine of this server"), "Take a snapshot of the files")
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -115,7 +115,6 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 	for name, err := range map[string]error{
 		"functions": second(w.control.FunctionGet(w.ctx(), &pb.FunctionGetRequest{})),
 		"classes":   second(w.control.ClassGet(w.ctx(), &pb.ClassGetRequest{})),
-		"restore":   second(w.control.SandboxRestoreV2(w.ctx(), &pb.SandboxRestoreV2Request{})),
 		"blobs":     second(w.control.BlobCreate(w.ctx(), &pb.BlobCreateRequest{})),
 	} {
 		if status.Code(err) != codes.Unimplemented || len(status.Convert(err).Message()) < 40 {

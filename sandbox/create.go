@@ -40,6 +40,11 @@ func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbo
 	if err != nil {
 		return Sandbox{}, errors.Stage(err, "validate")
 	}
+	return f.make(ctx, account, p)
+}
+
+// make makes the sandbox that was planned.
+func (f *Fleet) make(ctx context.Context, account string, p plan) (Sandbox, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(f.ctx, func() { cancel(errors.Newf(errors.Unavailable, "Harvest is shutting down")) })()
@@ -143,6 +148,9 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 
 // build carries out the stages of Create.
 func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
+	if p.from != nil {
+		return f.restore(ctx, e, p)
+	}
 	if p.s3 != nil {
 		if err := f.opts.S3.Check(ctx, f.s3Job(e)); err != nil {
 			return errors.Stage(err, "s3")

@@ -35,6 +35,9 @@ type Fleet struct {
 	failed   int64                    // guarded by mu
 	used     engine.Usage             // guarded by mu; what counts up, of all sandboxes
 	fills    map[string]chan struct{} // guarded by mu; by stored name: volumes that are being filled
+
+	checkpoints map[string]Checkpoint // guarded by mu; by id: those that are whole
+	held        map[string]int        // guarded by mu; by id: how many make that checkpoint, or a sandbox from it
 }
 
 // entry is a sandbox that has not ended. Its fields are guarded by Fleet.mu, except where noted.
@@ -75,9 +78,15 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	f := &Fleet{
 		opts: opts, caps: opts.Engine.Capabilities(),
 		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{}, fills: map[string]chan struct{}{},
+		checkpoints: map[string]Checkpoint{}, held: map[string]int{},
 	}
+	f.caps.Memory = f.caps.Memory && opts.Checkpoints != ""
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
-	if err := f.recover(ctx); err != nil {
+	err = f.openCheckpoints(ctx) // first: they, too, have secrets
+	if err == nil {
+		err = f.recover(ctx)
+	}
+	if err != nil {
 		f.stop()
 		f.tasks.Wait()
 		return nil, errors.Stage(err, "recover")

@@ -26,6 +26,8 @@ type Options struct {
 	S3 Syncer
 	// Mounts mounts what Request.S3 says with Mount, for engines that do not themselves. nil: these are refused as Unsupported.
 	Mounts Mounter
+	// Checkpoints is the directory of checkpoints, made if missing, on the file system where the engine has its images. "": there are none.
+	Checkpoints string
 
 	Defaults engine.Limits // of requests that name none: 1 core, 2 GiB, 10 GiB of disk, 1024 processes, 65536 open files
 	Quotas   Quotas        // of every account: none

@@ -77,6 +77,11 @@ func (f *Fleet) keepSecrets(ctx context.Context, entries []*entry) {
 		return
 	}
 	borrowers := map[string]bool{}
+	f.mu.Lock()
+	for id := range f.checkpoints {
+		borrowers[id] = true
+	}
+	f.mu.Unlock()
 	for _, e := range entries {
 		if len(e.record.Secrets) > 0 {
 			borrowers[e.id] = true
@@ -160,7 +165,7 @@ func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox)
 		return
 	}
 	f.mu.Lock()
-	known := map[string]Command{}
+	known, began := map[string]Command{}, e.record.Started
 	for _, c := range e.record.Commands {
 		known[c.ID] = c
 	}
@@ -172,6 +177,7 @@ func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox)
 		if info.Exit != nil {
 			continue
 		}
+		info.Started = latest(info.Started, began) // one of a sandbox that was restored began before that
 		c, ok := known[info.ID]
 		if !ok { // it had just been started
 			c = Command{ID: info.ID, Deadline: info.Started.Add(f.opts.Timeouts.Exec)}

@@ -53,6 +53,8 @@ type plan struct {
 	s3         *S3Volume // nil without one
 	own        []string  // those of Secrets that are Harvest's
 	provided   []string  // those that the engine's provider keeps, by their names there
+
+	from *Checkpoint // with which it begins; nil without one
 }
 
 // plan validates req and fills in the defaults. Its error tells everything that is wrong.

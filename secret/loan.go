@@ -36,6 +36,36 @@ func (v *Vault) Lend(ctx context.Context, account, borrower string, names ...str
 	return maps.Clone(p), nil
 }
 
+// Relend lends a borrower what another one has, whatever has become of the secrets meanwhile. Who has nothing lends nothing, and so does who has
+// only what could not be sealed.
+func (v *Vault) Relend(ctx context.Context, from, to string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	loans, err := v.opts.Store.Loans(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range loans {
+		if l.Borrower != from {
+			continue
+		}
+		if err := v.ready(ctx); err != nil {
+			return err
+		}
+		p, err := v.keys.unseal(l.as())
+		if err != nil {
+			return err
+		}
+		release := p.hide()
+		if err := v.record(ctx, Loan{Account: l.Account, Borrower: to}, p); err != nil {
+			release()
+			return err
+		}
+		v.lent[to] = release
+	}
+	return nil
+}
+
 // record persists a loan. v.mu is held.
 func (v *Vault) record(ctx context.Context, l Loan, p Pairs) error {
 	if err := v.ready(ctx); err != nil {

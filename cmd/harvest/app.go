@@ -317,7 +317,7 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 		machine = sandbox.Machine{CPU: 1024, Memory: 4 << 40} // more than Modal gives, which itself refuses what it cannot give
 	}
 	return sandbox.Options{
-		Engine: eng, Store: records, Machine: machine,
+		Engine: eng, Store: records, Machine: machine, Checkpoints: filepath.Join(cfg.Data, "checkpoints"),
 		Defaults:   engine.Limits(cfg.Limits),
 		Quotas:     sandbox.Quotas(cfg.Quotas),
 		Prices:     sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond, GPUSecond: cfg.Prices.GPUSecond},

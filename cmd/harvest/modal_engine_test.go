@@ -21,8 +21,14 @@ import (
 // newModalWithBase is a server that speaks Modal's protocol and has the base image, which is all that the engine modal needs.
 func newModalWithBase(t *testing.T) *modalHarvest {
 	t.Helper()
+	return newModalOf(t, testenv.Binary(t))
+}
+
+// newModalOf is that with a program.
+func newModalOf(t *testing.T, program string) *modalHarvest {
+	t.Helper()
 	inGVisor(t)
-	h := &modalHarvest{t: t, program: testenv.Binary(t)}
+	h := &modalHarvest{t: t, program: program}
 	dir := testenv.DataDir(t)
 	images := filepath.Join(dir, "images")
 	if err := os.MkdirAll(images, 0o700); err != nil {

@@ -95,6 +95,7 @@ func modalApart(t *testing.T, dir string) {
 	t.Run("inbound", m.inbound)
 	t.Run("egress", m.egress)
 	t.Run("changes", m.changes)
+	t.Run("remembers", m.remembers)
 }
 
 // overTLS uses both services at the server's own address, and tries what must not get in.

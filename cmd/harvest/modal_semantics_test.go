@@ -243,7 +243,7 @@ func (m *modalClient) restart(t *testing.T) {
 //go:embed testdata/modal/sdk.mjs
 var javaScript []byte
 
-// Modal's JavaScript SDK, as the registry has it: create, exec, stdin, files, snapshot.
+// Modal's JavaScript SDK, as the registry has it: create, exec, stdin, files, snapshots of files and of memory.
 //
 // mission: 8.1
 func TestModalJavaScript(t *testing.T) {

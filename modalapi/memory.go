@@ -1,0 +1,309 @@
+package modalapi
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"strings"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"github.com/oklog/ulid/v2"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// memoryKept is how long a snapshot of memory is kept, as at Modal: https://modal.com/docs/guide/sandbox-snapshots (snapshot retention).
+const memoryKept = 7 * 24 * time.Hour
+
+// What the Fleet calls a snapshot of memory, and what clients do.
+const (
+	checkpointPrefix = "chk_"
+	memoryID         = "sn-"
+)
+
+func memoryOf(checkpoint string) string {
+	return memoryID + strings.ToUpper(strings.TrimPrefix(checkpoint, checkpointPrefix))
+}
+
+// checkpointOf is the reverse of memoryOf.
+func checkpointOf(id string) (string, error) {
+	rest, ok := strings.CutPrefix(id, memoryID)
+	if _, err := ulid.ParseStrict(rest); !ok || err != nil || len(rest) != ulidLength {
+		return "", missing("SandboxSnapshot", id)
+	}
+	return checkpointPrefix + strings.ToLower(rest), nil
+}
+
+// remains is what a snapshot of memory tells of its sandbox beside what the Fleet does.
+type remains struct {
+	Def    []byte            `json:"def"`              // as the client defined it, without values of environments
+	Main   string            `json:"main,omitempty"`   // the process that is the sandbox's own command
+	Mounts map[string]string `json:"mounts,omitempty"` // as box has them
+	Key    string            `json:"key,omitempty"`    // a digest of the request's, by which it is known if it comes again
+}
+
+// TaskSnapshotMemory implements TaskCommandRouter.
+func (r *router) TaskSnapshotMemory(ctx context.Context, req *pb.TaskSnapshotMemoryRequest) (*pb.TaskSnapshotMemoryResponse, error) {
+	b, err := r.box(ctx, req.GetTaskId())
+	if err != nil {
+		return nil, err
+	}
+	id, err := r.s.keepMemory(ctx, b, req.GetIdempotencyKey())
+	return pb.TaskSnapshotMemoryResponse_builder{SnapshotId: id}.Build(), err
+}
+
+// SandboxSnapshot implements ModalClient: the first generation's request. The snapshot is there when it is answered.
+func (c *control) SandboxSnapshot(ctx context.Context, req *pb.SandboxSnapshotRequest) (*pb.SandboxSnapshotResponse, error) {
+	b, err := c.s.box(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	id, err := c.s.keepMemory(ctx, b, callerOf(ctx).key)
+	return pb.SandboxSnapshotResponse_builder{SnapshotId: id}.Build(), err
+}
+
+// SandboxSnapshotWait implements ModalClient.
+func (c *control) SandboxSnapshotWait(ctx context.Context, req *pb.SandboxSnapshotWaitRequest) (*pb.SandboxSnapshotWaitResponse, error) {
+	if _, err := c.s.memory(ctx, req.GetSnapshotId()); err != nil {
+		return nil, err
+	}
+	return pb.SandboxSnapshotWaitResponse_builder{Result: succeeded()}.Build(), nil
+}
+
+// SandboxSnapshotGet implements ModalClient. All of them are of the second generation.
+func (c *control) SandboxSnapshotGet(ctx context.Context, req *pb.SandboxSnapshotGetRequest) (*pb.SandboxSnapshotGetResponse, error) {
+	if _, err := c.s.memory(ctx, req.GetSnapshotId()); err != nil {
+		return nil, err
+	}
+	return pb.SandboxSnapshotGetResponse_builder{
+		SnapshotId: req.GetSnapshotId(), HandleMetadata: pb.SandboxSnapshotHandleMetadata_builder{IsV2: true}.Build(),
+	}.Build(), nil
+}
+
+// memory returns the caller's snapshot of that ID. NotFound if there is none that a client of this protocol has made.
+func (s *Server) memory(ctx context.Context, id string) (sandbox.Checkpoint, error) {
+	ref, err := checkpointOf(id)
+	if err != nil {
+		return sandbox.Checkpoint{}, err
+	}
+	c, err := s.opts.Fleet.FindCheckpoint(callerOf(ctx).Account, ref)
+	if errors.Is(err, errors.NotFound) || err == nil && c.Sandbox.Tags[tagApp] == "" {
+		err = errors.Remedy(missing("SandboxSnapshot", id), "Snapshots of memory are kept for %d days: make another one of a running sandbox", int(memoryKept.Hours()/24))
+	}
+	return c, err
+}
+
+// keepMemory makes a snapshot of a sandbox's memory and files, once for each key of the client's, and ends the sandbox, as the protocol has it.
+func (s *Server) keepMemory(ctx context.Context, b *box, key string) (string, error) {
+	ctx = context.WithoutCancel(ctx)
+	if key == "" {
+		return s.keepMemoryNow(ctx, b, "")
+	}
+	key = digestID("", callerOf(ctx).KeyID, key)
+	return once2(ctx, s, b.id+" memory "+key, func() (string, error) { return s.keepMemoryNow(ctx, b, key) })
+}
+
+func (s *Server) keepMemoryNow(ctx context.Context, b *box, key string) (string, error) {
+	if id := s.keptBefore(b, key); id != "" {
+		return id, b.terminate(ctx)
+	}
+	if b.outcome(ctx, 0) != nil {
+		return "", withCode(errors.Newf(errors.Gone, "the sandbox has ended"), notFound)
+	}
+	if !b.def.GetEnableSnapshot() {
+		return "", errors.Remedy(errors.Newf(errors.Conflict, "Snapshots of memory are not enabled for this sandbox"), "Create it with experimental_enable_snapshot")
+	}
+	left, err := b.remains(key)
+	if err != nil {
+		return "", err
+	}
+	c, err := s.opts.Fleet.Checkpoint(ctx, b.account, b.id, sandbox.CheckpointOptions{Keep: memoryKept, Note: left})
+	if err != nil {
+		return "", err
+	}
+	if err := b.terminate(ctx); err != nil { // there is a snapshot, and ending it goes on
+		logf.Errorf(ctx, "end a sandbox whose memory was kept: %v", err)
+	}
+	return memoryOf(c.ID), nil
+}
+
+// keptBefore returns the snapshot that an earlier server has made for a request that comes again, "" if there is none.
+func (s *Server) keptBefore(b *box, key string) string {
+	if key == "" {
+		return ""
+	}
+	for _, c := range s.opts.Fleet.Checkpoints(b.account) {
+		var left remains
+		if c.Sandbox.ID == b.id && json.Unmarshal(c.Note, &left) == nil && left.Key == key {
+			return memoryOf(c.ID)
+		}
+	}
+	return ""
+}
+
+// remains encodes what a snapshot of b's memory tells of b.
+func (b *box) remains(key string) ([]byte, error) {
+	def := proto.CloneOf(b.def)
+	def.SetEnvironmentVariables(nil)
+	encoded, err := proto.Marshal(def)
+	if err != nil {
+		return nil, errors.Wrapf(err, "encode a sandbox")
+	}
+	left := remains{Def: encoded, Key: key}
+	b.mounting.Lock()
+	defer b.mounting.Unlock()
+	left.Mounts = maps.Clone(b.mounts)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.main != nil && b.main.exec != nil {
+		left.Main = b.main.exec.ID()
+	}
+	out, err := json.Marshal(left)
+	return out, errors.Wrapf(err, "encode a sandbox")
+}
+
+// SandboxRestoreV2 implements ModalClient.
+func (c *control) SandboxRestoreV2(ctx context.Context, req *pb.SandboxRestoreV2Request) (*pb.SandboxRestoreV2Response, error) {
+	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(), req.GetSandboxNameOverride()})
+	if err != nil {
+		return nil, err
+	}
+	sb, err := c.s.opts.Fleet.Get(ctx, b.account, b.id)
+	if err != nil {
+		return nil, err
+	}
+	jwt, err := c.s.sign(callerOf(ctx), b.id)
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxRestoreV2Response_builder{
+		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b),
+		CommandRouterAccess: pb.CommandRouterAccess_builder{Jwt: jwt, Url: c.s.routerURL(ctx)}.Build(),
+		Metadata:            pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
+	}.Build(), nil
+}
+
+// SandboxRestore implements ModalClient.
+func (c *control) SandboxRestore(ctx context.Context, req *pb.SandboxRestoreRequest) (*pb.SandboxRestoreResponse, error) {
+	if len(req.GetVolumeMounts()) > 0 {
+		err := errors.Newf(errors.Unsupported, "a sandbox that is restored has no volumes: what its programs know of their files would not be true")
+		return nil, errors.Remedy(err, "Restore it without volumes, or create a sandbox from a snapshot of files")
+	}
+	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(), req.GetSandboxNameOverride()})
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxRestoreResponse_builder{SandboxId: sandboxOf(b.id)}.Build(), nil
+}
+
+// restoration is a sandbox to make from a snapshot of memory.
+type restoration struct {
+	snapshot string // ID
+	naming   pb.SandboxRestoreRequest_SandboxNameOverrideType
+	name     string // as naming says
+}
+
+// restoreBox makes a sandbox once for each idempotency key, as createBox does.
+func (s *Server) restoreBox(ctx context.Context, r restoration) (*box, error) {
+	c := callerOf(ctx)
+	return once1(ctx, s, "restore", func() (*box, error) {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		defer context.AfterFunc(s.ctx, cancel)()
+		if b, err := s.madeBefore(ctx, c.Account, requestKey(c)); b != nil || err != nil {
+			return b, err
+		}
+		return s.remakeBox(ctx, c.Account, r, requestKey(c))
+	})
+}
+
+// remakeBox makes the sandbox and finds its command.
+func (s *Server) remakeBox(ctx context.Context, acc string, r restoration, key string) (*box, error) {
+	c, err := s.memory(ctx, r.snapshot)
+	if err != nil {
+		return nil, err
+	}
+	var left remains
+	def := &pb.Sandbox{}
+	if err = json.Unmarshal(c.Note, &left); err == nil {
+		err = proto.Unmarshal(left.Def, def)
+	}
+	if err != nil {
+		return nil, errors.Wrapf(err, "decode what is left of a sandbox")
+	}
+	tags, err := r.tags(c.Sandbox.Tags)
+	if err != nil {
+		return nil, err
+	}
+	env, name := tags[tagEnv], tags[tagApp]
+	if err := s.apps.ensure(appIDOf(env, name), app{Account: acc, Env: env, Name: name}, false); err != nil {
+		return nil, missing("App", appIDOf(env, name))
+	}
+	if key != "" {
+		tags[tagKey] = key
+	}
+	if title := tags[tagName]; title != "" {
+		s.naming.Lock()
+		defer s.naming.Unlock()
+		if err := s.free(ctx, acc, env, name, title, ""); err != nil {
+			return nil, err
+		}
+	}
+	sb, err := s.opts.Fleet.Restore(ctx, acc, c.ID, sandbox.RestoreRequest{Tags: tags})
+	if err != nil {
+		return nil, err
+	}
+	b := s.boxes.make(sb)
+	b.def = def
+	if err := b.goOn(ctx, left); err != nil {
+		b.destroyNow(ctx)
+		return nil, err
+	}
+	s.boxes.add(b)
+	return b, nil
+}
+
+// tags are those of the sandbox, which has another name if the client wants it.
+func (r restoration) tags(before map[string]string) (map[string]string, error) {
+	tags := maps.Clone(before)
+	delete(tags, tagKey)
+	switch r.naming {
+	case pb.SandboxRestoreRequest_SANDBOX_NAME_OVERRIDE_TYPE_NONE:
+		delete(tags, tagName)
+	case pb.SandboxRestoreRequest_SANDBOX_NAME_OVERRIDE_TYPE_STRING:
+		if err := checkName("Sandbox", r.name); err != nil {
+			return nil, err
+		}
+		tags[tagName] = r.name
+	case pb.SandboxRestoreRequest_SANDBOX_NAME_OVERRIDE_TYPE_UNSPECIFIED:
+	}
+	return tags, nil
+}
+
+// goOn finds the command of a sandbox that was restored, opens its ports, and notes all that for a later server.
+func (b *box) goOn(ctx context.Context, left remains) error {
+	notes := []note{{Def: left.Def}}
+	for path, hidden := range left.Mounts {
+		b.mounts[path] = hidden
+		notes = append(notes, note{Mount: &mounted{Path: path, Hidden: hidden}})
+	}
+	if left.Main != "" {
+		var err error
+		if b.main, err = b.attach(ctx, b.id, left.Main, 0); err != nil {
+			return err
+		}
+		notes = append(notes, note{Main: left.Main})
+	}
+	if err := b.s.tunnels.open(ctx, b); err != nil {
+		return err
+	}
+	if len(b.ports) > 0 {
+		notes = append(notes, note{Ports: b.ports})
+	}
+	b.write(ctx, notes...)
+	return nil
+}

@@ -1,0 +1,116 @@
+package sandbox
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/fault"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// RestoreRequest is what a sandbox that begins with a checkpoint does not take from it.
+type RestoreRequest struct {
+	Name string
+	Tags map[string]string // nil: those of the checkpoint's sandbox, but for those that Harvest itself has given it
+}
+
+// Restore makes a sandbox that begins with a checkpoint: what ran in the one that it was made of goes on, with its limits, environment, network, ports, tags, user and working
+// directory. Its time limits, and those of its commands, begin anew. Commands are found by their ids, as Attach has it. The kinds are those of Create, with
+// NotFound for the checkpoint, also if it is another account's, Invalid for a damaged one, and Unsupported for one of another version of the engine.
+func (f *Fleet) Restore(ctx context.Context, account, id string, req RestoreRequest) (Sandbox, error) {
+	if err := f.begin(); err != nil {
+		return Sandbox{}, err
+	}
+	defer f.tasks.Done()
+	defer f.holdCheckpoint(id)() // before it is looked for, so that it is not removed in between
+	c, err := f.FindCheckpoint(account, id)
+	if err != nil {
+		return Sandbox{}, err
+	}
+	p, err := f.planRestore(c, req)
+	if err != nil {
+		return Sandbox{}, errors.Stage(err, "validate")
+	}
+	return f.make(ctx, account, p)
+}
+
+// planRestore decides what the sandbox will be.
+func (f *Fleet) planRestore(c Checkpoint, req RestoreRequest) (plan, error) {
+	if !f.caps.Memory {
+		return plan{}, f.noCheckpoints()
+	}
+	sb := c.Sandbox
+	tags := maps.Clone(req.Tags)
+	if req.Tags == nil {
+		tags = maps.Clone(sb.Tags)
+	}
+	maps.DeleteFunc(tags, func(key, _ string) bool { return strings.HasPrefix(key, ownTag) })
+	var ps problems
+	p := plan{
+		Request: Request{
+			Image: sb.Image, Name: req.Name, Tags: tags, Secrets: sb.Secrets, Withhold: c.Withheld, Workdir: sb.Workdir, User: sb.User, Ports: sb.Ports,
+			SnapshotOnEnd: sb.SnapshotOnEnd, Cold: true,
+		},
+		limits: sb.Limits, cpu: orDefault(sb.Limits.CPU, f.opts.Defaults.CPU), memory: orDefault(sb.Limits.Memory, f.opts.Defaults.Memory),
+		life: min(c.Life, f.opts.Timeouts.MaxLife), idle: min(seconds(sb.IdleTimeoutSeconds), f.opts.Timeouts.MaxLife), from: &c,
+	}
+	checkNames(&ps, p.Request)
+	p.Network = f.network(&ps, sb.Network.Clone())
+	if sb.Engine != f.opts.Engine.Name() {
+		ps.addf(errors.Unsupported, "restore it on that engine", "the checkpoint is of the engine %.80q, and here is only %s", sb.Engine, f.opts.Engine.Name())
+	}
+	return p, ps.err()
+}
+
+// restore carries out the stages of Restore.
+func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
+	if len(p.Secrets) > 0 && f.opts.Secrets != nil {
+		if err := f.stage(e, "secrets", func() error {
+			err := f.opts.Secrets.Relend(ctx, p.from.ID, e.id)
+			f.returnSecrets(e)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	img := image.Image{ID: p.from.Sandbox.ImageID}
+	f.mu.Lock()
+	e.record.ImageID = img.ID
+	f.mu.Unlock()
+	if err := f.use(e, f.opts.Engine.Images(), img.ID); errors.Is(err, errors.NotFound) {
+		logf.Infof(ctx, "the image %s is gone; the checkpoint has its files", img.ID)
+	} else if err != nil {
+		return errors.Stage(err, "image")
+	}
+	box, _, err := f.box(ctx, e, p, img, engine.Spec{
+		ID: e.id, Account: e.record.Account, Dir: p.Workdir, User: p.User, Limits: p.limits, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
+		Checkpoint: f.stateOf(p.from.ID),
+	})
+	if err != nil {
+		return err
+	}
+	fault.Point("sandbox.made")
+	if err := f.ready(ctx, e, p, box, false); err != nil {
+		return err
+	}
+	f.goOn(ctx, e, box, p.from)
+	return nil
+}
+
+// goOn takes up the commands of a sandbox that was restored, with their time limits.
+func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *Checkpoint) {
+	f.mu.Lock()
+	e.record.Commands = nil
+	for id, limit := range c.CommandLimits {
+		e.record.Commands = append(e.record.Commands, Command{ID: id, Deadline: e.record.Started.Add(limit), Detached: true})
+	}
+	f.mu.Unlock()
+	f.adoptCommands(ctx, e, box)
+	if _, err := f.update(ctx, e, func(sb *Sandbox) error { return sb.requireStatus(Running) }); err != nil && !errors.Is(err, errors.Conflict) {
+		logf.Errorf(ctx, "record the commands of a sandbox that was restored: %v", err)
+	}
+}
