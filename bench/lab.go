@@ -38,10 +38,11 @@ type lab struct {
 	files   string // the same files, unpacked
 	noFiles error  // why there are none
 
-	engine *gvisor.Engine
-	db     *store.DB
-	fleet  *sandbox.Fleet // the one in use
-	warm   int            // its pool
+	programs inner.Programs
+	engine   *gvisor.Engine
+	db       *store.DB
+	fleet    *sandbox.Fleet // the one in use
+	warm     int            // its pool
 
 	runc, runsc *oci
 	closers     []func(context.Context) error
@@ -85,11 +86,10 @@ func (l *lab) open(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	l.then(func(context.Context) error { return l.db.Close() })
-	programs, err := inner.Unpack(filepath.Join(l.dir, "bin"))
-	if err != nil {
+	if l.programs, err = inner.Unpack(filepath.Join(l.dir, "bin")); err != nil {
 		return err
 	}
-	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools}); err != nil {
+	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes, Executable: l.programs.Keeper, Sentry: l.programs.Sentry, Tools: l.programs.Tools}); err != nil {
 		return err
 	}
 	l.then(func(context.Context) error { return l.engine.Close() })

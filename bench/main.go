@@ -37,6 +37,7 @@ var rows = []row{
 	{"P4http", "exec `true` in a running sandbox, through HTTP over TCP with a key", benchHTTPExec},
 	{"modal", "exec through Modal's Go SDK, beside the HTTP API of the same server", benchModal},
 	{"P5", "exec that prints 100 MB", benchOutput},
+	{"P6", "a started agent restored from a checkpoint with its memory: create, prompt, until its first line", benchPrepared},
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
 	{"session", "a session with the scripted agent: create, until the agent's first event; 50 at once", benchSession},

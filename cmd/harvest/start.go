@@ -25,8 +25,8 @@ import (
 
 const (
 	logName   = "server.log"
-	logLimit  = 16 << 20         // then a new one is begun, and one old one kept
-	startTime = 30 * time.Second // until a server answers that is starting, or has ended that is stopping
+	logLimit  = 16 << 20        // then a new one is begun, and one old one kept
+	startTime = 2 * time.Minute // until a server answers that is starting, or has ended that is stopping: disks stand still for that long
 	pause     = 20 * time.Millisecond
 )
 
