@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -270,15 +271,21 @@ func TestHalfCheckpointsAreRemoved(t *testing.T) {
 	}
 }
 
+// later gives the world a clock that is ahead by what is stored.
+func (w *world) later() *atomic.Int64 {
+	by := new(atomic.Int64)
+	w.opts.Clock = func() time.Time { return time.Now().Add(time.Duration(by.Load())) }
+	return by
+}
+
 func TestCheckpointsExpire(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorld(t)
-	now := time.Now()
-	w.opts.Clock = func() time.Time { return now }
+	later := w.later()
 	f := w.open(t)
 	sb := create(t, f, sandbox.Request{})
 	short, long := kept(t, f, sb.ID, sandbox.CheckpointOptions{Keep: time.Hour}), kept(t, f, sb.ID, week)
-	now = now.Add(time.Hour)
+	later.Store(int64(time.Hour))
 	f = w.reopen(t, f)
 	if _, err := f.FindCheckpoint(account, short.ID); !errors.Is(err, errors.NotFound) {
 		t.Errorf("one that has expired: %v", err)
@@ -297,8 +304,7 @@ func TestCheckpointsExpire(t *testing.T) {
 func TestCheckpointsKeepSecretsHidden(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorld(t)
-	now := time.Now()
-	w.opts.Clock = func() time.Time { return now }
+	later := w.later()
 	const value = "secret-of-a-checkpoint"
 	v := withSecrets(t, w, map[string]secret.Pairs{"s": {"TOKEN": value}})
 	f := w.open(t)
@@ -323,7 +329,7 @@ func TestCheckpointsKeepSecretsHidden(t *testing.T) {
 	if err != nil || !slices.Equal(again.Secrets, []string{"s"}) {
 		t.Fatalf("%+v, %v", again, err)
 	}
-	now = now.Add(week.Keep)
+	later.Store(int64(week.Keep))
 	w.opts.Timeouts.MaxLife = 30 * 24 * time.Hour
 	f = w.reopen(t, f)
 	if len(w.there(t)) != 0 {
