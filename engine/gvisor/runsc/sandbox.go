@@ -103,10 +103,6 @@ func (s *Sandbox) start(tell *os.File) error {
 	d.give("stdio-fds", os.Stdin)
 	d.give("stdio-fds", os.Stdout)
 	d.give("stdio-fds", os.Stderr)
-	d.transfer(cmd)
-	for _, number := range slices.Sorted(maps.Keys(o.Kept)) {
-		d.pass(cmd, o.Kept[number], number)
-	}
 	isolate(cmd, o.Spec)
 	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	cmd.Args = append(cmd.Args, "--apply-caps=true", "--setup-root")
@@ -116,6 +112,9 @@ func (s *Sandbox) start(tell *os.File) error {
 	}
 	cmd.Args = append(append(cmd.Args, limits...), "--attached")
 	d.transfer(cmd)
+	for _, number := range slices.Sorted(maps.Keys(o.Kept)) {
+		d.pass(cmd, o.Kept[number], number)
+	}
 	if d.err != nil {
 		return d.err
 	}
