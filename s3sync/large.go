@@ -274,8 +274,16 @@ func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64) 
 func (b *Bucket) abortUpload(ctx context.Context, key, id string) {
 	ctx, cancel := b.within(ctx, 0)
 	defer cancel()
-	_, _ = b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), UploadId: &id}, b.patiently)
+	for range abortTries {
+		if _, err := b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), UploadId: &id}, b.patiently); err != nil {
+			return // it is gone, or Sweep is tried later
+		}
+	}
 }
+
+// abortTries is how often an upload is aborted: a part that was under way may arrive after the first time, and then the upload is there still
+// (https://docs.aws.amazon.com/AmazonS3/latest/API/API_AbortMultipartUpload.html).
+const abortTries = 3
 
 // Sweep aborts uploads beneath the prefix that were begun longer than age ago, and returns how many there were. They cost money and no
 // list of objects shows them. Younger ones than Stale may still be continued.
