@@ -41,14 +41,13 @@ func (c *control) SandboxCreateV2(ctx context.Context, req *pb.SandboxCreateV2Re
 	if err != nil {
 		return nil, err
 	}
-	jwt, err := c.s.sign(callerOf(ctx), b.id)
+	access, err := c.s.routerAccess(ctx, b)
 	if err != nil {
 		return nil, err
 	}
 	return pb.SandboxCreateV2Response_builder{
-		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b),
-		CommandRouterAccess: pb.CommandRouterAccess_builder{Jwt: jwt, Url: c.s.routerURL(ctx)}.Build(),
-		Metadata:            pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build(),
+		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
+		Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build(),
 	}.Build(), nil
 }
 

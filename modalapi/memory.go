@@ -176,14 +176,13 @@ func (c *control) SandboxRestoreV2(ctx context.Context, req *pb.SandboxRestoreV2
 	if err != nil {
 		return nil, err
 	}
-	jwt, err := c.s.sign(callerOf(ctx), b.id)
+	access, err := c.s.routerAccess(ctx, b)
 	if err != nil {
 		return nil, err
 	}
 	return pb.SandboxRestoreV2Response_builder{
-		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b),
-		CommandRouterAccess: pb.CommandRouterAccess_builder{Jwt: jwt, Url: c.s.routerURL(ctx)}.Build(),
-		Metadata:            pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
+		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
+		Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
 	}.Build(), nil
 }
 

@@ -37,6 +37,15 @@ func (s *Server) routerURL(ctx context.Context) string {
 	return "https://" + host
 }
 
+// routerAccess is what a client of a sandbox that was just made speaks to the router with.
+func (s *Server) routerAccess(ctx context.Context, b *box) (*pb.CommandRouterAccess, error) {
+	jwt, err := s.sign(callerOf(ctx), b.id)
+	if err != nil {
+		return nil, err
+	}
+	return pb.CommandRouterAccess_builder{Jwt: jwt, Url: s.routerURL(ctx)}.Build(), nil
+}
+
 // box returns the caller's sandbox of that ID.
 func (s *Server) box(ctx context.Context, id string) (*box, error) {
 	ref, err := boxOf(id, sandboxID)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -170,13 +169,7 @@ func (m *modalClient) restored(t *testing.T, from *modal.SandboxSnapshot, name *
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if _, err := sb.Terminate(context.WithoutCancel(t.Context()), nil); err != nil {
-			t.Error(err)
-		}
-		_ = sb.Detach()
-	})
-	return sb
+	return ending(t, sb)
 }
 
 // killServer kills the server, and starts another one where clients look for it.

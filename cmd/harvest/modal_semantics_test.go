@@ -66,6 +66,12 @@ func (m *modalClient) create(t *testing.T, image string, params *modal.SandboxCr
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ending(t, sb)
+}
+
+// ending has a sandbox end with the test.
+func ending(t *testing.T, sb *modal.Sandbox) *modal.Sandbox {
+	t.Helper()
 	t.Cleanup(func() {
 		if _, err := sb.Terminate(context.WithoutCancel(t.Context()), nil); err != nil {
 			t.Error(err)
