@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +33,8 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 	must(t, err)
 
 	var mu sync.Mutex
-	parts := map[string]int{} // that arrived, by upload
+	var unanswered atomic.Int64 // requests for parts
+	parts := map[string]int{}   // that arrived, by upload
 	count := func(stop func(n int)) func(int, http.ResponseWriter, *http.Request) bool {
 		n := 0
 		return func(_ int, w http.ResponseWriter, r *http.Request) bool {
@@ -40,6 +42,8 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 			if r.Method != http.MethodPut || id == "" {
 				return false
 			}
+			unanswered.Add(1)
+			defer unanswered.Add(-1)
 			proxyOf(r).ServeHTTP(w, r)
 			mu.Lock()
 			defer mu.Unlock()
@@ -62,6 +66,9 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 			t.Fatalf("an interrupted sync: %v", err)
 		}
 		a.reset(nil)
+		for unanswered.Load() > 0 { // a part that arrives late would make the server's directory of an upload again
+			time.Sleep(10 * time.Millisecond)
+		}
 	}
 	uploads := func() []string {
 		t.Helper()

@@ -492,11 +492,13 @@ func TestSandboxEnds(t *testing.T) {
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{ToolHangAfter: 300 * time.Millisecond})
-	s := h.create(t, session.Request{Limits: session.Limits{Turns: 2, Seconds: 2}, Prompt: "/run sleep 600"})
-	w := h.watch(s.ID)
-	if hung := w.status(t, session.Hung); !strings.Contains(hung.data.Reason, "nothing was heard") {
+	// Two sessions: on a slow machine the limit of one could come before it hangs.
+	quiet := h.create(t, session.Request{Prompt: "/run sleep 600"})
+	if hung := h.watch(quiet.ID).status(t, session.Hung); !strings.Contains(hung.data.Reason, "nothing was heard") {
 		t.Errorf("%+v", hung)
 	}
+	s := h.create(t, session.Request{Limits: session.Limits{Turns: 2, Seconds: 2}, Prompt: "/run sleep 600"})
+	w := h.watch(s.ID)
 	if done := w.until(t, "done"); !strings.Contains(done.data.Reason, "limit of 2 s") || done.data.Message.State != session.Stopped {
 		t.Errorf("%+v", done)
 	}

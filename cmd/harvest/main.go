@@ -22,14 +22,14 @@ func main() {
 	fake.Main()
 	s3mount.Main(context.Background())
 	s3Main(context.Background())
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	// Nothing gives that up again: a signal that comes just before the exit would take the place of the exit code.
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	code := 0
 	if program := own.Programs[os.Args[0]]; program != nil {
 		code = program(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	} else {
 		code = run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr, os.Environ())
 	}
-	stop()
 	os.Exit(code)
 }
 

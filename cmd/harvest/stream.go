@@ -39,12 +39,12 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	// Until the command runs, an interrupt gives up; then it is the command's.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	// They stay ours until the exit: one that comes at the end must not take the place of the exit code.
 	signals := make(chan os.Signal, 16)
 	for sig := range forwarded {
 		signal.Notify(signals, sig)
 	}
 	signal.Notify(signals, syscall.SIGWINCH)
-	defer signal.Stop(signals)
 	started := make(chan *client.Process, 1)
 	streams.Started = func(p *client.Process) { started <- p }
 	go c.forward(ctx, signals, started, flags.terminal, cancel)

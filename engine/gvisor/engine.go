@@ -77,6 +77,7 @@ type Engine struct {
 // holding is what one sandbox keeps from being deleted.
 type holding struct {
 	id       string // of the spec, "" while unclaimed
+	ending   bool   // it is being destroyed: its keeper may be gone before the rest of it is
 	releases []func()
 }
 

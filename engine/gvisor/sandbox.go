@@ -79,12 +79,13 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 	// The keeper is gone. It may have written down why.
 	s.e.mu.Lock()
 	held := s.e.holding[s.h.Ref]
+	destroyed := held == nil || held.ending
 	s.e.mu.Unlock()
-	if held == nil {
-		return engine.End{Destroyed: true, Detail: "the sandbox was destroyed"}, nil
-	}
 	if state, err := s.e.readState(s.h.Ref); err == nil && state.End != nil {
 		return *state.End, nil
+	}
+	if destroyed {
+		return engine.End{Destroyed: true, Detail: "the sandbox was destroyed"}, nil
 	}
 	return engine.End{Detail: "the process that kept the sandbox was killed"}, nil
 }
@@ -112,6 +113,11 @@ func (e *Engine) readState(ref string) (wire.State, error) {
 
 // destroy ends a sandbox, by its keeper if that answers, and removes all of it. What the keeper cannot do, remove does.
 func (e *Engine) destroy(ctx context.Context, ref string) error {
+	e.mu.Lock()
+	if h := e.holding[ref]; h != nil {
+		h.ending = true
+	}
+	e.mu.Unlock()
 	s := e.sandbox(engine.Handle{Ref: ref})
 	_, err := s.Call(ctx, wire.Request{Op: wire.Destroy})
 	if err != nil && !errors.Is(err, errors.Conflict) {

@@ -106,14 +106,14 @@ func (w *wire) send(t testing.TB, f []byte) {
 	}
 }
 
-// receive returns the next frame that fits.
+// receive returns the next frame that fits. It gives up when none at all has come for a while.
 func (w *wire) receive(t testing.TB, fits func(header.Ethernet) bool) header.Ethernet {
 	t.Helper()
-	if err := w.end.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
 	b := make([]byte, 70000)
 	for {
+		if err := w.end.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
 		n, err := w.end.Read(b)
 		if err != nil {
 			t.Fatalf("no frame came: %v", err)
