@@ -272,10 +272,14 @@ func (r *run) finishLocal(ctx context.Context) error {
 	return r.unsettled.settled(r.stats.Failed == 0 && r.o.Only == "")
 }
 
-// deleteRemote deletes what the new manifest does not have any more, a thousand at a time.
+// deleteAtOnce is how many objects one request deletes.
+// Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
+const deleteAtOnce = 1000
+
+// deleteRemote deletes what the new manifest does not have any more.
 func (r *run) deleteRemote(ctx context.Context) error {
 	for len(r.removed) > 0 {
-		batch := r.removed[:min(1000, len(r.removed))]
+		batch := r.removed[:min(deleteAtOnce, len(r.removed))]
 		r.removed = r.removed[len(batch):]
 		if err := r.b.delete(ctx, batch, r.fail); err != nil {
 			return err
@@ -284,8 +288,11 @@ func (r *run) deleteRemote(ctx context.Context) error {
 	return nil
 }
 
-// delete deletes objects. Those that are not there are deleted already.
+// delete deletes objects, deleteAtOnce at most. Those that are not there are deleted already.
 func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, error)) error {
+	if len(keys) == 0 {
+		return nil
+	}
 	in := &s3.DeleteObjectsInput{Bucket: &b.loc.Bucket, Delete: &types.Delete{Quiet: aws.Bool(true)}, ChecksumAlgorithm: types.ChecksumAlgorithmCrc32}
 	for _, k := range keys {
 		in.Delete.Objects = append(in.Delete.Objects, types.ObjectIdentifier{Key: aws.String(b.prefix + k)})

@@ -6,11 +6,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -95,14 +90,6 @@ func (c *contents) examine() error {
 	return nil
 }
 
-// Check asks whether the bucket is there and may be listed.
-func (b *Bucket) Check(ctx context.Context) error {
-	ctx, cancel := b.within(ctx, 0)
-	defer cancel()
-	_, err := b.s3.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), MaxKeys: aws.Int32(1)}, b.patiently)
-	return b.explain(err)
-}
-
 // read yields the entries in order; last has those that the state remembers, for where they are the bucket's.
 func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter.Seq2[*Entry, error] {
 	manifest := func(yield func(*Entry, error) bool) {
@@ -133,52 +120,6 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter
 		return manifest
 	}
 	return joined(c.b.prefix, manifest, listed(c.b.objects(ctx)))
-}
-
-// object is one of a list.
-type object struct {
-	key  string // relative to the prefix
-	size int64
-	etag string
-	time time.Time
-}
-
-// objects lists what is beneath the prefix, but for what Harvest reserves.
-func (b *Bucket) objects(ctx context.Context) iter.Seq2[object, error] {
-	return func(yield func(object, error) bool) {
-		in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), EncodingType: types.EncodingTypeUrl}
-		for {
-			page, err := b.page(ctx, in)
-			if err != nil {
-				yield(object{}, err)
-				return
-			}
-			for i := range page.Contents {
-				o := &page.Contents[i]
-				key, ok := strings.CutPrefix(aws.ToString(o.Key), b.prefix)
-				if !ok || key == "" || strings.HasPrefix(key, Reserved+"/") {
-					continue
-				}
-				if !yield(object{key, aws.ToInt64(o.Size), unquote(aws.ToString(o.ETag)), aws.ToTime(o.LastModified)}, nil) {
-					return
-				}
-			}
-			if !aws.ToBool(page.IsTruncated) || aws.ToString(page.NextContinuationToken) == "" {
-				return
-			}
-			in.ContinuationToken = page.NextContinuationToken
-		}
-	}
-}
-
-func (b *Bucket) page(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
-	call, cancel := b.within(ctx, 0)
-	defer cancel()
-	page, err := b.s3.ListObjectsV2(call, in, b.patiently)
-	if err != nil && ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return page, b.explain(err)
 }
 
 // item is an entry of a list, or why an object is none.

@@ -288,23 +288,17 @@ const abortTries = 3
 // Sweep aborts uploads beneath the prefix that were begun longer than age ago, and returns how many there were. They cost money and no
 // list of objects shows them. Younger ones than Stale may still be continued.
 func (b *Bucket) Sweep(ctx context.Context, age time.Duration) (int, error) {
-	pages := s3.NewListMultipartUploadsPaginator(b.s3, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix)})
 	n := 0
-	for pages.HasMorePages() {
-		call, cancel := b.within(ctx, 0)
-		page, err := pages.NextPage(call, b.patiently)
-		cancel()
+	for u, err := range b.uploadsBegun(ctx) {
 		if err != nil {
-			return n, b.failed(ctx, err)
+			return n, err
 		}
-		for _, u := range page.Uploads {
-			if time.Since(aws.ToTime(u.Initiated)) < age {
-				continue
-			}
-			key, _ := strings.CutPrefix(aws.ToString(u.Key), b.prefix)
-			b.abortUpload(ctx, key, aws.ToString(u.UploadId))
-			n++
+		if time.Since(aws.ToTime(u.Initiated)) < age {
+			continue
 		}
+		key, _ := strings.CutPrefix(aws.ToString(u.Key), b.prefix)
+		b.abortUpload(ctx, key, aws.ToString(u.UploadId))
+		n++
 	}
 	return n, nil
 }

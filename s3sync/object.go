@@ -85,7 +85,7 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	page, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix + key), MaxKeys: aws.Int32(1), EncodingType: types.EncodingTypeUrl})
+	page, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix + key), MaxKeys: aws.Int32(1)})
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*Entry) error
 		}
 		under += key
 	}
-	in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: &under, Delimiter: aws.String("/"), EncodingType: types.EncodingTypeUrl}
+	in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: &under, Delimiter: aws.String("/")}
 	for {
 		page, err := b.pageWithin(ctx, in)
 		if err != nil {

@@ -41,8 +41,7 @@ func ParseVersion(name string) (Version, error) {
 func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
 	var all []Version
 	in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), Delimiter: aws.String("/")}
-	for {
-		page, err := b.page(ctx, in)
+	for page, err := range b.pages(ctx, in) {
 		if err != nil {
 			return nil, err
 		}
@@ -59,10 +58,6 @@ func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
 			v.Whole = err == nil
 			all = append(all, v)
 		}
-		if !aws.ToBool(page.IsTruncated) || aws.ToString(page.NextContinuationToken) == "" {
-			break
-		}
-		in.ContinuationToken = page.NextContinuationToken
 	}
 	slices.SortFunc(all, func(a, b Version) int { return b.Time.Compare(a.Time) })
 	return all, nil
@@ -175,24 +170,21 @@ func (b *Bucket) deleteVersion(ctx context.Context, v Version) error {
 	if err := at.delete(ctx, []string{ManifestKey}, fail); err != nil || failed != nil {
 		return errors.Join(err, failed)
 	}
-	for {
-		page, err := at.page(ctx, &s3.ListObjectsV2Input{Bucket: &at.loc.Bucket, Prefix: aws.String(at.prefix), MaxKeys: aws.Int32(1000), EncodingType: types.EncodingTypeUrl})
+	var keys []string
+	for o, err := range at.all(ctx, anyOrder) {
 		if err != nil {
 			return err
 		}
-		var keys []string
-		for _, o := range page.Contents {
-			if key := strings.TrimPrefix(aws.ToString(o.Key), at.prefix); key != "" {
-				keys = append(keys, key)
-			}
-		}
-		if len(keys) == 0 {
-			return nil
+		if keys = append(keys, o.key); len(keys) < deleteAtOnce {
+			continue
 		}
 		if err := at.delete(ctx, keys, fail); err != nil || failed != nil {
 			return errors.Join(err, failed)
 		}
+		keys = keys[:0]
 	}
+	err = at.delete(ctx, keys, fail)
+	return errors.Join(err, failed)
 }
 
 // How large an object may be that is copied in one request, in bytes (S3's limit is 5 GiB), and the parts of a larger one.
