@@ -24,6 +24,9 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 	switch j.Op {
 	case Skip:
 		j.err = j.Err
+		if r.elsewhere(j) {
+			j.done = make(chan struct{})
+		}
 	case Keep:
 		j.out = kept(j.local, j.remote)
 		if r.o.from != nil && j.out != nil && j.out.ETag != "" {
@@ -114,8 +117,24 @@ func (r *run) makeDir(j *job) (*Entry, error) {
 	return j.remote, nil
 }
 
-// transfer does a worker's part of a job.
+// elsewhere reports whether the object of a path is in the version before, and not in the one that is made.
+func (r *run) elsewhere(j *job) bool { return r.o.from != nil && j.remote != nil && j.remote.ETag != "" }
+
+// transfer does a worker's part of a job. A file that a new version could not be given is in it as it was in the one before.
 func (r *run) transfer(ctx context.Context, j *job) {
+	r.attempt(ctx, j)
+	if j.err == nil || !r.elsewhere(j) {
+		return
+	}
+	var err error
+	if j.was, err = r.b.copy(ctx, r.o.from, j.remote); err != nil {
+		if j.was = nil; fatal(err) {
+			j.err = err
+		}
+	}
+}
+
+func (r *run) attempt(ctx context.Context, j *job) {
 	if j.copyTo != "" {
 		// Both changed: the bucket's goes beside the volume's, before that takes its place.
 		if _, j.err = r.download(ctx, &j.Action, j.copyTo); j.err != nil {

@@ -60,6 +60,11 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 			return do(Action{Op: Keep, Path: pathOf(le, rem), local: le, remote: rem})
 		}
 		a := decide(r.p, le, be, rem, fresh)
+		if a.Conflict != "" {
+			if err := r.reconcile(ctx, &a); err != nil {
+				return err
+			}
+		}
 		a.empty = empty
 		if r.unsettled.doubts(le) {
 			r.unsettled.again(&a, r.o.Direction)

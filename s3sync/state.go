@@ -169,7 +169,7 @@ func (s *state) add(j *job) error {
 	}
 	e := j.out
 	if j.err != nil || j.Op == Skip {
-		e = j.remote // as it was
+		e = j.was
 	}
 	if j.resumed || e != j.remote && (e == nil || j.remote == nil || !e.sameRecord(j.remote)) {
 		s.changed = true

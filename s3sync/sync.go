@@ -228,6 +228,7 @@ func (r *run) fail(path string, err error) {
 type job struct {
 	Action
 	out  *Entry // what the bucket has of the path now, and the volume; nil if neither
+	was  *Entry // what the bucket has of it if nothing could be done; nil if nothing
 	err  error
 	done chan struct{}
 }
@@ -358,7 +359,7 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 		defer close(work)
 		return r.plan(ctx, st, remote, func(a Action) error {
 			r.announce(a)
-			j := &job{Action: a}
+			j := &job{Action: a, was: a.remote}
 			r.atOnce(ctx, j)
 			if j.done != nil {
 				select {

@@ -96,7 +96,7 @@ func Save(ctx context.Context, t *Tree, b *Bucket, o Options) (Version, Stats, e
 		}
 		changed := false
 		look := o
-		look.DryRun, look.Progress, look.Plan = true, nil, func(Action) { changed = true }
+		look.DryRun, look.Progress, look.Plan = true, nil, func(a Action) { changed = changed || a.Op != Skip }
 		if stats, err := Sync(ctx, t, o.from, look); err != nil || !changed {
 			return last, stats, err
 		}

@@ -1,0 +1,80 @@
+package s3sync
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/hex"
+	"io"
+	"math"
+
+	"github.com/minio/crc64nvme"
+)
+
+// reconcile finds out whether a path that changed on both sides, as far as one can see from outside, has the same content: then there is no
+// conflict. That is so for all of a tree that both sides have when this machine first synchronises it. What cannot be read now is not the same;
+// whoever goes on with it says why.
+func (r *run) reconcile(ctx context.Context, a *Action) error {
+	l, rem := a.local, a.remote
+	if l == nil || rem == nil || l.Kind == Dir || rem.Kind == Dir || l.Kind != rem.Kind && !rem.foreign {
+		return nil
+	}
+	if rem.foreign { // a list shows sizes only, of links too
+		if max(l.Size, int64(len(l.Target))) != rem.Size {
+			return nil
+		}
+		now, err := r.b.stat(ctx, rem.keyUnder(r.b.prefix))
+		if err != nil && (fatal(err) || ctx.Err() != nil) {
+			return err
+		}
+		if err != nil || now.ETag != rem.ETag || now.Kind != l.Kind {
+			return nil
+		}
+		now.Path, now.Key = rem.Path, rem.Key
+		rem = now
+	}
+	same := r.sameBytes(ctx, l, rem)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if same {
+		a.Op, a.Conflict, a.copyTo, a.remote = UpdateRemote, "", "", rem
+	}
+	return nil
+}
+
+// sameBytes reports whether the bucket has the content of a file or link of the volume.
+func (r *run) sameBytes(ctx context.Context, l, rem *Entry) bool {
+	if l.Kind == Symlink {
+		if !rem.foreign {
+			return rem.Target == l.Target
+		}
+		target := []byte(l.Target)
+		if rem.HasCRC {
+			return rem.CRC == crc64nvme.Checksum(target)
+		}
+		return rem.ETag == md5sum(bytes.NewReader(target))
+	}
+	e := *l
+	f, err := r.opened(&e)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if e.body() != rem.body() {
+		return false
+	}
+	if e.CRC, err = r.checksum(ctx, f, &e); err != nil {
+		return false
+	}
+	return has(rem, &e, func() string { return md5sum(f) }) && unchanged(f, &e) == nil
+}
+
+// md5sum is the ETag that most servers give an object that came in one piece; "" if the content cannot be read.
+func md5sum(content io.ReaderAt) string {
+	sum := md5.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(content, 0, math.MaxInt64)); err != nil {
+		return ""
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
