@@ -20,8 +20,10 @@ type contents struct {
 	etag string
 	// known: the manifest is the one that this machine remembers.
 	known bool
-	// healed: the manifest could not be used, and a list took its place.
+	// healed: the manifest could not be used, or is gone, and a list took its place.
 	healed bool
+	// memory: what this machine remembers is taken for the manifest that was lost, as far as the bucket still has it.
+	memory bool
 	list   bool
 	file   string // the manifest, fetched
 	// entries are the manifest's, if they are few.
@@ -52,7 +54,7 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 		if errors.KindOf(err) != errors.NotFound {
 			return nil, err
 		}
-		c.list = true
+		c.list, c.healed, c.memory = true, st.etag != "", st.etag != ""
 		return c, nil
 	}
 	c.etag = unquote(res.header.Get("ETag"))
@@ -65,7 +67,9 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 	} else if err != nil {
 		return nil, err
 	}
-	return c, c.examine()
+	err = c.examine()
+	c.memory = c.healed && st.etag != ""
+	return c, err
 }
 
 // examine reads a fetched manifest once. One that is damaged or lies is not used: a list heals it.
@@ -94,7 +98,18 @@ func (c *contents) examine() error {
 func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter.Seq2[*Entry, error] {
 	manifest := func(yield func(*Entry, error) bool) {
 		switch {
+		case c.healed && !c.memory:
 		case c.healed:
+			for e, err := range last {
+				if gone, asked := c.gone(ctx, e); asked != nil {
+					err = asked
+				} else if gone {
+					continue
+				}
+				if !yield(e, err) {
+					return
+				}
+			}
 		case c.known:
 			for e, err := range last {
 				if !yield(e, err) {
@@ -120,6 +135,18 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter
 		return manifest
 	}
 	return joined(c.b.prefix, manifest, listed(c.b.objects(ctx)))
+}
+
+// gone reports whether an object that no list of files shows is not the one any more that this machine remembers.
+func (c *contents) gone(ctx context.Context, e *Entry) (bool, error) {
+	if e == nil || e.ETag == "" || !e.hiddenUnder(c.b.prefix) {
+		return false, nil
+	}
+	now, err := c.b.stat(ctx, e.keyUnder(c.b.prefix))
+	if errors.KindOf(err) == errors.NotFound {
+		return true, nil
+	}
+	return err == nil && now.ETag != e.ETag, err
 }
 
 // item is an entry of a list, or why an object is none.
@@ -191,8 +218,7 @@ func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[ite
 		m, merr, more := next()
 		// unlisted yields an entry of the manifest that the list does not show, if it need not.
 		unlisted := func() bool {
-			hiddenObject := strings.HasPrefix(m.keyUnder(prefix), Reserved+"/")
-			return m.ETag != "" && !hiddenObject || yield(m, nil)
+			return m.ETag != "" && !m.hiddenUnder(prefix) || yield(m, nil)
 		}
 		for it, err := range list {
 			if err != nil {

@@ -97,6 +97,11 @@ func (e *Entry) keyUnder(prefix string) string {
 	return key
 }
 
+// hiddenUnder reports whether the object is where Harvest keeps its own, and no list of files shows it.
+func (e *Entry) hiddenUnder(prefix string) bool {
+	return strings.HasPrefix(e.keyUnder(prefix), Reserved+"/")
+}
+
 // body is how many bytes the object of a file has.
 func (e *Entry) body() int64 {
 	if e.Extents == nil {

@@ -65,6 +65,9 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 				return err
 			}
 		}
+		if a.Op == DeleteLocal && remote.healed && !remote.memory {
+			return do(skipped(a.Path, errUnlisted))
+		}
 		a.empty = empty
 		if r.unsettled.doubts(le) {
 			r.unsettled.again(&a, r.o.Direction)
@@ -73,6 +76,11 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		return do(a)
 	})
 }
+
+// errUnlisted is why nothing is deleted in a volume because of a bucket whose manifest cannot be read: a list does not show sparse files, nor those
+// with very long paths.
+var errUnlisted = errors.Remedy(errors.Newf(errors.Conflict, "the bucket's manifest is damaged, and only that says which files are gone: it is not deleted here"),
+	"sync up from a volume that has the files, or delete it yourself")
 
 // beneath reports whether path or a directory above it is one of paths.
 func beneath(paths map[string]bool, path string) bool {

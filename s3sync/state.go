@@ -207,6 +207,9 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 		return err
 	}
 	etag := remote.etag
+	if remote.healed {
+		etag = s.etag // the bucket has none that could be trusted the next time
+	}
 	if !s.down && (s.changed || remote.healed || remote.b != r.b) {
 		if etag, err = r.b.putManifest(ctx, s.manifest, remote); err != nil {
 			return err
