@@ -66,7 +66,7 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 		if j.first {
 			j.err = r.b.delete(ctx, []string{j.remote.keyUnder(r.b.prefix)}, r.fail)
 		} else if j.remote.ETag != "" {
-			r.removed = append(r.removed, j.remote.keyUnder(r.b.prefix))
+			r.removed = append(r.removed, doomed{j.remote.keyUnder(r.b.prefix), j.remote.ETag})
 		}
 	default:
 		j.done = make(chan struct{})
@@ -118,7 +118,9 @@ func (r *run) makeDir(j *job) (*Entry, error) {
 }
 
 // elsewhere reports whether the object of a path is in the version before, and not in the one that is made.
-func (r *run) elsewhere(j *job) bool { return r.o.from != nil && j.remote != nil && j.remote.ETag != "" }
+func (r *run) elsewhere(j *job) bool {
+	return r.o.from != nil && j.remote != nil && j.remote.ETag != ""
+}
 
 // transfer does a worker's part of a job. A file that a new version could not be given is in it as it was in the one before.
 func (r *run) transfer(ctx context.Context, j *job) {
@@ -294,18 +296,6 @@ func (r *run) finishLocal(ctx context.Context) error {
 // deleteAtOnce is how many objects one request deletes.
 // Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
 const deleteAtOnce = 1000
-
-// deleteRemote deletes what the new manifest does not have any more.
-func (r *run) deleteRemote(ctx context.Context) error {
-	for len(r.removed) > 0 {
-		batch := r.removed[:min(deleteAtOnce, len(r.removed))]
-		r.removed = r.removed[len(batch):]
-		if err := r.b.delete(ctx, batch, r.fail); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // delete deletes objects, deleteAtOnce at most. Those that are not there are deleted already.
 func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, error)) error {

@@ -8,12 +8,10 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -82,23 +80,7 @@ func TestKilled(t *testing.T) {
 	a := between(t, &loc)
 	for i, after := range []int{1, 3, 50, 120, 200, 300, 390, 400, 405, 410} {
 		for _, c := range []childSpec{{dir, up, Up, loc, ""}, {back, down, Down, loc, ""}} {
-			spec, err := json.Marshal(c)
-			must(t, err)
-			cmd := exec.Command(os.Args[0], "-test.run=^$")
-			cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec))
-			cmd.Stderr = os.Stderr
-			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			started := make(chan struct{})
-			a.reset(func(n int, _ http.ResponseWriter, _ *http.Request) bool {
-				if n == after {
-					<-started
-					_ = cmd.Process.Kill()
-				}
-				return false
-			})
-			must(t, cmd.Start())
-			close(started)
-			_ = cmd.Wait()
+			runUntil(t, a, c, after)
 		}
 		// Something changes between the attempts.
 		write(t, dir, fmt.Sprintf("d%02d/new%d", i, i), "new")

@@ -14,7 +14,7 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 	local := r.local(ctx)
 	both := remote.known && !remote.list && !st.interrupted()
 	baseSeq := st.read()
-	remoteSeq := remote.read(ctx, st.last())
+	remoteSeq := st.spared(r.b.prefix, remote.read(ctx, st.last()))
 	if both {
 		// The state is the bucket's manifest: reading it once is enough.
 		baseSeq = func(func(remembered) bool) {}

@@ -27,7 +27,12 @@ type state struct {
 	out      *manifestWriter
 	changed  bool // the bucket's manifest must be written
 	flushed  time.Time
-	done     bool
+
+	prefix string
+	left   map[string]string // what an earlier sync was to delete and perhaps did not: see doomed
+	kept   map[string]bool   // of these, what the bucket's next manifest has
+
+	done bool
 }
 
 // Files of a state.
@@ -39,6 +44,7 @@ const (
 	stateNext    = "manifest.next"    //
 	stateRemote  = "manifest.fetched" //
 	stateUploads = "uploads"          // a directory: see uploads
+	stateDoomed  = "doomed"           // see doomed
 	stateSwept   = "swept"            // empty; its time is when the bucket was last swept
 )
 
@@ -177,6 +183,7 @@ func (s *state) add(j *job) error {
 	if e == nil || e.Path == "" {
 		return nil
 	}
+	s.keep(e)
 	if err := s.stateOut.add(e); err != nil {
 		return err
 	}
@@ -209,6 +216,9 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	etag := remote.etag
 	if remote.healed {
 		etag = s.etag // the bucket has none that could be trusted the next time
+	}
+	if err := s.doom(r.removed); err != nil {
+		return err
 	}
 	if !s.down && (s.changed || remote.healed || remote.b != r.b) {
 		if etag, err = r.b.putManifest(ctx, s.manifest, remote); err != nil {

@@ -152,8 +152,8 @@ type run struct {
 	dirs  []*Entry             // whose metadata is set when all is in them
 	later []*job               // hard links
 	gone  []*Entry             // local directories to remove, parents first
-	// removed are keys to delete when the new manifest is there.
-	removed []string
+	// removed is to be deleted when the new manifest is there.
+	removed []doomed
 }
 
 // Sync makes one side like the other, and returns what it did. Paths that fail are in the statistics, with the reason, and the rest is
@@ -250,6 +250,9 @@ func (r *run) sync(ctx context.Context) error {
 	if r.unsettled, err = openUnsettled(r.o.State, r.t, source.String()); err != nil {
 		return err
 	}
+	if !r.versions() { // none of them ever loses an object
+		st.prefix, st.left, st.kept = r.b.prefix, st.readDoomed(), map[string]bool{}
+	}
 	remote, err := source.contents(ctx, st, r.o.List)
 	if err != nil {
 		return err
@@ -272,7 +275,7 @@ func (r *run) sync(ctx context.Context) error {
 	if err := st.commit(ctx, r, remote); err != nil {
 		return err
 	}
-	if err := r.deleteRemote(ctx); err != nil {
+	if err := r.deleteRemote(ctx, st); err != nil {
 		return err
 	}
 	r.sweep(ctx, st)
