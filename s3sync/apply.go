@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/minio/crc64nvme"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
@@ -86,7 +87,7 @@ func (r *run) remember(j *job) {
 			r.dirs = append(r.dirs, r.above[n-1])
 		}
 	}
-	if j.remote != nil && j.remote.Kind == Dir && j.Op == Keep {
+	if j.remote != nil && j.remote.Kind == Dir && j.Op == Keep && !j.remote.unmarked() {
 		r.above = append(r.above, j.remote)
 	}
 }
@@ -276,6 +277,9 @@ func (r *run) finishLocal(ctx context.Context) error {
 			r.fail(r.gone[i].Path, err)
 		}
 	}
+	if err := r.describeDirs(ctx); err != nil {
+		return err
+	}
 	for i := len(r.dirs) - 1; i >= 0; i-- {
 		if _, err := r.t.setMeta(r.dirs[i], r.restoring()); err != nil {
 			r.fail(r.dirs[i].Path, err)
@@ -291,6 +295,30 @@ func (r *run) finishLocal(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.unsettled.settled(r.stats.Failed == 0 && r.o.Only == "")
+}
+
+// describeDirs asks for the metadata of directories that others stored as objects. One that says nothing stays as it is in a list.
+func (r *run) describeDirs(ctx context.Context) error {
+	g, asking := errgroup.WithContext(ctx)
+	g.SetLimit(workers)
+	asked := map[*Entry]bool{}
+	for _, e := range r.dirs {
+		if !e.foreign || e.unmarked() || asked[e] {
+			continue
+		}
+		asked[e] = true
+		g.Go(func() error {
+			err := r.b.describeMarker(asking, e)
+			if fatal(err) || asking.Err() != nil {
+				return err
+			}
+			if err != nil {
+				r.fail(e.Path, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // deleteAtOnce is how many objects one request deletes.

@@ -102,6 +102,9 @@ func (e *Entry) hiddenUnder(prefix string) bool {
 	return strings.HasPrefix(e.keyUnder(prefix), Reserved+"/")
 }
 
+// unmarked reports whether an entry is a directory of which a list only shows that something is in it: nothing tells its mode or its times.
+func (e *Entry) unmarked() bool { return e.Kind == Dir && e.foreign && e.ETag == "" }
+
 // body is how many bytes the object of a file has.
 func (e *Entry) body() int64 {
 	if e.Extents == nil {

@@ -96,15 +96,20 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*Entry, error) {
 	if aws.ToString(page.Contents[0].Key) != b.prefix+key { // keys beneath it come after its own
 		return e, nil
 	}
-	marker, err := b.stat(ctx, key)
+	return e, b.describeMarker(ctx, e)
+}
+
+// describeMarker takes what the object of a directory says of it.
+func (b *Bucket) describeMarker(ctx context.Context, e *Entry) error {
+	marker, err := b.stat(ctx, e.keyUnder(b.prefix))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	e.ETag, e.ModTime, e.UID, e.GID = marker.ETag, marker.ModTime, marker.UID, marker.GID
 	if marker.Mode != 0o644 { // which is what objects without metadata have
 		e.Mode = marker.Mode
 	}
-	return e, nil
+	return nil
 }
 
 // ReadDir lists a directory. What comes with do is not described yet: files and links look alike, with sizes and times of objects, and

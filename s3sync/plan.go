@@ -123,6 +123,8 @@ func down(p policy, local, base, remote *Entry) Op {
 		return Keep
 	case local == nil:
 		return Download
+	case local.Kind == Dir && remote.unmarked():
+		return Keep
 	}
 	switch diff(p, local, base, remote) {
 	case equal:

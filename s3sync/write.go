@@ -344,7 +344,11 @@ func (t *Tree) setMeta(e *Entry, o restoring) (*Entry, error) {
 	if err := unix.Fchmod(fd, o.mode(e)); err != nil {
 		return nil, explainFile(err)
 	}
-	if err := unix.UtimesNanoAt(int(dir.Fd()), name, []unix.Timespec{unix.NsecToTimespec(e.ModTime), unix.NsecToTimespec(e.ModTime)}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	at := unix.NsecToTimespec(e.ModTime)
+	if e.unmarked() {
+		at.Nsec = unix.UTIME_OMIT
+	}
+	if err := unix.UtimesNanoAt(int(dir.Fd()), name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, explainFile(err)
 	}
 	if err := unix.Fstat(fd, &st); err != nil {
