@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -330,6 +331,9 @@ func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, 
 	if len(keys) == 0 {
 		return nil
 	}
+	if b.single.Load() {
+		return b.deleteSingly(ctx, keys, failed)
+	}
 	in := &s3.DeleteObjectsInput{Bucket: &b.loc.Bucket, Delete: &types.Delete{Quiet: aws.Bool(true)}, ChecksumAlgorithm: types.ChecksumAlgorithmCrc32}
 	for _, k := range keys {
 		in.Delete.Objects = append(in.Delete.Objects, types.ObjectIdentifier{Key: aws.String(b.prefix + k)})
@@ -345,6 +349,10 @@ func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, 
 		in.ChecksumAlgorithm = ""
 		out, err = b.s3.DeleteObjects(call, in, b.patiently, withMD5)
 	}
+	if notImplemented(err) {
+		b.single.Store(true)
+		return b.deleteSingly(ctx, keys, failed)
+	}
 	if err != nil {
 		if err = b.failed(ctx, err); errors.KindOf(err) != errors.Denied {
 			return err
@@ -359,6 +367,34 @@ func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, 
 		failed(key[min(len(b.prefix), len(key)):], b.refused(errors.Newf(errors.Denied, "%s", aws.ToString(e.Code)), 403, aws.ToString(e.Code), ""))
 	}
 	return nil
+}
+
+// deleteSingly is delete for servers that know no other way, several at a time.
+func (b *Bucket) deleteSingly(ctx context.Context, keys []string, failed func(string, error)) error {
+	g, deleting := errgroup.WithContext(ctx)
+	g.SetLimit(workers)
+	var mu sync.Mutex
+	for _, key := range keys {
+		g.Go(func() error {
+			call, cancel := b.within(deleting, 0)
+			defer cancel()
+			_, err := b.s3.DeleteObject(call, &s3.DeleteObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key)}, b.patiently)
+			if err == nil {
+				return nil
+			}
+			if err = b.failed(deleting, err); errors.KindOf(err) == errors.NotFound {
+				return nil
+			}
+			if errors.KindOf(err) != errors.Denied {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			failed(key, err)
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // putManifest writes the manifest, unless another sync replaced the one that this one read.
@@ -390,6 +426,11 @@ func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (st
 	out, err := b.s3.PutObject(call, in, b.patiently)
 	if in.ContentMD5 == nil && unknownSum(err) {
 		withMD5()
+		out, err = b.s3.PutObject(call, in, b.patiently)
+	}
+	if notImplemented(err) {
+		// It knows no conditions: two syncs that end at one moment are not told of each other.
+		in.IfMatch, in.IfNoneMatch, in.Body = nil, nil, io.NewSectionReader(f, 0, size)
 		out, err = b.s3.PutObject(call, in, b.patiently)
 	}
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	smithy "github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
@@ -84,6 +85,7 @@ type Bucket struct {
 	retry  aws.RetryerV2
 	skew   atomic.Int64 // what to add to this machine's clock, in nanoseconds
 	md5    atomic.Bool  // the server does not know CRC-64/NVME
+	single atomic.Bool  // the server deletes one object at a time
 }
 
 // Open returns the bucket at loc. It asks nobody; Check does.
@@ -113,6 +115,11 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 		if loc.Endpoint != "" {
 			o.BaseEndpoint = aws.String(strings.TrimSuffix(loc.Endpoint, "/"))
 		}
+		// The SDK signs Accept-Encoding, which proxies change: Google's storage refuses such a signature. The client asks for no compression anyway.
+		o.APIOptions = append(o.APIOptions, func(s *middleware.Stack) error {
+			_, _ = s.Finalize.Remove("DisableAcceptEncodingGzip") // not every call has it
+			return nil
+		})
 	})
 	params := s3.EndpointParameters{Bucket: &loc.Bucket, Region: &b.region, ForcePathStyle: &loc.PathStyle}
 	params.Endpoint = b.s3.Options().BaseEndpoint // the location's, or what the machine's own settings say
@@ -335,6 +342,7 @@ func (b *Bucket) At(prefix string) (*Bucket, error) {
 	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry}
 	other.skew.Store(b.skew.Load())
 	other.md5.Store(b.md5.Load())
+	other.single.Store(b.single.Load())
 	return other, nil
 }
 

@@ -181,18 +181,29 @@ func wantsMD5(err error) bool {
 	return false
 }
 
-// unknownSum reports whether a server may have refused a request for the sake of its checksum.
-func unknownSum(err error) bool {
-	status, code := 0, ""
+// answered is an answer's status and S3's code for the error, 0 and "" if there was none.
+func answered(err error) (status int, code string) {
 	var ours *serverError
 	var api smithy.APIError
 	var res *smithyhttp.ResponseError
 	switch {
 	case errors.As(err, &ours):
-		status, code = ours.status, ours.code
+		return ours.status, ours.code
 	case errors.As(err, &api) && errors.As(err, &res):
-		status, code = res.HTTPStatusCode(), api.ErrorCode()
+		return res.HTTPStatusCode(), api.ErrorCode()
 	}
+	return 0, ""
+}
+
+// notImplemented reports whether a server does not know what it was asked for.
+func notImplemented(err error) bool {
+	status, code := answered(err)
+	return status == http.StatusNotImplemented || status == http.StatusMethodNotAllowed || code == "NotImplemented"
+}
+
+// unknownSum reports whether a server may have refused a request for the sake of its checksum.
+func unknownSum(err error) bool {
+	status, code := answered(err)
 	if status == http.StatusNotImplemented {
 		return true
 	}

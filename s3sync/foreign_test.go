@@ -1,12 +1,17 @@
 package s3sync
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // Directories that another tool stored come with what it says of them; those that only show in keys keep what they have.
@@ -47,5 +52,54 @@ func TestForeignDirectories(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(back, "bare")); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("bare: %v", err)
+	}
+}
+
+// A server that deletes objects one by one, stores nothing on conditions, and has a proxy before it that asks for compression (as Google's storage
+// is said to) is used as it is.
+// mission: D1, D4
+func TestLesserServer(t *testing.T) {
+	dir, back, loc, state := t.TempDir(), t.TempDir(), location(t), t.TempDir()
+	for i := range 30 {
+		write(t, dir, fmt.Sprintf("f%02d", i), "x")
+	}
+	var single, refused atomic.Int32
+	a := between(t, &loc)
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		r.Header.Set("Accept-Encoding", "gzip,gfe")
+		switch {
+		case r.Method == http.MethodPost && r.URL.Query().Has("delete"),
+			r.Method == http.MethodPut && r.Header.Get("If-Match")+r.Header.Get("If-None-Match") != "":
+			refused.Add(1)
+			return xmlFault(w, http.StatusNotImplemented, "NotImplemented")
+		case r.Method == http.MethodDelete:
+			single.Add(1)
+		}
+		return false
+	})
+	b := openBucket(t, loc)
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	for i := range 20 {
+		must(t, os.Remove(filepath.Join(dir, fmt.Sprintf("f%02d", i))))
+	}
+	write(t, dir, "g", "y")
+	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state, Mirror: true}); stats.Deleted != 20 || single.Load() != 20 || refused.Load() < 3 {
+		t.Errorf("up: %s, with %d deletions, %d refused", stats, single.Load(), refused.Load())
+	}
+	mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
+	sameTrees(t, dir, back)
+	// What may not be deleted is named, and the rest is.
+	for _, name := range []string{"f20", "f21"} {
+		must(t, os.Remove(filepath.Join(dir, name)))
+	}
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		return r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "f20") && xmlFault(w, http.StatusForbidden, "AccessDenied")
+	})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Mirror: true})
+	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "f20" {
+		t.Errorf("a refused deletion: %+v, %v", stats.Failures, err)
+	}
+	if _, err := b.stat(t.Context(), "f21"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("f21: %v", err)
 	}
 }

@@ -89,7 +89,7 @@ func TestRefusedRequests(t *testing.T) {
 	mustSync(t, dir, b, Options{Direction: Up, State: state})
 	// A deletion that fails as a whole.
 	must(t, os.Remove(filepath.Join(dir, "f")))
-	a.reset(when("POST", "delete", 501, "NotImplemented"))
+	a.reset(when("POST", "delete", 400, "MalformedXML"))
 	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Mirror: true}); err == nil {
 		t.Errorf("a refused deletion: %v", err)
 	}
