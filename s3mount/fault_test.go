@@ -1,6 +1,7 @@
 package s3mount
 
 import (
+	"bytes"
 	"context"
 	"io/fs"
 	"net"
@@ -332,6 +333,52 @@ func TestOthers(t *testing.T) {
 	}
 	if got := p.object("link"); got != "newer" {
 		t.Errorf("stored %q", got)
+	}
+}
+
+// Who has begun to read a file that somebody else then replaces gets ESTALE, also where the mount has heard of the other one meanwhile; what is written
+// through the same mount is what everybody reads from then on.
+// mission: D5
+func TestNoMixture(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	dir, other := p.mounted(about("sbx_mixture")), p.mounted(about("sbx_mixture2"))
+	const size = 64 << 20 // more than what is read ahead
+	path := filepath.Join(dir, "f")
+	for _, mine := range []bool{false, true} {
+		if err := os.WriteFile(filepath.Join(other, "f"), bytes.Repeat([]byte("1"), size), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(remember + time.Second)
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		buf := make([]byte, 4096)
+		if _, err := f.ReadAt(buf, 0); err != nil || buf[0] != '1' {
+			t.Fatalf("at the beginning: %q, %v", buf[0], err)
+		}
+		by := other
+		if mine {
+			by = dir
+		}
+		if err := os.WriteFile(filepath.Join(by, "f"), bytes.Repeat([]byte("2"), size), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(remember + time.Second)
+		if _, err := os.Stat(path); err != nil { // the mount hears of it
+			t.Fatal(err)
+		}
+		for at := int64(size / 2); at < size; at += 8 << 20 {
+			_, err := f.ReadAt(buf, at)
+			if mine && (err != nil || buf[0] != '2') || !mine && !errors.Is(err, syscall.ESTALE) {
+				t.Errorf("written here %v: at %d it reads %q, %v", mine, at, buf[:1], err)
+			}
+		}
+		if got := read(t, path); got[0] != '2' || len(got) != size {
+			t.Errorf("who opens it now reads %q", got[0])
+		}
 	}
 }
 

@@ -113,6 +113,7 @@ type node struct {
 	path   string          // guarded by mu; "" is the root's
 	e      *s3sync.Entry   // guarded by mu; what is known of it, never changed in place
 	at     time.Time       // guarded by mu; when that was asked for
+	mine   string          // guarded by mu; ETag of the content that was written here and stored last
 	seen   string          // guarded by mu; ETag of the content that the kernel may have in its cache
 	kids   map[string]*kid // guarded by mu; a directory's names; nil if not known
 	listed time.Time       // guarded by mu; when they were
@@ -153,6 +154,13 @@ func (n *node) learn(e *s3sync.Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.e, n.at = e, time.Now()
+}
+
+// stored notes that what was written here is the object now: who reads it goes on with that.
+func (n *node) stored(e *s3sync.Entry) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.e, n.at, n.mine = e, time.Now(), e.ETag
 }
 
 // Lookup implements fs.NodeLookuper.

@@ -90,7 +90,7 @@ func (h *handle) spool() *spool {
 func (h *handle) read(dest []byte, at int64) (int, error) {
 	n := 0
 	for again := true; ; {
-		e, path := h.n.known()
+		e, path := h.object(n > 0)
 		if n >= len(dest) || at >= e.Size {
 			h.mu.Lock()
 			h.began = h.began || n > 0
@@ -116,6 +116,18 @@ func (h *handle) read(dest []byte, at int64) (int, error) {
 			h.n.learn(now)
 		}
 	}
+}
+
+// object is what is read from. Who has begun with one stays with it, and learns from S3 that it is gone, unless what replaced it was written here.
+func (h *handle) object(begun bool) (*s3sync.Entry, string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	if (begun || h.began) && h.e != nil && h.n.e.ETag != h.n.mine {
+		return h.e, h.n.path
+	}
+	return h.n.e, h.n.path
 }
 
 // window returns the part of e that has the offset at, and has what comes after it fetched if e is read in order.

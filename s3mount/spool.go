@@ -248,7 +248,7 @@ func (s *spool) store(ctx context.Context) (*s3sync.Entry, error) {
 	n, err := s.node, s.isStored(&e)
 	s.mu.Unlock()
 	if n != nil && err == nil {
-		n.learn(&e)
+		n.stored(&e)
 	}
 	return &e, err
 }
