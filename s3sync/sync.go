@@ -50,8 +50,9 @@ type Options struct {
 	Mirror bool
 	// Conflicts is for Both; "" is KeepBoth.
 	Conflicts Conflicts
-	// State is a directory, outside of the tree, in which this machine remembers the last sync with this place; made if missing. With
-	// "" nothing is remembered: unchanged files are told by size and time, and Both treats what differs as changed on both sides.
+	// State is a directory, outside of the tree, in which this machine remembers the last sync of the tree with each place; made if missing.
+	// No other tree may have it: Both would take what that one has and this one has not for deleted. With "" nothing is remembered:
+	// unchanged files are told by size and time, and Both treats what differs as changed on both sides.
 	State string
 	// List asks the bucket for all its objects, and sees what others changed there. Without it a manifest is trusted where there is one.
 	List bool
