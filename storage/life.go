@@ -62,14 +62,24 @@ type later struct {
 	stop  context.CancelFunc
 	wake  chan struct{}
 
+	records sync.Mutex // held while records are changed that may be gone by then
+
 	mu      sync.Mutex
-	sending map[string]bool // guarded by mu; by sandbox
+	sending map[string]bool   // guarded by mu; by sandbox
+	guards  map[string]func() // guarded by mu; by sandbox, what keeps its volume from being deleted while it is unsent
 }
 
-// Start begins to send what is unsent, until Stop.
+// Start begins to send what is unsent, until Stop. From then on its volumes are not deleted, save by force.
 func (m *Manager) Start(ctx context.Context) {
 	ctx, m.later.stop = context.WithCancel(context.WithoutCancel(ctx))
-	m.later.wake, m.later.sending = make(chan struct{}, 1), map[string]bool{}
+	m.later.wake = make(chan struct{}, 1)
+	unsent, err := m.opts.Store.List(ctx)
+	if err != nil {
+		logf.Errorf(ctx, "read what has to be sent to S3: %v", err)
+	}
+	for _, u := range unsent {
+		m.guard(ctx, u.Job)
+	}
 	m.later.tasks.Go(func() { m.retry(ctx) })
 }
 
@@ -92,14 +102,11 @@ func (m *Manager) Check(ctx context.Context, job Job) error {
 // Fill copies what is in S3 into the volume. What sandboxes that had it before could not send goes there first: it is newer. It fails if
 // a single file does, so that nobody works with a part. An empty place is fine.
 func (m *Manager) Fill(ctx context.Context, job Job) error {
-	unsent, err := m.opts.Store.List(ctx)
+	unsent, err := m.unsentOf(ctx, job.Account, job.Volume)
 	if err != nil {
 		return err
 	}
 	for _, u := range unsent {
-		if u.Account != job.Account || u.Volume != job.Volume {
-			continue
-		}
 		if err := m.send(ctx, u); err != nil {
 			return errors.Explainf(err, errors.KindOf(err), "what the sandbox %s left could not be sent first: %s", u.Sandbox, errors.Message(err))
 		}
@@ -120,7 +127,7 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 // Note writes down that a volume has to be sent.
 func (m *Manager) Note(ctx context.Context, job Job) error {
 	now := time.Now().UTC()
-	return m.opts.Store.Put(context.WithoutCancel(ctx), Unsent{Job: job, Since: now, Next: now.Add(firstRetry)})
+	return m.put(context.WithoutCancel(ctx), Unsent{Job: job, Since: now, Next: now.Add(firstRetry)})
 }
 
 // Save does Note, and then copies the volume to S3, where nothing is deleted. After an error it is tried again until it succeeds or the
@@ -128,7 +135,7 @@ func (m *Manager) Note(ctx context.Context, job Job) error {
 func (m *Manager) Save(ctx context.Context, job Job) error {
 	now := time.Now().UTC()
 	u := Unsent{Job: job, Since: now, Next: now.Add(firstRetry)}
-	if err := m.opts.Store.Put(context.WithoutCancel(ctx), u); err != nil {
+	if err := m.put(context.WithoutCancel(ctx), u); err != nil {
 		return err
 	}
 	return m.send(ctx, u)
@@ -162,10 +169,10 @@ func (m *Manager) send(ctx context.Context, u Unsent) error {
 	var noted error
 	switch {
 	case err == nil:
-		noted = m.opts.Store.Delete(ctx, u.Sandbox)
+		noted = m.sent(ctx, u.Sandbox)
 		logf.Infof(ctx, "the volume %s was sent to %s: %s", u.Volume, res.Place, res.Stats)
 	case errors.Is(err, errNoVolume):
-		noted = m.opts.Store.Delete(ctx, u.Sandbox)
+		noted = m.sent(ctx, u.Sandbox)
 		logf.Errorf(ctx, "the volume %s will not be sent to S3: it was deleted", u.Volume)
 	default:
 		pause := longestRetry
@@ -175,7 +182,7 @@ func (m *Manager) send(ctx context.Context, u Unsent) error {
 		u.Attempts++
 		u.Next, u.Error = time.Now().UTC().Add(pause), errors.Message(err)
 		told.Retry = u.Next
-		noted = m.opts.Store.Put(ctx, u)
+		noted = m.again(ctx, u)
 		logf.Warnf(ctx, "attempt %d to send the volume %s to S3, next in %s: %v", u.Attempts, u.Volume, pause, err)
 	}
 	if noted != nil {
@@ -199,7 +206,13 @@ func (m *Manager) sync(ctx context.Context, job Job, req Request) (Result, error
 		return Result{}, err
 	}
 	req.Where, req.Patience = job.Where, lifePatience
-	return m.syncVolume(ctx, job.Account, vol, req)
+	res, err := m.syncVolume(ctx, job.Account, vol, req)
+	if errors.Is(err, errors.NotFound) {
+		if _, gone := m.opts.Open(ctx, job.Account, job.Volume); errors.Is(gone, errors.NotFound) {
+			return res, errNoVolume // somebody deleted it while this waited for its turn
+		}
+	}
+	return res, err
 }
 
 func (m *Manager) tell(t Told) {

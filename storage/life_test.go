@@ -109,6 +109,17 @@ func (l *life) next(t *testing.T) Told {
 	return Told{}
 }
 
+// last returns what was told last, and forgets what was told before.
+func (l *life) last() (told Told) {
+	for {
+		select {
+		case told = <-l.told:
+		default:
+			return told
+		}
+	}
+}
+
 // mission: 2.8, 3.1, 3.6, 5.4, D2
 func TestFillAndSave(t *testing.T) {
 	t.Parallel()
@@ -230,8 +241,8 @@ func TestSendLater(t *testing.T) {
 	if err := l.Save(ctx, job); err == nil || l.unsent() != 1 {
 		t.Errorf("canceled: %v, %d are unsent", err, l.unsent())
 	}
-	// A volume that somebody deleted is not waited for.
-	must(t, l.volumes.Delete(t.Context(), "data"))
+	// A volume that somebody removed is not waited for.
+	must(t, os.RemoveAll(filepath.Dir(dirOf(vol))))
 	if err := l.Save(t.Context(), job); !errors.Is(err, errors.NotFound) || l.unsent() != 0 {
 		t.Errorf("a volume that is gone: %v, %d are unsent", err, l.unsent())
 	}
@@ -244,6 +255,96 @@ func TestSendLater(t *testing.T) {
 	if nap := l.sendDue(t.Context(), true); nap != time.Minute {
 		t.Errorf("without records it looks again after %s", nap)
 	}
+}
+
+// A volume with files that S3 does not have yet is deleted only by force, and then nobody sends it any more.
+// mission: 2.8, 5.4
+func TestDeleteUnsent(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	l.volume(t, "data", "a")
+	l.volume(t, "other", "a")
+	del := func(name string, force bool) error { return l.Delete(t.Context(), "acme", l.volumes, name, force) }
+	refused := func(what string, err error, words ...string) {
+		t.Helper()
+		if !errors.Is(err, errors.Conflict) || errors.RemedyOf(err) == "" {
+			t.Errorf("%s: %v; remedy %q", what, err, errors.RemedyOf(err))
+		}
+		for _, w := range words {
+			if !strings.Contains(errors.Message(err)+"\n"+errors.RemedyOf(err), w) {
+				t.Errorf("%s: %v (%s) does not say %q", what, err, errors.RemedyOf(err), w)
+			}
+		}
+		if _, err := l.volumes.Open(t.Context(), "data"); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	must(t, l.Note(t.Context(), l.job("one", "data")))
+	refused("noted", del("data", false), "the sandbox one left", "harvest volume sync data s3://"+l.bucket+"/work", "force")
+	l.away.Store(true)
+	if err := l.Save(t.Context(), l.job("one", "data")); err == nil {
+		t.Error("S3 refuses, and it was sent")
+	}
+	refused("unsent", del("data", false), "the sandbox one left")
+	refused("unsent, past the Manager", l.volumes.Delete(t.Context(), "data"))
+	must(t, del("other", false))
+	// A later process knows it from the beginning.
+	vol, err := l.volumes.Open(t.Context(), "data")
+	must(t, err)
+	volumes, err := volume.OpenDir(filepath.Dir(filepath.Dir(dirOf(vol))))
+	must(t, err)
+	opts := l.opts
+	opts.Open = func(ctx context.Context, _, name string) (volume.Volume, error) { return volumes.Open(ctx, name) }
+	later := New(opts)
+	later.Start(t.Context())
+	refused("a later process", later.Delete(t.Context(), "acme", volumes, "data", false), "the sandbox one left")
+	refused("a later process, past the Manager", volumes.Delete(t.Context(), "data"))
+	later.Stop()
+	must(t, volumes.Close())
+	// A sandbox has it: not even by force, and it is still to be sent.
+	release, err := vol.(volume.Directory).Use("a sandbox")
+	must(t, err)
+	refused("in use", del("data", true), "a sandbox")
+	release()
+	refused("no longer in use", del("data", false), "the sandbox one left")
+	refused("no longer in use, past the Manager", l.volumes.Delete(t.Context(), "data"))
+	// Who sends it by hand, may delete it. Other places do not count, and neither do parts of it.
+	l.away.Store(false)
+	elsewhere, part := l.place, up
+	elsewhere.Prefix, part.Only = "elsewhere", "a"
+	for what, r := range map[string]Request{"another place": {Where: elsewhere, Sync: up}, "down": {Where: l.place, Sync: down}, "a part": {Where: l.place, Sync: part},
+		"a dry run": {Where: l.place, Sync: s3sync.Options{Direction: s3sync.Up, DryRun: true}}, "a version": {Where: l.place, Versioned: true, Sync: up}} {
+		l.sync(t, "acme", vol, r)
+		refused(what, del("data", false), "the sandbox one left")
+	}
+	l.sync(t, "acme", vol, Request{Where: l.place, Sync: up})
+	if told := l.last(); told.Sandbox != "one" || told.Err != nil || told.Direction != s3sync.Up || l.unsent() != 0 {
+		t.Errorf("sent by hand: %+v, %d are unsent", told, l.unsent())
+	}
+	must(t, del("data", false))
+	if err := del("data", false); !errors.Is(err, errors.NotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	// By force, while an attempt is under way that will fail.
+	vol = l.volume(t, "data", "a")
+	l.away.Store(true)
+	free, err := l.turn(t.Context(), vol.(volume.Directory), "data", false)
+	must(t, err)
+	saved, deleted := make(chan error), make(chan error)
+	go func() { saved <- l.Save(t.Context(), l.job("one", "data")) }()
+	for l.unsent() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	go func() { deleted <- del("data", true) }()
+	free()
+	must(t, <-deleted)
+	if err := <-saved; err == nil {
+		t.Error("a volume that is gone was sent")
+	}
+	if l.unsent() != 0 {
+		t.Errorf("%d are unsent of a volume that is gone", l.unsent())
+	}
+	must(t, l.volumes.Delete(t.Context(), l.volume(t, "data").Name())) // nothing is left of the earlier one
 }
 
 // Of two syncs of a volume one waits for the other.

@@ -91,7 +91,14 @@ func New(opts Options) *Manager { return &Manager{opts: opts, busy: map[string]c
 // Sync makes an account's volume and its place in S3 alike. What failed is in the statistics; the error is for what ended the sync.
 // Conflict while another one of the volume is under way, Unsupported for volumes that are not on this machine.
 func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, req Request) (Result, error) {
+	waiting, err := m.unsentOf(ctx, account, vol.Name())
+	if err != nil {
+		return Result{}, err
+	}
 	res, err := m.syncVolume(ctx, account, vol, req)
+	if o := req.Sync; err == nil && o.Direction != s3sync.Down && !req.Versioned && !o.DryRun && o.Only == "" {
+		m.sentByHand(ctx, waiting, req.Where, res)
+	}
 	return res, errors.Stage(err, "sync")
 }
 
@@ -175,8 +182,21 @@ func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (here 
 	if !ok || d.Dir() == "" {
 		return nil, nil, errors.Newf(errors.Unsupported, "the volume %s is not on this machine", vol.Name())
 	}
-	dir := d.Dir()
-	mine := make(chan struct{})
+	free, err := m.turn(ctx, d, vol.Name(), wait)
+	if err != nil {
+		return nil, nil, err
+	}
+	done, err := d.Use("a sync with S3")
+	if err != nil {
+		free()
+		return nil, nil, err
+	}
+	return d, func() { done(); free() }, nil
+}
+
+// turn takes a volume until free is called. Whoever has to wait for another one does, or gets errBusy.
+func (m *Manager) turn(ctx context.Context, d volume.Directory, name string, wait bool) (free func(), err error) {
+	dir, mine := d.Dir(), make(chan struct{})
 	for {
 		m.mu.Lock()
 		busy := m.busy[dir]
@@ -188,26 +208,20 @@ func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (here 
 			break
 		}
 		if !wait {
-			return nil, nil, errors.Remedy(errors.Explainf(errBusy, errors.Conflict, "the volume %s is being synchronised already", vol.Name()), "wait until that is done")
+			return nil, errors.Remedy(errors.Explainf(errBusy, errors.Conflict, "the volume %s is being synchronised already", name), "wait until that is done")
 		}
 		select {
 		case <-busy:
 		case <-ctx.Done():
-			return nil, nil, errors.Wrapf(context.Cause(ctx), "wait for another sync of the volume %s", vol.Name())
+			return nil, errors.Wrapf(context.Cause(ctx), "wait for another sync of the volume %s", name)
 		}
 	}
-	free := func() {
+	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.busy, dir)
 		close(mine)
-	}
-	done, err := d.Use("a sync with S3")
-	if err != nil {
-		free()
-		return nil, nil, err
-	}
-	return d, func() { done(); free() }, nil
+	}, nil
 }
 
 // opened is a bucket whose credentials are hidden from the log for as long as it is open.

@@ -46,7 +46,7 @@ func newHome(t *testing.T, change func(*Options)) *home {
 	volumes, err := volume.OpenDir(t.TempDir())
 	must(t, err)
 	t.Cleanup(func() { volumes.Close() })
-	o := Options{Secrets: vault, Place: Place{Bucket: bucket, Prefix: "harvest", Endpoint: url, PathStyle: true, Account: "operator"}}
+	o := Options{Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Place: Place{Bucket: bucket, Prefix: "harvest", Endpoint: url, PathStyle: true, Account: "operator"}}
 	if change != nil {
 		change(&o)
 	}
