@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
@@ -61,11 +61,12 @@ type later struct {
 	tasks sync.WaitGroup
 	stop  context.CancelFunc
 	wake  chan struct{}
+	slots *semaphore.Weighted // for retries under way
 
 	records sync.Mutex // held while records are changed that may be gone by then
 
 	mu      sync.Mutex
-	sending map[string]bool   // guarded by mu; by sandbox
+	sending map[string]int    // guarded by mu; by sandbox, how many are at it
 	guards  map[string]func() // guarded by mu; by sandbox, what keeps its volume from being deleted while it is unsent
 }
 
@@ -73,6 +74,7 @@ type later struct {
 func (m *Manager) Start(ctx context.Context) {
 	ctx, m.later.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.later.wake = make(chan struct{}, 1)
+	m.later.slots = semaphore.NewWeighted(retryAtOnce)
 	unsent, err := m.opts.Store.List(ctx)
 	if err != nil {
 		logf.Errorf(ctx, "read what has to be sent to S3: %v", err)
@@ -156,11 +158,9 @@ func (m *Manager) Send(ctx context.Context, job Job) error {
 
 // send sends what is unsent, and writes down what came of it.
 func (m *Manager) send(ctx context.Context, u Unsent) error {
-	m.mark(u.Sandbox, true)
-	defer m.mark(u.Sandbox, false)
+	defer m.begin(u.Sandbox)()
 	res, err := m.sync(ctx, u.Job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Up}})
 	if err != nil && ctx.Err() != nil {
-		m.wake() // it is as it was
 		return errors.Stage(err, "s3 sync")
 	}
 	told := Told{Job: u.Job, Direction: s3sync.Up, Result: res, Err: err}
@@ -189,7 +189,6 @@ func (m *Manager) send(ctx context.Context, u Unsent) error {
 		logf.Errorf(ctx, "write down what came of sending the volume %s: %v", u.Volume, noted)
 	}
 	m.tell(told)
-	m.wake()
 	return errors.Stage(err, "s3 sync")
 }
 
@@ -221,23 +220,28 @@ func (m *Manager) tell(t Told) {
 	}
 }
 
-func (m *Manager) mark(sandbox string, sending bool) {
+// begin notes that somebody sends what a sandbox left; done is to be called at the end, when the loop looks again at what is due.
+func (m *Manager) begin(sandbox string) (done func()) {
 	m.later.mu.Lock()
 	defer m.later.mu.Unlock()
-	if m.later.sending == nil { // without Start
-		m.later.sending = map[string]bool{}
+	if m.later.sending == nil {
+		m.later.sending = map[string]int{}
 	}
-	if sending {
-		m.later.sending[sandbox] = true
-	} else {
-		delete(m.later.sending, sandbox)
+	m.later.sending[sandbox]++
+	return func() {
+		m.later.mu.Lock()
+		if m.later.sending[sandbox]--; m.later.sending[sandbox] == 0 {
+			delete(m.later.sending, sandbox)
+		}
+		m.later.mu.Unlock()
+		m.wake()
 	}
 }
 
 func (m *Manager) isSending(sandbox string) bool {
 	m.later.mu.Lock()
 	defer m.later.mu.Unlock()
-	return m.later.sending[sandbox]
+	return m.later.sending[sandbox] > 0
 }
 
 // wake has the loop look again at when something is due.
@@ -263,7 +267,8 @@ func (m *Manager) retry(ctx context.Context) {
 	}
 }
 
-// sendDue sends what is due, and returns when to look again.
+// sendDue begins to send what is due, and returns when to look again. A volume that takes long keeps no other one waiting, unless there are
+// several of them.
 func (m *Manager) sendDue(ctx context.Context, all bool) time.Duration {
 	unsent, err := m.opts.Store.List(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -273,20 +278,37 @@ func (m *Manager) sendDue(ctx context.Context, all bool) time.Duration {
 	if err != nil {
 		nap = time.Minute
 	}
-	var g errgroup.Group
-	g.SetLimit(retryAtOnce)
 	for _, u := range unsent {
 		switch wait := time.Until(u.Next); {
 		case m.isSending(u.Sandbox):
 		case wait > 0 && !all:
 			nap = min(nap, wait)
 		default:
-			g.Go(func() error {
-				_ = m.send(ctx, u) // which tells and logs
-				return nil
+			done := m.begin(u.Sandbox)
+			m.later.tasks.Go(func() {
+				defer done()
+				m.sendAgain(ctx, u)
 			})
 		}
 	}
-	_ = g.Wait()
 	return nap
+}
+
+// sendAgain sends what is due once one of the few who may is done. After a failure it is not looked at for a moment, even if what came of
+// it could not be written down.
+func (m *Manager) sendAgain(ctx context.Context, u Unsent) {
+	if m.later.slots.Acquire(ctx, 1) != nil {
+		return
+	}
+	err := m.send(ctx, u) // which tells and logs
+	m.later.slots.Release(1)
+	if err == nil {
+		return
+	}
+	timer := time.NewTimer(firstRetry)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }

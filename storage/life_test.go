@@ -57,6 +57,7 @@ type life struct {
 	*home
 	store *unsentStore
 	away  atomic.Bool
+	slow  sync.Map // prefixes in the bucket; requests for them are answered once their channel is closed
 	told  chan Told
 	place Where
 }
@@ -71,6 +72,15 @@ func newLife(t *testing.T) *life {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			l.slow.Range(func(prefix, answer any) bool {
+				if strings.Contains(r.URL.String(), prefix.(string)) {
+					select {
+					case <-answer.(chan struct{}):
+					case <-r.Context().Done():
+					}
+				}
+				return true
+			})
 			if l.away.Load() {
 				w.WriteHeader(http.StatusForbidden)
 				return
@@ -254,6 +264,40 @@ func TestSendLater(t *testing.T) {
 	}
 	if nap := l.sendDue(t.Context(), true); nap != time.Minute {
 		t.Errorf("without records it looks again after %s", nap)
+	}
+}
+
+// What takes long to be sent keeps nobody else's volume waiting.
+// mission: 5.4
+func TestSendBesideSlow(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	l.volume(t, "large", "a")
+	l.volume(t, "small", "a")
+	large, small := l.job("one", "large"), l.job("two", "small")
+	large.Prefix = "much"
+	answer := make(chan struct{})
+	l.slow.Store("much", answer)
+	must(t, l.Note(t.Context(), large))
+	l.Start(t.Context())
+	l.away.Store(true)
+	if err := l.Save(t.Context(), small); err == nil {
+		t.Error("S3 refuses, and it was sent")
+	}
+	l.away.Store(false)
+	told := l.next(t)
+	for told.Sandbox == "two" && told.Err != nil {
+		told = l.next(t)
+	}
+	if told.Sandbox != "two" {
+		t.Errorf("before the volume of the sandbox two was tried again: %+v", told)
+	}
+	close(answer)
+	for told := l.next(t); told.Err != nil; told = l.next(t) {
+	}
+	l.Stop()
+	if l.unsent() != 0 {
+		t.Errorf("%d are unsent", l.unsent())
 	}
 }
 
