@@ -81,6 +81,14 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 	return errors.Explainf(err, errors.Invalid, "S3 refuses it (%d %s)", status, code)
 }
 
+// refusedNow reports whether S3 answered that it does not take something which it may take another time.
+func refusedNow(err error) bool {
+	var ours *serverError
+	var api smithy.APIError
+	kind := errors.KindOf(err)
+	return (kind == errors.Exhausted || kind == errors.Denied) && (errors.As(err, &ours) || errors.As(err, &api))
+}
+
 func noCredentials(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.KindOf(err) == errors.Unauthenticated {
 		return err // the last: a role that cannot be assumed

@@ -93,6 +93,8 @@ type Stats struct {
 	// There is when all that came was there, to be read and written by anybody; Duration says when it was on the disk too. 0 for Up.
 	There    time.Duration `json:"-"`
 	Failures []Failure     `json:"failures,omitempty"`
+	// Refused are those of Failures that S3 did not take, and may take another time: it is full, or does not allow it.
+	Refused []Failure `json:"-"`
 	// Decided says what was done about conflicts, for the first thousand.
 	Decided []Failure `json:"decided,omitempty"`
 }
@@ -219,8 +221,12 @@ func (r *run) count(change func(*Stats)) {
 func (r *run) fail(path string, err error) {
 	r.count(func(s *Stats) {
 		s.Failed++
+		failure := Failure{path, errors.Message(err), errors.RemedyOf(err)}
 		if len(s.Failures) < maxNamed {
-			s.Failures = append(s.Failures, Failure{path, errors.Message(err), errors.RemedyOf(err)})
+			s.Failures = append(s.Failures, failure)
+		}
+		if refusedNow(err) && len(s.Refused) < maxNamed {
+			s.Refused = append(s.Refused, failure)
 		}
 	})
 }

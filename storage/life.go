@@ -115,14 +115,23 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 	}
 	// Others may have written there: the list tells, not the manifest.
 	res, err := m.sync(ctx, job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Down, List: true}})
-	if st := res.Stats; err == nil && st.Failed > 0 {
-		first := st.Failures[0]
-		err = errors.Newf(errors.Unavailable, "%d files could not be copied, such as %.200q: %s", st.Failed, first.Path, first.Reason)
-		if first.Remedy != "" {
-			err = errors.Remedy(err, "%s", first.Remedy)
-		}
+	if err == nil {
+		err = missing(res.Stats.Failed, res.Stats.Failures)
 	}
 	m.tell(Told{Job: job, Direction: s3sync.Down, Result: res, Err: err})
+	return err
+}
+
+// missing is the error for n files that a sync left out, nil for none.
+func missing(n int64, files []s3sync.Failure) error {
+	if n == 0 {
+		return nil
+	}
+	first := files[0]
+	err := errors.Newf(errors.Unavailable, "%d files could not be copied, such as %.200q: %s", n, first.Path, first.Reason)
+	if first.Remedy != "" {
+		err = errors.Remedy(err, "%s", first.Remedy)
+	}
 	return err
 }
 
@@ -133,7 +142,8 @@ func (m *Manager) Note(ctx context.Context, job Job) error {
 }
 
 // Save does Note, and then copies the volume to S3, where nothing is deleted. After an error it is tried again until it succeeds or the
-// volume is deleted, also by later processes. Files that cannot be sent at all, such as sockets, are told of and are no error.
+// volume is deleted, also by later processes. Files that S3 refuses are an error; those that cannot be sent at all, such as sockets, are
+// told of and are none.
 func (m *Manager) Save(ctx context.Context, job Job) error {
 	now := time.Now().UTC()
 	u := Unsent{Job: job, Since: now, Next: now.Add(firstRetry)}
@@ -160,6 +170,9 @@ func (m *Manager) Send(ctx context.Context, job Job) error {
 func (m *Manager) send(ctx context.Context, u Unsent) error {
 	defer m.begin(u.Sandbox)()
 	res, err := m.sync(ctx, u.Job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Up}})
+	if err == nil {
+		err = missing(int64(len(res.Stats.Refused)), res.Stats.Refused)
+	}
 	if err != nil && ctx.Err() != nil {
 		return errors.Stage(err, "s3 sync")
 	}

@@ -57,7 +57,8 @@ type life struct {
 	*home
 	store *unsentStore
 	away  atomic.Bool
-	slow  sync.Map // prefixes in the bucket; requests for them are answered once their channel is closed
+	full  atomic.Bool // it has no room for objects called large
+	slow  sync.Map    // prefixes in the bucket; requests for them are answered once their channel is closed
 	told  chan Told
 	place Where
 }
@@ -83,6 +84,10 @@ func newLife(t *testing.T) *life {
 			})
 			if l.away.Load() {
 				w.WriteHeader(http.StatusForbidden)
+				return
+			}
+			if l.full.Load() && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/large") {
+				w.WriteHeader(http.StatusInsufficientStorage)
 				return
 			}
 			proxy.ServeHTTP(w, r)
@@ -264,6 +269,40 @@ func TestSendLater(t *testing.T) {
 	}
 	if nap := l.sendDue(t.Context(), true); nap != time.Minute {
 		t.Errorf("without records it looks again after %s", nap)
+	}
+}
+
+// Files that S3 refuses are tried again, as all of a volume is while S3 is away.
+// mission: 2.8, 5.4
+func TestSaveRefusedFiles(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	vol := l.volume(t, "data", "a", "large")
+	must(t, syscall.Mkfifo(filepath.Join(dirOf(vol), "pipe"), 0o600)) // which no S3 takes
+	there := func(name string) string {
+		data, _ := os.ReadFile(filepath.Join(s3test.Dir(l.bucket), "work", name))
+		return string(data)
+	}
+	l.full.Store(true)
+	if err := l.Save(t.Context(), l.job("one", "data")); !errors.Is(err, errors.Unavailable) || !strings.Contains(errors.Message(err), `1 files could not be copied, such as "large"`) || errors.RemedyOf(err) == "" {
+		t.Errorf("S3 is full: %v", err)
+	}
+	if told := l.next(t); told.Err == nil || told.Retry.IsZero() || told.Result.Stats.Files != 1 || l.unsent() != 1 || there("a") != "a" {
+		t.Errorf("S3 is full: %+v, %d are unsent", told, l.unsent())
+	}
+	if res, err := l.Sync(t.Context(), "acme", vol, Request{Where: l.place, Sync: up}); err != nil || res.Stats.Failed != 2 {
+		t.Errorf("by hand: %s, %v", res.Stats, err)
+	}
+	if err := l.Delete(t.Context(), "acme", l.volumes, "data", false); !errors.Is(err, errors.Conflict) {
+		t.Errorf("a volume with files that S3 does not have: %v", err)
+	}
+	l.full.Store(false)
+	l.Start(t.Context())
+	for told := l.next(t); told.Err != nil; told = l.next(t) {
+	}
+	l.Stop()
+	if l.unsent() != 0 || there("large") != "large" {
+		t.Errorf("%d are unsent, and the file is %q", l.unsent(), there("large"))
 	}
 }
 

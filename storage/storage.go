@@ -96,7 +96,7 @@ func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, r
 		return Result{}, err
 	}
 	res, err := m.syncVolume(ctx, account, vol, req)
-	if o := req.Sync; err == nil && o.Direction != s3sync.Down && !req.Versioned && !o.DryRun && o.Only == "" {
+	if o := req.Sync; err == nil && o.Direction != s3sync.Down && !req.Versioned && !o.DryRun && o.Only == "" && len(res.Stats.Refused) == 0 {
 		m.sentByHand(ctx, waiting, req.Where, res)
 	}
 	return res, errors.Stage(err, "sync")
