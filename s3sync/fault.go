@@ -15,6 +15,9 @@ func (b *Bucket) explain(err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, errSilent) || errors.Is(err, context.DeadlineExceeded) {
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "S3 does not answer at %s", b.base.Host), "check the endpoint and the network, and try again")
+	}
 	if k := errors.KindOf(err); k != errors.Internal {
 		return err
 	}
