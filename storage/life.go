@@ -109,7 +109,7 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 		return err
 	}
 	for _, u := range unsent {
-		if err := m.send(ctx, u); err != nil {
+		if err := m.send(ctx, u, m.again); err != nil {
 			return errors.Explainf(err, errors.KindOf(err), "what the sandbox %s left could not be sent first: %s", u.Sandbox, errors.Message(err))
 		}
 	}
@@ -147,10 +147,12 @@ func (m *Manager) Note(ctx context.Context, job Job) error {
 func (m *Manager) Save(ctx context.Context, job Job) error {
 	now := time.Now().UTC()
 	u := Unsent{Job: job, Since: now, Next: now.Add(firstRetry)}
+	rewrite := m.again
 	if err := m.put(context.WithoutCancel(ctx), u); err != nil {
-		return err
+		logf.Errorf(ctx, "write down that the volume %s has to be sent to S3, which is sent all the same: %v", u.Volume, err)
+		rewrite = m.put
 	}
-	return m.send(ctx, u)
+	return m.send(ctx, u, rewrite)
 }
 
 // Send copies the volume to S3 as it is now, while somebody works in it. If another sync of the volume is under way, it does nothing. What
@@ -166,8 +168,8 @@ func (m *Manager) Send(ctx context.Context, job Job) error {
 	return errors.Stage(err, "s3 sync")
 }
 
-// send sends what is unsent, and writes down what came of it.
-func (m *Manager) send(ctx context.Context, u Unsent) error {
+// send sends what is unsent, and writes down what came of it: after a failure by rewrite.
+func (m *Manager) send(ctx context.Context, u Unsent, rewrite func(context.Context, Unsent) error) error {
 	defer m.begin(u.Sandbox)()
 	res, err := m.sync(ctx, u.Job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Up}})
 	if err == nil {
@@ -194,8 +196,9 @@ func (m *Manager) send(ctx context.Context, u Unsent) error {
 		}
 		u.Attempts++
 		u.Next, u.Error = time.Now().UTC().Add(pause), errors.Message(err)
-		told.Retry = u.Next
-		noted = m.again(ctx, u)
+		if noted = rewrite(ctx, u); noted == nil {
+			told.Retry = u.Next
+		}
 		logf.Warnf(ctx, "attempt %d to send the volume %s to S3, next in %s: %v", u.Attempts, u.Volume, pause, err)
 	}
 	if noted != nil {
@@ -313,7 +316,7 @@ func (m *Manager) sendAgain(ctx context.Context, u Unsent) {
 	if m.later.slots.Acquire(ctx, 1) != nil {
 		return
 	}
-	err := m.send(ctx, u) // which tells and logs
+	err := m.send(ctx, u, m.again) // which tells and logs
 	m.later.slots.Release(1)
 	if err == nil {
 		return

@@ -39,6 +39,13 @@ func (s *unsentStore) Put(_ context.Context, u Unsent) error {
 	return s.bad
 }
 
+// fail has every call answer err, nil for what it should.
+func (s *unsentStore) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bad = err
+}
+
 func (s *unsentStore) List(context.Context) ([]Unsent, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +268,7 @@ func TestSendLater(t *testing.T) {
 	if err := l.Save(t.Context(), job); !errors.Is(err, errors.NotFound) || l.unsent() != 0 {
 		t.Errorf("a volume that is gone: %v, %d are unsent", err, l.unsent())
 	}
-	l.store.bad = errors.Errorf("planned")
+	l.store.fail(errors.Errorf("planned"))
 	for what, err := range map[string]error{"Note": l.Note(t.Context(), job), "Save": l.Save(t.Context(), job), "Fill": l.Fill(t.Context(), job)} {
 		if err == nil {
 			t.Errorf("%s without records succeeded", what)
@@ -303,6 +310,41 @@ func TestSaveRefusedFiles(t *testing.T) {
 	l.Stop()
 	if l.unsent() != 0 || there("large") != "large" {
 		t.Errorf("%d are unsent, and the file is %q", l.unsent(), there("large"))
+	}
+}
+
+// A volume is sent also where it cannot be written down that it has to be, as on a full disk; and it is written down after all when that works.
+// mission: 2.8, 5.5
+func TestSaveWithoutRecords(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	vol := l.volume(t, "data", "a")
+	l.store.fail(errors.Errorf("planned"))
+	must(t, l.Save(t.Context(), l.job("one", "data")))
+	if data, err := os.ReadFile(filepath.Join(s3test.Dir(l.bucket), "work", "a")); string(data) != "a" {
+		t.Errorf("sent: %q, %v", data, err)
+	}
+	if told := l.next(t); told.Err != nil {
+		t.Errorf("sent: %+v", told)
+	}
+	l.away.Store(true)
+	if err := l.Save(t.Context(), l.job("one", "data")); err == nil {
+		t.Error("S3 refuses, and it was sent")
+	}
+	if told := l.next(t); told.Err == nil || !told.Retry.IsZero() {
+		t.Errorf("a retry that nobody knows of: %+v", told)
+	}
+	_, release, err := l.hold(t.Context(), vol, false)
+	must(t, err)
+	saved := make(chan error)
+	go func() { saved <- l.Save(t.Context(), l.job("one", "data")) }()
+	for !l.isSending("one") {
+		time.Sleep(time.Millisecond)
+	}
+	l.store.fail(nil)
+	release()
+	if err := <-saved; err == nil || l.unsent() != 1 {
+		t.Errorf("S3 refuses: %v, %d are unsent", err, l.unsent())
 	}
 }
 
