@@ -45,7 +45,7 @@ func (m *Manager) Delete(ctx context.Context, account string, all volume.Provide
 	}
 	if err := all.Delete(ctx, name); err != nil {
 		for _, u := range waiting {
-			m.guard(ctx, u.Job)
+			m.guard(context.WithoutCancel(ctx), u.Job)
 		}
 		return err
 	}
