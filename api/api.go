@@ -29,7 +29,7 @@ const (
 	Run              = "/v1/run"
 
 	Volumes        = "/v1/volumes"
-	VolumeNamed    = "/v1/volumes/{name}"
+	VolumeNamed    = "/v1/volumes/{name}" // ?force=
 	VolumeSync     = "/v1/volumes/{name}/sync"
 	VolumeVersions = "/v1/volumes/{name}/versions"   // ?bucket=&prefix=&secret=
 	VolumeArchive  = "/v1/volumes/{name}/archive"    // ?path=

@@ -618,6 +618,12 @@ func TestFiles(t *testing.T) {
 	if err := w.DeleteVolume(ctx, "vol"); err != nil {
 		t.Error(err)
 	}
+	if _, err := w.CreateVolume(ctx, "vol"); err != nil {
+		t.Error(err)
+	}
+	if err := w.DeleteVolumeForce(ctx, "vol"); err != nil {
+		t.Error(err)
+	}
 	if err := w.DeleteVolume(ctx, "../x"); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a bad name: %v", err)
 	}

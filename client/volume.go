@@ -24,9 +24,14 @@ func (c *Client) Volumes(ctx context.Context) ([]api.Volume, error) {
 	return list[api.Volume](ctx, c, api.Volumes, nil)
 }
 
-// DeleteVolume removes a volume and its files.
+// DeleteVolume removes a volume and its files. Conflict while a sandbox uses it, and while S3 does not have yet what a sandbox left in it.
 func (c *Client) DeleteVolume(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.VolumeNamed, name), nil, nil, nil)
+}
+
+// DeleteVolumeForce is DeleteVolume also while S3 does not have yet what a sandbox left in the volume. That is lost.
+func (c *Client) DeleteVolumeForce(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.VolumeNamed, name), url.Values{"force": {"true"}}, nil, nil)
 }
 
 // VolumeCopyIn and VolumeCopyOut are CopyIn and CopyOut of a volume.

@@ -73,19 +73,20 @@ const maxParts = 10000
 
 // Bucket is a prefix in a bucket. All methods may be called concurrently.
 type Bucket struct {
-	loc    Location
-	prefix string // "" or with a slash at its end
-	s3     *s3.Client
-	http   *http.Client
-	wire   *wire    // for what there is much of; nil where that goes another way
-	base   *url.URL // of the bucket
-	region string
-	creds  aws.CredentialsProvider
-	signer *signer
-	retry  aws.RetryerV2
-	skew   atomic.Int64 // what to add to this machine's clock, in nanoseconds
-	md5    atomic.Bool  // the server does not know CRC-64/NVME
-	single atomic.Bool  // the server deletes one object at a time
+	loc     Location
+	prefix  string // "" or with a slash at its end
+	s3      *s3.Client
+	http    *http.Client
+	wire    *wire    // for what there is much of; nil where that goes another way
+	base    *url.URL // of the bucket
+	region  string
+	creds   aws.CredentialsProvider
+	signer  *signer
+	retry   aws.RetryerV2
+	silence time.Duration // how long a request may go without an answer, besides what its body takes
+	skew    atomic.Int64  // what to add to this machine's clock, in nanoseconds
+	md5     atomic.Bool   // the server does not know CRC-64/NVME
+	single  atomic.Bool   // the server deletes one object at a time
 }
 
 // Open returns the bucket at loc. It asks nobody; Check does.
@@ -97,7 +98,7 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &signer{}}
+	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &signer{}, silence: time.Minute}
 	if b.loc.Patience == 0 {
 		b.loc.Patience = 2 * time.Minute
 	}
@@ -339,7 +340,7 @@ func (b *Bucket) At(prefix string) (*Bucket, error) {
 	if err := loc.check(); err != nil {
 		return nil, err
 	}
-	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry}
+	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence}
 	other.skew.Store(b.skew.Load())
 	other.md5.Store(b.md5.Load())
 	other.single.Store(b.single.Load())

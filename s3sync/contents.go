@@ -46,6 +46,9 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 	if errors.KindOf(err) == errors.Unauthenticated || errors.KindOf(err) == errors.Canceled {
 		return nil, err
 	}
+	if errors.Is(err, errSilent) {
+		return nil, err
+	}
 	if err != nil {
 		// A HEAD is refused without words; a list says why.
 		if why := b.Check(ctx); why != nil {

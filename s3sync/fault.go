@@ -15,6 +15,9 @@ func (b *Bucket) explain(err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, errSilent) || errors.Is(err, context.DeadlineExceeded) {
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "S3 does not answer at %s", b.base.Host), "check the endpoint and the network, and try again")
+	}
 	if k := errors.KindOf(err); k != errors.Internal {
 		return err
 	}
@@ -79,6 +82,14 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return say(errors.Unavailable, "try again later", "S3 is away or overloaded (%d %s)", status, code)
 	}
 	return errors.Explainf(err, errors.Invalid, "S3 refuses it (%d %s)", status, code)
+}
+
+// refusedNow reports whether S3 answered that it does not take something which it may take another time.
+func refusedNow(err error) bool {
+	var ours *serverError
+	var api smithy.APIError
+	kind := errors.KindOf(err)
+	return (kind == errors.Exhausted || kind == errors.Denied) && (errors.As(err, &ours) || errors.As(err, &api))
 }
 
 func noCredentials(err error) error {

@@ -2,6 +2,7 @@ package s3sync
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
@@ -454,5 +456,32 @@ func TestPassingObjects(t *testing.T) {
 		if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down, List: true}); err != nil || stats.Failed != 1 {
 			t.Errorf("another object that is gone: %s, %v", stats, err)
 		}
+	}
+}
+
+// A server that takes a request and never answers is one that is away, and is asked once.
+// mission: 2.4, 5.4
+func TestServerThatIsSilent(t *testing.T) {
+	t.Parallel()
+	loc := location(t)
+	loc.Patience = time.Second
+	a := between(t, &loc)
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		<-r.Context().Done()
+		return true
+	})
+	b := openBucket(t, loc)
+	b.silence = 2 * time.Second
+	_, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Up})
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, list := b.s3.ListObjectsV2(short, &s3.ListObjectsV2Input{Bucket: &loc.Bucket}, b.patiently)
+	for what, err := range map[string]error{"a sync": err, "a list": b.explain(list)} {
+		if !errors.Is(err, errors.Unavailable) || !strings.Contains(errors.Message(err), "S3 does not answer") || errors.RemedyOf(err) == "" {
+			t.Errorf("%s: %v; remedy %q", what, err, errors.RemedyOf(err))
+		}
+	}
+	if calls := a.seen(); len(calls) != 2 {
+		t.Errorf("asked %q", calls)
 	}
 }

@@ -134,7 +134,7 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 		return nil, noCredentials(err)
 	}
 	// A server that takes a request and never answers is one that is away.
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute+time.Duration(len(r.body)+len(buf))*20*time.Microsecond, errSilent)
+	ctx, cancel := context.WithTimeoutCause(ctx, b.silence+time.Duration(len(r.body)+len(buf))*20*time.Microsecond, errSilent)
 	defer cancel()
 	req := b.request(ctx, &r)
 	again := func() io.ReadCloser { return http.NoBody }

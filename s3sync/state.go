@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// state is what this machine remembers of one place: the entries of the last sync with the inodes they had here, and which manifest they
+// state is what this machine remembers of a tree and one place: the entries of the last sync with the inodes they had here, and which manifest they
 // belong to. While a sync runs, it is also where the next of both are written.
 type state struct {
 	dir  string

@@ -50,8 +50,9 @@ type Options struct {
 	Mirror bool
 	// Conflicts is for Both; "" is KeepBoth.
 	Conflicts Conflicts
-	// State is a directory, outside of the tree, in which this machine remembers the last sync with this place; made if missing. With
-	// "" nothing is remembered: unchanged files are told by size and time, and Both treats what differs as changed on both sides.
+	// State is a directory, outside of the tree, in which this machine remembers the last sync of the tree with each place; made if missing.
+	// No other tree may have it: Both would take what that one has and this one has not for deleted. With "" nothing is remembered:
+	// unchanged files are told by size and time, and Both treats what differs as changed on both sides.
 	State string
 	// List asks the bucket for all its objects, and sees what others changed there. Without it a manifest is trusted where there is one.
 	List bool
@@ -92,6 +93,8 @@ type Stats struct {
 	// There is when all that came was there, to be read and written by anybody; Duration says when it was on the disk too. 0 for Up.
 	There    time.Duration `json:"-"`
 	Failures []Failure     `json:"failures,omitempty"`
+	// Refused are those of Failures that S3 did not take, and may take another time: it is full, or does not allow it.
+	Refused []Failure `json:"-"`
 	// Decided says what was done about conflicts, for the first thousand.
 	Decided []Failure `json:"decided,omitempty"`
 }
@@ -218,8 +221,12 @@ func (r *run) count(change func(*Stats)) {
 func (r *run) fail(path string, err error) {
 	r.count(func(s *Stats) {
 		s.Failed++
+		failure := Failure{path, errors.Message(err), errors.RemedyOf(err)}
 		if len(s.Failures) < maxNamed {
-			s.Failures = append(s.Failures, Failure{path, errors.Message(err), errors.RemedyOf(err)})
+			s.Failures = append(s.Failures, failure)
+		}
+		if refusedNow(err) && len(s.Refused) < maxNamed {
+			s.Refused = append(s.Refused, failure)
 		}
 	})
 }

@@ -258,7 +258,7 @@ func (f *Fleet) noteEnd(ctx context.Context, e *entry) {
 	}
 }
 
-// saveEnd sends the volume of a sandbox that is stopping to S3 if that was asked for. The end of the Fleet leaves it to the next one.
+// saveEnd sends the volume of a sandbox that ends, or ended by itself, to S3 if that was asked for. The end of the Fleet leaves it to the next one.
 func (f *Fleet) saveEnd(ctx context.Context, e *entry) {
 	if !f.syncsAtEnd(e) {
 		return
@@ -289,17 +289,7 @@ func (f *Fleet) noteSyncError(ctx context.Context, e *entry, err error) {
 
 // saveLater sends the volume of a sandbox that ended by itself, for which nobody waits.
 func (f *Fleet) saveLater(ctx context.Context, e *entry) {
-	if !f.syncsAtEnd(e) {
-		return
-	}
-	f.tasks.Go(func() {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(f.ctx, cancel)()
-		if err := f.opts.S3.Save(ctx, f.s3Job(e)); err != nil {
-			logf.Errorf(ctx, "the volume of a sandbox that ended could not be sent to S3, which is tried again: %v", err)
-		}
-	})
+	f.tasks.Go(func() { f.saveEnd(ctx, e) })
 }
 
 // sendDue sends the volumes of running sandboxes that ask for it every so often, and returns when to look again. Nobody waits for a

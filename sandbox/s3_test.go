@@ -133,6 +133,9 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		oom := create(t, f, s3Request(false, true))
 		w.box(t, oom.ID).die(engine.End{OutOfMemory: true})
 		want("out of memory", "check note save")
+		if sb := get(t, f, oom.ID); sb.Status != sandbox.Failed || sb.S3.SyncError != "S3 is away" {
+			t.Errorf("out of memory: it is %s: %+v", sb.Status, sb.S3)
+		}
 		plain := create(t, f, sandbox.Request{})
 		for _, sync := range []bool{true, false} {
 			if err := f.SyncOnEnd(t.Context(), account, plain.ID, sync); err != nil {

@@ -34,7 +34,16 @@ func (s *Server) listVolumes(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) deleteVolume(w http.ResponseWriter, r *http.Request) error {
-	if err := s.volumes(r).Delete(r.Context(), r.PathValue("name")); err != nil {
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
+	if s.opts.Storage != nil {
+		err = s.opts.Storage.Delete(r.Context(), accountOf(r.Context()), s.volumes(r), r.PathValue("name"), force)
+	} else {
+		err = s.volumes(r).Delete(r.Context(), r.PathValue("name"))
+	}
+	if err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -39,6 +39,13 @@ func (s *unsentStore) Put(_ context.Context, u Unsent) error {
 	return s.bad
 }
 
+// fail has every call answer err, nil for what it should.
+func (s *unsentStore) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bad = err
+}
+
 func (s *unsentStore) List(context.Context) ([]Unsent, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,6 +64,8 @@ type life struct {
 	*home
 	store *unsentStore
 	away  atomic.Bool
+	full  atomic.Bool // it has no room for objects called large
+	slow  sync.Map    // prefixes in the bucket; requests for them are answered once their channel is closed
 	told  chan Told
 	place Where
 }
@@ -71,8 +80,21 @@ func newLife(t *testing.T) *life {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			l.slow.Range(func(prefix, answer any) bool {
+				if strings.Contains(r.URL.String(), prefix.(string)) {
+					select {
+					case <-answer.(chan struct{}):
+					case <-r.Context().Done():
+					}
+				}
+				return true
+			})
 			if l.away.Load() {
 				w.WriteHeader(http.StatusForbidden)
+				return
+			}
+			if l.full.Load() && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/large") {
+				w.WriteHeader(http.StatusInsufficientStorage)
 				return
 			}
 			proxy.ServeHTTP(w, r)
@@ -107,6 +129,17 @@ func (l *life) next(t *testing.T) Told {
 		t.Fatal("nothing is told")
 	}
 	return Told{}
+}
+
+// last returns what was told last, and forgets what was told before.
+func (l *life) last() (told Told) {
+	for {
+		select {
+		case told = <-l.told:
+		default:
+			return told
+		}
+	}
 }
 
 // mission: 2.8, 3.1, 3.6, 5.4, D2
@@ -230,12 +263,12 @@ func TestSendLater(t *testing.T) {
 	if err := l.Save(ctx, job); err == nil || l.unsent() != 1 {
 		t.Errorf("canceled: %v, %d are unsent", err, l.unsent())
 	}
-	// A volume that somebody deleted is not waited for.
-	must(t, l.volumes.Delete(t.Context(), "data"))
+	// A volume that somebody removed is not waited for.
+	must(t, os.RemoveAll(filepath.Dir(dirOf(vol))))
 	if err := l.Save(t.Context(), job); !errors.Is(err, errors.NotFound) || l.unsent() != 0 {
 		t.Errorf("a volume that is gone: %v, %d are unsent", err, l.unsent())
 	}
-	l.store.bad = errors.Errorf("planned")
+	l.store.fail(errors.Errorf("planned"))
 	for what, err := range map[string]error{"Note": l.Note(t.Context(), job), "Save": l.Save(t.Context(), job), "Fill": l.Fill(t.Context(), job)} {
 		if err == nil {
 			t.Errorf("%s without records succeeded", what)
@@ -244,6 +277,199 @@ func TestSendLater(t *testing.T) {
 	if nap := l.sendDue(t.Context(), true); nap != time.Minute {
 		t.Errorf("without records it looks again after %s", nap)
 	}
+}
+
+// Files that S3 refuses are tried again, as all of a volume is while S3 is away.
+// mission: 2.8, 5.4
+func TestSaveRefusedFiles(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	vol := l.volume(t, "data", "a", "large")
+	must(t, syscall.Mkfifo(filepath.Join(dirOf(vol), "pipe"), 0o600)) // which no S3 takes
+	there := func(name string) string {
+		data, _ := os.ReadFile(filepath.Join(s3test.Dir(l.bucket), "work", name))
+		return string(data)
+	}
+	l.full.Store(true)
+	if err := l.Save(t.Context(), l.job("one", "data")); !errors.Is(err, errors.Unavailable) || !strings.Contains(errors.Message(err), `1 files could not be copied, such as "large"`) || errors.RemedyOf(err) == "" {
+		t.Errorf("S3 is full: %v", err)
+	}
+	if told := l.next(t); told.Err == nil || told.Retry.IsZero() || told.Result.Stats.Files != 1 || l.unsent() != 1 || there("a") != "a" {
+		t.Errorf("S3 is full: %+v, %d are unsent", told, l.unsent())
+	}
+	if res, err := l.Sync(t.Context(), "acme", vol, Request{Where: l.place, Sync: up}); err != nil || res.Stats.Failed != 2 {
+		t.Errorf("by hand: %s, %v", res.Stats, err)
+	}
+	if err := l.Delete(t.Context(), "acme", l.volumes, "data", false); !errors.Is(err, errors.Conflict) {
+		t.Errorf("a volume with files that S3 does not have: %v", err)
+	}
+	l.full.Store(false)
+	l.Start(t.Context())
+	for told := l.next(t); told.Err != nil; told = l.next(t) {
+	}
+	l.Stop()
+	if l.unsent() != 0 || there("large") != "large" {
+		t.Errorf("%d are unsent, and the file is %q", l.unsent(), there("large"))
+	}
+}
+
+// A volume is sent also where it cannot be written down that it has to be, as on a full disk; and it is written down after all when that works.
+// mission: 2.8, 5.5
+func TestSaveWithoutRecords(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	vol := l.volume(t, "data", "a")
+	l.store.fail(errors.Errorf("planned"))
+	must(t, l.Save(t.Context(), l.job("one", "data")))
+	if data, err := os.ReadFile(filepath.Join(s3test.Dir(l.bucket), "work", "a")); string(data) != "a" {
+		t.Errorf("sent: %q, %v", data, err)
+	}
+	if told := l.next(t); told.Err != nil {
+		t.Errorf("sent: %+v", told)
+	}
+	l.away.Store(true)
+	if err := l.Save(t.Context(), l.job("one", "data")); err == nil {
+		t.Error("S3 refuses, and it was sent")
+	}
+	if told := l.next(t); told.Err == nil || !told.Retry.IsZero() {
+		t.Errorf("a retry that nobody knows of: %+v", told)
+	}
+	_, release, err := l.hold(t.Context(), vol, false)
+	must(t, err)
+	saved := make(chan error)
+	go func() { saved <- l.Save(t.Context(), l.job("one", "data")) }()
+	for !l.isSending("one") {
+		time.Sleep(time.Millisecond)
+	}
+	l.store.fail(nil)
+	release()
+	if err := <-saved; err == nil || l.unsent() != 1 {
+		t.Errorf("S3 refuses: %v, %d are unsent", err, l.unsent())
+	}
+}
+
+// What takes long to be sent keeps nobody else's volume waiting.
+// mission: 5.4
+func TestSendBesideSlow(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	l.volume(t, "large", "a")
+	l.volume(t, "small", "a")
+	large, small := l.job("one", "large"), l.job("two", "small")
+	large.Prefix = "much"
+	answer := make(chan struct{})
+	l.slow.Store("much", answer)
+	must(t, l.Note(t.Context(), large))
+	l.Start(t.Context())
+	l.away.Store(true)
+	if err := l.Save(t.Context(), small); err == nil {
+		t.Error("S3 refuses, and it was sent")
+	}
+	l.away.Store(false)
+	told := l.next(t)
+	for told.Sandbox == "two" && told.Err != nil {
+		told = l.next(t)
+	}
+	if told.Sandbox != "two" {
+		t.Errorf("before the volume of the sandbox two was tried again: %+v", told)
+	}
+	close(answer)
+	for told := l.next(t); told.Err != nil; told = l.next(t) {
+	}
+	l.Stop()
+	if l.unsent() != 0 {
+		t.Errorf("%d are unsent", l.unsent())
+	}
+}
+
+// A volume with files that S3 does not have yet is deleted only by force, and then nobody sends it any more.
+// mission: 2.8, 5.4
+func TestDeleteUnsent(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	l.volume(t, "data", "a")
+	l.volume(t, "other", "a")
+	del := func(name string, force bool) error { return l.Delete(t.Context(), "acme", l.volumes, name, force) }
+	refused := func(what string, err error, words ...string) {
+		t.Helper()
+		if !errors.Is(err, errors.Conflict) || errors.RemedyOf(err) == "" {
+			t.Errorf("%s: %v; remedy %q", what, err, errors.RemedyOf(err))
+		}
+		for _, w := range words {
+			if !strings.Contains(errors.Message(err)+"\n"+errors.RemedyOf(err), w) {
+				t.Errorf("%s: %v (%s) does not say %q", what, err, errors.RemedyOf(err), w)
+			}
+		}
+		if _, err := l.volumes.Open(t.Context(), "data"); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	must(t, l.Note(t.Context(), l.job("one", "data")))
+	refused("noted", del("data", false), "the sandbox one left", "harvest volume sync data s3://"+l.bucket+"/work", "force")
+	l.away.Store(true)
+	if err := l.Save(t.Context(), l.job("one", "data")); err == nil {
+		t.Error("S3 refuses, and it was sent")
+	}
+	refused("unsent", del("data", false), "the sandbox one left")
+	refused("unsent, past the Manager", l.volumes.Delete(t.Context(), "data"))
+	must(t, del("other", false))
+	// A later process knows it from the beginning.
+	vol, err := l.volumes.Open(t.Context(), "data")
+	must(t, err)
+	volumes, err := volume.OpenDir(filepath.Dir(filepath.Dir(dirOf(vol))))
+	must(t, err)
+	opts := l.opts
+	opts.Open = func(ctx context.Context, _, name string) (volume.Volume, error) { return volumes.Open(ctx, name) }
+	later := New(opts)
+	later.Start(t.Context())
+	refused("a later process", later.Delete(t.Context(), "acme", volumes, "data", false), "the sandbox one left")
+	refused("a later process, past the Manager", volumes.Delete(t.Context(), "data"))
+	later.Stop()
+	must(t, volumes.Close())
+	// A sandbox has it: not even by force, and it is still to be sent.
+	release, err := vol.(volume.Directory).Use("a sandbox")
+	must(t, err)
+	refused("in use", del("data", true), "a sandbox")
+	release()
+	refused("no longer in use", del("data", false), "the sandbox one left")
+	refused("no longer in use, past the Manager", l.volumes.Delete(t.Context(), "data"))
+	// Who sends it by hand, may delete it. Other places do not count, and neither do parts of it.
+	l.away.Store(false)
+	elsewhere, part := l.place, up
+	elsewhere.Prefix, part.Only = "elsewhere", "a"
+	for what, r := range map[string]Request{"another place": {Where: elsewhere, Sync: up}, "down": {Where: l.place, Sync: down}, "a part": {Where: l.place, Sync: part},
+		"a dry run": {Where: l.place, Sync: s3sync.Options{Direction: s3sync.Up, DryRun: true}}, "a version": {Where: l.place, Versioned: true, Sync: up}} {
+		l.sync(t, "acme", vol, r)
+		refused(what, del("data", false), "the sandbox one left")
+	}
+	l.sync(t, "acme", vol, Request{Where: l.place, Sync: up})
+	if told := l.last(); told.Sandbox != "one" || told.Err != nil || told.Direction != s3sync.Up || l.unsent() != 0 {
+		t.Errorf("sent by hand: %+v, %d are unsent", told, l.unsent())
+	}
+	must(t, del("data", false))
+	if err := del("data", false); !errors.Is(err, errors.NotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	// By force, while an attempt is under way that will fail.
+	vol = l.volume(t, "data", "a")
+	l.away.Store(true)
+	free, err := l.turn(t.Context(), vol.(volume.Directory), "data", false)
+	must(t, err)
+	saved, deleted := make(chan error), make(chan error)
+	go func() { saved <- l.Save(t.Context(), l.job("one", "data")) }()
+	for l.unsent() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	go func() { deleted <- del("data", true) }()
+	free()
+	must(t, <-deleted)
+	if err := <-saved; err == nil {
+		t.Error("a volume that is gone was sent")
+	}
+	if l.unsent() != 0 {
+		t.Errorf("%d are unsent of a volume that is gone", l.unsent())
+	}
+	must(t, l.volumes.Delete(t.Context(), l.volume(t, "data").Name())) // nothing is left of the earlier one
 }
 
 // Of two syncs of a volume one waits for the other.

@@ -1,11 +1,12 @@
 // Package storage brings volumes and S3 together: whose bucket and credentials, one sync of a volume at a time, and what this machine
-// remembers of each.
+// remembers of each, which is kept beside the volume's files.
 package storage
 
 import (
 	"cmp"
 	"context"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -19,8 +20,7 @@ import (
 // Options of a Manager.
 type Options struct {
 	Secrets *secret.Vault
-	State   string // a directory for what is remembered of earlier syncs; made if missing
-	Place   Place  // where files go that are sent nowhere else
+	Place   Place // where files go that are sent nowhere else
 
 	// What the volumes of sandboxes need: see Fill and Save.
 	Store Store                                                                    // of what is still to be sent
@@ -91,13 +91,20 @@ func New(opts Options) *Manager { return &Manager{opts: opts, busy: map[string]c
 // Sync makes an account's volume and its place in S3 alike. What failed is in the statistics; the error is for what ended the sync.
 // Conflict while another one of the volume is under way, Unsupported for volumes that are not on this machine.
 func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, req Request) (Result, error) {
+	waiting, err := m.unsentOf(ctx, account, vol.Name())
+	if err != nil {
+		return Result{}, err
+	}
 	res, err := m.syncVolume(ctx, account, vol, req)
+	if o := req.Sync; err == nil && o.Direction != s3sync.Down && !req.Versioned && !o.DryRun && o.Only == "" && len(res.Stats.Refused) == 0 {
+		m.sentByHand(ctx, waiting, req.Where, res)
+	}
 	return res, errors.Stage(err, "sync")
 }
 
 // syncVolume is Sync for those who have a name of their own for the step.
 func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Volume, req Request) (Result, error) {
-	dir, release, err := m.hold(ctx, vol, req.Wait)
+	here, release, err := m.hold(ctx, vol, req.Wait)
 	if err != nil {
 		return Result{}, err
 	}
@@ -107,13 +114,13 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 		return Result{}, err
 	}
 	defer b.close()
-	tree, err := s3sync.OpenTree(dir)
+	tree, err := s3sync.OpenTree(here.Dir())
 	if err != nil {
 		return Result{}, err
 	}
 	defer tree.Close()
 	o := req.Sync
-	o.State, o.Owners = m.opts.State, true
+	o.State, o.Owners = filepath.Join(here.Notes(), syncNotes), true
 	res := Result{Place: b.String()}
 	switch {
 	case !req.Versioned:
@@ -134,6 +141,10 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 	}
 	return res, err
 }
+
+// syncNotes is what of a volume's notes is remembered of its syncs. It must not be another volume's: what that one has, and this one has not,
+// would be taken for deleted.
+const syncNotes = "s3"
 
 // Versions lists what Sync saved as versions, the latest first.
 func (m *Manager) Versions(ctx context.Context, account, name string, where Where) (place string, all []s3sync.Version, err error) {
@@ -166,13 +177,26 @@ func (m *Manager) Prune(ctx context.Context, account, name string, where Where, 
 var errBusy = errors.Newf(errors.Conflict, "the volume is being synchronised already")
 
 // hold takes a volume for one sync: meanwhile nobody deletes it, and no other sync begins.
-func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (dir string, release func(), err error) {
+func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (here volume.Directory, release func(), err error) {
 	d, ok := vol.(volume.Directory)
 	if !ok || d.Dir() == "" {
-		return "", nil, errors.Newf(errors.Unsupported, "the volume %s is not on this machine", vol.Name())
+		return nil, nil, errors.Newf(errors.Unsupported, "the volume %s is not on this machine", vol.Name())
 	}
-	dir = d.Dir()
-	mine := make(chan struct{})
+	free, err := m.turn(ctx, d, vol.Name(), wait)
+	if err != nil {
+		return nil, nil, err
+	}
+	done, err := d.Use("a sync with S3")
+	if err != nil {
+		free()
+		return nil, nil, err
+	}
+	return d, func() { done(); free() }, nil
+}
+
+// turn takes a volume until free is called. Whoever has to wait for another one does, or gets errBusy.
+func (m *Manager) turn(ctx context.Context, d volume.Directory, name string, wait bool) (free func(), err error) {
+	dir, mine := d.Dir(), make(chan struct{})
 	for {
 		m.mu.Lock()
 		busy := m.busy[dir]
@@ -184,26 +208,20 @@ func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (dir s
 			break
 		}
 		if !wait {
-			return "", nil, errors.Remedy(errors.Explainf(errBusy, errors.Conflict, "the volume %s is being synchronised already", vol.Name()), "wait until that is done")
+			return nil, errors.Remedy(errors.Explainf(errBusy, errors.Conflict, "the volume %s is being synchronised already", name), "wait until that is done")
 		}
 		select {
 		case <-busy:
 		case <-ctx.Done():
-			return "", nil, errors.Wrapf(context.Cause(ctx), "wait for another sync of the volume %s", vol.Name())
+			return nil, errors.Wrapf(context.Cause(ctx), "wait for another sync of the volume %s", name)
 		}
 	}
-	free := func() {
+	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.busy, dir)
 		close(mine)
-	}
-	done, err := d.Use("a sync with S3")
-	if err != nil {
-		free()
-		return "", nil, err
-	}
-	return dir, func() { done(); free() }, nil
+	}, nil
 }
 
 // opened is a bucket whose credentials are hidden from the log for as long as it is open.

@@ -46,7 +46,7 @@ func newHome(t *testing.T, change func(*Options)) *home {
 	volumes, err := volume.OpenDir(t.TempDir())
 	must(t, err)
 	t.Cleanup(func() { volumes.Close() })
-	o := Options{Secrets: vault, State: t.TempDir(), Place: Place{Bucket: bucket, Prefix: "harvest", Endpoint: url, PathStyle: true, Account: "operator"}}
+	o := Options{Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Place: Place{Bucket: bucket, Prefix: "harvest", Endpoint: url, PathStyle: true, Account: "operator"}}
 	if change != nil {
 		change(&o)
 	}
@@ -226,6 +226,58 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// What is remembered of a place belongs to the volume that was there, not to another one that is empty: that one gets what is there, and deletes
+// nothing. A volume that was deleted and made anew is another one.
+// mission: 2.4, 2.5
+func TestRememberedOfAVolume(t *testing.T) {
+	h := newHome(t, nil)
+	h.set(t, "acme", DefaultSecret, s3test.SecretKey)
+	both := Request{Where: Where{Bucket: h.bucket, Prefix: "shared"}, Sync: s3sync.Options{Direction: s3sync.Both}}
+	there := func() []string {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(s3test.Dir(h.bucket), "shared", "[a-z]*"))
+		must(t, err)
+		for i, f := range files {
+			files[i] = filepath.Base(f)
+		}
+		return files
+	}
+	first := h.volume(t, "first", "a", "b")
+	h.sync(t, "acme", first, both)
+	whole := []string{"a", "b"}
+	if got := there(); !slices.Equal(got, whole) {
+		t.Fatalf("the place has %q", got)
+	}
+	gets := func(what string, v volume.Volume) {
+		t.Helper()
+		if res := h.sync(t, "acme", v, both); res.Stats.Files != 2 || res.Stats.Deleted != 0 {
+			t.Errorf("%s: %s", what, res.Stats)
+		}
+		if got := there(); !slices.Equal(got, whole) {
+			t.Errorf("%s: the place has %q", what, got)
+		}
+		if data, err := os.ReadFile(filepath.Join(dirOf(v), "b")); string(data) != "b" {
+			t.Errorf("%s: it has %q, %v", what, data, err)
+		}
+	}
+	gets("another volume", h.volume(t, "second"))
+	notes := first.(volume.Directory).Notes()
+	if _, err := os.Stat(notes); err != nil {
+		t.Error(err)
+	}
+	must(t, h.volumes.Delete(t.Context(), "first"))
+	if _, err := os.Stat(notes); !os.IsNotExist(err) {
+		t.Errorf("what is remembered of a volume that is gone: %v", err)
+	}
+	gets("a volume made anew", h.volume(t, "first"))
+	// What a volume does not have any more is still taken over.
+	whole = whole[:1]
+	must(t, os.Remove(filepath.Join(dirOf(first), "b")))
+	if res := h.sync(t, "acme", first, both); res.Stats.Deleted != 1 || !slices.Equal(there(), whole) {
+		t.Errorf("a file was removed: %s; the place has %q", res.Stats, there())
+	}
+}
+
 func TestNoPlace(t *testing.T) {
 	h := newHome(t, func(o *Options) { o.Place.Bucket = "" })
 	v := h.volume(t, "data")
@@ -263,6 +315,7 @@ type placed struct {
 }
 
 func (p placed) Dir() string                { return p.dir }
+func (p placed) Notes() string              { return p.dir }
 func (p placed) Use(string) (func(), error) { return func() {}, p.use }
 
 // One sync of a volume at a time, and only of volumes that are here.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,9 @@ func (v *local) Name() string { return v.name }
 
 // Dir implements Directory.
 func (v *local) Dir() string { return v.l.Path(v.name) }
+
+// Notes implements Directory.
+func (v *local) Notes() string { return filepath.Join(v.l.path, v.name, notesDir) }
 
 // Use implements Directory.
 func (v *local) Use(who string) (func(), error) { return v.l.Use(v.name, who) }

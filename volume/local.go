@@ -34,6 +34,7 @@ const (
 	newPrefix = ".new-"
 	infoFile  = "volume.json"
 	dataDir   = "data"
+	notesDir  = "notes"
 )
 
 // Local is a Provider that keeps each volume as a directory of this machine. One process owns that directory.

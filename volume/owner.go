@@ -53,6 +53,14 @@ func (v ownedVolume) Dir() string {
 	return ""
 }
 
+// Notes implements Directory.
+func (v ownedVolume) Notes() string {
+	if d, ok := v.Volume.(Directory); ok {
+		return d.Notes()
+	}
+	return ""
+}
+
 // Use implements Directory.
 func (v ownedVolume) Use(who string) (func(), error) {
 	if d, ok := v.Volume.(Directory); ok {

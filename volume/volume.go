@@ -42,6 +42,9 @@ type Volume interface {
 type Directory interface {
 	// Dir is the directory, "" if there is none after all. What is in it may be hostile.
 	Dir() string
+	// Notes is a directory for what is remembered of the volume, such as its last sync: not one of its files, and gone with it. Whoever
+	// writes there makes it. "" where Dir is.
+	Notes() string
 	// Use marks the volume as used by who until release is called, which may be repeated. NotFound if it is gone.
 	Use(who string) (release func(), err error)
 }

@@ -93,15 +93,23 @@ func directory(entries []api.Entry) view {
 }
 
 func (c *cli) volumeRemove() *cobra.Command {
-	return c.removal(&cobra.Command{
+	var force bool
+	cmd := c.removal(&cobra.Command{
 		Use:   "rm VOLUME[:PATH]…",
 		Short: "Delete volumes and their files, or files of them",
+		Long: `Deletes volumes and their files, or files of them. A volume that a sandbox uses stays, and so does one with files that were to be sent to S3
+when a sandbox ended, and are not there yet: harvest volume sync sends them, --force deletes them all the same.`,
 		Example: `  harvest volume rm data
   harvest volume rm data:/results/old.csv`,
 	}, "volumes, or files of them", func(ctx context.Context, server *client.Client, arg string) error {
 		if name, path, ok := remote(arg); ok {
 			return server.RemoveVolumeFile(ctx, name, path)
 		}
+		if force {
+			return server.DeleteVolumeForce(ctx, arg)
+		}
 		return server.DeleteVolume(ctx, arg)
 	})
+	cmd.Flags().BoolVar(&force, "force", false, "also volumes with files that S3 does not have yet, which are lost")
+	return cmd
 }

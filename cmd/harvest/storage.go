@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/internal/s3server"
 	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3sync"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/storage"
@@ -24,6 +26,10 @@ import (
 
 // openStorage opens what brings volumes and S3 together, which goes on with what an earlier server could not send.
 func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) (sandbox.Syncer, error) {
+	// Earlier versions remembered syncs here, by place only, which another volume's sync took for its own.
+	if err := os.RemoveAll(filepath.Join(a.cfg.Data, "s3")); err != nil {
+		logf.Warnf(ctx, "remove what an earlier version remembered of syncs: %v", err)
+	}
 	where := place(a.cfg.S3)
 	if a.cfg.S3.Endpoint == config.Embedded {
 		own, err := startS3(ctx, a.cfg.Data)
@@ -34,7 +40,7 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 		where = ownPlace(a.cfg.S3, own)
 	}
 	a.storage = storage.New(storage.Options{
-		Secrets: a.secrets, State: filepath.Join(a.cfg.Data, "s3"), Place: where, Store: db.Unsent(),
+		Secrets: a.secrets, Place: where, Store: db.Unsent(),
 		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {
 			return volume.Of(eng.Volumes(), account.Owner(owner)).Open(ctx, name)
 		},
