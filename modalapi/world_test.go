@@ -163,6 +163,8 @@ type world struct {
 	vault  *secret.Vault
 	ring   *account.Ring
 	server *modalapi.Server
+	boxes  *memory.Sandboxes // records
+	sealed *memory.Secrets
 	dir    string
 	url    string
 	id     string // of the key
@@ -189,13 +191,14 @@ func newBareWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, engine: eng, images: &library{Builder: eng.Images(), names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys))}
-	if w.vault, err = secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(dir, "key")}); err != nil {
+	w := &world{t: t, engine: eng, images: &library{Builder: eng.Images(), names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys)),
+		boxes: new(memory.Sandboxes), sealed: new(memory.Secrets)}
+	if w.vault, err = secret.Open(t.Context(), secret.Options{Store: w.sealed, KeyFile: filepath.Join(dir, "key")}); err != nil {
 		t.Fatal(err)
 	}
 	var made engine.Engine = fakeEngine{eng, w.images}
 	if w.fleet, err = sandbox.Open(t.Context(), sandbox.Options{
-		Engine: made, Store: &memory.Sandboxes{}, Secrets: w.vault, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
 	}); err != nil {
 		t.Fatal(err)
 	}
