@@ -36,17 +36,20 @@ func (b *box) container(ctx context.Context, id string) (string, error) {
 	return ref, nil
 }
 
-// endSidecars ends all that belong to a sandbox that has ended.
-func (s *Server) endSidecars(ctx context.Context, b *box) {
+// endSidecars ends all that belong to a sandbox that has ended, and reports whether none is left.
+func (s *Server) endSidecars(ctx context.Context, b *box) bool {
 	found, err := b.sidecars(ctx, false)
 	if err != nil {
 		logf.Errorf(ctx, "look for the sidecars of %s: %v", b.id, err)
 	}
+	ended := err == nil
 	for _, sb := range found {
 		if err := s.opts.Fleet.Destroy(ctx, b.account, sb.ID); err != nil {
 			logf.Errorf(ctx, "end the sidecar %s: %v", sb.ID, err)
+			ended = false
 		}
 	}
+	return ended
 }
 
 // SandboxContainerCreateV2 implements ModalClient.

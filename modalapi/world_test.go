@@ -187,21 +187,13 @@ func newWorld(t *testing.T) *world {
 func newBareWorld(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
-	eng, err := fake.Open(filepath.Join(dir, "fake"), fake.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, engine: eng, images: &library{Builder: eng.Images(), names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys)),
+	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys)),
 		boxes: new(memory.Sandboxes), sealed: new(memory.Secrets)}
+	var err error
 	if w.vault, err = secret.Open(t.Context(), secret.Options{Store: w.sealed, KeyFile: filepath.Join(dir, "key")}); err != nil {
 		t.Fatal(err)
 	}
-	var made engine.Engine = fakeEngine{eng, w.images}
-	if w.fleet, err = sandbox.Open(t.Context(), sandbox.Options{
-		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.openFleet()
 	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -217,11 +209,27 @@ func newBareWorld(t *testing.T) *world {
 		for _, sb := range all {
 			err = errors.Join(err, w.fleet.Destroy(ctx, sb.Account, sb.ID))
 		}
-		if err := errors.Join(err, w.server.Close(), w.fleet.Close(ctx), eng.Close()); err != nil {
+		if err := errors.Join(err, w.server.Close(), w.fleet.Close(ctx), w.engine.Close()); err != nil {
 			t.Error(err)
 		}
 	})
 	return w
+}
+
+// openFleet opens the engine and the Fleet, as a process does that starts.
+func (w *world) openFleet() {
+	w.t.Helper()
+	var err error
+	if w.engine, err = fake.Open(filepath.Join(filepath.Dir(w.dir), "fake"), fake.Options{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.images.Builder = w.engine.Images()
+	var made engine.Engine = fakeEngine{w.engine, w.images}
+	if w.fleet, err = sandbox.Open(w.t.Context(), sandbox.Options{
+		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+	}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // serve starts a server, and a client of it.
