@@ -208,15 +208,8 @@ type restoration struct {
 
 // restoreBox makes a sandbox once for each idempotency key, as createBox does.
 func (s *Server) restoreBox(ctx context.Context, r restoration) (*box, error) {
-	c := callerOf(ctx)
-	return once1(ctx, s, "restore", func() (*box, error) {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		defer cancel()
-		defer context.AfterFunc(s.ctx, cancel)()
-		if b, err := s.madeBefore(ctx, c.Account, requestKey(c)); b != nil || err != nil {
-			return b, err
-		}
-		return s.remakeBox(ctx, c.Account, r, requestKey(c))
+	return s.makeOnce(ctx, "restore", func(ctx context.Context, acc, key string) (*box, error) {
+		return s.remakeBox(ctx, acc, r, key)
 	})
 }
 
