@@ -31,6 +31,7 @@ type note struct {
 	Exec    string   `json:"exec,omitempty"`    // a command's ID, and its process
 	Process string   `json:"process,omitempty"` //
 	Box     string   `json:"box,omitempty"`     // of that command, if it is a sidecar's
+	Joined  bool     `json:"joined,omitempty"`  // all that this command says is one stream
 	Ended   *int32   `json:"ended,omitempty"`   // the exit code of the sandbox's own command
 	Stopped bool     `json:"stopped,omitempty"` // the client has ended it
 	Ready   int64    `json:"ready,omitempty"`   // when it was found ready, in ms

@@ -285,7 +285,7 @@ func (b *box) goOn(ctx context.Context, left remains) error {
 	}
 	if left.Main != "" {
 		var err error
-		if b.main, err = b.attach(ctx, b.id, left.Main, 0); err != nil {
+		if b.main, err = b.attach(ctx, b.id, left.Main, 0, order{terminal: sizeOf(b.def.GetPtyInfo())}); err != nil {
 			return err
 		}
 		notes = append(notes, note{Main: left.Main})

@@ -54,7 +54,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 		return nil
 	}
 	if main != "" {
-		if b.main, err = b.attach(ctx, b.id, main, input[""]); err != nil {
+		if b.main, err = b.attach(ctx, b.id, main, input[""], order{terminal: sizeOf(b.def.GetPtyInfo())}); err != nil {
 			b.main = b.lostCommand(ctx, main, err)
 		}
 	}
@@ -63,7 +63,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 		if n.Box != "" {
 			ref = n.Box
 		}
-		c, err := b.attach(ctx, ref, n.Process, input[n.Exec])
+		c, err := b.attach(ctx, ref, n.Process, input[n.Exec], order{joined: n.Joined})
 		if err != nil {
 			logf.Debugf(ctx, "take up command %s: %v", n.Process, err) // it has ended and is forgotten
 			continue

@@ -216,11 +216,14 @@ func newBareWorld(t *testing.T) *world {
 	return w
 }
 
+// keptOutput is how much output of a command the engine and the server keep.
+const keptOutput = 1 << 20
+
 // openFleet opens the engine and the Fleet, as a process does that starts.
 func (w *world) openFleet() {
 	w.t.Helper()
 	var err error
-	if w.engine, err = fake.Open(filepath.Join(filepath.Dir(w.dir), "fake"), fake.Options{}); err != nil {
+	if w.engine, err = fake.Open(filepath.Join(filepath.Dir(w.dir), "fake"), fake.Options{KeepOutput: keptOutput}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.images.Builder = w.engine.Images()
@@ -244,7 +247,7 @@ func (w *world) listen() {
 	w.t.Helper()
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
-		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: 1 << 20,
+		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: keptOutput,
 	}); err != nil {
 		w.t.Fatal(err)
 	}
