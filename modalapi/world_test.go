@@ -156,7 +156,7 @@ func (e fakeEngine) Images() image.Builder { return e.images }
 
 // world is a server on the fake engine, and a client of Modal's SDK.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	engine *fake.Engine
 	images *library
 	fleet  *sandbox.Fleet
@@ -176,7 +176,7 @@ type world struct {
 	router  pb.TaskCommandRouterClient
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := newBareWorld(t)
 	w.connect()
@@ -184,7 +184,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // newBareWorld is one without clients.
-func newBareWorld(t *testing.T) *world {
+func newBareWorld(t testing.TB) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys)),
