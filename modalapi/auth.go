@@ -12,10 +12,12 @@ import (
 
 	"golang.org/x/mod/semver"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -97,6 +99,9 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 	}
 	c := caller{client: get("x-modal-client-type"), host: get(":authority"), key: get("x-idempotency-key")}
 	err := supported(get("x-modal-libmodal-version"))
+	if c.client == python && err == nil { // others say there which version of it they are like
+		err = supportedPython(get("x-modal-client-version"))
+	}
 	if err != nil {
 		return ctx, err
 	}
@@ -128,7 +133,27 @@ func supported(sdk string) error {
 	if !semver.IsValid(version) || semver.Compare(version, "v0.0.0") <= 0 || semver.Compare(version, oldest) >= 0 {
 		return nil
 	}
+	return tooOld(name, version, oldest)
+}
+
+func tooOld(name, version, oldest string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "%.60s %.30s is too old for this server", name, version), "use version %s or a newer one", oldest[1:])
+}
+
+// oldestPython is the first version of Modal's SDK for Python of which it is known what it asks for.
+const oldestPython = "v1.5.4"
+
+// release is what a version of Python's begins with, whether or not it is a candidate or a development version.
+var release = pattern.New(`^\d+\.\d+(\.\d+)?`)
+
+// supportedPython returns nil if the SDK is new enough, or does not say what it is. By the code of the error it knows that it is too old, also where it
+// shows a sentence of its own.
+func supportedPython(version string) error {
+	of := "v" + release().FindString(version)
+	if !semver.IsValid(of) || semver.Compare(of, oldestPython) >= 0 {
+		return nil
+	}
+	return withCode(tooOld("modal-python", version, oldestPython), codes.FailedPrecondition)
 }
 
 // scopeOf returns what a key needs for a method: what looks only needs to read, commands need exec, all else writes.

@@ -31,12 +31,14 @@ type note struct {
 	Exec    string   `json:"exec,omitempty"`    // a command's ID, and its process
 	Process string   `json:"process,omitempty"` //
 	Box     string   `json:"box,omitempty"`     // of that command, if it is a sidecar's
+	Joined  bool     `json:"joined,omitempty"`  // all that this command says is one stream
 	Ended   *int32   `json:"ended,omitempty"`   // the exit code of the sandbox's own command
 	Stopped bool     `json:"stopped,omitempty"` // the client has ended it
 	Ready   int64    `json:"ready,omitempty"`   // when it was found ready, in ms
 	View    *view    `json:"view,omitempty"`    // a volume of its own
 	Ports   []hole   `json:"ports,omitempty"`   // that are reached from outside
 	Mount   *mounted `json:"mount,omitempty"`   // an image in it
+	Settled bool     `json:"settled,omitempty"` // it has ended, and what it had left is where it belongs
 
 	Input map[string]int64 `json:"input,omitempty"` // how much was passed on to commands, by their IDs; "" is the sandbox's own
 }
@@ -90,6 +92,7 @@ func (s *Server) openBoxes() error {
 		return err
 	}
 	known := map[string]sandbox.Sandbox{}
+	var ended []sandbox.Sandbox
 	for _, sb := range all {
 		known[sb.ID] = sb
 	}
@@ -105,7 +108,9 @@ func (s *Server) openBoxes() error {
 		switch {
 		case !found:
 			_ = os.Remove(bs.path(id)) // what cannot be removed is tried again
-		case !sb.Status.Ended():
+		case sb.Status.Ended():
+			ended = append(ended, sb)
+		default:
 			s.tasks.Go(func() {
 				if _, err := bs.get(s.ctx, sb.Account, id); err != nil {
 					logf.Warnf(s.ctx, "take up %s: %v", id, err)
@@ -113,6 +118,8 @@ func (s *Server) openBoxes() error {
 			})
 		}
 	}
+	s.volumes.settled = make(chan struct{})
+	s.tasks.Go(func() { s.settle(s.ctx, ended) })
 	return nil
 }
 
@@ -311,14 +318,18 @@ func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
 	}
 	views := b.views
 	b.mu.Unlock()
-	b.s.endSidecars(ctx, b)
+	settled := b.s.endSidecars(ctx, b)
 	b.s.tunnels.drop(b.id)
 	for _, v := range views {
 		if err := b.s.volumes.leave(ctx, b, v); err != nil {
 			logf.Errorf(ctx, "commit the volume %s: %v", v.Volume, err)
+			settled = false
 		}
 	}
 	b.s.endBucket(ctx, sb)
+	if settled {
+		b.write(ctx, note{Settled: true})
+	}
 	for _, c := range commands {
 		_ = c.await(ctx) // which follows at once
 	}

@@ -18,6 +18,7 @@ type command struct {
 	out, err *spool // nil: nobody wants it
 	in       *stdin
 	exec     *sandbox.Execution // nil for what is no process
+	joined   bool               // all that it says is one stream
 
 	done   chan struct{} // closed once the following are set
 	result sandbox.Result
@@ -38,7 +39,7 @@ type order struct {
 }
 
 func (b *box) newCommand(o order) *command {
-	c := &command{in: newStdin(), done: make(chan struct{})}
+	c := &command{in: newStdin(), joined: o.joined || o.terminal != nil, done: make(chan struct{})}
 	if o.stdout {
 		c.out = newSpool(b.s.opts.Dir, b.s.opts.Output)
 	}
@@ -74,18 +75,31 @@ func (b *box) start(ctx context.Context, ref string, o order) (*command, error) 
 	return c, nil
 }
 
-// attach takes up a process that an earlier server has started. Its input goes on where the engine says that it is, or else where that server has
-// noted, which a server that is killed does not.
-func (b *box) attach(ctx context.Context, ref, process string, noted int64) (*command, error) {
-	c := b.newCommand(order{stdout: true, stderr: true})
+// attach takes up a process that an earlier server has started; of its order, only where output goes matters. Its input goes on where the engine says
+// that it is, or else where that server has noted, which a server that is killed does not.
+func (b *box) attach(ctx context.Context, ref, process string, noted int64, o order) (*command, error) {
+	o.stdout, o.stderr = true, true
+	c := b.newCommand(o)
 	c.in.resume(noted)
-	exec, err := b.s.opts.Fleet.Attach(context.WithoutCancel(ctx), b.account, ref, process, engine.Stdio{Stdin: c.in, Stdout: c.out, Stderr: c.err, Input: c.in.resumeAt})
+	exec, err := b.s.opts.Fleet.Attach(context.WithoutCancel(ctx), b.account, ref, process, engine.Stdio{
+		Stdin: c.in, Stdout: c.out, Stderr: c.err, Input: c.in.resumeAt, Truncated: c.truncated,
+	})
 	if err != nil {
 		return nil, err
 	}
 	c.exec = exec
 	b.s.tasks.Go(func() { c.follow(b.s.ctx) })
 	return c, nil
+}
+
+// truncated takes note that n bytes of what the command has said are not kept by the engine, which does not say of which stream they were.
+func (c *command) truncated(n int64) {
+	if c.joined {
+		c.out.skip(n)
+		return
+	}
+	c.out.unmoor()
+	c.err.unmoor()
 }
 
 // follow waits for the end of a process.

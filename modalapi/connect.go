@@ -15,6 +15,7 @@ import (
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -30,13 +31,15 @@ const (
 // pass is what a connect token says.
 type pass struct {
 	Account string `json:"acc"`
+	Key     string `json:"key"` // with which it was made, and with which it ends
 	Box     string `json:"connect"`
 	Port    int    `json:"port"`
 	Data    string `json:"data,omitempty"`
 	Expires int64  `json:"exp"`
 }
 
-// SandboxCreateConnectTokenV2 implements ModalClient: a token with which HTTP reaches one port of the sandbox until it ends.
+// SandboxCreateConnectTokenV2 implements ModalClient: a token with which HTTP reaches one port of the sandbox until that ends, or the caller's
+// key does.
 func (c *control) SandboxCreateConnectTokenV2(ctx context.Context, req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
 	b, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
 	if err != nil {
@@ -49,7 +52,7 @@ func (c *control) SandboxCreateConnectTokenV2(ctx context.Context, req *pb.Sandb
 	if port < 1 || port > 65535 || len(req.GetUserMetadata()) > longestData {
 		return nil, errors.Newf(errors.Invalid, "Invalid port %d, or user_metadata of more than %d characters", port, longestData)
 	}
-	body, err := json.Marshal(pass{Account: b.account, Box: b.id, Port: port, Data: req.GetUserMetadata(), Expires: sb.Expires.Unix()})
+	body, err := json.Marshal(pass{Account: b.account, Key: callerOf(ctx).KeyID, Box: b.id, Port: port, Data: req.GetUserMetadata(), Expires: sb.Expires.Unix()})
 	if err != nil {
 		return nil, errors.Wrapf(err, "encode a token")
 	}
@@ -121,7 +124,18 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the connect token is not valid, or has ended", http.StatusUnauthorized)
 		return
 	}
-	b, err := s.boxes.get(r.Context(), p.Account, p.Box)
+	ctx, stop, err := s.whilePresent(r.Context(), account.Principal{Account: p.Account, KeyID: p.Key})
+	if err != nil {
+		code := http.StatusBadGateway
+		if errors.KindOf(err) == errors.Unauthenticated {
+			code = http.StatusUnauthorized
+		}
+		http.Error(w, errors.Message(err), code)
+		return
+	}
+	defer stop()
+	r = r.WithContext(ctx)
+	b, err := s.boxes.get(ctx, p.Account, p.Box)
 	if err != nil {
 		http.Error(w, errors.Message(err), http.StatusBadGateway)
 		return

@@ -60,31 +60,40 @@ func (c *control) SandboxCreate(ctx context.Context, req *pb.SandboxCreateReques
 	return pb.SandboxCreateResponse_builder{SandboxId: sandboxOf(b.id), Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build()}.Build(), nil
 }
 
-// requestKey is a digest of the idempotency key, "" if there is none.
-func requestKey(c caller) string {
+// requestKey is a digest of what is asked for and of the idempotency key, "" if there is none.
+func requestKey(c caller, what string) string {
 	if c.key == "" {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(c.KeyID + " " + c.key))
+	sum := sha256.Sum256([]byte(c.KeyID + " " + what + " " + c.key))
 	return hex.EncodeToString(sum[:16])
 }
 
-// createBox makes a sandbox once for each idempotency key, also if an earlier server has made it.
+// createBox makes a sandbox, once for each idempotency key.
 func (s *Server) createBox(ctx context.Context, p plan) (*box, error) {
 	if p.def == nil {
 		return nil, errors.Newf(errors.Invalid, "the sandbox has no definition")
 	}
+	return s.makeOnce(ctx, "create", func(ctx context.Context, acc, key string) (*box, error) {
+		p.key = key
+		return s.makeBox(ctx, acc, p)
+	})
+}
+
+// makeOnce makes a sandbox of what is asked for once for each idempotency key, also if an earlier server has made it. do has the sandbox tagged with
+// the key that it gets.
+func (s *Server) makeOnce(ctx context.Context, what string, do func(ctx context.Context, acc, key string) (*box, error)) (*box, error) {
 	c := callerOf(ctx)
-	p.key = requestKey(c)
-	return once1(ctx, s, "create", func() (*box, error) {
+	return once1(ctx, s, what, func() (*box, error) {
 		// Attempts of a client share one creation, which must not end with the first of them.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 		defer context.AfterFunc(s.ctx, cancel)()
-		if b, err := s.madeBefore(ctx, c.Account, p.key); b != nil || err != nil {
+		key := requestKey(c, what)
+		if b, err := s.madeBefore(ctx, c.Account, key); b != nil || err != nil {
 			return b, err
 		}
-		return s.makeBox(ctx, c.Account, p)
+		return do(ctx, c.Account, key)
 	})
 }
 

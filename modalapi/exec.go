@@ -116,7 +116,7 @@ func (b *box) remember(ctx context.Context, id, ref string, c *command) {
 	if c.exec == nil { // operations on files do not outlive the server
 		return
 	}
-	n := note{Exec: id, Process: c.exec.ID()}
+	n := note{Exec: id, Process: c.exec.ID(), Joined: c.joined}
 	if ref != b.id {
 		n.Box = ref
 	}
@@ -179,14 +179,17 @@ func (r *router) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest, stream grpc
 		return nil
 	}
 	next := int64(req.GetOffset())
-	return from.copy(stream.Context(), next, make([]byte, chunk), func(part []byte, start int64) error {
-		if start != next {
-			err := errors.Newf(errors.Gone, "the output before byte %d is not kept any more", start)
-			return withCode(errors.Remedy(err, "Read output while the command runs, or write it to a file"), codes.DataLoss)
+	err = from.copy(stream.Context(), next, make([]byte, chunk), func(part []byte, start int64) error {
+		if err := from.lost(next); err != nil {
+			return err
 		}
-		next += int64(len(part))
+		next = start + int64(len(part))
 		return stream.Send(pb.TaskExecStdioReadResponse_builder{Data: part}.Build())
 	})
+	if err == nil { // what is lost may have been all of it
+		err = from.lost(next)
+	}
+	return err
 }
 
 // TaskExecStdinWrite implements TaskCommandRouter.
@@ -271,9 +274,16 @@ func (r *router) SandboxStdioReadV2(req *pb.SandboxStdioReadV2Request, stream gr
 	if req.GetFileDescriptor() == pb.SandboxStdioFileDescriptor_SANDBOX_STDIO_FILE_DESCRIPTOR_STDERR {
 		from = b.main.err
 	}
-	return from.copy(stream.Context(), int64(req.GetOffset()), make([]byte, chunk), func(part []byte, start int64) error {
+	err = from.copy(stream.Context(), int64(req.GetOffset()), make([]byte, chunk), func(part []byte, start int64) error {
+		if err := from.placed(); err != nil {
+			return err
+		}
 		return stream.Send(pb.SandboxStdioReadV2Response_builder{Data: part, StartingOffset: uint64(start)}.Build())
 	})
+	if err == nil {
+		err = from.placed()
+	}
+	return err
 }
 
 // SandboxStdinWriteV2 implements TaskCommandRouter.

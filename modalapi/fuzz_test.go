@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	modal "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,8 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Whatever a client sends, the server answers with a code that says what is wrong, and goes on. What would end things, and what only
-// waits, is left out.
+// Whatever a client sends to whichever method, the server answers with a code that says what is wrong, and goes on. One server gets all of it, so that
+// there are many inputs a second.
 func FuzzRequests(f *testing.F) {
 	methods := methodsOf(f)
 	for i := range methods {
@@ -31,33 +30,83 @@ func FuzzRequests(f *testing.F) {
 		f.Add(uint16(i), protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "ta-01M7X821ZTYDYMW4ATXGGKZHMVV"))
 		f.Add(uint16(i), append(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "vo-nZGF0YQ"), 0x10, 0xff, 0xff, 0xff, 0xff, 0x0f))
 	}
+	w := newWorld(f)
 	f.Fuzz(func(t *testing.T, n uint16, body []byte) {
-		w := newWorld(t)
-		sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})
-		id := sb.SandboxID
-		access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(), pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &id}.Build())
-		if err != nil {
-			t.Fatal(err)
-		}
 		m := methods[int(n)%len(methods)]
 		req := dynamicpb.NewMessage(m.Input())
 		if proto.Unmarshal(body, req) != nil {
 			return // no message
 		}
+		ours := metadata.AppendToOutgoingContext(t.Context(), "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
+		id := w.running(ours, t)
+		access, err := w.control.SandboxGetCommandRouterAccess(ours, pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &id}.Build())
+		if err != nil {
+			t.Fatal(err)
+		}
 		put(req, "sandbox_id", id)
 		put(req, "task_id", "ta-"+strings.TrimPrefix(id, "sb-")+"V")
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // many wait for something that does not come
+		ctx, cancel := context.WithTimeout(ours, 100*time.Millisecond) // many wait for something that does not come
 		defer cancel()
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+access.GetJwt(), "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
-		if err := call(ctx, w.conn, m, req); err != nil {
+		if err := call(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+access.GetJwt()), w.conn, m, req); err != nil {
 			if code := status.Code(err); code == codes.Unknown || code == codes.Internal {
 				t.Errorf("%s with %v: %v", m.Name(), req, err)
 			}
 		}
-		if _, err := w.control.SandboxListV2(w.ctx(), &pb.SandboxListRequest{}); err != nil {
+		if _, err := w.control.SandboxListV2(ours, &pb.SandboxListRequest{}); err != nil {
 			t.Errorf("after %s the server answers %v", m.Name(), err)
 		}
 	})
+}
+
+// running is the ID of a sandbox that runs: another one if the last has ended, which inputs may bring about.
+func (w *world) running(ctx context.Context, t *testing.T) string {
+	t.Helper()
+	list, err := w.control.SandboxListV2(ctx, &pb.SandboxListRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.GetSandboxes()) > 0 {
+		return list.GetSandboxes()[0].GetId()
+	}
+	app, err := w.control.AppGetOrCreate(ctx, pb.AppGetOrCreateRequest_builder{AppName: "app", ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := w.control.ImageGetOrCreate(ctx, pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := w.control.SandboxCreateV2(ctx, pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(), Definition: pb.Sandbox_builder{ImageId: img.GetImageId()}.Build()}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.GetSandboxId()
+}
+
+// The methods that are fuzzed are all that the server has.
+func TestAllMethodsAreFuzzed(t *testing.T) {
+	fuzzed := map[string]bool{}
+	for _, m := range methodsOf(t) {
+		fuzzed[string(m.FullName())] = true
+	}
+	served := 0
+	for _, s := range []grpc.ServiceDesc{pb.ModalClient_ServiceDesc, pb.TaskCommandRouter_ServiceDesc} {
+		names := []string{}
+		for _, m := range s.Methods {
+			names = append(names, m.MethodName)
+		}
+		for _, m := range s.Streams {
+			names = append(names, m.StreamName)
+		}
+		for _, name := range names {
+			if served++; !fuzzed[s.ServiceName+"."+name] {
+				t.Errorf("%s of %s is not fuzzed", name, s.ServiceName)
+			}
+		}
+	}
+	if served != len(fuzzed) {
+		t.Errorf("%d methods are fuzzed, and %d served", len(fuzzed), served)
+	}
 }
 
 // put fills an empty text field, so that what lies behind its check is reached.
@@ -90,7 +139,7 @@ func call(ctx context.Context, conn *grpc.ClientConn, m protoreflect.MethodDescr
 	if !m.IsStreamingClient() && !m.IsStreamingServer() {
 		return conn.Invoke(ctx, path, req, dynamicpb.NewMessage(m.Output()))
 	}
-	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: m.IsStreamingServer(), ClientStreams: m.IsStreamingClient()}, path)
 	if err == nil {

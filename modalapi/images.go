@@ -2,6 +2,7 @@ package modalapi
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"os"
 	"strconv"
@@ -26,6 +27,7 @@ type builds struct {
 
 // build is one of them.
 type build struct {
+	id   string
 	done chan struct{} // closed once img and err are set
 	img  image.Image
 	err  error
@@ -85,25 +87,34 @@ func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreate
 		return nil, err
 	}
 	acc := callerOf(ctx).Account
-	if !p.opts.Force {
+	if !p.opts.Force || callerOf(ctx).key != "" { // by force, the ID is that of this request alone, which may come again
 		if _, err := c.s.findImage(ctx, acc, p.id); err == nil {
 			return pb.ImageGetOrCreateResponse_builder{ImageId: p.id, Result: succeeded(), Metadata: metadataOf()}.Build(), nil
 		}
 	}
-	b := c.s.build(acc, p)
-	timer := time.NewTimer(buildPatience)
-	defer timer.Stop()
+	b, err := once1(ctx, c.s, "image", func() (*build, error) {
+		b := c.s.build(acc, p)
+		timer := time.NewTimer(buildPatience)
+		defer timer.Stop()
+		select {
+		case <-b.done:
+			if b.err != nil && again(b.err) {
+				return nil, b.err
+			}
+		case <-timer.C: // the client asks for the rest
+		case <-c.s.ctx.Done():
+		}
+		return b, nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case <-b.done:
-		if b.err != nil && again(b.err) {
-			return nil, b.err
-		}
-		return pb.ImageGetOrCreateResponse_builder{ImageId: p.id, Result: resultOfBuild(b), Metadata: metadataOf()}.Build(), nil
-	case <-timer.C: // the client asks for the rest
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		return pb.ImageGetOrCreateResponse_builder{ImageId: b.id, Result: resultOfBuild(b), Metadata: metadataOf()}.Build(), nil
+	default:
+		return pb.ImageGetOrCreateResponse_builder{ImageId: b.id}.Build(), nil
 	}
-	return pb.ImageGetOrCreateResponse_builder{ImageId: p.id}.Build(), nil
 }
 
 // buildPatience is how long a request to build waits for the image itself.
@@ -148,7 +159,7 @@ func (s *Server) build(acc string, p recipe) *build {
 	if bs.byID == nil {
 		bs.byID = map[string]*build{}
 	}
-	b := &build{done: make(chan struct{}), changed: make(chan struct{})}
+	b := &build{id: p.id, done: make(chan struct{}), changed: make(chan struct{})}
 	bs.byID[key] = b
 	s.tasks.Go(func() {
 		opts := p.opts
@@ -298,8 +309,10 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 		return recipe{}, errors.Wrapf(err, "encode an image")
 	}
 	force := ""
-	if p.opts.Force { // each is another image
-		force = callerOf(ctx).key + time.Now().UTC().String()
+	if p.opts.Force { // each request is for another image
+		if force = requestKey(callerOf(ctx), "image"); force == "" {
+			force = rand.Text()
+		}
 	}
 	p.files = def.GetContextFiles()
 	files, err := digestOfFiles(p.files)

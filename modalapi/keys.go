@@ -18,7 +18,30 @@ type present struct {
 	seen map[string]time.Time // guarded by mu; by id
 }
 
-// present returns Unauthenticated if the key with which a token of the router's was made has been revoked, or has expired.
+// whilePresent returns a context that ends with ctx, and soon after the key with which a token was made. Unauthenticated if that has ended already.
+func (s *Server) whilePresent(ctx context.Context, p account.Principal) (context.Context, context.CancelFunc, error) {
+	if err := s.present(ctx, p); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.tasks.Go(func() {
+		tick := time.NewTicker(keysFresh)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if errors.KindOf(s.present(ctx, p)) == errors.Unauthenticated {
+					cancel()
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return ctx, cancel, nil
+}
+
+// present returns Unauthenticated if the key with which a token was made has been revoked, or has expired.
 func (s *Server) present(ctx context.Context, p account.Principal) error {
 	s.ring.mu.Lock()
 	at, known := s.ring.seen[p.KeyID]

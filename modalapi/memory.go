@@ -208,15 +208,8 @@ type restoration struct {
 
 // restoreBox makes a sandbox once for each idempotency key, as createBox does.
 func (s *Server) restoreBox(ctx context.Context, r restoration) (*box, error) {
-	c := callerOf(ctx)
-	return once1(ctx, s, "restore", func() (*box, error) {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		defer cancel()
-		defer context.AfterFunc(s.ctx, cancel)()
-		if b, err := s.madeBefore(ctx, c.Account, requestKey(c)); b != nil || err != nil {
-			return b, err
-		}
-		return s.remakeBox(ctx, c.Account, r, requestKey(c))
+	return s.makeOnce(ctx, "restore", func(ctx context.Context, acc, key string) (*box, error) {
+		return s.remakeBox(ctx, acc, r, key)
 	})
 }
 
@@ -292,7 +285,7 @@ func (b *box) goOn(ctx context.Context, left remains) error {
 	}
 	if left.Main != "" {
 		var err error
-		if b.main, err = b.attach(ctx, b.id, left.Main, 0); err != nil {
+		if b.main, err = b.attach(ctx, b.id, left.Main, 0, order{terminal: sizeOf(b.def.GetPtyInfo())}); err != nil {
 			return err
 		}
 		notes = append(notes, note{Main: left.Main})

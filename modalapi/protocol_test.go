@@ -51,6 +51,24 @@ func TestWhoIsLetIn(t *testing.T) {
 			t.Errorf("the SDK %q: %v", version, err)
 		}
 	}
+	for version, code := range map[string]codes.Code{
+		"1.5.3": codes.FailedPrecondition, "1.4.10": codes.FailedPrecondition, "0.73.45": codes.FailedPrecondition, "1.5.3.dev12": codes.FailedPrecondition,
+		"1.5.4": codes.OK, "1.5.4rc1": codes.OK, "1.6.0.dev3": codes.OK, "2.0": codes.OK, "unknown": codes.OK, "": codes.OK,
+	} {
+		err := call("x-modal-client-type", "1", "x-modal-client-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
+		if status.Code(err) != code || code != codes.OK && !strings.Contains(err.Error(), "modal-python "+version+" is too old for this server. use version 1.5.4 or a newer one") {
+			t.Errorf("the SDK for Python %q: %v", version, err)
+		}
+		if err := call("x-modal-client-type", "9", "x-modal-client-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret); err != nil {
+			t.Errorf("an SDK that is like that for Python %q: %v", version, err)
+		}
+	}
+	for version, code := range map[string]codes.Code{"0.50.0": codes.FailedPrecondition, "1.5.4": codes.Unimplemented} { // with what only old ones call
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "1", "x-modal-client-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
+		if err := w.conn.Invoke(ctx, "/modal.client.ModalClient/ClientCreate", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != code {
+			t.Errorf("what only old SDKs call, by %s: %v", version, err)
+		}
+	}
 	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package modalapi
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,21 +16,31 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
+// notes are the lines of a journal; none if there is no journal.
+func (bs *boxes) notes(id string) ([]note, error) {
+	data, err := os.ReadFile(bs.path(id))
+	if err != nil && !errors.IsNotExist(err) {
+		return nil, errors.Wrapf(err, "read what is noted of %s", id)
+	}
+	var all []note
+	for line := range bytes.Lines(data) {
+		var n note
+		if json.Unmarshal(line, &n) == nil { // or it is of a server that was killed while it wrote
+			all = append(all, n)
+		}
+	}
+	return all, nil
+}
+
 // replay takes up what an earlier server has noted of a sandbox. One without a journal was not made by a client of this protocol: it has no
 // command of its own.
 func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
-	data, err := os.ReadFile(b.s.boxes.path(b.id))
-	if err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "read what is noted of %s", b.id)
+	notes, err := b.s.boxes.notes(b.id)
+	if err != nil {
+		return err
 	}
 	main, execs, input := "", []note{}, map[string]int64{}
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Buffer(nil, len(data)+1)
-	for lines.Scan() {
-		var n note
-		if json.Unmarshal(lines.Bytes(), &n) != nil {
-			continue // of a server that was killed while it wrote
-		}
+	for _, n := range notes {
 		b.take(n)
 		maps.Copy(input, n.Input)
 		if n.Main != "" {
@@ -45,7 +54,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 		return nil
 	}
 	if main != "" {
-		if b.main, err = b.attach(ctx, b.id, main, input[""]); err != nil {
+		if b.main, err = b.attach(ctx, b.id, main, input[""], order{terminal: sizeOf(b.def.GetPtyInfo())}); err != nil {
 			b.main = b.lostCommand(ctx, main, err)
 		}
 	}
@@ -54,7 +63,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 		if n.Box != "" {
 			ref = n.Box
 		}
-		c, err := b.attach(ctx, ref, n.Process, input[n.Exec])
+		c, err := b.attach(ctx, ref, n.Process, input[n.Exec], order{joined: n.Joined})
 		if err != nil {
 			logf.Debugf(ctx, "take up command %s: %v", n.Process, err) // it has ended and is forgotten
 			continue
@@ -82,6 +91,9 @@ func (b *box) take(n note) {
 	}
 	if n.View != nil {
 		b.views = append(b.views, n.View)
+	}
+	if n.Settled {
+		b.views = nil
 	}
 	if m := n.Mount; m != nil {
 		if b.mounts[m.Path] = m.Hidden; m.Gone {

@@ -1,6 +1,8 @@
 package modalapi_test
 
 import (
+	"io"
+	"net/http"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -189,6 +191,13 @@ func TestKeysThatHaveEnded(t *testing.T) {
 		}
 		w.id, w.secret = key.ID, text.Reveal()
 		ctx, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: name, CommandArgs: []string{"true"}})
+		connect, err := w.control.SandboxCreateConnectTokenV2(w.ctx(), pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := connected(t, connect); got != http.StatusBadGateway { // no port can be reached in the sandboxes of this engine
+			t.Errorf("%s: while there is the key, the connect token is answered with %d", name, got)
+		}
 		if life == 0 {
 			if err := w.ring.Revoke(t.Context(), account.Local(), key.ID); err != nil {
 				t.Fatal(err)
@@ -208,7 +217,31 @@ func TestKeysThatHaveEnded(t *testing.T) {
 				t.Errorf("%s, %s: %v", name, which, err)
 			}
 		}
+		got := connected(t, connect)
+		for got == http.StatusBadGateway && t.Context().Err() == nil {
+			got = connected(t, connect)
+		}
+		if got != http.StatusUnauthorized {
+			t.Errorf("%s: the connect token is answered with %d", name, got)
+		}
 	}
+}
+
+// connected is the status with which a connect token is answered.
+func connected(t *testing.T, token *pb.SandboxCreateConnectTokenResponse) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", token.GetUrl(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token.GetToken())
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return resp.StatusCode
 }
 
 // Of clients that ask for one name at the same time, one gets it; of attempts of one client, all get the same sandbox.

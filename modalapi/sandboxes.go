@@ -3,6 +3,7 @@ package modalapi
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,23 +174,15 @@ func (c *control) SandboxListV2(ctx context.Context, req *pb.SandboxListRequest)
 	if err != nil {
 		return nil, err
 	}
+	all = slices.DeleteFunc(all, func(sb sandbox.Sandbox) bool {
+		return sb.Tags[tagApp] == "" || sb.Tags[tagSidecar] != "" || sb.Status == sandbox.Creating || sb.Status == sandbox.Stopping
+	})
 	var list []*pb.SandboxInfo
-	for _, sb := range all {
-		if sb.Tags[tagApp] == "" || sb.Tags[tagSidecar] != "" || req.GetBeforeTimestamp() > 0 && seconds(sb.Created) >= req.GetBeforeTimestamp() {
-			continue
-		}
-		if sb.Status == sandbox.Creating || sb.Status == sandbox.Stopping {
-			continue
-		}
+	for _, sb := range page(all, req.GetBeforeTimestamp(), pageSize, func(sb sandbox.Sandbox) time.Time { return sb.Created }) {
 		list = append(list, infoOf(sb))
-		if len(list) == pageSize {
-			break
-		}
 	}
 	return pb.SandboxListResponse_builder{Sandboxes: list}.Build(), nil
 }
-
-const pageSize = 100
 
 // SandboxList implements ModalClient.
 func (c *control) SandboxList(ctx context.Context, req *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -184,15 +185,18 @@ func (c *control) SecretList(ctx context.Context, req *pb.SecretListRequest) (*p
 	if err != nil {
 		return nil, err
 	}
+	for i := range all {
+		if all[i].Created.IsZero() { // it is of the server's environment
+			all[i].Created = c.s.began
+		}
+	}
+	asked := req.GetPagination()
 	var items []*pb.SecretListItem
-	for _, found := range all {
+	for _, found := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()), func(found secret.Secret) time.Time { return found.Created }) {
 		items = append(items, pb.SecretListItem_builder{
 			Label: found.Name, SecretId: named(secretID, found.Name), CreatedAt: seconds(found.Created), EnvironmentName: envOr(req.GetEnvironmentName()),
-			Metadata: pb.SecretMetadata_builder{Name: found.Name, Keys: found.Keys}.Build(),
+			Metadata: pb.SecretMetadata_builder{Name: found.Name, Keys: found.Keys, CreationInfo: creation(found.Created)}.Build(),
 		}.Build())
-	}
-	if req.GetPagination().GetCreatedBefore() > 0 { // all were on the first page
-		items = nil
 	}
 	return pb.SecretListResponse_builder{Items: items, EnvironmentName: envOr(req.GetEnvironmentName())}.Build(), nil
 }

@@ -16,7 +16,9 @@ import (
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
@@ -113,6 +115,9 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAtLeast, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream),
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { // what other versions call is told so, too
+			return status.Error(codes.Unimplemented, "there is no such method")
+		}),
 	)
 	s.tasks.Go(func() { s.sweeping(s.ctx) })
 	pb.RegisterModalClientServer(s.grpc, &control{s: s})

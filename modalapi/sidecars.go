@@ -36,17 +36,20 @@ func (b *box) container(ctx context.Context, id string) (string, error) {
 	return ref, nil
 }
 
-// endSidecars ends all that belong to a sandbox that has ended.
-func (s *Server) endSidecars(ctx context.Context, b *box) {
+// endSidecars ends all that belong to a sandbox that has ended, and reports whether none is left.
+func (s *Server) endSidecars(ctx context.Context, b *box) bool {
 	found, err := b.sidecars(ctx, false)
 	if err != nil {
 		logf.Errorf(ctx, "look for the sidecars of %s: %v", b.id, err)
 	}
+	ended := err == nil
 	for _, sb := range found {
 		if err := s.opts.Fleet.Destroy(ctx, b.account, sb.ID); err != nil {
 			logf.Errorf(ctx, "end the sidecar %s: %v", sb.ID, err)
+			ended = false
 		}
 	}
+	return ended
 }
 
 // SandboxContainerCreateV2 implements ModalClient.
@@ -59,9 +62,7 @@ func (c *control) SandboxContainerCreateV2(ctx context.Context, req *pb.SandboxC
 	if m := req.GetEphemeralSecrets().GetContents(); len(m) > 0 {
 		sources = append(sources[:len(sources):len(sources)], pb.SecretSource_builder{Env: pb.StringMap_builder{Contents: m}.Build()}.Build())
 	}
-	made, err := once1(ctx, c.s, "sidecar", func() (*box, error) {
-		return c.s.addSidecar(context.WithoutCancel(ctx), b, req.GetContainerName(), plan{def: req.GetDefinition(), sources: sources})
-	})
+	made, err := c.s.addSidecar(ctx, b, req.GetContainerName(), plan{def: req.GetDefinition(), sources: sources})
 	if err != nil {
 		return nil, err
 	}
@@ -79,15 +80,23 @@ func (r *router) TaskContainerCreate(ctx context.Context, req *pb.TaskContainerC
 		ImageId: req.GetImageId(), EntrypointArgs: req.GetArgs(), Workdir: &dir, SecretIds: req.GetSecretIds(), VolumeMounts: req.GetVolumeMounts(),
 		NetworkAccess: req.GetNetworkAccess(), PtyInfo: req.GetPtyInfo(), EnvironmentVariables: pb.StringMap_builder{Contents: req.GetEnv()}.Build(),
 	}.Build()
-	made, err := r.s.addSidecar(context.WithoutCancel(ctx), b, req.GetContainerName(), plan{def: def, sources: req.GetSecretSources()})
+	made, err := r.s.addSidecar(ctx, b, req.GetContainerName(), plan{def: def, sources: req.GetSecretSources()})
 	if err != nil {
 		return nil, err
 	}
 	return pb.TaskContainerCreateResponse_builder{ContainerId: containerID + ulidOf(made.id), ContainerName: req.GetContainerName()}.Build(), nil
 }
 
-// addSidecar makes a sidecar. Its name is free again when it has ended.
+// addSidecar makes a sidecar, once for each idempotency key.
 func (s *Server) addSidecar(ctx context.Context, b *box, name string, p plan) (*box, error) {
+	return s.makeOnce(ctx, "sidecar "+b.id, func(ctx context.Context, _, key string) (*box, error) {
+		p.key = key
+		return s.makeSidecar(ctx, b, name, p)
+	})
+}
+
+// makeSidecar makes it. Its name is free again when it has ended.
+func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (*box, error) {
 	if err := checkName("container", name); err != nil {
 		return nil, err
 	}
@@ -121,6 +130,9 @@ func (s *Server) addSidecar(ctx context.Context, b *box, name string, p plan) (*
 	}
 	req.TimeoutSeconds = limitOf(parent).Seconds()
 	req.Tags = map[string]string{tagSidecar: b.id, tagName: name}
+	if p.key != "" {
+		req.Tags[tagKey] = p.key
+	}
 	return s.open(ctx, b.account, p, req)
 }
 

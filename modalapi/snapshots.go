@@ -269,6 +269,9 @@ func (r *router) TaskReloadVolumes(ctx context.Context, req *pb.TaskReloadVolume
 	if b.outcome(ctx, 0) != nil {
 		return nil, withCode(errors.Newf(errors.Gone, "the sandbox has ended"), notFound)
 	}
+	if err := r.s.volumes.await(ctx); err != nil {
+		return nil, err
+	}
 	b.mu.Lock()
 	views := b.views
 	b.mu.Unlock()

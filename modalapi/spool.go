@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -22,6 +24,8 @@ type spool struct {
 	mem     []byte        // guarded by mu; all there is, until there is a file
 	file    *os.File      // guarded by mu; a ring of limit bytes without a name
 	size    int64         // guarded by mu; written in all
+	first   int64         // guarded by mu; nothing before it is kept
+	adrift  bool          // guarded by mu; some was never seen here, and it is not known how much: offsets mean nothing
 	closed  bool          // guarded by mu; nothing follows
 	changed chan struct{} // guarded by mu; closed when anything above changes
 	readers map[*reader]int64
@@ -92,7 +96,7 @@ func (s *spool) put(p []byte) error {
 	if s.closed {
 		return nil
 	}
-	if s.file == nil && s.size+int64(len(p)) <= inMemory {
+	if s.file == nil && s.size-s.first+int64(len(p)) <= inMemory {
 		s.mem = append(s.mem, p...)
 	} else {
 		if s.file == nil {
@@ -118,6 +122,54 @@ func (s *spool) put(p []byte) error {
 	return nil
 }
 
+// skip passes over n bytes that were written before what follows, and are not kept.
+func (s *spool) skip(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.size += n
+	s.first, s.mem = s.size, nil
+	s.wake()
+}
+
+// unmoor is skip for a number of bytes that is not known.
+func (s *spool) unmoor() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.adrift = true
+	s.wake()
+}
+
+// from is where reading begins that is to begin at offset. s.mu is held.
+func (s *spool) from(offset int64) int64 { return max(offset, s.first, s.size-s.limit) }
+
+// placed returns DATA_LOSS if offsets mean nothing.
+func (s *spool) placed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.adrift {
+		return dataLoss("the server was started anew, and it is not known which bytes of the output it has kept")
+	}
+	return nil
+}
+
+// lost returns DATA_LOSS if offsets mean nothing, or what there was at this one is not kept any more.
+func (s *spool) lost(offset int64) error {
+	if err := s.placed(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if start := s.from(offset); start > offset {
+		return dataLoss("the output before byte %d is not kept any more", start)
+	}
+	return nil
+}
+
+func dataLoss(format string, args ...any) error {
+	err := errors.Newf(errors.Gone, format, args...)
+	return withCode(errors.Remedy(err, "Read output while the command runs, or write it to a file"), codes.DataLoss)
+}
+
 // at returns when the byte at an offset came, about.
 func (s *spool) at(offset int64) time.Time {
 	s.mu.Lock()
@@ -135,7 +187,7 @@ func (s *spool) at(offset int64) time.Time {
 // kept returns the last bytes that are kept, at most limit, and where they begin.
 func (s *spool) kept(ctx context.Context, limit int64) (data []byte, start int64, err error) {
 	s.mu.Lock()
-	start = max(0, s.size-min(limit, s.limit))
+	start = max(s.first, s.size-min(limit, s.limit))
 	n := s.size - start
 	s.mu.Unlock()
 	if n == 0 {
@@ -167,7 +219,7 @@ func (s *spool) open() error {
 		return errors.Wrapf(err, "keep the output of a command")
 	}
 	s.file = f
-	err = s.ring(s.mem, 0, f.WriteAt)
+	err = s.ring(s.mem, s.first, f.WriteAt)
 	s.mem = nil
 	return err
 }
@@ -225,7 +277,7 @@ func (s *spool) forget() {
 func (s *spool) copy(ctx context.Context, offset int64, buf []byte, send func(part []byte, start int64) error) error {
 	r := &reader{s}
 	s.mu.Lock()
-	s.readers[r] = max(offset, s.size-s.limit)
+	s.readers[r] = s.from(offset)
 	s.mu.Unlock()
 	defer s.leave(r)
 	for {
@@ -256,7 +308,7 @@ func (s *spool) copy(ctx context.Context, offset int64, buf []byte, send func(pa
 func (s *spool) next(r *reader, offset int64, buf []byte) (n int, start int64, more <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	start = max(offset, s.size-s.limit)
+	start = s.from(offset)
 	s.readers[r] = start
 	n = int(max(0, min(int64(len(buf)), s.size-start)))
 	switch {
@@ -267,7 +319,7 @@ func (s *spool) next(r *reader, offset int64, buf []byte) (n int, start int64, m
 	case s.file == nil && s.mem == nil:
 		return 0, start, nil, nil // forgotten
 	case s.file == nil:
-		copy(buf, s.mem[start:start+int64(n)])
+		copy(buf, s.mem[start-s.first:])
 		return n, start, nil, nil
 	}
 	return n, start, nil, errors.Wrapf(s.ring(buf[:n], start, s.file.ReadAt), "read the output of a command")

@@ -68,6 +68,8 @@ func (s *Server) sweepVolumes(ctx context.Context) {
 
 // views keep the copies of volumes.
 type views struct {
+	settled chan struct{} // closed once all is committed that sandboxes left which ended while no server saw it
+
 	mu    sync.Mutex
 	locks map[string]*sync.Mutex // guarded by mu; by account and volume: held while it is read or written
 	heard map[string]time.Time   // guarded by mu; by the name that the volume is stored under: when its client was heard of
@@ -100,6 +102,12 @@ func (vs *views) alive(acc, name string) {
 
 // enter makes the copies for a new sandbox.
 func (vs *views) enter(ctx context.Context, s *Server, acc string, mounts []*pb.VolumeMount) (made []*view, err error) {
+	if len(mounts) == 0 {
+		return nil, nil
+	}
+	if err := vs.await(ctx); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			s.discardViews(ctx, acc, made)
@@ -134,10 +142,11 @@ func (vs *views) enter(ctx context.Context, s *Server, acc string, mounts []*pb.
 // discardViews removes copies that no sandbox has.
 func (s *Server) discardViews(ctx context.Context, acc string, made []*view) {
 	for _, v := range made {
-		_ = os.Remove(s.basePath(v)) // there may be none
 		if err := s.provider(acc).Delete(context.WithoutCancel(ctx), v.Private); err != nil && errors.KindOf(err) != errors.NotFound {
 			logf.Errorf(ctx, "remove the copy of a volume: %v", err)
+			continue
 		}
+		_ = os.Remove(s.basePath(v)) // there may be none; and without it, the copy could not be committed
 	}
 }
 
@@ -220,7 +229,10 @@ func (s *Server) basePath(v *view) string { return filepath.Join(s.opts.Dir, v.P
 func (s *Server) keepBase(v *view) error {
 	data, err := json.Marshal(v.base)
 	if err == nil {
-		err = os.WriteFile(s.basePath(v), data, 0o600)
+		err = os.WriteFile(s.basePath(v)+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(s.basePath(v)+".new", s.basePath(v))
 	}
 	return errors.Wrapf(err, "note what is in a volume")
 }
@@ -270,9 +282,10 @@ func (s *Server) commit(ctx context.Context, acc string, v *view, reload bool) e
 	return s.pullLocked(ctx, v, whole, private)
 }
 
-// leave commits the copy of a sandbox that has ended, and removes it.
+// leave commits the copy of a sandbox that has ended, and removes it. A copy that is gone was committed by an earlier server; with a volume that is
+// gone goes what was written to it.
 func (vs *views) leave(ctx context.Context, b *box, v *view) error {
-	if err := b.s.commit(ctx, b.account, v, false); err != nil {
+	if err := b.s.commit(ctx, b.account, v, false); err != nil && errors.KindOf(err) != errors.NotFound {
 		return err
 	}
 	b.s.discardViews(ctx, b.account, []*view{v})

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"path"
+	"slices"
 	"strings"
+	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -101,11 +103,16 @@ func (c *control) VolumeList(ctx context.Context, req *pb.VolumeListRequest) (*p
 	if err != nil {
 		return nil, err
 	}
+	all = slices.DeleteFunc(all, func(v volume.Info) bool {
+		return strings.HasPrefix(v.Name, viewVolume) || strings.HasPrefix(v.Name, looseVolume)
+	})
+	asked := req.GetPagination()
 	var items []*pb.VolumeListItem
-	for _, v := range all {
-		if !strings.HasPrefix(v.Name, viewVolume) && !strings.HasPrefix(v.Name, looseVolume) && req.GetPagination().GetCreatedBefore() == 0 {
-			items = append(items, pb.VolumeListItem_builder{Label: v.Name, VolumeId: named(volumeID, v.Name), CreatedAt: seconds(v.Created)}.Build())
-		}
+	for _, v := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()), func(v volume.Info) time.Time { return v.Created }) {
+		items = append(items, pb.VolumeListItem_builder{
+			Label: v.Name, VolumeId: named(volumeID, v.Name), CreatedAt: seconds(v.Created),
+			Metadata: pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: v.Name, CreationInfo: creation(v.Created)}.Build(),
+		}.Build())
 	}
 	return pb.VolumeListResponse_builder{Items: items, EnvironmentName: envOr(req.GetEnvironmentName())}.Build(), nil
 }

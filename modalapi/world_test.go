@@ -156,13 +156,15 @@ func (e fakeEngine) Images() image.Builder { return e.images }
 
 // world is a server on the fake engine, and a client of Modal's SDK.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	engine *fake.Engine
 	images *library
 	fleet  *sandbox.Fleet
 	vault  *secret.Vault
 	ring   *account.Ring
 	server *modalapi.Server
+	boxes  *memory.Sandboxes // records
+	sealed *memory.Secrets
 	dir    string
 	url    string
 	id     string // of the key
@@ -174,7 +176,7 @@ type world struct {
 	router  pb.TaskCommandRouterClient
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := newBareWorld(t)
 	w.connect()
@@ -182,23 +184,16 @@ func newWorld(t *testing.T) *world {
 }
 
 // newBareWorld is one without clients.
-func newBareWorld(t *testing.T) *world {
+func newBareWorld(t testing.TB) *world {
 	t.Helper()
 	dir := t.TempDir()
-	eng, err := fake.Open(filepath.Join(dir, "fake"), fake.Options{})
-	if err != nil {
+	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys)),
+		boxes: new(memory.Sandboxes), sealed: new(memory.Secrets)}
+	var err error
+	if w.vault, err = secret.Open(t.Context(), secret.Options{Store: w.sealed, KeyFile: filepath.Join(dir, "key")}); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, engine: eng, images: &library{Builder: eng.Images(), names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys))}
-	if w.vault, err = secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(dir, "key")}); err != nil {
-		t.Fatal(err)
-	}
-	var made engine.Engine = fakeEngine{eng, w.images}
-	if w.fleet, err = sandbox.Open(t.Context(), sandbox.Options{
-		Engine: made, Store: &memory.Sandboxes{}, Secrets: w.vault, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.openFleet()
 	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -214,11 +209,30 @@ func newBareWorld(t *testing.T) *world {
 		for _, sb := range all {
 			err = errors.Join(err, w.fleet.Destroy(ctx, sb.Account, sb.ID))
 		}
-		if err := errors.Join(err, w.server.Close(), w.fleet.Close(ctx), eng.Close()); err != nil {
+		if err := errors.Join(err, w.server.Close(), w.fleet.Close(ctx), w.engine.Close()); err != nil {
 			t.Error(err)
 		}
 	})
 	return w
+}
+
+// keptOutput is how much output of a command the engine and the server keep.
+const keptOutput = 1 << 20
+
+// openFleet opens the engine and the Fleet, as a process does that starts.
+func (w *world) openFleet() {
+	w.t.Helper()
+	var err error
+	if w.engine, err = fake.Open(filepath.Join(filepath.Dir(w.dir), "fake"), fake.Options{KeepOutput: keptOutput}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.images.Builder = w.engine.Images()
+	var made engine.Engine = fakeEngine{w.engine, w.images}
+	if w.fleet, err = sandbox.Open(w.t.Context(), sandbox.Options{
+		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+	}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // serve starts a server, and a client of it.
@@ -233,7 +247,7 @@ func (w *world) listen() {
 	w.t.Helper()
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
-		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: 1 << 20,
+		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: keptOutput,
 	}); err != nil {
 		w.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +16,10 @@ import (
 	"time"
 
 	modal "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc/metadata"
 
+	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -126,6 +130,49 @@ func (m *modalClient) tunnels(t *testing.T) {
 	})
 	if err := fetched(t, http.DefaultClient, token.URL+"/", token.Token[:len(token.Token)-4]+"AAAA", http.StatusUnauthorized, ""); err != nil {
 		t.Errorf("with another token: %v", err)
+	}
+	m.endsWithItsKey(t, sb)
+}
+
+// endsWithItsKey: what goes on with a connect token is cut off when the key is removed with which the token was made, and nothing more begins.
+func (m *modalClient) endsWithItsKey(t *testing.T, sb *modal.Sandbox) {
+	t.Helper()
+	m.run(t, sb, `mkdir /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; chmod 755 /www/cgi-bin/goes-on`)
+	out, err := m.h.run("key", "create", "connects", "-o", "json")
+	var key api.NewKey
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &key)
+	}
+	if err != nil {
+		t.Fatalf("%s, %v", out, err)
+	}
+	_, client := m.h.plain(t)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id", key.ID, "x-modal-token-secret", key.Secret)
+	token, err := client.SandboxCreateConnectTokenV2(ctx, pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "GET", token.GetUrl()+"/cgi-bin/goes-on", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token.GetToken())
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadFull(resp.Body, make([]byte, 1)); err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v", resp.Status, err)
+	}
+	if out, err := m.h.run("key", "rm", key.ID); err != nil {
+		t.Fatalf("%s, %v", out, err)
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
+		t.Error("what went on has ended by itself")
+	}
+	if err := fetched(t, http.DefaultClient, token.GetUrl()+"/", token.GetToken(), http.StatusUnauthorized, ""); err != nil {
+		t.Errorf("after the key was removed: %v", err)
 	}
 }
 

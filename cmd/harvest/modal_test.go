@@ -15,6 +15,8 @@ import (
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
@@ -76,15 +78,17 @@ func (h *modalHarvest) start() {
 			h.t.Fatalf("the server has ended:\n%s", log.tail())
 		default:
 		}
-		if _, err := os.Stat(filepath.Join(h.data(), "harvest.sock")); err != nil && h.t.Context().Err() == nil {
+		if h.t.Context().Err() != nil {
+			h.t.Fatalf("the server does not answer:\n%s", log.tail())
+		}
+		conn, err := socket.Dial(h.t.Context(), h.data(), client.Socket) // the file alone may be what a server that was killed has left
+		if err != nil {
 			time.Sleep(10 * time.Millisecond) // a command now would start another server
 			continue
 		}
+		_ = conn.Close()
 		if _, err := h.run("modal", "env", "--name", fmt.Sprintf("test-%d", time.Now().UnixNano())); err == nil {
 			return
-		}
-		if h.t.Context().Err() != nil {
-			h.t.Fatalf("the server does not answer:\n%s", log.tail())
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
