@@ -105,13 +105,13 @@ func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreat
 // startIn creates a sandbox, of which params have tags. Who gives up meanwhile waits for Modal's answer nevertheless, since what Modal has made by then
 // must be ended; so is what it has made without an answer.
 func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
-	from, err := e.client.Images.FromID(ctx, img.Modal, nil)
+	from, err := e.image(ctx, img.Modal)
 	if err != nil {
-		return nil, explain(err, "find an image")
+		return nil, err
 	}
 	patient, c := context.WithoutCancel(ctx), &creation{}
 	params.Tags[tagCreation] = strings.ToLower(rand.Text())
-	box, err := attempt(patient, ctx, createPatience, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
+	box, err := attempt(patient, ctx, e.patience.create, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
 		return e.client.Sandboxes.Create(c.in(ctx), app, from, params)
 	})
 	if err != nil && errors.KindOf(err) == errors.Conflict { // with one that an attempt of ours has made, perhaps
@@ -134,9 +134,14 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 	return box, err
 }
 
+// image returns what Modal has of an image.
+func (e *Engine) image(ctx context.Context, id string) (*sdk.Image, error) {
+	return ask(ctx, e, "find an image", func(ctx context.Context) (*sdk.Image, error) { return e.client.Images.FromID(ctx, id, nil) })
+}
+
 // made returns the sandbox that runs and that a creation has made, nil if there is none.
 func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
-	box, err := ask(ctx, "look for a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
+	box, err := ask(ctx, e, "look for a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
 		if params.Name != "" {
 			return e.client.Sandboxes.FromName(ctx, app.Name, params.Name, nil)
 		}
@@ -155,7 +160,7 @@ func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCrea
 	if err != nil {
 		return nil, err
 	}
-	tags, err := ask(ctx, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
+	tags, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
 	if err != nil || tags[tagServer] != e.server || tags[tagCreation] != params.Tags[tagCreation] {
 		return nil, err
 	}

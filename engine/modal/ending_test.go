@@ -74,7 +74,7 @@ func ended(t *testing.T, wait func(ctx context.Context) (*pb.SandboxWaitResponse
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{client: client, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{}}
+	e := &Engine{patience: usual, opts: Options{Life: Lifetime}, client: client, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{}}
 	e.ctx, e.cancel = context.WithCancel(t.Context())
 	t.Cleanup(func() { _ = e.Close() })
 	const ref = "sb-01ARZ3NDEKTSV4RRFFQ69G5FAV"

@@ -19,9 +19,6 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// buildPatience is how long Modal may take for one image.
-const buildPatience = time.Hour
-
 // images builds images at Modal, and notes on this machine which it has built. What they say about commands is not told by Modal.
 type images struct {
 	e   *Engine
@@ -61,7 +58,7 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if opts.Progress != nil {
 		opts.Progress(image.Progress{Step: "build"})
 	}
-	built, err := attempt(ctx, ctx, buildPatience, "build an image", func(ctx context.Context) (*sdk.Image, error) {
+	built, err := attempt(ctx, ctx, i.e.patience.build, "build an image", func(ctx context.Context) (*sdk.Image, error) {
 		return from.Build(ctx, i.e.apps.own, nil)
 	})
 	if err != nil {
@@ -128,8 +125,7 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 // from is the image that another one of the owner's begins with: one that was built before, or a registry's.
 func (i *images) from(ctx context.Context, owner, base string, opts image.BuildOptions) (*sdk.Image, error) {
 	if known, err := i.owned(ctx, owner, base); err == nil && !(opts.Force && known.Spec.Base == base) {
-		from, err := i.e.client.Images.FromID(ctx, known.Modal, nil)
-		return from, explain(err, "find an image")
+		return i.e.image(ctx, known.Modal)
 	}
 	if base == "base" {
 		base = i.e.opts.Image

@@ -51,8 +51,8 @@ func TestExplain(t *testing.T) {
 
 func TestAttempt(t *testing.T) {
 	t.Parallel()
-	calls := 0
-	got, err := ask(t.Context(), "do it", func(context.Context) (int, error) {
+	calls, e := 0, &Engine{patience: usual}
+	got, err := ask(t.Context(), e, "do it", func(context.Context) (int, error) {
 		if calls++; calls < 3 {
 			return 0, status.Error(codes.Unavailable, "busy")
 		}
@@ -62,11 +62,11 @@ func TestAttempt(t *testing.T) {
 		t.Errorf("after %d calls: %d, %v", calls, got, err)
 	}
 	calls = 0
-	if _, err := ask(t.Context(), "do it", func(context.Context) (int, error) { calls++; return 0, sdk.NotFoundError{} }); errors.KindOf(err) != errors.NotFound || calls != 1 {
+	if _, err := ask(t.Context(), e, "do it", func(context.Context) (int, error) { calls++; return 0, sdk.NotFoundError{} }); errors.KindOf(err) != errors.NotFound || calls != 1 {
 		t.Errorf("what cannot succeed was tried %d times: %v", calls, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := ask(ctx, "do it", func(context.Context) (int, error) { cancel(); return 0, status.Error(codes.Unavailable, "busy") }); errors.KindOf(err) != errors.Canceled {
+	if _, err := ask(ctx, e, "do it", func(context.Context) (int, error) { cancel(); return 0, status.Error(codes.Unavailable, "busy") }); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("given up: %v", err)
 	}
 	never := make(chan struct{}) // as a call of the SDK that does not mind its context
