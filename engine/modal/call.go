@@ -163,10 +163,6 @@ func unanswered(err error, patience time.Duration) error {
 		"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
 }
 
-// SetCredentials is what to do without credentials, or with wrong ones.
-const SetCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
-	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
-
 // explain turns an error of the SDK's into one of ours, of which clients learn what is their concern.
 func explain(err error, what string) error {
 	if err == nil {

@@ -83,7 +83,7 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// Open connects to Modal. Unauthenticated without credentials, or if Modal refuses them; Unavailable if it cannot be reached.
+// Open connects to Modal. Unauthenticated without credentials, or if Modal refuses them; what else Configured says; Unavailable if it cannot be reached.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
 	opts.App = orElse(opts.App, "harvest")
 	opts.Image = orElse(opts.Image, DefaultImage)
@@ -94,6 +94,9 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	opts.CarryAhead = orDefault(opts.CarryAhead, min(time.Hour, opts.Life/4))
 	opts.VolumeIdle = orDefault(opts.VolumeIdle, time.Minute)
 	opts.patience = orDefault(opts.patience, usual)
+	if err := Configured(opts, os.Getenv); err != nil {
+		return nil, err
+	}
 	if opts.Executable == "" {
 		path, err := os.Executable()
 		if err != nil {
@@ -142,15 +145,6 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	go e.attendants.sweep()
 	return e, nil
-}
-
-// Configured reports whether there are credentials for Modal, right or wrong: in opts, in the environment or in the file of Modal's SDK.
-func Configured(opts Options, env func(string) string) bool {
-	if opts.TokenID != "" && opts.TokenSecret != "" || env("MODAL_TOKEN_ID") != "" && env("MODAL_TOKEN_SECRET") != "" {
-		return true
-	}
-	_, err := os.Stat(orElse(env("MODAL_CONFIG_PATH"), filepath.Join(env("HOME"), ".modal.toml")))
-	return err == nil
 }
 
 func orElse(text, other string) string { return orDefault(text, other) }

@@ -2,7 +2,6 @@ package modal
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -223,29 +222,6 @@ func TestParams(t *testing.T) {
 	}
 	if _, err := e.params(engine.Spec{Env: map[string]string{"A=B": ""}}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a bad name: %v", err)
-	}
-}
-
-func TestConfigured(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	env := map[string]string{"HOME": dir}
-	look := func(name string) string { return env[name] }
-	if Configured(Options{}, look) {
-		t.Error("nothing is something")
-	}
-	if !Configured(Options{TokenID: "a", TokenSecret: "b"}, look) {
-		t.Error("options are nothing")
-	}
-	if err := os.WriteFile(filepath.Join(dir, ".modal.toml"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if !Configured(Options{}, look) {
-		t.Error("the file is nothing")
-	}
-	env = map[string]string{"MODAL_TOKEN_ID": "a", "MODAL_TOKEN_SECRET": "b"}
-	if !Configured(Options{}, look) {
-		t.Error("the environment is nothing")
 	}
 }
 
