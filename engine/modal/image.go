@@ -13,6 +13,7 @@ import (
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
@@ -40,14 +41,16 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err := checkNames(opts.Names); err != nil {
 		return image.Image{}, err
 	}
-	if known, err := i.owned(ctx, spec.Owner, spec.Base); err == nil && !opts.Force && len(spec.Commands) == 0 && spec.Dockerfile == "" {
+	anew := opts.Force || opts.Pull == image.PullAlways
+	plain := len(spec.Commands) == 0 && spec.Dockerfile == ""
+	if known, err := i.owned(ctx, spec.Owner, spec.Base); err == nil && plain && !(anew && pulled(known, spec.Base)) {
 		return i.named(known, opts.Names)
 	}
 	digest, err := digestOfSpec(spec, i.e.opts.Image)
 	if err != nil {
 		return image.Image{}, err
 	}
-	if known, err := i.find(digest); err == nil && !opts.Force {
+	if known, err := i.find(digest); err == nil && !anew {
 		return i.named(known, opts.Names)
 	}
 	from, err := i.source(ctx, spec, opts)
@@ -59,7 +62,7 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 		opts.Progress(image.Progress{Step: "build"})
 	}
 	built, err := attempt(ctx, ctx, i.e.patience.build, "build an image", func(ctx context.Context) (*sdk.Image, error) {
-		return from.Build(ctx, i.e.apps.own, nil)
+		return from.Build(context.WithValue(ctx, anewKey{}, anew), i.e.apps.own, nil)
 	})
 	if err != nil {
 		return image.Image{}, buildError(err, spec)
@@ -72,6 +75,22 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 		r.Names = append(r.Names, spec.Base)
 	}
 	return i.named(r, opts.Names)
+}
+
+// pulled reports whether an image is what a registry has under a name, so that it can be asked for a newer one.
+func pulled(r record, name string) bool {
+	return r.Spec.Base == name && len(r.Spec.Commands) == 0 && r.Spec.Dockerfile == "" && r.Snapshot == nil
+}
+
+// anewKey is the context's key of whether an image of a registry is to be fetched again, for which the SDK has no parameter.
+type anewKey struct{}
+
+// fetchAnew has Modal fetch an image of a registry again if the context says so. For what is built upon it the SDK has a parameter.
+func fetchAnew(ctx context.Context, req any) {
+	r, ok := req.(*pb.ImageGetOrCreateRequest)
+	if anew, _ := ctx.Value(anewKey{}).(bool); ok && anew && len(r.GetImage().GetBaseImages()) == 0 {
+		r.SetForceBuild(true)
+	}
 }
 
 // buildError says what went wrong with a build: what the steps have said is in it.
@@ -124,7 +143,7 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 
 // from is the image that another one of the owner's begins with: one that was built before, or a registry's.
 func (i *images) from(ctx context.Context, owner, base string, opts image.BuildOptions) (*sdk.Image, error) {
-	if known, err := i.owned(ctx, owner, base); err == nil && !(opts.Force && known.Spec.Base == base) {
+	if known, err := i.owned(ctx, owner, base); err == nil && !((opts.Force || opts.Pull == image.PullAlways) && pulled(known, base)) {
 		return i.e.image(ctx, known.Modal)
 	}
 	if base == "base" {
