@@ -65,6 +65,9 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 		case late:
 			return value, unanswered(errors.Wrapf(err, "%s", what), patience)
 		}
+		if kindOf(err) == errors.Unauthenticated {
+			return value, revoked(err, what)
+		}
 		err = explain(err, what)
 		if kind := errors.KindOf(err); kind != errors.Unavailable && kind != errors.Exhausted || time.Since(begin)+pause > retryFor {
 			return value, err
@@ -161,6 +164,11 @@ const grace = time.Second
 func unanswered(err error, patience time.Duration) error {
 	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "Modal cannot be reached: it did not answer within %v", patience),
 		"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
+}
+
+// revoked is the error of credentials that were good when the engine was opened. It is none of whose request meets it: to them it is not available now.
+func revoked(err error, what string) error {
+	return errors.Remedy(errors.Explainf(errors.Wrapf(err, "%s", what), errors.Unavailable, "Modal does not accept Harvest's credentials any more"), "%s; then end the server (harvest down) and start it again", SetCredentials)
 }
 
 // explain turns an error of the SDK's into one of ours, of which clients learn what is their concern.

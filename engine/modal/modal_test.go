@@ -64,6 +64,11 @@ func TestAttempt(t *testing.T) {
 	if _, err := ask(t.Context(), e, "do it", func(context.Context) (int, error) { calls++; return 0, sdk.NotFoundError{} }); errors.KindOf(err) != errors.NotFound || calls != 1 {
 		t.Errorf("what cannot succeed was tried %d times: %v", calls, err)
 	}
+	calls = 0
+	_, err = ask(t.Context(), e, "do it", func(context.Context) (int, error) { calls++; return 0, status.Error(codes.Unauthenticated, "x") })
+	if errors.KindOf(err) != errors.Unavailable || calls != 1 || !strings.Contains(errors.Message(err), "credentials any more") || !strings.Contains(errors.RemedyOf(err), "MODAL_TOKEN_ID") {
+		t.Errorf("refused credentials, after %d calls: %v", calls, err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := ask(ctx, e, "do it", func(context.Context) (int, error) { cancel(); return 0, status.Error(codes.Unavailable, "busy") }); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("given up: %v", err)
