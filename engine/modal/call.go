@@ -197,7 +197,7 @@ func explain(err error, what string) error {
 	case errors.Invalid:
 		return errors.Explainf(err, kind, "Modal refuses this: %.300s", plain(err))
 	case errors.Unsupported:
-		return errors.Explainf(err, kind, "the server at Modal's place does not offer this")
+		return errors.Explainf(err, kind, "the server at Modal's place does not offer this: %.300s", plain(err))
 	}
 	return err
 }

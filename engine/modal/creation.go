@@ -32,6 +32,7 @@ type creation struct {
 	mu    sync.Mutex
 	key   string // guarded by mu; "" until there is an attempt
 	doubt bool   // guarded by mu; Modal may have made a sandbox whose answer nobody has
+	queue bool   // guarded by mu; Modal has said which sandbox it is, and one with a GPU waits for that
 }
 
 type creationKey struct{}
@@ -46,6 +47,20 @@ func (c *creation) doubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.doubt
+}
+
+// explain says what became of one with a GPU.
+func (c *creation) explain(err error, gpu string, patience time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch kind := errors.KindOf(err); {
+	case gpu == "":
+	case c.queue && errors.Is(err, context.DeadlineExceeded):
+		return errors.Remedy(errors.Newf(errors.Exhausted, "Modal has had no GPU %.100s free within %v", gpu, patience), "try again later, or with another kind of GPU")
+	case kind == errors.Unsupported:
+		return errors.Remedy(err, "leave the GPU out, or have the sandbox run at Modal itself (without MODAL_SERVER_URL)")
+	}
+	return err
 }
 
 // send makes one attempt.
@@ -63,12 +78,13 @@ func (c *creation) send(ctx context.Context, invoke func(ctx context.Context) er
 	}
 	c.mu.Unlock()
 	err := invoke(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue = err == nil
 	if refused(err) {
-		c.mu.Lock()
 		if c.doubt = before; !before {
 			c.key = "" // a server may keep its answer by the key
 		}
-		c.mu.Unlock()
 	}
 	return err
 }
@@ -119,6 +135,7 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 			box, err = made, nil
 		}
 	}
+	err = c.explain(err, params.GPU, e.patience.create)
 	if err != nil && c.doubtful() {
 		go e.endLost(app, params)
 	}

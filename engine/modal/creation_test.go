@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -38,6 +39,8 @@ type plane struct {
 	tokens  []string                              // guarded by mu; who has called
 	removed chan string                           // IDs of what was ended
 	builds  []*pb.ImageGetOrCreateRequest         // guarded by mu
+	gpus    []*pb.GPUConfig                       // guarded by mu; what sandboxes were to have
+	full    bool                                  // guarded by mu; none of them is free
 	hushes  map[string]*hush                      // guarded by mu; by the id of the token
 }
 
@@ -194,6 +197,29 @@ func (p *plane) SandboxWaitV2(context.Context, *pb.SandboxWaitRequest) (*pb.Sand
 	return pb.SandboxWaitResponse_builder{Result: pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_TERMINATED}.Build()}.Build(), nil
 }
 
+// SandboxCreate makes those with a GPU, as the SDK has it.
+func (p *plane) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gpus = append(p.gpus, req.GetDefinition().GetResources().GetGpuConfig())
+	return pb.SandboxCreateResponse_builder{SandboxId: "sb-" + strings.Repeat("a", 22)}.Build(), nil
+}
+
+//lint:ignore ST1003 the name is the protocol's
+func (p *plane) SandboxGetTaskId(context.Context, *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.full {
+		return &pb.SandboxGetTaskIdResponse{}, nil
+	}
+	task := "ta-1"
+	return pb.SandboxGetTaskIdResponse_builder{TaskId: &task}.Build(), nil
+}
+
+func (p *plane) SandboxTerminate(ctx context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+	return p.SandboxTerminateV2(ctx, req)
+}
+
 // left is how many sandboxes run, and with how many keys they were asked for in how many attempts.
 func (p *plane) left() (running, keys, attempts int) {
 	p.mu.Lock()
@@ -311,6 +337,56 @@ func TestLimitsThatAreReached(t *testing.T) {
 	}
 	if running, keys, attempts := p.left(); running != 1 || keys != 3 || attempts != 3 {
 		t.Errorf("%d sandboxes run after %d attempts with %d keys", running, attempts, keys)
+	}
+}
+
+// What a Spec says of GPUs is what Modal is asked for, and that it has none free is told as that.
+//
+// mission: 9.1
+func TestGPUs(t *testing.T) {
+	p := newPlane(t)
+	e, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(e *Engine, gpu string) error {
+		t.Helper()
+		params, err := e.params(engine.Spec{ID: "box", GPU: gpu})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = e.start(t.Context(), record{Modal: "im-1"}, params)
+		return err
+	}
+	for gpu, want := range map[string]string{"T4": "T4 1", "A100:2": "A100 2", "h100-80gb:8": "H100-80GB 8"} {
+		if err := start(e, gpu); err != nil {
+			t.Fatal(err)
+		}
+		p.mu.Lock()
+		got := p.gpus[len(p.gpus)-1]
+		p.mu.Unlock()
+		if text := got.GetGpuType() + " " + strconv.Itoa(int(got.GetCount())); text != want {
+			t.Errorf("for %s Modal is asked for %s", gpu, text)
+		}
+	}
+	if err := start(e, ""); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	asked := len(p.gpus)
+	p.full = true
+	p.mu.Unlock()
+	if asked != 3 {
+		t.Errorf("%d sandboxes with a GPU were asked for", asked)
+	}
+	short := usual
+	short.create = 200 * time.Millisecond
+	if e, err = p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x", patience: short}); err != nil {
+		t.Fatal(err)
+	}
+	err = start(e, "T4")
+	if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "no GPU T4 free") || !strings.Contains(errors.RemedyOf(err), "another kind") {
+		t.Errorf("without a free one: %v", err)
 	}
 }
 
