@@ -124,7 +124,7 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 		return nil, unsupported("for " + spec.Platform)
 	case spec.Base == agentImage:
 		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the engine modal has no image %q: it is built of files of this machine", agentImage),
-			"name an image of a registry that has the agents, such as one that was exported with `harvest image push`")
+			"name an image of a registry that has the agents, such as one that `harvest image export` wrote and podman has pushed there")
 	}
 	base, commands := spec.Base, slices.Clone(spec.Commands)
 	if spec.Dockerfile != "" {
