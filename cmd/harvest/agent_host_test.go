@@ -89,9 +89,7 @@ func newCLIHost(t *testing.T, stub *modeltest.Stub) *host {
 	t.Helper()
 	setup := gvisorSetup(t)
 	testenv.Root(t)
-	if _, err := exec.LookPath("npm"); err != nil {
-		t.Skip("npm is not installed, from which the real agents come: apt-get install npm")
-	}
+	testenv.RequireTool(t, "npm", "npm")                             // from which the real agents come
 	cache, err := cliImages(func() string { return npmRegistry(t) }) // once on this machine
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/storage"
@@ -93,14 +94,15 @@ func namesCredentials(keys []string) bool {
 	return err == nil
 }
 
-// modalAccount says whether there are credentials for Modal, if the engine modal is wanted or could be. Whether Modal takes them shows when the
+// modalAccount says whether there are credentials for Modal, if the engine modal is wanted or somebody has begun to set some. Whether Modal takes them shows when the
 // server starts.
 func modalAccount(cfg config.Config, env func(string) string) (f finding, asked bool) {
-	f = finding{Name: "Modal", OK: modalengine.Configured(modalOptions(cfg, ""), env), Needed: cfg.Engine == "modal", Detail: "there are credentials; harvest run --engine modal uses them"}
-	if !f.OK {
-		f.Detail, f.Remedy = "there are no credentials", modalengine.SetCredentials
+	f = finding{Name: "Modal", OK: true, Needed: cfg.Engine == "modal", Detail: "there are credentials; harvest run --engine modal uses them"}
+	err := modalengine.Configured(modalOptions(cfg, ""), env)
+	if err != nil {
+		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
 	}
-	return f, f.OK || f.Needed
+	return f, f.Needed || errors.KindOf(err) != errors.Unauthenticated // credentials that are not whole are meant for something
 }
 
 // trialDirectory is where a trial sandbox has its files: in the data directory if that exists already.

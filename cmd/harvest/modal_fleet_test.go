@@ -123,8 +123,8 @@ func TestModalEngineFleet(t *testing.T) {
 		t.Errorf("the network is %+v by default", one.Network)
 	}
 	_, err := f.Create(t.Context(), "personal", sandbox.Request{Image: "base", GPU: "T4"}) // which our own server, that has none, is asked for
-	if errors.KindOf(err) != errors.Unsupported {
-		t.Errorf("with a GPU: %v", err)
+	if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.Message(err), "there are no GPUs here") || !strings.Contains(errors.RemedyOf(err), "leave the GPU out") {
+		t.Errorf("with a GPU: %v: %q, %q", err, errors.Message(err), errors.RemedyOf(err))
 	}
 	t.Run("apps", func(t *testing.T) { f.apps(t, one, two) })
 	t.Run("port", func(t *testing.T) { f.port(t, two) })

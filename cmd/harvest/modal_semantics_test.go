@@ -21,6 +21,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // What the suites of Modal's SDK do not look at: whether isolation, limits and tunnels are real.
@@ -301,11 +302,8 @@ var javaScript []byte
 // mission: 8.1
 func TestModalJavaScript(t *testing.T) {
 	t.Parallel()
-	for _, tool := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("there is no %s here: apt-get install npm, which brings both", tool)
-		}
-	}
+	testenv.RequireTool(t, "node", "nodejs")
+	testenv.RequireTool(t, "npm", "npm")
 	h := newModalHarvest(t)
 	dir := t.TempDir()
 	install := exec.CommandContext(t.Context(), "npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "modal@0.11.1")

@@ -49,6 +49,7 @@ func TestModalWays(t *testing.T) {
 		}
 	})
 	t.Run("login", func(t *testing.T) { m.login(t, e) })
+	t.Run("forced build", func(t *testing.T) { forcedBuild(t, e) })
 	t.Run("failed build", func(t *testing.T) { failedBuild(t, e) })
 	t.Run("builds", m.builds)
 	t.Run("exit", m.exit)
@@ -86,21 +87,8 @@ func lockedRegistry(t *testing.T) string {
 	serve := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	open := httptest.NewServer(serve)
 	t.Cleanup(open.Close)
-	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, RootFS: v1.RootFS{Type: "layers"}})
-	if err == nil {
-		img, err = mutate.AppendLayers(img, layerOf(t, minimal(t)))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, tag := range []string{"1", "2"} {
-		ref, err := name.ParseReference(strings.TrimPrefix(open.URL, "http://") + "/team/app:" + tag)
-		if err == nil {
-			err = push.Write(ref, img)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		pushShell(t, strings.TrimPrefix(open.URL, "http://")+"/team/app:"+tag, tag)
 	}
 	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != lockedUser || password != lockedPassword {
@@ -112,6 +100,60 @@ func lockedRegistry(t *testing.T) string {
 	}))
 	t.Cleanup(locked.Close)
 	return strings.TrimPrefix(locked.URL, "http://")
+}
+
+// pushShell puts an image with a shell into a registry, whose environment has a VERSION.
+func pushShell(t *testing.T, at, version string) {
+	t.Helper()
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		OS: "linux", Architecture: runtime.GOARCH, RootFS: v1.RootFS{Type: "layers"}, Config: v1.Config{Env: []string{"PATH=/bin:/usr/bin", "VERSION=" + version}},
+	})
+	if err == nil {
+		img, err = mutate.AppendLayers(img, layerOf(t, minimal(t)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(at)
+	if err == nil {
+		err = push.Write(ref, img)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forcedBuild has an image of a registry built again that is another one there now: only by force, or when the registry is to be asked.
+func forcedBuild(t *testing.T, e *modalengine.Engine) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	ref := strings.TrimPrefix(server.URL, "http://") + "/team/tool:1"
+	for _, c := range []struct {
+		pushed string
+		opts   image.BuildOptions
+		want   string
+	}{
+		{"one", image.BuildOptions{}, "one"},
+		{"two", image.BuildOptions{}, "one"},
+		{"two", image.BuildOptions{Force: true}, "two"},
+		{"three", image.BuildOptions{Pull: image.PullMissing}, "two"},
+		{"three", image.BuildOptions{Pull: image.PullAlways}, "three"},
+		{"four", image.BuildOptions{}, "three"},
+	} {
+		pushShell(t, ref, c.pushed)
+		if _, err := e.Images().Build(t.Context(), image.Spec{Base: ref}, c.opts); err != nil {
+			t.Fatal(err)
+		}
+		_, err := e.Images().Build(t.Context(), image.Spec{Base: ref, Commands: []string{"RUN echo it is $VERSION >&2; exit 3"}}, image.BuildOptions{})
+		if !strings.Contains(errors.Message(err), "it is "+c.want) {
+			t.Errorf("with %s in the registry and %+v the image is not %s: %v", c.pushed, c.opts, c.want, err)
+		}
+	}
+	pushShell(t, ref, "five") // a build with commands begins with the base that there is now, too
+	_, err := e.Images().Build(t.Context(), image.Spec{Base: ref, Commands: []string{"RUN echo it is $VERSION >&2; exit 3"}}, image.BuildOptions{Force: true})
+	if !strings.Contains(errors.Message(err), "it is five") {
+		t.Errorf("a forced build with commands: %v", err)
+	}
 }
 
 // An image of a private registry is had with its password, and not without or with another one, by programs for Modal and by the engine modal.

@@ -91,12 +91,12 @@ func Run(t *testing.T, h Harness) {
 		t.Run(c.name, func(t *testing.T) {
 			if c.needs != nil {
 				if why := c.needs(caps); why != "" {
-					passed = append(passed, fmt.Sprintf("%s: %s", c.name, why))
+					passed = append(passed, fmt.Sprintf("does not apply: %s: %s", c.name, why))
 					t.Skipf("does not apply: %s", why)
 				}
 			}
 			if why := h.Left[c.name]; why != "" {
-				passed = append(passed, fmt.Sprintf("%s: left out: %s", c.name, why))
+				passed = append(passed, fmt.Sprintf("left out: %s: %s", c.name, why))
 				t.Skipf("left out: %s", why)
 			}
 			t.Logf("promise: %s", c.promise)
@@ -104,7 +104,7 @@ func Run(t *testing.T, h Harness) {
 		})
 	}
 	for _, line := range passed {
-		fmt.Fprintf(os.Stderr, "enginetest: engine %s: does not apply: %s\n", s.engine.Name(), line)
+		fmt.Fprintf(os.Stderr, "enginetest: engine %s: %s\n", s.engine.Name(), line)
 	}
 }
 

@@ -22,7 +22,7 @@ type apps struct {
 	file string // the names, a line each
 	own  *sdk.App
 
-	mu    sync.Mutex
+	mu    sync.Mutex          // also held while the file is read or written
 	found map[string]*sdk.App // guarded by mu; by name
 }
 
@@ -52,28 +52,32 @@ func (a *apps) of(ctx context.Context, account string) (*sdk.App, error) {
 		return a.own, nil
 	}
 	name := appName(a.e.opts.App, account)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if app := a.found[name]; app != nil {
-		return app, nil
-	}
 	if err := a.note(name); err != nil { // before anything is there that has to be found again
 		return nil, err
 	}
 	return a.find(ctx, name, true)
 }
 
-// find asks Modal for an app. mu is held.
+// known returns an app that was found before, nil if it was not.
+func (a *apps) known(name string) *sdk.App {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.found[name]
+}
+
+// find asks Modal for an app, unless it was found before. Nobody waits for another one's call.
 func (a *apps) find(ctx context.Context, name string, create bool) (*sdk.App, error) {
-	if app := a.found[name]; app != nil {
+	if app := a.known(name); app != nil {
 		return app, nil
 	}
-	app, err := ask(ctx, "find the app", func(ctx context.Context) (*sdk.App, error) {
+	app, err := ask(ctx, a.e, "find the app", func(ctx context.Context) (*sdk.App, error) {
 		return a.e.client.Apps.FromName(ctx, name, &sdk.AppFromNameParams{CreateIfMissing: create})
 	})
 	if err != nil {
 		return nil, err
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.found[name] = app
 	return app, nil
 }
@@ -81,8 +85,8 @@ func (a *apps) find(ctx context.Context, name string, create bool) (*sdk.App, er
 // all returns every app in which this installation may have sandboxes.
 func (a *apps) all(ctx context.Context) ([]*sdk.App, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	names, err := a.names()
+	a.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -109,8 +113,13 @@ func (a *apps) names() ([]string, error) {
 	return strings.Fields(string(data)), nil
 }
 
-// note notes that there may be sandboxes in an app. mu is held.
+// note notes that there may be sandboxes in an app.
 func (a *apps) note(name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.found[name] != nil {
+		return nil
+	}
 	names, err := a.names()
 	if err != nil || slices.Contains(names, name) {
 		return err

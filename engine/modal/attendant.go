@@ -93,7 +93,7 @@ func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, rel
 		}
 		err := at.err
 		if err == nil && !fresh && alone {
-			err = reload(ctx, at.sb.box) // what others have committed meanwhile; it also shows whether it is still there
+			err = a.e.reload(ctx, at.sb.box) // what others have committed meanwhile; it also shows whether it is still there
 		}
 		if err == nil {
 			return at.sb, release, nil
@@ -220,7 +220,7 @@ func (a *attendants) close() {
 		at.wake()
 	}
 	a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.e.ctx), callPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.e.ctx), a.e.patience.call)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, at := range all {
@@ -275,7 +275,7 @@ func (e *Engine) tagged(ctx context.Context, tag string) (found []*sdk.Sandbox, 
 		return nil, err
 	}
 	for _, app := range apps {
-		some, err := ask(ctx, "list the sandboxes", func(ctx context.Context) (some []*sdk.Sandbox, err error) {
+		some, err := ask(ctx, e, "list the sandboxes", func(ctx context.Context) (some []*sdk.Sandbox, err error) {
 			all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: map[string]string{tagServer: e.server, tag: "yes"}})
 			if err != nil {
 				return nil, err
@@ -298,7 +298,7 @@ func (e *Engine) tagged(ctx context.Context, tag string) (found []*sdk.Sandbox, 
 
 // terminate ends a sandbox that may have ended already.
 func (e *Engine) terminate(ctx context.Context, box *sdk.Sandbox) error {
-	_, err := ask(ctx, "end a sandbox", func(ctx context.Context) (int, error) {
+	_, err := ask(ctx, e, "end a sandbox", func(ctx context.Context) (int, error) {
 		return box.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true})
 	})
 	if errors.KindOf(err) == errors.NotFound {

@@ -136,6 +136,7 @@ func (s *server) call(ctx context.Context, method string, req, reply any, conn *
 	target := conn.Target()
 	s.target.Store(&target)
 	inPath(ctx, req)
+	fetchAnew(ctx, req)
 	return invoke(ctx, method, req, reply, conn, opts...)
 }
 

@@ -6,18 +6,35 @@ import (
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/RelevanceAI/harvest/engine/modal/inside"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// How long Modal may take: the SDK itself waits without an end.
-const (
-	openPatience   = 12 * time.Second
-	callPatience   = 30 * time.Second
-	createPatience = 5 * time.Minute
-)
+// patience is how long Modal may take, since the SDK itself waits without an end.
+type patience struct {
+	open     time.Duration // until there is an engine, for which a server that starts waits
+	call     time.Duration // for the answer to one call
+	stream   time.Duration // for the next message of a stream, of which the SDK has Modal end each after 55 seconds
+	poll     time.Duration // to find out whether a sandbox has ended
+	create   time.Duration // a sandbox
+	link     time.Duration // to take what is written to a command, and for the program in a sandbox to answer
+	build    time.Duration // an image
+	upload   time.Duration // the program that is in each sandbox
+	snapshot time.Duration // the files of a sandbox
+	reload   time.Duration // and commit the volumes of a sandbox
+	measure  time.Duration // a volume
+}
+
+// usual is the patience of every engine but those of tests.
+var usual = patience{
+	open: 12 * time.Second, call: 30 * time.Second, stream: 90 * time.Second, poll: 10 * time.Second, create: 5 * time.Minute, link: inside.Mux().ConnectionWriteTimeout,
+	build: time.Hour, upload: 10 * time.Minute, snapshot: 10 * time.Minute, reload: 2 * time.Minute, measure: 10 * time.Second,
+}
 
 // Back-off between attempts at what Modal cannot do just now.
 const (
@@ -27,8 +44,8 @@ const (
 )
 
 // ask makes a call that may be repeated, with a deadline.
-func ask[T any](ctx context.Context, what string, call func(ctx context.Context) (T, error)) (T, error) {
-	return attempt(ctx, ctx, callPatience, what, call)
+func ask[T any](ctx context.Context, e *Engine, what string, call func(ctx context.Context) (T, error)) (T, error) {
+	return attempt(ctx, ctx, e.patience.call, what, call)
 }
 
 // attempt makes a call until it succeeds, fails for good or who wants it gives up. What Modal refuses because it is busy, at a limit or out of
@@ -47,6 +64,9 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 			return value, errors.Wrapf(ctx.Err(), "%s", what)
 		case late:
 			return value, unanswered(errors.Wrapf(err, "%s", what), patience)
+		}
+		if kindOf(err) == errors.Unauthenticated {
+			return value, revoked(err, what)
 		}
 		err = explain(err, what)
 		if kind := errors.KindOf(err); kind != errors.Unavailable && kind != errors.Exhausted || time.Since(begin)+pause > retryFor {
@@ -86,6 +106,57 @@ func bounded[T any](ctx context.Context, call func(ctx context.Context) (T, erro
 	}
 }
 
+// limit gives each call of the SDK a deadline, also those of which one method of the SDK's makes many, such as its waits.
+func (p patience) limit(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	most := p.call
+	switch r := req.(type) {
+	case *pb.SandboxCreateV2Request, *pb.SandboxCreateRequest:
+		most = p.create
+	case interface{ GetTimeout() float32 }: // for which Modal waits with its answer
+		most += time.Duration(float64(r.GetTimeout()) * float64(time.Second))
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return invoke(ctx, method, req, reply, conn, opts...)
+}
+
+// limitStream ends a stream that says nothing for too long.
+func (p patience) limitStream(
+	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &limitedStream{most: p.stream, cancel: cancel}
+	return s, s.within(func() (err error) {
+		s.ClientStream, err = open(ctx, desc, conn, method, opts...)
+		return err
+	})
+}
+
+// limitedStream is a stream of which each message has a deadline.
+type limitedStream struct {
+	grpc.ClientStream
+	most   time.Duration
+	cancel context.CancelFunc
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s *limitedStream) RecvMsg(m any) error {
+	return s.within(func() error { return s.ClientStream.RecvMsg(m) })
+}
+
+// within has do end in time. Whatever its error is, the stream ends with it.
+func (s *limitedStream) within(do func() error) error {
+	timer := time.AfterFunc(s.most, s.cancel)
+	err := do()
+	if inTime := timer.Stop(); err != nil && !inTime {
+		err = status.Errorf(codes.DeadlineExceeded, "nothing came for %v", s.most)
+	}
+	if err != nil {
+		s.cancel()
+	}
+	return err
+}
+
 // grace is how long a call has that ends because its context does.
 const grace = time.Second
 
@@ -95,9 +166,10 @@ func unanswered(err error, patience time.Duration) error {
 		"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
 }
 
-// SetCredentials is what to do without credentials, or with wrong ones.
-const SetCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
-	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
+// revoked is the error of credentials that were good when the engine was opened. It is none of whose request meets it: to them it is not available now.
+func revoked(err error, what string) error {
+	return errors.Remedy(errors.Explainf(errors.Wrapf(err, "%s", what), errors.Unavailable, "Modal does not accept Harvest's credentials any more"), "%s; then end the server (harvest down) and start it again", SetCredentials)
+}
 
 // explain turns an error of the SDK's into one of ours, of which clients learn what is their concern.
 func explain(err error, what string) error {
@@ -125,7 +197,7 @@ func explain(err error, what string) error {
 	case errors.Invalid:
 		return errors.Explainf(err, kind, "Modal refuses this: %.300s", plain(err))
 	case errors.Unsupported:
-		return errors.Explainf(err, kind, "the server at Modal's place does not offer this")
+		return errors.Explainf(err, kind, "the server at Modal's place does not offer this: %.300s", plain(err))
 	}
 	return err
 }
@@ -142,6 +214,7 @@ func kindOf(err error) errors.Kind {
 		invalid   sdk.InvalidError
 		exhausted sdk.ResourceExhaustedError
 		closed    sdk.ClientClosedError
+		late      sdk.TimeoutError
 	)
 	switch {
 	case errors.As(err, &notFound):
@@ -152,7 +225,7 @@ func kindOf(err error) errors.Kind {
 		return errors.Invalid
 	case errors.As(err, &exhausted):
 		return errors.Exhausted
-	case errors.As(err, &closed):
+	case errors.As(err, &closed), errors.As(err, &late):
 		return errors.Unavailable
 	}
 	var coded interface{ GRPCStatus() *status.Status }
@@ -175,7 +248,7 @@ func kindOf(err error) errors.Kind {
 		return errors.Unauthenticated
 	case codes.PermissionDenied:
 		return errors.Denied
-	case codes.Unavailable:
+	case codes.Unavailable, codes.DeadlineExceeded:
 		return errors.Unavailable
 	case codes.Unimplemented:
 		return errors.Unsupported

@@ -32,6 +32,7 @@ type creation struct {
 	mu    sync.Mutex
 	key   string // guarded by mu; "" until there is an attempt
 	doubt bool   // guarded by mu; Modal may have made a sandbox whose answer nobody has
+	queue bool   // guarded by mu; Modal has said which sandbox it is, and one with a GPU waits for that
 }
 
 type creationKey struct{}
@@ -46,6 +47,20 @@ func (c *creation) doubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.doubt
+}
+
+// explain says what became of one with a GPU.
+func (c *creation) explain(err error, gpu string, patience time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch kind := errors.KindOf(err); {
+	case gpu == "":
+	case c.queue && errors.Is(err, context.DeadlineExceeded):
+		return errors.Remedy(errors.Newf(errors.Exhausted, "Modal has had no GPU %.100s free within %v", gpu, patience), "try again later, or with another kind of GPU")
+	case kind == errors.Unsupported:
+		return errors.Remedy(err, "leave the GPU out, or have the sandbox run at Modal itself (without MODAL_SERVER_URL)")
+	}
+	return err
 }
 
 // send makes one attempt.
@@ -63,12 +78,13 @@ func (c *creation) send(ctx context.Context, invoke func(ctx context.Context) er
 	}
 	c.mu.Unlock()
 	err := invoke(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue = err == nil
 	if refused(err) {
-		c.mu.Lock()
 		if c.doubt = before; !before {
 			c.key = "" // a server may keep its answer by the key
 		}
-		c.mu.Unlock()
 	}
 	return err
 }
@@ -105,13 +121,13 @@ func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreat
 // startIn creates a sandbox, of which params have tags. Who gives up meanwhile waits for Modal's answer nevertheless, since what Modal has made by then
 // must be ended; so is what it has made without an answer.
 func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
-	from, err := e.client.Images.FromID(ctx, img.Modal, nil)
+	from, err := e.image(ctx, img.Modal)
 	if err != nil {
-		return nil, explain(err, "find an image")
+		return nil, err
 	}
 	patient, c := context.WithoutCancel(ctx), &creation{}
 	params.Tags[tagCreation] = strings.ToLower(rand.Text())
-	box, err := attempt(patient, ctx, createPatience, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
+	box, err := attempt(patient, ctx, e.patience.create, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
 		return e.client.Sandboxes.Create(c.in(ctx), app, from, params)
 	})
 	if err != nil && errors.KindOf(err) == errors.Conflict { // with one that an attempt of ours has made, perhaps
@@ -119,6 +135,7 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 			box, err = made, nil
 		}
 	}
+	err = c.explain(err, params.GPU, e.patience.create)
 	if err != nil && c.doubtful() {
 		go e.endLost(app, params)
 	}
@@ -134,9 +151,14 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 	return box, err
 }
 
+// image returns what Modal has of an image.
+func (e *Engine) image(ctx context.Context, id string) (*sdk.Image, error) {
+	return ask(ctx, e, "find an image", func(ctx context.Context) (*sdk.Image, error) { return e.client.Images.FromID(ctx, id, nil) })
+}
+
 // made returns the sandbox that runs and that a creation has made, nil if there is none.
 func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
-	box, err := ask(ctx, "look for a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
+	box, err := ask(ctx, e, "look for a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
 		if params.Name != "" {
 			return e.client.Sandboxes.FromName(ctx, app.Name, params.Name, nil)
 		}
@@ -155,7 +177,7 @@ func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCrea
 	if err != nil {
 		return nil, err
 	}
-	tags, err := ask(ctx, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
+	tags, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
 	if err != nil || tags[tagServer] != e.server || tags[tagCreation] != params.Tags[tagCreation] {
 		return nil, err
 	}

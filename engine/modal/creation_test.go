@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -37,6 +38,10 @@ type plane struct {
 	boxes   map[string]*pb.SandboxCreateV2Request // guarded by mu; what runs, by ID
 	tokens  []string                              // guarded by mu; who has called
 	removed chan string                           // IDs of what was ended
+	builds  []*pb.ImageGetOrCreateRequest         // guarded by mu
+	gpus    []*pb.GPUConfig                       // guarded by mu; what sandboxes were to have
+	full    bool                                  // guarded by mu; none of them is free
+	hushes  map[string]*hush                      // guarded by mu; by the id of the token
 }
 
 // newPlane serves a plane, to which the SDK's environment leads.
@@ -46,9 +51,10 @@ func newPlane(t *testing.T) *plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plane{url: "http://" + l.Addr().String(), byKey: map[string]string{}, boxes: map[string]*pb.SandboxCreateV2Request{}, removed: make(chan string, 100)}
-	server := grpc.NewServer()
+	p := &plane{url: "http://" + l.Addr().String(), hushes: map[string]*hush{}, byKey: map[string]string{}, boxes: map[string]*pb.SandboxCreateV2Request{}, removed: make(chan string, 100)}
+	server := grpc.NewServer(grpc.UnaryInterceptor(p.unary), grpc.StreamInterceptor(p.stream))
 	pb.RegisterModalClientServer(server, p)
+	pb.RegisterTaskCommandRouterServer(server, &plainRouter{execs: map[string]*exec{}})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -57,7 +63,7 @@ func newPlane(t *testing.T) *plane {
 			t.Error(err)
 		}
 	})
-	for _, name := range []string{"MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_ENVIRONMENT", "MODAL_SANDBOX_V2"} {
+	for _, name := range []string{"MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_ENVIRONMENT", "MODAL_SANDBOX_V2", "MODAL_OAUTH_REFRESH_TOKEN", "MODAL_OAUTH_CLIENT_ID"} {
 		t.Setenv(name, "")
 		if err := os.Unsetenv(name); err != nil {
 			t.Fatal(err)
@@ -180,12 +186,38 @@ func (p *plane) SandboxTerminateV2(_ context.Context, req *pb.SandboxTerminateRe
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.boxes, req.GetSandboxId())
-	p.removed <- req.GetSandboxId()
+	select {
+	case p.removed <- req.GetSandboxId():
+	default: // nobody looks
+	}
 	return &pb.SandboxTerminateResponse{}, nil
 }
 
 func (p *plane) SandboxWaitV2(context.Context, *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
 	return pb.SandboxWaitResponse_builder{Result: pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_TERMINATED}.Build()}.Build(), nil
+}
+
+// SandboxCreate makes those with a GPU, as the SDK has it.
+func (p *plane) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gpus = append(p.gpus, req.GetDefinition().GetResources().GetGpuConfig())
+	return pb.SandboxCreateResponse_builder{SandboxId: "sb-" + strings.Repeat("a", 22)}.Build(), nil
+}
+
+//lint:ignore ST1003 the name is the protocol's
+func (p *plane) SandboxGetTaskId(context.Context, *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.full {
+		return &pb.SandboxGetTaskIdResponse{}, nil
+	}
+	task := "ta-1"
+	return pb.SandboxGetTaskIdResponse_builder{TaskId: &task}.Build(), nil
+}
+
+func (p *plane) SandboxTerminate(ctx context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+	return p.SandboxTerminateV2(ctx, req)
 }
 
 // left is how many sandboxes run, and with how many keys they were asked for in how many attempts.
@@ -308,6 +340,56 @@ func TestLimitsThatAreReached(t *testing.T) {
 	}
 }
 
+// What a Spec says of GPUs is what Modal is asked for, and that it has none free is told as that.
+//
+// mission: 9.1
+func TestGPUs(t *testing.T) {
+	p := newPlane(t)
+	e, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(e *Engine, gpu string) error {
+		t.Helper()
+		params, err := e.params(engine.Spec{ID: "box", GPU: gpu})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = e.start(t.Context(), record{Modal: "im-1"}, params)
+		return err
+	}
+	for gpu, want := range map[string]string{"T4": "T4 1", "A100:2": "A100 2", "h100-80gb:8": "H100-80GB 8"} {
+		if err := start(e, gpu); err != nil {
+			t.Fatal(err)
+		}
+		p.mu.Lock()
+		got := p.gpus[len(p.gpus)-1]
+		p.mu.Unlock()
+		if text := got.GetGpuType() + " " + strconv.Itoa(int(got.GetCount())); text != want {
+			t.Errorf("for %s Modal is asked for %s", gpu, text)
+		}
+	}
+	if err := start(e, ""); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	asked := len(p.gpus)
+	p.full = true
+	p.mu.Unlock()
+	if asked != 3 {
+		t.Errorf("%d sandboxes with a GPU were asked for", asked)
+	}
+	short := usual
+	short.create = 200 * time.Millisecond
+	if e, err = p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x", patience: short}); err != nil {
+		t.Fatal(err)
+	}
+	err = start(e, "T4")
+	if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "no GPU T4 free") || !strings.Contains(errors.RemedyOf(err), "another kind") {
+		t.Errorf("without a free one: %v", err)
+	}
+}
+
 // refusing is a control plane in this process, which refuses every sandbox.
 type refusing struct {
 	pb.ModalClientClient
@@ -334,7 +416,7 @@ func TestLimitsThatLast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &Engine{client: client, server: "abcdefghijkl"}
+		e := &Engine{patience: usual, client: client, server: "abcdefghijkl"}
 		_, err = e.startIn(t.Context(), &sdk.App{AppID: "ap-1", Name: "app"}, record{Modal: "im-1"}, paramsOf(e, "box"))
 		if errors.KindOf(err) != errors.Exhausted || errors.Message(err) != "Modal has reached a limit of the account" || errors.RemedyOf(err) == "" {
 			t.Errorf("it ended with %v, and says %q, %q", err, errors.Message(err), errors.RemedyOf(err))
@@ -384,9 +466,6 @@ environment = "second"
 		{"two", Options{TokenID: "ak-x", TokenSecret: "as-x"}, "ak-x as-x second"},
 	} {
 		t.Setenv("MODAL_PROFILE", c.profile)
-		if !Configured(c.opts, os.Getenv) {
-			t.Errorf("the profile %q is nothing", c.profile)
-		}
 		if _, err := p.open(t, c.opts); err != nil {
 			t.Fatalf("the profile %q: %v", c.profile, err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
 // ending is the wait for the end of one sandbox, which all share who wait for it: at Modal it is a call that is made anew every few seconds.
@@ -79,28 +80,43 @@ func (e *Engine) noteEnd(ref string, end *engine.End) {
 	}
 }
 
-// await waits until Modal says that the sandbox has ended.
+// await waits until Modal says that the sandbox has ended, and no longer than it can live. That Modal refuses to tell does not mean that it has ended.
 func (s *Sandbox) await(ctx context.Context) (engine.End, error) {
+	life := s.e.opts.Life
+	if !s.end.IsZero() {
+		life = max(time.Until(s.end), 0)
+	}
+	limited, cancel := context.WithTimeout(ctx, life+s.e.patience.call)
+	defer cancel()
+	var refusal error
 	for {
 		var result *pb.GenericResult
-		code, err := s.box.Wait(context.WithValue(ctx, resultKey{}, &result), nil)
+		code, err := bounded(context.WithValue(limited, resultKey{}, &result), func(ctx context.Context) (int, error) { return s.box.Wait(ctx, nil) })
 		if end := s.e.endOf(s.h.Ref); end != nil {
 			return *end, nil
 		}
 		switch kind := errors.KindOf(explain(err, "")); {
+		case err == nil:
+			return endFor(code, result), nil
 		case ctx.Err() != nil:
 			return engine.End{}, errors.Wrapf(ctx.Err(), "wait for a sandbox")
-		case kind == errors.NotFound && err != nil:
+		case limited.Err() != nil && refusal != nil:
+			return engine.End{}, refusal
+		case limited.Err() != nil:
+			return engine.End{}, unanswered(errors.Wrapf(err, "wait for a sandbox"), s.e.patience.call)
+		case kind == errors.NotFound:
 			return engine.End{Lost: true, Detail: "Modal does not have the sandbox any more."}, nil
-		case kind == errors.Unavailable && err != nil:
-			if err := pauseFor(ctx, lastPause); err != nil {
-				return engine.End{}, err
+		case kind == errors.Unauthenticated, kind == errors.Denied:
+			if refusal == nil {
+				logf.Errorf(ctx, "Modal does not tell whether the sandbox %s runs: %v", s.h.ID, err)
 			}
-			continue
-		case err != nil:
+			if refusal = explain(err, "wait for a sandbox"); kind == errors.Unauthenticated {
+				refusal = revoked(err, "wait for a sandbox")
+			}
+		case kind != errors.Unavailable:
 			return engine.End{}, explain(err, "wait for a sandbox")
 		}
-		return endFor(code, result), nil
+		_ = pauseFor(limited, lastPause) // whose end the next call tells
 	}
 }
 

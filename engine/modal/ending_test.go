@@ -2,8 +2,10 @@ package modal
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
@@ -74,7 +76,7 @@ func ended(t *testing.T, wait func(ctx context.Context) (*pb.SandboxWaitResponse
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{client: client, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{}}
+	e := &Engine{patience: usual, opts: Options{Life: Lifetime}, client: client, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{}}
 	e.ctx, e.cancel = context.WithCancel(t.Context())
 	t.Cleanup(func() { _ = e.Close() })
 	const ref = "sb-01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -109,10 +111,10 @@ func TestWait(t *testing.T) {
 		t.Errorf("%+v, %v", end, err)
 	}
 	s = ended(t, func(context.Context) (*pb.SandboxWaitResponse, error) {
-		return nil, status.Error(codes.PermissionDenied, "no")
+		return nil, status.Error(codes.DataLoss, "no")
 	})
 	for range 2 { // each asks anew
-		if _, err := s.Wait(t.Context()); errors.KindOf(err) != errors.Denied {
+		if _, err := s.Wait(t.Context()); errors.KindOf(err) != errors.Internal {
 			t.Errorf("%v", err)
 		}
 	}
@@ -134,6 +136,34 @@ func TestWait(t *testing.T) {
 	s.e.cancel()
 	if err := <-waiting; err == nil || len(asked) != 0 {
 		t.Errorf("a wait of an engine that is closed: %v, and %d more calls", err, len(asked))
+	}
+}
+
+// A sandbox has not ended because Modal refuses to say so: its end is told when Modal tells it, and the refusal when it can live no longer.
+//
+// mission: 9.6
+func TestWaitThatIsRefused(t *testing.T) {
+	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
+	for code, want := range map[codes.Code]errors.Kind{codes.Unauthenticated: errors.Unavailable, codes.PermissionDenied: errors.Denied} {
+		for name, refused := range map[string]int{"for a while": 5, "for ever": 1 << 30} {
+			synctest.Test(t, func(t *testing.T) {
+				calls := 0
+				s := ended(t, func(context.Context) (*pb.SandboxWaitResponse, error) {
+					if calls++; calls <= refused {
+						return nil, status.Error(code, "no")
+					}
+					return pb.SandboxWaitResponse_builder{Result: pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_TERMINATED}.Build()}.Build(), nil
+				})
+				s.end = time.Now().Add(time.Hour) // of the bubble's time
+				end, err := s.Wait(t.Context())
+				switch {
+				case refused < calls && (err != nil || !end.Lost):
+					t.Errorf("%s %s: %+v, %v", code, name, end, err)
+				case refused > calls && (errors.KindOf(err) != want || errors.RemedyOf(err) == "" || time.Now().Before(s.end)):
+					t.Errorf("%s %s: %v, before %v", code, name, err, time.Until(s.end))
+				}
+			})
+		}
 	}
 }
 

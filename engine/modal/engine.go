@@ -43,6 +43,8 @@ type Options struct {
 	Life       time.Duration // that Modal gives a sandbox, in whole seconds; 0 means Lifetime
 	CarryAhead time.Duration // how long before that is over a sandbox is to be carried over; 0 means an hour, and no more than a quarter of Life
 	VolumeIdle time.Duration // how long what attends to a volume waits for more to do; 0 means a minute
+
+	patience patience // the zero value means usual
 }
 
 // DefaultImage is what "base" stands for if nobody says otherwise.
@@ -60,6 +62,7 @@ var refPattern = pattern.New(`^sb-[A-Za-z0-9]{1,64}$`)
 // Engine runs sandboxes at Modal.
 type Engine struct {
 	opts       Options
+	patience   patience
 	server     string // this installation
 	to         *server
 	client     *sdk.Client
@@ -80,7 +83,7 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// Open connects to Modal. Unauthenticated without credentials, or if Modal refuses them; Unavailable if it cannot be reached.
+// Open connects to Modal. Unauthenticated without credentials, or if Modal refuses them; what else Configured says; Unavailable if it cannot be reached.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
 	opts.App = orElse(opts.App, "harvest")
 	opts.Image = orElse(opts.Image, DefaultImage)
@@ -90,6 +93,10 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	opts.Life = orDefault(opts.Life, Lifetime)
 	opts.CarryAhead = orDefault(opts.CarryAhead, min(time.Hour, opts.Life/4))
 	opts.VolumeIdle = orDefault(opts.VolumeIdle, time.Minute)
+	opts.patience = orDefault(opts.patience, usual)
+	if err := Configured(opts, os.Getenv); err != nil {
+		return nil, err
+	}
 	if opts.Executable == "" {
 		path, err := os.Executable()
 		if err != nil {
@@ -106,23 +113,25 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	to := &server{}
 	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{
-		TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment, GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{seeResult, keep, to.call},
+		TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment,
+		GRPCUnaryInterceptors:  []grpc.UnaryClientInterceptor{opts.patience.limit, seeResult, keep, to.call},
+		GRPCStreamInterceptors: []grpc.StreamClientInterceptor{opts.patience.limitStream},
 	})
 	if err != nil {
 		return nil, explain(err, "read the configuration of Modal")
 	}
 	e := &Engine{
-		opts: opts, server: self, to: to, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{},
+		opts: opts, patience: opts.patience, server: self, to: to, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.attendants = &attendants{e: e, idle: opts.VolumeIdle, swept: make(chan struct{}), all: map[string]*attendant{}}
 	// Whoever waits for the server to start shall learn soon that Modal is out of reach: the SDK tries more than once by itself.
-	limited, cancel := context.WithTimeout(ctx, openPatience)
+	limited, cancel := context.WithTimeout(ctx, e.patience.open)
 	defer cancel()
 	if e.apps, err = openApps(limited, e); err != nil {
 		err = explain(err, "find the app")
 		if limited.Err() != nil && ctx.Err() == nil {
-			err = unanswered(err, openPatience)
+			err = unanswered(err, e.patience.open)
 		}
 		return nil, errors.Join(err, e.Close())
 	}
@@ -136,15 +145,6 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	go e.attendants.sweep()
 	return e, nil
-}
-
-// Configured reports whether there are credentials for Modal, right or wrong: in opts, in the environment or in the file of Modal's SDK.
-func Configured(opts Options, env func(string) string) bool {
-	if opts.TokenID != "" && opts.TokenSecret != "" || env("MODAL_TOKEN_ID") != "" && env("MODAL_TOKEN_SECRET") != "" {
-		return true
-	}
-	_, err := os.Stat(orElse(env("MODAL_CONFIG_PATH"), filepath.Join(env("HOME"), ".modal.toml")))
-	return err == nil
 }
 
 func orElse(text, other string) string { return orDefault(text, other) }
@@ -233,14 +233,14 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 	if err != nil {
 		return nil, explain(err, "find a sandbox")
 	}
-	tags, err := ask(ctx, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
+	tags, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
 	if errors.KindOf(err) == errors.NotFound || err == nil && (tags[tagServer] != e.server || tags[tagID] != h.ID) {
 		return nil, gone
 	}
 	if err != nil {
 		return nil, err
 	}
-	code, err := ask(ctx, "look at a sandbox", func(ctx context.Context) (*int, error) { return box.Poll(ctx, nil) })
+	code, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (*int, error) { return box.Poll(ctx, nil) })
 	if err != nil && errors.KindOf(err) != errors.NotFound {
 		return nil, err
 	}
@@ -262,7 +262,7 @@ func (e *Engine) List(ctx context.Context) ([]engine.Handle, error) {
 	}
 	handles := []engine.Handle{}
 	for _, app := range all {
-		some, err := ask(ctx, "list the sandboxes", func(ctx context.Context) ([]engine.Handle, error) { return e.listOf(ctx, app) })
+		some, err := ask(ctx, e, "list the sandboxes", func(ctx context.Context) ([]engine.Handle, error) { return e.listOf(ctx, app) })
 		if err != nil {
 			return nil, err
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"io"
 	"sync"
-	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 
@@ -16,12 +15,6 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/volume"
-)
-
-// reloadPatience is how long a sandbox may take to commit and reload its volumes, measurePatience how long a volume may take to be measured.
-const (
-	reloadPatience  = 2 * time.Minute
-	measurePatience = 10 * time.Second
 )
 
 // modalVolume is a volume at Modal. Each sandbox has a view of its own, which is committed by Modal every now and then, when the sandbox
@@ -62,22 +55,22 @@ func (m *modalVolume) reload(ctx context.Context, measure bool) error {
 		if measure {
 			m.measure(ctx, box)
 		}
-		err := reload(ctx, box)
-		if kind := errors.KindOf(err); err != nil && kind != errors.NotFound && !over(ctx, box) {
+		err := m.v.e.reload(ctx, box)
+		if kind := errors.KindOf(err); err != nil && kind != errors.NotFound && !m.v.e.over(ctx, box) {
 			return err
 		}
 	}
 	if sb, release := m.v.e.attendants.there(n.Modal); sb != nil {
 		defer release()
-		return reload(ctx, sb.box)
+		return m.v.e.reload(ctx, sb.box)
 	}
 	return nil
 }
 
 // reload has a sandbox commit and reload its volumes.
-func reload(ctx context.Context, box *sdk.Sandbox) error {
-	_, err := attempt(ctx, ctx, reloadPatience, "commit and reload volumes", func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, box.ReloadVolumes(ctx, &sdk.SandboxReloadVolumesParams{Timeout: reloadPatience})
+func (e *Engine) reload(ctx context.Context, box *sdk.Sandbox) error {
+	_, err := attempt(ctx, ctx, e.patience.reload, "commit and reload volumes", func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, box.ReloadVolumes(ctx, &sdk.SandboxReloadVolumesParams{Timeout: usual.reload})
 	})
 	if errors.KindOf(err) == errors.Conflict {
 		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not reload the volumes of a sandbox now: %.300s", plain(err)), "close the files of the volume that are open, and try again")
@@ -86,8 +79,8 @@ func reload(ctx context.Context, box *sdk.Sandbox) error {
 }
 
 // over asks Modal whether a sandbox has ended.
-func over(ctx context.Context, box *sdk.Sandbox) bool {
-	ctx, cancel := context.WithTimeout(ctx, pollPatience)
+func (e *Engine) over(ctx context.Context, box *sdk.Sandbox) bool {
+	ctx, cancel := context.WithTimeout(ctx, e.patience.poll)
 	defer cancel()
 	code, err := box.Poll(ctx, nil)
 	return code != nil || errors.KindOf(explain(err, "")) == errors.NotFound
@@ -95,7 +88,7 @@ func over(ctx context.Context, box *sdk.Sandbox) bool {
 
 // measure has a sandbox write what it holds of the volume, and notes how much that is. Nothing depends on it.
 func (m *modalVolume) measure(ctx context.Context, box *sdk.Sandbox) {
-	ctx, cancel := context.WithTimeout(ctx, measurePatience)
+	ctx, cancel := context.WithTimeout(ctx, m.v.e.patience.measure)
 	defer cancel()
 	err := func() error {
 		sb := m.v.e.sandbox(engine.Handle{ID: m.name, Ref: box.SandboxID}, box)
@@ -181,7 +174,7 @@ func (m *modalVolume) alter(ctx context.Context, n volumeNote, stdin io.Reader, 
 	if ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(err, reload(ctx, sb.box)) // also after an error: what was done before it stays
+	return errors.Join(err, m.v.e.reload(ctx, sb.box)) // also after an error: what was done before it stays
 }
 
 // ReadDir implements volume.Volume.

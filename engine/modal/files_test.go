@@ -123,7 +123,7 @@ func TestSnapshotsThatCannotBe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = (&Engine{client: client}).forget(t.Context(), "im-1")
+		err = (&Engine{patience: usual, client: client}).forget(t.Context(), "im-1")
 		if (want == "") != (err == nil) || err != nil && errors.KindOf(err) != want || want == errors.Conflict && !strings.Contains(errors.Message(err), "said so") {
 			t.Errorf("%s: %v", code, err)
 		}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 
@@ -23,35 +22,64 @@ const (
 	programPath = programDir + "/" + inside.Name
 )
 
-// uploadPatience is how long it may take until Modal has the program.
-const uploadPatience = 10 * time.Minute
-
 // helper brings the program inside to Modal: once, into a volume that is named after what is in it.
 type helper struct {
 	e *Engine
 
-	mu     sync.Mutex
-	volume *sdk.Volume // guarded by mu; nil until the program is there
+	mu   sync.Mutex
+	sent *sending // guarded by mu; nil before the first
+}
+
+// sending is one attempt to have Modal have the program, which all share who need it.
+type sending struct {
+	done   chan struct{} // closed when volume and err are set
+	volume *sdk.Volume
+	err    error
+}
+
+// failed reports whether it was without success.
+func (s *sending) failed() bool {
+	select {
+	case <-s.done:
+		return s.err != nil
+	default:
+		return false
+	}
 }
 
 // mount makes the program the first process of a sandbox.
 func (h *helper) mount(ctx context.Context, img record, params *sdk.SandboxCreateParams) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.volume == nil {
-		v, err := h.upload(ctx, img)
-		if err != nil {
-			return errors.Stage(err, "program")
-		}
-		h.volume = v
+	sent := h.send(img)
+	select {
+	case <-sent.done:
+	case <-ctx.Done():
+		return errors.Stage(errors.Wrapf(ctx.Err(), "send the program to Modal"), "program")
+	}
+	if sent.err != nil {
+		return errors.Stage(sent.err, "program")
 	}
 	readOnly := true
 	if params.Volumes == nil {
 		params.Volumes = map[string]*sdk.Volume{}
 	}
-	params.Volumes[programDir] = h.volume.WithMountOptions(&sdk.VolumeMountOptionsParams{ReadOnly: &readOnly})
+	params.Volumes[programDir] = sent.volume.WithMountOptions(&sdk.VolumeMountOptionsParams{ReadOnly: &readOnly})
 	params.Command = []string{programPath, inside.Serve}
 	return nil
+}
+
+// send returns what sends the program, which is begun if nothing does or has. The end of the engine ends that.
+func (h *helper) send(img record) *sending {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sent == nil || h.sent.failed() {
+		s := &sending{done: make(chan struct{})}
+		h.sent = s
+		go func() {
+			defer close(s.done)
+			s.volume, s.err = h.upload(h.e.ctx, img)
+		}()
+	}
+	return h.sent
 }
 
 // upload returns the volume with the program, which is filled if that was not done before.
@@ -61,7 +89,7 @@ func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
 		return nil, err
 	}
 	name := inside.Name + "-" + digest
-	v, err := ask(ctx, "make a volume", func(ctx context.Context) (*sdk.Volume, error) {
+	v, err := ask(ctx, h.e, "make a volume", func(ctx context.Context) (*sdk.Volume, error) {
 		return h.e.client.Volumes.FromName(ctx, name, &sdk.VolumeFromNameParams{CreateIfMissing: true})
 	})
 	if err != nil {
@@ -72,8 +100,6 @@ func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
 	if known, err := os.ReadFile(marker); err == nil && string(known) == v.VolumeID {
 		return v, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, uploadPatience)
-	defer cancel()
 	if err := h.fill(ctx, v, img); err != nil {
 		return nil, err
 	}
@@ -87,7 +113,7 @@ func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error
 	}
 	logf.Infof(ctx, "sending the program that runs commands to Modal, once")
 	box, err := h.e.start(ctx, img, &sdk.SandboxCreateParams{
-		Timeout: uploadPatience, BlockNetwork: true, Command: []string{"sleep", "86400"}, Volumes: map[string]*sdk.Volume{"/volume": v},
+		Timeout: usual.upload, BlockNetwork: true, Command: []string{"sleep", "86400"}, Volumes: map[string]*sdk.Volume{"/volume": v},
 		Tags: map[string]string{tagServer: h.e.server, tagAttendant: "yes"},
 	})
 	if err != nil {
@@ -97,27 +123,30 @@ func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error
 		err = errors.Join(err, h.e.terminate(context.WithoutCancel(ctx), box))
 	}()
 	there := "/volume/" + inside.Name
-	if run(ctx, box, "test", "-x", there) == nil {
-		return nil
-	}
-	if err := box.Filesystem.CopyFromLocal(ctx, h.e.opts.Executable, there+".new", nil); err != nil {
-		return explain(err, "send the program to Modal")
-	}
-	return run(ctx, box, "sh", "-c", `chmod 755 "$1.new" && mv "$1.new" "$1" && sync`, "sh", there)
+	_, err = attempt(ctx, ctx, h.e.patience.upload, "send the program to Modal", func(ctx context.Context) (struct{}, error) {
+		if run(ctx, box, "test", "-x", there) == nil {
+			return struct{}{}, nil
+		}
+		if err := box.Filesystem.CopyFromLocal(ctx, h.e.opts.Executable, there+".new", nil); err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, run(ctx, box, "sh", "-c", `chmod 755 "$1.new" && mv "$1.new" "$1" && sync`, "sh", there)
+	})
+	return err
 }
 
 // run runs a command that must succeed.
 func run(ctx context.Context, box *sdk.Sandbox, args ...string) error {
 	p, err := box.Exec(ctx, args, nil)
 	if err != nil {
-		return explain(err, "run a command at Modal")
+		return err
 	}
 	code, err := p.Wait(ctx, nil)
 	if err == nil && code != 0 {
 		said, _ := io.ReadAll(io.LimitReader(p.Stderr, 1000))
 		err = errors.Errorf("%q ended with code %d: %s", args[0], code, said)
 	}
-	return explain(err, "run a command at Modal")
+	return err
 }
 
 // digestOf returns the beginning of a file's digest.

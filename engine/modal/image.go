@@ -13,14 +13,12 @@ import (
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 )
-
-// buildPatience is how long Modal may take for one image.
-const buildPatience = time.Hour
 
 // images builds images at Modal, and notes on this machine which it has built. What they say about commands is not told by Modal.
 type images struct {
@@ -43,14 +41,16 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err := checkNames(opts.Names); err != nil {
 		return image.Image{}, err
 	}
-	if known, err := i.owned(ctx, spec.Owner, spec.Base); err == nil && !opts.Force && len(spec.Commands) == 0 && spec.Dockerfile == "" {
+	anew := opts.Force || opts.Pull == image.PullAlways
+	plain := len(spec.Commands) == 0 && spec.Dockerfile == ""
+	if known, err := i.owned(ctx, spec.Owner, spec.Base); err == nil && plain && !(anew && pulled(known, spec.Base)) {
 		return i.named(known, opts.Names)
 	}
 	digest, err := digestOfSpec(spec, i.e.opts.Image)
 	if err != nil {
 		return image.Image{}, err
 	}
-	if known, err := i.find(digest); err == nil && !opts.Force {
+	if known, err := i.find(digest); err == nil && !anew {
 		return i.named(known, opts.Names)
 	}
 	from, err := i.source(ctx, spec, opts)
@@ -61,8 +61,8 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if opts.Progress != nil {
 		opts.Progress(image.Progress{Step: "build"})
 	}
-	built, err := attempt(ctx, ctx, buildPatience, "build an image", func(ctx context.Context) (*sdk.Image, error) {
-		return from.Build(ctx, i.e.apps.own, nil)
+	built, err := attempt(ctx, ctx, i.e.patience.build, "build an image", func(ctx context.Context) (*sdk.Image, error) {
+		return from.Build(context.WithValue(ctx, anewKey{}, anew), i.e.apps.own, nil)
 	})
 	if err != nil {
 		return image.Image{}, buildError(err, spec)
@@ -75,6 +75,22 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 		r.Names = append(r.Names, spec.Base)
 	}
 	return i.named(r, opts.Names)
+}
+
+// pulled reports whether an image is what a registry has under a name, so that it can be asked for a newer one.
+func pulled(r record, name string) bool {
+	return r.Spec.Base == name && len(r.Spec.Commands) == 0 && r.Spec.Dockerfile == "" && r.Snapshot == nil
+}
+
+// anewKey is the context's key of whether an image of a registry is to be fetched again, for which the SDK has no parameter.
+type anewKey struct{}
+
+// fetchAnew has Modal fetch an image of a registry again if the context says so. For what is built upon it the SDK has a parameter.
+func fetchAnew(ctx context.Context, req any) {
+	r, ok := req.(*pb.ImageGetOrCreateRequest)
+	if anew, _ := ctx.Value(anewKey{}).(bool); ok && anew && len(r.GetImage().GetBaseImages()) == 0 {
+		r.SetForceBuild(true)
+	}
 }
 
 // buildError says what went wrong with a build: what the steps have said is in it.
@@ -108,7 +124,7 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 		return nil, unsupported("for " + spec.Platform)
 	case spec.Base == agentImage:
 		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the engine modal has no image %q: it is built of files of this machine", agentImage),
-			"name an image of a registry that has the agents, such as one that was exported with `harvest image push`")
+			"name an image of a registry that has the agents, such as one that `harvest image export` wrote and podman has pushed there")
 	}
 	base, commands := spec.Base, slices.Clone(spec.Commands)
 	if spec.Dockerfile != "" {
@@ -127,9 +143,8 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 
 // from is the image that another one of the owner's begins with: one that was built before, or a registry's.
 func (i *images) from(ctx context.Context, owner, base string, opts image.BuildOptions) (*sdk.Image, error) {
-	if known, err := i.owned(ctx, owner, base); err == nil && !(opts.Force && known.Spec.Base == base) {
-		from, err := i.e.client.Images.FromID(ctx, known.Modal, nil)
-		return from, explain(err, "find an image")
+	if known, err := i.owned(ctx, owner, base); err == nil && !((opts.Force || opts.Pull == image.PullAlways) && pulled(known, base)) {
+		return i.e.image(ctx, known.Modal)
 	}
 	if base == "base" {
 		base = i.e.opts.Image

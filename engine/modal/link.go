@@ -75,7 +75,7 @@ func (e *Engine) unlink(ref string) {
 
 // dial makes a link.
 func (e *Engine) dial(box *sdk.Sandbox) (*yamux.Session, error) {
-	p, err := ask(e.ctx, "connect to the sandbox", func(ctx context.Context) (*sdk.ContainerProcess, error) {
+	p, err := ask(e.ctx, e, "connect to the sandbox", func(ctx context.Context) (*sdk.ContainerProcess, error) {
 		return box.Exec(ctx, []string{programPath, inside.Client}, nil)
 	})
 	if e.ctx.Err() != nil {
@@ -84,7 +84,9 @@ func (e *Engine) dial(box *sdk.Sandbox) (*yamux.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	session, err := yamux.Client(newPipe(p), inside.Mux())
+	mux := inside.Mux()
+	mux.ConnectionWriteTimeout = e.patience.link
+	session, err := yamux.Client(newPipe(e.ctx, p, e.patience.link), mux)
 	if err == nil {
 		_, err = session.Ping()
 	}
@@ -100,7 +102,9 @@ func (e *Engine) dial(box *sdk.Sandbox) (*yamux.Session, error) {
 // pipe is the standard input and output of a command at Modal. Each write to a command there is a call of its own, so what is written
 // meanwhile is collected.
 type pipe struct {
-	p *sdk.ContainerProcess
+	p    *sdk.ContainerProcess
+	ctx  context.Context // of writes
+	most time.Duration   // that a write may take
 
 	mu     sync.Mutex
 	moved  *sync.Cond
@@ -111,8 +115,8 @@ type pipe struct {
 // collected is how much a pipe collects before writers wait.
 const collected = 1 << 20
 
-func newPipe(p *sdk.ContainerProcess) *pipe {
-	c := &pipe{p: p}
+func newPipe(ctx context.Context, p *sdk.ContainerProcess, most time.Duration) *pipe {
+	c := &pipe{p: p, ctx: context.WithoutCancel(ctx), most: most}
 	c.moved = sync.NewCond(&c.mu)
 	go c.send()
 	return c
@@ -143,18 +147,30 @@ func (c *pipe) send() {
 		}
 		if c.err != nil {
 			c.mu.Unlock()
-			_ = c.p.Stdin.Close() // which ends the command; a sandbox that is gone has no need of it
+			_, _ = c.write(func() (int, error) { return 0, c.p.Stdin.Close() }) // which ends the command; a sandbox that is gone has no need of it
 			return
 		}
 		data := c.buffer
 		c.buffer = nil
 		c.moved.Broadcast()
 		c.mu.Unlock()
-		if _, err := c.p.Stdin.Write(data); err != nil {
+		late, err := c.write(func() (int, error) { return c.p.Stdin.Write(data) })
+		if err != nil {
 			c.fail(errors.Wrapf(err, "write to the sandbox"))
 			_ = c.p.Stdout.Close()
+			if late {
+				return // that write still goes on, so that nothing can be written after it
+			}
 		}
 	}
+}
+
+// write writes, and reports whether Modal has not answered in time: the SDK itself gives a write no end.
+func (c *pipe) write(write func() (int, error)) (late bool, err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.most)
+	defer cancel()
+	_, err = bounded(ctx, func(context.Context) (int, error) { return write() })
+	return ctx.Err() != nil, err
 }
 
 func (c *pipe) fail(err error) {
@@ -173,6 +189,3 @@ func (c *pipe) Close() error {
 }
 
 var _ io.ReadWriteCloser = (*pipe)(nil)
-
-// pollPatience is how long it may take to find out whether a sandbox has ended.
-const pollPatience = 10 * time.Second

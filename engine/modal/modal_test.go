@@ -2,7 +2,6 @@ package modal
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -51,8 +50,8 @@ func TestExplain(t *testing.T) {
 
 func TestAttempt(t *testing.T) {
 	t.Parallel()
-	calls := 0
-	got, err := ask(t.Context(), "do it", func(context.Context) (int, error) {
+	calls, e := 0, &Engine{patience: usual}
+	got, err := ask(t.Context(), e, "do it", func(context.Context) (int, error) {
 		if calls++; calls < 3 {
 			return 0, status.Error(codes.Unavailable, "busy")
 		}
@@ -62,11 +61,16 @@ func TestAttempt(t *testing.T) {
 		t.Errorf("after %d calls: %d, %v", calls, got, err)
 	}
 	calls = 0
-	if _, err := ask(t.Context(), "do it", func(context.Context) (int, error) { calls++; return 0, sdk.NotFoundError{} }); errors.KindOf(err) != errors.NotFound || calls != 1 {
+	if _, err := ask(t.Context(), e, "do it", func(context.Context) (int, error) { calls++; return 0, sdk.NotFoundError{} }); errors.KindOf(err) != errors.NotFound || calls != 1 {
 		t.Errorf("what cannot succeed was tried %d times: %v", calls, err)
 	}
+	calls = 0
+	_, err = ask(t.Context(), e, "do it", func(context.Context) (int, error) { calls++; return 0, status.Error(codes.Unauthenticated, "x") })
+	if errors.KindOf(err) != errors.Unavailable || calls != 1 || !strings.Contains(errors.Message(err), "credentials any more") || !strings.Contains(errors.RemedyOf(err), "MODAL_TOKEN_ID") {
+		t.Errorf("refused credentials, after %d calls: %v", calls, err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := ask(ctx, "do it", func(context.Context) (int, error) { cancel(); return 0, status.Error(codes.Unavailable, "busy") }); errors.KindOf(err) != errors.Canceled {
+	if _, err := ask(ctx, e, "do it", func(context.Context) (int, error) { cancel(); return 0, status.Error(codes.Unavailable, "busy") }); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("given up: %v", err)
 	}
 	never := make(chan struct{}) // as a call of the SDK that does not mind its context
@@ -223,29 +227,6 @@ func TestParams(t *testing.T) {
 	}
 	if _, err := e.params(engine.Spec{Env: map[string]string{"A=B": ""}}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a bad name: %v", err)
-	}
-}
-
-func TestConfigured(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	env := map[string]string{"HOME": dir}
-	look := func(name string) string { return env[name] }
-	if Configured(Options{}, look) {
-		t.Error("nothing is something")
-	}
-	if !Configured(Options{TokenID: "a", TokenSecret: "b"}, look) {
-		t.Error("options are nothing")
-	}
-	if err := os.WriteFile(filepath.Join(dir, ".modal.toml"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if !Configured(Options{}, look) {
-		t.Error("the file is nothing")
-	}
-	env = map[string]string{"MODAL_TOKEN_ID": "a", "MODAL_TOKEN_SECRET": "b"}
-	if !Configured(Options{}, look) {
-		t.Error("the environment is nothing")
 	}
 }
 

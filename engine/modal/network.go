@@ -154,7 +154,7 @@ func (s *Sandbox) SetNetwork(ctx context.Context, n engine.Network) error {
 }
 
 func (s *Sandbox) setPolicy(ctx context.Context, p policy) error {
-	tags, err := ask(ctx, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return s.box.GetTags(ctx, nil) })
+	tags, err := ask(ctx, s.e, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return s.box.GetTags(ctx, nil) })
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (s *Sandbox) setPolicy(ctx context.Context, p policy) error {
 	}
 	note := func(text string) error {
 		tags[tagNetwork] = text
-		_, err := ask(ctx, "note a sandbox's network", func(ctx context.Context) (struct{}, error) {
+		_, err := ask(ctx, s.e, "note a sandbox's network", func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, s.box.SetTags(ctx, tags, nil)
 		})
 		return err
@@ -178,7 +178,7 @@ func (s *Sandbox) setPolicy(ctx context.Context, p policy) error {
 	if p.open {
 		cidrs, domains = []string{everyAddress}, []string{everyName}
 	}
-	if _, err := ask(ctx, "change a sandbox's network", func(ctx context.Context) (struct{}, error) {
+	if _, err := ask(ctx, s.e, "change a sandbox's network", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.box.UpdateNetworkPolicy(ctx, &sdk.SandboxUpdateNetworkPolicyParams{
 			OutboundCIDRAllowlist: &sdk.Allowlist{Entries: cidrs}, OutboundDomainAllowlist: &sdk.Allowlist{Entries: domains},
 		})

@@ -88,7 +88,7 @@ func (s *Sandbox) hasEnded(ctx context.Context) bool {
 	if s.e.endOf(s.h.Ref) != nil {
 		return true
 	}
-	return over(ctx, s.box)
+	return s.e.over(ctx, s.box)
 }
 
 // endOf returns how a sandbox ended that this process has destroyed, or whose end it has seen.

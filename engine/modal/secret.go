@@ -12,7 +12,7 @@ import (
 func (e *Engine) secrets(ctx context.Context, names []string) ([]*sdk.Secret, error) {
 	var found []*sdk.Secret
 	for _, name := range names {
-		one, err := ask(ctx, "find a secret", func(ctx context.Context) (*sdk.Secret, error) {
+		one, err := ask(ctx, e, "find a secret", func(ctx context.Context) (*sdk.Secret, error) {
 			return e.client.Secrets.FromName(ctx, name, &sdk.SecretFromNameParams{Environment: e.opts.Environment})
 		})
 		if errors.KindOf(err) == errors.NotFound {

@@ -16,9 +16,6 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// snapshotPatience is how long Modal may take for a snapshot.
-const snapshotPatience = 10 * time.Minute
-
 // SnapshotImage implements engine.Imager. Modal keeps the image until it is deleted.
 func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image, opts image.SnapshotOptions) (image.Image, error) {
 	if opts.Path != "" {
@@ -61,8 +58,8 @@ func (s *Sandbox) capture(ctx context.Context, ttl time.Duration) (string, error
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		img, err := attempt(s.e.ctx, ctx, snapshotPatience, "take a snapshot", func(ctx context.Context) (*sdk.Image, error) {
-			return s.box.SnapshotFilesystem(ctx, &sdk.SandboxSnapshotFilesystemParams{Timeout: snapshotPatience, TTL: ttl})
+		img, err := attempt(s.e.ctx, ctx, s.e.patience.snapshot, "take a snapshot", func(ctx context.Context) (*sdk.Image, error) {
+			return s.box.SnapshotFilesystem(ctx, &sdk.SandboxSnapshotFilesystemParams{Timeout: usual.snapshot, TTL: ttl})
 		})
 		if err != nil {
 			answered <- answer{err: err}
@@ -90,7 +87,7 @@ func (s *Sandbox) capture(ctx context.Context, ttl time.Duration) (string, error
 
 // forget deletes an image at Modal.
 func (e *Engine) forget(ctx context.Context, id string) error {
-	_, err := ask(ctx, "delete an image", func(ctx context.Context) (struct{}, error) {
+	_, err := ask(ctx, e, "delete an image", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, e.client.Images.Delete(ctx, id, nil)
 	})
 	switch errors.KindOf(err) {
@@ -122,7 +119,7 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 	spec := *reply.Claim.Spec
 	spec.Env = reply.Claim.Env
 	if slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Volume != "" }) {
-		switch err := reload(ctx, s.box); {
+		switch err := s.e.reload(ctx, s.box); {
 		case errors.KindOf(err) == errors.Conflict: // files of it are open, by what no command of ours is; its end commits it, too
 			logf.Warnf(ctx, "the volumes of sandbox %s, which is carried over, are committed when it ends: %v", s.h.ID, err)
 		case err != nil:

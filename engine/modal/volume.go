@@ -60,7 +60,7 @@ func (v *volumes) Create(ctx context.Context, name string) (volume.Volume, error
 	if n.Made {
 		return vol, nil
 	}
-	if _, err := ask(ctx, "make a volume", func(ctx context.Context) (*sdk.Volume, error) {
+	if _, err := ask(ctx, v.e, "make a volume", func(ctx context.Context) (*sdk.Volume, error) {
 		return v.e.client.Volumes.FromName(ctx, n.Modal, &sdk.VolumeFromNameParams{CreateIfMissing: true})
 	}); err != nil {
 		return nil, errors.Stage(err, "volume")
@@ -150,14 +150,14 @@ func (v *volumes) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	if len(holders) > 0 {
-		id, err := v.e.idOf(ctx, holders[0])
+		id, err := ask(ctx, v.e, "look at a sandbox", func(ctx context.Context) (string, error) { return v.e.idOf(ctx, holders[0]) })
 		if err != nil {
-			return explain(err, "look at a sandbox")
+			return err
 		}
 		return inUse(what, "the sandbox "+orElse(id, holders[0].SandboxID))
 	}
 	v.e.attendants.end(ctx, n.Modal)
-	if _, err := ask(ctx, "delete a volume", func(ctx context.Context) (struct{}, error) {
+	if _, err := ask(ctx, v.e, "delete a volume", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, v.e.client.Volumes.Delete(ctx, n.Modal, &sdk.VolumeDeleteParams{AllowMissing: true})
 	}); err != nil && errors.KindOf(err) != errors.NotFound {
 		return errors.Stage(err, "volume")
@@ -253,7 +253,7 @@ func (v *volumes) change(name string, change func(*volumeNote)) error {
 
 // at returns what Modal has of a volume.
 func (v *volumes) at(ctx context.Context, n volumeNote) (*sdk.Volume, error) {
-	return ask(ctx, "find a volume", func(ctx context.Context) (*sdk.Volume, error) {
+	return ask(ctx, v.e, "find a volume", func(ctx context.Context) (*sdk.Volume, error) {
 		return v.e.client.Volumes.FromName(ctx, n.Modal, nil)
 	})
 }

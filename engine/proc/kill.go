@@ -32,14 +32,17 @@ func killMarked(ctx context.Context, mark string) error {
 	const enough = 20 // looks that find nothing, on a machine that is never quiet
 	for empty := 0; empty < enough; empty++ {
 		before := forks()
-		pids, err := marked(mark)
+		leaders, pids, err := marked(mark)
 		if err != nil {
 			return err
 		}
-		if len(pids) > 0 {
+		if len(leaders)+len(pids) > 0 {
 			empty = -1
 		} else if before != "" && before == forks() {
 			return nil // otherwise one may have forked and ended unseen, and its child is there
+		}
+		for _, pid := range leaders { // before others of their group, whose deaths may send HUP to all of it once some are stopped
+			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		for _, pid := range pids { // stopped first, they cannot start others meanwhile
 			_ = unix.Kill(pid, unix.SIGSTOP)
@@ -64,10 +67,11 @@ func forks() string {
 	return count
 }
 
-func marked(mark string) ([]int, error) {
+// marked returns the leaders of sessions, as each command is one, and the others.
+func marked(mark string) (leaders, pids []int, err error) {
 	procs, err := list()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	found, sessions := map[int]bool{}, map[int]bool{}
 	for _, p := range procs {
@@ -85,11 +89,15 @@ func marked(mark string) ([]int, error) {
 			}
 		}
 	}
-	pids := []int{}
-	for pid := range found {
-		pids = append(pids, pid)
+	for _, p := range procs {
+		switch {
+		case found[p.pid] && p.session == p.pid:
+			leaders = append(leaders, p.pid)
+		case found[p.pid]:
+			pids = append(pids, p.pid)
+		}
 	}
-	return pids, nil
+	return leaders, pids, nil
 }
 
 // list returns the processes that are not dead.

@@ -1,0 +1,143 @@
+package modal
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// SetCredentials is what to do without credentials, or with wrong ones.
+const SetCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
+	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
+
+// Configured returns nil if Modal's SDK finds whole credentials, right or wrong, in opts, in the environment and in its file, each part where it comes first.
+// Unauthenticated if there are none; Invalid if they are not whole or not clear, or the file, without which the SDK does nothing, cannot be read.
+func Configured(opts Options, env func(string) string) error {
+	p, err := readProfile(env)
+	if err != nil {
+		return err
+	}
+	id := first(part{"modal.token_id", opts.TokenID}, part{"MODAL_TOKEN_ID", env("MODAL_TOKEN_ID")}, part{"token_id " + p.where, p.TokenID})
+	secret := first(part{"modal.token_secret", opts.TokenSecret}, part{"MODAL_TOKEN_SECRET", env("MODAL_TOKEN_SECRET")}, part{"token_secret " + p.where, p.TokenSecret})
+	if opts.TokenID == "" && opts.TokenSecret == "" {
+		if found, err := p.oauth(env); found {
+			if err == nil && (id.value != "" || secret.value != "") {
+				err = errors.Remedy(errors.Newf(errors.Invalid, "there are credentials for Modal of two kinds: a token, and those of OAuth (MODAL_OAUTH_…)"), "leave one of them out")
+			}
+			return err
+		}
+	}
+	switch {
+	case id.value != "" && secret.value != "":
+		return nil
+	case id.value != "":
+		return lacking(id.name, "the token's secret", "modal.token_secret, MODAL_TOKEN_SECRET or token_secret "+p.where)
+	case secret.value != "":
+		return lacking(secret.name, "the token's ID", "modal.token_id, MODAL_TOKEN_ID or token_id "+p.where)
+	}
+	return errors.Remedy(errors.Newf(errors.Unauthenticated, "there are no credentials for Modal: %s", p.without), "%s", SetCredentials)
+}
+
+// lacking is the error of one half of a pair.
+func lacking(has, lacks, set string) error {
+	return errors.Remedy(errors.Newf(errors.Invalid, "half of the credentials for Modal is missing: there is %s, but not %s", has, lacks), "set %s", set)
+}
+
+// part is what was found under a name.
+type part struct{ name, value string }
+
+// first is the first part that there is.
+func first(parts ...part) part {
+	for _, p := range parts {
+		if p.value != "" {
+			return p
+		}
+	}
+	return part{}
+}
+
+// profile is what the SDK's file has for us.
+type profile struct {
+	TokenID           string `toml:"token_id"`
+	TokenSecret       string `toml:"token_secret"`
+	OAuthRefreshToken string `toml:"oauth_refresh_token"`
+	OAuthClientID     string `toml:"oauth_client_id"`
+	OAuthClientSecret string `toml:"oauth_client_secret"`
+	OAuthJWTKey       string `toml:"oauth_jwt_key"`
+	Active            bool   `toml:"active"`
+
+	where   string // of which profile and file it is, or would be
+	without string // why there may be nothing in it
+}
+
+// readProfile reads the profile that the SDK takes: the one that MODAL_PROFILE names, or the active one. The SDK picks one of several active ones by chance.
+func readProfile(env func(string) string) (profile, error) {
+	file := env("MODAL_CONFIG_PATH")
+	if file == "" {
+		home := env("HOME")
+		if home == "" {
+			return profile{}, errors.Remedy(errors.Newf(errors.Invalid, "Modal's SDK does not find its file: there is no HOME in the environment"), "set HOME, or MODAL_CONFIG_PATH")
+		}
+		file = filepath.Join(home, ".modal.toml")
+	}
+	data, err := os.ReadFile(file)
+	missing := errors.IsNotExist(err)
+	all := map[string]profile{}
+	if err == nil {
+		err = toml.Unmarshal(data, &all)
+	}
+	if err != nil && !missing {
+		return profile{}, errors.Remedy(errors.Explainf(err, errors.Invalid, "Modal's SDK cannot read its file %.300s", file), "mend it, or remove it and run `modal token new`")
+	}
+	name := env("MODAL_PROFILE")
+	var active []string
+	for n, p := range all {
+		if p.Active {
+			active = append(active, n)
+		}
+	}
+	slices.Sort(active)
+	switch {
+	case name == "" && len(active) > 1:
+		return profile{}, errors.Remedy(errors.Newf(errors.Invalid, "in %.300s more than one profile is active: %.200q", file, active),
+			"leave active = true with one of them, or name one with MODAL_PROFILE")
+	case name == "" && len(active) == 1:
+		name = active[0]
+	}
+	p, found := all[name]
+	p.where = fmt.Sprintf("of the profile %.100q in %.300s", name, file)
+	switch {
+	case missing:
+		p.where, p.without = "in "+file, "there is no "+file
+	case name == "":
+		p.where, p.without = "of an active profile in "+file, "in "+file+" no profile is active, and MODAL_PROFILE names none"
+	case !found:
+		p.without = fmt.Sprintf("MODAL_PROFILE names the profile %.100q, which %.300s does not have", name, file)
+	default:
+		p.without = fmt.Sprintf("the profile %.100q in %.300s has none", name, file)
+	}
+	return p, nil
+}
+
+// oauth reports whether there are OAuth credentials, and what is wrong with them. Of the client's secret and its key, those of the environment take
+// the place of the file's.
+func (p profile) oauth(env func(string) string) (found bool, err error) {
+	token, client := orElse(env("MODAL_OAUTH_REFRESH_TOKEN"), p.OAuthRefreshToken), orElse(env("MODAL_OAUTH_CLIENT_ID"), p.OAuthClientID)
+	secret, key := env("MODAL_OAUTH_CLIENT_SECRET"), env("MODAL_OAUTH_JWT_KEY")
+	if secret == "" && key == "" {
+		secret, key = p.OAuthClientSecret, p.OAuthJWTKey
+	}
+	if token == "" && client == "" && secret == "" && key == "" {
+		return false, nil
+	}
+	if token == "" || client == "" || (secret == "") == (key == "") {
+		return true, errors.Remedy(errors.Newf(errors.Invalid, "the OAuth credentials for Modal are not whole"),
+			"set MODAL_OAUTH_REFRESH_TOKEN, MODAL_OAUTH_CLIENT_ID and one of MODAL_OAUTH_CLIENT_SECRET and MODAL_OAUTH_JWT_KEY, or none of them")
+	}
+	return true, nil
+}
