@@ -31,6 +31,7 @@ func TestModalSemantics(t *testing.T) {
 	h := newModalHarvest(t)
 	m := newModalClient(t, h, "semantics")
 	t.Run("tunnels", m.tunnels)
+	t.Run("a token's key", m.endsWithItsKey)
 	t.Run("memory", m.memory)
 	t.Run("keys", m.keys)
 	t.Run("terminal", m.terminal)
@@ -132,13 +133,12 @@ func (m *modalClient) tunnels(t *testing.T) {
 	if err := fetched(t, http.DefaultClient, token.URL+"/", token.Token[:len(token.Token)-4]+"AAAA", http.StatusUnauthorized, ""); err != nil {
 		t.Errorf("with another token: %v", err)
 	}
-	m.endsWithItsKey(t, sb)
 }
 
 // endsWithItsKey: what goes on with a connect token is cut off when the key is removed with which the token was made, and nothing more begins.
-func (m *modalClient) endsWithItsKey(t *testing.T, sb *modal.Sandbox) {
-	t.Helper()
-	m.run(t, sb, `mkdir /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; chmod 755 /www/cgi-bin/goes-on`)
+func (m *modalClient) endsWithItsKey(t *testing.T) {
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "mkdir -p /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"}})
+	m.run(t, sb, `mkdir -p /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; chmod 755 /www/cgi-bin/goes-on`)
 	out, err := m.h.run("key", "create", "connects", "-o", "json")
 	var key api.NewKey
 	if err == nil {
