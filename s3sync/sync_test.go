@@ -187,9 +187,31 @@ func TestTwoWays(t *testing.T) {
 			write(t, one, "edited-here", "here")
 			write(t, one, "gone-and-edited", "kept")
 			write(t, one, "new-here", "y")
+			// What will be decided is shown before, and nothing happens then on either side.
+			before, objects := snapshot(t, one), keysOf(t, b)
+			var shown []Failure
+			look := o1
+			look.DryRun, look.Plan = true, func(a Action) {
+				if a.Conflict != "" {
+					shown = append(shown, Failure{Path: a.Path, Reason: a.Conflict})
+				}
+			}
+			mustSync(t, one, b, look)
+			if !maps.Equal(snapshot(t, one), before) || !maps.Equal(keysOf(t, b), objects) {
+				t.Error("a dry run changed something")
+			}
 			stats := mustSync(t, one, b, o1)
-			if stats.Conflicts != 2 {
-				t.Errorf("%d conflicts, want 2: %+v", stats.Conflicts, stats.Decided)
+			if stats.Conflicts != 2 || len(shown) != 2 {
+				t.Errorf("%d conflicts, want 2: %+v; shown before: %+v", stats.Conflicts, stats.Decided, shown)
+			}
+			for i, f := range shown {
+				shown[i].Reason, _, _ = strings.Cut(f.Reason, ".conflict-") // the copy has another time
+			}
+			for i, f := range stats.Decided {
+				f.Reason, _, _ = strings.Cut(f.Reason, ".conflict-")
+				if i < len(shown) && f != shown[i] {
+					t.Errorf("decided: %+v, shown before: %+v", f, shown[i])
+				}
 			}
 			mustSync(t, one, b, o1)
 			mustSync(t, two, b, o2)
@@ -210,6 +232,17 @@ func TestTwoWays(t *testing.T) {
 			sameTrees(t, one, two)
 		})
 	}
+}
+
+// keysOf is what a bucket has, ETags by keys.
+func keysOf(t *testing.T, b *Bucket) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for o, err := range b.all(t.Context(), anyOrder) {
+		must(t, err)
+		all[o.key] = o.etag
+	}
+	return all
 }
 
 func TestDryRun(t *testing.T) {
@@ -582,9 +615,58 @@ func TestGrowing(t *testing.T) {
 	if stats.Files < 1 {
 		t.Errorf("the other file was not stored: %s", stats)
 	}
+	// It was reported, or stored as it once was.
+	stored, err := b.Describe(t.Context(), "log")
+	if stats.Failed > 0 != errors.Is(err, errors.NotFound) {
+		t.Errorf("%d failed, and S3 has %+v, %v", stats.Failed, stored, err)
+	}
+	if err == nil {
+		buf := make([]byte, stored.Size)
+		must(t, b.ReadObject(t.Context(), stored, buf, 0))
+		if stored.Size%11 != 0 || string(buf) != strings.Repeat("0123456789\n", int(stored.Size/11)) {
+			t.Errorf("%d bytes were stored that the file never had", stored.Size)
+		}
+	}
 	if stats := mustSync(t, dir, b, Options{Direction: Up}); stats.Files > 1 {
 		t.Errorf("afterwards: %s", stats)
 	}
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	sameTrees(t, dir, back)
+}
+
+// A large one that grows with each of its parts is given up: it is named, and S3 has nothing of it; the rest is stored.
+func TestGrowingWithoutEnd(t *testing.T) {
+	dir, loc := t.TempDir(), location(t)
+	write(t, dir, "other", "o")
+	write(t, dir, "log", strings.Repeat("0123456789abcdef", 3<<20)) // 48 MiB: 3 parts
+	f, err := os.OpenFile(filepath.Join(dir, "log"), os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	defer f.Close()
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Has("partNumber") {
+			_, _ = f.WriteString("more")
+		}
+		return false
+	})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: t.TempDir()})
+	must(t, err)
+	a.reset(nil)
+	if stats.Failed != 1 || stats.Failures[0].Path != "log" || !strings.Contains(stats.Failures[0].Reason, "changed") || stats.Files != 1 {
+		t.Errorf("it did %s with %+v", stats, stats.Failures)
+	}
+	if _, err := b.Describe(t.Context(), "log"); !errors.Is(err, errors.NotFound) {
+		t.Errorf("S3 has the file: %v", err)
+	}
+	for u, err := range b.uploadsBegun(t.Context()) {
+		t.Errorf("parts of %v are still there, %v", u.Key, err)
+	}
+	mustSync(t, dir, b, Options{Direction: Up})
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	sameTrees(t, dir, back)
 }
 
 // What comes damaged does not get its name.

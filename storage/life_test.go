@@ -487,8 +487,17 @@ func TestSyncsTakeTurns(t *testing.T) {
 	if _, _, err := l.hold(ctx, vol, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("nobody waits: %v", err)
 	}
-	done := make(chan error)
-	go func() { done <- l.Save(t.Context(), l.job("one", "data")) }()
+	began, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		close(began)
+		done <- l.Save(t.Context(), l.job("one", "data"))
+	}()
+	<-began
+	select {
+	case err := <-done:
+		t.Errorf("it did not wait: %v", err)
+	case <-time.After(300 * time.Millisecond): // who does not wait has ended by then
+	}
 	release()
 	must(t, <-done)
 }
