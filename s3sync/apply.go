@@ -403,22 +403,31 @@ func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (st
 	if err != nil {
 		return "", errors.Wrapf(err, "read a manifest")
 	}
-	in := &s3.PutObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + ManifestKey), ContentLength: &size,
-		ContentType: aws.String("application/zstd"), Body: io.NewSectionReader(f, 0, size)}
-	if old.etag != "" && old.b == b {
-		in.IfMatch = aws.String(`"` + old.etag + `"`)
+	etag := old.etag
+	if old.b != b {
+		etag = ""
+	}
+	return b.putIf(ctx, ManifestKey, f, size, "application/zstd", etag)
+}
+
+// putIf stores an object of Harvest's own if the one before still has the ETag, or if there is none with "". Otherwise errOvertaken.
+func (b *Bucket) putIf(ctx context.Context, key string, body io.ReaderAt, size int64, contentType, etag string) (string, error) {
+	in := &s3.PutObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), ContentLength: &size, ContentType: &contentType,
+		Body: io.NewSectionReader(body, 0, size)}
+	if etag != "" {
+		in.IfMatch = aws.String(`"` + etag + `"`)
 	} else {
 		in.IfNoneMatch = aws.String("*")
 	}
 	sum, plain := crc64nvme.New(), md5.New()
-	if _, err := io.Copy(io.MultiWriter(sum, plain), io.NewSectionReader(f, 0, size)); err != nil {
-		return "", errors.Wrapf(err, "read a manifest")
+	if _, err := io.Copy(io.MultiWriter(sum, plain), io.NewSectionReader(body, 0, size)); err != nil {
+		return "", errors.Wrapf(err, "read %s", key)
 	}
 	call, cancel := b.within(ctx, time.Minute)
 	defer cancel()
 	in.ChecksumCRC64NVME = aws.String(encodeCRC(sum.Sum64()))
 	withMD5 := func() {
-		in.ChecksumCRC64NVME, in.ContentMD5, in.Body = nil, aws.String(base64.StdEncoding.EncodeToString(plain.Sum(nil))), io.NewSectionReader(f, 0, size)
+		in.ChecksumCRC64NVME, in.ContentMD5, in.Body = nil, aws.String(base64.StdEncoding.EncodeToString(plain.Sum(nil))), io.NewSectionReader(body, 0, size)
 	}
 	if b.md5.Load() {
 		withMD5()
@@ -430,7 +439,7 @@ func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (st
 	}
 	if notImplemented(err) {
 		// It knows no conditions: two syncs that end at one moment are not told of each other.
-		in.IfMatch, in.IfNoneMatch, in.Body = nil, nil, io.NewSectionReader(f, 0, size)
+		in.IfMatch, in.IfNoneMatch, in.Body = nil, nil, io.NewSectionReader(body, 0, size)
 		out, err = b.s3.PutObject(call, in, b.patiently)
 	}
 	if err != nil {

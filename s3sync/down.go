@@ -106,18 +106,29 @@ func (r *run) downloadFile(ctx context.Context, e *Entry, key string, a *Action)
 
 // downloadSmall has a file whole in memory, and compared, before there is anything of it in the volume.
 func (r *run) downloadSmall(ctx context.Context, e *Entry, key string, a *Action) (*Entry, error) {
+	body, packed, err := a.pack.find(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	if packed {
+		return r.makeSmall(ctx, e, body, a)
+	}
 	buf, release, err := r.buffer(ctx, e.body())
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	body, err := r.fetchSmall(ctx, e, key, buf)
-	if err != nil {
+	if body, err = r.fetchSmall(ctx, e, key, buf); err != nil {
 		return nil, err
 	}
 	if e.Kind == Symlink { // an object whose metadata says so
 		return r.place(e, a)
 	}
+	return r.makeSmall(ctx, e, body, a)
+}
+
+// makeSmall makes a file whose content is in memory.
+func (r *run) makeSmall(ctx context.Context, e *Entry, body []byte, a *Action) (*Entry, error) {
 	if err := r.disk.Acquire(ctx, 1); err != nil {
 		return nil, context.Cause(ctx)
 	}

@@ -53,9 +53,10 @@ type Action struct {
 	local, remote *Entry
 	// copyTo is where the volume's file goes before the bucket's replaces it, or the bucket's file goes instead.
 	copyTo  string
-	empty   bool // a directory of the volume without entries
-	first   bool // delete it before what follows goes up
-	resumed bool // an interrupted sync sent it, and no manifest knows it yet
+	empty   bool  // a directory of the volume without entries
+	first   bool  // delete it before what follows goes up
+	pack    *pack // which may have the file; nil if none
+	resumed bool  // an interrupted sync sent it, and no manifest knows it yet
 }
 
 // policy is what decides between two sides.

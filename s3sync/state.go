@@ -46,6 +46,7 @@ const (
 	stateUploads = "uploads"          // a directory: see uploads
 	stateDoomed  = "doomed"           // see doomed
 	stateSwept   = "swept"            // empty; its time is when the bucket was last swept
+	statePacked  = "packed"           // empty; the bucket's packs are as far as the last sync
 )
 
 // openState opens what dir remembers of a place, and removes what an interrupted sync left that is of no use.
@@ -77,6 +78,14 @@ func openState(dir, place string, direction Direction) (*state, error) {
 }
 
 func (s *state) file(name string) string { return filepath.Join(s.dir, name) }
+
+// written is the file with the entries of the sync that was committed last.
+func (s *state) written() string {
+	if s.temp {
+		return s.file(statePartial)
+	}
+	return s.file(stateEntries)
+}
 
 // keepPartial makes the partial state of an interrupted sync the one before, if it got further than the one that is there.
 func (s *state) keepPartial() error {

@@ -64,6 +64,9 @@ type Options struct {
 	SetID bool
 	// Only limits a sync to what is beneath this path of the tree (3.3); "" is all. Deletions stay beneath it too.
 	Only string
+	// Packs keeps copies of small files, many in one object, with which empty volumes are filled many times faster. A sync down uses what packs there
+	// are, whatever this says.
+	Packs bool
 	// Plan is called for each action but Keep before anything is done, and DryRun ends there.
 	Plan   func(Action)
 	DryRun bool
@@ -145,6 +148,7 @@ type run struct {
 	buffers  pool
 
 	uploads   uploads
+	repack    *repack    // nil if no packs are kept
 	unsettled *unsettled // what it says is guarded by mu once files are made
 
 	mu    sync.Mutex // guards what follows
@@ -273,6 +277,9 @@ func (r *run) sync(ctx context.Context) error {
 	}
 	stop := r.report(ctx, st, remote)
 	defer stop()
+	if r.o.Packs && r.o.Direction != Down {
+		r.repack = &repack{r: r, st: st}
+	}
 	if err := r.apply(ctx, st, remote); err != nil {
 		return err
 	}
@@ -283,6 +290,9 @@ func (r *run) sync(ctx context.Context) error {
 		return err
 	}
 	if err := r.deleteRemote(ctx, st); err != nil {
+		return err
+	}
+	if err := r.repack.make(ctx); err != nil {
 		return err
 	}
 	r.sweep(ctx, st)
@@ -363,6 +373,11 @@ func (s *Stats) add(a *Action) {
 // apply carries the plan out: what can be done at once here, the rest by workers; results are written down in order.
 func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 	g, ctx := errgroup.WithContext(ctx)
+	packs, err := r.openPacks(ctx, g)
+	if err != nil {
+		return err
+	}
+	defer packs.close()
 	work, order := make(chan *job), make(chan *job, ahead)
 	g.Go(func() error {
 		defer close(order)
@@ -371,6 +386,9 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 			r.announce(a)
 			j := &job{Action: a, was: a.remote}
 			r.atOnce(ctx, j)
+			if err := packs.assign(ctx, j); err != nil {
+				return err
+			}
 			if j.done != nil {
 				select {
 				case work <- j:
@@ -390,6 +408,7 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 		g.Go(func() error {
 			for j := range work {
 				r.transfer(ctx, j)
+				j.pack.release()
 				close(j.done)
 			}
 			return nil
@@ -454,6 +473,7 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 		if err := st.add(j); err != nil {
 			return err
 		}
+		r.repack.changes(ctx, j)
 	}
 	return nil
 }

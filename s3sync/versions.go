@@ -1,6 +1,7 @@
 package s3sync
 
 import (
+	"cmp"
 	"context"
 	"net/url"
 	"slices"
@@ -201,23 +202,41 @@ func (b *Bucket) copy(ctx context.Context, from *Bucket, e *Entry) (*Entry, erro
 	if to := out.keyUnder(b.prefix); to != out.order() {
 		out.Key = to
 	}
-	source := url.PathEscape(from.loc.Bucket) + "/" + escapeKey(from.prefix+key)
-	target := b.prefix + out.keyUnder(b.prefix)
-	call, cancel := b.within(ctx, 10*time.Minute)
-	defer cancel()
+	target := out.keyUnder(b.prefix)
 	if e.body() > maxCopy {
-		etag, err := b.copyParts(call, source, target, e, copyPart)
+		call, cancel := b.within(ctx, 10*time.Minute)
+		defer cancel()
+		etag, err := b.copyParts(call, copySource(from, key), b.prefix+target, e, copyPart)
 		out.ETag = etag
 		return &out, err
 	}
-	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: &target, CopySource: &source, CopySourceIfMatch: aws.String(`"` + e.ETag + `"`)}, b.patiently)
+	etag, err := b.copyObject(ctx, from, key, target, e.ETag)
 	if err != nil {
-		return nil, b.failed(ctx, err)
+		return nil, err
 	}
-	if res.CopyObjectResult != nil {
-		out.ETag = unquote(aws.ToString(res.CopyObjectResult.ETag))
-	}
+	out.ETag = cmp.Or(etag, out.ETag)
 	return &out, nil
+}
+
+// copySource is an object as requests for copies name it.
+func copySource(from *Bucket, key string) string {
+	return url.PathEscape(from.loc.Bucket) + "/" + escapeKey(from.prefix+key)
+}
+
+// copyObject copies an object of maxCopy bytes at most that still has its ETag, and returns the copy's, or "" if the server does not say it.
+func (b *Bucket) copyObject(ctx context.Context, from *Bucket, key, target, etag string) (string, error) {
+	call, cancel := b.within(ctx, 10*time.Minute)
+	defer cancel()
+	source := copySource(from, key)
+	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + target), CopySource: &source,
+		CopySourceIfMatch: aws.String(`"` + etag + `"`)}, b.patiently)
+	if err != nil {
+		return "", b.failed(ctx, err)
+	}
+	if res.CopyObjectResult == nil {
+		return "", nil
+	}
+	return unquote(aws.ToString(res.CopyObjectResult.ETag)), nil
 }
 
 // copyParts copies an object that is too large for one request.

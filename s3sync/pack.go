@@ -1,0 +1,222 @@
+package s3sync
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/klauspost/compress/zstd"
+	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Packs are copies of small files, many in one object, with which an empty volume is filled by a few large requests instead of thousands of small ones.
+// They lie beside the objects of the files and never take their place: what a pack has not, or has otherwise than the manifest says, comes from the object.
+//
+// Each pack is for the files whose keys are in one range, and packsKey says which. A pack ages with the files of its range that change, and is made
+// anew when they are many.
+const (
+	packsKey   = Reserved + "/packs-v1" // the index: a packIndex in CBOR
+	packPrefix = Reserved + "/packs"    // the directory of the packs
+)
+
+const (
+	packsFormat  = "harvest-packs"
+	packsVersion = 1
+
+	packFile    = 256 << 10            // the largest file in a pack, in bytes
+	packSize    = 4<<20 - 64<<10       // of all in it: compressed and not, it is in one buffer of 4 MiB
+	packMembers = 16 << 10             // files in a pack
+	packAges    = 16                   // it is made anew when one file in so many has changed
+	maxIndex    = 16 << 20             // bytes of an index
+	maxPackID   = 64                   // bytes of a pack's name
+	packsAtOnce = 4                    // made at a time
+	packsAhead  = 4                    // fetched at a time, those in use among them
+	packsMemory = packsAhead * 8 << 20 // what these take of maxInFlight, compressed and not
+)
+
+// packIndex says which packs there are, in the order of their ranges.
+type packIndex struct {
+	Format  string    `cbor:"1,keyasint"`
+	Version int       `cbor:"2,keyasint"`
+	Packs   []packRow `cbor:"3,keyasint"`
+}
+
+// packRow is a range of keys and the pack of its files. The range ends where the next begins; the first begins with "".
+type packRow struct {
+	First []byte `cbor:"1,keyasint"`
+	ID    string `cbor:"2,keyasint"` // the pack's name beneath packPrefix; "" if the range has no small file
+	ETag  string `cbor:"3,keyasint"`
+	Size  int64  `cbor:"4,keyasint"` // of the object, in bytes
+	CRC   uint64 `cbor:"5,keyasint"` // of the object, CRC-64/NVME
+	Count int64  `cbor:"6,keyasint"` // files in it
+	Stale int64  `cbor:"7,keyasint"` // files of the range that came, changed or went since
+}
+
+func (p *packRow) key() string { return packPrefix + "/" + p.ID }
+
+// aged reports whether so much has changed in a range that its pack is to be made anew.
+func (p *packRow) aged() bool { return p.Stale*packAges > p.Count }
+
+// packMember is a file in a pack. A pack is compressed with zstd, and begins with its members, in order; their contents follow in the same order.
+type packMember struct {
+	_     struct{} `cbor:",toarray"`
+	Place []byte   // the entry's order
+	Size  int64
+	CRC   uint64
+}
+
+// packable reports whether a file belongs in a pack: small, and known by its checksum.
+func (e *Entry) packable() bool {
+	return e != nil && e.Kind == File && e.Link == "" && e.Extents == nil && e.HasCRC && e.Size <= packFile && !e.foreign
+}
+
+// indexMode decodes an index or the members of a pack, with no more memory than ours need.
+func indexMode() (cbor.DecMode, error) {
+	mode, err := cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 64, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
+		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
+	return mode, errors.Wrapf(err, "decode packs")
+}
+
+// decodeIndex reads an index. Nothing in it is trusted: one that is not ours, or damaged, is Invalid, a newer Harvest's Unsupported.
+func decodeIndex(raw []byte) (*packIndex, error) {
+	mode, err := indexMode()
+	if err != nil {
+		return nil, err
+	}
+	var x packIndex
+	if err := mode.Unmarshal(raw, &x); err != nil {
+		return nil, errors.Explainf(err, errors.Invalid, "the index of packs is damaged")
+	}
+	if x.Format == packsFormat && x.Version > packsVersion {
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "the index of packs has version %d; this Harvest knows up to %d", x.Version, packsVersion), "use a newer Harvest")
+	}
+	if x.Format != packsFormat || x.Version != packsVersion {
+		return nil, errors.Newf(errors.Invalid, "the index of packs is none of this Harvest's")
+	}
+	for i, p := range x.Packs {
+		switch {
+		case i == 0 && len(p.First) > 0, i > 0 && bytes.Compare(x.Packs[i-1].First, p.First) >= 0:
+			return nil, errors.Newf(errors.Invalid, "the index of packs is out of order")
+		case p.Size < 0 || p.Size > packSize+64<<10 || p.Count < 0 || p.Count > packMembers || p.Stale < 0 || len(p.ID) > maxPackID || !plainID(p.ID):
+			return nil, errors.Newf(errors.Invalid, "the index of packs has one that none can be")
+		}
+	}
+	return &x, nil
+}
+
+// plainID reports whether a name has letters and digits only.
+func plainID(id string) bool {
+	return !bytes.ContainsFunc([]byte(id), func(r rune) bool { return (r < 'A' || r > 'Z') && (r < '0' || r > '9') })
+}
+
+// row returns the index of the range that a place is in, from at on; the caller asks in order.
+func (x *packIndex) row(at int, place string) int {
+	for at+1 < len(x.Packs) && string(x.Packs[at+1].First) <= place {
+		at++
+	}
+	return at
+}
+
+// encodePack makes a pack of members and their contents, in out if it has room.
+func encodePack(members []packMember, contents, out []byte) ([]byte, error) {
+	head, err := cbor.Marshal(members)
+	if err != nil {
+		return nil, errors.Wrapf(err, "make a pack")
+	}
+	b := bytes.NewBuffer(out[:0])
+	z, err := zstd.NewWriter(b, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		return nil, errors.Wrapf(err, "make a pack")
+	}
+	_, err = z.Write(head)
+	if err == nil {
+		_, err = z.Write(contents)
+	}
+	if err = errors.Join(err, z.Close()); err != nil {
+		return nil, errors.Wrapf(err, "make a pack")
+	}
+	return b.Bytes(), nil
+}
+
+// packReader decompresses packs into at most packSize bytes.
+func packReader() (*zstd.Decoder, error) {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(packSize), zstd.WithDecoderMaxWindow(maxWindow))
+	return z, errors.Wrapf(err, "read packs")
+}
+
+// packContent is a decompressed pack.
+type packContent struct {
+	members []packMember
+	at      []int64 // of each member's content
+	content []byte
+}
+
+// decodePack reads a pack, into buf if it has room.
+func decodePack(z *zstd.Decoder, raw, buf []byte) (*packContent, error) {
+	plain, err := z.DecodeAll(raw, buf[:0])
+	if err != nil {
+		return nil, errors.Explainf(err, errors.Invalid, "a pack is damaged")
+	}
+	mode, err := indexMode()
+	if err != nil {
+		return nil, err
+	}
+	p := &packContent{}
+	if p.content, err = mode.UnmarshalFirst(plain, &p.members); err != nil {
+		return nil, errors.Explainf(err, errors.Invalid, "a pack is damaged")
+	}
+	p.at = make([]int64, len(p.members))
+	n, size := int64(0), int64(len(p.content))
+	for i, m := range p.members {
+		if m.Size < 0 || m.Size > size-n || i > 0 && bytes.Compare(p.members[i-1].Place, m.Place) >= 0 {
+			return nil, errors.Newf(errors.Invalid, "a pack has members that cannot be in it")
+		}
+		p.at[i] = n
+		n += m.Size
+	}
+	return p, nil
+}
+
+// find returns the content of e, if the pack has the very bytes that the manifest says.
+func (p *packContent) find(e *Entry) ([]byte, bool) {
+	i, ok := slices.BinarySearchFunc(p.members, []byte(e.order()), func(m packMember, place []byte) int { return bytes.Compare(m.Place, place) })
+	if !ok || !e.HasCRC || p.members[i].Size != e.body() || p.members[i].CRC != e.CRC {
+		return nil, false
+	}
+	body := p.content[p.at[i] : p.at[i]+p.members[i].Size]
+	return body, crc64nvme.Checksum(body) == e.CRC
+}
+
+// index fetches the index of packs, and its ETag. Without one, or with one that is damaged, it is nil; the ETag says what a new one replaces. A newer
+// Harvest's is Unsupported, and is not replaced.
+func (b *Bucket) index(ctx context.Context) (*packIndex, string, error) {
+	res, err := b.head(ctx, packsKey)
+	if errors.KindOf(err) == errors.NotFound {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	etag, size := unquote(res.header.Get("ETag")), contentLength(res.header)
+	if size < 0 || size > maxIndex {
+		return nil, etag, nil
+	}
+	got, err := b.get(ctx, packsKey, etag, 0, size, size, make([]byte, size))
+	if errors.Is(err, errDamaged) {
+		return nil, etag, nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	x, err := decodeIndex(got.body)
+	if errors.KindOf(err) == errors.Unsupported {
+		return nil, "", err
+	}
+	if err != nil {
+		return nil, etag, nil //nolint:nilerr // it is made anew
+	}
+	return x, etag, nil
+}

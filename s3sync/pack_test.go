@@ -1,0 +1,397 @@
+package s3sync
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// packedTree has one of everything, and small files for several packs, of which half cannot be compressed.
+func packedTree(t *testing.T) string {
+	dir := richTree(t)
+	random := rand.NewChaCha8([32]byte{1})
+	body := make([]byte, 200<<10)
+	for i := range 45 {
+		if _, err := random.Read(body[:len(body)*(i%2)]); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, fmt.Sprintf("many/%02d/file", i), string(body[:len(body)-i]))
+		for k := range 10 {
+			write(t, dir, fmt.Sprintf("many/%02d/small-%d", i, k), fmt.Sprint("content ", i, k))
+		}
+	}
+	age(t, dir)
+	return dir
+}
+
+// fill makes an empty volume of what is in the bucket, compares it with the tree, and returns which small objects were asked for by themselves.
+func fill(t *testing.T, dir string, loc Location, o Options) (singly []string) {
+	t.Helper()
+	proxy := between(t, &loc)
+	back := t.TempDir()
+	o.Direction, o.Owners, o.SetID = Down, true, true
+	mustSync(t, back, openBucket(t, loc), o)
+	sameTrees(t, dir, back)
+	for _, call := range proxy.seen() {
+		if method, key, _ := strings.Cut(call, " "); method == http.MethodGet && !strings.Contains(key, "/"+packPrefix) && !strings.HasSuffix(key, ManifestKey) && strings.Count(key, "/") > 1 &&
+			!strings.HasSuffix(key, "/big.bin") && !strings.Contains(key, "/sparse/") {
+			singly = append(singly, key)
+		}
+	}
+	return singly
+}
+
+// packsOf returns the names of the packs in a bucket, and those that its index has.
+func packsOf(t *testing.T, b *Bucket) (stored, indexed []string) {
+	t.Helper()
+	at, err := b.At(b.prefix + packPrefix)
+	must(t, err)
+	for o, err := range at.all(t.Context(), anyOrder) {
+		must(t, err)
+		stored = append(stored, o.key)
+	}
+	x, _, err := b.index(t.Context())
+	must(t, err)
+	if x != nil {
+		for _, row := range x.Packs {
+			if row.ID != "" {
+				indexed = append(indexed, row.ID)
+			}
+		}
+	}
+	slices.Sort(stored)
+	slices.Sort(indexed)
+	return stored, indexed
+}
+
+// mission: D3
+func TestPacksFillEmptyVolumes(t *testing.T) {
+	t.Parallel()
+	dir, loc := packedTree(t), location(t)
+	b := openBucket(t, loc)
+	mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir(), Packs: true})
+	stored, indexed := packsOf(t, b)
+	if len(stored) < 3 || !slices.Equal(stored, indexed) {
+		t.Fatalf("there are the packs %v, and the index has %v", stored, indexed)
+	}
+	for _, o := range []Options{{State: t.TempDir()}, {List: true}} {
+		if got := fill(t, dir, loc, o); len(got) > 0 {
+			t.Errorf("these were fetched by themselves: %v", got)
+		}
+	}
+	// Not into a volume that has files.
+	half := t.TempDir()
+	write(t, half, "many/00/small-1", "mine")
+	mustSync(t, half, b, Options{Direction: Down, Owners: true, SetID: true, Mirror: true})
+	sameTrees(t, dir, half)
+}
+
+func TestPacksFollowChanges(t *testing.T) {
+	t.Parallel()
+	dir, loc, state := packedTree(t), location(t), t.TempDir()
+	b := openBucket(t, loc)
+	up := Options{Direction: Up, State: state, Packs: true, Mirror: true}
+	mustSync(t, dir, b, up)
+	first, _ := packsOf(t, b)
+	write(t, dir, "many/03/small-3", "changed")
+	mustSync(t, dir, b, up)
+	if now, _ := packsOf(t, b); !slices.Equal(now, first) {
+		t.Errorf("one small change made packs anew: %v, before %v", now, first)
+	}
+	if got := fill(t, dir, loc, Options{}); !slices.ContainsFunc(got, func(key string) bool { return strings.HasSuffix(key, "/many/03/small-3") }) {
+		t.Errorf("the changed file did not come from its object, but these did: %v", got)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 6 {
+		for range 60 {
+			path := fmt.Sprintf("many/%02d/small-%d", random.IntN(50), random.IntN(12))
+			if random.IntN(3) == 0 {
+				must(t, os.RemoveAll(filepath.Join(dir, path)))
+			} else {
+				write(t, dir, path, strings.Repeat(path, random.IntN(2000)))
+			}
+		}
+		if round == 4 {
+			must(t, os.RemoveAll(filepath.Join(dir, "many")))
+		}
+		if round%2 == 1 {
+			up.State = t.TempDir() // another machine
+		}
+		mustSync(t, dir, b, up)
+		stored, indexed := packsOf(t, b)
+		if !slices.Equal(stored, indexed) {
+			t.Errorf("there are the packs %v, and the index has %v", stored, indexed)
+		}
+		fill(t, dir, loc, Options{})
+	}
+	if now, _ := packsOf(t, b); slices.Equal(now, first) {
+		t.Error("no change made a pack anew")
+	}
+}
+
+// Nothing is asked for where nothing has changed.
+func TestPacksAskNothing(t *testing.T) {
+	t.Parallel()
+	dir, loc, state := richTree(t), location(t), t.TempDir()
+	proxy := between(t, &loc)
+	b := openBucket(t, loc)
+	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true}) // switched on later
+	if stored, _ := packsOf(t, b); len(stored) != 1 {
+		t.Fatalf("there are the packs %v", stored)
+	}
+	proxy.reset(nil)
+	mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true})
+	if got := proxy.seen(); len(got) != 1 {
+		t.Errorf("an unchanged tree was asked about: %v", got)
+	}
+}
+
+// What is wrong with packs costs time, and no file.
+func TestBadPacks(t *testing.T) {
+	t.Parallel()
+	dir := packedTree(t)
+	for name, spoil := range map[string]func(t *testing.T, b *Bucket, x *packIndex){
+		"a pack is gone":    func(t *testing.T, b *Bucket, x *packIndex) { remove(t, b, x.Packs[1].key()) },
+		"a pack is damaged": func(t *testing.T, b *Bucket, x *packIndex) { overwrite(t, b, x.Packs[0].key(), []byte("no pack")) },
+		"a pack lies": func(t *testing.T, b *Bucket, x *packIndex) {
+			raw, err := encodePack([]packMember{{Place: []byte("a0"), Size: 9, CRC: 1}, {Place: []byte("many/00/small-1"), Size: 4}}, []byte("otherwise and"), nil)
+			must(t, err)
+			overwrite(t, b, x.Packs[0].key(), raw)
+			x.Packs[0].ETag, x.Packs[0].Size, x.Packs[0].CRC = "", int64(len(raw)), crc64nvme.Checksum(raw)
+			putIndex(t, b, x)
+		},
+		"the index is damaged": func(t *testing.T, b *Bucket, _ *packIndex) { overwrite(t, b, packsKey, []byte("no index")) },
+		"the index is newer": func(t *testing.T, b *Bucket, x *packIndex) {
+			x.Version++
+			putIndex(t, b, x)
+		},
+		"packs are exchanged": func(t *testing.T, b *Bucket, x *packIndex) {
+			x.Packs[0].ID, x.Packs[1].ID = x.Packs[1].ID, x.Packs[0].ID
+			x.Packs[0].ETag, x.Packs[1].ETag = x.Packs[1].ETag, x.Packs[0].ETag
+			x.Packs[0].Size, x.Packs[1].Size = x.Packs[1].Size, x.Packs[0].Size
+			x.Packs[0].CRC, x.Packs[1].CRC = x.Packs[1].CRC, x.Packs[0].CRC
+			putIndex(t, b, x)
+		},
+		"the index leads out": func(t *testing.T, b *Bucket, x *packIndex) {
+			x.Packs[0].ID = "../../x"
+			putIndex(t, b, x)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			loc, state := location(t), t.TempDir()
+			b := openBucket(t, loc)
+			mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true})
+			x, _, err := b.index(t.Context())
+			must(t, err)
+			spoil(t, b, x)
+			if got := fill(t, dir, loc, Options{}); len(got) < 5 {
+				t.Errorf("only these came by themselves: %v", got)
+			}
+			// Who never had them makes them anew where the index cannot be read, but not instead of a newer Harvest.
+			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: t.TempDir(), Packs: true})
+			if newer := strings.Contains(name, "newer"); err != nil || newer != (stats.Failed == 1) || newer && stats.Failures[0].Remedy != "use a newer Harvest" {
+				t.Errorf("the next sync up ended with %+v, %v", stats, err)
+			}
+			if name == "the index is damaged" || name == "the index leads out" {
+				if got := fill(t, dir, loc, Options{}); len(got) > 0 {
+					t.Errorf("afterwards these came by themselves: %v", got)
+				}
+			}
+		})
+	}
+}
+
+// Where a list shows that somebody else replaced an object, the object is taken, whatever packs have.
+func TestPacksAreOlderThanObjects(t *testing.T) {
+	t.Parallel()
+	dir, loc := packedTree(t), location(t)
+	b := openBucket(t, loc)
+	mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir(), Packs: true})
+	overwrite(t, b, "many/07/small-2", []byte("another's"))
+	back := t.TempDir()
+	mustSync(t, back, b, Options{Direction: Down, List: true})
+	if got, err := os.ReadFile(filepath.Join(back, "many/07/small-2")); err != nil || string(got) != "another's" {
+		t.Errorf("the file is %q, %v", got, err)
+	}
+}
+
+// A sync whose packs fail has sent all files, names what failed, and the next one makes them.
+func TestPacksThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	dir := packedTree(t)
+	for name, hit := range map[string]string{"a pack": "/" + packPrefix + "/", "the index": "/" + packsKey} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			loc, state := location(t), t.TempDir()
+			proxy := between(t, &loc)
+			b := openBucket(t, loc)
+			proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, hit) && xmlFault(w, http.StatusForbidden, "AccessDenied")
+			})
+			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Packs: true})
+			if err != nil || stats.Failed != 1 || stats.Failures[0].Path != packPrefix || !strings.Contains(stats.Failures[0].Reason, "packs could not be made") {
+				t.Fatalf("it ended with %+v, %v", stats, err)
+			}
+			proxy.reset(nil)
+			fill(t, dir, loc, Options{})
+			mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true})
+			if got := fill(t, dir, loc, Options{}); len(got) > 0 {
+				t.Errorf("afterwards these came by themselves: %v", got)
+			}
+		})
+	}
+}
+
+// A fill that is ended while packs arrive ends at once, and the next one fills what is missing.
+func TestPacksInterrupted(t *testing.T) {
+	t.Parallel()
+	dir, loc := packedTree(t), location(t)
+	mustSync(t, dir, openBucket(t, loc), Options{Direction: Up, State: t.TempDir(), Packs: true})
+	through := loc
+	proxy := between(t, &through)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	seen := 0
+	proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/"+packPrefix+"/") {
+			if seen++; seen == 3 {
+				cancel(errors.Newf(errors.Canceled, "enough"))
+				return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")
+			}
+		}
+		return false
+	})
+	back, state := t.TempDir(), t.TempDir()
+	down := Options{Direction: Down, State: state, Owners: true, SetID: true}
+	if _, err := Sync(ctx, openTree(t, back), openBucket(t, through), down); errors.KindOf(err) != errors.Canceled {
+		t.Errorf("it ended with %v", err)
+	}
+	mustSync(t, back, openBucket(t, loc), down)
+	sameTrees(t, dir, back)
+}
+
+// mission: D4
+func TestPacksOfVersions(t *testing.T) {
+	t.Parallel()
+	dir, loc := packedTree(t), location(t)
+	proxy := between(t, &loc)
+	b, o := openBucket(t, loc), Options{State: t.TempDir(), Packs: true}
+	one, _, err := Save(t.Context(), openTree(t, dir), b, o)
+	must(t, err)
+	old := t.TempDir()
+	write(t, dir, "many/40/small-4", "of the second")
+	proxy.reset(nil)
+	two, _, err := Save(t.Context(), openTree(t, dir), b, o)
+	must(t, err)
+	copied := 0
+	for _, call := range proxy.seen() {
+		if strings.HasPrefix(call, http.MethodPut) && strings.Contains(call, "/"+packPrefix+"/") {
+			copied++
+		}
+	}
+	at, err := b.Version(two)
+	must(t, err)
+	stored, indexed := packsOf(t, at)
+	if !slices.Equal(stored, indexed) || len(stored) < 3 || copied != len(stored) {
+		t.Errorf("the second version has the packs %v, its index %v; %d were made or copied", stored, indexed, copied)
+	}
+	first, err := b.Version(one)
+	must(t, err)
+	if before, _ := packsOf(t, first); !slices.Equal(before, stored) {
+		t.Errorf("the packs %v were made anew as %v for one changed file", before, stored)
+	}
+	back := t.TempDir()
+	proxy.reset(nil)
+	restored := Options{Owners: true, SetID: true}
+	_, _, err = Restore(t.Context(), openTree(t, back), b, two, restored)
+	must(t, err)
+	sameTrees(t, dir, back)
+	if n := len(proxy.seen()); n > 60 {
+		t.Errorf("%d requests restored a version", n)
+	}
+	_, _, err = Restore(t.Context(), openTree(t, old), b, one, restored)
+	must(t, err)
+	if got, err := os.ReadFile(filepath.Join(old, "many/40/small-4")); err != nil || string(got) != "content 40 4" {
+		t.Errorf("the first version's file is %q, %v", got, err)
+	}
+	if _, err := b.Prune(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if stored, _ := packsOf(t, first); len(stored) > 0 {
+		t.Errorf("a deleted version left the packs %v", stored)
+	}
+}
+
+func remove(t *testing.T, b *Bucket, key string) {
+	t.Helper()
+	must(t, b.delete(t.Context(), []string{key}, func(_ string, err error) { t.Error(err) }))
+}
+
+func overwrite(t *testing.T, b *Bucket, key string, body []byte) {
+	t.Helper()
+	_, err := b.put(t.Context(), key, body, crc64nvme.Checksum(body), nil)
+	must(t, err)
+}
+
+func putIndex(t *testing.T, b *Bucket, x *packIndex) {
+	t.Helper()
+	raw, err := cbor.Marshal(x)
+	must(t, err)
+	overwrite(t, b, packsKey, raw)
+}
+
+// FuzzPacks: neither an index nor a pack of others takes more memory than it may, or gives bytes that are not its own.
+func FuzzPacks(f *testing.F) {
+	raw, err := encodePack([]packMember{{Place: []byte("a"), Size: 2, CRC: crc64nvme.Checksum([]byte("xy"))}, {Place: []byte("b")}}, []byte("xy"), nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	index, err := cbor.Marshal(packIndex{Format: packsFormat, Version: packsVersion, Packs: []packRow{{ID: "X", Count: 2}, {First: []byte("b")}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Add(index)
+	f.Add([]byte{})
+	z, err := packReader()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if x, err := decodeIndex(raw); err == nil {
+			for i, row := range x.Packs {
+				if x.row(0, string(row.First)) != i {
+					t.Fatalf("row %d is not where it begins", i)
+				}
+			}
+		}
+		p, err := decodePack(z, raw, nil)
+		if err != nil {
+			return
+		}
+		for _, m := range p.members {
+			path, ok := DecodeKey(string(m.Place))
+			if !ok {
+				continue
+			}
+			e := &Entry{Kind: File, Path: path, Size: m.Size, CRC: m.CRC, HasCRC: true}
+			if body, ok := p.find(e); ok && (int64(len(body)) != m.Size || crc64nvme.Checksum(body) != m.CRC || !bytes.Contains(p.content, body)) {
+				t.Fatalf("%q has %d bytes that are not its own", m.Place, len(body))
+			}
+		}
+	})
+}
