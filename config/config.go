@@ -63,6 +63,7 @@ type S3 struct {
 	CAFile    string // authorities to trust besides the system's; "" for none
 	Proxy     string // URL of an HTTP proxy on the way; "" is what the environment says
 	Secret    string // of the account personal, with the credentials
+	Packs     bool   // keep packs of small files: s3sync.Options.Packs
 }
 
 // Configured reports whether volumes that are sent nowhere else have a place: in the embedded S3, or in a bucket for which there are credentials, right or

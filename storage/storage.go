@@ -21,6 +21,7 @@ import (
 type Options struct {
 	Secrets *secret.Vault
 	Place   Place // where files go that are sent nowhere else
+	Packs   bool  // syncs up keep packs: s3sync.Options.Packs
 
 	// What the volumes of sandboxes need: see Fill and Save.
 	Store Store                                                                    // of what is still to be sent
@@ -120,7 +121,7 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 	}
 	defer tree.Close()
 	o := req.Sync
-	o.State, o.Owners = filepath.Join(here.Notes(), syncNotes), true
+	o.State, o.Owners, o.Packs = filepath.Join(here.Notes(), syncNotes), true, m.opts.Packs
 	res := Result{Place: b.String()}
 	switch {
 	case !req.Versioned:

@@ -40,7 +40,7 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 		where = ownPlace(a.cfg.S3, own)
 	}
 	a.storage = storage.New(storage.Options{
-		Secrets: a.secrets, Place: where, Store: db.Unsent(),
+		Secrets: a.secrets, Place: where, Packs: a.cfg.S3.Packs, Store: db.Unsent(),
 		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {
 			return volume.Of(eng.Volumes(), account.Owner(owner)).Open(ctx, name)
 		},
