@@ -32,7 +32,7 @@ const (
 	packAges    = 16                   // it is made anew when one file in so many has changed
 	maxIndex    = 16 << 20             // bytes of an index
 	maxPackID   = 64                   // bytes of a pack's name
-	packsAtOnce = 4                    // made at a time
+	packsAtOnce = 2                    // made at a time
 	packsAhead  = 4                    // fetched at a time, those in use among them
 	packsMemory = packsAhead * 8 << 20 // what these take of maxInFlight, compressed and not
 )

@@ -108,6 +108,7 @@ func (p *repack) make(ctx context.Context) error {
 
 // replace writes the packs that are to be made anew, then the index, and then deletes the packs that it does not have.
 func (p *repack) replace(ctx context.Context) error {
+	p.r.buffers.close() // what was free is given back: other sizes are needed now
 	before := map[string]bool{}
 	for _, row := range p.index.Packs {
 		before[row.ID] = true

@@ -287,6 +287,28 @@ func (f *Fleet) noteSyncError(ctx context.Context, e *entry, err error) {
 	}
 }
 
+// Sent notes that what a sandbox could not send to S3 when it ended is there now.
+func (f *Fleet) Sent(ctx context.Context, account, id string) error {
+	sb, e, err := f.find(ctx, account, id)
+	if err != nil || sb.S3 == nil || sb.S3.SyncError == "" {
+		return err
+	}
+	sent := func(sb *Sandbox) error {
+		own := *sb.S3
+		own.SyncError = ""
+		sb.S3 = &own
+		return nil
+	}
+	if e != nil { // it is still on its way to its end
+		_, err := f.update(ctx, e, sent)
+		return err
+	}
+	if err := sent(&sb); err != nil {
+		return err
+	}
+	return errors.Wrapf(f.opts.Store.Put(context.WithoutCancel(ctx), sb), "record that %s is in S3", id)
+}
+
 // saveLater sends the volume of a sandbox that ended by itself, for which nobody waits.
 func (f *Fleet) saveLater(ctx context.Context, e *entry) {
 	f.tasks.Go(func() { f.saveEnd(ctx, e) })

@@ -125,6 +125,14 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 			t.Errorf("it is %s: %+v", sb.Status, sb.S3)
 		}
 		want("its end, with sync=true", "check save")
+		for range 2 {
+			if err := f.Sent(t.Context(), account, sb.ID); err != nil {
+				t.Fatal(err)
+			}
+			if sb = get(t, f, sb.ID); sb.Status != sandbox.Terminated || sb.S3.SyncError != "" {
+				t.Errorf("once it was sent it is %s: %+v", sb.Status, sb.S3)
+			}
+		}
 		if err := f.SyncOnEnd(t.Context(), account, sb.ID, true); err != nil {
 			t.Errorf("after its end: %v", err)
 		}

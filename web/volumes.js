@@ -49,11 +49,24 @@ export async function open(body, { failed }) {
     });
   }
 
+  // A volume with files that are still to be sent to S3 is deleted only by who has read that they are lost.
+  function remove(v) {
+    const path = `v1/volumes/${encodeURIComponent(v.name)}`;
+    sure(`Delete ${v.name}?`, 'The volume and its files are gone.', 'Delete it', () => act(async () => {
+      try {
+        await call('DELETE', path);
+      } catch (p) {
+        if (p.status !== 409 || !p.remedy?.includes('force=true')) throw p;
+        sure(`Delete ${v.name} all the same?`, `${p.detail} Whoever deletes the volume loses them.`, 'Lose them', () => act(() => call('DELETE', `${path}?force=true`)));
+      }
+    }));
+  }
+
   async function load() {
     try {
       list.replaceChildren(table('Volumes', ['Volume', 'Size', 'Files', 'Created', ''], (await all('v1/volumes')).map((v) => [v.name, bytes(v.size_bytes), String(v.files), when(v.created_at), h('div', { class: 'row' },
         button('Sync', () => sync(v), { class: 'small', 'aria-label': `Sync ${v.name}` }),
-        button('Delete', () => sure(`Delete ${v.name}?`, 'The volume and its files are gone.', 'Delete it', () => act(() => call('DELETE', `v1/volumes/${encodeURIComponent(v.name)}`))), { class: 'small danger', 'aria-label': `Delete ${v.name}` }))]), 'There is no volume.'));
+        button('Delete', () => remove(v), { class: 'small danger', 'aria-label': `Delete ${v.name}` }))]), 'There is no volume.'));
     } catch (p) {
       failed(p);
     }

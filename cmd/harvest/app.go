@@ -41,6 +41,7 @@ type App struct {
 	background bool
 	secrets    *secret.Vault
 	storage    *storage.Manager
+	sent       sent
 	events     *event.Journal
 	fleet      *sandbox.Fleet
 	schedules  *schedule.Scheduler
@@ -120,6 +121,7 @@ func (a *App) open(ctx context.Context) error {
 		return errors.Stage(err, "recover")
 	}
 	a.then("the sandboxes", a.fleet.Close)
+	a.sent.to(ctx, a.fleet)
 	if e, ok := eng.(*withVolumes); ok {
 		a.then("the builds", e.connect(a.fleet))
 	}

@@ -31,6 +31,9 @@ func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
 				m.lost(t.Sandbox, t.Reason)
 			}
 			a.events.Post(ctx, mountDrafts(t)...)
+			if t.What == s3mount.Sent {
+				a.sent.note(ctx, t.Account, t.Sandbox)
+			}
 		},
 	})
 	if err != nil {

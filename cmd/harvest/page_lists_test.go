@@ -6,6 +6,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
@@ -124,4 +125,41 @@ func TestPageLists(t *testing.T) {
 	b.sees(".sandboxes td", "terminated")
 	b.clean()
 	b.leavesNoImages()
+}
+
+// A volume with files that S3 does not have yet is deleted by who says so twice.
+// mission: F2, D3
+func TestPageUnsentVolume(t *testing.T) {
+	t.Parallel()
+	s3 := newAwayS3(t)
+	h := newHost(t, "fake", nil)
+	h.env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.address)
+	h.env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.must("sandbox", "create", "--name", "box", "--s3", "s3://"+s3.bucket+"/work:/data:sync")
+	volume := h.sandbox("box").S3.Volume
+	s3.stop()
+	h.must("sandbox", "rm", "box")
+	b := browser(t)
+	b.signedIn(h)
+	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))
+	b.sees(".volumes td", volume)
+	remove := `document.querySelector('[aria-label="Delete ` + volume + `"]').click()`
+	b.do(chromedp.Evaluate(remove, nil))
+	b.click("dialog button", "Delete it")
+	b.sees("dialog h2", "all the same?")
+	b.accessible("deleting an unsent volume")
+	b.picture("unsent-volume")
+	b.click("dialog button", "Keep it")
+	if got := h.must("volume", "ls", "-o", "name"); got != volume {
+		t.Errorf("the volumes are %q", got)
+	}
+	b.until(`!document.querySelector('dialog[open]')`)
+	b.do(chromedp.Evaluate(remove, nil))
+	b.click("dialog button", "Delete it")
+	b.click("dialog button", "Lose them")
+	b.sees(".volumes", "There is no volume.")
+	if got := h.must("volume", "ls", "-o", "name"); got != "" {
+		t.Errorf("the volumes are %q", got)
+	}
 }

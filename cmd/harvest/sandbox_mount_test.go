@@ -205,6 +205,11 @@ func TestSandboxMountAway(t *testing.T) {
 			t.Fatalf("left behind: %s", left)
 		}
 	}
+	for deadline := time.Now().Add(time.Minute); h.sandbox(away.ID).S3.SyncError != ""; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("all is stored, and it still says %q", h.sandbox(away.ID).S3.SyncError)
+		}
+	}
 }
 
 // A sandbox ends although programs in it wait for an S3 that takes everything and answers nothing.

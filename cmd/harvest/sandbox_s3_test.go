@@ -197,6 +197,11 @@ func TestSandboxS3(t *testing.T) {
 	s3.start()
 	h.must("sandbox", "ls")
 	s3.wait("work/g.txt", "seven")
+	for deadline := time.Now().Add(time.Minute); get(two.ID).S3.SyncError != ""; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it was sent, and still says %q", get(two.ID).S3.SyncError)
+		}
+	}
 	if out := h.must("run", "--s3", place, "--", "cat", "/data/g.txt"); out != "seven" {
 		t.Errorf("afterwards the file is %q", out)
 	}

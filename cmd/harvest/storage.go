@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,11 +45,51 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {
 			return volume.Of(eng.Volumes(), account.Owner(owner)).Open(ctx, name)
 		},
-		Tell: func(t storage.Told) { a.events.Post(ctx, syncDrafts(t)...) },
+		Tell: func(t storage.Told) {
+			a.events.Post(ctx, syncDrafts(t)...)
+			if t.Direction == s3sync.Up && t.Err == nil {
+				a.sent.note(ctx, t.Account, t.Sandbox)
+			}
+		},
 	})
 	a.storage.Start(ctx)
 	a.then("the syncs with S3", func(context.Context) error { a.storage.Stop(); return nil })
 	return syncer{a.storage}, nil
+}
+
+// sent tells the fleet of what ended sandboxes had not sent and is in S3 now. What is told before there is a fleet waits for it.
+type sent struct {
+	mu      sync.Mutex
+	fleet   *sandbox.Fleet // guarded by mu; nil at first
+	waiting [][2]string    // guarded by mu; accounts and sandboxes
+}
+
+func (s *sent) note(ctx context.Context, owner, id string) {
+	s.mu.Lock()
+	fleet := s.fleet
+	if fleet == nil {
+		s.waiting = append(s.waiting, [2]string{owner, id})
+	}
+	s.mu.Unlock()
+	if fleet == nil {
+		return
+	}
+	// A record may have been deleted since.
+	if err := fleet.Sent(ctx, owner, id); err != nil && !errors.Is(err, errors.NotFound) {
+		logf.Errorf(ctx, "record that what the sandbox %s left is in S3: %v", id, err)
+	}
+}
+
+// to is the fleet from now on.
+func (s *sent) to(ctx context.Context, fleet *sandbox.Fleet) {
+	s.mu.Lock()
+	s.fleet = fleet
+	waiting := s.waiting
+	s.waiting = nil
+	s.mu.Unlock()
+	for _, w := range waiting {
+		s.note(ctx, w[0], w[1])
+	}
 }
 
 // startS3 starts the embedded S3.
