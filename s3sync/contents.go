@@ -46,8 +46,8 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 	if errors.KindOf(err) == errors.Unauthenticated || errors.KindOf(err) == errors.Canceled {
 		return nil, err
 	}
-	if errors.Is(err, errSilent) {
-		return nil, err
+	if cut(err) {
+		return nil, err // S3 is away, and a list would take as long to say so
 	}
 	if err != nil {
 		// A HEAD is refused without words; a list says why.

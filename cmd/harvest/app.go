@@ -41,7 +41,7 @@ type App struct {
 	background bool
 	secrets    *secret.Vault
 	storage    *storage.Manager
-	sent       sent
+	sent       sentLater
 	events     *event.Journal
 	fleet      *sandbox.Fleet
 	schedules  *schedule.Scheduler

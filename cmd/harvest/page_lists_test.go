@@ -135,6 +135,7 @@ func TestPageUnsentVolume(t *testing.T) {
 	h := newHost(t, "fake", nil)
 	h.env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.address)
 	h.env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	h.up()
 	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
 	h.must("sandbox", "create", "--name", "box", "--s3", "s3://"+s3.bucket+"/work:/data:sync")
 	volume := h.sandbox("box").S3.Volume

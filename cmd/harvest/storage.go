@@ -57,14 +57,14 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	return syncer{a.storage}, nil
 }
 
-// sent tells the fleet of what ended sandboxes had not sent and is in S3 now. What is told before there is a fleet waits for it.
-type sent struct {
+// sentLater tells the fleet of what ended sandboxes had not sent and is in S3 now. What is told before there is a fleet waits for it.
+type sentLater struct {
 	mu      sync.Mutex
 	fleet   *sandbox.Fleet // guarded by mu; nil at first
 	waiting [][2]string    // guarded by mu; accounts and sandboxes
 }
 
-func (s *sent) note(ctx context.Context, owner, id string) {
+func (s *sentLater) note(ctx context.Context, owner, id string) {
 	s.mu.Lock()
 	fleet := s.fleet
 	if fleet == nil {
@@ -81,7 +81,7 @@ func (s *sent) note(ctx context.Context, owner, id string) {
 }
 
 // to is the fleet from now on.
-func (s *sent) to(ctx context.Context, fleet *sandbox.Fleet) {
+func (s *sentLater) to(ctx context.Context, fleet *sandbox.Fleet) {
 	s.mu.Lock()
 	s.fleet = fleet
 	waiting := s.waiting
