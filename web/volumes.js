@@ -57,7 +57,7 @@ export async function open(body, { failed }) {
         await call('DELETE', path);
       } catch (p) {
         if (p.status !== 409 || !p.remedy?.includes('force=true')) throw p;
-        sure(`Delete ${v.name} all the same?`, `${p.detail} Whoever deletes the volume loses them.`, 'Lose them', () => act(() => call('DELETE', `${path}?force=true`)));
+        sure(`Delete ${v.name} all the same?`, `Some of its files would be lost: ${p.detail.replace(/\.$/, '')}.`, 'Lose them', () => act(() => call('DELETE', `${path}?force=true`)));
       }
     }));
   }
