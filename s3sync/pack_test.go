@@ -14,6 +14,8 @@ import (
 
 	"github.com/fxamacker/cbor/v2"
 	"github.com/minio/crc64nvme"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -394,4 +396,24 @@ func FuzzPacks(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A part of a file may be larger than what packs leave of the memory for bodies.
+func TestPacksLeaveRoom(t *testing.T) {
+	t.Parallel()
+	loc := location(t)
+	b := openBucket(t, loc)
+	mustSync(t, richTree(t), b, Options{Direction: Up, Packs: true})
+	r := &run{b: b, t: openTree(t, t.TempDir()), o: Options{Direction: Down}, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight}
+	g, ctx := errgroup.WithContext(t.Context())
+	ps, err := r.openPacks(ctx, g)
+	if err != nil || ps == nil {
+		t.Fatalf("there are no packs: %v", err)
+	}
+	defer ps.close()
+	_, release, err := r.buffer(ctx, maxInFlight)
+	must(t, err)
+	release()
+	must(t, g.Wait())
+	r.buffers.close()
 }

@@ -141,6 +141,7 @@ type run struct {
 	o     Options
 	p     policy
 	sem   *semaphore.Weighted // bytes of bodies in memory
+	room  int64               // how many of them one body can have
 	disk  *semaphore.Weighted // small files being made
 	start time.Time
 
@@ -174,7 +175,7 @@ func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
 	}
 	var stats Stats
 	for attempt := 1; ; attempt++ {
-		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), disk: semaphore.NewWeighted(writers), start: time.Now(), links: map[[2]uint64]string{},
+		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight, disk: semaphore.NewWeighted(writers), start: time.Now(), links: map[[2]uint64]string{},
 			p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents}}
 		err := r.sync(ctx)
 		r.buffers.close()

@@ -57,6 +57,7 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 	if err := r.sem.Acquire(ctx, packsMemory); err != nil {
 		return nil, context.Cause(ctx)
 	}
+	r.room = maxInFlight - packsMemory // a part of a very large file would wait for all of it, for ever
 	return &packs{r: r, g: g, index: index, z: z, slots: semaphore.NewWeighted(packsAhead), at: -1}, nil
 }
 

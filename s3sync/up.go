@@ -162,7 +162,7 @@ func (r *run) uploadFile(ctx context.Context, e Entry, remote *Entry) (*Entry, e
 
 // buffer returns memory for n bytes when there is some to be had. release it.
 func (r *run) buffer(ctx context.Context, n int64) (buf []byte, release func(), err error) {
-	w := weight(n)
+	w := min(weight(n), r.room)
 	if err := r.sem.Acquire(ctx, w); err != nil {
 		return nil, nil, context.Cause(ctx)
 	}
