@@ -364,13 +364,21 @@ func TestFullDisk(t *testing.T) {
 	mustSync(t, dir, b, Options{Direction: Up})
 	stats, err := Sync(t.Context(), openTree(t, small), b, Options{Direction: Down})
 	must(t, err)
-	if stats.Failed != 2 || !strings.Contains(stats.Failures[0].Reason, "space") {
+	named := map[string]bool{}
+	for _, f := range stats.Failures {
+		named[f.Path] = strings.Contains(f.Reason, "space")
+	}
+	if stats.Failed != 2 || len(named) != 2 || !named["b"] || !named["c"] {
 		t.Errorf("%s: %+v", stats, stats.Failures)
 	}
 	got := snapshot(t, small)
 	if len(got) != 1 || got["a"] == "" {
 		t.Errorf("there is %v", got)
 	}
+	// With room, the next one brings the rest.
+	must(t, unix.Mount("", small, "", unix.MS_REMOUNT, "size=64m"))
+	mustSync(t, small, b, Options{Direction: Down, Owners: true})
+	sameTrees(t, dir, small)
 }
 
 // A damaged state on this machine is forgotten; nothing is lost.
