@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/fxamacker/cbor/v2"
@@ -280,13 +281,11 @@ func TestPacksInterrupted(t *testing.T) {
 	proxy := between(t, &through)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	seen := 0
+	var packs atomic.Int32
 	proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "/"+packPrefix+"/") {
-			if seen++; seen == 3 {
-				cancel(errors.Newf(errors.Canceled, "enough"))
-				return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")
-			}
+		if strings.Contains(r.URL.Path, "/"+packPrefix+"/") && packs.Add(1) == 3 {
+			cancel(errors.Newf(errors.Canceled, "enough"))
+			return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")
 		}
 		return false
 	})

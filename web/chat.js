@@ -277,8 +277,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     const prompt = input.value.trim();
     if (prompt === '' || send.disabled) return;
     send.disabled = true;
-    if (await post(prompt)) {
-      input.value = '';
+    input.value = ''; // what is typed from now on is the next prompt
+    grow();
+    if (!await post(prompt)) {
+      input.value = [prompt, input.value].filter(Boolean).join('\n');
       grow();
     }
     send.disabled = false;

@@ -11,7 +11,6 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
@@ -89,7 +88,8 @@ func TestPage(t *testing.T) {
 	b.sees(".message.agent strong", "the files")
 	b.sees(".status", "Running a tool")
 	b.sees(".tool .output", "proc")
-	b.do(chromedp.Evaluate(`document.querySelector('.composer textarea').focus()`, nil), chromedp.KeyEvent("/say never"), chromedp.KeyEvent(kb.Enter))
+	b.do(chromedp.Evaluate(`document.querySelector('.composer textarea').focus()`, nil))
+	b.types("/say never\r")
 	b.sees(".queue", "never")
 	b.picture("working")
 	b.click(".queue button", "Cancel")
