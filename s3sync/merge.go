@@ -24,7 +24,27 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
+		var le, be *Entry
+		fresh, empty := false, false
+		if base != nil {
+			be, fresh = base.Entry, base.fresh
+		} else if both {
+			be = rem
+		}
+		// untold leaves a path as it is: the bucket keeps what it has, and this machine remembers of it what it did.
+		untold := func() error {
+			if rem == nil || rerr != nil {
+				return nil
+			}
+			if be != nil && !sameObject(be, rem) {
+				be = nil // what the volume has is not what the bucket has now
+			}
+			return do(Action{Op: Keep, Path: rem.Path, Kind: rem.Kind, local: be, remote: rem})
+		}
 		if rerr != nil {
+			if !r.about(rem.Path, false) {
+				return nil
+			}
 			return do(skipped(rem.Path, rerr))
 		}
 		if l != nil && l.err != nil && l.path == "" {
@@ -32,34 +52,29 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		}
 		if l != nil && l.err != nil {
 			unread[l.path] = true
+			if !r.about(l.path, l.isDir) {
+				return untold()
+			}
 			a := skipped(l.path, l.err)
 			a.remote = rem
 			return do(a)
 		}
-		var le, be *Entry
-		fresh, empty := false, false
 		if l != nil {
 			le, empty = l.Entry, l.empty
-		}
-		if base != nil {
-			be, fresh = base.Entry, base.fresh
-		} else if both {
-			be = rem
 		}
 		if le == nil && rem == nil {
 			return nil // both sides deleted it
 		}
 		if le == nil && beneath(unread, rem.Path) {
-			// That the volume has it no more is not known: nothing is done about it, and it stays known.
-			if be != nil && !sameObject(be, rem) {
-				be = nil
-			}
-			return do(Action{Op: Keep, Path: rem.Path, Kind: rem.Kind, local: be, remote: rem})
+			return untold() // that the volume has it no more is not known
 		}
 		if !r.concerns(le, rem) {
-			return do(Action{Op: Keep, Path: pathOf(le, rem), local: le, remote: rem})
+			return untold()
 		}
 		a := decide(r.p, le, be, rem, fresh)
+		if (a.Op == DeleteLocal || a.Op == DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
+			return untold() // it may hold what the sync is not about
+		}
 		if a.Conflict != "" {
 			if err := r.reconcile(ctx, &a); err != nil {
 				return err
@@ -126,22 +141,19 @@ func (s *state) forget() {
 	}
 }
 
-func pathOf(entries ...*Entry) string {
-	for _, e := range entries {
-		if e != nil {
-			return e.Path
-		}
-	}
-	return ""
-}
-
-// concerns reports whether the sync is about a path: always, unless Only says otherwise. The directories above are part of it.
+// concerns reports whether the sync is about what is at a path, on either side.
 func (r *run) concerns(local, remote *Entry) bool {
-	only, e := r.o.Only, local
+	e := local
 	if e == nil {
 		e = remote
 	}
-	return only == "" || e.Path == only || strings.HasPrefix(e.Path, only+"/") || e.Kind == Dir && strings.HasPrefix(only, e.Path+"/")
+	return e == nil || r.about(e.Path, e.Kind == Dir)
+}
+
+// about reports whether the sync is about a path: always, unless Only says otherwise. The directories above are part of it.
+func (r *run) about(path string, dir bool) bool {
+	only := r.o.Only
+	return only == "" || path == only || strings.HasPrefix(path, only+"/") || dir && strings.HasPrefix(only, path+"/")
 }
 
 // local yields the volume's entries, with hard links known as such and without files that are not whole. Those that a killed restore left

@@ -465,7 +465,9 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 		if fatal(j.err) {
 			return j.err
 		}
-		r.progress.done(j, r.o.Direction)
+		if r.concerns(j.local, j.remote) {
+			r.progress.done(j, r.o.Direction)
+		}
 		if j.err != nil {
 			r.fail(j.Path, j.err)
 		} else if j.Op != Skip {
