@@ -340,11 +340,18 @@ func (b *Bucket) At(prefix string) (*Bucket, error) {
 	if err := loc.check(); err != nil {
 		return nil, err
 	}
+	return b.at(prefix), nil
+}
+
+// at is At for a prefix that is known to be good.
+func (b *Bucket) at(prefix string) *Bucket {
+	loc := b.loc
+	loc.Prefix = prefix
 	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence}
 	other.skew.Store(b.skew.Load())
 	other.md5.Store(b.md5.Load())
 	other.single.Store(b.single.Load())
-	return other, nil
+	return other
 }
 
 // String is the bucket and prefix as an s3:// URL.

@@ -30,8 +30,11 @@ type contents struct {
 	entries []*Entry
 }
 
-// fewEntries is how many entries of a manifest are kept from examining it, a few MiB; with more it is read twice.
-const fewEntries = 20_000
+// fewEntries is how many entries of a manifest are kept from examining it, and fewBytes how much memory they take at most; with more it is read twice.
+const (
+	fewEntries = 20_000
+	fewBytes   = 16 << 20
+)
 
 func (c *contents) close() {
 	if c.file != "" {
@@ -77,7 +80,7 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 
 // examine reads a fetched manifest once. One that is damaged or lies is not used: a list heals it.
 func (c *contents) examine() error {
-	few := make([]*Entry, 0, 1024)
+	few, size := make([]*Entry, 0, 1024), int64(0)
 	for e, err := range readFile(c.file) {
 		if errors.KindOf(err) == errors.Unsupported {
 			return err
@@ -86,7 +89,7 @@ func (c *contents) examine() error {
 			c.healed, c.list = true, true
 			return nil
 		}
-		if len(few) == fewEntries {
+		if size += e.memory(); len(few) == fewEntries || size > fewBytes {
 			few = nil
 		}
 		if few != nil {

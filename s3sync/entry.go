@@ -68,6 +68,15 @@ type Extent struct {
 	Length int64 `cbor:"2,keyasint"`
 }
 
+// memory is about how many bytes the entry takes.
+func (e *Entry) memory() int64 {
+	n := 300 + len(e.Path) + len(e.Target) + len(e.Link) + len(e.Key) + len(e.ETag) + 16*len(e.Extents)
+	for name, value := range e.Xattrs {
+		n += 64 + len(name) + len(value)
+	}
+	return int64(n)
+}
+
 // order is the entry's place: its encoded path, with a slash at the end for directories.
 func (e *Entry) order() string {
 	if e.Kind == Dir {

@@ -3,6 +3,7 @@ package s3sync
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"slices"
 
 	"github.com/fxamacker/cbor/v2"
@@ -29,6 +30,7 @@ const (
 	packFile    = 256 << 10            // the largest file in a pack, in bytes
 	packSize    = 4<<20 - 64<<10       // of all in it: compressed and not, it is in one buffer of 4 MiB
 	packMembers = 16 << 10             // files in a pack
+	maxPacks    = 128 << 10            // of an index
 	packAges    = 16                   // it is made anew when one file in so many has changed
 	maxIndex    = 16 << 20             // bytes of an index
 	maxPackID   = 64                   // bytes of a pack's name
@@ -53,6 +55,7 @@ type packRow struct {
 	CRC   uint64 `cbor:"5,keyasint"` // of the object, CRC-64/NVME
 	Count int64  `cbor:"6,keyasint"` // files in it
 	Stale int64  `cbor:"7,keyasint"` // files of the range that came, changed or went since
+	Sum   uint64 `cbor:"8,keyasint"` // of the marks of all small files of the range, with exclusive or, as far as they are counted in Count and Stale
 }
 
 func (p *packRow) key() string { return packPrefix + "/" + p.ID }
@@ -70,19 +73,30 @@ type packMember struct {
 
 // packable reports whether a file belongs in a pack: small, and known by its checksum.
 func (e *Entry) packable() bool {
-	return e != nil && e.Kind == File && e.Link == "" && e.Extents == nil && e.HasCRC && e.Size <= packFile && !e.foreign
+	return e != nil && e.Kind == File && e.Link == "" && e.Extents == nil && e.HasCRC && e.Size <= packFile
 }
 
-// indexMode decodes an index or the members of a pack, with no more memory than ours need.
-func indexMode() (cbor.DecMode, error) {
-	mode, err := cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 64, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
+// mark is a number that tells a file, and what is in it, from others.
+func (e *Entry) mark() uint64 {
+	sum := crc64nvme.New()
+	var known [16]byte
+	binary.LittleEndian.PutUint64(known[:8], e.CRC)
+	binary.LittleEndian.PutUint64(known[8:], uint64(e.Size))
+	_, _ = sum.Write(known[:])
+	_, _ = sum.Write([]byte(e.order()))
+	return sum.Sum64()
+}
+
+// packMode decodes an index or the members of a pack, of which there are so many at most, with no more memory than ours need.
+func packMode(most int) (cbor.DecMode, error) {
+	mode, err := cbor.DecOptions{MaxArrayElements: most, MaxMapPairs: 64, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
 		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
 	return mode, errors.Wrapf(err, "decode packs")
 }
 
 // decodeIndex reads an index. Nothing in it is trusted: one that is not ours, or damaged, is Invalid, a newer Harvest's Unsupported.
 func decodeIndex(raw []byte) (*packIndex, error) {
-	mode, err := indexMode()
+	mode, err := packMode(maxPacks)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +114,7 @@ func decodeIndex(raw []byte) (*packIndex, error) {
 		switch {
 		case i == 0 && len(p.First) > 0, i > 0 && bytes.Compare(x.Packs[i-1].First, p.First) >= 0:
 			return nil, errors.Newf(errors.Invalid, "the index of packs is out of order")
-		case p.Size < 0 || p.Size > packSize+64<<10 || p.Count < 0 || p.Count > packMembers || p.Stale < 0 || len(p.ID) > maxPackID || !plainID(p.ID):
+		case p.Size < 0 || p.Size > packSize+64<<10 || p.Count < 0 || p.Count > packMembers || p.Stale < 0 || p.Stale > maxEntries || len(p.ETag) > 256 || len(p.ID) > maxPackID || !plainID(p.ID):
 			return nil, errors.Newf(errors.Invalid, "the index of packs has one that none can be")
 		}
 	}
@@ -160,7 +174,7 @@ func decodePack(z *zstd.Decoder, raw, buf []byte) (*packContent, error) {
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Invalid, "a pack is damaged")
 	}
-	mode, err := indexMode()
+	mode, err := packMode(packMembers)
 	if err != nil {
 		return nil, err
 	}

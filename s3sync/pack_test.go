@@ -3,6 +3,7 @@ package s3sync
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/fxamacker/cbor/v2"
+	"github.com/klauspost/compress/zstd"
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
@@ -262,11 +264,71 @@ func TestPacksThatCannotBeMade(t *testing.T) {
 			if err != nil || stats.Failed != 1 || stats.Failures[0].Path != packPrefix || !strings.Contains(stats.Failures[0].Reason, "packs could not be made") {
 				t.Fatalf("it ended with %+v, %v", stats, err)
 			}
+			if len(stats.Refused) > 0 {
+				t.Errorf("files are said to be missing, though all are there: %+v", stats.Refused)
+			}
 			proxy.reset(nil)
+			if stored, _ := packsOf(t, b); len(stored) > 0 {
+				t.Errorf("packs that no index has are left: %v", stored)
+			}
 			fill(t, dir, loc, Options{})
 			mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true})
 			if got := fill(t, dir, loc, Options{}); len(got) > 0 {
 				t.Errorf("afterwards these came by themselves: %v", got)
+			}
+		})
+	}
+}
+
+// Changes that packs have not followed, for whatever reason, are found by the next sync that keeps packs, although it has nothing to send.
+func TestPacksThatFellBehind(t *testing.T) {
+	t.Parallel()
+	for name, behind := range map[string]func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options){
+		"they could not be stored": func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options) {
+			proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/"+packPrefix+"/") && xmlFault(w, http.StatusForbidden, "AccessDenied")
+			})
+			stats, err := Sync(t.Context(), openTree(t, dir), b, up)
+			if err != nil || stats.Failed != 1 {
+				t.Errorf("without packs: %+v, %v", stats, err)
+			}
+			proxy.reset(nil)
+		},
+		"they were switched off": func(t *testing.T, dir string, _ *asked, b *Bucket, up Options) {
+			up.Packs = false
+			mustSync(t, dir, b, up)
+		},
+		"another sync ended first": func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options) {
+			proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/"+packsKey) && xmlFault(w, http.StatusPreconditionFailed, "PreconditionFailed")
+			})
+			mustSync(t, dir, b, up)
+			proxy.reset(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, loc := plainTree(t), location(t)
+			proxy := between(t, &loc)
+			b, up := openBucket(t, loc), Options{Direction: Up, State: t.TempDir(), Packs: true}
+			mustSync(t, dir, b, up)
+			first, _ := packsOf(t, b)
+			for i := range 45 {
+				write(t, dir, fmt.Sprintf("many/%02d/file", i), fmt.Sprint("anew ", i))
+			}
+			behind(t, dir, proxy, b, up)
+			mustSync(t, dir, b, up)
+			stored, indexed := packsOf(t, b)
+			if !slices.Equal(stored, indexed) || slices.ContainsFunc(stored, func(id string) bool { return slices.Contains(first, id) }) {
+				t.Errorf("there are the packs %v, the index has %v, and before there were %v", stored, indexed, first)
+			}
+			if got := fill(t, dir, loc, Options{}); len(got) > 0 {
+				t.Errorf("these came by themselves: %v", got)
+			}
+			proxy.reset(nil)
+			mustSync(t, dir, b, up)
+			if got := proxy.seen(); len(got) != 1 {
+				t.Errorf("once they have caught up, an unchanged tree was asked about: %v", got)
 			}
 		})
 	}
@@ -381,12 +443,23 @@ func FuzzPacks(f *testing.F) {
 	f.Add(raw)
 	f.Add(index)
 	f.Add([]byte{})
+	// More members and rows than any may have, which take next to no bytes: arrays of nothing.
+	nothing := append(binary.BigEndian.AppendUint32([]byte{0x9a}, 1<<20), bytes.Repeat([]byte{0xf6}, 1<<20)...)
+	f.Add(slices.Concat([]byte{0xa3, 0x01, 0x6d}, []byte(packsFormat), []byte{0x02, 0x01, 0x03}, nothing))
+	w, err := zstd.NewWriter(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(w.EncodeAll(nothing, nil))
 	z, err := packReader()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if x, err := decodeIndex(raw); err == nil {
+			if len(x.Packs) > maxPacks {
+				t.Fatalf("an index has %d packs", len(x.Packs))
+			}
 			for i, row := range x.Packs {
 				if x.row(0, string(row.First)) != i {
 					t.Fatalf("row %d is not where it begins", i)
@@ -396,6 +469,9 @@ func FuzzPacks(f *testing.F) {
 		p, err := decodePack(z, raw, nil)
 		if err != nil {
 			return
+		}
+		if len(p.members) > packMembers {
+			t.Fatalf("a pack has %d members", len(p.members))
 		}
 		for _, m := range p.members {
 			path, ok := DecodeKey(string(m.Place))

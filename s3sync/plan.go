@@ -59,6 +59,20 @@ type Action struct {
 	resumed bool  // an interrupted sync sent it, and no manifest knows it yet
 }
 
+// weight is what the entries of an action take of heavyBytes.
+func (a *Action) weight() int64 {
+	n := int64(0)
+	for _, e := range []*Entry{a.local, a.remote} {
+		if e != nil {
+			n += e.memory()
+		}
+	}
+	if n <= heavyEntry {
+		return 0
+	}
+	return min(n, heavyBytes)
+}
+
 // policy is what decides between two sides.
 type policy struct {
 	dir      Direction

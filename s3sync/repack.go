@@ -2,10 +2,14 @@ package s3sync
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
@@ -26,6 +30,9 @@ type repack struct {
 	etag    string
 	changed bool // the index must be written
 	err     error
+
+	mu   sync.Mutex
+	made map[string]bool // guarded by mu: names of the packs that this sync has stored, or may have
 }
 
 // changes counts the small file of a job that came, changed or went. Jobs come in order.
@@ -50,7 +57,14 @@ func (p *repack) changes(ctx context.Context, j *job) {
 		return
 	}
 	p.at = p.index.row(p.at, place)
-	p.index.Packs[p.at].Stale++
+	row := &p.index.Packs[p.at]
+	row.Stale++
+	if was.packable() {
+		row.Sum ^= was.mark()
+	}
+	if is.packable() {
+		row.Sum ^= is.mark()
+	}
 	p.changed = true
 }
 
@@ -69,7 +83,11 @@ func (p *repack) load(ctx context.Context) {
 	if p.r.o.from != nil {
 		from = p.r.o.from
 	}
-	if p.index, p.etag, p.err = from.index(ctx); p.err == nil && (p.index == nil || len(p.index.Packs) == 0) {
+	p.index, p.etag, p.err = from.index(ctx)
+	if errors.Is(p.err, errChangedObject) {
+		p.err = errOvertaken
+	}
+	if p.err == nil && (p.index == nil || len(p.index.Packs) == 0) {
 		p.index, p.changed = &packIndex{Format: packsFormat, Version: packsVersion, Packs: []packRow{{Stale: 1}}}, true
 	}
 	if p.r.o.from != nil { // its packs stay there
@@ -88,6 +106,9 @@ func (p *repack) make(ctx context.Context) error {
 	}
 	p.load(ctx)
 	err := p.err
+	if err == nil {
+		err = p.recount()
+	}
 	if err == nil && p.changed {
 		err = p.replace(ctx)
 	}
@@ -101,7 +122,28 @@ func (p *repack) make(ctx context.Context) error {
 		err = errors.Wrapf(os.WriteFile(p.st.file(statePacked), nil, 0o600), "note that packs are made")
 	}
 	if err != nil {
-		p.r.fail(packPrefix, errors.Explainf(err, errors.KindOf(err), "packs could not be made, so that empty volumes fill more slowly: %s", errors.Message(err)))
+		p.r.lack(packPrefix, errors.Explainf(err, errors.KindOf(err), "packs could not be made, so that empty volumes fill more slowly: %s", errors.Message(err)))
+	}
+	return nil
+}
+
+// recount makes the packs anew of ranges that have other files than were counted: a sync that counted them did not get as far as the index, or none
+// was asked to.
+func (p *repack) recount() error {
+	sums, at := make([]uint64, len(p.index.Packs)), 0
+	for e, err := range readFile(p.st.written()) {
+		if err != nil {
+			return err
+		}
+		if e.packable() {
+			at = p.index.row(at, e.order())
+			sums[at] ^= e.mark()
+		}
+	}
+	for i, sum := range sums {
+		if row := &p.index.Packs[i]; row.Sum != sum {
+			row.Sum, row.Stale, p.changed = sum, row.Count+1, true
+		}
 	}
 	return nil
 }
@@ -113,53 +155,100 @@ func (p *repack) replace(ctx context.Context) error {
 	for _, row := range p.index.Packs {
 		before[row.ID] = true
 	}
-	next, err := p.rows(ctx)
+	next, err := p.write(ctx)
 	if err != nil {
+		p.withdraw(ctx)
 		return err
 	}
-	raw, err := cbor.Marshal(packIndex{Format: packsFormat, Version: packsVersion, Packs: next})
-	if err != nil {
-		return errors.Wrapf(err, "write the index of packs")
+	for _, row := range next {
+		delete(before, row.ID)
 	}
-	if len(raw) > maxIndex {
-		return errors.Newf(errors.Exhausted, "there are too many packs")
-	}
-	if _, err := p.r.b.putIf(ctx, packsKey, bytes.NewReader(raw), int64(len(raw)), "application/cbor", p.etag); err != nil {
-		return err
+	if len(before) == 0 {
+		return nil
 	}
 	return p.sweep(ctx, before, next)
 }
 
+// write stores the packs that are to be made anew, and then the index, whose rows it returns.
+func (p *repack) write(ctx context.Context) ([]packRow, error) {
+	next, err := p.rows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := cbor.Marshal(packIndex{Format: packsFormat, Version: packsVersion, Packs: next})
+	if err != nil {
+		return nil, errors.Wrapf(err, "write the index of packs")
+	}
+	if len(raw) > maxIndex {
+		return nil, errTooManyPacks
+	}
+	_, err = p.r.b.putIf(ctx, packsKey, bytes.NewReader(raw), int64(len(raw)), "application/cbor", p.etag)
+	return next, err
+}
+
+var errTooManyPacks = errors.Newf(errors.Exhausted, "there are too many packs")
+
+// withdrawTime is for how long a sync that could not store the index tries to delete its packs.
+const withdrawTime = 5 * time.Second
+
+// withdraw deletes the packs of an index that could not be stored, so that they take no room that files need. Where it is not known whether it was, or
+// they cannot be deleted now, a sweep of another day does.
+func (p *repack) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
+	defer cancel()
+	x, _, err := p.r.b.index(ctx)
+	if err != nil {
+		return
+	}
+	if x != nil {
+		for _, row := range x.Packs {
+			delete(p.made, row.ID)
+		}
+	}
+	_ = p.delete(ctx, slices.Collect(maps.Keys(p.made)), func(error) {})
+}
+
 // sweep deletes packs that no index has: those of the index before, and what syncs left that were cut short a day ago.
 func (p *repack) sweep(ctx context.Context, before map[string]bool, next []packRow) error {
-	for _, row := range next {
-		delete(before, row.ID)
-	}
 	has := map[string]bool{}
 	for _, row := range next {
 		has[row.ID] = true
 	}
-	at, err := p.r.b.At(p.r.b.prefix + packPrefix)
-	if err != nil {
-		return err
-	}
+	now := time.Now().Add(time.Duration(p.r.b.skew.Load()))
 	var gone []string
-	for o, err := range at.all(ctx, anyOrder) {
+	for o, err := range p.r.b.at(p.r.b.prefix+packPrefix).all(ctx, anyOrder) {
 		if err != nil {
 			return err
 		}
-		if !has[o.key] && (before[o.key] || time.Since(o.time) > 24*time.Hour) {
+		if !has[o.key] && (before[o.key] || now.Sub(o.time) > 24*time.Hour) {
 			gone = append(gone, o.key)
 		}
 	}
-	for len(gone) > 0 {
-		n := min(len(gone), deleteAtOnce)
-		if err := at.delete(ctx, gone[:n], func(key string, err error) { p.r.fail(packPrefix+"/"+key, err) }); err != nil {
+	var kept error
+	err := p.delete(ctx, gone, func(err error) { kept = err })
+	if err == nil && kept != nil {
+		p.r.lack(packPrefix, errors.Explainf(kept, errors.KindOf(kept), "packs that are replaced could not be deleted: %s", errors.Message(kept)))
+	}
+	return err
+}
+
+// delete deletes packs by their names.
+func (p *repack) delete(ctx context.Context, names []string, failed func(error)) error {
+	at := p.r.b.at(p.r.b.prefix + packPrefix)
+	for some := range slices.Chunk(names, deleteAtOnce) {
+		if err := at.delete(ctx, some, func(_ string, err error) { failed(err) }); err != nil {
 			return err
 		}
-		gone = gone[n:]
 	}
 	return nil
+}
+
+// name gives a pack of this sync a name.
+func (p *repack) name(id string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.made[id] = true
+	return id
 }
 
 // rows returns the rows of the next index. Ranges that have not aged keep theirs.
@@ -168,12 +257,12 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 	g.SetLimit(packsAtOnce)
 	var next []*packRow
 	var members []*Entry
-	size, first := int64(0), []byte(nil)
+	size, first, sum := int64(0), []byte(nil), uint64(0)
 	open := false // a range that has aged is being gathered
 	pack := func() {
-		row, all := &packRow{First: first}, members
+		row, all := &packRow{First: first, Sum: sum}, members
 		next = append(next, row)
-		members, size = nil, 0
+		members, size, sum = nil, 0, 0
 		if len(all) > 0 {
 			g.Go(func() error { return p.pack(making, row, all) })
 		}
@@ -215,9 +304,14 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 			pack()
 			first = []byte(place)
 		}
-		members, size = append(members, e), size+n
+		// No more of it than is needed: many are in memory.
+		members = append(members, &Entry{Path: e.Path, Kind: File, Size: e.Size, CRC: e.CRC, HasCRC: true})
+		size, sum = size+n, sum^e.mark()
 		if making.Err() != nil {
 			break
+		}
+		if len(next) > maxPacks {
+			return nil, errors.Join(errTooManyPacks, g.Wait())
 		}
 	}
 	reach(len(p.index.Packs) - 1)
@@ -236,13 +330,13 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 
 // carry copies a pack from the version before. One that is gone there leaves its range to be packed by the next sync.
 func (p *repack) carry(ctx context.Context, row *packRow) error {
-	key := row.key()
+	key := packPrefix + "/" + p.name(row.ID)
 	etag, err := p.r.b.copyObject(ctx, p.r.o.from, key, key, row.ETag)
 	if errors.KindOf(err) == errors.NotFound || errors.Is(err, errChangedObject) {
-		*row = packRow{First: row.First, Stale: 1}
+		*row = packRow{First: row.First, Stale: 1, Sum: row.Sum}
 		return nil
 	}
-	row.ETag = etag
+	row.ETag = cmp.Or(etag, row.ETag)
 	return err
 }
 
@@ -276,7 +370,7 @@ func (p *repack) pack(ctx context.Context, row *packRow, entries []*Entry) error
 	if err != nil {
 		return err
 	}
-	row.ID, row.Size, row.CRC, row.Count = rand.Text(), int64(len(raw)), crc64nvme.Checksum(raw), int64(len(members))
+	row.ID, row.Size, row.CRC, row.Count = p.name(rand.Text()), int64(len(raw)), crc64nvme.Checksum(raw), int64(len(members))
 	row.ETag, err = p.r.b.put(ctx, row.key(), raw, row.CRC, http.Header{"Content-Type": {"application/zstd"}})
 	return err
 }

@@ -11,6 +11,7 @@ package s3sync
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,13 @@ const (
 
 // ahead is how many paths may be finished before the first of them is; it bounds memory, and what an interrupted sync does again.
 const ahead = 4096
+
+// An entry may have attributes and extents of some MiB. Those that are larger than heavyEntry, in bytes, have heavyBytes together while they are among
+// the paths ahead.
+const (
+	heavyEntry = 8 << 10
+	heavyBytes = 32 << 20
+)
 
 // Options of a Sync.
 type Options struct {
@@ -143,6 +151,7 @@ type run struct {
 	sem   *semaphore.Weighted // bytes of bodies in memory
 	room  int64               // how many of them one body can have
 	disk  *semaphore.Weighted // small files being made
+	heavy *semaphore.Weighted // bytes of heavy entries
 	start time.Time
 
 	progress progress
@@ -175,7 +184,7 @@ func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
 	}
 	var stats Stats
 	for attempt := 1; ; attempt++ {
-		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight, disk: semaphore.NewWeighted(writers), start: time.Now(), links: map[[2]uint64]string{},
+		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight, disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(heavyBytes), start: time.Now(), links: map[[2]uint64]string{},
 			p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents}}
 		err := r.sync(ctx)
 		r.buffers.close()
@@ -223,14 +232,19 @@ func (r *run) count(change func(*Stats)) {
 }
 
 // fail notes that a path failed.
-func (r *run) fail(path string, err error) {
+func (r *run) fail(path string, err error) { r.failed(path, err, refusedNow(err)) }
+
+// lack notes that something beside the files failed, all of which are there: nothing is to be sent again for it.
+func (r *run) lack(path string, err error) { r.failed(path, err, false) }
+
+func (r *run) failed(path string, err error, refused bool) {
 	r.count(func(s *Stats) {
 		s.Failed++
 		failure := Failure{path, errors.Message(err), errors.RemedyOf(err)}
 		if len(s.Failures) < maxNamed {
 			s.Failures = append(s.Failures, failure)
 		}
-		if refusedNow(err) && len(s.Refused) < maxNamed {
+		if refused && len(s.Refused) < maxNamed {
 			s.Refused = append(s.Refused, failure)
 		}
 	})
@@ -243,6 +257,8 @@ type job struct {
 	was  *Entry // what the bucket has of it if nothing could be done; nil if nothing
 	err  error
 	done chan struct{}
+
+	weight int64 // of heavy that it holds
 }
 
 // sync does all.
@@ -278,8 +294,12 @@ func (r *run) sync(ctx context.Context) error {
 	}
 	stop := r.report(ctx, st, remote)
 	defer stop()
-	if r.o.Packs && r.o.Direction != Down {
-		r.repack = &repack{r: r, st: st}
+	switch {
+	case r.o.Direction == Down:
+	case r.o.Packs:
+		r.repack = &repack{r: r, st: st, made: map[string]bool{}}
+	default:
+		_ = os.Remove(st.file(statePacked)) // nobody counts what they lack from now on
 	}
 	if err := r.apply(ctx, st, remote); err != nil {
 		return err
@@ -385,7 +405,10 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 		defer close(work)
 		return r.plan(ctx, st, remote, func(a Action) error {
 			r.announce(a)
-			j := &job{Action: a, was: a.remote}
+			j := &job{Action: a, was: a.remote, weight: a.weight()}
+			if err := r.heavy.Acquire(ctx, j.weight); err != nil {
+				return context.Cause(ctx)
+			}
 			r.atOnce(ctx, j)
 			if err := packs.assign(ctx, j); err != nil {
 				return err
@@ -477,6 +500,7 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 			return err
 		}
 		r.repack.changes(ctx, j)
+		r.heavy.Release(j.weight)
 	}
 	return nil
 }

@@ -2,11 +2,14 @@ package s3sync
 
 import (
 	"context"
+	"io"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // packs are those that an empty volume is filled from, in order: the one in whose range the plan is, some that are fetched ahead, and those before it
@@ -40,8 +43,14 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 	if r.o.Direction != Down || r.o.Only != "" {
 		return nil, nil
 	}
-	if names, err := list(r.t.root); err != nil || len(names) > 0 {
+	dir, err := dup(r.t.root)
+	if err != nil {
 		return nil, nil //nolint:nilerr // who scans the volume says what is wrong with it
+	}
+	_, err = dir.Readdirnames(1)
+	dir.Close()
+	if !errors.Is(err, io.EOF) {
+		return nil, nil //nolint:nilerr // see above
 	}
 	index, _, err := r.b.index(ctx)
 	if fatal(err) {
@@ -64,7 +73,7 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 // assign gives a file that is to be fetched the pack of its range. Jobs come in order. It waits until there is room for the pack: those before it are
 // let go by their last file.
 func (ps *packs) assign(ctx context.Context, j *job) error {
-	if ps == nil || j.done == nil || j.Op != Download || !j.remote.packable() || j.copyTo != "" {
+	if ps == nil || j.done == nil || j.Op != Download || !j.remote.packable() || j.remote.foreign || j.copyTo != "" {
 		return nil
 	}
 	at := ps.index.row(max(ps.at, 0), j.remote.order())
