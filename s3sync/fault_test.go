@@ -512,18 +512,6 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-func TestSecretsStayAway(t *testing.T) {
-	loc := location(t)
-	loc.SessionToken = "session-token-of-the-tests"
-	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: Up})
-	text := fmt.Sprintf("%v %+v %s", err, err, errors.Message(err))
-	for _, secret := range []string{s3test.SecretKey, "session-token-of-the-tests"} {
-		if strings.Contains(text, secret) {
-			t.Errorf("%q is in %s", secret, text)
-		}
-	}
-}
-
 func TestAmbient(t *testing.T) {
 	loc := location(t)
 	loc.Credentials = Credentials{Ambient: true}
