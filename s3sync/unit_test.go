@@ -3,6 +3,8 @@ package s3sync
 import (
 	"bytes"
 	"math/rand/v2"
+	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -323,6 +325,35 @@ func TestMetadataOfOthers(t *testing.T) {
 	for ns, want := range map[int64]string{0: "0.000000000", -1: "-1.999999999", 1500000000: "1.500000000"} {
 		if got := seconds(ns); got != want {
 			t.Errorf("seconds(%d) = %s", ns, got)
+		}
+	}
+}
+
+// What other tools read of an object: the form is theirs, and may not change.
+// mission: 3.2, D2
+func TestHeaders(t *testing.T) {
+	header := func(mode, uid, gid, mtime, ns, content string) http.Header {
+		return http.Header{"X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Uid": {uid}, "X-Amz-Meta-Gid": {gid}, "X-Amz-Meta-Mtime": {mtime},
+			"X-Amz-Meta-File-Permissions": {mode}, "X-Amz-Meta-File-Owner": {uid}, "X-Amz-Meta-File-Group": {gid}, "X-Amz-Meta-File-Mtime": {ns}, "Content-Type": {content}}
+	}
+	const bytes = "application/octet-stream"
+	for _, c := range []struct {
+		e    Entry
+		want http.Header
+	}{
+		{Entry{Kind: File, Mode: 0o644, UID: 1000, GID: 100, ModTime: 1709210096123456789}, header("0100644", "1000", "100", "1709210096.123456789", "1709210096123456789ns", bytes)},
+		{Entry{Kind: File, Mode: 0o4711, UID: 1<<32 - 1, ModTime: 1709210096000000001}, header("0104711", "4294967295", "0", "1709210096.000000001", "1709210096000000001ns", bytes)},
+		{Entry{Kind: File}, header("0100000", "0", "0", "0.000000000", "0ns", bytes)},
+		{Entry{Kind: Symlink, Mode: 0o777, Target: "x", ModTime: 1.5e9}, header("0120777", "0", "0", "1.500000000", "1500000000ns", bytes)},
+		{Entry{Kind: Dir, Mode: 0o755, GID: 4321, ModTime: 1e9}, header("040755", "0", "4321", "1.000000000", "1000000000ns", "application/x-directory")},
+		{Entry{Kind: Dir, Mode: 0o1777}, header("041777", "0", "0", "0.000000000", "0ns", "application/x-directory")},
+	} {
+		if got := c.e.header(); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v has\n%v, want\n%v", c.e, got, c.want)
+		}
+		read := Entry{Kind: File}
+		if read.describe(c.want); read.Mode != c.e.Mode || read.UID != c.e.UID || read.GID != c.e.GID || read.ModTime != c.e.ModTime || (read.Kind == Symlink) != (c.e.Kind == Symlink) {
+			t.Errorf("%v is read as %+v", c.want, read)
 		}
 	}
 }
