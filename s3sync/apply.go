@@ -22,6 +22,7 @@ import (
 
 // atOnce does what needs no request, and what must be done in order. What is left for a worker gets a channel.
 func (r *run) atOnce(ctx context.Context, j *job) {
+	r.asRestored(j)
 	r.remember(j)
 	switch j.Op {
 	case Skip:
@@ -239,7 +240,7 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
 				return r.download(ctx, &j.Action, j.Path)
 			}
 		}
-		if have.Link = want.Link; have.same(want) || !r.o.Owners && have.sameOwner(want).same(want) {
+		if have.Link = want.Link; have.same(r.restored(want, &have)) {
 			j.Op = Keep
 			return kept(j.local, want), nil
 		}
@@ -249,10 +250,29 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
 	return arrived(&e, at, err)
 }
 
-// sameOwner is e with the owner of o.
-func (e Entry) sameOwner(o *Entry) *Entry {
-	e.UID, e.GID = o.UID, o.GID
-	return &e
+// restored is what an entry of the bucket is in the volume after a restore to where now is.
+func (r *run) restored(e, now *Entry) *Entry {
+	out := *e
+	out.Mode = r.restoring().mode(e)
+	if !r.o.Owners || !r.t.owners {
+		out.UID, out.GID = now.UID, now.GID
+	}
+	return &out
+}
+
+// asRestored decides what no plan knows, since it does not look at what a restore may give: a directory or link that only lacks what it will not get
+// is as it should be, and a file that an earlier restore left without its setuid and setgid bits gets them where they are restored.
+func (r *run) asRestored(j *job) {
+	l, rem := j.local, j.remote
+	if r.o.Direction == Up || l == nil || rem == nil || l.Kind != rem.Kind || rem.foreign || !r.concerns(l, rem) {
+		return
+	}
+	switch {
+	case j.Op == Keep && r.o.SetID && l.Mode != rem.Mode && l.Mode == rem.Mode&^setID:
+		j.Op = UpdateLocal
+	case j.Op == UpdateLocal && l.Kind != File && l.same(r.restored(rem, l)):
+		j.Op = Keep
+	}
 }
 
 // finishLocal does what must wait until all files are there: hard links, removed directories, and the metadata of those that stay.

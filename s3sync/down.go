@@ -220,7 +220,7 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 func (r *run) fetchParts(ctx context.Context, w *writer, e *Entry, key string) (uint64, error) {
 	n := e.body()
 	r.progress.part(e.Path, -1)
-	parts := split(n)
+	parts := cutUp(n, partSize) // any number of them may be asked for
 	g, part := errgroup.WithContext(ctx)
 	g.SetLimit(partsAtOnce)
 	for i := range parts {

@@ -3,6 +3,8 @@ package s3sync
 import (
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Kind tells files, directories and symbolic links apart. Nothing else is synchronised.
@@ -61,6 +63,9 @@ type Entry struct {
 	// foreign entries come from a list of objects; their modes and times must be asked for.
 	foreign bool
 }
+
+// setID are the bits of a mode for which a program runs as another user or group than who starts it.
+const setID = unix.S_ISUID | unix.S_ISGID
 
 // Extent is a part of a file that has data.
 type Extent struct {
@@ -156,10 +161,10 @@ func (e *Entry) sameContent(o *Entry) bool {
 	return true
 }
 
-// untouched reports whether the volume's inode is the one that state remembers, not changed since.
+// untouched reports whether the volume's inode is the one that state remembers, not changed since. It may have been restored without setID.
 func (e *Entry) untouched(state *Entry) bool {
 	return state.Inode != 0 && e.Inode == state.Inode && e.Change == state.Change && e.Kind == state.Kind && e.Size == state.Size &&
-		e.ModTime == state.ModTime && e.Mode == state.Mode && e.Path == state.Path
+		e.ModTime == state.ModTime && (e.Mode == state.Mode || e.Mode == state.Mode&^setID) && e.Path == state.Path
 }
 
 func equalXattrs(a, b map[string]string) bool {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -75,6 +76,59 @@ func TestHostileKeys(t *testing.T) {
 	}
 	if _, err := store.HeadObject("keys", "work/fine"); err == nil {
 		t.Error("a mirror deleted nothing")
+	}
+}
+
+// Nothing of a manifest leaves the volume through a link that it has itself: not a file, a directory, a hard link or metadata.
+// mission: 3.2
+func TestHostileManifestLinks(t *testing.T) {
+	b := openBucket(t, location(t))
+	outside, back := t.TempDir(), t.TempDir()
+	write(t, outside, "secret", "of the host")
+	body := []byte("bad")
+	crc := crc64nvme.Checksum(body)
+	file := func(path, link string) *Entry {
+		etag, err := b.put(t.Context(), EncodePath(path), body, crc, nil)
+		must(t, err)
+		return &Entry{Path: path, Kind: File, Mode: 0o777, UID: 1234, ModTime: 1e18, Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
+	}
+	// A link and a directory of one name, in the order of a manifest.
+	raw := manifestOf(t, false,
+		&Entry{Path: "d", Kind: Symlink, Mode: 0o777, Target: outside},
+		&Entry{Path: "d", Kind: Dir, Mode: 0o711, UID: 1234, ModTime: 1e18},
+		&Entry{Path: "d/new", Kind: Dir, Mode: 0o711},
+		file("d/new/x", ""), file("d/secret", ""), file("d/x", ""),
+		file("hard", "d/secret"),
+		&Entry{Path: "r", Kind: Symlink, Mode: 0o777, Target: ".."},
+		file("r/x", ""))
+	_, err := b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
+	must(t, err)
+	before := snapshot(t, outside)
+	root, err := os.Stat(outside)
+	must(t, err)
+	for i, o := range []Options{{}, {}, {Mirror: true}, {Direction: Both, State: t.TempDir()}} { // at first the links are made, and then they are there
+		if o.Direction == "" {
+			o.Direction = Down
+		}
+		o.Owners = true
+		stats, err := Sync(t.Context(), openTree(t, back), b, o)
+		if err != nil || stats.Failed == 0 {
+			t.Errorf("%d: %s %+v, %v", i, stats, stats.Failures, err)
+		}
+		if target, err := os.Readlink(filepath.Join(back, "d")); err == nil && target != outside {
+			t.Errorf("%d: the link leads to %q", i, target)
+		}
+		if now, err := os.Stat(outside); err != nil || now.Mode() != root.Mode() || !now.ModTime().Equal(root.ModTime()) || !maps.Equal(snapshot(t, outside), before) {
+			t.Errorf("%d: outside there is %v, %v, want %v", i, snapshot(t, outside), err, before)
+		}
+		for path := range snapshot(t, back) {
+			if raw, _ := os.ReadFile(filepath.Join(back, path)); string(raw) == "of the host" {
+				t.Errorf("%d: %s is a file of the host", i, path)
+			}
+		}
+		if _, err := os.Lstat(filepath.Join(filepath.Dir(back), "x")); err == nil {
+			t.Errorf("%d: a file is above the volume", i)
+		}
 	}
 }
 
@@ -157,11 +211,18 @@ func TestRestoreAsNobody(t *testing.T) {
 	dir, back, loc := t.TempDir(), nobodys(t), location(t)
 	write(t, dir, "a", "a")
 	write(t, dir, "locked/b", "b")
+	write(t, dir, "open/c", "c")
+	must(t, os.Symlink("a", filepath.Join(dir, "link")))
 	mustSync(t, dir, openBucket(t, loc), Options{Direction: Up})
 	must(t, os.Mkdir(filepath.Join(back, "locked"), 0o755)) // root's
-	stats := asNobody(t, childSpec{back, "", Down, loc, ""})
-	if stats.Files != 1 || stats.Failed < 1 {
+	down := childSpec{back, "", Down, loc, ""}
+	stats := asNobody(t, down)
+	if stats.Files != 3 || stats.Failed < 1 {
 		t.Errorf("%s %+v", stats, stats.Failures)
+	}
+	// What it may not have is no change; root's directory cannot have its time, and is tried again.
+	if again := asNobody(t, down); again.Files != 0 || again.Updated > 1 || again.Skipped != 4 {
+		t.Errorf("again: %s", again)
 	}
 	for _, f := range stats.Failures {
 		if !strings.HasPrefix(f.Path, "locked") || f.Reason == "" {

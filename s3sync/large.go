@@ -32,13 +32,19 @@ type part struct {
 	crc        uint64
 }
 
-// split divides n bytes into parts of equal size.
+// split divides n bytes that are sent into parts of equal size, as many as S3 allows. One for which there is no room beside others is in memory alone:
+// those of a file beyond 625 GiB take more than maxInFlight, up to 1 GiB at 5 TiB.
 func split(n int64) []part {
 	size := int64(partSize)
 	for n > size*maxParts {
 		size *= 2
 	}
-	var parts []part
+	return cutUp(n, size)
+}
+
+// cutUp divides n bytes into parts of size, the last one what is left.
+func cutUp(n, size int64) []part {
+	parts := make([]part, 0, (n+size-1)/size)
 	for at := int64(0); at < n; at += size {
 		parts = append(parts, part{number: int32(len(parts) + 1), at: at, length: min(size, n-at)})
 	}

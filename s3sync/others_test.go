@@ -32,6 +32,9 @@ func sourceTree(t *testing.T) string {
 	must(t, os.Link(filepath.Join(dir, "extras/run.sh"), filepath.Join(dir, "extras/twin")))
 	must(t, os.MkdirAll(filepath.Join(dir, "extras/hollow/within"), 0o700))
 	must(t, unix.Setxattr(filepath.Join(dir, "extras/run.sh"), "user.colour", []byte("blue"), 0))
+	write(t, dir, "extras/large", strings.Repeat("0123456789abcdef", 20<<16)+"!") // 20 MiB and a byte: 2 parts
+	must(t, os.Chmod(filepath.Join(dir, "extras/large"), 0o640))
+	must(t, os.Chtimes(filepath.Join(dir, "extras/large"), someTime, someTime))
 	return dir
 }
 
@@ -65,11 +68,14 @@ func TestOthersSeeTheSame(t *testing.T) {
 	if int64(len(files)) > up.Files {
 		t.Errorf("%d of %d files went up", up.Files, len(files))
 	}
+	if e, err := b.stat(t.Context(), "extras/large"); err != nil || !strings.HasSuffix(e.ETag, "-2") {
+		t.Errorf("the large file is %+v, %v, not of two parts", e, err)
+	}
 	place := loc.Bucket + "/" + loc.Prefix
 	byRclone := t.TempDir()
 	tool(t, []string{"RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other", "RCLONE_CONFIG_S3_ENDPOINT=" + loc.Endpoint, "RCLONE_CONFIG_S3_REGION=us-east-1",
 		"RCLONE_CONFIG_S3_ACCESS_KEY_ID=" + s3test.AccessKey, "RCLONE_CONFIG_S3_SECRET_ACCESS_KEY=" + s3test.SecretKey},
-		rclone, "copy", "--config=/dev/null", "--transfers", "16", "s3:"+place, byRclone)
+		rclone, "copy", "--config=/dev/null", "--metadata", "--transfers", "16", "s3:"+place, byRclone)
 	byAWS := t.TempDir()
 	tool(t, []string{"AWS_ACCESS_KEY_ID=" + s3test.AccessKey, "AWS_SECRET_ACCESS_KEY=" + s3test.SecretKey, "AWS_DEFAULT_REGION=us-east-1", "AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null"},
 		aws, "--endpoint-url", loc.Endpoint, "s3", "cp", "--quiet", "--recursive", "s3://"+place, byAWS)
@@ -83,6 +89,24 @@ func TestOthersSeeTheSame(t *testing.T) {
 			if have, err := os.ReadFile(filepath.Join(got, path)); err != nil || string(have) != string(want) {
 				t.Errorf("%s reads %q as %d bytes, not %d: %v", name, path, len(have), len(want), err)
 			}
+		}
+	}
+	sameMetadata(t, dir, byRclone, files)
+}
+
+// sameMetadata compares what others restored of files besides their content.
+func sameMetadata(t *testing.T, dir, got string, files []string) {
+	t.Helper()
+	for _, path := range files {
+		want, err := os.Lstat(filepath.Join(dir, path))
+		must(t, err)
+		have, err := os.Lstat(filepath.Join(got, strings.ReplaceAll(path, "\t", "%~09")))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if have.Mode() != want.Mode() || !have.ModTime().Equal(want.ModTime()) {
+			t.Errorf("%q is %v of %v, want %v of %v", path, have.Mode(), have.ModTime(), want.Mode(), want.ModTime())
 		}
 	}
 }

@@ -94,7 +94,7 @@ func packsOf(t *testing.T, b *Bucket) (stored, indexed []string) {
 	return stored, indexed
 }
 
-// mission: D3
+// mission: D2
 func TestPacksFillEmptyVolumes(t *testing.T) {
 	t.Parallel()
 	dir, loc := packedTree(t), location(t)

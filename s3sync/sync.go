@@ -68,7 +68,7 @@ type Options struct {
 	Contents bool
 	// Owners gives restored files the users and groups they had, if the process may.
 	Owners bool
-	// SetID restores the setuid and setgid bits: only for buckets that nobody else writes into.
+	// SetID restores the setuid and setgid bits: only for buckets that nobody else writes into. Files that were restored without them count as unchanged.
 	SetID bool
 	// Only limits a sync to what is beneath this path of the tree (3.3); "" is all. Deletions stay beneath it too.
 	Only string

@@ -743,9 +743,12 @@ func TestProgress(t *testing.T) {
 					}
 				}
 			}
-			mustSync(t, c.dir, b, c.o)
+			stats := mustSync(t, c.dir, b, c.o)
 			if last.Seen != sizes || last.Total != sizes {
 				t.Errorf("at the end %d of %d bytes, want %d", last.Seen, last.Total, sizes)
+			}
+			if stats.Files != 31 || stats.Bytes != sizes || stats.Duration <= 0 || stats.Rate() <= 0 || last.Files != stats.Files || last.Bytes != stats.Bytes {
+				t.Errorf("it did %s, shown %s, want 31 files of %d bytes", stats, last, sizes)
 			}
 		})
 	}

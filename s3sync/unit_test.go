@@ -2,13 +2,18 @@ package s3sync
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/minio/crc64nvme"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -324,6 +329,116 @@ func TestMetadataOfOthers(t *testing.T) {
 		if got := seconds(ns); got != want {
 			t.Errorf("seconds(%d) = %s", ns, got)
 		}
+	}
+}
+
+// What other tools read of an object: the form is theirs, and may not change.
+// mission: 3.2, D2
+func TestHeaders(t *testing.T) {
+	header := func(mode, uid, gid, mtime, ns, content string) http.Header {
+		return http.Header{"X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Uid": {uid}, "X-Amz-Meta-Gid": {gid}, "X-Amz-Meta-Mtime": {mtime},
+			"X-Amz-Meta-File-Permissions": {mode}, "X-Amz-Meta-File-Owner": {uid}, "X-Amz-Meta-File-Group": {gid}, "X-Amz-Meta-File-Mtime": {ns}, "Content-Type": {content}}
+	}
+	const bytes = "application/octet-stream"
+	for _, c := range []struct {
+		e    Entry
+		want http.Header
+	}{
+		{Entry{Kind: File, Mode: 0o644, UID: 1000, GID: 100, ModTime: 1709210096123456789}, header("0100644", "1000", "100", "1709210096.123456789", "1709210096123456789ns", bytes)},
+		{Entry{Kind: File, Mode: 0o4711, UID: 1<<32 - 1, ModTime: 1709210096000000001}, header("0104711", "4294967295", "0", "1709210096.000000001", "1709210096000000001ns", bytes)},
+		{Entry{Kind: File}, header("0100000", "0", "0", "0.000000000", "0ns", bytes)},
+		{Entry{Kind: Symlink, Mode: 0o777, Target: "x", ModTime: 1.5e9}, header("0120777", "0", "0", "1.500000000", "1500000000ns", bytes)},
+		{Entry{Kind: Dir, Mode: 0o755, GID: 4321, ModTime: 1e9}, header("040755", "0", "4321", "1.000000000", "1000000000ns", "application/x-directory")},
+		{Entry{Kind: Dir, Mode: 0o1777}, header("041777", "0", "0", "0.000000000", "0ns", "application/x-directory")},
+	} {
+		if got := c.e.header(); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v has\n%v, want\n%v", c.e, got, c.want)
+		}
+		read := Entry{Kind: File}
+		if read.describe(c.want); read.Mode != c.e.Mode || read.UID != c.e.UID || read.GID != c.e.GID || read.ModTime != c.e.ModTime || (read.Kind == Symlink) != (c.e.Kind == Symlink) {
+			t.Errorf("%v is read as %+v", c.want, read)
+		}
+	}
+}
+
+// However large a file is, its parts are as many as S3 allows, no larger than it allows, and together the file. What of them is in memory at a time has
+// room there: up to 625 GiB as several bodies have, beyond as the only one.
+// mission: 2.4, D1
+func TestSplit(t *testing.T) {
+	const mib, gib, tib = 1 << 20, 1 << 30, 1 << 40
+	for _, c := range []struct{ size, part, memory int64 }{
+		{1, 1, 4 << 10},
+		{partSize, partSize, partSize},
+		{partSize + 1, partSize, partSize},
+		{100 * gib, partSize, partSize},
+		{maxParts * partSize, partSize, partSize},
+		{maxParts*partSize + 1, 2 * partSize, 32 * mib},
+		{160 * gib, 32 * mib, 32 * mib},
+		{200 * gib, 32 * mib, 32 * mib},
+		{625 * gib, 64 * mib, maxInFlight},
+		{625*gib + 1, 128 * mib, maxInFlight},
+		{5 * tib, 1 * gib, maxInFlight},
+	} {
+		for how, parts := range map[string][]part{"up": split(c.size), "down": cutUp(c.size, partSize)} {
+			at, largest := int64(0), int64(0)
+			for i, p := range parts {
+				if p.number != int32(i+1) || p.at != at || p.length <= 0 {
+					t.Fatalf("%d bytes %s: part %d is %+v after %d bytes", c.size, how, i, p, at)
+				}
+				at += p.length
+				largest = max(largest, p.length)
+			}
+			if at != c.size {
+				t.Errorf("%d bytes %s: the parts have %d", c.size, how, at)
+			}
+			if how == "down" {
+				if largest > partSize {
+					t.Errorf("%d bytes down: %d at a time", c.size, largest)
+				}
+				continue
+			}
+			if len(parts) > maxParts || largest > 5*gib || largest != c.part || weight(largest) != c.memory || c.size <= 625*gib && largest > maxInFlight {
+				t.Errorf("%d bytes up: %d parts of %d, which count as %d in memory", c.size, len(parts), largest, weight(largest))
+			}
+		}
+	}
+	if parts := split(0); len(parts) != 0 {
+		t.Errorf("nothing has the parts %v", parts)
+	}
+}
+
+// What comes down of a very large file is asked for in no larger parts than of any other.
+// mission: 2.4, D1
+func TestVeryLargeDown(t *testing.T) {
+	t.Parallel()
+	loc := location(t)
+	a := between(t, &loc)
+	var mu sync.Mutex
+	var ranges []string
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		ranges = append(ranges, r.Header.Get("Range"))
+		return xmlFault(w, http.StatusForbidden, "AccessDenied")
+	})
+	r := &run{b: openBucket(t, loc), t: openTree(t, t.TempDir()), sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight}
+	defer r.buffers.close()
+	w, err := r.t.create("f")
+	must(t, err)
+	defer w.discard()
+	if _, err := r.fetchParts(t.Context(), w, &Entry{Path: "f", Kind: File, Size: 5 << 40, ETag: "e"}, "f"); errors.KindOf(err) != errors.Denied {
+		t.Errorf("it was fetched: %v", err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, text := range ranges {
+		var from, to int64
+		if n, err := fmt.Sscanf(text, "bytes=%d-%d", &from, &to); n != 2 || err != nil || to-from+1 != partSize {
+			t.Errorf("asked for %s", text)
+		}
+	}
+	if len(ranges) == 0 || r.buffers.held > maxInFlight {
+		t.Errorf("%d parts, with %d bytes of memory", len(ranges), r.buffers.held)
 	}
 }
 

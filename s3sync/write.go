@@ -248,7 +248,7 @@ func (o restoring) mode(e *Entry) uint32 {
 	if o.setID {
 		return e.Mode
 	}
-	return e.Mode &^ 0o6000
+	return e.Mode &^ setID
 }
 
 // replace makes a name for what make puts beside it: a symbolic or hard link.

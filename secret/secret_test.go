@@ -532,8 +532,8 @@ func TestGit(t *testing.T) {
 // mission: 9.3
 func TestAWS(t *testing.T) {
 	t.Parallel()
-	got, err := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_DEFAULT_REGION": "r", "AWS_ENDPOINT_URL": "e", "AWS_ENDPOINT_URL_S3": "s", secret.PathStyle: "true"}.AWS()
-	want := secret.AWS{AccessKeyID: "id", SecretAccessKey: config.Secret("key"), Region: "r", Endpoint: "s", PathStyle: true}
+	got, err := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token", "AWS_DEFAULT_REGION": "r", "AWS_ENDPOINT_URL": "e", "AWS_ENDPOINT_URL_S3": "s", secret.PathStyle: "true"}.AWS()
+	want := secret.AWS{AccessKeyID: "id", SecretAccessKey: config.Secret("key"), SessionToken: config.Secret("token"), Region: "r", Endpoint: "s", PathStyle: true}
 	if err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -94,7 +94,7 @@ func (h *home) sync(t *testing.T, account string, v volume.Volume, r Request) Re
 var up, down = s3sync.Options{Direction: s3sync.Up}, s3sync.Options{Direction: s3sync.Down}
 
 // The server's place has a prefix for each volume of each account; nobody gets at another's.
-// mission: 2.1, 3.1, D1
+// mission: 2.1, 2.3, 3.1, D1
 func TestServersPlace(t *testing.T) {
 	h := newHome(t, nil)
 	v := h.volume(t, "data", "a", "b")
@@ -372,10 +372,11 @@ func TestSecretsEndpoint(t *testing.T) {
 func TestLocation(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, func(o *Options) { o.Place.Bucket = "" })
-	h.set(t, "acme", DefaultSecret, "key")
+	_, err := h.vault.Set(t.Context(), "acme", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token", "AWS_REGION": "us-east-1"}, secret.Replace)
+	must(t, err)
 	loc, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "b", Prefix: "p"}})
 	must(t, err)
-	if loc.Bucket != "b" || loc.Prefix != "p" || loc.SecretAccessKey != "key" || loc.Region != "us-east-1" || !loc.PathStyle {
+	if loc.Bucket != "b" || loc.Prefix != "p" || loc.AccessKeyID != "id" || loc.SecretAccessKey != "key" || loc.SessionToken != "token" || loc.Region != "us-east-1" || !loc.PathStyle {
 		t.Errorf("it is at %s/%s in %s", loc.Bucket, loc.Prefix, loc.Region)
 	}
 	for words, where := range map[string]Where{"no bucket": {}, "no secret": {Bucket: "b", Secret: "none"}} {
