@@ -131,8 +131,13 @@ func TestSandboxS3(t *testing.T) {
 	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
 	fails("there is no bucket nowhere", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
 	fails("step: s3 init", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
-	if out := h.must("volume", "ls", "-o", "name"); out != "" {
-		t.Errorf("a sandbox that could not be made left the volumes %s", out)
+	// One key that cannot become a file: nobody works with the others.
+	s3.put("odd/a.txt", "one")
+	s3.put("odd/%~41", "its key is no path")
+	fails(`1 files could not be copied, such as "%~41"`, "sandbox", "create", "--name", "odd", "--s3", "s3://"+s3.bucket+"/odd:/data:init")
+	fails("step: s3 init", "sandbox", "create", "--name", "odd", "--s3", "s3://"+s3.bucket+"/odd:/data:init")
+	if volumes, boxes := h.must("volume", "ls", "-o", "name"), h.must("sandbox", "ls", "-o", "name"); volumes != "" || boxes != "" {
+		t.Errorf("sandboxes that could not be made left the volumes %q and the sandboxes %q", volumes, boxes)
 	}
 	// What others put there, and what is beside it.
 	for path, content := range map[string]string{"work/a/b.txt": "one", "other.txt": "not ours"} {
@@ -158,12 +163,28 @@ func TestSandboxS3(t *testing.T) {
 		t.Errorf("restored as %q", out)
 	}
 	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf three > /data/d.txt")
+	// The credentials are nowhere in the sandbox: in no process, and in none of its files, those of the volume included.
+	hidden := func(key string) string { return "[" + key[:1] + "]" + key[1:] } // so that the search does not find itself
+	look := "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; cat /proc/mounts; echo searched: $(grep -rl three /data); " +
+		"found=$(grep -rlE '" + hidden(s3test.SecretKey) + "|" + hidden(s3test.AccessKey) + "' /data /root /home /tmp /run /etc /var /opt /srv); echo \"found:$found\""
+	if got := h.must("sandbox", "exec", "one", "--", "sh", "-c", look); strings.Contains(got, s3test.SecretKey) || strings.Contains(got, s3test.AccessKey) ||
+		!strings.Contains(got, "searched: /data/d.txt\n") || !strings.HasSuffix(got, "\nfound:") {
+		t.Errorf("looking for the credentials in the sandbox finds %s", got)
+	}
 	h.must("sandbox", "create", "--name", "often", "--s3", "s3://"+s3.bucket+"/often:/data:every=5s")
 	h.must("sandbox", "exec", "often", "--", "sh", "-c", "printf while > /data/working.txt")
 	s3.wait("often/working.txt", "while")
 	h.must("sandbox", "rm", "often")
 	h.must("sandbox", "sync", "one")
 	s3.wait("work/d.txt", "three")
+	// What others put there is brought.
+	for _, way := range []string{"--down", "--both"} {
+		s3.put("work/"+way+".txt", "by others")
+		h.must("sandbox", "sync", "one", way)
+		if out, _, code := h.run("sandbox", "exec", "one", "--", "cat", "/data/"+way+".txt"); code != 0 || out != "by others" {
+			t.Errorf("%s brings %q", way, out)
+		}
+	}
 	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf four > /data/d.txt")
 	// Another sandbox has the volume as it is, not as the bucket has it.
 	if out := h.must("run", "--s3", place[:len(place)-len(":sync")], "--", "cat", "/data/d.txt"); out != "four" {
