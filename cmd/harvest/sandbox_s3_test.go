@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,6 +229,62 @@ func TestSandboxS3(t *testing.T) {
 	}
 	if log := h.log(); strings.Contains(log, s3test.SecretKey) {
 		t.Error("the secret key is in the log")
+	}
+}
+
+// Modal's route fills a sandbox's volume and sends what it wrote, if that is asked for, with the credentials of the account's secret.
+// mission: 1.3, 2.8, 3.1, 6.1, 6.2, 6.4
+func TestModalSandboxS3(t *testing.T) {
+	t.Parallel()
+	s3 := newAwayS3(t)
+	h := newHost(t, "fake", nil)
+	h.env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.address)
+	h.env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	h.must("secret", "set", "mine", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	call := func(method, path, body string) (made api.ModalSandbox) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://harvest"+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := h.overSocket().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		if err := json.Unmarshal(text, &made); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s: %s, %s", method, path, resp.Status, text)
+		}
+		return made
+	}
+	for prefix, c := range map[string]struct {
+		fields    string
+		at        string // where the volume is
+		init, end bool
+	}{
+		"both":        {`"init_from_s3":true,"sync_on_terminate":true`, api.ModalMountPath, true, true},
+		"of-a-volume": {`"init_from_s3":true,"sync_on_terminate":true,"volume_name":"files","volume_mount_path":"/data"`, "/data", true, true},
+		"at-a-path":   {`"init_from_s3":true,"sync_on_terminate":true,"s3_mount_path":"/s3"`, "/s3", true, true},
+		"only-init":   {`"init_from_s3":true`, api.ModalMountPath, true, false},
+		"only-sync":   {`"sync_on_terminate":true`, api.ModalMountPath, false, true},
+	} {
+		s3.put(prefix+"/in/a.txt", "from the bucket")
+		made := call(http.MethodPost, api.ModalSandboxes, `{"s3_bucket_name":"`+s3.bucket+`","s3_key_prefix":"`+prefix+`","s3_secret":"mine",`+c.fields+`}`)
+		if made.Status != "running" || made.S3Bucket != s3.bucket || made.S3Prefix != prefix || made.S3Path != c.at {
+			t.Errorf("%s: %+v", prefix, made)
+		}
+		read := map[bool]string{true: "from the bucket"}
+		if out := h.must("sandbox", "exec", "--workdir", c.at, made.SandboxID, "--", "sh", "-c", "cat in/a.txt 2>/dev/null; printf 'from the sandbox' > out.txt"); out != read[c.init] {
+			t.Errorf("%s: the sandbox has %q, want %q", prefix, out, read[c.init])
+		}
+		if ended := call(http.MethodDelete, strings.Replace(api.ModalSandboxed, "{id}", made.SandboxID, 1), ""); ended.Status != "terminated" || ended.SyncError != "" {
+			t.Errorf("%s: at the end it is %+v", prefix, ended)
+		}
+		written := map[bool]string{true: "from the sandbox"}
+		if got := s3.get(prefix + "/out.txt"); got != written[c.end] || s3.get(prefix+"/in/a.txt") != "from the bucket" {
+			t.Errorf("%s: the bucket has %q, want %q", prefix, got, written[c.end])
+		}
 	}
 }
 
