@@ -241,6 +241,81 @@ func TestS3EverySoOften(t *testing.T) {
 	})
 }
 
+// The volume of a sandbox that is found gone is sent, whoever finds that: the server that had it, or the next one, which also goes on with an end
+// that was under way. It is written down before the record says that the sandbox ended.
+// mission: 2.8, 5.4, A8
+func TestS3OfWhatIsGone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		sync   bool
+		status sandbox.Status // that a server which died left; "" if it goes on
+		there  bool           // the engine still has the sandbox
+		calls  string
+	}{
+		{"it vanishes", true, "", false, "note save"},
+		{"it vanishes, and asked for nothing", false, "", false, ""},
+		{"it ran when the server died", true, sandbox.Running, false, "note save"},
+		{"it ran when the server died, and asked for nothing", false, sandbox.Running, false, ""},
+		{"it was lost when the server died", true, sandbox.Lost, false, "note save"},
+		{"it was stopping when the server died", true, sandbox.Stopping, false, "save"},
+		{"it was stopping and is still there", true, sandbox.Stopping, true, "save"},
+		{"it was stopping, and asked for nothing", false, sandbox.Stopping, false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, s3 := s3World()
+				f := w.open(t)
+				sb := create(t, f, s3Request(false, c.sync))
+				_ = s3.asked()
+				stored := func() sandbox.Sandbox {
+					t.Helper()
+					r, err := w.store.Get(t.Context(), sb.ID)
+					if err != nil {
+						t.Error(err)
+					}
+					return r
+				}
+				s3.mu.Lock()
+				s3.hooks["note"] = func() {
+					if r := stored(); r.Status.Ended() {
+						t.Errorf("it is %s before it is written down what is to be sent", r.Status)
+					}
+				}
+				s3.fails["save"] = errors.Newf(errors.Unavailable, "S3 is away")
+				s3.mu.Unlock()
+				box := w.box(t, sb.ID)
+				if c.status != "" {
+					if err := f.Close(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					left := stored()
+					left.Status = c.status
+					if err := w.store.Put(t.Context(), left); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if !c.there {
+					box.vanish()
+				}
+				if c.status != "" {
+					f = w.open(t)
+				}
+				time.Sleep(time.Second) // for who looks for it
+				synctest.Wait()
+				if got := s3.asked(); got != c.calls {
+					t.Errorf("%q, want %q", got, c.calls)
+				}
+				why := map[bool]string{true: "S3 is away"}[c.sync]
+				if got := get(t, f, sb.ID); got.Status != sandbox.Terminated || got.S3.SyncError != why || stored().S3.SyncError != why || len(w.refs()) > 0 {
+					t.Errorf("it is %s: %+v; the engine has %v", got.Status, got.S3, w.refs())
+				}
+			})
+		})
+	}
+}
+
 // mission: 1.3, 6.8
 func TestS3Requests(t *testing.T) {
 	t.Parallel()
@@ -267,7 +342,17 @@ func TestS3Requests(t *testing.T) {
 	if sb.S3.Volume != "data" || len(sb.Volumes) != 1 {
 		t.Errorf("it is %+v", sb)
 	}
-	w.opts.S3 = nil
+	// Volumes that are not on this machine, as at Modal, are refused, and none is made.
+	far, s3 := s3World()
+	far.caps.Views = true
+	f = far.open(t)
+	for _, req := range []sandbox.Request{s3Request(true, false), s3Request(false, true), {S3: &sandbox.S3{MountPath: "/data", SyncEverySeconds: 60}, Volumes: data}} {
+		_, err := f.Create(t.Context(), account, req)
+		wantError(t, err, errors.Unsupported, "cannot be synchronised with S3", "the engine stub", "copy the files in and out")
+	}
+	if calls := s3.asked(); calls != "" || len(far.volumes) > 0 || len(far.specs) > 0 {
+		t.Errorf("refused, and asked for %q; there are the volumes %v and the sandboxes %v", calls, far.volumes, far.specs)
+	}
 	_, err := newWorld().open(t).Create(t.Context(), account, s3Request(true, true))
 	wantError(t, err, errors.Unsupported, "no S3")
 }

@@ -43,7 +43,9 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	case found.S3 == nil:
 		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has no place in S3", found.ID), "create it with s3, or synchronise a volume with POST "+api.VolumeSync)
 	}
-	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret})
+	// Others may have written there: the list tells, not the manifest.
+	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret,
+		List: req.Direction != string(s3sync.Up)})
 }
 
 func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req api.VolumeSyncRequest) error {

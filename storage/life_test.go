@@ -170,7 +170,7 @@ func TestFillAndSave(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(damaged, "x"), []byte("new"), 0o644))
 	must(t, os.WriteFile(filepath.Join(dirOf(to), "dir"), nil, 0o644))
 	_ = l.next(t)
-	if err := l.Fill(t.Context(), l.job("two", "to")); err != nil && !strings.Contains(errors.Message(err), "could not be copied") {
+	if err := l.Fill(t.Context(), l.job("two", "to")); err == nil || !strings.Contains(errors.Message(err), "could not be copied") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if err := l.Check(t.Context(), Job{Account: "nobody", Volume: "from", Where: l.place}); !errors.Is(err, errors.NotFound) {

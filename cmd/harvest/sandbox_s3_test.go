@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,8 +132,13 @@ func TestSandboxS3(t *testing.T) {
 	h.must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
 	fails("there is no bucket nowhere", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
 	fails("step: s3 init", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
-	if out := h.must("volume", "ls", "-o", "name"); out != "" {
-		t.Errorf("a sandbox that could not be made left the volumes %s", out)
+	// One key that cannot become a file: nobody works with the others.
+	s3.put("odd/a.txt", "one")
+	s3.put("odd/%~41", "its key is no path")
+	fails(`1 files could not be copied, such as "%~41"`, "sandbox", "create", "--name", "odd", "--s3", "s3://"+s3.bucket+"/odd:/data:init")
+	fails("step: s3 init", "sandbox", "create", "--name", "odd", "--s3", "s3://"+s3.bucket+"/odd:/data:init")
+	if volumes, boxes := h.must("volume", "ls", "-o", "name"), h.must("sandbox", "ls", "-o", "name"); volumes != "" || boxes != "" {
+		t.Errorf("sandboxes that could not be made left the volumes %q and the sandboxes %q", volumes, boxes)
 	}
 	// What others put there, and what is beside it.
 	for path, content := range map[string]string{"work/a/b.txt": "one", "other.txt": "not ours"} {
@@ -158,12 +164,28 @@ func TestSandboxS3(t *testing.T) {
 		t.Errorf("restored as %q", out)
 	}
 	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf three > /data/d.txt")
+	// The credentials are nowhere in the sandbox: in no process, and in none of its files, those of the volume included.
+	hidden := func(key string) string { return "[" + key[:1] + "]" + key[1:] } // so that the search does not find itself
+	look := "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; cat /proc/mounts; echo searched: $(grep -rl three /data); " +
+		"found=$(grep -rlE '" + hidden(s3test.SecretKey) + "|" + hidden(s3test.AccessKey) + "' /data /root /home /tmp /run /etc /var /opt /srv); echo \"found:$found\""
+	if got := h.must("sandbox", "exec", "one", "--", "sh", "-c", look); strings.Contains(got, s3test.SecretKey) || strings.Contains(got, s3test.AccessKey) ||
+		!strings.Contains(got, "searched: /data/d.txt\n") || !strings.HasSuffix(got, "\nfound:") {
+		t.Errorf("looking for the credentials in the sandbox finds %s", got)
+	}
 	h.must("sandbox", "create", "--name", "often", "--s3", "s3://"+s3.bucket+"/often:/data:every=5s")
 	h.must("sandbox", "exec", "often", "--", "sh", "-c", "printf while > /data/working.txt")
 	s3.wait("often/working.txt", "while")
 	h.must("sandbox", "rm", "often")
 	h.must("sandbox", "sync", "one")
 	s3.wait("work/d.txt", "three")
+	// What others put there is brought.
+	for _, way := range []string{"--down", "--both"} {
+		s3.put("work/"+way+".txt", "by others")
+		h.must("sandbox", "sync", "one", way)
+		if out, _, code := h.run("sandbox", "exec", "one", "--", "cat", "/data/"+way+".txt"); code != 0 || out != "by others" {
+			t.Errorf("%s brings %q", way, out)
+		}
+	}
 	h.must("sandbox", "exec", "one", "--", "sh", "-c", "printf four > /data/d.txt")
 	// Another sandbox has the volume as it is, not as the bucket has it.
 	if out := h.must("run", "--s3", place[:len(place)-len(":sync")], "--", "cat", "/data/d.txt"); out != "four" {
@@ -207,6 +229,62 @@ func TestSandboxS3(t *testing.T) {
 	}
 	if log := h.log(); strings.Contains(log, s3test.SecretKey) {
 		t.Error("the secret key is in the log")
+	}
+}
+
+// Modal's route fills a sandbox's volume and sends what it wrote, if that is asked for, with the credentials of the account's secret.
+// mission: 1.3, 2.8, 3.1, 6.1, 6.2, 6.4
+func TestModalSandboxS3(t *testing.T) {
+	t.Parallel()
+	s3 := newAwayS3(t)
+	h := newHost(t, "fake", nil)
+	h.env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.address)
+	h.env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	h.must("secret", "set", "mine", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	call := func(method, path, body string) (made api.ModalSandbox) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://harvest"+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := h.overSocket().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		if err := json.Unmarshal(text, &made); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s: %s, %s", method, path, resp.Status, text)
+		}
+		return made
+	}
+	for prefix, c := range map[string]struct {
+		fields    string
+		at        string // where the volume is
+		init, end bool
+	}{
+		"both":        {`"init_from_s3":true,"sync_on_terminate":true`, api.ModalMountPath, true, true},
+		"of-a-volume": {`"init_from_s3":true,"sync_on_terminate":true,"volume_name":"files","volume_mount_path":"/data"`, "/data", true, true},
+		"at-a-path":   {`"init_from_s3":true,"sync_on_terminate":true,"s3_mount_path":"/s3"`, "/s3", true, true},
+		"only-init":   {`"init_from_s3":true`, api.ModalMountPath, true, false},
+		"only-sync":   {`"sync_on_terminate":true`, api.ModalMountPath, false, true},
+	} {
+		s3.put(prefix+"/in/a.txt", "from the bucket")
+		made := call(http.MethodPost, api.ModalSandboxes, `{"s3_bucket_name":"`+s3.bucket+`","s3_key_prefix":"`+prefix+`","s3_secret":"mine",`+c.fields+`}`)
+		if made.Status != "running" || made.S3Bucket != s3.bucket || made.S3Prefix != prefix || made.S3Path != c.at {
+			t.Errorf("%s: %+v", prefix, made)
+		}
+		read := map[bool]string{true: "from the bucket"}
+		if out := h.must("sandbox", "exec", "--workdir", c.at, made.SandboxID, "--", "sh", "-c", "cat in/a.txt 2>/dev/null; printf 'from the sandbox' > out.txt"); out != read[c.init] {
+			t.Errorf("%s: the sandbox has %q, want %q", prefix, out, read[c.init])
+		}
+		if ended := call(http.MethodDelete, strings.Replace(api.ModalSandboxed, "{id}", made.SandboxID, 1), ""); ended.Status != "terminated" || ended.SyncError != "" {
+			t.Errorf("%s: at the end it is %+v", prefix, ended)
+		}
+		written := map[bool]string{true: "from the sandbox"}
+		if got := s3.get(prefix + "/out.txt"); got != written[c.end] || s3.get(prefix+"/in/a.txt") != "from the bucket" {
+			t.Errorf("%s: the bucket has %q, want %q", prefix, got, written[c.end])
+		}
 	}
 }
 
