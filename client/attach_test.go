@@ -45,7 +45,7 @@ func TestAttachThroughBrokenConnections(t *testing.T) {
 	if _, err := b.CreateSandbox(t.Context(), api.SandboxRequest{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	started, err := b.ExecDetached(t.Context(), "box", shell("seq 1 1000 >&2; sleep 1; seq 1 "+strconv.Itoa(last)+"; exit 7"))
+	started, err := b.ExecDetached(t.Context(), "box", shell("seq 1 1000 >&2; until [ -e go ]; do sleep 0.1; done; seq 1 "+strconv.Itoa(last)+"; exit 7"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,6 +56,9 @@ func TestAttachThroughBrokenConnections(t *testing.T) {
 		Truncated: func(n int64) { t.Errorf("%d bytes are lost after line %d", n, stdout.n) },
 	})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.ExecDetached(t.Context(), "box", shell("touch go")); err != nil {
 		t.Fatal(err)
 	}
 	res, err := p.Wait(t.Context())

@@ -91,7 +91,7 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 		stop()
 		err := errors.Join(<-ended, <-ended)
 		w.Close()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 		defer cancel()
 		all, failed := w.fleet.List(ctx, "personal", sandbox.Filter{})
 		err = errors.Join(err, failed)

@@ -24,6 +24,7 @@ type house struct {
 	*fake.Engine
 	db    *store.DB
 	dir   string
+	grace time.Duration // that commands have when the sandbox ends
 	fleet *sandbox.Fleet
 }
 
@@ -36,9 +37,12 @@ func (c capable) Capabilities() engine.Capabilities {
 	return caps
 }
 
-func newHouse(t *testing.T) *house {
+func newHouse(t *testing.T, set ...func(*house)) *house {
 	t.Helper()
-	h := &house{dir: t.TempDir()}
+	h := &house{dir: t.TempDir(), grace: 100 * time.Millisecond}
+	for _, f := range set {
+		f(h)
+	}
 	h.start(t)
 	t.Cleanup(func() {
 		ctx := context.Background()
@@ -69,7 +73,7 @@ func (h *house) start(t *testing.T) {
 	if h.db, err = store.Open(t.Context(), filepath.Join(h.dir, "db")); err != nil {
 		t.Fatal(err)
 	}
-	opts := sandbox.Options{Engine: capable{h.Engine}, Store: h.db.Sandboxes(), Timeouts: sandbox.Timeouts{Grace: 100 * time.Millisecond}, Capture: 1 << 20}
+	opts := sandbox.Options{Engine: capable{h.Engine}, Store: h.db.Sandboxes(), Timeouts: sandbox.Timeouts{Grace: h.grace}, Capture: 1 << 20}
 	if h.fleet, err = sandbox.Open(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
@@ -143,11 +147,11 @@ for _ in range(2):
 subprocess.Popen(["sleep", "1000"], start_new_session=True)
 print("started", flush=True)
 time.sleep(1000)`
-	r, err := h.executor().Execute(t.Context(), code, 5*time.Second)
+	r, err := h.executor().Execute(t.Context(), code, 30*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.TimedOut || r.ReturnCode != 124 || r.Stdout != "started\n" || !strings.Contains(r.Reason, "time limit of 5s") {
+	if !r.TimedOut || r.ReturnCode != 124 || r.Stdout != "started\n" || !strings.Contains(r.Reason, "time limit of 30s") {
 		t.Errorf("result: %+v", r)
 	}
 	environ, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -420,7 +424,7 @@ func (l *lockedBuffer) String() string {
 
 func TestDestroyDuringExec(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newHouse(t, func(h *house) { h.grace = 5 * time.Second }) // the polite one has to end within it
 	sb := create(t, h.fleet, sandbox.Request{})
 	deaf := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"}})
 	polite := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sleep", "1000"}})

@@ -266,7 +266,7 @@ func TestEventStream(t *testing.T) {
 	// The end of the server ends the stream, and so does that of the events.
 	stopped := make(chan struct{})
 	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 		defer cancel()
 		w.server.Stop(ctx)
 		stopped <- struct{}{}

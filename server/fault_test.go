@@ -110,9 +110,10 @@ func heap() int64 {
 
 // Readers of events that do not read hold up nobody and take no memory. When one reads again, it gets what it had begun to get, without gaps,
 // and is told that it was too slow.
+// It is not parallel, as it looks at the memory of the whole process.
+//
 // mission: F1, E10
 func TestEventsNobodyReads(t *testing.T) {
-	t.Parallel()
 	j, with := withJournal(t)
 	w := start(t, with)
 	request := "GET " + api.Events + " HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -80,7 +80,7 @@ func TestKeysThatHaveEnded(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	box := w.create()
-	short := w.as(account.Request{Life: time.Second})
+	short := w.as(account.Request{Life: 10 * time.Second})
 	short.want(200, "GET", "/v1/sandboxes/"+box.ID, "")
 	made, secret, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "revoked"})
 	if err != nil {
@@ -98,6 +98,7 @@ func TestKeysThatHaveEnded(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after its time: %s %s", resp.Status, body)
 		}
+		time.Sleep(50 * time.Millisecond)
 	}
 	short.want(401, "POST", "/v1/sandboxes/"+box.ID+"/exec", `{"args":["true"]}`)
 }

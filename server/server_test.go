@@ -85,7 +85,7 @@ func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...fun
 	go func() { served <- w.server.Serve(strict) }()
 	go func() { served <- w.server.ServeLocal(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 		defer cancel()
 		all, err := fleet.List(ctx, "", sandbox.Filter{})
 		if err != nil {

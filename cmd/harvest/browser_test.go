@@ -115,10 +115,16 @@ func (b *tab) sees(selector, text string) {
 	b.until(`[...document.querySelectorAll(` + quoted(selector) + `)].some((e) => e.checkVisibility() && e.textContent.includes(` + quoted(text) + `))`)
 }
 
+// click waits for what a selector finds, with a text, and clicks it before the page can be drawn anew.
 func (b *tab) click(selector, text string) {
 	b.t.Helper()
-	b.sees(selector, text)
-	b.do(chromedp.Evaluate(`[...document.querySelectorAll(`+quoted(selector)+`)].find((e) => e.checkVisibility() && e.textContent.includes(`+quoted(text)+`)).click()`, nil))
+	b.until(`((e) => e ? (e.click(), true) : false)([...document.querySelectorAll(` + quoted(selector) + `)].find((e) => e.checkVisibility() && !e.disabled && e.textContent.includes(` + quoted(text) + `)))`)
+}
+
+// press is click for a button that has a label instead of a text.
+func (b *tab) press(label string) {
+	b.t.Helper()
+	b.until(`((e) => e ? (e.click(), true) : false)([...document.querySelectorAll('[aria-label]')].find((e) => !e.disabled && e.getAttribute('aria-label') === ` + quoted(label) + `))`)
 }
 
 func (b *tab) value(expression string) string {

@@ -245,7 +245,7 @@ func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	onEngines(t, func(t *testing.T, h *host) {
 		h.must("sandbox", "create", "--name", "box")
-		const script = "i=0; while [ $i -lt 20 ]; do echo line $i; i=$((i+1)); sleep 0.1; done; echo err >&2; exit 7"
+		const script = "i=0; while [ $i -lt 20 ]; do echo line $i; i=$((i+1)); sleep 1; done; echo err >&2; exit 7"
 		detached := h.must("sandbox", "exec", "-d", "box", "--", "sh", "-c", script)
 		cmd := h.command(t.Context(), "sandbox", "exec", "box", "--", "sh", "-c", script)
 		var stderr bytes.Buffer

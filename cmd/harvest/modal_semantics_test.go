@@ -201,7 +201,7 @@ func fetched(t *testing.T, c *http.Client, url, token string, code int, want str
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
 	err := try()
-	for i := 0; err != nil && i < 300; i++ {
+	for i := 0; err != nil && i < 1200; i++ {
 		time.Sleep(100 * time.Millisecond)
 		err = try()
 	}

@@ -325,7 +325,7 @@ func TestModalCarriedOver(t *testing.T) {
 	if !inside {
 		return
 	}
-	const life, carry = 20 * time.Minute, 15 * time.Second
+	const life, carry = 20 * time.Minute, time.Minute
 	e := openModal(t, modalengine.Options{Dir: t.TempDir(), Executable: program, Life: life, CarryAhead: life - carry})
 	f := openFleetAtModal(t, e)
 	sb, err := f.Create(t.Context(), "acme", modalRequest(sandbox.Request{

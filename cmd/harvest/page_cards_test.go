@@ -108,15 +108,17 @@ func TestPageCards(t *testing.T) {
 	b.sees(".codehead .copy", "Copy")
 	b.do(cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-read"}, cdpbrowser.PermissionSettingGranted),
 		cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-write"}, cdpbrowser.PermissionSettingGranted))
+	// What the button says of it is there for a moment only.
+	b.do(chromedp.Evaluate(`window.copies = []; new MutationObserver(() => copies.push(document.querySelector('.codehead .copy')?.textContent)).observe(document.body, { childList: true, subtree: true, characterData: true })`, nil))
 	b.do(chromedp.Click(`.codehead .copy`, chromedp.ByQuery))
-	b.sees(".codehead .copy", "Copied")
+	b.until(`copies.includes('Copied')`)
 	if got := strings.TrimSpace(b.run(`return navigator.clipboard.readText()`)); got != code {
 		t.Errorf("what was copied is %q", got)
 	}
 	b.sees(".codehead .copy", "Copy")
 	b.do(chromedp.Evaluate(`navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed'))`, nil))
 	b.do(chromedp.Click(`.codehead .copy`, chromedp.ByQuery))
-	b.sees(".codehead .copy", "Selected")
+	b.until(`copies.includes('Selected')`)
 	if got := strings.TrimSpace(b.value(`getSelection().toString()`)); got != code {
 		t.Errorf("what was selected is %q", got)
 	}

@@ -62,7 +62,7 @@ func TestPageLists(t *testing.T) {
 	if text := b.value(`document.documentElement.outerHTML`); strings.Contains(text, key) {
 		t.Error("the key is shown again")
 	}
-	b.do(chromedp.Evaluate(`document.querySelector('[aria-label="Revoke deploy"]').click()`, nil))
+	b.press("Revoke deploy")
 	b.click("dialog button", "Revoke it")
 	b.until(`![...document.querySelectorAll('.keys td')].some((e) => e.textContent === 'deploy')`)
 	if got := h.must("key", "ls"); strings.Contains(got, "deploy") {
@@ -77,11 +77,11 @@ func TestPageLists(t *testing.T) {
 	b.click(".volumes button", "Create")
 	b.sees(".volumes td", "models")
 	checked("volumes")
-	b.do(chromedp.Evaluate(`document.querySelector('[aria-label="Sync models"]').click()`, nil))
+	b.press("Sync models")
 	b.click("dialog button", "Go")
 	b.sees("dialog .problem", "")
 	b.click("dialog button", "Close")
-	b.do(chromedp.Evaluate(`document.querySelector('[aria-label="Delete models"]').click()`, nil))
+	b.press("Delete models")
 	b.click("dialog button", "Delete it")
 	b.until(`![...document.querySelectorAll('.volumes td')].some((e) => e.textContent === 'models')`)
 

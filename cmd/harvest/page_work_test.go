@@ -60,7 +60,7 @@ func TestPageRepository(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(g.server.URL, "http://"), ":")
 	h.must("secret", "set", "git", "GIT_HOST=10.0.2.2:"+port, "GIT_PASSWORD="+token, "GITHUB_API_URL="+github.URL)
 	h.must("secret", "set", "build", "GIT_TOKEN="+token)
-	const recipe = `{"install": "echo installed >installed", "build": "echo the first line; sleep 12; echo the last line"}`
+	const recipe = `{"install": "echo installed >installed", "build": "echo the first line; sleep 40; echo the last line"}`
 	g.commit("owner/sample", map[string]string{"harvest.json": recipe, "README.md": "one\n"})
 	g.git(g.dir, "-C", filepath.Join(g.dir, "owner", "sample.git"), "config", "http.receivepack", "true")
 	if said, code := g.add(h, "owner/sample", "--image", "base", "--secret", "build"); code != 0 {
@@ -157,7 +157,7 @@ func pageSyncs(b *tab, s3 *awayS3) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))
 	b.sees(".volumes td", "notes")
-	b.do(chromedp.Evaluate(`document.querySelector('[aria-label="Sync notes"]').click()`, nil))
+	b.press("Sync notes")
 	b.fill("Bucket", s3.bucket)
 	b.fill("Prefix", "copy")
 	copied := filepath.Join(s3.dir, "copy", "n.txt")

@@ -252,8 +252,8 @@ func TestRepositoryFaults(t *testing.T) {
 	}
 
 	g.commit("slow", map[string]string{"README.md": "one\n"})
-	said, code := g.add(h, "slow", "--image", "base", "--limit", "20s", "--install", "sleep 1000")
-	if b := newest(t, h, "slow"); code == 0 || b.Stage != "install" || !strings.Contains(b.Error, "time limit of 20s") {
+	said, code := g.add(h, "slow", "--image", "base", "--limit", "60s", "--install", "sleep 1000")
+	if b := newest(t, h, "slow"); code == 0 || b.Stage != "install" || !strings.Contains(b.Error, "time limit of 1m0s") {
 		t.Errorf("a build that takes too long: %d, %+v, %s", code, b, said)
 	}
 	g.commit("large", map[string]string{"README.md": "one\n"})

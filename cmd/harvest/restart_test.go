@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -95,7 +96,8 @@ func TestAttachThroughRestarts(t *testing.T) {
 		id := h.must("sandbox", "create")
 		c := client.New(h.data)
 		defer c.Close()
-		started, err := c.ExecDetached(t.Context(), id, api.ExecRequest{Args: []string{"sh", "-c", "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; echo e$i >&2; sleep 0.05; done; exit 9"}})
+		const script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; echo e$i >&2; until [ $i -lt 50 ] || [ -e go ]; do sleep 0.1; done; sleep 0.05; done; exit 9"
+		started, err := c.ExecDetached(t.Context(), id, api.ExecRequest{Args: []string{"sh", "-c", script}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,14 +107,23 @@ func TestAttachThroughRestarts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		breaks := func() {
+			t.Helper()
+			select {
+			case <-broken:
+			case <-time.After(3 * time.Minute):
+				t.Fatalf("the connection did not break\n%s", h.log())
+			}
+		}
 		h.must("down")
-		<-broken
+		breaks()
 		h.must("volume", "ls") // starts the next one
 		if err := syscall.Kill(h.server().PID, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		<-broken
+		breaks()
 		h.must("volume", "ls")
+		h.must("sandbox", "exec", id, "--", "touch", "go")
 		res, err := p.Wait(t.Context())
 		want, wantErr := "", ""
 		for i := range 100 {

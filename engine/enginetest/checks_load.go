@@ -29,7 +29,7 @@ func checkManyCommands(t *testing.T, s *suite) {
 			// Each waits until all are there, so they do run at the same time.
 			n := strconv.Itoa(i)
 			out := &buffer{}
-			cmd := sh(`read line; touch "$line"; while [ "$(ls | wc -l)" -lt 50 ]; do sleep 0.1; done; echo "$line"; seq 1 2000; exit "$line"`)
+			cmd := sh(`read line; touch "$line"; while [ "$(ls | wc -l)" -lt 50 ]; do sleep 0.5; done; echo "$line"; seq 1 2000; exit "$line"`)
 			cmd.Dir, cmd.Stdin, cmd.Stdout = dir, strings.NewReader(n+"\n"), out
 			p, err := s.shared.Start(patient(t), cmd)
 			if err != nil {
@@ -194,14 +194,13 @@ func checkGrowth(t *testing.T, s *suite) {
 	run(20)
 	before := used(t)
 	run(200)
+	grown := true
 	var after usage
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		// What ends a command may still be on its way out.
-		if after = used(t); after.files <= before.files+10 && after.goroutines <= before.goroutines+10 {
-			break
-		}
+	for deadline := time.Now().Add(patience); grown && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		after = used(t) // what ends a command may still be on its way out
+		grown = after.files > before.files+10 || after.goroutines > before.goroutines+10 || after.heap > before.heap+16<<20
 	}
-	if after.files > before.files+10 || after.goroutines > before.goroutines+10 || after.heap > before.heap+16<<20 {
+	if grown {
 		t.Errorf("files, goroutines and heap were %+v, and are %+v after 200 commands", before, after)
 	}
 }

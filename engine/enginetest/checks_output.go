@@ -149,7 +149,9 @@ func checkLarge(t *testing.T, s *suite) {
 	}
 	most = max(most, heap())
 	close(open)
-	c.expect(t, engine.Exit{}, "")
+	if exit := c.waitWith(patientLarge(t), t); exit != (engine.Exit{}) {
+		t.Fatalf("ended with %+v, stderr %.500q", exit, c.stderr)
+	}
 	if n.wrong != "" || n.total != seqSize(seqLarge) {
 		t.Errorf("%d of %d bytes came; %s", n.total, seqSize(seqLarge), n.wrong)
 	}

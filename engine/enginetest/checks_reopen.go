@@ -248,7 +248,9 @@ func checkReopenBounded(t *testing.T, s *suite) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script(t, s.shared, dir, "while ! test -e done; do sleep 0.1; done")
+	cmd = sh("while ! test -e done; do sleep 0.1; done")
+	cmd.Dir = dir
+	start(t, s.shared, cmd).waitWith(patientLarge(t), t)
 	running, waitRunning := openSequence(t, s, p.ID())
 	typeText(t, w, "go\n")
 	waitRunning()
@@ -268,7 +270,7 @@ func checkReopenBounded(t *testing.T, s *suite) {
 func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 	t.Helper()
 	n = &numbers{}
-	p, err := s.shared.(engine.ProcessOpener).OpenProcess(patient(t), id, engine.Stdio{Stdout: n, Truncated: func(dropped int64) {
+	p, err := s.shared.(engine.ProcessOpener).OpenProcess(patientLarge(t), id, engine.Stdio{Stdout: n, Truncated: func(dropped int64) {
 		if n.total != 0 {
 			t.Error("Truncated was called after the first byte")
 		}
@@ -278,7 +280,7 @@ func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 		t.Fatalf("OpenProcess: %v", err)
 	}
 	return n, func() {
-		if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+		if exit, err := p.Wait(patientLarge(t)); err != nil || exit != (engine.Exit{Code: 3}) {
 			t.Errorf("Wait: %+v, %v", exit, err)
 		}
 	}
@@ -311,7 +313,7 @@ func checkReopenLeft(t *testing.T, s *suite) {
 	if _, err := opened.Wait(patient(t)); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("Wait of who left: %v, want Canceled", err)
 	}
-	if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+	if exit, err := p.Wait(patientLarge(t)); err != nil || exit != (engine.Exit{Code: 3}) {
 		t.Errorf("Wait: %+v, %v", exit, err)
 	}
 }

@@ -239,7 +239,18 @@ func newID() string { return "t-" + strings.ToLower(rand.Text()) }
 // patient is a context that ends when nobody waits any longer.
 func patient(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	return within(t, patience)
+}
+
+// patientLarge is for what moves a hundred megabytes, beside others that do.
+func patientLarge(t *testing.T) context.Context {
+	t.Helper()
+	return within(t, 5*patience)
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -106,7 +106,13 @@ func start(t *testing.T, sb engine.Sandbox, cmd engine.Command) command {
 // wait waits for the end.
 func (c command) wait(t *testing.T) engine.Exit {
 	t.Helper()
-	exit, err := c.Wait(patient(t))
+	return c.waitWith(patient(t), t)
+}
+
+// waitWith waits for the end as long as ctx lets it.
+func (c command) waitWith(ctx context.Context, t *testing.T) engine.Exit {
+	t.Helper()
+	exit, err := c.Wait(ctx)
 	if err != nil {
 		t.Fatalf("Wait: %v (%s); stdout %.500q, stderr %.500q", err, errors.KindOf(err), c.stdout, c.stderr)
 	}

@@ -258,6 +258,9 @@ func (k *keeper) pump(f *os.File, stream byte) {
 		}
 		switch {
 		case err == nil:
+		case k.Size != nil && errors.Is(err, os.ErrDeadlineExceeded):
+			k.rest(f, stream, buf)
+			return
 		case left < 0 && errors.Is(err, os.ErrDeadlineExceeded):
 			// Somebody else still holds the pipe. What is in it now includes all that the command wrote.
 			left = pending(f)
@@ -265,6 +268,22 @@ func (k *keeper) pump(f *os.File, stream byte) {
 		default:
 			return
 		}
+	}
+}
+
+// rest moves what is left in a terminal, which does not count all of it. Somebody else who still writes is heard no longer than that.
+func (k *keeper) rest(f *os.File, stream byte, buf []byte) {
+	for most := 1 << 20; most > 0; {
+		n := 0
+		err := control(f, func(fd int) (err error) {
+			n, err = unix.Read(fd, buf) // EAGAIN when it is empty, EIO when nobody has it any more
+			return err
+		})
+		if err != nil || n <= 0 {
+			return
+		}
+		_ = k.spool.append(stream, buf[:n]) // as above
+		most -= n
 	}
 }
 

@@ -269,7 +269,7 @@ func (p *process) request(ctx context.Context, req request) error {
 		if err == nil {
 			err = readValue(conn, frameReply, &answer)
 		}
-		if err == nil && answer.Error != "" {
+		if err == nil && answer.Error != "" && !p.hasEnded() {
 			return errors.Errorf("%s: %s", req.Op, answer.Error)
 		}
 	}

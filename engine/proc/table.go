@@ -171,7 +171,11 @@ func (c Control) Resize(ctx context.Context, size engine.Size) error { return c.
 
 // KillAll ends all commands with all that they started, and their keepers.
 func (t *Table) KillAll(ctx context.Context) error {
-	if err := killMarked(ctx, markSandbox+t.Name); err != nil {
+	err := killMarked(ctx, markSandbox+t.Name)
+	if err == nil && t.killStarted(ctx) {
+		err = killMarked(ctx, markSandbox+t.Name)
+	}
+	if err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(2 * time.Second); ; {
@@ -186,6 +190,23 @@ func (t *Table) KillAll(ctx context.Context) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// killStarted kills the commands of which nobody has noted the end: one that has only just begun may not have shown its environment yet.
+// It reports whether there were any.
+func (t *Table) killStarted(ctx context.Context) (asked bool) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	entries, _ := os.ReadDir(t.Dir) // without it there are none
+	for _, entry := range entries {
+		p := &process{t: t, id: entry.Name(), dir: filepath.Join(t.Dir, entry.Name())}
+		if info, err := readInfo(p.dir); err != nil && !errors.IsNotExist(err) || info.Exit != nil {
+			continue
+		}
+		_ = p.request(ctx, request{Op: "signal", Signal: int(unix.SIGKILL)}) // an error means that it has ended, or never began
+		asked = true
+	}
+	return asked
 }
 
 // CheckUser returns Invalid if there is no such user on this machine.

@@ -94,7 +94,9 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.dir = dir
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// The child binds the port later: at an address that only this process uses, nobody else gets it meanwhile.
+	pid := os.Getpid()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+pid>>16&0x7f, pid>>8&0xff, pid&0xff))
 	if err != nil {
 		return err
 	}
