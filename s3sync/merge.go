@@ -65,11 +65,8 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		if le == nil && rem == nil {
 			return nil // both sides deleted it
 		}
-		if le == nil && beneath(unread, rem.Path) {
-			return untold() // that the volume has it no more is not known
-		}
-		if !r.concerns(le, rem) {
-			return untold()
+		if le == nil && beneath(unread, rem.Path) || !r.concerns(le, rem) {
+			return untold() // that the volume has it no more is not known, or nobody asks
 		}
 		a := decide(r.p, le, be, rem, fresh)
 		if (a.Op == DeleteLocal || a.Op == DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
