@@ -23,6 +23,7 @@ const (
 	retryAfter = 20 * time.Second // until a file that could not be stored is tried again
 	settled    = 10 * time.Second // after the last write a file is stored though it is still open
 	idleSpool  = 30 * time.Second // how long a file that was stored is kept here, too
+	idleWindow = 30 * time.Second // how long a part of an object is kept here that nobody reads
 	maxNames   = 500_000          // in one directory
 	describing = 32               // objects that are asked for at once
 )
@@ -36,6 +37,7 @@ type live struct {
 	owner    uint32 // whom all files belong to, where owners cannot be kept; with oneOwner
 	oneOwner bool
 	failed   func(path string, err error) // is told of files that could not be stored
+	windows  windows
 
 	ctx   context.Context // of requests to S3; ends with quiet
 	quiet context.CancelCauseFunc
@@ -52,6 +54,7 @@ var errQuiet = errors.Newf(errors.Unavailable, "the sandbox ends")
 // newLive returns the file system, which works until its quiet is called.
 func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings) *live {
 	m := &live{b: b, readOnly: s.ReadOnly, limit: s.Limit, spoolDir: spoolDir, owner: uint32(s.UID), oneOwner: s.UID != 0, spools: map[string]*spool{}, failed: func(string, error) {}}
+	m.windows.limit, m.windows.all = maxWindows, map[*window]struct{}{}
 	m.ctx, m.quiet = context.WithCancelCause(ctx)
 	return m
 }

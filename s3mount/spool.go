@@ -302,8 +302,9 @@ func (s *spool) discard() {
 	s.drop()
 }
 
-// tend stores what nobody has written to for a while, also after it failed, and drops what is stored and not used any more.
+// tend stores what nobody has written to for a while, also after it failed, and drops what is not used any more: of what is stored, and of what was read.
 func (m *live) tend(now time.Time) {
+	m.windows.tend(now)
 	m.mu.Lock()
 	all := slices.Collect(maps.Values(m.spools))
 	m.mu.Unlock()
