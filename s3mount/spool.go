@@ -249,6 +249,7 @@ func (s *spool) store(ctx context.Context) (*s3sync.Entry, error) {
 	s.mu.Unlock()
 	if n != nil && err == nil {
 		n.stored(&e)
+		n.changed()
 	}
 	return &e, err
 }
