@@ -23,8 +23,10 @@ const (
 	retryAfter = 20 * time.Second // until a file that could not be stored is tried again
 	settled    = 10 * time.Second // after the last write a file is stored though it is still open
 	idleSpool  = 30 * time.Second // how long a file that was stored is kept here, too
+	idleWindow = 30 * time.Second // how long a part of an object is kept here that nobody reads
 	maxNames   = 500_000          // in one directory
 	describing = 32               // objects that are asked for at once
+	oldMeta    = 30 * time.Second // how long metadata is believed of an object that lists show as it was
 )
 
 // live is a mounted place. It has no state that matters but its spool: what was written and is not stored yet.
@@ -36,6 +38,7 @@ type live struct {
 	owner    uint32 // whom all files belong to, where owners cannot be kept; with oneOwner
 	oneOwner bool
 	failed   func(path string, err error) // is told of files that could not be stored
+	windows  windows
 
 	ctx   context.Context // of requests to S3; ends with quiet
 	quiet context.CancelCauseFunc
@@ -52,6 +55,7 @@ var errQuiet = errors.Newf(errors.Unavailable, "the sandbox ends")
 // newLive returns the file system, which works until its quiet is called.
 func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings) *live {
 	m := &live{b: b, readOnly: s.ReadOnly, limit: s.Limit, spoolDir: spoolDir, owner: uint32(s.UID), oneOwner: s.UID != 0, spools: map[string]*spool{}, failed: func(string, error) {}}
+	m.windows.limit, m.windows.all = maxWindows, map[*window]struct{}{}
 	m.ctx, m.quiet = context.WithCancelCause(ctx)
 	return m
 }
@@ -116,15 +120,9 @@ type node struct {
 	mine   string          // guarded by mu; ETag of the content that was written here and stored last
 	seen   string          // guarded by mu; ETag of the content that the kernel may have in its cache
 	kids   map[string]*kid // guarded by mu; a directory's names; nil if not known
-	listed time.Time       // guarded by mu; when they were
+	listed time.Time       // guarded by mu; when they were; zero if one changed since
+	change int             // guarded by mu; counts the times that one changed
 	asking bool            // guarded by mu; somebody asks for all of them
-}
-
-// kid is a name in a directory.
-type kid struct {
-	e    *s3sync.Entry
-	time int64 // of the object, as the list has it
-	full bool  // e has its metadata, not only what lists tell
 }
 
 var _ = interface {
@@ -150,10 +148,12 @@ func (n *node) known() (*s3sync.Entry, string) {
 }
 
 // learn notes what the node is from now on.
-func (n *node) learn(e *s3sync.Entry) {
+func (n *node) learn(e *s3sync.Entry) { n.learnedAt(e, time.Now()) }
+
+func (n *node) learnedAt(e *s3sync.Entry, at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.e, n.at = e, time.Now()
+	n.e, n.at = e, at
 }
 
 // stored notes that what was written here is the object now: who reads it goes on with that.
@@ -167,168 +167,35 @@ func (n *node) stored(e *s3sync.Entry) {
 func (n *node) Lookup(_ context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	_, dir := n.known()
 	path := join(dir, name)
-	e := n.m.spooled(path)
+	e, at := n.m.spooled(path), time.Now()
 	if e == nil {
 		var err error
-		if e, err = n.find(name, path); err != nil {
+		if e, at, err = n.find(name, path); err != nil {
+			out.SetEntryTimeout(believed(at))
 			return nil, errno(err)
 		}
 	}
-	return n.child(name, e, out), 0
+	return n.child(name, e, at, out), 0
 }
 
-// child returns the node of a name, which is e.
-func (n *node) child(name string, e *s3sync.Entry, out *fuse.EntryOut) *fs.Inode {
+// believed is for how long the kernel may go on believing what was asked for at a time: what it does not ask for again is not younger for that.
+func believed(at time.Time) time.Duration {
+	return max(time.Nanosecond, remember-time.Since(at)) // 0 is the default
+}
+
+// child returns the node of a name, which was e at a time.
+func (n *node) child(name string, e *s3sync.Entry, at time.Time, out *fuse.EntryOut) *fs.Inode {
 	n.m.fill(&out.Attr, e)
-	out.SetEntryTimeout(remember)
-	out.SetAttrTimeout(remember)
+	out.SetEntryTimeout(believed(at))
+	out.SetAttrTimeout(believed(at))
 	if old := n.GetChild(name); old != nil {
 		if c, ok := old.Operations().(*node); ok && old.StableAttr().Mode == typeBits(e.Kind) {
-			c.learn(e)
+			c.learnedAt(e, at)
 			return old
 		}
 	}
-	c := &node{m: n.m, path: e.Path, e: e, at: time.Now()}
+	c := &node{m: n.m, path: e.Path, e: e, at: at}
 	return n.NewInode(n.m.ctx, c, fs.StableAttr{Mode: typeBits(e.Kind)})
-}
-
-// find asks what a name is, or knows it from a list.
-func (n *node) find(name, path string) (*s3sync.Entry, error) {
-	n.mu.Lock()
-	fresh, k := n.kids != nil && time.Since(n.listed) < remember, n.kids[name]
-	n.mu.Unlock()
-	if fresh && k == nil {
-		return nil, syscall.ENOENT
-	}
-	if fresh && k.full {
-		return k.e, nil
-	}
-	if fresh {
-		n.describeAll()
-	}
-	e, err := n.m.b.Describe(n.m.ctx, path)
-	if err == nil && k != nil {
-		n.described(name, k, e)
-	}
-	return e, err
-}
-
-// described notes what k, a name in a list, is.
-func (n *node) described(name string, k *kid, e *s3sync.Entry) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.kids[name] == k { // not listed again meanwhile
-		n.kids[name] = &kid{e: e, time: k.time, full: true}
-	}
-}
-
-// describeAll asks for the metadata of all names of a list, since who asks for one often asks for the others next.
-func (n *node) describeAll() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.asking {
-		return
-	}
-	n.asking = true
-	undescribed := make(chan string, len(n.kids))
-	for _, name := range sortedNames(n.kids) {
-		if !n.kids[name].full {
-			undescribed <- name
-		}
-	}
-	close(undescribed)
-	var wg sync.WaitGroup
-	for range describing {
-		wg.Go(func() { n.describe(undescribed) })
-	}
-	go func() {
-		wg.Wait()
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.asking = false
-	}()
-}
-
-func (n *node) describe(undescribed <-chan string) {
-	for name := range undescribed {
-		n.mu.Lock()
-		k, path := n.kids[name], join(n.path, name)
-		n.mu.Unlock()
-		if k == nil || k.full || n.m.ctx.Err() != nil {
-			continue
-		}
-		e, err := n.m.b.Describe(n.m.ctx, path)
-		if err != nil {
-			if !errors.Is(err, errors.NotFound) {
-				return // whoever needs it asks by themselves
-			}
-			continue
-		}
-		n.described(name, k, e)
-	}
-}
-
-// list lists the directory anew, unless that was just done. What was known of objects that are as they were stays.
-func (n *node) list() error {
-	n.mu.Lock()
-	fresh, old, path := n.kids != nil && time.Since(n.listed) < remember, n.kids, n.path
-	n.mu.Unlock()
-	if fresh {
-		return nil
-	}
-	kids := map[string]*kid{}
-	err := n.m.b.ReadDir(n.m.ctx, path, func(e *s3sync.Entry) error {
-		if len(kids) >= maxNames {
-			return errors.Newf(errors.Unsupported, "the directory has too many names")
-		}
-		name := base(e.Path)
-		k := &kid{e: e, time: e.ModTime}
-		if was := old[name]; was != nil && was.full && was.time == k.time && was.e.ETag == e.ETag && e.Kind != s3sync.Dir {
-			k = was
-		}
-		if other := kids[name]; other == nil || other.e.Kind == s3sync.Dir { // of a file and a directory, the file is seen
-			kids[name] = k
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.kids, n.listed = kids, time.Now()
-	return nil
-}
-
-// forget drops what is known of the names in the directory, after one changed.
-func (n *node) forget() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.listed = time.Time{}
-}
-
-// Readdir implements fs.NodeReaddirer.
-func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
-	if err := n.list(); err != nil {
-		return nil, errno(err)
-	}
-	n.mu.Lock()
-	names := make(map[string]uint32, len(n.kids))
-	for name, k := range n.kids {
-		names[name] = typeBits(k.e.Kind)
-		// What is so small may be a link, and only its metadata tells.
-		if !k.full && k.e.Kind == s3sync.File && k.e.Size > 0 && k.e.Size <= maxTarget {
-			names[name] = 0
-		}
-	}
-	dir := n.path
-	n.mu.Unlock()
-	n.m.addSpooled(dir, names)
-	var list []fuse.DirEntry
-	for _, name := range sortedNames(names) {
-		list = append(list, fuse.DirEntry{Name: name, Mode: names[name]})
-	}
-	return fs.NewListDirStream(list), 0
 }
 
 const maxTarget = 4095 // bytes of a link's path
@@ -337,13 +204,15 @@ const maxTarget = 4095 // bytes of a link's path
 func (n *node) Getattr(_ context.Context, f fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.SetTimeout(remember)
 	n.mu.Lock()
-	e, path, stale := n.e, n.path, time.Since(n.at) > remember
+	e, path, at := n.e, n.path, n.at
 	n.mu.Unlock()
 	if h, ok := f.(*handle); ok && h.spool() != nil { // perhaps of a file that was removed
 		e = h.spool().entry()
 	} else if s := n.m.spooled(path); s != nil {
 		e = s
-	} else if stale && e.Kind == s3sync.File {
+	} else if e.Kind == s3sync.File && time.Since(at) < remember {
+		out.SetTimeout(believed(at))
+	} else if e.Kind == s3sync.File {
 		if now, err := n.m.b.Describe(n.m.ctx, path); err == nil && now.Kind == e.Kind {
 			n.learn(now)
 			e = now

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -20,11 +19,9 @@ const (
 	maxWindow   = 8 << 20
 	ahead       = 2         // windows that are on their way before they are asked for
 	behind      = 1 << 20   // what is kept of what was read: the kernel asks a little out of order
-	maxWindows  = 256 << 20 // bytes of all windows; beyond it nothing is read ahead
+	maxWindows  = 256 << 20 // bytes of all windows of a mount
+	shares      = 16        // a window grows to this part of the room that is left
 )
-
-// windows is how many bytes all windows of this process have.
-var windows atomic.Int64
 
 // handle is an open file.
 type handle struct {
@@ -36,16 +33,8 @@ type handle struct {
 	e       *s3sync.Entry // guarded by mu; the object that the windows are of
 	next    int64         // guarded by mu; the end of the last window: where a reader in order goes on
 	size    int64         // guarded by mu; of the next window
-	open    []*window     // guarded by mu
+	open    []*window     // guarded by mu; some of them may have been let go
 	began   bool          // guarded by mu; something was read
-}
-
-// window is a part of an object.
-type window struct {
-	at, end int64
-	done    chan struct{} // closed when data or err is there
-	data    []byte
-	err     error
 }
 
 var _ = interface {
@@ -97,25 +86,38 @@ func (h *handle) read(dest []byte, at int64) (int, error) {
 			h.mu.Unlock()
 			return n, nil
 		}
-		w := h.window(e, at, int64(len(dest)-n))
-		<-w.done
-		if w.err == nil {
-			got := copy(dest[n:], w.data[at-w.at:])
+		got, err := h.part(e, dest[n:], at)
+		if err == nil {
 			n, at = n+got, at+int64(got)
 			continue
 		}
-		h.forget(w)
 		h.mu.Lock()
-		again = again && !h.began && n == 0 && errors.Is(w.err, errors.Conflict)
+		again = again && !h.began && n == 0 && errors.Is(err, errors.Conflict)
 		h.mu.Unlock()
 		if !again {
-			return n, w.err
+			return n, err
 		}
 		again = false
 		if now, err := h.n.m.b.Describe(h.n.m.ctx, path); err == nil {
 			h.n.learn(now)
 		}
 	}
+}
+
+// part reads what one window has of e at the offset at, and without a window where there is no room for one.
+func (h *handle) part(e *s3sync.Entry, dest []byte, at int64) (int, error) {
+	dest = dest[:min(int64(len(dest)), e.Size-at)]
+	w := h.window(e, at, int64(len(dest)))
+	if w == nil {
+		return len(dest), h.n.m.b.ReadObject(h.n.m.ctx, e, dest, at)
+	}
+	defer h.n.m.windows.giveBack(w)
+	<-w.done
+	if w.err != nil {
+		h.n.m.windows.letGo(w) // so that who asks again does not get the same answer
+		return 0, w.err
+	}
+	return copy(dest, w.data[at-w.at:]), nil
 }
 
 // object is what is read from. Who has begun with one stays with it, and learns from S3 that it is gone, unless what replaced it was written here.
@@ -130,50 +132,59 @@ func (h *handle) object(begun bool) (*s3sync.Entry, string) {
 	return h.n.e, h.n.path
 }
 
-// window returns the part of e that has the offset at, and has what comes after it fetched if e is read in order.
+// window returns the part of e that has the offset at, which the caller gives back, and has what comes after it fetched if e is read in order. Nil if
+// there is no room: then the caller reads by itself.
 func (h *handle) window(e *s3sync.Entry, at, want int64) *window {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	all := &h.n.m.windows
 	if h.e == nil || h.e.ETag != e.ETag {
 		h.reset()
 		h.e = e
 	}
 	h.open = slices.DeleteFunc(h.open, func(w *window) bool {
-		old := w.end < at-behind
-		if old {
-			windows.Add(w.at - w.end)
+		if w.end < at-behind {
+			all.letGo(w)
 		}
-		return old
+		return all.isGone(w)
 	})
-	i := slices.IndexFunc(h.open, func(w *window) bool { return at >= w.at && at < w.end })
+	i := slices.IndexFunc(h.open, func(w *window) bool { return at >= w.at && at < w.end && all.take(w) })
 	inOrder := i >= 0 && at > h.open[i].at || i < 0 && at > 0 && at == h.next
 	var found *window
 	switch {
 	case i >= 0:
 		found = h.open[i]
 	case inOrder:
-		h.size = min(2*h.size, maxWindow)
-		found = h.fetch(at, max(h.size, want))
+		h.size = all.next(h.size)
+		found = h.fetch(at, max(h.size, want), 2)
 	default:
 		h.reset()
 		h.size = firstWindow
-		return h.fetch(at, max(h.size, want))
+		found = h.fetch(at, max(h.size, want), 2)
 	}
-	for n := 0; inOrder && n < ahead && h.next < e.Size && h.next-at < ahead*h.size && windows.Load() < maxWindows; n++ {
-		h.size = min(2*h.size, maxWindow)
-		h.fetch(h.next, h.size)
+	if found == nil {
+		h.next = at + want // where a reader in order goes on
+	}
+	for n := 0; found != nil && inOrder && n < ahead && h.next < e.Size && h.next-at < ahead*h.size; n++ {
+		h.size = all.next(h.size)
+		if h.fetch(h.next, h.size, 1) == nil {
+			break
+		}
 	}
 	return found
 }
 
-// fetch begins to fetch a window. h.mu is held.
-func (h *handle) fetch(at, size int64) *window {
-	e := h.e
-	w := &window{at: at, end: min(at+size, e.Size), done: make(chan struct{})}
+// fetch begins to fetch a window for its users: itself, and a caller who reads it at once. Nil if there is no room. h.mu is held.
+func (h *handle) fetch(at, size int64, users int) *window {
+	e, all := h.e, &h.n.m.windows
+	w := all.begin(at, min(at+size, e.Size), users)
+	if w == nil {
+		return nil
+	}
 	h.open = append(h.open, w)
 	h.next = w.end
-	windows.Add(w.end - w.at)
 	go func() {
+		defer all.giveBack(w)
 		defer close(w.done)
 		data := make([]byte, w.end-w.at)
 		if w.err = h.n.m.b.ReadObject(h.n.m.ctx, e, data, w.at); w.err == nil {
@@ -183,20 +194,10 @@ func (h *handle) fetch(at, size int64) *window {
 	return w
 }
 
-// forget drops a window that could not be fetched, so that who asks again does not get the same answer.
-func (h *handle) forget(w *window) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if i := slices.Index(h.open, w); i >= 0 {
-		h.open = slices.Delete(h.open, i, i+1)
-		windows.Add(w.at - w.end)
-	}
-}
-
 // reset drops all windows. h.mu is held.
 func (h *handle) reset() {
 	for _, w := range h.open {
-		windows.Add(w.at - w.end)
+		h.n.m.windows.letGo(w)
 	}
 	h.open, h.next, h.size = nil, 0, 0
 }

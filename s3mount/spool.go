@@ -249,6 +249,7 @@ func (s *spool) store(ctx context.Context) (*s3sync.Entry, error) {
 	s.mu.Unlock()
 	if n != nil && err == nil {
 		n.stored(&e)
+		n.changed()
 	}
 	return &e, err
 }
@@ -302,8 +303,9 @@ func (s *spool) discard() {
 	s.drop()
 }
 
-// tend stores what nobody has written to for a while, also after it failed, and drops what is stored and not used any more.
+// tend stores what nobody has written to for a while, also after it failed, and drops what is not used any more: of what is stored, and of what was read.
 func (m *live) tend(now time.Time) {
+	m.windows.tend(now)
 	m.mu.Lock()
 	all := slices.Collect(maps.Values(m.spools))
 	m.mu.Unlock()

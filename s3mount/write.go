@@ -93,7 +93,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	if e == nil {
 		return nil, nil, 0, syscall.EIO
 	}
-	inode := n.child(name, e, out)
+	inode := n.child(name, e, time.Now(), out)
 	c, ok := inode.Operations().(*node)
 	if !ok {
 		return nil, nil, 0, syscall.EIO
@@ -246,6 +246,7 @@ func (n *node) describeAs(in *fuse.SetAttrIn) error {
 		}
 		if err == nil {
 			n.learn(&now)
+			n.changed()
 			s.describedAs(&now)
 		}
 		return err
@@ -297,7 +298,7 @@ func (n *node) make(name string, out *fuse.EntryOut, entry func(path string) s3s
 		return nil, errno(err)
 	}
 	n.forget()
-	return n.child(name, &e, out), 0
+	return n.child(name, &e, time.Now(), out), 0
 }
 
 // Link implements fs.NodeLinker: objects have one name.

@@ -1,0 +1,191 @@
+package s3mount
+
+import (
+	"context"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3sync"
+)
+
+// kid is a name in a directory.
+type kid struct {
+	e    *s3sync.Entry
+	time int64     // of the object, as the list has it
+	at   time.Time // when e was asked for with its metadata; zero if e is what lists tell
+}
+
+// full reports whether e has its metadata.
+func (k *kid) full() bool { return !k.at.IsZero() }
+
+// find asks what a name is, or knows it from a list. It returns when that was so.
+func (n *node) find(name, path string) (*s3sync.Entry, time.Time, error) {
+	n.mu.Lock()
+	fresh, k, listed := n.kids != nil && time.Since(n.listed) < remember, n.kids[name], n.listed
+	n.mu.Unlock()
+	if fresh && k == nil {
+		return nil, listed, syscall.ENOENT
+	}
+	if fresh && k.full() {
+		return k.e, listed, nil
+	}
+	if fresh {
+		n.describeAll()
+	}
+	e, err := n.m.b.Describe(n.m.ctx, path)
+	if err == nil && k != nil {
+		n.described(name, k, e)
+	}
+	return e, time.Now(), err
+}
+
+// described notes what k, a name in a list, is.
+func (n *node) described(name string, k *kid, e *s3sync.Entry) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.kids[name] == k { // not listed again meanwhile
+		n.kids[name] = &kid{e: e, time: k.time, at: time.Now()}
+	}
+}
+
+// describeAll asks for the metadata of all names of a list, since who asks for one often asks for the others next.
+func (n *node) describeAll() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.asking {
+		return
+	}
+	n.asking = true
+	undescribed := make(chan string, len(n.kids))
+	for _, name := range sortedNames(n.kids) {
+		if !n.kids[name].full() {
+			undescribed <- name
+		}
+	}
+	close(undescribed)
+	var wg sync.WaitGroup
+	for range describing {
+		wg.Go(func() { n.describe(undescribed) })
+	}
+	go func() {
+		wg.Wait()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.asking = false
+	}()
+}
+
+func (n *node) describe(undescribed <-chan string) {
+	for name := range undescribed {
+		n.mu.Lock()
+		k, path := n.kids[name], join(n.path, name)
+		n.mu.Unlock()
+		if k == nil || k.full() || n.m.ctx.Err() != nil {
+			continue
+		}
+		e, err := n.m.b.Describe(n.m.ctx, path)
+		if err != nil {
+			if !errors.Is(err, errors.NotFound) {
+				return // whoever needs it asks by themselves
+			}
+			continue
+		}
+		n.described(name, k, e)
+	}
+}
+
+// list lists the directory anew, unless that was just done.
+func (n *node) list() error {
+	n.mu.Lock()
+	fresh, change, path := n.kids != nil && time.Since(n.listed) < remember, n.change, n.path
+	n.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	kids := map[string]*kid{}
+	err := n.m.b.ReadDir(n.m.ctx, path, func(e *s3sync.Entry) error {
+		if len(kids) >= maxNames {
+			return errors.Newf(errors.Unsupported, "the directory has too many names")
+		}
+		name := base(e.Path)
+		if other := kids[name]; other == nil || other.e.Kind == s3sync.Dir { // of a file and a directory, the file is seen
+			kids[name] = &kid{e: e, time: e.ModTime}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, k := range kids {
+		if was := n.kids[name]; was != nil && was.describes(k) {
+			kids[name] = was
+		}
+	}
+	n.kids, n.listed = kids, time.Now()
+	if n.change != change { // meanwhile; perhaps it is not in the list
+		n.listed = time.Time{}
+	}
+	return nil
+}
+
+// describes reports whether what k has of an object is worth keeping, which a list now shows as now. Not for long: the time of an object whose metadata
+// others changed may be the same, to the second or at all.
+func (k *kid) describes(now *kid) bool {
+	return k.full() && time.Since(k.at) < oldMeta && k.time == now.time && k.e.ETag == now.e.ETag && now.e.Kind != s3sync.Dir
+}
+
+// forget drops what is known of the names in the directory, after one changed.
+func (n *node) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listed = time.Time{}
+	n.change++
+}
+
+// changed has the directory of the node ask for its metadata again, after they were changed here.
+func (n *node) changed() {
+	name, parent := n.Parent()
+	if parent == nil {
+		return
+	}
+	dir, ok := parent.Operations().(*node)
+	if !ok {
+		return
+	}
+	dir.mu.Lock()
+	defer dir.mu.Unlock()
+	if k := dir.kids[name]; k != nil {
+		dir.kids[name] = &kid{e: k.e, time: k.time}
+	}
+}
+
+// Readdir implements fs.NodeReaddirer.
+func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
+	if err := n.list(); err != nil {
+		return nil, errno(err)
+	}
+	n.mu.Lock()
+	names := make(map[string]uint32, len(n.kids))
+	for name, k := range n.kids {
+		names[name] = typeBits(k.e.Kind)
+		// What is so small may be a link, and only its metadata tells.
+		if !k.full() && k.e.Kind == s3sync.File && k.e.Size > 0 && k.e.Size <= maxTarget {
+			names[name] = 0
+		}
+	}
+	dir := n.path
+	n.mu.Unlock()
+	n.m.addSpooled(dir, names)
+	var list []fuse.DirEntry
+	for _, name := range sortedNames(names) {
+		list = append(list, fuse.DirEntry{Name: name, Mode: names[name]})
+	}
+	return fs.NewListDirStream(list), 0
+}
