@@ -266,7 +266,8 @@ func (m *modalClient) restart(t *testing.T) {
 			url = value
 		}
 	}
-	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "echo before; while ! [ -e /go ]; do sleep 0.1; done; echo after; exit 3"}})
+	// It goes on for a moment after it has seen the file: with its command the sandbox ends, and who still writes the file is told so.
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "echo before; while ! [ -e /go ]; do sleep 0.1; done; sleep 2; echo after; exit 3"}})
 	line := make([]byte, len("before\n"))
 	if _, err := io.ReadFull(sb.Stdout, line); err != nil {
 		t.Fatal(err)
