@@ -86,6 +86,9 @@ func (a *asks) of(method, path string) (found []ask) {
 	return found
 }
 
+// keyPath is the path of the request for a key of a mount's.
+func keyPath(key string) string { return "/work" + "/" + key }
+
 // answers has f answer from now on, where it wants to.
 func (a *asks) answers(f func(w http.ResponseWriter, r *http.Request) bool) {
 	a.mu.Lock()

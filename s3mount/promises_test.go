@@ -91,7 +91,7 @@ func TestReadAgain(t *testing.T) {
 	if got := read(t, path); got != content {
 		t.Errorf("it reads %d bytes", len(got))
 	}
-	asks := func() int { return len(a.of("GET", "/work/f")) }
+	asks := func() int { return len(a.of("GET", keyPath("f"))) }
 	if asks() == 0 {
 		t.Fatal("the proxy counts nothing")
 	}
@@ -104,7 +104,7 @@ func TestReadAgain(t *testing.T) {
 		silent = silent || asks() == before
 	}
 	if !silent {
-		t.Errorf("each time it asks again: %s", a.of("GET", "/work/f"))
+		t.Errorf("each time it asks again: %s", a.of("GET", keyPath("f")))
 	}
 	newer := strings.Repeat("n", len(content))
 	write(t, filepath.Join(other, "f"), newer)
@@ -260,13 +260,13 @@ func TestCopies(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := a.of("PUT", "/work/f"); len(got) != 1 || got[0].copies != "from /work/f" {
+	if got := a.of("PUT", keyPath("f")); len(got) != 1 || got[0].copies != "from "+keyPath("f") {
 		t.Errorf("for another mode it asks %s", got)
 	}
-	if got := a.of("PUT", "/work/f2"); len(got) != 1 || got[0].copies != "from /work/f" {
+	if got := a.of("PUT", keyPath("f2")); len(got) != 1 || got[0].copies != "from "+keyPath("f") {
 		t.Errorf("for another name it asks %s", got)
 	}
-	if got := append(a.of("GET", "/work/f"), a.of("GET", "/work/f2")...); len(got) > 0 {
+	if got := append(a.of("GET", keyPath("f")), a.of("GET", keyPath("f2"))...); len(got) > 0 {
 		t.Errorf("it asks %s", got)
 	}
 }

@@ -44,7 +44,7 @@ func TestAddresses(t *testing.T) {
 		"the usual port":         {Location{Bucket: "files", Endpoint: "https://s3.example.org:443"}, "https://files.s3.example.org:443", "files.s3.example.org", "us-east-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.loc.Prefix, c.loc.Credentials = "work", keys
+			c.loc.Prefix, c.loc.Credentials = "tree", keys
 			b := openBucket(t, c.loc)
 			if b.base.String() != c.base || b.region != c.region {
 				t.Errorf("it is at %s in %s, want %s in %s", b.base, b.region, c.base, c.region)
@@ -54,10 +54,10 @@ func TestAddresses(t *testing.T) {
 			if host == "" {
 				host = b.base.Host
 			}
-			if got, want := ours.URL.String(), c.base+"/work/a%20b/%C3%BC"; got != want || ours.Host != host {
+			if got, want := ours.URL.String(), c.base+"/tree/a%20b/%C3%BC"; got != want || ours.Host != host {
 				t.Errorf("an object is at %s of %s, want %s of %s", got, ours.Host, want, host)
 			}
-			theirs, err := s3.NewPresignClient(b.s3).PresignGetObject(t.Context(), &s3.GetObjectInput{Bucket: &c.loc.Bucket, Key: aws.String("work/a b/ü")})
+			theirs, err := s3.NewPresignClient(b.s3).PresignGetObject(t.Context(), &s3.GetObjectInput{Bucket: &c.loc.Bucket, Key: aws.String("tree/a b/ü")})
 			must(t, err)
 			if got, _, _ := strings.Cut(theirs.URL, "?"); got != ours.URL.String() {
 				t.Errorf("the SDK asks %s, and we %s", got, ours.URL)

@@ -33,7 +33,7 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		}
 		// untold leaves a path as it is: the bucket keeps what it has, and this machine remembers of it what it did.
 		untold := func() error {
-			if rem == nil || rerr != nil {
+			if rem == nil {
 				return nil
 			}
 			if be != nil && !sameObject(be, rem) {

@@ -49,10 +49,10 @@ func TestSyncDrafts(t *testing.T) {
 	t.Parallel()
 	told := storage.Told{
 		Job: storage.Job{Sandbox: "sbx_1", Account: "acme", Volume: "data", Where: storage.Where{Bucket: "files", Prefix: "work", Secret: "aws"}}, Direction: s3sync.Up,
-		Result: storage.Result{Place: "s3://files/work/", Stats: s3sync.Stats{Files: 3, Bytes: 40, Updated: 2, Skipped: 5, Failed: 1, Duration: 1500 * time.Microsecond,
+		Result: storage.Result{Place: "s3://files/data/", Stats: s3sync.Stats{Files: 3, Bytes: 40, Updated: 2, Skipped: 5, Failed: 1, Duration: 1500 * time.Microsecond,
 			Failures: []s3sync.Failure{{Path: "pipe", Reason: "a FIFO", Remedy: "remove it"}}}},
 	}
-	wantDrafts(t, syncDrafts(told), "volume.synced", `{"sandbox_id":"sbx_1","volume":"data","place":"s3://files/work/","direction":"up","files":3,"bytes":40,"updated":2,"skipped":5,
+	wantDrafts(t, syncDrafts(told), "volume.synced", `{"sandbox_id":"sbx_1","volume":"data","place":"s3://files/data/","direction":"up","files":3,"bytes":40,"updated":2,"skipped":5,
 		"failed":1,"duration_ms":1.5,"failures":[{"path":"pipe","reason":"a FIFO","remedy":"remove it"}]}`)
 	told.Direction, told.Result = s3sync.Down, storage.Result{}
 	told.Err = errors.Remedy(errors.Newf(errors.Unavailable, "S3 is away"), "wait")
