@@ -1,0 +1,30 @@
+package testenv
+
+import (
+	"testing"
+	"time"
+)
+
+// generous is the bound of Eventually: no machine that can run the tests at all needs as long.
+const generous = 2 * time.Minute
+
+// Long skips the test in the quick suite, which `make test` runs with -short.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
+}
+
+// Eventually calls f until it returns true. It fails the test, and names the condition, if f still returns false after
+// two minutes.
+func Eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(generous)
+	for wait := time.Millisecond; !f(); wait = min(2*wait, 100*time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", generous, what)
+		}
+		time.Sleep(wait)
+	}
+}
