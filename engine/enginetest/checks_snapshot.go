@@ -472,7 +472,7 @@ for i in range(n):
 func checkSnapshotManyFiles(t *testing.T, s *suite) {
 	n := "50000"
 	if testing.Short() {
-		n = "5000"
+		n = "2000"
 	}
 	sb := s.create(t, engine.Spec{})
 	output(t, sb, engine.Command{Args: []string{"python3", "-c", many, n}})
@@ -501,7 +501,7 @@ shutil.rmtree('/usr/share/' + p) if n % 4 == 1 else None
 func checkSnapshotCycles(t *testing.T, s *suite) {
 	cycles := 20
 	if testing.Short() {
-		cycles = 5
+		cycles = 3
 	}
 	look := func(sb engine.Sandbox) string {
 		return trees(t, sb, "/tree") + script(t, sb, "/", "find /usr/share -printf '%p %m %U %T@\\n' | sort")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // patience is how long a check waits for what must happen. It decides only how long a failure takes.
@@ -99,6 +100,9 @@ func Run(t *testing.T, h Harness) {
 				passed = append(passed, fmt.Sprintf("left out: %s: %s", c.name, why))
 				t.Skipf("left out: %s", why)
 			}
+			if slices.Contains(long, c.name) {
+				testenv.Long(t)
+			}
 			t.Logf("promise: %s", c.promise)
 			c.run(t, s)
 		})
@@ -112,6 +116,12 @@ func Run(t *testing.T, h Harness) {
 func checks() []check {
 	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks, terminalChecks,
 		reopenChecks, lifecycleChecks, copyChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks, warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
+}
+
+// long are the checks that are left out with -short: they take more than a few seconds each.
+var long = []string{
+	"load/nothing grows", "load/mixed", "load/50 commands", "load/many sandboxes", "warm/prepared-otherwise", "MemoryOutlives",
+	"limit/neighbour", "reopen/bounded", "SnapshotKeepsAll",
 }
 
 // suite is one engine under test, and a sandbox of it that checks may share.

@@ -2,13 +2,13 @@ package testenv
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -26,7 +26,7 @@ const kept = time.Hour
 // built has the binaries that this process has built, or failed to.
 var built struct {
 	sync.Mutex
-	all map[string]binary // guarded by Mutex; by package and tags
+	all map[program]binary // guarded by Mutex
 }
 
 type binary struct {
@@ -34,57 +34,89 @@ type binary struct {
 	err  error
 }
 
-// Binary returns the path of the harvest binary: HARVEST_TEST_BINARY, or one built from the tree. It is the ordinary
-// binary also in tests that run with -race, because one built with -race cannot boot gVisor. Where CoverDir is set it
-// counts coverage.
+// program is one that tests start, and the variable that names a binary of it, which then is not built.
+type program struct {
+	variable, pkg, tags string
+	race                bool
+}
+
+var (
+	harvest = program{variable: "HARVEST_TEST_BINARY", pkg: "./cmd/harvest"}
+	racing  = program{variable: "HARVEST_TEST_RACE_BINARY", pkg: "./cmd/harvest", race: true}
+	faulty  = program{variable: "HARVEST_TEST_FAULT_BINARY", pkg: "./cmd/harvest", tags: "harvest_faults"}
+	keeper  = program{variable: "HARVEST_TEST_KEEPER", pkg: "./cmd/harvest/keeper"}
+	sentry  = program{variable: "HARVEST_TEST_SENTRY", pkg: "./cmd/harvest/sentry"}
+	tools   = program{variable: "HARVEST_TEST_TOOLS", pkg: "./cmd/harvest/tools"}
+)
+
+// Programs builds all programs that tests start, for those who run many tests. It returns the environment that names the
+// binaries. module is the directory of the module.
+func Programs(ctx context.Context, module string, cover bool) (env []string, err error) {
+	for _, p := range []program{harvest, racing, faulty, keeper, sentry, tools} {
+		path := os.Getenv(p.variable)
+		if path == "" {
+			if path, err = p.build(ctx, module, cover); err != nil {
+				return nil, err
+			}
+		}
+		env = append(env, p.variable+"="+path)
+	}
+	return env, nil
+}
+
+// Binary returns the path of the harvest binary: HARVEST_TEST_BINARY, or one built from the tree. It has no race
+// detector, also in tests that have one, because gVisor cannot boot with it. Where CoverDir is set it counts coverage.
 func Binary(t testing.TB) string {
 	t.Helper()
-	return program(t, "HARVEST_TEST_BINARY", "./cmd/harvest")
+	return harvest.path(t)
 }
 
-// FaultBinary returns the path of HARVEST_TEST_FAULT_BINARY, or of a harvest binary built from the tree, that dies at the point that HARVEST_FAULT names: see package internal/fault.
+// RaceBinary returns the path of a harvest binary with the race detector, for runs on the fake engine.
+func RaceBinary(t testing.TB) string {
+	t.Helper()
+	return racing.path(t)
+}
+
+// FaultBinary returns the path of a harvest binary that dies at the point that HARVEST_FAULT names: see package
+// internal/fault.
 func FaultBinary(t testing.TB) string {
 	t.Helper()
-	return program(t, "HARVEST_TEST_FAULT_BINARY", "./cmd/harvest", "harvest_faults")
+	return faulty.path(t)
 }
 
-// KeeperBinary returns the path of HARVEST_TEST_KEEPER, or of the program keeper built from the tree, which the program harvest brings
-// along where it was built with it.
+// KeeperBinary returns the path of the program keeper, which a released harvest carries.
 func KeeperBinary(t testing.TB) string {
 	t.Helper()
-	return program(t, "HARVEST_TEST_KEEPER", "./cmd/harvest/keeper")
+	return keeper.path(t)
 }
 
-// SentryBinary returns the path of HARVEST_TEST_SENTRY, or of the program sentry built from the tree, which the program harvest brings
-// along beside keeper.
+// SentryBinary returns the path of the program sentry, which a released harvest carries.
 func SentryBinary(t testing.TB) string {
 	t.Helper()
-	return program(t, "HARVEST_TEST_SENTRY", "./cmd/harvest/sentry")
+	return sentry.path(t)
 }
 
-// ToolsBinary returns the path of HARVEST_TEST_TOOLS, or of the program tools built from the tree, which the program harvest brings along
-// beside keeper.
+// ToolsBinary returns the path of the program tools, which a released harvest carries.
 func ToolsBinary(t testing.TB) string {
 	t.Helper()
-	return program(t, "HARVEST_TEST_TOOLS", "./cmd/harvest/tools")
+	return tools.path(t)
 }
 
-// program returns the path that a variable of the environment has, or that of a package of the tree with tags, built once in a process.
-func program(t testing.TB, variable, pkg string, tags ...string) string {
+// path returns the binary that the program's variable names, or builds one, once in a process.
+func (p program) path(t testing.TB) string {
 	t.Helper()
-	if path := os.Getenv(variable); path != "" {
+	if path := os.Getenv(p.variable); path != "" {
 		return path
 	}
 	built.Lock()
 	defer built.Unlock()
-	name := strings.Join(append([]string{pkg}, tags...), " ")
-	b, ok := built.all[name]
+	b, ok := built.all[p]
 	if !ok {
-		b.path, b.err = build(root(t), pkg, filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "", tags...)
+		b.path, b.err = p.build(context.WithoutCancel(t.Context()), root(t), CoverDir() != "")
 		if built.all == nil {
-			built.all = map[string]binary{}
+			built.all = map[program]binary{}
 		}
-		built.all[name] = b
+		built.all[p] = b
 	}
 	if b.err != nil {
 		t.Fatal(b.err)
@@ -92,9 +124,14 @@ func program(t testing.TB, variable, pkg string, tags ...string) string {
 	return b.path
 }
 
+// build builds the program into a directory that all tests of this user share.
+func (p program) build(ctx context.Context, module string, cover bool) (string, error) {
+	return build(ctx, module, p, filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), cover)
+}
+
 // build builds a main package of the module into dir and returns the path of the binary, which no later build changes.
 // Test processes that do this at the same time wait for one another; all but the first find the work done.
-func build(module, pkg, dir string, cover bool, tags ...string) (string, error) {
+func build(ctx context.Context, module string, p program, dir string, cover bool) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", errors.Wrapf(err, "make the directory for the test binary")
 	}
@@ -111,24 +148,28 @@ func build(module, pkg, dir string, cover bool, tags ...string) (string, error) 
 	}
 	defer unlock()
 
-	target := filepath.Join(dir, "latest-"+filepath.Base(pkg))
-	args := []string{"build", "-trimpath", "-tags", strings.Join(tags, ","), "-o"} // what make build has compiled is found again
-	if len(tags) > 0 {
-		target += "-" + strings.Join(tags, "-")
+	target := filepath.Join(dir, "latest-"+filepath.Base(p.pkg))
+	args := []string{"build", "-trimpath", "-tags", p.tags} // the flags of make build, whose cached packages serve here
+	if p.tags != "" {
+		target += "-" + p.tags
+	}
+	cgo := "CGO_ENABLED=0"
+	if p.race {
+		target += "-race"
+		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
 	if cover {
 		target += "-cover"
-		args = append(args, target, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...", pkg)
-	} else {
-		args = append(args, target, pkg)
+		args = append(args, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...")
 	}
-	cmd := exec.Command("go", args...)
+	args = append(args, "-o", target, p.pkg)
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.Wrapf(err, "go %v: %s", args, out)
 	}
-	id, err := exec.Command("go", "tool", "buildid", target).Output()
+	id, err := exec.CommandContext(ctx, "go", "tool", "buildid", target).Output()
 	if err != nil {
 		return "", errors.Wrapf(err, "read the build id of %s", target)
 	}

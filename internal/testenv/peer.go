@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bufio"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 func Peer(t testing.TB, pkg string) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())+"-"+filepath.Base(pkg))
-	path, err := build(filepath.Join(root(t), "internal", "peers"), pkg, dir, false)
+	path, err := build(context.WithoutCancel(t.Context()), filepath.Join(root(t), "internal", "peers"), program{pkg: pkg}, dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}

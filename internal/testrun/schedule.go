@@ -1,0 +1,188 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// schedule runs units and collects their results.
+type schedule struct {
+	o        options
+	begun    time.Time
+	w        io.Writer
+	env      []string
+	prepared chan struct{} // closed when the shared images exist or failed
+	parts    []part
+	expected map[string]time.Duration // by unit: how long it took the last time
+
+	mu      sync.Mutex
+	results []*result         // guarded by mu
+	left    []string          // guarded by mu: units for which there was no time
+	again   map[string]string // guarded by mu: failed tests that ran again, and how they ended
+	errs    []error           // guarded by mu: units that could not run
+}
+
+// part is a stage of the run and when it ended.
+type part struct {
+	name string
+	at   time.Duration
+}
+
+func newSchedule(o options, begun time.Time, w io.Writer) *schedule {
+	s := &schedule{o: o, begun: begun, w: w, prepared: make(chan struct{}), expected: map[string]time.Duration{}, again: map[string]string{}}
+	// Without a record of earlier runs, the sizes of the test files decide the order.
+	if text, err := os.ReadFile(s.record()); err == nil {
+		_ = json.Unmarshal(text, &s.expected)
+	}
+	return s
+}
+
+// record is the file with the durations of earlier runs. They decide the order only.
+func (s *schedule) record() string { return filepath.Join(s.o.out, "durations.json") }
+
+func (s *schedule) part(name string) {
+	s.parts = append(s.parts, part{name, time.Since(s.begun)})
+}
+
+// prepare runs the tests that build the shared images, in the background: the compiler works meanwhile.
+func (s *schedule) prepare(ctx context.Context, first []*pkg) {
+	go func() {
+		defer close(s.prepared)
+		for _, name := range s.o.first {
+			dir, test, _ := strings.Cut(name, ":")
+			for _, p := range first {
+				if p.name == dir && !s.do(ctx, unit{pkg: p, tests: []string{test}, limit: longLimit}) {
+					return
+				}
+			}
+		}
+	}()
+}
+
+// wait waits for the shared images.
+func (s *schedule) wait() { <-s.prepared }
+
+// quickUnits are the packages, those that took longest first.
+func quickUnits(list []*pkg, s *schedule) (units []unit) {
+	for _, p := range list {
+		u := unit{pkg: p, limit: quickLimit, waits: s.o.wait != "" && strings.HasPrefix(p.name, s.o.wait)}
+		for _, f := range s.o.first {
+			if dir, test, _ := strings.Cut(f, ":"); dir == p.name {
+				u.skip = append(u.skip, test) // it has run
+			}
+		}
+		units = append(units, u)
+	}
+	slices.SortStableFunc(units, func(a, b unit) int {
+		return cmp.Or(cmp.Compare(s.expected[b.String()], s.expected[a.String()]), cmp.Compare(b.pkg.size, a.pkg.size))
+	})
+	return units
+}
+
+// longUnits are the long tests. Each belongs to one of three thirds, and the turn says which third is the first.
+func longUnits(list []*pkg, s *schedule) (units []unit) {
+	for _, p := range list {
+		for _, test := range p.long {
+			units = append(units, unit{pkg: p, tests: []string{test}, long: true, limit: longLimit, waits: s.o.wait != "" && strings.HasPrefix(p.name, s.o.wait)})
+		}
+	}
+	slices.SortStableFunc(units, func(a, b unit) int {
+		return cmp.Or(cmp.Compare(third(a, s.o.turn), third(b, s.o.turn)), cmp.Compare(s.expected[b.String()], s.expected[a.String()]))
+	})
+	return units
+}
+
+// third returns how many turns before turn the unit was the first: 0, 1 or 2.
+func third(u unit, turn int) int {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, u.String())
+	return ((int(h.Sum32()%3)-turn)%3 + 3) % 3
+}
+
+// run executes units, several at a time. Units that wait for the images begin when these are there.
+func (s *schedule) run(ctx context.Context, units []unit) {
+	var mu sync.Mutex
+	next := func() (unit, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		ready := false
+		select {
+		case <-s.prepared:
+			ready = true
+		default:
+		}
+		i := slices.IndexFunc(units, func(u unit) bool { return ready || !u.waits })
+		if i < 0 && len(units) > 0 {
+			s.wait()
+			i = 0
+		}
+		if i < 0 {
+			return unit{}, false
+		}
+		u := units[i]
+		units = slices.Delete(units, i, i+1)
+		return u, true
+	}
+	var workers sync.WaitGroup
+	for range s.o.slots {
+		workers.Go(func() {
+			for u, ok := next(); ok && ctx.Err() == nil; u, ok = next() {
+				if u.long && s.o.start > 0 && time.Since(s.begun)+s.expected[u.String()] > s.o.start {
+					s.mu.Lock()
+					s.left = append(s.left, u.String())
+					s.mu.Unlock()
+					continue
+				}
+				s.do(ctx, u)
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// do executes a unit, keeps its result and prints a line about it. It reports whether all went well.
+func (s *schedule) do(ctx context.Context, u unit) bool {
+	var end time.Time
+	if u.long && s.o.end > 0 {
+		end = s.begun.Add(s.o.end)
+	}
+	r, err := u.execute(ctx, s.o, s.env, end)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil:
+		s.errs = append(s.errs, err)
+		fmt.Fprintf(s.w, "FAIL\t%s\t%v\n", u, err)
+		return false
+	case r.cut:
+		s.left = append(s.left, u.String()+" (stopped)")
+		fmt.Fprintf(s.w, "cut \t%s\t%.1fs\n", u, r.elapsed.Seconds())
+		return true
+	}
+	s.results = append(s.results, r)
+	s.expected[u.String()] = r.elapsed
+	if !r.ok() {
+		fmt.Fprintf(s.w, "%s\nFAIL\t%s\t%.1fs\n", strings.TrimSpace(r.output), name(r.unit), r.elapsed.Seconds())
+		return false
+	}
+	fmt.Fprintf(s.w, "ok  \t%s\t%.1fs\n", name(r.unit), r.elapsed.Seconds())
+	return true
+}
+
+// name is that of go test, and the test if there is one only.
+func name(u unit) string {
+	if len(u.tests) > 0 {
+		return u.pkg.path + "\t" + strings.Join(u.tests, " ")
+	}
+	return u.pkg.path
+}
