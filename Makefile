@@ -1,23 +1,29 @@
 # make run     builds Harvest, prepares this machine, and runs a line of Python in a sandbox
-# make test    all tests, with the race detector
+# make test    the quick suite, with the race detector: unit and conformance tests, a whole run of each command
+# make test-long   all other tests; one that fails runs again alone, and fails the run if it fails each time
 # make check   formatting, vet, the house's rules, staticcheck, known vulnerabilities
-# make cover   all tests once, with the race detector and the built binary, and the coverage gate
+# make cover   the quick suite, as many long tests as there is time for, and the coverage gate
 # make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
 # make bench   the benchmarks, with the peers that are installed beside them
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X main.release=$(VERSION)
-TESTFLAGS := -race -timeout 58m
 # Programs with the race detector sleep for a second before they end, so that late reports are seen; the tests run hundreds of them.
 export GORACE ?= atexit_sleep_ms=50
-GOTEST   := CGO_ENABLED=1 go test $(TESTFLAGS)
-COVER    := cover
+# What internal/testrun makes: test binaries, logs, durations.json, flaky.md.
+RESULTS  := test-results
+PACKAGES ?= ./...
+TESTRUN  := go run ./internal/testrun -out $(RESULTS) -first image/imagetest:TestBaseImage -wait e2e/
+# When long tests of make cover no longer start, and when they are stopped; and which third of them is the first.
+START    ?= 40m
+END      ?= 50m
+TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # What the gate does not count: code of tests, programs that only developers run, and what runs in gVisor's own process, which has neither an environment nor a
 # file system to write counters to (the snapshots of engine/enginetest run it).
-UNCOUNTED := engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
+UNCOUNTED := engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
-.PHONY: build keeper run test test-modal test-s3 check fmt vulncheck cover bench deps clean
+.PHONY: build keeper run test test-long test-modal test-s3 check fmt vulncheck cover bench deps clean
 
 # harvest brings the programs along that its sandboxes need, which are smaller than itself: see cmd/harvest/inner.
 build: keeper
@@ -41,7 +47,10 @@ deps:
 	@scripts/deps
 
 test: deps
-	$(GOTEST) ./...
+	$(TESTRUN) quick $(PACKAGES)
+
+test-long: deps
+	$(TESTRUN) -retries 2 long $(PACKAGES)
 
 test-modal: deps
 	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./cmd/harvest
@@ -67,14 +76,14 @@ check: fmt
 vulncheck:
 	@scripts/vulncheck
 
-# What go test would vet, check has. Unit tests count into one directory, processes of the built binary into another, which ordinary users can reach too; the
-# gate sees both.
+# Unit tests count into one directory, processes of the built binary into another, which ordinary users can reach too;
+# the gate sees both.
 cover: deps
-	rm -rf $(COVER) && mkdir -p $(COVER)/unit
+	rm -rf $(RESULTS)/cover $(RESULTS)/flaky.md && mkdir -p $(RESULTS)/cover/unit
 	@set -ex; e2e=$$(mktemp -d); trap 'rm -rf "$$e2e"' EXIT; chmod 1777 "$$e2e"; \
-	HARVEST_COVERDIR="$$e2e" CGO_ENABLED=1 scripts/tests $(COVER)/tests.log $(TESTFLAGS) -vet=off -count=1 -covermode=atomic -coverpkg=./... -- ./... -args -test.gocoverdir=$(CURDIR)/$(COVER)/unit; \
-	go tool covdata textfmt -i=$(COVER)/unit,"$$e2e" -o $(COVER)/profile.txt
-	go run ./internal/coverage -min 90 -exclude $(UNCOUNTED) $(COVER)/profile.txt
+	HARVEST_COVERDIR="$$e2e" $(TESTRUN) -cover -retries 2 -start $(START) -end $(END) -turn $(TURN) all; \
+	go tool covdata textfmt -i=$(RESULTS)/cover/unit,"$$e2e" -o $(RESULTS)/cover/profile.txt
+	go run ./internal/coverage -min 90 -exclude $(UNCOUNTED) $(RESULTS)/cover/profile.txt
 
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
 bench: build
@@ -84,4 +93,4 @@ bench: build
 	bin/bench $(BENCH)
 
 clean:
-	rm -rf bin $(COVER) cmd/harvest/inner/*.zst
+	rm -rf bin $(RESULTS) cmd/harvest/inner/*.zst

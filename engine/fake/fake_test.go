@@ -39,6 +39,7 @@ func TestConformance(t *testing.T) {
 
 // mission: A1, A3, A4, A11, C1
 func TestConformanceWithoutKeeperProcesses(t *testing.T) {
+	testenv.Long(t)
 	t.Cleanup(proc.Detach(false))
 	enginetest.Run(t, enginetest.Harness{Open: open, DataDir: dataDir, LeakCheck: noLeaks, CopySize: 16 << 20})
 }

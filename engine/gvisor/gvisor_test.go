@@ -95,6 +95,7 @@ func TestConformanceRootless(t *testing.T) {
 		conformance(t)
 		return
 	}
+	testenv.Long(t)
 	testenv.Root(t)
 	lib := imagetest.Library(t)
 	dir, err := os.MkdirTemp("", "hvr")

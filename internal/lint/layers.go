@@ -23,6 +23,7 @@ var rows = []row{
 
 	{"internal/lint", nil, "the rules read files, not packages"},
 	{"internal/testenv", nil, "helpers of all tests know no package of ours; put a helper that does beside its package"},
+	{"internal/testrun", []string{"internal/testenv"}, "the runner of tests reads packages, it imports none"},
 	{"internal/s3server/serve", []string{"internal/s3server"}, "the process that serves S3 knows who starts it, and nothing else"},
 	{"internal/s3server/s3test", []string{"internal/s3server/serve"}, "helpers of tests know the package that they are beside only"},
 	{"internal/...", nil, "internal packages are plain helpers; pass what they need as parameters"},
@@ -111,7 +112,7 @@ func layers(t *tree) []Finding {
 
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {
-	return slices.Contains([]string{"internal/testenv", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test"}, pkg)
+	return slices.Contains([]string{"internal/testenv", "internal/testrun", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test"}, pkg)
 }
 
 // allowed reports whether f, of a package with row r, may import dep.
@@ -143,7 +144,7 @@ var others = []struct {
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", nil, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
-	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount", "internal/s3server", "internal/testenv", "internal/s3server/s3test", "cmd/harvest/...", "bench/..."}, "only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
+	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount", "internal/s3server", "internal/testenv", "internal/testrun", "internal/s3server/s3test", "cmd/harvest/...", "bench/..."}, "only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where nobody may gain from guessing"},
 }
