@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/proc"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // serverEnv makes this test binary a server that starts a command in the directory it names, and then waits to be killed.
