@@ -33,7 +33,7 @@ func TestCertificateOfAnAuthority(t *testing.T) {
 	t.Parallel()
 	const name = "harvest.example.org"
 	h := newHost(t, "fake", nil)
-	listen := freePort(t)
+	listen := testenv.FreePort(t)
 	directory, management, trust := pebble(t, listen)
 	h.env.Setenv("HARVEST_SERVER_ACME_URL", directory)
 	h.env.Setenv("SSL_CERT_FILE", trust)
@@ -68,27 +68,13 @@ func TestCertificateOfAnAuthority(t *testing.T) {
 	}
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
 // pebble starts the authority, to which every name is this machine, and returns its directory, where it is managed, and the file of the certificate that
 // both have. It looks for names' proofs at a port.
 func pebble(t *testing.T, port string) (directory, management, trust string) {
 	t.Helper()
 	dir := t.TempDir()
 	cert, key := certificate(t, dir)
-	at, managed := "127.0.0.1:"+freePort(t), "127.0.0.1:"+freePort(t)
+	at, managed := "127.0.0.1:"+testenv.FreePort(t), "127.0.0.1:"+testenv.FreePort(t)
 	config, err := json.Marshal(map[string]any{"pebble": map[string]any{
 		"listenAddress": at, "managementListenAddress": managed, "certificate": cert, "privateKey": key, "httpPort": 1, "tlsPort": json.Number(port),
 		"retryAfter": map[string]int{"authz": 1, "order": 1},
@@ -96,7 +82,7 @@ func pebble(t *testing.T, port string) (directory, management, trust string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(dir, "config.json"), config)
+	testenv.WriteFile(t, filepath.Join(dir, "config.json"), config)
 	cmd := exec.CommandContext(t.Context(), testenv.Peer(t, "github.com/letsencrypt/pebble/v2/cmd/pebble"), "-config", filepath.Join(dir, "config.json"), "-dnsserver", names(t))
 	cmd.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1")
 	log, err := os.Create(filepath.Join(dir, "log"))
@@ -172,8 +158,8 @@ func certificate(t *testing.T, dir string) (cert, key string) {
 		t.Fatal(err)
 	}
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	put(t, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	put(t, key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	testenv.WriteFile(t, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	testenv.WriteFile(t, key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 	return cert, key
 }
 

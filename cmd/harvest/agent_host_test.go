@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -89,8 +88,8 @@ func newCLIHost(t *testing.T, stub *modeltest.Stub) *host {
 	t.Helper()
 	setup := gvisorSetup(t)
 	testenv.Root(t)
-	testenv.RequireTool(t, "npm", "npm")                             // from which the real agents come
-	cache, err := cliImages(func() string { return npmRegistry(t) }) // once on this machine
+	testenv.RequireTool(t, "npm", "npm")                                     // from which the real agents come
+	cache, err := cliImages(func() string { return testenv.NPMRegistry(t) }) // once on this machine
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,22 +146,13 @@ func buildCLIImage(t *testing.T, cache, library string, setup func(env *testscri
 func (h *host) project() string {
 	h.t.Helper()
 	dir := filepath.Join(h.t.TempDir(), "project")
-	git := func(args ...string) {
-		h.t.Helper()
-		ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir, "-c", "user.name=T", "-c", "user.email=t@example.org"}, args...)...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			h.t.Fatalf("git %s: %v: %s", args, err, out)
-		}
-	}
 	err := os.MkdirAll(dir, 0o755)
 	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "README.md"), []byte("# A project\n"), 0o644)); err != nil {
 		h.t.Fatal(err)
 	}
-	git("init", "-q", "-b", "main")
-	git("add", "-A")
-	git("commit", "-q", "-m", "one")
+	runGit(h.t, dir, "init", "-q", "-b", "main")
+	runGit(h.t, dir, "add", "-A")
+	runGit(h.t, dir, "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "-m", "one")
 	return dir
 }
 

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,32 +23,6 @@ import (
 	"github.com/RelevanceAI/harvest/mcp"
 )
 
-// npmRegistry returns the npm registry's address, as the image's build finds it, and skips the test where it cannot be reached.
-func npmRegistry(t *testing.T) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // npm is slow on a busy machine
-	defer cancel()
-	find := exec.CommandContext(ctx, testenv.RequireTool(t, "python3", "python3"), "../../image/agent/files/lib/bootstrap.py")
-	out, err := find.CombinedOutput()
-	address := strings.TrimSpace(string(out))
-	if err != nil {
-		t.Skipf("no npm registry, without which there is no agent image: %s", address)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/npm/10.9.9", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Skipf("the npm registry cannot be reached, without which there is no agent image: %v", err)
-	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		t.Skipf("the npm registry answers %s, without which there is no agent image", answer.Status)
-	}
-	return address
-}
-
 // newAgentHost returns a host with a library of its own that has the agent image, which all runs of the test on this machine share: it is large.
 func newAgentHost(t *testing.T) *host {
 	t.Helper()
@@ -63,7 +35,7 @@ func newBuiltAgentHost(t *testing.T) (*host, api.Image) {
 	t.Helper()
 	setup := gvisorSetup(t)
 	testenv.Root(t)
-	npmRegistry(t)
+	testenv.NPMRegistry(t)
 	cache := os.Getenv("HARVEST_TEST_IMAGES")
 	if cache == "" {
 		dir, err := os.UserCacheDir()
@@ -136,7 +108,7 @@ func shareImage(t *testing.T, from, library, name string) {
 func TestAgentImage(t *testing.T) {
 	t.Parallel()
 	h, built := newBuiltAgentHost(t)
-	t.Logf("the agent image: %s, %s, built in %.0f s", built.ID, size(built.Size), built.BuildSeconds)
+	t.Logf("the agent image: %s, %s, built in %.0f s", built.ID, fmt.Sprintf("%.1f GB", float64(built.Size)/1e9), built.BuildSeconds)
 	if out := h.must("run", "--image", "agent", "--", "claude", "--version"); !strings.Contains(out, "(Claude Code)") {
 		t.Errorf("claude --version: %s", out)
 	}

@@ -38,9 +38,7 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	h.env.Setenv("ANTHROPIC_BASE_URL", stub.URL)
 	h.env.Setenv("ANTHROPIC_API_KEY", modelKey)
 	dir := h.project()
-	if _, err := git(t.Context(), dir, "remote", "add", "origin", "https://github.com/owner/project"); err != nil {
-		t.Fatal(err)
-	}
+	runGit(t, dir, "remote", "add", "origin", "https://github.com/owner/project")
 	out, stderr, code := h.in(dir, "agent", "--agent", "claude", "--memory", "4GiB", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", "[four] call them")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s\n%.20000s\n%s", code, stderr, out, h.log())

@@ -299,9 +299,7 @@ func (h *host) commit(dir string, files map[string]string) {
 		}
 	}
 	for _, args := range [][]string{{"add", "-A"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "-m", "more"}} {
-		if _, err := git(h.t.Context(), dir, args...); err != nil {
-			h.t.Fatal(err)
-		}
+		runGit(h.t, dir, args...)
 	}
 }
 
@@ -312,9 +310,8 @@ func checkBranch(t *testing.T, h *host, dir string) {
 	if code != 0 {
 		t.Fatalf("checkout: %s", stderr)
 	}
-	text, err := git(t.Context(), dir, "log", "-1", "--format=%an <%ae> %s", strings.TrimSpace(branch))
-	if got := strings.TrimSpace(string(text)); err != nil || got != "Harvest Agent (Harvest) <agent@harvest.invalid> add new.txt" {
-		t.Errorf("the commit: %v, %q", err, got)
+	if got := runGit(t, dir, "log", "-1", "--format=%an <%ae> %s", strings.TrimSpace(branch)); got != "Harvest Agent (Harvest) <agent@harvest.invalid> add new.txt" {
+		t.Errorf("the commit: %q", got)
 	}
 	if _, err := os.Stat(dir + "/new.txt"); err == nil {
 		t.Error("the work tree was touched")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/imagetest"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // A build whose server, sandbox and client are killed in the middle leaves nothing half-made; the next one goes on behind the steps that
@@ -54,7 +55,7 @@ func TestKilledBuildOnGVisor(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, said, "] it has begun")
-	eventually(t, func() error { // the first step's layer is brought to the disk while the second one runs
+	testenv.Try(t, func() error { // the first step's layer is brought to the disk while the second one runs
 		if kept, _ := filepath.Glob(filepath.Join(h.data, "build-cache/*.json")); len(kept) == 0 {
 			return errors.Newf(errors.Conflict, "the cache has no layer")
 		}
@@ -68,7 +69,7 @@ func TestKilledBuildOnGVisor(t *testing.T) {
 		t.Errorf("there is half an image: %s", out)
 	}
 	for _, pattern := range []string{"images/.new-*", "build-cache/*.new", "uploads/*", "sandboxes/*"} {
-		eventually(t, func() error {
+		testenv.Try(t, func() error {
 			if left, _ := filepath.Glob(filepath.Join(h.data, pattern)); len(left) > 0 {
 				return errors.Newf(errors.Conflict, "left: %v", left)
 			}

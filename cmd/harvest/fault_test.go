@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -172,7 +170,7 @@ func secretsOpen(t *testing.T, h *host) {
 	h.has(t, "named-points", "run", "--secret", "s", "--", "sh", "-c", "echo $TOKEN")
 	h.must("secret", "rekey")
 	h.has(t, "named-points", "run", "--secret", "s", "--", "sh", "-c", "echo $TOKEN")
-	key, err := os.ReadFile(filepath.Join(h.data, secretKeyName))
+	key, err := os.ReadFile(filepath.Join(h.data, "secret.key"))
 	if lines := strings.Count(string(key), "\n"); err != nil || lines != 2 {
 		t.Errorf("the key file has %d lines, %v", lines, err)
 	}
@@ -237,10 +235,6 @@ func (h *host) streamIsWhole(t *testing.T) {
 func emptyRepository(t *testing.T, dir string) {
 	t.Helper()
 	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty", "-m", "one"}} {
-		cmd := exec.CommandContext(t.Context(), "git", args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatal(fmt.Errorf("git %q: %w: %s", args, err, out))
-		}
+		runGit(t, dir, args...)
 	}
 }

@@ -36,9 +36,9 @@ func TestGeneratedClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		put(t, filepath.Join(module, name), data)
+		testenv.WriteFile(t, filepath.Join(module, name), data)
 	}
-	put(t, filepath.Join(module, "api.json"), document)
+	testenv.WriteFile(t, filepath.Join(module, "api.json"), document)
 	run := func(name string, args ...string) []byte {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, args...)
@@ -50,19 +50,9 @@ func TestGeneratedClient(t *testing.T) {
 		}
 		return out
 	}
-	put(t, filepath.Join(module, "generated", "api", "api.go"), run(generator, "-generate", "types,client", "-package", "api", "api.json"))
+	testenv.WriteFile(t, filepath.Join(module, "generated", "api", "api.go"), run(generator, "-generate", "types,client", "-package", "api", "api.json"))
 	run("go", "build", "-o", "program", "./generated")
 	if out := run(filepath.Join(module, "program")); !bytes.Contains(out, []byte("created, ran and deleted sbx_")) {
 		t.Errorf("it says %s", out)
-	}
-}
-
-func put(t *testing.T, path string, data []byte) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
 	}
 }

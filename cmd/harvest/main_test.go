@@ -34,26 +34,17 @@ func TestMain(m *testing.M) {
 
 func TestScriptsFake(t *testing.T) {
 	t.Parallel()
-	scripts(t, "fake", nil)
+	scriptsIn(t, "testdata/script", "fake", nil)
 }
 
 func TestScriptsGVisor(t *testing.T) {
 	t.Parallel()
-	scripts(t, "gvisor", gvisorSetup(t))
-}
-
-// inGVisor is said by tests whose sandboxes are gVisor's.
-func inGVisor(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("gVisor is left out with -short: run it without")
-	}
+	scriptsIn(t, "testdata/script", "gvisor", gvisorSetup(t))
 }
 
 // gvisorSetup returns what makes an environment one for the ordinary binary, with the base image at hand.
 func gvisorSetup(t *testing.T) func(env *testscript.Env) error {
 	t.Helper()
-	inGVisor(t)
 	library := imagetest.Library(t)
 	images := filepath.Dir(filepath.Dir(library.Root(imagetest.Base(t, library))))
 	bin := t.TempDir()
@@ -71,11 +62,6 @@ func gvisorSetup(t *testing.T) func(env *testscript.Env) error {
 		}
 		return os.Symlink(images, filepath.Join(data, "images"))
 	}
-}
-
-func scripts(t *testing.T, engine string, setup func(env *testscript.Env) error) {
-	t.Helper()
-	scriptsIn(t, "testdata/script", engine, setup)
 }
 
 // scriptsIn runs the scripts of a directory.
@@ -134,11 +120,8 @@ func end(t *testing.T, environ []string, data string) {
 		log, _ := os.ReadFile(filepath.Join(data, logName))
 		t.Errorf("harvest down: %v\n%s\n%s", err, out, log)
 	}
-	testenvLeaks(t, data)
+	testenv.NoLeaks(t, data)
 }
-
-// testenvLeaks fails t if anything of data is still in use when t ends.
-func testenvLeaks(t *testing.T, data string) { testenv.NoLeaks(t, data) }
 
 // code runs a command that must end with an exit code: code 3 harvest run …
 func code(ts *testscript.TestScript, neg bool, args []string) {

@@ -28,7 +28,6 @@ func newModalWithBase(t *testing.T) *modalHarvest {
 // newModalOf is that with a program.
 func newModalOf(t *testing.T, program string) *modalHarvest {
 	t.Helper()
-	inGVisor(t)
 	h := &modalHarvest{t: t, program: program}
 	dir := testenv.DataDir(t)
 	images := filepath.Join(dir, "images")

@@ -167,7 +167,7 @@ func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
 		return f.Dial(ctx, sb.Account, sb.ID, 8000)
 	}}}
 	defer web.CloseIdleConnections()
-	eventually(t, func() error {
+	testenv.Try(t, func() error {
 		resp, err := web.Get("http://sandbox/big")
 		if err != nil {
 			return err

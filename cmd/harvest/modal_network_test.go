@@ -52,7 +52,6 @@ func TestModalNetwork(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	inGVisor(t)
 	testenv.Root(t)
 	testenv.RequireTool(t, "ip", "iproute2")
 	dir := t.TempDir()
@@ -394,7 +393,7 @@ func certify(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		put(t, filepath.Join(dir, file), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+		testenv.WriteFile(t, filepath.Join(dir, file), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	}
 	var keys [2]*ecdsa.PrivateKey
 	for i := range keys {
@@ -416,5 +415,5 @@ func certify(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	testenv.WriteFile(t, filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 }

@@ -98,7 +98,7 @@ func TestModalEngineRevoked(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, func() error { return told("a command", run(fleet, sb.ID)) }) // the link ends within seconds
+	testenv.Try(t, func() error { return told("a command", run(fleet, sb.ID)) }) // the link ends within seconds
 	_, err = fleet.Create(t.Context(), "personal", sandbox.Request{Image: "base"})
 	if err := told("another sandbox", err); err != nil {
 		t.Error(err)
@@ -124,7 +124,7 @@ func TestModalEngineRevoked(t *testing.T) {
 
 	fleet, _, closeIt = open(vars)
 	defer closeIt()
-	eventually(t, func() error { return run(fleet, sb.ID) })
+	testenv.Try(t, func() error { return run(fleet, sb.ID) })
 	if err := fleet.Destroy(t.Context(), "personal", sb.ID); err != nil {
 		t.Error(err)
 	}

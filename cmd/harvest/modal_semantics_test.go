@@ -118,16 +118,16 @@ func (m *modalClient) tunnels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	testenv.Try(t, func() error {
 		return fetched(t, http.DefaultClient, fmt.Sprintf("http://%s:%d/", host, port), "", http.StatusOK, "hello\n")
 	})
 	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	eventually(t, func() error { return fetched(t, insecure, tunnels[8080].URL()+"/", "", http.StatusOK, "hello\n") })
+	testenv.Try(t, func() error { return fetched(t, insecure, tunnels[8080].URL()+"/", "", http.StatusOK, "hello\n") })
 	token, err := sb.CreateConnectToken(t.Context(), &modal.SandboxCreateConnectTokenParams{UserMetadata: "me"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	testenv.Try(t, func() error {
 		return fetched(t, http.DefaultClient, token.URL+"/", token.Token, http.StatusOK, "hello\n")
 	})
 	if err := fetched(t, http.DefaultClient, token.URL+"/", token.Token[:len(token.Token)-4]+"AAAA", http.StatusUnauthorized, ""); err != nil {
@@ -197,19 +197,6 @@ func fetched(t *testing.T, c *http.Client, url, token string, code int, want str
 	return nil
 }
 
-// eventually tries until the test's time is over.
-func eventually(t *testing.T, try func() error) {
-	t.Helper()
-	err := try()
-	for i := 0; err != nil && i < 1200; i++ {
-		time.Sleep(100 * time.Millisecond)
-		err = try()
-	}
-	if err != nil {
-		t.Error(err)
-	}
-}
-
 func (m *modalClient) memory(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{MemoryMiB: 64, MemoryLimitMiB: 96, Command: []string{"sh", "-c", "tail /dev/zero"}})
 	if code, err := sb.Wait(t.Context(), nil); err != nil || code != 137 {
@@ -240,7 +227,7 @@ func (m *modalClient) keys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	testenv.Try(t, func() error {
 		if _, err := m.sdk.Images.FromID(t.Context(), short.ImageID, nil); !errors.As(err, &modal.NotFoundError{}) {
 			return fmt.Errorf("after its time to live: %v", err)
 		}

@@ -33,7 +33,6 @@ type modalHarvest struct {
 
 func newModalHarvest(t *testing.T) *modalHarvest {
 	t.Helper()
-	inGVisor(t)
 	registry := standIns(t)
 	h := &modalHarvest{t: t, program: testenv.Binary(t)}
 	dir := testenv.DataDir(t)

@@ -51,7 +51,7 @@ func TestPage(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)
 	h := newHost(t, "gvisor", gvisorSetup(t))
-	port := freePort(t)
+	port := testenv.FreePort(t)
 	stop := h.upUntil("--listen", "127.0.0.1:"+port)
 	root := "http://127.0.0.1:" + port
 	b := browser(t)

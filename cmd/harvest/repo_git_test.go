@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // gitHost is a server of git repositories, with git's own program behind it.
@@ -136,11 +138,17 @@ func (g *gitHost) commit(name string, files map[string]string) string {
 
 func (g *gitHost) git(dir string, args ...string) string {
 	g.t.Helper()
-	cmd := exec.CommandContext(g.t.Context(), "git", args...)
+	return runGit(g.t, dir, args...)
+}
+
+// runGit runs git in a directory and returns its output.
+func runGit(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", args...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		g.t.Fatalf("git %q: %v\n%s", args, err, out)
+		t.Fatalf("git %q: %v\n%s", args, err, out)
 	}
 	return strings.TrimSpace(string(out))
 }
@@ -211,7 +219,7 @@ func yarnSample(t *testing.T) map[string]string {
 	t.Helper()
 	return map[string]string{
 		".gitignore":   "node_modules\nbuilt.txt\n",
-		".yarnrc":      "registry \"" + npmRegistry(t) + "\"\n",
+		".yarnrc":      "registry \"" + testenv.NPMRegistry(t) + "\"\n",
 		"package.json": `{"name": "yarn-sample", "version": "1.0.0", ` + builds + `, "dependencies": {"is-number": "7.0.0"}}`,
 		"yarn.lock":    "# yarn lockfile v1\n\n\nis-number@7.0.0:\n  version \"7.0.0\"\n  integrity " + isNumber + "\n",
 	}

@@ -118,7 +118,7 @@ func testSession(t *testing.T, h *host, g *gitHost) {
 	}
 	id := strings.Fields(h.must("sessions", "-o", "name"))[0]
 	// The turn may end before it is told.
-	if synced := h.event(id, 0, "repo.synced").Data.Synced; !strings.HasSuffix(syncedText(synced), "old, 1 commit behind") {
+	if synced := h.event(id, 0, "repo.synced").Data.Synced; synced == nil || synced.Error != "" || synced.Behind != 1 {
 		t.Errorf("the session has caught up: %+v", synced)
 	}
 	server := client.New(h.data)

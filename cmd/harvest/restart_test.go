@@ -15,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // A terminal goes on through a restart of the server: the shell is the same, and what it wrote is there.
@@ -22,7 +23,7 @@ import (
 func TestTerminalAfterRestart(t *testing.T) {
 	t.Parallel()
 	onEngines(t, func(t *testing.T, h *host) {
-		listen := freePort(t)
+		listen := testenv.FreePort(t)
 		stop := h.upUntil("--listen", "127.0.0.1:"+listen)
 		key := h.must("key", "create", "terminal", "--quiet")
 		id := h.must("sandbox", "create")

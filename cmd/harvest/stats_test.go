@@ -9,7 +9,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/RelevanceAI/harvest/api"
 )
+
+// sandboxUse is an element of the output of `sandbox stats -o json`.
+type sandboxUse struct {
+	ID   string  `json:"id"`
+	Name string  `json:"name"`
+	CPU  float64 `json:"cpu_cores"`
+	api.Used
+}
 
 // What a sandbox uses is shown while it works and after its end, on the command line, over HTTP and to Prometheus.
 // mission: A12, 7.10
@@ -21,7 +31,7 @@ func TestSandboxStats(t *testing.T) {
 	key := h.must("key", "create", "reader", "--quiet")
 	id := h.must("sandbox", "create", "--name", "dev")
 	h.must("sandbox", "exec", "--detach", "dev", "--", "python3", "-c", "b = bytearray(b'x') * (100 << 20)\nwhile True: pass")
-	stats := func() (all []sandboxStats) {
+	stats := func() (all []sandboxUse) {
 		t.Helper()
 		out := h.must("sandbox", "stats", "dev", "-o", "json")
 		if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].ID != id || all[0].Name != "dev" {
@@ -29,7 +39,7 @@ func TestSandboxStats(t *testing.T) {
 		}
 		return all
 	}
-	var busy sandboxStats
+	var busy sandboxUse
 	for end := time.Now().Add(time.Minute); ; {
 		busy = stats()[0]
 		n := len(busy.Samples)
@@ -57,7 +67,7 @@ func TestSandboxStats(t *testing.T) {
 	}
 	lines := bufio.NewScanner(out)
 	for range 2 {
-		var one sandboxStats
+		var one sandboxUse
 		if !lines.Scan() || json.Unmarshal(lines.Bytes(), &one) != nil || one.ID != id || len(one.Samples) != 1 {
 			t.Errorf("--watch says %q: %v", lines.Text(), lines.Err())
 		}
@@ -81,7 +91,7 @@ func TestSandboxStats(t *testing.T) {
 	}
 
 	h.must("sandbox", "rm", "dev")
-	var after []sandboxStats
+	var after []sandboxUse
 	if err := json.Unmarshal([]byte(h.must("sandbox", "stats", id, "-o", "json")), &after); err != nil {
 		t.Fatal(err)
 	}
