@@ -15,7 +15,7 @@ GOTEST   := CGO_ENABLED=1 go test $(TESTFLAGS)
 COVER    := cover
 # What the gate does not count: code of tests, programs that only developers run, and what runs in gVisor's own process, which has neither an environment nor a
 # file system to write counters to (the snapshots of engine/enginetest run it).
-UNCOUNTED := engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
+UNCOUNTED := e2e,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
 .PHONY: build keeper run test test-modal test-s3 check fmt vulncheck cover bench deps clean
 
@@ -44,7 +44,7 @@ test: deps
 	$(GOTEST) ./...
 
 test-modal: deps
-	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./cmd/harvest
+	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./e2e/modal ./e2e/modalengine ./e2e/agent ./e2e/s3
 
 test-s3: deps
 	HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m CGO_ENABLED=0 \

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,6 +49,13 @@ func FaultBinary(t testing.TB) string {
 	return program(t, "HARVEST_TEST_FAULT_BINARY", "./cmd/harvest", "harvest_faults")
 }
 
+// RaceBinary returns the path of HARVEST_TEST_RACE_BINARY, or of a harvest binary with the race detector, built from the
+// tree. It cannot boot gVisor. Where CoverDir is set it counts coverage.
+func RaceBinary(t testing.TB) string {
+	t.Helper()
+	return programOf(t, "HARVEST_TEST_RACE_BINARY", "./cmd/harvest", how{race: true})
+}
+
 // KeeperBinary returns the path of HARVEST_TEST_KEEPER, or of the program keeper built from the tree, which the program harvest brings
 // along where it was built with it.
 func KeeperBinary(t testing.TB) string {
@@ -69,18 +77,31 @@ func ToolsBinary(t testing.TB) string {
 	return program(t, "HARVEST_TEST_TOOLS", "./cmd/harvest/tools")
 }
 
-// program returns the path that a variable of the environment has, or that of a package of the tree with tags, built once in a process.
+// how says how to build a package.
+type how struct {
+	cover, race bool
+	tags        string // separated by commas
+}
+
+// program is programOf for ordinary binaries with tags.
 func program(t testing.TB, variable, pkg string, tags ...string) string {
+	t.Helper()
+	return programOf(t, variable, pkg, how{tags: strings.Join(tags, ",")})
+}
+
+// programOf returns the path in a variable of the environment, or that of a package of the tree, built once per process.
+func programOf(t testing.TB, variable, pkg string, h how) string {
 	t.Helper()
 	if path := os.Getenv(variable); path != "" {
 		return path
 	}
 	built.Lock()
 	defer built.Unlock()
-	name := strings.Join(append([]string{pkg}, tags...), " ")
+	h.cover = CoverDir() != ""
+	name := fmt.Sprint(pkg, h)
 	b, ok := built.all[name]
 	if !ok {
-		b.path, b.err = build(root(t), pkg, filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), CoverDir() != "", tags...)
+		b.path, b.err = build(root(t), pkg, filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), h)
 		if built.all == nil {
 			built.all = map[string]binary{}
 		}
@@ -94,7 +115,7 @@ func program(t testing.TB, variable, pkg string, tags ...string) string {
 
 // build builds a main package of the module into dir and returns the path of the binary, which no later build changes.
 // Test processes that do this at the same time wait for one another; all but the first find the work done.
-func build(module, pkg, dir string, cover bool, tags ...string) (string, error) {
+func build(module, pkg, dir string, h how) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", errors.Wrapf(err, "make the directory for the test binary")
 	}
@@ -112,19 +133,25 @@ func build(module, pkg, dir string, cover bool, tags ...string) (string, error) 
 	defer unlock()
 
 	target := filepath.Join(dir, "latest-"+filepath.Base(pkg))
-	args := []string{"build", "-trimpath", "-tags", strings.Join(tags, ","), "-o"} // what make build has compiled is found again
-	if len(tags) > 0 {
-		target += "-" + strings.Join(tags, "-")
+	args, cgo := []string{"build"}, "CGO_ENABLED=0"
+	if h.race { // with the flags of go test -race, whose packages the build cache has
+		target += "-race"
+		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
+	} else { // with the flags of make build
+		args = append(args, "-trimpath")
 	}
-	if cover {
+	if h.tags != "" {
+		target += "-" + h.tags
+		args = append(args, "-tags", h.tags)
+	}
+	if h.cover {
 		target += "-cover"
-		args = append(args, target, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...", pkg)
-	} else {
-		args = append(args, target, pkg)
+		args = append(args, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...")
 	}
+	args = append(args, "-o", target, pkg)
 	cmd := exec.Command("go", args...)
 	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.Wrapf(err, "go %v: %s", args, out)
 	}

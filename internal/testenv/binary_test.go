@@ -39,7 +39,7 @@ func TestBuild(t *testing.T) {
 	paths := make([]string, 3)
 	for i := range paths {
 		wg.Go(func() {
-			path, err := build(module, ".", dir, false)
+			path, err := build(module, ".", dir, how{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -51,7 +51,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("builds at the same time: %q", paths)
 	}
 	writeProgram(t, module, "two")
-	two, err := build(module, ".", dir, false)
+	two, err := build(module, ".", dir, how{})
 	if err != nil || two == paths[0] {
 		t.Fatalf("the changed program is %s, %v", two, err)
 	}
@@ -62,7 +62,7 @@ func TestBuild(t *testing.T) {
 	if err := os.Chtimes(paths[0], old, old); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := build(module, ".", dir, false); err != nil || again != two {
+	if again, err := build(module, ".", dir, how{}); err != nil || again != two {
 		t.Errorf("the same program is %s, %v; want %s", again, err, two)
 	}
 	if _, err := os.Stat(paths[0]); !os.IsNotExist(err) {
@@ -74,14 +74,14 @@ func TestBuildFails(t *testing.T) {
 	t.Parallel()
 	module := t.TempDir()
 	writeProgram(t, module, "` + 1 + `")
-	if path, err := build(module, ".", t.TempDir(), false); err == nil {
+	if path, err := build(module, ".", t.TempDir(), how{}); err == nil {
 		t.Errorf("a program that does not compile is built as %s", path)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := build(module, ".", file, false); err == nil {
+	if _, err := build(module, ".", file, how{}); err == nil {
 		t.Error("a file is taken for the directory")
 	}
 }

@@ -14,7 +14,7 @@ import (
 func Peer(t testing.TB, pkg string) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())+"-"+filepath.Base(pkg))
-	path, err := build(filepath.Join(root(t), "internal", "peers"), pkg, dir, false)
+	path, err := build(filepath.Join(root(t), "internal", "peers"), pkg, dir, how{})
 	if err != nil {
 		t.Fatal(err)
 	}
