@@ -21,6 +21,7 @@ import (
 
 // The document's section 4 with the real Claude, line by line.
 func TestModalClaude(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	stub := modeltest.New(t, host.ModelKey)
 	stub.Script("work",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
@@ -15,6 +16,7 @@ import (
 //
 // mission: E1, 4.5
 func TestFaultsOfClaude(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	f := newFaults(t, "claude", "-e", "CLAUDE_CODE_MAX_RETRIES=1")
 	for _, c := range []struct {
@@ -50,6 +52,7 @@ func TestFaultsOfClaude(t *testing.T) {
 //
 // mission: E2
 func TestFaultsOfOpenCode(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	f := newFaults(t, "opencode")
 	for _, c := range []struct {

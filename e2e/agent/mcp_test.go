@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
@@ -14,6 +15,7 @@ import (
 //
 // mission: E5, C3
 func TestServersOfTheAgentImage(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	stub := modeltest.New(t, host.ModelKey)
 	const page = "data:text/html,<title>walnut</title><h1>a tall tree</h1>"
@@ -76,6 +78,7 @@ func TestServersOfTheAgentImage(t *testing.T) {
 //
 // mission: E3
 func TestLargeFilesOfSessions(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := host.NewAgent(t)
 	g := host.NewGit(t, "")

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // manyTurns names the variable that says how many turns TestSessionOfManyTurns has; 200 are those of two hours, with a restart for every ten.
@@ -32,6 +33,7 @@ func soakPrompt(n int, takes time.Duration) string {
 //
 // mission: E3, E4, A8
 func TestSessionOfManyTurns(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	turns, kills := 20, 3
 	if n, err := strconv.Atoi(os.Getenv(manyTurns)); err == nil {

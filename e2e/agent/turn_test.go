@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
@@ -101,7 +102,7 @@ func TestRealAgents(t *testing.T) {
 }
 
 func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) {
-	h := host.NewCLI(t, stub)
+	h := host.NewModel(t, stub)
 	h.Env.Setenv("ANTHROPIC_API_KEY", key)
 	dir := h.Project()
 	commit(h, dir, map[string]string{"server.py": mcpServer, ".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"walnut"}}}}`})
@@ -365,6 +366,7 @@ for line in sys.stdin:
 //
 // mission: E5
 func TestServersOfRealAgents(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	// MiB of a large answer. OpenCode's work grows with the square of its length: 100 MiB take it minutes.
 	for name, large := range map[string]string{"claude": "100", "opencode": "25"} {
@@ -443,6 +445,7 @@ func find(h *host.Host, id string, after, before int64, typ string) bool {
 //
 // mission: E1, E2
 func TestRealAgentsAskBefore(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	for _, name := range []string{"claude", "opencode"} {
 		t.Run(name, func(t *testing.T) {

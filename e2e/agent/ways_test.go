@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
 // The real programs reach their model in each way in which somebody may have it: with the token of a subscription, and at Amazon Bedrock.
 // mission: E1, E2, 4.2
 func TestWaysToTheModel(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	for _, test := range []struct {
 		name, agent string

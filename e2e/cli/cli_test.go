@@ -295,6 +295,7 @@ func TestOrdinaryUser(t *testing.T) {
 //
 // mission: A9
 func TestOrdinaryUserWithoutNamespaces(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := host.Ordinary(t)
 	cmd := h.Command(t.Context(), "run", "--code", "print(6*7)")

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,23 +107,38 @@ func NewCLI(t *testing.T, stub *modeltest.Stub) *Host {
 		fetchPrograms(t, cache, versions)
 		buildCLIImage(t, cache, library, setup)
 	})
-	base := imagetest.Library(t)
+	return withModel(t, setup, library, "cli", stub)
+}
+
+// NewModel is NewCLI with the agent image.
+func NewModel(t *testing.T, stub *modeltest.Stub) *Host {
+	t.Helper()
+	setup := GVisor(t)
+	testenv.Root(t)
+	cache, _ := buildAgentImage(t, setup)
+	return withModel(t, setup, filepath.Join(cache, "images"), "agent", stub)
+}
+
+// withModel returns a host whose agents use an image of a library, and the stub, if any. The host's own library is not
+// shared, because sessions add images to it when they end.
+func withModel(t *testing.T, setup func(env *testscript.Env) error, library, name string, stub *modeltest.Stub) *Host {
+	t.Helper()
 	h := New(t, "gvisor", func(env *testscript.Env) error {
 		if err := setup(env); err != nil {
 			return err
 		}
-		// The library is not shared: sessions add images to it when they end.
 		images := filepath.Join(env.Getenv("HARVEST_DATA"), "images")
 		return errors.Join(os.Remove(images), os.MkdirAll(images, 0o700))
 	})
+	base := imagetest.Library(t)
 	images := filepath.Join(h.Data, "images")
 	ShareImage(t, filepath.Dir(base.Root(imagetest.Base(t, base))), images, "base")
-	cli, err := os.Readlink(filepath.Join(library, ".names", "cli"))
+	image, err := os.Readlink(filepath.Join(library, ".names", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ShareImage(t, filepath.Join(library, filepath.Base(cli)), images, "cli")
-	h.Env.Setenv("HARVEST_AGENTS_IMAGE", "cli")
+	ShareImage(t, filepath.Join(library, filepath.Base(image)), images, name)
+	h.Env.Setenv("HARVEST_AGENTS_IMAGE", name)
 	if stub != nil {
 		h.Env.Setenv("ANTHROPIC_BASE_URL", stub.URL)
 		h.Env.Setenv("ANTHROPIC_API_KEY", ModelKey)
@@ -186,8 +202,34 @@ func NewBuiltAgent(t *testing.T) (*Host, api.Image) {
 	t.Helper()
 	setup := GVisor(t)
 	testenv.Root(t)
-	testenv.NPMRegistry(t)
-	cache := os.Getenv("HARVEST_TEST_IMAGES")
+	cache, built := buildAgentImage(t, setup)
+	return New(t, "gvisor", func(env *testscript.Env) error { return link(env, setup, cache, "images") }), built
+}
+
+// link prepares an environment whose data directory has these directories of cache.
+func link(env *testscript.Env, setup func(env *testscript.Env) error, cache string, names ...string) error {
+	if err := setup(env); err != nil {
+		return err
+	}
+	data := env.Getenv("HARVEST_DATA")
+	err := os.Remove(filepath.Join(data, "images"))
+	for _, name := range names {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(cache, name), 0o700), os.Symlink(filepath.Join(cache, name), filepath.Join(data, name)))
+	}
+	return err
+}
+
+// agentImage is the result of this process's build of the agent image.
+var agentImage struct {
+	sync.Mutex
+	built api.Image // guarded by Mutex
+}
+
+// buildAgentImage returns the directory of this machine for the agent image, and the result of its build, which takes
+// minutes the first time.
+func buildAgentImage(t *testing.T, setup func(env *testscript.Env) error) (cache string, built api.Image) {
+	t.Helper()
+	cache = os.Getenv("HARVEST_TEST_IMAGES")
 	if cache == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
@@ -196,32 +238,23 @@ func NewBuiltAgent(t *testing.T) (*Host, api.Image) {
 		cache = filepath.Join(dir, "harvest-test", "images")
 	}
 	cache += "-agent"
-	images := filepath.Join(cache, "images")
-	library := imagetest.Library(t)
-	shared := func(names ...string) func(env *testscript.Env) error {
-		return func(env *testscript.Env) error {
-			if err := setup(env); err != nil {
-				return err
-			}
-			data := env.Getenv("HARVEST_DATA")
-			err := os.Remove(filepath.Join(data, "images"))
-			for _, name := range names {
-				err = errors.Join(err, os.MkdirAll(filepath.Join(cache, name), 0o700), os.Symlink(filepath.Join(cache, name), filepath.Join(data, name)))
-			}
-			return err
-		}
+	agentImage.Lock()
+	defer agentImage.Unlock()
+	if agentImage.built.ID != "" {
+		return cache, agentImage.built
 	}
-	var built api.Image
+	testenv.NPMRegistry(t)
+	library := imagetest.Library(t)
 	locked(t, cache, func() { // one server at a time may use the build cache
-		ShareImage(t, filepath.Dir(library.Root(imagetest.Base(t, library))), images, "base")
-		builder := New(t, "gvisor", shared("images", "build-cache"))
+		ShareImage(t, filepath.Dir(library.Root(imagetest.Base(t, library))), filepath.Join(cache, "images"), "base")
+		builder := New(t, "gvisor", func(env *testscript.Env) error { return link(env, setup, cache, "images", "build-cache") })
 		out := builder.Must("image", "build", "agent", "--build-arg", "NPM_CONFIG_REGISTRY", "-o", "json")
-		if err := json.Unmarshal([]byte(out), &built); err != nil {
+		if err := json.Unmarshal([]byte(out), &agentImage.built); err != nil {
 			t.Fatal(err)
 		}
 		builder.Must("down")
 	})
-	return New(t, "gvisor", shared("images")), built
+	return cache, agentImage.built
 }
 
 // ShareImage links the image in directory from into another library, under a name.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/mcp"
 )
 
@@ -19,6 +20,7 @@ import (
 //
 // mission: B3
 func TestAgentImage(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, built := host.NewBuiltAgent(t)
 	t.Logf("the agent image: %s, %s, built in %.0f s", built.ID, fmt.Sprintf("%.1f GB", float64(built.Size)/1e9), built.BuildSeconds)

@@ -22,6 +22,7 @@ import (
 // mission: B2
 // mission: A8
 func TestKilledBuildOnGVisor(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	setup := host.GVisor(t)
 	library := imagetest.Library(t)

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // Everything is killed with -9, again and again and at any moment: the server, the processes that keep sandboxes, gVisor, and
 // the clients. Afterwards everything works, and nothing is left that nobody knows (newHost looks).
 // mission: A8
 func TestKillEverything(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := host.New(t, "gvisor", host.GVisor(t))
 	h.Must("image", "ls")

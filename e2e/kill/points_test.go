@@ -27,6 +27,7 @@ type killedAt struct {
 // again, and nothing is left that nobody knows (newHost looks, when all has ended).
 // mission: A8
 func TestKilledAtNamedPoints(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	ordinary := host.GVisor(t)
 	h := host.New(t, "gvisor", func(env *testscript.Env) error {

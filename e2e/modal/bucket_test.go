@@ -66,6 +66,7 @@ func (b *bucketClient) own(t *testing.T) int {
 //
 // mission: D5 8.1 F4
 func TestModalBucket(t *testing.T) {
+	testenv.Long(t)
 	testenv.Root(t)
 	h := modalhost.WithBase(t)
 	m := newModalClient(t, h, "buckets")

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // suiteEnvironment is the environment in which the SDK's suites work, whatever their own environment says.
@@ -28,6 +29,7 @@ var leftOfModalItself = map[string]string{
 //
 // mission: 8.1
 func TestModalItself(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	id, secret := os.Getenv("HARVEST_TEST_MODAL_TOKEN_ID"), os.Getenv("HARVEST_TEST_MODAL_TOKEN_SECRET")
 	if id == "" || secret == "" {

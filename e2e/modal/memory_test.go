@@ -55,6 +55,7 @@ server.serve_forever()
 //
 // mission: 8.1 8.6 A4
 func TestModalMemory(t *testing.T) {
+	testenv.Long(t)
 	h := modalhost.WithBase(t)
 	m := newModalClient(t, h, "memory")
 	t.Run("goes on", m.goesOn)
@@ -309,6 +310,7 @@ func (m *modalClient) ofAnother(t *testing.T, id string) map[string]error {
 //
 // mission: 8.6 A8
 func TestModalMemoryIsMadeOnce(t *testing.T) {
+	testenv.Long(t)
 	h := modalhost.Of(t, testenv.FaultBinary(t))
 	m := newModalClient(t, h, "killed")
 	ordinary := h.Environ

@@ -48,6 +48,7 @@ var sites = map[string]string{"allowed.example.org.": siteOne, "a.below.example.
 //
 // mission: 8.4 9.2
 func TestModalNetwork(t *testing.T) {
+	testenv.Long(t)
 	if dir := os.Getenv(apartDir); dir != "" {
 		modalApart(t, dir)
 		return

@@ -290,6 +290,7 @@ var javaScript []byte
 //
 // mission: 8.1
 func TestModalJavaScript(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.RequireTool(t, "node", "nodejs")
 	testenv.RequireTool(t, "npm", "npm")

@@ -100,6 +100,7 @@ func liveTests(t *testing.T) []string {
 //
 // mission: 8.1 8.2
 func TestModalSandboxSuite(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := modalhost.New(t)
 	fixtures(h)
@@ -135,6 +136,7 @@ func TestModalSandboxSuite(t *testing.T) {
 //
 // mission: 8.3
 func TestModalFilesSuite(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := modalhost.New(t)
 	program := suite(t, "github.com/modal-labs/modal-client/go", "-tags", "integration")

@@ -39,6 +39,7 @@ import (
 //
 // mission: 8.4 8.5 9.1
 func TestModalWays(t *testing.T) {
+	testenv.Long(t)
 	h := modalhost.WithBase(t)
 	m := newModalClient(t, h, "ways")
 	e, err := modalengine.Open(t.Context(), modalengine.Options{Dir: testenv.DataDir(t), Executable: h.Program, Image: "base"})

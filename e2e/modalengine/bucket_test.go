@@ -44,6 +44,7 @@ func newModalHost(t *testing.T, at *modalhost.Host) *host.Host {
 //
 // mission: D5 8.1 F4
 func TestModalEngineBucket(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	at := modalhost.WithBase(t)
@@ -106,6 +107,7 @@ func TestModalEngineBucket(t *testing.T) {
 //
 // mission: A3 D5
 func TestModalBucketCarriedOver(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	program, inside := inModalProcess(t)

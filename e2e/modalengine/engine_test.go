@@ -47,6 +47,7 @@ func TestModalEngine(t *testing.T) {
 	t.Parallel()
 	program := os.Getenv(modalEngineEnv)
 	if program == "" {
+		testenv.Long(t)
 		h := modalhost.WithBase(t)
 		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.short", "-test.timeout=30m"} // what is large, gVisor's own suite does
 		if dir := flag.Lookup("test.gocoverdir"); testing.CoverMode() != "" && dir != nil {

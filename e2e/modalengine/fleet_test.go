@@ -118,6 +118,7 @@ func (f *modalFleet) inApp(t *testing.T, name string) []*modal.Sandbox {
 //
 // mission: A6 8.1 9.6
 func TestModalEngineFleet(t *testing.T) {
+	testenv.Long(t)
 	f := newModalFleet(t)
 	one := f.create(t, "personal", sandbox.Request{Image: "base"})
 	two := f.create(t, "acme", sandbox.Request{Image: "base", Network: sandbox.Network{Mode: "none"}, Memory: 512 << 20})
@@ -236,6 +237,7 @@ func (f *modalFleet) lost(t *testing.T, sb sandbox.Sandbox) {
 //
 // mission: 8.5 9.6
 func TestModalEngineSecrets(t *testing.T) {
+	testenv.Long(t)
 	f := newModalFleet(t)
 	const value = "open-sesame-4711"
 	if out, err := f.h.Run("secret", "set", "keys", "WORD="+value, "SAME=of Modal"); err != nil {

@@ -21,6 +21,7 @@ import (
 //
 // mission: 9.1 9.6
 func TestModalEngineRevoked(t *testing.T) {
+	testenv.Long(t)
 	h := modalhost.WithBase(t)
 	vars := map[string]string{}
 	for _, pair := range append(slices.Clone(h.Modal), "MODAL_CONFIG_PATH=/nowhere/none.toml") {

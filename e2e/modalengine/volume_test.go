@@ -147,6 +147,7 @@ func contentOf(t *testing.T, v volume.Volume, path string) string {
 //
 // mission: C1, C2, 8.3
 func TestModalVolumes(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	program, inside := inModalProcess(t)
 	if !inside {
@@ -321,6 +322,7 @@ func modalRequest(req sandbox.Request) sandbox.Request {
 //
 // mission: A3, 9.1
 func TestModalCarriedOver(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	program, inside := inModalProcess(t)
 	if !inside {
@@ -387,6 +389,7 @@ func TestModalCarriedOver(t *testing.T) {
 //
 // mission: A10, 9.1
 func TestModalSnapshots(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	program, inside := inModalProcess(t)
 	if !inside {

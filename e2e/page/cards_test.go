@@ -72,6 +72,7 @@ func mixed(from io.ReadCloser, more <-chan string) io.ReadCloser {
 // server that says so is put into its stream.
 // mission: F2, 7.5, 7.6
 func TestPageCards(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))

@@ -43,6 +43,7 @@ func (b *tab) tabTo(selector string) {
 // end the session and begin another one.
 // mission: F2, 7.1, 7.3, 7.4, 7.8
 func TestPageKeys(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))

@@ -14,6 +14,7 @@ import (
 // The lists and what can be done with what is in them: what the command line sees afterwards is what the page said.
 // mission: F2, F4, F8, A12
 func TestPageLists(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))
@@ -131,6 +132,7 @@ func TestPageLists(t *testing.T) {
 // A volume with files that S3 does not have yet is deleted by who says so twice.
 // mission: F2, D3
 func TestPageUnsentVolume(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	s3 := host.NewS3(t)
 	h := host.New(t, "fake", nil)

@@ -101,6 +101,7 @@ func (b *tab) measureLoads(how string, count int) {
 
 // What a person waits for, in figures: they are printed, and nothing is asserted of them, since the machine may be busy.
 func TestPageSpeed(t *testing.T) {
+	testenv.Long(t)
 	if os.Getenv(measure) == "" {
 		t.Skipf("set %s to have figures printed", measure)
 	}

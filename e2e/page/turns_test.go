@@ -21,6 +21,7 @@ import (
 // changed. A session can be resumed with them.
 // mission: 7.7, 7.8, 7.10, D2, D3
 func TestPageEnd(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	s3 := host.NewS3(t)
@@ -100,6 +101,7 @@ func TestPageEnd(t *testing.T) {
 // The real Claude Code does a turn that begins with a click and asks before it writes a file, in a browser from its first word to its last.
 // mission: 7.3, 7.4, 7.5, 7.6, E1
 func TestPageClaude(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	stub := modeltest.New(t, host.ModelKey)
 	stub.Script("page",
@@ -150,6 +152,7 @@ func TestPageClaude(t *testing.T) {
 // Ten thousand messages: what is far from what is in view is not in the document, and yet all of it can be reached and found.
 // mission: 7.10
 func TestPageLong(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))
@@ -189,6 +192,7 @@ func TestPageLong(t *testing.T) {
 // A phone shows every view without anything beyond its width.
 // mission: F2
 func TestPagePhone(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))

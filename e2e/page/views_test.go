@@ -17,6 +17,7 @@ import (
 // What stands beside the conversation: the terminal, files, changes, ports, the network, the start and what was used, with a repository that takes pushes.
 // mission: F2, 7.7
 func TestPageViews(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))

@@ -21,6 +21,7 @@ import (
 // TLS, with HTTP/2. TestPage has it on loopback, and below a path.
 // mission: F2, 7.1, 7.3, 7.5
 func TestPageWays(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	t.Run("a Unix socket behind a path", func(t *testing.T) {

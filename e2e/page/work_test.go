@@ -49,6 +49,7 @@ func (p *pullsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // refused once somebody allows that, and hands its work back as a pull request.
 // mission: F2, B4, A6, E8
 func TestPageRepository(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	const token = "ghp_PAGE5c21"

@@ -42,6 +42,7 @@ apt-get update -q && apt-get install -y -q --no-install-recommends golang-go`
 //
 // mission: B4, B5, E3
 func TestRepositoryImages(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := host.NewAgent(t)
 	g := host.NewGit(t, "")
@@ -165,6 +166,7 @@ func testRefreshes(t *testing.T, h *host.Host, g *host.Git) {
 
 // mission: B4, B5
 func TestRepositoryFaults(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))
@@ -295,6 +297,7 @@ func testBadRepositories(t *testing.T, h *host.Host, g *host.Git) {
 //
 // mission: B5, A9
 func TestRepositoryBuildsAtOnceAndKilled(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))

@@ -135,6 +135,7 @@ func nobodySees(h *host.Host, pid int) {
 // A bucket of the embedded S3 is mounted live, and the mount outlives the server, too.
 // mission: D5
 func TestEmbeddedS3Mount(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	testenv.Root(t)
 	h := embeddedHost(t, "gvisor")
@@ -156,6 +157,7 @@ func TestEmbeddedS3Mount(t *testing.T) {
 // Accounts have buckets of their own, whatever they call them; names that cannot be are refused; a secret means S3 elsewhere.
 // mission: 9.3
 func TestEmbeddedS3OfAccounts(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := embeddedHost(t, "fake")
 	file := filepath.Join(t.TempDir(), "a.txt")
@@ -208,6 +210,7 @@ func TestEmbeddedS3Shown(t *testing.T) {
 
 // A server does not start that could not serve S3, and says why.
 func TestEmbeddedS3Refused(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := embeddedHost(t, "fake")
 	refused := func(why, want string) {

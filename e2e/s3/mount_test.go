@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/e2e/host"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3mount"
 )
 
@@ -106,6 +107,7 @@ func TestSandboxMount(t *testing.T) {
 
 // What cannot be mounted is refused with a sentence that says why, and leaves nothing.
 func TestSandboxMountRefused(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, s3 := mountHost(t)
 	for text, args := range map[string][]string{
@@ -134,6 +136,7 @@ func TestSandboxMountRefused(t *testing.T) {
 
 // S3 that does not answer hangs neither the rest of a sandbox nor its end; what could not be stored is kept, told of, and stored later.
 func TestSandboxMountAway(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, s3 := mountHost(t)
 	place := "s3://" + s3.Bucket + "/data:/data:mount"
@@ -180,6 +183,7 @@ func TestSandboxMountAway(t *testing.T) {
 
 // A sandbox ends although programs in it wait for an S3 that takes everything and answers nothing.
 func TestSandboxMountSilent(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, s3 := mountHost(t)
 	s3.Put("data/f", "content")
@@ -201,6 +205,7 @@ func TestSandboxMountSilent(t *testing.T) {
 
 // An ordinary user mounts too, with fusermount3.
 func TestSandboxMountRootless(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	if _, err := exec.LookPath("fusermount3"); err != nil || os.Geteuid() != 0 {
 		t.Skip("run it as root, which becomes somebody else, and apt-get install fuse3")
@@ -227,6 +232,7 @@ func TestSandboxMountRootless(t *testing.T) {
 // When the process of a mount is killed, the sandbox goes on without it, and says so; what was written is stored, and another sandbox has it.
 // mission: D5, 1.5, A8
 func TestSandboxMountKilled(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, s3 := mountHost(t)
 	place := "s3://" + s3.Bucket + "/data:/data:mount"

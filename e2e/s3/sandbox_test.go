@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/e2e/host"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // A sandbox's files come from S3 before its first command and go there when it ends, in whatever way; what cannot be sent is sent later.
@@ -202,6 +203,7 @@ func TestModalSandboxS3(t *testing.T) {
 // A server that is killed while it sends what a sandbox leaves: the next one sends it, and the sandbox has ended.
 // mission: 2.8, 5.4, A8
 func TestServerDiesWhileItSends(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	s3 := host.NewS3(t)
 	h := host.New(t, "fake", nil)

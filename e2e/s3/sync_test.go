@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // A volume goes to S3 and comes back, to a bucket of one's own and to the server's.
@@ -159,6 +160,7 @@ func twoVolumes(t *testing.T) (h *host.Host, s3 *host.S3, put func(volume, name,
 // Each flag does what its help says.
 // mission: 2.1, 3.1, 3.3, D2
 func TestVolumeSyncFlags(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, s3, put := twoVolumes(t)
 	sync := func(volume string, flags ...string) (done api.Synced) {
@@ -221,6 +223,7 @@ func TestVolumeSyncFlags(t *testing.T) {
 // A sync over HTTP answers with statistics, and as events first with how it comes along; the client has both.
 // mission: 2.6
 func TestVolumeSyncOverHTTP(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, s3, _ := twoVolumes(t)
 	post := func(prefix, accept string) io.ReadCloser {

@@ -25,6 +25,7 @@ import (
 // see that the name is its own.
 // mission: F1
 func TestCertificateOfAnAuthority(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	const name = "harvest.example.org"
 	h := host.New(t, "fake", nil)

@@ -16,6 +16,7 @@ import (
 // A client that oapi-codegen generates from the OpenAPI document works against the real server.
 // mission: F1
 func TestGeneratedClient(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	generator := testenv.Peer(t, "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen")
 	h := host.New(t, "fake", nil)

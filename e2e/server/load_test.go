@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // memory returns what the server has used of it at most, in bytes.
@@ -36,6 +37,7 @@ func memory(h *host.Host) int64 {
 
 // Ten thousand connections that say nothing, or nothing more, keep nobody out, and cost what they must.
 func TestTenThousandConnections(t *testing.T) {
+	testenv.Long(t)
 	const many = 10_000
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -102,10 +104,8 @@ func (zeros) Read(p []byte) (int, error) {
 // Bodies of any size go through, or are refused, without being kept in memory.
 // mission: F1
 func TestLargeBodies(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("5 GiB are left out with -short")
-	}
 	h := host.New(t, "fake", nil)
 	url := h.Up()
 	key := h.Must("key", "create", "large", "--quiet")
@@ -148,6 +148,7 @@ func TestLargeBodies(t *testing.T) {
 
 // A reader that never reads neither fills the server's memory nor keeps others waiting, and when it goes, its command does.
 func TestReaderThatNeverReads(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := host.New(t, "fake", nil)
 	url := h.Up()

@@ -21,6 +21,7 @@ import (
 // A terminal goes on through a restart of the server: the shell is the same, and what it wrote is there.
 // mission: A4, 4.7
 func TestTerminalAfterRestart(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	host.OnEngines(t, func(t *testing.T, h *host.Host) {
 		listen := testenv.FreePort(t)
