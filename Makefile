@@ -21,7 +21,7 @@ END      ?= 50m
 TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # What the gate does not count: code of tests, programs that only developers run, and what runs in gVisor's own process, which has neither an environment nor a
 # file system to write counters to (the snapshots of engine/enginetest run it).
-UNCOUNTED := engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
+UNCOUNTED := e2e,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
 .PHONY: build keeper run test test-long test-modal test-s3 check fmt vulncheck cover bench deps clean
 
@@ -53,7 +53,7 @@ test-long: deps
 	$(TESTRUN) -retries 2 long $(PACKAGES)
 
 test-modal: deps
-	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./cmd/harvest
+	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./e2e/modal ./e2e/modalengine ./e2e/agent ./e2e/s3
 
 test-s3: deps
 	HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m CGO_ENABLED=0 \

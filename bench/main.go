@@ -97,10 +97,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if err != nil {
 		cache = os.TempDir()
 	}
-	images := os.Getenv("HARVEST_TEST_IMAGES")
-	if images == "" {
-		images = filepath.Join(cache, "harvest-test", "images")
-	}
+	images := filepath.Join(cache, "harvest-bench", "images")
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.StringVar(&list, "rows", "", "which rows, with commas; all if empty: "+strings.Join(ids(), ","))

@@ -2,7 +2,6 @@
 package imagetest
 
 import (
-	"os"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/image"
@@ -13,18 +12,15 @@ import (
 // Certificates is where the images of tests take the machine's certificate authorities from.
 const Certificates = "/usr/local/share/ca-certificates"
 
-// Sources are the files and directories of the module that decide what the base image is, for testenv.Cache.
+// Sources are the directories of the module whose code makes images, for testenv.Cache.
 var Sources = []string{"image", "internal/tarfs"}
 
 // Library returns the library that all tests of this machine share, with the base image built. Tests must not delete
-// images from it. It is in HARVEST_TEST_IMAGES or in a directory of testenv.Cache.
+// images from it.
 func Library(t testing.TB) *image.Library {
 	t.Helper()
 	testenv.RequireTool(t, "mmdebstrap", "mmdebstrap")
-	dir := os.Getenv("HARVEST_TEST_IMAGES")
-	if dir == "" {
-		dir = testenv.Cache(t, "images", Sources...)
-	}
+	dir := testenv.Cache(t, "images", Sources...)
 	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: Certificates})}})
 	if err != nil {
 		t.Fatal(err)

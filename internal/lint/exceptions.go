@@ -2,8 +2,8 @@ package lint
 
 // exceptions are breaches that stay, by file and rule, with the reason. One that nothing needs any more is a finding.
 var exceptions = map[string]string{
-	"internal/testenv/leaks.go time.Sleep":    "nothing tells when a process of others has ended",
-	"internal/testenv/wait.go time.Sleep":     "it polls a condition that sends no event",
+	"internal/testenv/leaks.go time.Sleep": "nothing tells when a process of others has ended",
+	"internal/testenv/wait.go time.Sleep":  "it polls a condition that sends no event",
 
 	"bench/modal.go os.Setenv": "Modal's SDK takes the address of its server from the environment alone",
 

@@ -75,6 +75,7 @@ var rows = []row{
 
 	{"cmd/harvest/...", []string{"..."}, ""},
 	{"bench/...", []string{"..."}, ""},
+	{"e2e/...", []string{"..."}, "whole-run tests drive the built binary"},
 }
 
 // fits reports whether pkg is what pattern says.
@@ -112,7 +113,7 @@ func layers(t *tree) []Finding {
 
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {
-	return slices.Contains([]string{"internal/testenv", "internal/testrun", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test"}, pkg)
+	return fits("e2e/...", pkg) || slices.Contains([]string{"internal/testenv", "internal/testrun", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test"}, pkg)
 }
 
 // allowed reports whether f, of a package with row r, may import dep.
@@ -140,11 +141,11 @@ var others = []struct {
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
 	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
 	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."}, "report progress to a function; the command line draws it"},
-	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test", "bench/..."}, "move it to a _test.go file"},
+	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test", "bench/...", "e2e/..."}, "move it to a _test.go file"},
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
-	{"log", nil, "write logf.Infof(ctx, …)"},
+	{"log", []string{"e2e/modalhost"}, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
-	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount", "internal/s3server", "internal/testenv", "internal/testrun", "internal/s3server/s3test", "cmd/harvest/...", "bench/..."}, "only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
+	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount", "internal/s3server", "internal/testenv", "internal/testrun", "internal/s3server/s3test", "cmd/harvest/...", "bench/...", "e2e/..."}, "only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where nobody may gain from guessing"},
 }

@@ -149,14 +149,15 @@ func build(ctx context.Context, module string, p program, dir string, cover bool
 	defer unlock()
 
 	target := filepath.Join(dir, "latest-"+filepath.Base(p.pkg))
-	args := []string{"build", "-trimpath", "-tags", p.tags} // the flags of make build, whose cached packages serve here
+	args, cgo := []string{"build", "-tags", p.tags}, "CGO_ENABLED=0"
 	if p.tags != "" {
 		target += "-" + p.tags
 	}
-	cgo := "CGO_ENABLED=0"
-	if p.race {
+	if p.race { // with the flags of go test -race, whose packages the build cache has
 		target += "-race"
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
+	} else { // with the flags of make build
+		args = append(args, "-trimpath")
 	}
 	if cover {
 		target += "-cover"

@@ -28,3 +28,19 @@ func Eventually(t testing.TB, what string, f func() bool) {
 		time.Sleep(wait)
 	}
 }
+
+// Try calls f until it returns nil. It fails the test with f's last error if that does not happen within two minutes.
+func Try(t testing.TB, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(generous)
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still after %s: %v", generous, err)
+		}
+		time.Sleep(wait)
+	}
+}

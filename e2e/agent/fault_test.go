@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/model/modeltest"
+)
+
+// Whatever the model's API does, or happens to the program, the turn ends with a sentence, and the next one works.
+//
+// mission: E1, 4.5
+func TestFaultsOfClaude(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	f := newFaults(t, "claude", "-e", "CLAUDE_CODE_MAX_RETRIES=1")
+	for _, c := range []struct {
+		name, want string
+		failed     bool
+		again      bool
+	}{
+		{"e401", "403", true, false}, // which the gateway makes of it, so that nobody tries for minutes
+		{"e403", "403", true, false},
+		{"e429", "429", true, true},
+		{"e529", "529", true, true},
+		{"once429", "Well.", false, true},
+		{"once529", "Well.", false, true},
+		{"cut", "Well.", false, false},
+	} {
+		done, again := f.turn("["+c.name+"] go", "", nil)
+		if done.Failed != c.failed || !strings.Contains(done.Text, c.want) || c.again && !again {
+			t.Errorf("%s: %+v, again %t", c.name, done, again)
+		}
+	}
+	f.stops("hang", "agent.ready")
+	f.killed("claude", "ended with code 137")
+	f.goesOn()
+	f.h.Must("end", f.id)
+
+	f.h.Must("agent", "--agent", "claude", "--repo", "none", "--max-usd", "0.001", "-d", "[slow] go")
+	if done := f.h.Event(f.h.Session(), 0, "done").Data; !done.Failed || !strings.Contains(done.Text, "limit of cost") {
+		t.Errorf("a session that may cost nothing: %+v", done)
+	}
+}
+
+// The same with OpenCode, which tries again as often as it sees fit, and tells so.
+//
+// mission: E2
+func TestFaultsOfOpenCode(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	f := newFaults(t, "opencode")
+	for _, c := range []struct {
+		name, want string
+		failed     bool
+	}{
+		{"e401", "told to fail", true},
+		{"e403", "told to fail", true},
+		{"e429", "told to fail", true},
+		{"e529", "told to fail", true},
+		{"twice429", "Well.", false},
+		{"twice529", "Well.", false},
+		{"cut", "Well.", false},
+	} {
+		time.Sleep(2 * time.Second) // as people do: right after a turn that failed, OpenCode was seen to leave a prompt unanswered
+		done, again := f.turn("["+c.name+"] go", "", nil)
+		if done.Failed != c.failed || !strings.Contains(done.Text, c.want) || strings.HasSuffix(c.name, "29") && !again {
+			t.Errorf("%s: %+v, again %t", c.name, done, again)
+		}
+	}
+	f.stops("hang", "message.sent")
+	f.killed("opencode", "OpenCode's server has ended")
+	f.goesOn()
+}
+
+// faults is a session of a real agent in which much goes wrong.
+type faults struct {
+	t     *testing.T
+	h     *host.Host
+	id    string
+	after int64 // event that was looked at last
+}
+
+func newFaults(t *testing.T, name string, flags ...string) *faults {
+	t.Helper()
+	stub := modeltest.New(t, host.ModelKey)
+	for name, step := range map[string]modeltest.Step{
+		"e401": {Status: 401, Kind: "authentication_error"}, "e403": {Status: 403, Kind: "permission_error"}, "e429": {Status: 429, Kind: "rate_limit_error"},
+		"e529": {Status: 529, Kind: "overloaded_error"}, "once429": {Status: 429, Kind: "rate_limit_error", Times: 1, Say: "Well."},
+		"once529": {Status: 529, Kind: "overloaded_error", Times: 1, Say: "Well."}, "cut": {Cut: true, Times: 1, Say: "Well."}, "hang": {Hang: true},
+		"twice429": {Status: 429, Kind: "rate_limit_error", Times: 2, Say: "Well."}, "twice529": {Status: 529, Kind: "overloaded_error", Times: 2, Say: "Well."},
+	} {
+		stub.Script(name, step)
+	}
+	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "tail -f /dev/null", "description": "wait"}})
+	stub.Script("slow", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "timeout 5 tail -f /dev/null || true", "description": "wait"}}, modeltest.Step{Say: "Awake."})
+	stub.Script("hello", modeltest.Step{Say: "Hello."})
+	h := host.NewCLI(t, stub)
+	h.Must(append([]string{"agent", "--agent", name, "--repo", "none", "-d", "[hello] you"}, flags...)...)
+	f := &faults{t: t, h: h, id: h.Session()}
+	f.after = h.Event(f.id, 0, "done").ID
+	return f
+}
+
+// turn sends a prompt, does something meanwhile, and returns how it ended, and whether a request was tried again.
+func (f *faults) turn(prompt, until string, meanwhile func()) (done api.SessionEvent, again bool) {
+	f.t.Helper()
+	cmd := f.h.Command(f.t.Context(), "send", "-d", f.id, "-")
+	cmd.Stdin = strings.NewReader(prompt)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		f.t.Fatalf("send: %s, %v", out, err)
+	}
+	if meanwhile != nil {
+		f.h.Event(f.id, f.after, until)
+		meanwhile()
+	}
+	end := f.h.Event(f.id, f.after, "done")
+	again = find(f.h, f.id, f.after, end.ID, "agent.retrying")
+	f.after = end.ID
+	return end.Data, again
+}
+
+// stops has somebody stop a turn that would not end by itself.
+func (f *faults) stops(name, when string) {
+	f.t.Helper()
+	if done, _ := f.turn("["+name+"] go", when, func() { f.h.Must("stop", f.id) }); !done.Interrupted {
+		f.t.Errorf("%s, stopped: %+v", name, done)
+	}
+	f.well("after " + name)
+}
+
+// killed has the program end in the middle of a turn.
+func (f *faults) killed(program, want string) {
+	f.t.Helper()
+	done, _ := f.turn("[long] go", "tool.started", func() {
+		f.h.Must("sandbox", "exec", "--user", "0", f.h.Box(), "--", "sh", "-c", `kill -9 $(for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != "$0" ] || basename $p; done)`, program)
+	})
+	if !done.Failed || !strings.Contains(done.Text, want) {
+		f.t.Errorf("killed: %+v", done)
+	}
+	f.well("after it was killed")
+}
+
+// well is a turn in which nothing goes wrong.
+func (f *faults) well(when string) {
+	f.t.Helper()
+	if done, _ := f.turn("[hello] again", "", nil); done.Failed || done.Text != "Hello." {
+		f.t.Errorf("%s: %+v", when, done)
+	}
+}
+
+// goesOn has turns with the longest prompt that there may be, and over the death of the server.
+func (f *faults) goesOn() {
+	f.t.Helper()
+	prompt := "[hello] \x1b[31m\a\r\x7f" + strings.Repeat("long ", 1<<20/5)
+	if done, _ := f.turn(prompt[:1<<20], "", nil); done.Failed || done.Text != "Hello." {
+		f.t.Errorf("a long prompt with control characters: %.1000v", done)
+	}
+	// The server is killed in the middle of a turn, which goes on; the next server answers the model's requests.
+	done, _ := f.turn("[slow] go", "tool.started", func() {
+		if err := syscall.Kill(f.h.Server().PID, syscall.SIGKILL); err != nil {
+			f.t.Fatal(err)
+		}
+		f.h.Must("sessions")
+	})
+	if done.Failed || done.Text != "Awake." {
+		f.t.Errorf("over the death of the server: %+v", done)
+	}
+	if _, said, code := f.h.Run("send", f.id, " "); code != 2 || !strings.Contains(said, "empty") {
+		f.t.Errorf("an empty prompt: %d, %s", code, said)
+	}
+}

@@ -1,0 +1,140 @@
+package modal
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"strings"
+	"testing"
+
+	modal "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// typing gives commands of a sandbox input without an SDK, which would try by itself.
+type typing struct {
+	t      *testing.T
+	ctx    context.Context
+	task   string
+	router pb.TaskCommandRouterClient
+}
+
+func (m *modalClient) typing(t *testing.T, sb *modal.Sandbox, address string) *typing {
+	t.Helper()
+	ctx, control := plain(m.h, t)
+	access, err := control.SandboxGetCommandRouterAccess(ctx, pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &typing{
+		t: t, ctx: metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+access.GetJwt()),
+		task: "ta-" + strings.TrimPrefix(sb.SandboxID, "sb-") + "V", router: pb.NewTaskCommandRouterClient(conn),
+	}
+}
+
+func (y *typing) start(id string, args ...string) {
+	y.t.Helper()
+	req := pb.TaskExecStartRequest_builder{TaskId: y.task, ExecId: id, CommandArgs: args, StdoutConfig: pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE}.Build()
+	if _, err := y.router.TaskExecStart(y.ctx, req); err != nil {
+		y.t.Fatal(err)
+	}
+}
+
+func (y *typing) write(id string, offset int, data []byte, eof bool) error {
+	_, err := y.router.TaskExecStdinWrite(y.ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: y.task, ExecId: id, Offset: uint64(offset), Data: data, Eof: eof}.Build())
+	return err
+}
+
+// had is how much input a command has had.
+func (y *typing) had(id string) int {
+	y.t.Helper()
+	got, err := y.router.TaskExecStdinStatus(y.ctx, pb.TaskExecStdinStatusRequest_builder{TaskId: y.task, ExecId: id}.Build())
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	return int(got.GetNumBytesWritten())
+}
+
+// said returns the first n bytes of what a command says, or all if n is 0.
+func (y *typing) said(id string, n int) string {
+	y.t.Helper()
+	stream, err := y.router.TaskExecStdioRead(y.ctx, pb.TaskExecStdioReadRequest_builder{TaskId: y.task, ExecId: id}.Build())
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	var out strings.Builder
+	for n == 0 || out.Len() < n {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			y.t.Fatal(err)
+		}
+		out.Write(part.GetData())
+	}
+	return out.String()
+}
+
+// typed gives commands of a sandbox input before the server is killed: to one that reads it, and to one that does not. What it returns has them go on
+// at the next server, with no byte lost or given twice.
+func (m *modalClient) typed(t *testing.T, sb *modal.Sandbox, address string) (goOn func()) {
+	y := m.typing(t, sb, address)
+	y.start("reads", "cat")
+	if err := y.write("reads", 0, []byte("one\n"), false); err != nil {
+		t.Fatal(err)
+	}
+	if got := y.said("reads", 4); got != "one\n" {
+		t.Fatalf("it said %q", got)
+	}
+	y.start("waits", "sh", "-c", "dd bs=16 count=1 2>/dev/null; while ! [ -e /read ]; do sleep 0.1; done; exec sha256sum")
+	line := []byte("0123456789abcde\n")
+	data := bytes.Repeat(line, 1<<16)
+	if err := y.write("waits", 0, data, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := y.said("waits", len(line)); got != string(line) { // some has come, at least
+		t.Fatalf("it said %q", got)
+	}
+	return func() {
+		y := m.typing(t, sb, address)
+		if had := y.had("reads"); had != 4 {
+			t.Errorf("the command that reads has had %d bytes", had)
+		}
+		if err := errors.Join(y.write("reads", 0, []byte("one\n"), false), y.write("reads", 4, []byte("two\n"), true)); err != nil {
+			t.Error(err)
+		}
+		if got := y.said("reads", 0); got != "one\ntwo\n" {
+			t.Errorf("it said %q", got)
+		}
+		had := y.had("waits")
+		if had == 0 || had >= len(data) {
+			t.Fatalf("the command that waits has had %d bytes", had)
+		}
+		if err := y.write("waits", len(data), nil, true); status.Code(err) != codes.DataLoss || !strings.Contains(err.Error(), "the server was started anew") {
+			t.Errorf("input behind what was lost: %v", err)
+		}
+		if err := y.write("waits", had, data[had:], true); err != nil {
+			t.Fatal(err)
+		}
+		y.start("read", "touch", "/read")
+		sum := sha256.Sum256(data[len(line):])
+		if got := y.said("waits", 0); !strings.HasPrefix(got, string(line)+hex.EncodeToString(sum[:])) {
+			t.Errorf("other bytes came: %q", got)
+		}
+	}
+}

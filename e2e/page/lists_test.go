@@ -1,0 +1,169 @@
+package page
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// The lists and what can be done with what is in them: what the command line sees afterwards is what the page said.
+// mission: F2, F4, F8, A12
+func TestPageLists(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	b.creates()
+	b.send("/say something to list")
+	b.sees(".message.agent", "something to list")
+	list := func(id string) {
+		t.Helper()
+		b.do(chromedp.Evaluate(`location.hash = '#/`+id+`'`, nil))
+		b.until(`document.querySelector('.list-view.` + id + `') && !document.querySelector('.list-view').textContent.includes('Loading…')`)
+	}
+	checked := func(name string) {
+		t.Helper()
+		b.accessible(name)
+		b.picture(name)
+	}
+
+	list("secrets")
+	b.fill("Secret", "anthropic")
+	b.fill("Variable", "OTHER_KEY")
+	b.fill("Value", "s3cr3t-value")
+	b.click(".secrets button", "Set")
+	b.sees(".secrets .chip", "OTHER_KEY")
+	checked("secrets")
+	if text := b.value(`document.documentElement.outerHTML`); strings.Contains(text, "s3cr3t-value") {
+		t.Error("the page has a secret's value")
+	}
+	if got := h.Must("secret", "ls", "-o", "name"); got != "anthropic" {
+		t.Errorf("the secrets are %q", got)
+	}
+	b.click(".secrets button", "Delete")
+	b.click("dialog button", "Delete it")
+	b.sees(".secrets", "There is no secret.")
+
+	list("keys")
+	b.fill("New key", "deploy")
+	b.click(".keys button", "Make it")
+	b.sees(".keys .secret", "hv_")
+	key := b.value(`document.querySelector('.secret').textContent`)
+	checked("keys")
+	b.click(".keys button", "I have it")
+	b.do(chromedp.Reload())
+	b.sees(".keys td", "deploy")
+	if text := b.value(`document.documentElement.outerHTML`); strings.Contains(text, key) {
+		t.Error("the key is shown again")
+	}
+	b.press("Revoke deploy")
+	b.click("dialog button", "Revoke it")
+	b.until(`![...document.querySelectorAll('.keys td')].some((e) => e.textContent === 'deploy')`)
+	if got := h.Must("key", "ls"); strings.Contains(got, "deploy") {
+		t.Errorf("the keys are %s", got)
+	}
+
+	list("volumes")
+	b.fill("New volume", "<img src=x onerror=window.pwned=1>")
+	b.click(".volumes button", "Create")
+	b.sees(".volumes .problem", "name")
+	b.fill("New volume", "models")
+	b.click(".volumes button", "Create")
+	b.sees(".volumes td", "models")
+	checked("volumes")
+	b.press("Sync models")
+	b.click("dialog button", "Go")
+	b.sees("dialog .problem", "")
+	b.click("dialog button", "Close")
+	b.press("Delete models")
+	b.click("dialog button", "Delete it")
+	b.until(`![...document.querySelectorAll('.volumes td')].some((e) => e.textContent === 'models')`)
+
+	list("schedules")
+	b.sees(".schedules td", "events-prune")
+	b.click(`.schedules [aria-label="Run now: events-prune"]`, "Run now")
+	b.sees(".schedules td", "succeeded")
+	checked("schedules")
+
+	list("images")
+	b.sees(".images td", "base")
+	b.fill("Register a repository", "https://example.org/a/b.git")
+	b.click(".images button", "Add")
+	b.sees(".images td", "a/b")
+	b.click(".images button", "Log")
+	b.sees(".images h3", "Builds of a/b")
+	checked("images")
+
+	list("sessions")
+	b.sees(".sessions td a", "something to list")
+	checked("sessions")
+	list("costs")
+	b.until(`document.querySelector('.costs canvas')`)
+	checked("costs")
+	list("audit")
+	b.sees(".audit code", "DELETE /v1/volumes/models")
+	checked("audit")
+	list("doctor")
+	b.sees(".findings .ok", "machine")
+	checked("doctor")
+
+	list("sandboxes")
+	b.click(".sandboxes button", "One hour more")
+	b.click(".sandboxes button", "Snapshot")
+	b.until(`![...document.querySelectorAll('.sandboxes button')].some((e) => e.disabled)`)
+	checked("sandboxes")
+	b.click(`.sandboxes button.danger`, "End")
+	b.click("dialog button", "End it")
+	b.sees(".sandboxes", "There is no sandbox.")
+	b.do(chromedp.Evaluate(`document.querySelector('.sandboxes input').click()`, nil))
+	b.sees(".sandboxes td", "terminated")
+	b.clean()
+	b.leavesNoImages()
+}
+
+// A volume with files that S3 does not have yet is deleted by who says so twice.
+// mission: F2, D3
+func TestPageUnsentVolume(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	s3 := host.NewS3(t)
+	h := host.New(t, "fake", nil)
+	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
+	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
+	h.Up()
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("sandbox", "create", "--name", "box", "--s3", "s3://"+s3.Bucket+"/work:/data:sync")
+	volume := h.Sandbox("box").S3.Volume
+	s3.Stop()
+	h.Must("sandbox", "rm", "box")
+	b := browser(t)
+	b.signedIn(h)
+	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))
+	b.sees(".volumes td", volume)
+	remove := `document.querySelector('[aria-label="Delete ` + volume + `"]').click()`
+	b.do(chromedp.Evaluate(remove, nil))
+	b.click("dialog button", "Delete it")
+	b.sees("dialog h2", "all the same?")
+	b.accessible("deleting an unsent volume")
+	b.picture("unsent-volume")
+	b.click("dialog button", "Keep it")
+	if got := h.Must("volume", "ls", "-o", "name"); got != volume {
+		t.Errorf("the volumes are %q", got)
+	}
+	b.until(`!document.querySelector('dialog[open]')`)
+	b.do(chromedp.Evaluate(remove, nil))
+	b.click("dialog button", "Delete it")
+	b.click("dialog button", "Lose them")
+	b.sees(".volumes", "There is no volume.")
+	if got := h.Must("volume", "ls", "-o", "name"); got != "" {
+		t.Errorf("the volumes are %q", got)
+	}
+}

@@ -1,0 +1,212 @@
+package page
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// below serves what is at a server's root below a path.
+func below(t *testing.T, prefix, to string) string {
+	t.Helper()
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(u)
+		r.Out.Host = r.In.Host
+	}}
+	server := httptest.NewServer(http.StripPrefix(prefix, proxy))
+	t.Cleanup(server.Close)
+	return server.URL + prefix
+}
+
+// hostile are texts that would run a script, were they taken for HTML as they are.
+var hostile = []string{
+	`<script>window.pwned=1</script>`, `<img src=x onerror="window.pwned=1">`, `<svg onload="window.pwned=1">`, `<svg><script>window.pwned=1</script></svg>`,
+	`<iframe srcdoc="<script>parent.pwned=1</script>"></iframe>`, `[click](javascript:window.pwned=1)`, `<a href="jav&#x09;ascript:window.pwned=1">x</a>`,
+	`![x](javascript:window.pwned=1)`, `![x" onerror="window.pwned=1](x)`, `<math><mi//xlink:href="data:x,<script>window.pwned=1</script>">`,
+	`<form action="/v1/sign-out" method=post><button id=send>Send</button></form>`, `<details open ontoggle="window.pwned=1">x</details>`,
+	`<style>*{background:url(x)}</style>`, `<base href="//evil.example/">`, `<div style="position:fixed;inset:0" class="ended primary">x</div>`,
+	`<noscript><p title="</noscript><img src=x onerror=window.pwned=1>">`, "`<img src=x onerror=window.pwned=1>`", `<a href="data:text/html,<script>window.pwned=1</script>">x</a>`,
+	`<input autofocus onfocus=window.pwned=1>`, `<img name=getElementById><a id=main>x</a>`,
+}
+
+const answer = "Here is a table, and some code:\n\n| file | lines |\n|---|---|\n| main.go | 12 |\n\n```go\nfunc main() {\n\tfmt.Println(\"hello\") // greets\n}\n```\n\nThat is *all*."
+
+// A person creates a sandbox on the page, talks with the agent, and sees everything, in a real browser.
+// mission: 7.1, 7.2, 7.3, 7.4, 7.5, 7.6, 7.7, 7.8, 7.10
+func TestPage(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	port := testenv.FreePort(t)
+	stop := h.UpUntil("--listen", "127.0.0.1:"+port)
+	root := "http://127.0.0.1:" + port
+	b := browser(t)
+
+	b.do(chromedp.Navigate(root + "/"))
+	b.sees("main", "You are not signed in")
+	b.sees("pre", "harvest key link")
+	b.accessible("signed out")
+	b.picture("signed-out")
+	b.do(chromedp.Navigate(h.Must("key", "link")))
+
+	// mission: 7.1, 7.2, 7.3
+	b.sees("button", "Create a sandbox")
+	b.sees(".hint", "No model key is set")
+	b.picture("new")
+	b.do(chromedp.Evaluate(`new MutationObserver(() => { if (document.querySelector('.start[aria-busy=true] .spinner')) window.wasBusy = true; }).observe(document.body, { childList: true, subtree: true })`, nil))
+	b.click("button", "Create a sandbox")
+	b.sees(".start", "Sandbox ready in")
+	if b.value(`window.wasBusy`) != "true" {
+		t.Error("nothing showed that the sandbox was being made")
+	}
+	if text := b.value(`document.querySelector('.start ol').textContent`); !regexp.MustCompile(`^Sandbox.*\d (ms|s)`).MatchString(text) {
+		t.Errorf("the stages are %q", text)
+	}
+	if got := b.value(`document.querySelectorAll('.start .problem').length`); got != "0" {
+		t.Error("a start that went well shows a problem")
+	}
+	b.until(`document.querySelector('.composer textarea').checkVisibility()`)
+	id := strings.TrimPrefix(b.value(`location.hash`), "#/s/")
+
+	// What the agent says is there before its turn ends; prompts wait, and can be cancelled.
+	// mission: 7.4, 7.5
+	b.send("/say I look at **the files** first.\n/run ls /; until [ -e /tmp/go ]; do sleep 0.1; done; exit 3\n/say Now I have seen them.")
+	b.sees(".message.user", "I look at")
+	b.sees(".message.agent strong", "the files")
+	b.sees(".status", "Running a tool")
+	b.sees(".tool .output", "proc")
+	b.do(chromedp.Evaluate(`document.querySelector('.composer textarea').focus()`, nil))
+	b.types("/say never\r")
+	b.sees(".queue", "never")
+	b.picture("working")
+	b.click(".queue button", "Cancel")
+	b.until(`document.querySelector('.queue').children.length === 0`)
+	box := h.Must("sandbox", "ls", "-o", "name")
+	h.Must("sandbox", "exec", box, "--", "touch", "/tmp/go")
+	b.sees(".message.agent", "Now I have seen them.")
+	b.sees(".tool.failed .state", "exit 3")
+
+	// mission: 7.6
+	b.send(answer)
+	b.sees(".message.agent .codehead", "go")
+	b.sees(".message.agent td", "main.go")
+	b.sees(".message.agent .hljs-string", "hello")
+	b.send("/write notes/plan.md Look first.")
+	b.sees(".tool .diff .added", "Look first.")
+	b.picture("chat")
+
+	b.clean()
+
+	// Nothing that is said or printed becomes a script or loads anything.
+	var orders []string
+	for _, text := range hostile {
+		orders = append(orders, "/say "+text, "/think "+text, "/run printf '%s' "+shellQuoted(text), "/write "+strings.ReplaceAll(text, "/", "")+" "+text)
+	}
+	b.send(strings.Join(orders, "\n"))
+	b.send(strings.Join(hostile, "\n\n"))
+	b.send("/say the end of it")
+	b.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'the end of it')`)
+	b.do(chromedp.Evaluate(`for (const d of document.querySelectorAll('.log details')) d.open = true; for (const a of document.querySelectorAll('.log a')) a.dispatchEvent(new MouseEvent('mouseover'));`, nil))
+	b.harmless()
+	if got := b.value(`document.querySelectorAll('.items :is(img, script, style, iframe, svg, form, input, base, math, [id], [style], [name], .ended)').length + ' ' +
+		[...document.querySelectorAll('.items *')].filter((e) => e.getAttributeNames().some((n) => n.startsWith('on'))).length + ' ' +
+		[...document.querySelectorAll('.log a[href]')].filter((a) => !/^(https?|mailto):/.test(a.getAttribute('href'))).length`); got != "0 0 0" {
+		t.Errorf("what may not be in a message: %s", got)
+	}
+
+	hostileViews(b)
+
+	// mission: 7.7
+	b.send("/fail out of luck")
+	b.sees(".problem", "out of luck")
+	b.sees(".problem", "send the prompt again")
+
+	// Another browser, behind a proxy that has the server below a path, sees the same, and both go on after a restart of the server.
+	other := b.another()
+	other.do(chromedp.Navigate(strings.Replace(h.Must("key", "link"), root, below(t, "/harvest", root), 1)))
+	other.click(".sessions a", "I look at")
+	other.sees(".log", "the end of it")
+	b.send("/ask Which colour? | red | blue")
+	other.sees("form.question legend", "Which colour?")
+	other.picture("question")
+	other.do(chromedp.Evaluate(`document.querySelector('.question input[value=blue]').click(); document.querySelector('form.question').requestSubmit()`, nil))
+	b.sees(".message.agent", "The answer is blue.")
+	b.until(`!document.querySelector('form.question')`)
+	stop()
+	b.sees(".link", "Connection lost")
+	stop = h.UpUntil("--listen", "127.0.0.1:"+port)
+	defer stop()
+	b.until(`document.querySelector('.link').textContent === ''`)
+	b.send("/say after the restart")
+	const said = `[...document.querySelectorAll('.log :is(.message.agent, .message.user .text)')].map((e) => e.textContent.trim()).join('\n')`
+	for _, each := range []*tab{b, other} {
+		each.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'after the restart')`)
+	}
+	first, second := "", ""
+	settle := func(same func() bool) bool { // the last text may be there before all is drawn
+		for range 300 {
+			if same() {
+				return true
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		return false
+	}
+	if !settle(func() bool {
+		first, second = b.value(said), other.value(said)
+		return first == second && strings.Count(first, "after the restart") == 2 && strings.Count(first, "The answer is blue.") == 1
+	}) {
+		t.Errorf("the browsers show\n%s\nand\n%s", first, second)
+	}
+
+	// mission: 7.10
+	history := b.value(said)
+	b.do(chromedp.Reload())
+	b.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'after the restart')`)
+	again := ""
+	if !settle(func() bool { again = b.value(said); return again == history }) {
+		t.Errorf("after loading the page again it shows\n%s\nbefore\n%s", again, history)
+	}
+	b.do(emulation.SetDeviceMetricsOverride(390, 844, 2, true), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+	b.until(`document.documentElement.scrollWidth <= innerWidth`)
+	b.send(answer)
+	b.until(`[...document.querySelectorAll('.message.user')].pop().textContent.includes('That is') && document.querySelector('.items').lastElementChild.querySelector('.turn')`)
+	b.picture("phone")
+	b.do(emulation.ClearDeviceMetricsOverride())
+
+	// mission: 7.8
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.sees(".ended", "This session has ended")
+	b.sees(".ended button", "New session, same agent and repository")
+	b.picture("ended")
+	other.sees(".ended", "Reason:")
+	other.sees(".ended summary", "Files that the agent has changed")
+	other.until(`document.querySelector('.ended ul')?.textContent.includes('notes/plan.md')`)
+	other.click(".ended a", "New sandbox")
+	other.sees("button", "Create a sandbox")
+	other.do(chromedp.Evaluate(`document.querySelector('#side input[type=search]').focus()`, nil))
+	other.types("nosuch")
+	other.sees(".sessions", "None is like that.")
+	if out := h.Must("sessions", "--all", "-o", "name"); out != id {
+		t.Errorf("the sessions are %q, the page showed %q", out, id)
+	}
+	b.harmless()
+	other.harmless()
+	b.leavesNoImages()
+}

@@ -1,0 +1,183 @@
+package page
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// pullsAPI is what of GitHub's REST API opens pull requests, for who has the token. The first one is refused.
+type pullsAPI struct {
+	token  string
+	mu     sync.Mutex
+	opened []map[string]any // guarded by mu
+}
+
+func (p *pullsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	answer, status := map[string]any{"message": "Not Found"}, http.StatusNotFound
+	var asked map[string]any
+	switch {
+	case r.Header.Get("Authorization") != "Bearer "+p.token:
+		answer, status = map[string]any{"message": "Bad credentials"}, http.StatusUnauthorized
+	case r.Method == http.MethodGet && r.URL.Path == "/repos/owner/sample":
+		answer, status = map[string]any{"default_branch": "main"}, http.StatusOK
+	case r.Method == http.MethodPost && r.URL.Path == "/repos/owner/sample/pulls" && json.NewDecoder(r.Body).Decode(&asked) == nil:
+		p.opened = append(p.opened, asked)
+		answer, status = map[string]any{"message": "Resource not accessible by personal access token"}, http.StatusForbidden
+		if len(p.opened) > 1 {
+			answer, status = map[string]any{"number": 12, "html_url": "https://github.example/owner/sample/pull/12", "draft": true}, http.StatusCreated
+		}
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// The image of a repository is built while its log is read; a session that begins with it says how far it was behind, reaches what it was
+// refused once somebody allows that, and hands its work back as a pull request.
+// mission: F2, B4, A6, E8
+func TestPageRepository(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	testenv.Root(t)
+	const token = "ghp_PAGE5c21"
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	pulls := &pullsAPI{token: token}
+	github := httptest.NewServer(pulls)
+	t.Cleanup(github.Close)
+	g := host.NewGit(t, token)
+	_, port, _ := strings.Cut(strings.TrimPrefix(g.Server.URL, "http://"), ":")
+	h.Must("secret", "set", "git", "GIT_HOST=10.0.2.2:"+port, "GIT_PASSWORD="+token, "GITHUB_API_URL="+github.URL)
+	h.Must("secret", "set", "build", "GIT_TOKEN="+token)
+	const recipe = `{"install": "echo installed >installed", "build": "echo the first line; sleep 40; echo the last line"}`
+	g.Commit("owner/sample", map[string]string{"harvest.json": recipe, "README.md": "one\n"})
+	host.RunGit(t, g.Dir, "-C", filepath.Join(g.Dir, "owner", "sample.git"), "config", "http.receivepack", "true")
+	if said, code := g.Add(h, "owner/sample", "--image", "base", "--secret", "build"); code != 0 {
+		t.Fatalf("exit code %d: %s", code, said)
+	}
+	b := browser(t)
+	b.signedIn(h)
+
+	g.Commit("owner/sample", map[string]string{"README.md": "two\n"})
+	b.do(chromedp.Evaluate(`location.hash = '#/images'`, nil))
+	b.sees(".images td", "owner/sample")
+	// The log of the build before is there, too.
+	b.do(chromedp.Evaluate(`window.told = (line) => (document.querySelector('.build')?.textContent ?? '').split('\n').filter((l) => l === line).length;
+		new MutationObserver(() => { if (told('the first line') === 2 && told('the last line') === 1) window.live = true; }).observe(document.body, { childList: true, subtree: true, characterData: true })`, nil))
+	b.click(".images button", "Build")
+	b.until(`told('the last line') === 2 && document.querySelector('.build').textContent.trimEnd().endsWith('── succeeded')`)
+	if b.value(`window.live`) != "true" {
+		t.Error("the log came only when the build had ended")
+	}
+	b.until(`document.querySelectorAll('[aria-label=Builds] tbody tr').length >= 2`)
+	b.accessible("a build")
+	b.picture("build")
+
+	g.Commit("owner/sample", map[string]string{"README.md": "three\n"})
+	b.do(chromedp.Evaluate(`location.hash = '#/'`, nil))
+	b.sees("button", "Create a sandbox")
+	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
+	b.fill("Repository", g.URL("owner/sample"))
+	b.fill("Network", "allow")
+	b.fill("It may reach", strings.TrimPrefix(g.Server.URL, "http://"))
+	b.creates()
+	b.sees(".note", "commit behind")
+	session := b.value(`location.hash`)
+	b.do(chromedp.Evaluate(`location.hash = '#/images'`, nil))
+	b.sees(".behind", "1")
+	b.do(chromedp.Evaluate(`location.hash = `+quoted(session), nil))
+	b.sees(".note", "commit behind")
+
+	pageAllows(b)
+
+	b.send("/write plan.md Look first.")
+	b.sees(".status", "Done")
+	b.view("Changes")
+	b.sees(".changes .diff .added", "Look first.")
+	pull := func(title string) {
+		t.Helper()
+		b.click(".changes button", "Pull request")
+		b.fill("Title", title)
+		b.fill("What it does", "It looks.")
+		b.click("dialog button", "Open it")
+	}
+	pull("A first attempt")
+	b.sees(".changes .problem", "Resource not accessible")
+	pull("Look first")
+	b.sees(".changes [role=status]", "Opened https://github.example/owner/sample/pull/12")
+	if got := b.value(`document.querySelector('.changes [role=status] a').rel`); got != "noopener noreferrer" {
+		t.Errorf("the link is %s", got)
+	}
+	pulls.mu.Lock()
+	defer pulls.mu.Unlock()
+	if last := pulls.opened[len(pulls.opened)-1]; last["title"] != "Look first" || !strings.HasPrefix(last["body"].(string), "It looks.") || last["base"] != "main" || last["draft"] != true ||
+		!strings.HasPrefix(last["head"].(string), "harvest/") {
+		t.Errorf("GitHub was asked for %v", last)
+	}
+	if branches := host.RunGit(b.t, filepath.Join(g.Dir, "owner", "sample.git"), "branch", "--list", "harvest/*"); branches == "" {
+		t.Error("nothing was pushed")
+	}
+	if text := b.value(`document.documentElement.outerHTML`); strings.Contains(text, token) {
+		t.Error("the page has the token")
+	}
+	b.clean()
+	b.leavesNoImages()
+}
+
+// pageAllows tries to reach a server, is refused, is allowed to by a click, and reaches it.
+func pageAllows(b *tab) {
+	b.t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "reached at last") }))
+	b.t.Cleanup(server.Close)
+	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
+	try := `/run python3 -c 'import urllib.request as u; print(u.urlopen("http://10.0.2.2:` + port + `/", timeout=20).read().decode())'`
+	b.send(try)
+	b.sees(".tool.failed .state", "exit")
+	b.view("Network")
+	b.sees(".network .list", port)
+	b.click(".network button", "Allow for this session")
+	b.sees(".network td", "allowed now")
+	b.send(try)
+	b.sees(".tool .output", "reached at last")
+}
+
+// pageSyncs sends a volume to S3: first it is only said what would be done.
+func pageSyncs(b *tab, s3 *host.S3) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))
+	b.sees(".volumes td", "notes")
+	b.press("Sync notes")
+	b.fill("Bucket", s3.Bucket)
+	b.fill("Prefix", "copy")
+	copied := filepath.Join(s3.Dir, "copy", "n.txt")
+	b.click("dialog button", "Go")
+	b.sees("dialog td", "n.txt")
+	if _, err := os.Stat(copied); err == nil {
+		b.t.Error("what was only to be said was done")
+	}
+	b.do(chromedp.Evaluate(`document.querySelector('dialog [type=checkbox]').click()`, nil))
+	b.click("dialog button", "Go")
+	b.until(`document.querySelector('dialog [role=status]').textContent.includes(': 1 files, ')`)
+	b.accessible("a sync")
+	b.picture("sync")
+	if data, err := os.ReadFile(copied); string(data) != "noted\n" {
+		b.t.Errorf("the bucket has %q, %v", data, err)
+	}
+	b.do(chromedp.Evaluate(`{ const s = document.querySelector('dialog select'); s.value = 'down'; s.dispatchEvent(new Event('change', { bubbles: true })); }`, nil))
+	b.click("dialog button", "Go")
+	b.sees("dialog [role=status]", "1 unchanged")
+	b.click("dialog button", "Close")
+}
