@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
@@ -121,15 +121,13 @@ func TestModalClaude(t *testing.T) {
 	}
 	leave()
 	body.Close()
-	for deadline := time.Now().Add(2 * time.Minute); ; {
+	testenv.Try(t, func() error {
 		out, _, _ := h.Run("sandbox", "exec", "--user", "0", made.SandboxID, "--", "sh", "-c", `cat /proc/[0-9]*/cmdline | tr '\0' ' '`)
-		if !strings.Contains(out, "tail -f /dev/null") && !strings.Contains(out, "claude") && !strings.Contains(out, "harvest-model") {
-			break
+		if strings.Contains(out, "tail -f /dev/null") || strings.Contains(out, "claude") || strings.Contains(out, "harvest-model") {
+			return errors.Errorf("still running: %s", out)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it goes on: %s", out)
-		}
-	}
+		return nil
+	})
 	if left := h.Must("sandbox", "exec", made.SandboxID, "--", "sh", "-c", "ls -d /tmp/harvest-prompt-* 2>/dev/null || true"); left != "" {
 		t.Errorf("prompts stay: %s", left)
 	}

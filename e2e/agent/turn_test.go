@@ -246,10 +246,11 @@ func checkTurn(t *testing.T, events []host.TurnEvent) {
 // answerFirst answers the first question of the first session.
 func answerFirst(h *host.Host, answer string) {
 	id := ""
-	for deadline := time.Now().Add(time.Minute); id == "" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	testenv.Eventually(h.T, "a session", func() bool {
 		out, _, _ := h.Run("sessions", "-o", "name")
 		id = strings.TrimSpace(out)
-	}
+		return id != ""
+	})
 	asked, err := h.NextEvent(id, 0, "agent.asked")
 	if err != nil || len(asked.Data.Questions) != 1 {
 		h.T.Errorf("asked: %+v, %v", asked, err)

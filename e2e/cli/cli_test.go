@@ -27,7 +27,7 @@ import (
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	host.OnEngines(t, func(t *testing.T, h *host.Host) {
-		cmd := h.Command(t.Context(), "run", "-it", "--", "sh", "-c", "stty size; read -r line; stty size; echo got $line; read -r never")
+		cmd := h.Command(t.Context(), "run", "-it", "--", "sh", "-c", "stty size; until [ \"$(stty size)\" = '22 44' ]; do sleep 0.05; done; echo resized; read -r line; echo got $line; read -r never")
 		tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 11, Cols: 33})
 		if err != nil {
 			t.Fatal(err)
@@ -37,8 +37,7 @@ func TestTerminal(t *testing.T) {
 		if err := pty.Setsize(tty, &pty.Winsize{Rows: 22, Cols: 44}); err != nil {
 			t.Fatal(err)
 		}
-		// The new size takes its own way; what is typed must not overtake it.
-		time.Sleep(300 * time.Millisecond)
+		host.Expect(t, tty, "resized")
 		io.WriteString(tty, "hello\r")
 		host.Expect(t, tty, "got hello")
 		io.WriteString(tty, "\x03") // control-C is the command's
@@ -119,9 +118,7 @@ func TestClientKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		for h.Server().Sandboxes > 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
+		testenv.Eventually(t, "the sandbox is gone", func() bool { return h.Server().Sandboxes == 0 })
 	})
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // sandboxUse is an element of the output of `sandbox stats -o json`.
@@ -41,17 +43,14 @@ func TestSandboxStats(t *testing.T) {
 		return all
 	}
 	var busy sandboxUse
-	for end := time.Now().Add(time.Minute); ; {
+	testenv.Try(t, func() error {
 		busy = stats()[0]
 		n := len(busy.Samples)
-		if n > 3 && busy.CPU > 0.05 && busy.Samples[n-1].CPU > 0.5 && busy.Samples[n-1].Memory > 90<<20 {
-			break
+		if n <= 3 || busy.CPU <= 0.05 || busy.Samples[n-1].CPU <= 0.5 || busy.Samples[n-1].Memory <= 90<<20 {
+			return errors.Errorf("a busy command that holds 100 MiB: %+v", busy)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("a busy command that holds 100 MiB: %+v", busy)
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
+		return nil
+	})
 	if table := h.Must("sandbox", "stats"); !strings.Contains(table, "SANDBOX") || !strings.Contains(table, id) || !strings.Contains(table, "MiB") {
 		t.Errorf("the table is\n%s", table)
 	}

@@ -46,7 +46,8 @@ func OnEngines(t *testing.T, test func(t *testing.T, h *Host)) {
 }
 
 // New returns a host with an empty data directory. setup prepares the environment: GVisor for gVisor, and Race if it is
-// nil. When the test ends, the server and its sandboxes are stopped, and nothing of them may be left.
+// nil. When the test ends, the server and its sandboxes are stopped. Nothing of them may be left, and no process may have
+// reported a data race.
 func New(t *testing.T, engine string, setup func(env *testscript.Env) error) *Host {
 	t.Helper()
 	if setup == nil {
@@ -61,6 +62,7 @@ func New(t *testing.T, engine string, setup func(env *testscript.Env) error) *Ho
 		if out, err := h.Command(context.WithoutCancel(t.Context()), "down", "--sandboxes").CombinedOutput(); err != nil {
 			t.Errorf("harvest down: %v\n%s\n%s", err, out, h.Log())
 		}
+		noRaces(t, h.Data, h.Env.Getenv("GORACE"))
 	})
 	return h
 }

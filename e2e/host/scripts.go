@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -18,8 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Race returns a function that prepares an environment for the binary with the race detector. A data race in any of its
-// processes fails the test when it ends.
+// Race returns a function that prepares an environment for the binary with the race detector.
 func Race(t *testing.T) func(env *testscript.Env) error {
 	t.Helper()
 	bin := t.TempDir()
@@ -27,18 +27,30 @@ func Race(t *testing.T) func(env *testscript.Env) error {
 		t.Fatal(err)
 	}
 	reports := filepath.Join(t.TempDir(), "race")
-	t.Cleanup(func() {
-		t.Helper()
-		found, _ := filepath.Glob(reports + ".*") // the runtime adds the process id
-		for _, path := range found {
-			text, err := os.ReadFile(path)
-			t.Errorf("WARNING: DATA RACE in a process of harvest: %v\n%s", err, text)
-		}
-	})
 	return func(env *testscript.Env) error {
 		env.Setenv("PATH", bin+":"+env.Getenv("PATH"))
-		env.Setenv("GORACE", cmp.Or(os.Getenv("GORACE"), "atexit_sleep_ms=50")+" log_path="+reports)
+		env.Setenv("GORACE", cmp.Or(os.Getenv("GORACE"), "atexit_sleep_ms=50")+" "+logPath+reports)
 		return nil
+	}
+}
+
+// logPath is the option of GORACE with the prefix of the files for reports.
+const logPath = "log_path="
+
+// noRaces fails the test if a process of harvest has reported a data race: a command into the file that GORACE names, a
+// server into its log, because servers do not inherit GORACE.
+func noRaces(t *testing.T, data, gorace string) {
+	t.Helper()
+	files, _ := filepath.Glob(filepath.Join(data, logName+"*"))
+	if _, prefix, ok := strings.Cut(gorace, logPath); ok {
+		reports, _ := filepath.Glob(prefix + ".*") // the runtime appends the process id
+		files = append(files, reports...)
+	}
+	for _, path := range files {
+		text, _ := os.ReadFile(path)
+		if i := bytes.Index(text, []byte("WARNING: DATA RACE")); i >= 0 {
+			t.Errorf("%s:\n%s", path, text[i:])
+		}
 	}
 }
 
@@ -121,6 +133,7 @@ func end(t *testing.T, environ []string, data string) {
 		log, _ := os.ReadFile(filepath.Join(data, logName))
 		t.Errorf("harvest down: %v\n%s\n%s", err, out, log)
 	}
+	noRaces(t, data, "")
 	testenv.NoLeaks(t, data)
 }
 

@@ -62,7 +62,7 @@ func TestKilledAtNamedPoints(t *testing.T) {
 		{"sandbox.recorded", []string{"sandbox", "create", "--name", "new"}, newSandboxFails},
 		{"sandbox.made", []string{"sandbox", "create", "--name", "new", "--secret", "s", "-v", "more:/more"}, newSandboxFails},
 		{"exec.started", []string{"sandbox", "exec", "box", "--", "sh", "-c", "echo begun; sleep 1000"}, func(t *testing.T, h *host.Host) {
-			eventually(h, t, "begun", "sandbox", "ps", "box", "-o", "json")
+			testenv.Eventually(t, "the command has begun", func() bool { return strings.Contains(h.Must("sandbox", "ps", "box", "-o", "json"), "begun") })
 		}},
 		{"snapshot.taken", []string{"sandbox", "snapshot", "box", "--name", "points/snap:1"}, func(t *testing.T, h *host.Host) {
 			h.Lacks(t, "points/snap", "image", "ls")
@@ -182,16 +182,6 @@ func boxEnds(t *testing.T, h *host.Host) {
 	t.Helper()
 	h.Lacks(t, "box", "sandbox", "ls")
 	h.Has(t, "box   terminated", "sandbox", "ls", "--all")
-}
-
-// eventually waits until a command line prints text.
-func eventually(h *host.Host, t *testing.T, text string, args ...string) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !strings.Contains(h.Must(args...), text); {
-		if time.Now().After(end) {
-			t.Fatalf("harvest %q does not print %q", args, text)
-		}
-	}
 }
 
 // streamIsWhole reads all events of the account: none may be missing, and none be there twice.

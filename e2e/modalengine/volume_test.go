@@ -97,15 +97,13 @@ func (m atModal) attendants(t *testing.T) (ids []string) {
 // without waits until none of them is there.
 func (m atModal) without(t *testing.T, ids []string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	testenv.Try(t, func() error {
 		left := slices.DeleteFunc(m.attendants(t), func(id string) bool { return !slices.Contains(ids, id) })
-		if len(left) == 0 {
-			return
+		if len(left) > 0 {
+			return errors.Errorf("%v are still there", left)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%v are still there", left)
-		}
-	}
+		return nil
+	})
 }
 
 func tarOf(t *testing.T, name, content string) *bytes.Buffer {
@@ -263,19 +261,18 @@ type fleetAtModal struct {
 	events []sandbox.Event // guarded by mu
 }
 
-func (f *fleetAtModal) until(t *testing.T, want sandbox.EventType) sandbox.Event {
+func (f *fleetAtModal) until(t *testing.T, want sandbox.EventType) (found sandbox.Event) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	testenv.Eventually(t, "an event "+string(want), func() bool {
 		f.mu.Lock()
+		defer f.mu.Unlock()
 		i := slices.IndexFunc(f.events, func(e sandbox.Event) bool { return e.Type == want })
 		if i >= 0 {
-			defer f.mu.Unlock()
-			return f.events[i]
+			found = f.events[i]
 		}
-		f.mu.Unlock()
-	}
-	t.Fatalf("there was no event %s", want)
-	return sandbox.Event{}
+		return i >= 0
+	})
+	return found
 }
 
 func openFleetAtModal(t *testing.T, e engine.Engine) *fleetAtModal {

@@ -8,12 +8,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
@@ -158,30 +158,24 @@ func TestPage(t *testing.T) {
 		each.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'after the restart')`)
 	}
 	first, second := "", ""
-	settle := func(same func() bool) bool { // the last text may be there before all is drawn
-		for range 300 {
-			if same() {
-				return true
-			}
-			time.Sleep(200 * time.Millisecond)
-		}
-		return false
-	}
-	if !settle(func() bool {
+	testenv.Try(t, func() error { // the last text may appear before the page is complete
 		first, second = b.value(said), other.value(said)
-		return first == second && strings.Count(first, "after the restart") == 2 && strings.Count(first, "The answer is blue.") == 1
-	}) {
-		t.Errorf("the browsers show\n%s\nand\n%s", first, second)
-	}
+		if first != second || strings.Count(first, "after the restart") != 2 || strings.Count(first, "The answer is blue.") != 1 {
+			return errors.Errorf("the browsers show\n%s\nand\n%s", first, second)
+		}
+		return nil
+	})
 
 	// mission: 7.10
 	history := b.value(said)
 	b.do(chromedp.Reload())
 	b.until(`[...document.querySelectorAll('.message.agent')].some((e) => e.textContent.trim() === 'after the restart')`)
-	again := ""
-	if !settle(func() bool { again = b.value(said); return again == history }) {
-		t.Errorf("after loading the page again it shows\n%s\nbefore\n%s", again, history)
-	}
+	testenv.Try(t, func() error {
+		if again := b.value(said); again != history {
+			return errors.Errorf("after a reload the page shows\n%s\nbefore\n%s", again, history)
+		}
+		return nil
+	})
 	b.do(emulation.SetDeviceMetricsOverride(390, 844, 2, true), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
 	b.until(`document.documentElement.scrollWidth <= innerWidth`)
 	b.send(answer)

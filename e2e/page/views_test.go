@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/chromedp"
@@ -170,9 +169,10 @@ func viewFiles(b *tab) {
 	b.do(cdpbrowser.SetDownloadBehavior(cdpbrowser.SetDownloadBehaviorBehaviorAllow).WithDownloadPath(dir))
 	b.click(".opened a", "Download")
 	var data []byte
-	for end := time.Now().Add(time.Minute); len(data) == 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	testenv.Eventually(b.t, "the file is downloaded", func() bool {
 		data, _ = os.ReadFile(filepath.Join(dir, "README.md"))
-	}
+		return len(data) > 0
+	})
 	if string(data) != "# Changed by hand\n" {
 		b.t.Errorf("what was downloaded is %q", data)
 	}

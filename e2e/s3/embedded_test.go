@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
@@ -39,20 +38,19 @@ func object(h *host.Host, path string) string {
 }
 
 // s3Process is the process of the embedded S3.
-func s3Process(h *host.Host) int {
+func s3Process(h *host.Host) (pid int) {
 	h.T.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	testenv.Eventually(h.T, "the embedded S3 runs", func() bool {
 		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, file := range all {
 			text, _ := os.ReadFile(file)
 			if string(text) == s3server.Name+"\x00"+filepath.Join(h.Data, "s3server")+"\x00" {
-				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-				return pid
+				pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			}
 		}
-	}
-	h.T.Fatal("the embedded S3 does not run")
-	return 0
+		return pid != 0
+	})
+	return pid
 }
 
 // Files of a sandbox go to the embedded S3 and come back to the next one, with no other configuration and no secret; over the end of

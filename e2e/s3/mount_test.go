@@ -8,11 +8,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3mount"
@@ -165,20 +165,13 @@ func TestSandboxMountAway(t *testing.T) {
 	h.Must("down")
 	h.Must("sandbox", "ls")
 	s3.Wait("data/kept.txt", "kept")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	testenv.Try(t, func() error {
 		left, _ := filepath.Glob(h.Data + "/mounts/*")
-		if len(left) == 0 {
-			break
+		if failure := h.Sandbox(away.ID).S3.SyncError; len(left) > 0 || failure != "" {
+			return errors.Errorf("all is stored: mounts %s, error %q", left, failure)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("left behind: %s", left)
-		}
-	}
-	for deadline := time.Now().Add(time.Minute); h.Sandbox(away.ID).S3.SyncError != ""; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("all is stored, and it still says %q", h.Sandbox(away.ID).S3.SyncError)
-		}
-	}
+		return nil
+	})
 }
 
 // A sandbox ends although programs in it wait for an S3 that takes everything and answers nothing.
@@ -245,11 +238,7 @@ func TestSandboxMountKilled(t *testing.T) {
 	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c", "ls /data 2>/dev/null || echo refused; echo fine > /tmp/f; cat /tmp/f"); got != "refused\nfine" {
 		t.Errorf("without its mount: %q", got)
 	}
-	for deadline := time.Now().Add(time.Minute); h.Sandbox("one").S3.MountError == ""; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the record does not say that the mount is lost")
-		}
-	}
+	testenv.Eventually(t, "the record reports the lost mount", func() bool { return h.Sandbox("one").S3.MountError != "" })
 	if got := h.Must("sandbox", "get", "one"); !strings.Contains(got, "LOST: ") || !strings.Contains(got, "create another sandbox") {
 		t.Errorf("it is shown as %s", got)
 	}

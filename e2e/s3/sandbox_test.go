@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/e2e/host"
@@ -131,11 +130,7 @@ func TestSandboxS3(t *testing.T) {
 	s3.Start()
 	h.Must("sandbox", "ls")
 	s3.Wait("work/g.txt", "seven")
-	for deadline := time.Now().Add(time.Minute); get(two.ID).S3.SyncError != ""; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it was sent, and still says %q", get(two.ID).S3.SyncError)
-		}
-	}
+	testenv.Eventually(t, "the files are stored, and the record has no error", func() bool { return get(two.ID).S3.SyncError == "" })
 	if out := h.Must("run", "--s3", place, "--", "cat", "/data/g.txt"); out != "seven" {
 		t.Errorf("afterwards the file is %q", out)
 	}
@@ -147,6 +142,7 @@ func TestSandboxS3(t *testing.T) {
 // Modal's route fills a sandbox's volume and sends what it wrote, if that is asked for, with the credentials of the account's secret.
 // mission: 1.3, 2.8, 3.1, 6.1, 6.2, 6.4
 func TestModalSandboxS3(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	s3 := host.NewS3(t)
 	h := host.New(t, "fake", nil)
@@ -242,9 +238,5 @@ func TestServerDiesWhileItSends(t *testing.T) {
 	s3.Mu.Unlock()
 	h.Must("sandbox", "ls")
 	s3.Wait("work/a.txt", "left behind")
-	for deadline := time.Now().Add(time.Minute); get(box.ID).Ended.IsZero(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the sandbox is %s", get(box.ID).Status)
-		}
-	}
+	testenv.Eventually(t, "the sandbox has ended", func() bool { return !get(box.ID).Ended.IsZero() })
 }

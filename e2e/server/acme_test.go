@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -113,24 +112,20 @@ func fetch(t *testing.T, trust, url string) []byte {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(text)
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(2 * time.Minute); ; {
+	var body []byte
+	testenv.Try(t, func() error {
 		resp, err := client.Get(url)
-		if err == nil {
-			defer resp.Body.Close()
-			body, err := io.ReadAll(resp.Body)
-			if err != nil || resp.StatusCode != http.StatusOK {
-				t.Fatalf("%s: %s %v", url, resp.Status, err)
-			}
-			return body
+		if err != nil {
+			return err
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal(err)
+		defer resp.Body.Close()
+		body, err = io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s %v", url, resp.Status, err)
 		}
-	}
+		return nil
+	})
+	return body
 }
 
 // names starts a DNS server to which every name is 127.0.0.1, over TCP, and returns its address.

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
@@ -185,9 +184,5 @@ func TestReaderThatNeverReads(t *testing.T) {
 	for _, conn := range conns {
 		conn.Close()
 	}
-	for deadline := time.Now().Add(2 * time.Minute); h.Server().Commands > 0; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d commands go on without anybody", h.Server().Commands)
-		}
-	}
+	testenv.Eventually(t, "the commands of closed connections have ended", func() bool { return h.Server().Commands == 0 })
 }
