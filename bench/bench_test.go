@@ -15,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 func TestParse(t *testing.T) {
@@ -188,9 +189,7 @@ func TestLimitsOfPeersAreHarvests(t *testing.T) {
 // TestJobs does the jobs of P8 on the host, but for compileall: how long that takes depends on this machine's Python.
 func TestJobs(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("compiles and packs for some seconds")
-	}
+	testenv.Long(t)
 	for _, program := range []string{"python3", "git", "gcc", "make"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("%s is missing", program)

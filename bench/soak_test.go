@@ -16,9 +16,7 @@ import (
 // mission: A8
 func TestSoakInShort(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("a minute of traffic is left out with -short: run it without")
-	}
+	testenv.Long(t)
 	long := 20 * time.Second
 	if text := os.Getenv("HARVEST_TEST_SOAK"); text != "" {
 		var err error

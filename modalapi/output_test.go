@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // outputFrom is what a command has said from an offset on, up to its end.
@@ -42,6 +43,7 @@ func (w *world) outputFrom(ctx context.Context, task, exec string, offset int) (
 //
 // mission: 8.6
 func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
+	testenv.Long(t)
 	w := newWorld(t)
 	var numbers bytes.Buffer
 	for i := range 5 * keptOutput / 7 {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // mission: 9.1
@@ -372,6 +373,7 @@ func TestInputAtOffsets(t *testing.T) {
 
 // mission: 8.7
 func TestMessagesOf100MiB(t *testing.T) {
+	testenv.Long(t)
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})
 	p, err := sb.Exec(t.Context(), []string{"wc", "-c"}, nil)

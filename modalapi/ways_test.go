@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // With MODAL_SANDBOX_V2=0, and for GPUs, the SDK makes the first generation's request, and finds by the ID that the sandbox is of the second.
@@ -196,6 +197,7 @@ func TestIdentity(t *testing.T) {
 // mission: 8.7
 func TestPings(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	w := newBareWorld(t)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
 	if err != nil {

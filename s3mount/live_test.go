@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // What programs do with files works, and ends up in the bucket.
@@ -260,6 +261,7 @@ func TestMetadata(t *testing.T) {
 // A large file goes up and comes back in parts, in order and out of order.
 func TestLargeFile(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newPlace(t)
 	dir := p.mounted(about("sbx_large"))
 	const size = 200 << 20
@@ -298,6 +300,7 @@ func TestLargeFile(t *testing.T) {
 
 func TestManyFiles(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newPlace(t)
 	const n = 1500 // more than a page of a list
 	for i := range n {

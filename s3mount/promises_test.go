@@ -19,6 +19,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -399,6 +400,7 @@ func TestNotKept(t *testing.T) {
 // mission: 1.4
 func TestBesideSyncs(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newPlace(t)
 	b, err := s3sync.Open(t.Context(), p.loc)
 	if err != nil {

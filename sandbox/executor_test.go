@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/store"
 )
@@ -297,6 +298,7 @@ func TestExecCodeLeavesStandardInput(t *testing.T) {
 
 func TestLongOutputIsBounded(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	h := newHouse(t)
 	r, err := h.executor().Execute(t.Context(), "import sys\nprint('first')\nsys.stdout.write('x' * 5000000)\nprint('last')", 0)
 	if err != nil {
@@ -346,6 +348,7 @@ func second[T any](_ T, err error) error { return err }
 // mission: A11
 func TestHundredAtOnce(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	h := newHouse(t)
 	var wg sync.WaitGroup
 	for range 100 {

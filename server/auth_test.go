@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -577,6 +578,7 @@ func TestAuditSaysWhoDidWhat(t *testing.T) {
 // Connections that send nothing, or too slowly, neither keep others out nor stay.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	w := start(t)
 	addr := strings.TrimPrefix(w.strict, "http://")
 	var conns []net.Conn

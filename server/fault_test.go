@@ -25,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	journal "github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store"
@@ -114,6 +115,7 @@ func heap() int64 {
 //
 // mission: F1, E10
 func TestEventsNobodyReads(t *testing.T) {
+	testenv.Long(t)
 	j, with := withJournal(t)
 	w := start(t, with)
 	request := "GET " + api.Events + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -151,6 +153,7 @@ func TestEventsNobodyReads(t *testing.T) {
 // A reader of events that takes nothing at all is given up.
 func TestEventsReaderIsGivenUp(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	j, with := withJournal(t)
 	w := start(t, with, func(o *server.Options) { o.Patience = 100 * time.Millisecond })
 	_, in := w.sent("GET " + api.Events + " HTTP/1.1\r\nHost: localhost\r\n\r\n")

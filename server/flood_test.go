@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/server"
 )
 
@@ -20,6 +21,7 @@ import (
 // take no memory, and disturb nobody.
 // mission: F1
 func TestSocketsThatFlood(t *testing.T) { // not parallel: the memory that it looks at is that of all
+	testenv.Long(t)
 	w := start(t)
 	w.create()
 	_, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sleep","1000"],"detach":true}`)
@@ -113,6 +115,7 @@ func TestControlsThatFlood(t *testing.T) { // not parallel: the memory that it l
 
 // Who takes nothing of a command's output holds that up, but not beyond its time limit, takes no memory, and is then given up.
 func TestSocketsThatNobodyReads(t *testing.T) { // not parallel: the memory that it looks at is that of all
+	testenv.Long(t)
 	w := start(t, func(o *server.Options) { o.Patience = 100 * time.Millisecond })
 	w.create()
 	_, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","head -c 40000000 /dev/zero"],"detach":true}`)

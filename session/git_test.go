@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/memory"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
@@ -212,6 +213,7 @@ const sizeOf = "HARVEST_TEST_REPOSITORY"
 // mission: E3
 func TestLargeRepository(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	size := 64
 	if n, err := strconv.Atoi(os.Getenv(sizeOf)); err == nil {
 		size = n

@@ -148,6 +148,7 @@ func halfway(ctx context.Context, t *testing.T, sb engine.Sandbox, checkpoint st
 // A checkpoint is made whole or not at all, also when who makes it dies.
 // mission: A4
 func TestKeeperIsKilledWhileACheckpointIsMade(t *testing.T) {
+	testenv.Long(t)
 	testenv.Root(t)
 	dir := testenv.DataDir(t)
 	e := open(t, dir)

@@ -297,6 +297,7 @@ func TestServerDiesAfterCreate(t *testing.T) {
 // A fork bomb is stopped at the limit of processes, is killed by Kill, and the sandbox lives on.
 // mission: A3
 func TestForkBombIsKilled(t *testing.T) {
+	testenv.Long(t)
 	testenv.Root(t)
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one", Limits: engine.Limits{Processes: 100, Memory: 2 << 30}})
 	const bomb = `

@@ -294,6 +294,7 @@ func TestProgramsOverTheNetwork(t *testing.T) {
 // log tells.
 // mission: A11
 func TestFloodOfConnectionsHurtsNobodyElse(t *testing.T) {
+	testenv.Long(t)
 	testenv.Root(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

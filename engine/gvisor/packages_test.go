@@ -32,6 +32,7 @@ node -p 'require("is-odd")(3)'
 // npm works with the mode default, and where its registry is allowed and nothing else is; pip, whose index is not, ends soon and says so.
 // mission: A6, B1
 func TestPackageManagersOverTheNetwork(t *testing.T) {
+	testenv.Long(t)
 	testenv.Root(t)
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "box", Network: engine.Network{Mode: engine.NetworkAllow, Allow: []string{"packages.example.com"}}})
 	pip := []string{"pip", "--disable-pip-version-check", "download", "--no-deps", "--retries", "1", "--timeout", "20", "-i", "https://index.example.org/simple", "six"}

@@ -23,6 +23,7 @@ import (
 	herrors "github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/gateway"
 	"github.com/RelevanceAI/harvest/gateway/netstack"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // wire is a link whose other end speaks in frames, as a hostile sandbox does.
@@ -274,6 +275,7 @@ func checked(src, dst string, h header.TCP) []byte {
 // mission: A11
 func TestAFloodIsBounded(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	w := newWire(t, policy(t, "default"), func(o *netstack.Options) { o.Rate = 50 })
 	for n := range 5000 {
 		w.send(t, packet(guest4, "203.0.113.7", header.TCPProtocolNumber, checked(guest4, "203.0.113.7", syn(uint16(n+1)))))
@@ -396,6 +398,7 @@ func TestUDPEnds(t *testing.T) {
 
 // mission: A8
 func TestNothingIsLeftBehind(t *testing.T) {
+	testenv.Long(t)
 	for range 3 {
 		t.Run("once", func(t *testing.T) {
 			w := newWorld(t, policy(t, "default"))

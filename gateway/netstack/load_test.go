@@ -18,11 +18,13 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/RelevanceAI/harvest/gateway/netstack"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // A thousand downloads that nobody reads fill their buffers, and no more.
 // mission: A11
 func TestMemoryOfAThousandConnectionsIsBounded(t *testing.T) {
+	testenv.Long(t)
 	w := newWorld(t, policy(t, "default"), unlimited)
 	small := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 4 << 10, Max: 4 << 10} // the guest's part shall not count
 	w.guest.SetTransportProtocolOption(tcp.ProtocolNumber, &small)
@@ -130,6 +132,7 @@ func (o *outcomes) dial(ctx context.Context, network string, addr netip.AddrPort
 // another sandbox's connections go on all the while, and when the flood is over, the sandbox's own do too.
 // mission: A11
 func TestAFloodHoldsUpItsSandboxOnly(t *testing.T) {
+	testenv.Long(t)
 	const attempts, most = 100_000, 128 << 20
 	echo := listen(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
 	out := &outcomes{real: echo}

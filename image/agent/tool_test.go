@@ -310,6 +310,7 @@ func TestProjectsThatAskForTheImpossible(t *testing.T) {
 
 func TestWhatIsInstalledNeedsNoRegistry(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	h := newHost(t)
 	h.publish()
 	away := []string{"NPM_CONFIG_REGISTRY=http://127.0.0.1:1"}
@@ -364,6 +365,7 @@ func TestDecisionsFollowTheContent(t *testing.T) {
 
 func TestManyAtOnceInstallOnce(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	h := newHost(t)
 	h.publish()
 	h.write(t, "work/a/.nvmrc", "90")
@@ -408,6 +410,7 @@ func TestWhatToolsPassOn(t *testing.T) {
 
 func TestCorepack(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	h := newHost(t)
 	if out, stderr, err := h.run(t, "", nil, "corepack", "enable"); err != nil || out+stderr != "" {
 		t.Errorf("got %q, %q, %v", out, stderr, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // mission: B2
@@ -503,6 +504,7 @@ func keys(t *testing.T, c *Cache) map[string]bool {
 // TestLargeLayers starts machines from whole root file systems, because their layers are large.
 func TestLargeLayers(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	b := newBench(t, Options{Merged: 1})
 	dir := b.context(map[string]string{"a": "A"})
 	img := b.build(t, "FROM tiny\nRUN cat /bin/* >/big\nRUN --mount=type=tmpfs,target=/t true\nRUN rm /big; echo ok >/ok\n", image.BuildOptions{Context: dir})

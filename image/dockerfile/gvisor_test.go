@@ -182,6 +182,7 @@ func (s *site) buildSandboxes() int {
 
 // mission: B2
 func TestCProject(t *testing.T) {
+	testenv.Long(t)
 	s := newSite(t)
 	dir := t.TempDir()
 	write(t, dir, map[string]string{

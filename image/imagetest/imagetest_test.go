@@ -135,10 +135,8 @@ func snapshot(t *testing.T, dirs ...string) string {
 
 // mission: B1
 func TestInterruptedBuildLeavesNothing(t *testing.T) {
+	testenv.Long(t)
 	testenv.RequireTool(t, "mmdebstrap", "mmdebstrap")
-	if testing.Short() {
-		t.Skip("this takes half a minute")
-	}
 	host := []string{"/var/lib/apt/lists", "/var/cache/apt/archives", os.TempDir()}
 	before := snapshot(t, host...)
 	dir := t.TempDir()

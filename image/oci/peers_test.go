@@ -269,6 +269,7 @@ func TestAsSkopeoAndUmoci(t *testing.T) {
 // mission: B2
 func TestDebianPackages(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	needPeers(t)
 	testenv.RequireTool(t, "dpkg-deb", "dpkg")
 	dir := t.TempDir()
@@ -384,6 +385,7 @@ func TestExportForOthers(t *testing.T) {
 // mission: B2
 func TestManyFiles(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
 	const files = 200_000
