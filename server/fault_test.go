@@ -25,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	journal "github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store"
@@ -237,15 +238,7 @@ func refused(t *testing.T, what string, code int, resp *http.Response, text, det
 // mission: A8
 func TestFullDiskUnderTheServer(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
-		t.Skipf("run it as root: it mounts: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := testenv.SmallDisk(t, "size=2m")
 	w, fleet := onDatabase(t, filepath.Join(dir, "harvest.db"))
 	box := w.create()
 	filler := filepath.Join(dir, "filler")
