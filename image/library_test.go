@@ -20,6 +20,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 var _ image.Builder = (*image.Library)(nil)
@@ -635,14 +636,7 @@ func TestManifestIsReadable(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small file system")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=6"); err != nil {
-		t.Skipf("cannot mount a small file system: %v", err)
-	}
-	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	dir := testenv.SmallDisk(t, "nr_inodes=6")
 	l := open(t, dir, &source{})
 	_, err := l.Build(t.Context(), base, image.BuildOptions{})
 	expect(t, "Build", err, errors.Exhausted)

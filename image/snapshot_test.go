@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 var _ image.Snapshotter = (*image.Library)(nil)
@@ -181,14 +181,7 @@ func TestSnapshotNotWhatWasWritten(t *testing.T) {
 // mission: A10
 func TestSnapshotOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small file system")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("cannot mount a small file system: %v", err)
-	}
-	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	dir := testenv.SmallDisk(t, "size=1m")
 	l := open(t, dir, &source{})
 	parent := build(t, l, image.BuildOptions{})
 	_, err := l.Snapshot(t.Context(), parent, image.SnapshotOptions{Names: []string{"large"}}, writes(strings.Repeat("x", 2<<20)))

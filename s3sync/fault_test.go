@@ -22,6 +22,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // childSpec is what a child of the test's binary synchronises.
@@ -452,11 +453,7 @@ func TestDirectoriesByParts(t *testing.T) {
 // No space while restoring: said so, nothing half.
 // mission: 3.4
 func TestFullDisk(t *testing.T) {
-	small := t.TempDir()
-	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skipf("a small file system cannot be mounted here (%v): run the tests as root", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
+	small := testenv.SmallDisk(t, "size=4m")
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "a", "fits")
 	write(t, dir, "b", strings.Repeat("x", 8<<20))

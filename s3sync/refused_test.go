@@ -21,10 +21,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	smithy "github.com/aws/smithy-go"
 	"github.com/minio/crc64nvme"
-	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // when answers requests of a method whose path and query contain text with an error of S3.
@@ -344,11 +344,7 @@ func TestStateFaults(t *testing.T) {
 		})
 	}
 	t.Run("full disk", func(t *testing.T) {
-		small := t.TempDir()
-		if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=64k"); err != nil {
-			t.Skipf("a small file system cannot be mounted here (%v): run the tests as root", err)
-		}
-		t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
+		small := testenv.SmallDisk(t, "size=64k")
 		seeded(t, small)
 		_ = os.WriteFile(filepath.Join(small, "filler"), make([]byte, 64<<10), 0o600)
 		stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: small, Mirror: true})

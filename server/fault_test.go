@@ -240,15 +240,7 @@ func refused(t *testing.T, what string, code int, resp *http.Response, text, det
 // mission: A8
 func TestFullDiskUnderTheServer(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
-		t.Skipf("run it as root: it mounts: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := testenv.SmallDisk(t, "size=2m")
 	w, fleet := onDatabase(t, filepath.Join(dir, "harvest.db"))
 	box := w.create()
 	filler := filepath.Join(dir, "filler")

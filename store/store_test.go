@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/store/storetest"
 )
@@ -569,15 +570,7 @@ func TestKilledWhileWriting(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=400k"); err != nil {
-		t.Skipf("this needs the right to mount: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := testenv.SmallDisk(t, "size=400k")
 	db := open(t, filepath.Join(dir, "db"))
 	s := db.Sandboxes()
 	var err error

@@ -2,10 +2,8 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,32 +14,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
-
-// registryOf returns the npm registry's address, as the image's own bootstrap.py finds it. It skips the test where there is none, or
-// where it cannot be reached.
-func registryOf(t testing.TB) string {
-	t.Helper()
-	out, err := exec.Command(testenv.RequireTool(t, "python3", "python3"), "files/lib/bootstrap.py").CombinedOutput()
-	address := strings.TrimSpace(string(out))
-	if err != nil {
-		t.Skipf("no npm registry: %s", address)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/npm/10.9.9", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Skipf("the npm registry cannot be reached: %v", err)
-	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		t.Skipf("the npm registry answers %s", answer.Status)
-	}
-	return address
-}
 
 // bootstrapped returns a directory with the node and npm that package-lock.json names, fetched by the image's own bootstrap.py once.
 func bootstrapped(t testing.TB) string {
@@ -56,7 +28,7 @@ func bootstrapped(t testing.TB) string {
 	if _, err := os.Stat(dir); err == nil {
 		return dir
 	}
-	address := registryOf(t)
+	address := testenv.NPMRegistry(t)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/trust"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 var _ image.Source = (*Source)(nil)
@@ -422,14 +423,7 @@ func until(t *testing.T, done func() bool) {
 }
 
 func TestFullDiskWhilePacking(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small file system")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("cannot mount a small file system: %v", err)
-	}
-	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	dir := testenv.SmallDisk(t, "size=1m")
 	root, err := os.Create(filepath.Join(dir, "root"))
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package dockerfile_test
 
 import (
 	"archive/tar"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -153,21 +152,6 @@ ENTRYPOINT ["/hello"]
 	}
 }
 
-// npmRegistry returns the npm registry's address, as the agent image's build finds it. It skips the test where there is none, or where it
-// cannot be reached.
-func npmRegistry(t *testing.T) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, testenv.RequireTool(t, "python3", "python3"), "../agent/files/lib/bootstrap.py").CombinedOutput()
-	address := strings.TrimSpace(string(out))
-	if err != nil {
-		t.Skipf("no npm registry: %s", address)
-	}
-	get(t, address+"/is-number/7.0.0")
-	return address
-}
-
 // get returns what is at an address, and skips the test where it cannot be reached.
 func get(t *testing.T, url string) []byte {
 	t.Helper()
@@ -191,7 +175,7 @@ func get(t *testing.T, url string) []byte {
 //
 // mission: B2
 func TestNodeProjectFromTheRegistry(t *testing.T) {
-	npm := npmRegistry(t)
+	npm := testenv.NPMRegistry(t)
 	const at = "/is-number/-/is-number-7.0.0.tgz"
 	sum := sha256.Sum256(get(t, npm+at))
 	s := newSite(t)

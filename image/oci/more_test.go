@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/oci"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // Layers that several pulls want, in several processes, are fetched once.
@@ -58,18 +58,7 @@ func TestConcurrentPulls(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small file system")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skipf("cannot mount a small file system: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := testenv.SmallDisk(t, "size=256k")
 	h := newHub(t)
 	noise := make([]byte, 1<<20)
 	if _, err := rand.Read(noise); err != nil {

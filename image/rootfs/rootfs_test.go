@@ -21,6 +21,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 var epoch = time.Unix(1_600_000_000, 123_456_789)
@@ -452,14 +453,7 @@ func TestTapSeesContent(t *testing.T) {
 
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small file system")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skipf("cannot mount a small file system: %v", err)
-	}
-	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	dir := testenv.SmallDisk(t, "size=4m")
 	for name, size := range map[string]int{"while packing": 8 << 20, "at the end": 4<<20 - 4096 - 100} {
 		f, err := os.Create(filepath.Join(dir, "image"))
 		if err != nil {

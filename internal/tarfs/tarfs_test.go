@@ -19,6 +19,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 var epoch = time.Unix(1_600_000_000, 123_456_789)
@@ -587,14 +588,7 @@ func TestWholeFileSystemFollowsAbsoluteLinks(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small file system")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,nr_inodes=8"); err != nil {
-		t.Skipf("cannot mount a small file system: %v", err)
-	}
-	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	dir := testenv.SmallDisk(t, "size=64k,nr_inodes=8")
 	root := openRoot(t, dir)
 	many := make([]entry, 20)
 	for i := range many {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // FreePort returns a TCP port of the loopback that was free a moment ago.
@@ -63,4 +65,20 @@ func NPMRegistry(t testing.TB) string {
 		t.Skipf("the npm registry answers %s", answer.Status)
 	}
 	return address
+}
+
+// SmallDisk mounts a tmpfs with these options, such as "size=1m", until the test ends, and returns its directory. It skips
+// the test if the user may not mount.
+func SmallDisk(t testing.TB, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Skipf("this test mounts a small file system: run it with sudo: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
