@@ -220,8 +220,8 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 		why = "the agent was lost: " + errors.Message(end.err)
 	case end.result.OutOfMemory:
 		why = "the agent's process was ended because the sandbox ran out of memory"
-	case end.result.Reason != "":
-		why = "the agent's process ended: " + end.result.Reason
+	case end.result.Why() != "":
+		why = "the agent's process ended: " + end.result.Why()
 	}
 	if said := p.stderr.String(); said != "" && r.stopped == "" {
 		why += ": " + said
