@@ -94,11 +94,18 @@ func keptReport(t *testing.T, dir string, sb engine.Sandbox) {
 		if err = errors.Join(err, json.Unmarshal(b, &r)); err != nil {
 			t.Fatal(err)
 		}
-		if syscall.Signal(r.Signal) != syscall.SIGSEGV {
+		switch syscall.Signal(r.Signal) {
+		case syscall.SIGILL: // at an address of the program's code
+			if r.Access != "read, execute" {
+				t.Errorf("access at the address of SIGILL is %q", r.Access)
+			}
+			continue
+		case syscall.SIGSEGV:
+		default:
 			continue
 		}
 		seen = true
-		if r.Address != "0x1234000" || r.Registers["rip"] == "" || !strings.Contains(r.Vector, "8877665544332211") || len(r.Code) != 128 ||
+		if r.Address != "0x1234000" || r.Access != "bad address" || r.Registers["rip"] == "" || !strings.Contains(r.Vector, "8877665544332211") || len(r.Code) != 128 ||
 			!strings.Contains(strings.Join(r.Maps, "\n"), "/tmp/crasher") {
 			t.Errorf("a report is %s", b)
 		}

@@ -25,6 +25,10 @@ type Crash struct {
 	Command   string  // marker in the process's environment: id of the command that started it; "" if unknown
 	Ancestors []int32 // process ids of the process and its ancestors, as the sandbox has them
 
+	// Access says what gVisor can do at the address now: "write", "read", "execute", or why it cannot do any. If that includes what the instruction at the
+	// instruction pointer did, the fault is gVisor's or the machine's. "" for signals without an address.
+	Access string
+
 	// The rest is only kept for the first crashes of a sandbox.
 	Registers map[string]string `json:",omitempty"` // general registers, in hexadecimal
 	Vector    string            `json:",omitempty"` // XSAVE area or its equivalent, in hexadecimal

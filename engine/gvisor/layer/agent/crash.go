@@ -137,12 +137,34 @@ func (c *crashes) report(t *kernel.Task, s *ucspb.UncaughtSignal) layer.Crash {
 	delete(c.sent, tg)
 	if s.SignalNumber != int32(linux.SIGABRT) && r.Sender == "" {
 		r.Address = fmt.Sprintf("%#x", s.FaultAddr)
+		r.Access = access(t, hostarch.Addr(s.FaultAddr))
 	}
 	root := t.Kernel().RootPIDNamespace()
 	for of := t; of != nil; of = of.Parent() {
 		r.Ancestors = append(r.Ancestors, int32(root.IDOfThreadGroup(of.ThreadGroup())))
 	}
 	return r
+}
+
+// access lets gVisor handle a fault at the address again, and returns what came of it.
+func access(t *kernel.Task, addr hostarch.Addr) string {
+	var can []string
+	var err error
+	for _, try := range []struct {
+		name string
+		at   hostarch.AccessType
+	}{{"write", hostarch.Write}, {"read", hostarch.Read}, {"execute", hostarch.Execute}} {
+		e := t.MemoryManager().HandleUserFault(t, addr, try.at, hostarch.Addr(t.Arch().Stack()))
+		if e == nil {
+			can = append(can, try.name)
+		} else {
+			err = e
+		}
+	}
+	if len(can) == 0 {
+		return err.Error()
+	}
+	return strings.Join(can, ", ")
 }
 
 // commandOf returns the marker of the command in a process's environment.
