@@ -52,6 +52,8 @@ type Result struct {
 	OutOfMemory bool    `json:"out_of_memory,omitempty"`
 	Truncated   bool    `json:"truncated,omitempty"` // Stdout or Stderr lacks its middle
 	Reason      string  `json:"reason,omitempty"`    // one sentence, when not the command itself was the cause of its end
+	// Crashed lists processes of the command that a signal such as SIGSEGV ended, which nobody had sent.
+	Crashed string `json:"crashed,omitempty"`
 }
 
 // Started tells what to come back to.
@@ -81,6 +83,7 @@ type Exit struct {
 	Signal      string `json:"signal,omitempty"`
 	OutOfMemory bool   `json:"out_of_memory,omitempty"`
 	OutOfSpace  bool   `json:"out_of_space,omitempty"` // killed while a volume grew beyond the disk limit
+	Crashed     string `json:"crashed,omitempty"`      // as in Result
 }
 
 // A stream is a WebSocket of binary messages whose first byte is the stream they belong to; the client's first message

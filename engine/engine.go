@@ -311,6 +311,9 @@ type Exit struct {
 	Signal      string `json:"signal,omitempty"` // "KILL", …
 	OutOfMemory bool   `json:"out_of_memory,omitempty"`
 	OutOfSpace  bool   `json:"out_of_space,omitempty"` // killed while a volume grew beyond the disk limit
+	// Crashed lists processes of the command that a signal such as SIGSEGV ended, unless another process or a user had sent it: "process node (pid 12)
+	// died of SIGSEGV at address 0x0". The command may have gone on without them. Engines that do not see such signals leave it empty.
+	Crashed string `json:"crashed,omitempty"`
 }
 
 // ProcessOpener finds commands again that an earlier connection, perhaps of an earlier server, has started.

@@ -369,8 +369,8 @@ func stepError(s step, result sandbox.Result, output string) error {
 	case result.ReturnCode == 127:
 		return errors.Remedy(errors.Newf(errors.Unavailable, "%q%s needs a program that the image does not have", short, where),
 			"name an image that has it with --image, or install it with --setup")
-	case result.Reason != "":
-		return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d: %s", short, where, result.ReturnCode, result.Reason)
+	case result.Why() != "":
+		return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d: %s", short, where, result.ReturnCode, result.Why())
 	}
 	return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d", short, where, result.ReturnCode)
 }

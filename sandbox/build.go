@@ -114,6 +114,9 @@ func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) 
 	case res.TimedOut:
 		return 0, errors.Newf(errors.Timeout, "the command has taken too long")
 	}
+	if why := res.Why(); why != "" && why == res.Crashed && cmd.Crashed != nil {
+		cmd.Crashed(why)
+	}
 	return res.ReturnCode, nil
 }
 

@@ -196,7 +196,10 @@ func (x *Execution) kill(ctx context.Context) {
 func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	r := &x.result
 	r.SandboxID, r.Duration = x.entry.id, max(0, time.Since(x.started).Seconds())
-	r.ReturnCode, r.Signal, r.OutOfMemory, r.Reason = exit.Code, exit.Signal, exit.OutOfMemory, why
+	r.ReturnCode, r.Signal, r.OutOfMemory, r.Reason, r.Crashed = exit.Code, exit.Signal, exit.OutOfMemory, why, exit.Crashed
+	if r.Crashed != "" {
+		logf.Warnf(x.fleet.ctx, "command %s of sandbox %s: %s", x.ID(), x.entry.id, r.Crashed)
+	}
 	if x.stdout != nil {
 		r.Stdout = x.stdout.text()
 		r.Truncated = x.stdout.truncated()

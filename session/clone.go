@@ -211,7 +211,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 		"CONFIG": p.s.gitConfig(branch), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
 	}})
 	if err == nil && result.ReturnCode != 0 {
-		err = git.Explain("the repository could not be cloned", result.Stderr+result.Reason)
+		err = git.Explain("the repository could not be cloned", result.Stderr+result.Why())
 	}
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	}
 	_, result, err = p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: partsScript, params: []string{r.Dir, strconv.FormatBool(r.LFS), strconv.FormatBool(r.Submodules)}})
 	if err == nil && result.ReturnCode != 0 {
-		err = git.Explain("the repository's large files or submodules could not be fetched", result.Stderr+result.Reason)
+		err = git.Explain("the repository's large files or submodules could not be fetched", result.Stderr+result.Why())
 	}
 	return err
 }

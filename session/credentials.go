@@ -188,7 +188,7 @@ func (m *Manager) putLogins(ctx context.Context, s Session, box string, l logins
 	}
 	_, result, err := m.inSandbox(ctx, s, box, shell{script: loginScript, stdin: file.String(), params: append([]string{credentialsDir, helperScript}, origins...)})
 	if err == nil && result.ReturnCode != 0 {
-		err = errors.Newf(errors.Unavailable, "the credentials could not be written: %s", lastLines(result.Stderr, result.Reason))
+		err = errors.Newf(errors.Unavailable, "the credentials could not be written: %s", lastLines(result.Stderr, result.Why()))
 	}
 	return err
 }

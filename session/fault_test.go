@@ -20,7 +20,7 @@ type rude struct{ scripted.Agent }
 
 // rudeProgram is it. A prompt is a word that says how it behaves.
 const rudeProgram = `
-import json, os, sys, time
+import json, os, signal, sys, time
 def say(e): print(json.dumps(e), flush=True)
 asked = 0
 for line in sys.stdin:
@@ -29,6 +29,9 @@ for line in sys.stdin:
         say({"type": "done", "failed": True, "interrupted": True, "reason": "interrupted"})
         continue
     how = m["text"]
+    if how.startswith("Your process crashed"):
+        if how.endswith("\n\ncrash"): how = "go on with " + sys.argv[1]
+        else: os.kill(os.getpid(), signal.SIGABRT)
     say({"type": "agent.ready", "conversation": "c"})
     if how == "noise":
         sys.stdout.buffer.write(b"this is no JSON\n\xff\xfe\x00\n{\"half\": \n[1, 2]\n\n")
@@ -46,6 +49,9 @@ for line in sys.stdin:
             asked += 1
             say({"type": "agent.asked", "id": "q%d" % asked, "tool": "Bash"})
             if not json.loads(sys.stdin.readline())["answer"]["allow"]: break
+    elif how.startswith("crash"):
+        say({"type": "agent.asked", "id": "q", "tool": "Bash"})
+        os.kill(os.getpid(), signal.SIGSEGV)
     elif how == "deaf":
         time.sleep(1000)
     elif how == "hog":
@@ -56,7 +62,7 @@ for line in sys.stdin:
 
 // Command implements agent.Agent.
 func (rude) Command(s agent.Setup) engine.Command {
-	return engine.Command{Args: []string{"python3", "-c", rudeProgram}, Dir: s.Dir, Env: s.Env}
+	return engine.Command{Args: []string{"python3", "-c", rudeProgram, s.Conversation}, Dir: s.Dir, Env: s.Env}
 }
 
 // absent is an agent whose program the image does not have.
@@ -78,6 +84,45 @@ func (h *house) turn(t *testing.T, w *watcher, prompt string) seen {
 	t.Helper()
 	h.send(t, w.id, prompt)
 	return w.until(t, "done")
+}
+
+// An agent whose process dies of a signal starts again once for each prompt, with its conversation.
+//
+// mission: E1
+func TestAgentCrashes(t *testing.T) {
+	t.Parallel()
+	h := newRudeHouse(t, session.Options{})
+	s := h.create(t, session.Request{})
+	w := h.watch(s.ID)
+	w.status(t, session.Ready)
+	if done := h.turn(t, w, "crash"); done.data.Failed || done.data.Text != "did go on with c" || done.data.Message.Prompt != "crash" {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Done)
+	h.send(t, w.id, "crash twice")
+	h.send(t, w.id, "noise")
+	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "process_ended" || !strings.Contains(done.data.Text, "SIGABRT") {
+		t.Errorf("%+v", done.data)
+	}
+	if done := w.until(t, "done"); done.data.Failed || done.data.Text != "did noise" {
+		t.Errorf("%+v", done.data)
+	}
+	var all []string
+	for _, e := range w.all {
+		switch e.typ {
+		case session.EventCrashed:
+			if !strings.Contains(e.data.Reason, "SIGSEGV") {
+				t.Errorf("it crashed, and the reason is %q", e.data.Reason)
+			}
+			all = append(all, e.typ)
+		case session.EventSent, string(agent.Withdrawn), string(agent.Done):
+			all = append(all, e.typ)
+		}
+	}
+	want := "message.sent agent.crashed agent.withdrawn done message.sent agent.crashed agent.withdrawn done message.sent done"
+	if got := strings.Join(all, " "); got != want {
+		t.Errorf("the events are %s", got)
+	}
 }
 
 // What an agent prints beside its protocol is told and holds nothing up: noise, a line of 50 MB, and one that has no end.

@@ -113,7 +113,7 @@ func (m *Manager) Diff(ctx context.Context, account, ref, repository string) ([]
 	}
 	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: diffScript, params: []string{r.Dir, r.Start}})
 	if err == nil && result.ReturnCode != 0 {
-		err = git.Explain("git failed in the sandbox", result.Stderr+result.Reason)
+		err = git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}
 	return out, err
 }
@@ -132,7 +132,7 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	case result.ReturnCode == 9:
 		return nil, errors.Newf(errors.Conflict, "the agent has changed nothing")
 	case result.ReturnCode != 0:
-		return nil, git.Explain("git failed in the sandbox", result.Stderr+result.Reason)
+		return nil, git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}
 	fault.Point("session.committed")
 	return out, nil
@@ -219,7 +219,7 @@ func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, pa
 		return nil
 	})
 	if err == nil && result.ReturnCode != 0 && !last.Failed {
-		err = git.Explain("git failed in the sandbox", result.Stderr+result.Reason)
+		err = git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}
 	return last, err
 }

@@ -126,7 +126,7 @@ func (r *runner) hideKeys(ctx context.Context, p preparation, servers []mcp.Serv
 			return nil, nil, err
 		}
 		if result, err := x.Wait(ctx); err != nil || result.ReturnCode != 0 {
-			return nil, nil, errors.Errorf("write the key of the MCP server %s: %v, %s", s.Name, err, lastLines(result.Stderr, result.Reason))
+			return nil, nil, errors.Errorf("write the key of the MCP server %s: %v, %s", s.Name, err, lastLines(result.Stderr, result.Why()))
 		}
 		s.Command, s.Env = append([]string{"/bin/sh", "-c", withKeys, file}, s.Command...), nil
 		out = append(out, s)

@@ -210,7 +210,7 @@ func (p *preparation) script(ctx context.Context, user, text string, params ...s
 		return "", err
 	}
 	if result.ReturnCode != 0 {
-		return "", errors.Newf(errors.Unavailable, "%s", lastLines(result.Stderr, result.Reason))
+		return "", errors.Newf(errors.Unavailable, "%s", lastLines(result.Stderr, result.Why()))
 	}
 	return string(out), nil
 }
@@ -245,7 +245,7 @@ func (p *preparation) makeDirs(ctx context.Context) error {
 	}
 	_, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{user: user, script: dirsScript, params: append([]string{owner, programPath}, dirs...), stdin: git.Program})
 	if err == nil && result.ReturnCode != 0 {
-		err = errors.Newf(errors.Unavailable, "%s", lastLines(result.Stderr, result.Reason))
+		err = errors.Newf(errors.Unavailable, "%s", lastLines(result.Stderr, result.Why()))
 	}
 	return err
 }

@@ -214,14 +214,19 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	if r.current == nil {
 		return
 	}
+	if how := r.crash(end); how != "" && r.again(ctx, how) {
+		return
+	}
 	why := fmt.Sprintf("the agent's process ended with code %d and without a result", end.result.ReturnCode)
 	switch {
 	case end.err != nil:
 		why = "the agent was lost: " + errors.Message(end.err)
 	case end.result.OutOfMemory:
 		why = "the agent's process was ended because the sandbox ran out of memory"
-	case end.result.Reason != "":
-		why = "the agent's process ended: " + end.result.Reason
+	case r.crash(end) != "":
+		why = r.crash(end)
+	case end.result.Why() != "":
+		why = "the agent's process ended: " + end.result.Why()
 	}
 	if said := p.stderr.String(); said != "" && r.stopped == "" {
 		why += ": " + said

@@ -45,6 +45,7 @@ type runner struct {
 	heard     time.Time // when the agent last showed a sign
 	killAt    time.Time // when an interrupted turn is ended the hard way; zero if none is interrupted
 	stopped   string    // why the turn was interrupted
+	crashed   string    // id of the prompt whose turn was begun again after the agent's process died
 	agent     *process  // nil while none runs
 	gate      *gate     // nil once prompts may be sent
 	line      *Line     // to the model; nil while no agent runs that needs one
@@ -303,9 +304,11 @@ func (r *runner) advance(ctx context.Context) {
 		r.putMessage(m)
 		r.current, r.began, r.heard, r.killAt, r.stopped, r.timed = &m, time.Now(), time.Now(), time.Time{}, "", true
 		fault.Point("turn.started")
-		r.publish(draft{EventSent, Event{Message: &m}})
+		if r.crashed != m.ID {
+			r.publish(draft{EventSent, Event{Message: &m}})
+		}
 		r.setStatus(Thinking, "")
-		r.agent.in.write(r.conv.Prompt(m.ID, r.recalled(ctx, m.Prompt)))
+		r.agent.in.write(r.conv.Prompt(m.ID, r.prompt(ctx, m)))
 		r.followGit(ctx)
 	}
 }

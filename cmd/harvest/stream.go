@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 // forwarded are the signals that the command gets instead of us.
@@ -149,8 +150,8 @@ func (c *cli) finish(res api.Result, asJSON bool) error {
 		if err := line.Encode(res); err != nil {
 			return errors.Wrapf(err, "print")
 		}
-	} else if res.Reason != "" {
-		c.notef("%s", res.Reason)
+	} else if why := sandbox.Result(res).Why(); why != "" {
+		c.notef("%s", why)
 	}
 	if res.ReturnCode == 0 {
 		return nil

@@ -50,6 +50,9 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if !v.c.quiet {
 			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
 		}
+	case "agent.crashed":
+		v.endLine()
+		v.c.notef("%s; it is started again", plainText(e.Reason))
 	case "session.recalled":
 		v.c.hint("of the conversation before, %s", e.Text)
 	case "repo.synced":

@@ -31,7 +31,8 @@ func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *
 		return errors.Wrapf(err, "boot sandbox %s", ref)
 	}
 	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Tools: e.opts.Tools, Platform: e.opts.Platform, Rootless: e.rootless,
-		Limits: spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint}
+		Crashes: filepath.Join(e.opts.Dir, "crashes"),
+		Limits:  spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint}
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)
 	}

@@ -56,6 +56,8 @@ type Command struct {
 	Env            map[string]string
 	Dir, User      string
 	Stdout, Stderr io.Writer
+	// Crashed, if set, is called when the command failed and a process of it had died of a signal such as SIGSEGV, which nobody had sent.
+	Crashed func(what string)
 }
 
 // Images is what builds need of the library.

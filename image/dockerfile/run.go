@@ -94,19 +94,14 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 		return err
 	}
 	defer unlock()
-	if err := x.ready(ctx, r, title); err != nil {
-		return err
+	hidden, crashed, err := x.attempt(ctx, r, title)
+	if crashed != "" {
+		prefix, _, _ := strings.Cut(title, "] ")
+		x.log.line(prefix + "] " + x.log.secrets.Replace(crashed) + "; the step runs once more")
+		x.tainted = true // what it has changed goes with its machine
+		hidden, _, err = x.attempt(ctx, r, title)
 	}
-	cmd := Command{Args: r.Args, Dir: r.Dir, User: r.User, Env: maps.Clone(r.proxy)}
-	for _, kv := range r.Env {
-		name, value, _ := strings.Cut(kv, "=")
-		cmd.Env[name] = value
-	}
-	hidden, err := x.mounts(ctx, r, &cmd)
 	if err != nil {
-		return err
-	}
-	if err := x.command(ctx, cmd, title); err != nil {
 		return err
 	}
 	after, err := x.snapshot(ctx, &delta{out: out, before: x.index, hidden: hiddenBelow(hidden)})
@@ -115,6 +110,28 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 	}
 	x.index = after
 	return nil
+}
+
+// attempt runs a command in a machine that has the files of the stage, and returns the paths that are no part of its layer. crashed names the processes that
+// crashed, if the command failed.
+func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []string, crashed string, err error) {
+	if err := x.ready(ctx, r, title); err != nil {
+		return nil, "", err
+	}
+	cmd := Command{Args: r.Args, Dir: r.Dir, User: r.User, Env: maps.Clone(r.proxy)}
+	for _, kv := range r.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		cmd.Env[name] = value
+	}
+	if hidden, err = x.mounts(ctx, r, &cmd); err != nil {
+		return nil, "", err
+	}
+	cmd.Crashed = func(what string) { crashed = what }
+	err = x.command(ctx, cmd, title)
+	if crashed != "" && errors.KindOf(err) == errors.Invalid {
+		err = errors.Remedy(errors.Newf(errors.Invalid, "%s\n%s", errors.Message(err), x.log.secrets.Replace(crashed)), "%s", errors.RemedyOf(err))
+	}
+	return hidden, crashed, err
 }
 
 // command runs a command within its time limit. Its error has the last lines of the output.

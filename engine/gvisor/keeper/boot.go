@@ -176,7 +176,7 @@ const rootfsPrefix = "dev.gvisor.spec.rootfs."
 func runscConfig(args wire.BootArgs) (*config.Config, error) {
 	fs := flag.NewFlagSet("keeper", flag.ContinueOnError)
 	config.RegisterFlags(fs)
-	log := filepath.Join(args.Dir, "gvisor.log")
+	log := filepath.Join(args.Dir, gvisorLog)
 	overlay := "root:dir=" + args.Dir
 	if args.Limits.Disk > 0 {
 		overlay += fmt.Sprintf(",size=%d", args.Limits.Disk)

@@ -62,7 +62,8 @@ type command struct {
 	files []layer.KeptFile // what the command got; none for a tool
 
 	mu    sync.Mutex
-	stdin *os.File // nil once closed; guarded by mu
+	stdin *os.File         // nil once closed; guarded by mu
+	sent  []syscall.Signal // signals that the user sent; guarded by mu
 	input input
 }
 
@@ -339,6 +340,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 		}
 	}
 	c.exit.OutOfSpace = c.outOfSpace.Load() && c.exit.Signal == "KILL"
+	c.exit.Crashed = k.crashesOf(c)
 	close(exited)
 	drained.Wait()
 	c.out.End()

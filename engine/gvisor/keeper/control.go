@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/moby/sys/user"
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -51,6 +53,11 @@ func (k *Keeper) signal(c *command, sig syscall.Signal) error {
 	if ended(c) {
 		return nil
 	}
+	c.mu.Lock()
+	if slices.Contains(layer.CrashSignals, sig) && !slices.Contains(c.sent, sig) {
+		c.sent = append(c.sent, sig)
+	}
+	c.mu.Unlock()
 	leader := c.terminal == nil
 	var err error
 	if c.terminal != nil {

@@ -70,6 +70,8 @@ type Keeper struct {
 	network  network
 	relay    relay
 
+	crashes crashes
+
 	ended chan struct{} // closed when the sandbox has ended
 	end   engine.End    // valid once ended is closed
 
@@ -173,7 +175,7 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	if err := os.Mkdir("empty", 0o755); err != nil && !os.IsExist(err) {
 		return nil, errors.Wrapf(err, "create empty directory")
 	}
-	if err := logTo("gvisor.log"); err != nil {
+	if err := logTo(gvisorLog); err != nil {
 		return nil, err
 	}
 	if k.tools, err = os.Open(cmp.Or(k.args.Tools, "/proc/self/exe")); err != nil {

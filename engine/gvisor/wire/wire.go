@@ -107,6 +107,7 @@ type BootArgs struct {
 	Init        string // path of the image that holds the init program
 	Sentry      string // path of the program that is gVisor
 	Tools       string // path of the program of what runs inside; "" means the keeper's
+	Crashes     string // directory that keeps reports of crashed processes; "" for none
 	Platform    string
 	Rootless    bool
 	Cgroup      string // name of the cgroup; "" for none

@@ -44,11 +44,16 @@ func (a *agent) watch() {
 		return
 	}
 	var once sync.Once
+	crashes := watchCrashes(a)
 	for number, call := range table.Table {
+		own := call.Fn
+		if _, sends := sendingCalls[call.Name]; sends {
+			call.Fn = crashes.watchSender(call.Name, own)
+			table.Table[number] = call
+		}
 		if !slices.Contains(watchedCalls, call.Name) {
 			continue
 		}
-		own := call.Fn
 		call.Fn = func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 			once.Do(func() {
 				a.kernel = t.Kernel()

@@ -1,0 +1,63 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// EventCrashed says that the agent's process died of a signal, and starts again with the same prompt and conversation. Reason says how it died.
+const EventCrashed = "agent.crashed"
+
+// crash returns how the agent's process died of a signal, "" if it ended otherwise. The end of the sandbox, limits and a turn that was interrupted are
+// other reasons, since the process dies of SIGKILL then too.
+func (r *runner) crash(end procEnd) string {
+	res := end.result
+	switch {
+	case end.err != nil || r.stopped != "" || res.OutOfMemory || res.TimedOut || res.Reason != "":
+		return ""
+	case res.Signal == "" && (res.Crashed == "" || res.ReturnCode <= shellSignal):
+		return ""
+	}
+	return "the agent's process ended: " + cmp.Or(res.Crashed, "it died of SIG"+res.Signal)
+}
+
+// shellSignal is what shells add to the number of the signal that ended a program.
+const shellSignal = 128
+
+// again puts the prompt of a turn whose agent crashed back to the head of the queue: advance starts the agent again, which resumes the conversation. It does
+// so once for each prompt, and reports whether it did.
+func (r *runner) again(ctx context.Context, why string) bool {
+	m := *r.current
+	if r.crashed == m.ID {
+		return false
+	}
+	logf.Warnf(ctx, "session %s: %s; it is started again", r.id, why)
+	r.publish(draft{EventCrashed, Event{Event: agent.Event{Reason: why}}})
+	for id := range r.asked {
+		r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: id}}})
+	}
+	clear(r.tools)
+	clear(r.asked)
+	r.change(func(s *Session) { s.Answered = nil })
+	m.State = Queued
+	r.putMessage(m)
+	r.queue = slices.Insert(r.queue, 0, m)
+	r.crashed, r.current = m.ID, nil
+	return true
+}
+
+// afterCrash is what comes before a prompt that the agent gets again.
+const afterCrash = "Your process crashed during this turn and was started again. Your changes to files are there. See what you had already done, and continue. This is the user's message:\n\n"
+
+// prompt returns the text of a message as the agent gets it.
+func (r *runner) prompt(ctx context.Context, m Message) string {
+	text := r.recalled(ctx, m.Prompt)
+	if r.crashed == m.ID {
+		return afterCrash + text
+	}
+	return text
+}
