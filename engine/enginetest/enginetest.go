@@ -111,7 +111,7 @@ func Run(t *testing.T, h Harness) {
 // checks are all checks, the cheapest subjects first.
 func checks() []check {
 	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks, terminalChecks,
-		reopenChecks, lifecycleChecks, copyChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks, warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
+		reopenChecks, lifecycleChecks, copyChecks, fileChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks, warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
 }
 
 // suite is one engine under test, and a sandbox of it that checks may share.
