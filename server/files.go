@@ -5,13 +5,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"io"
 	"io/fs"
 	"net/http"
 	"path"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/account"
@@ -200,11 +200,22 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) error {
 	}}
 	defer content.Close()
 	h := w.Header()
+	tag, modified := etag(e), e.Modified
+	if pseudo(e) {
+		if err := content.measure(); err != nil {
+			return err
+		}
+		if content.size != e.Size { // neither its time nor its version tells when it changes
+			tag, modified = "", time.Time{}
+		}
+	}
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", "attachment")
 	h.Set("Content-Security-Policy", "sandbox")
-	h.Set("ETag", etag(e))
-	http.ServeContent(w, r, "", e.Modified, content)
+	if tag != "" {
+		h.Set("ETag", tag)
+	}
+	http.ServeContent(w, r, "", modified, content)
 	if content.err != nil {
 		return errors.Wrapf(content.err, "send a file")
 	}
@@ -259,6 +270,26 @@ func (f *fileReader) Read(p []byte) (int, error) {
 		f.err = err
 	}
 	return n, err
+}
+
+// pseudo reports whether a file's size may have nothing to do with its content.
+func pseudo(e tarfs.Entry) bool {
+	return e.Size == 0 || strings.HasPrefix(e.Path, "/proc/") || strings.HasPrefix(e.Path, "/sys/")
+}
+
+// measure sets size to the number of bytes that there are to read.
+func (f *fileReader) measure() error {
+	stream, err := f.open()
+	if err != nil {
+		return err
+	}
+	f.stream, f.tar = stream, tar.NewReader(stream)
+	hdr, err := f.tar.Next()
+	if err != nil {
+		return errors.Wrapf(err, "read a file's header")
+	}
+	f.size = hdr.Size
+	return nil
 }
 
 func (f *fileReader) begin() error {
@@ -332,7 +363,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) upload(r *http.Request, name string, hdr *tar.Header) error {
 	ctx, id := r.Context(), r.PathValue("id")
-	hdr.Name = ".harvest-" + rand.Text()
+	hdr.Name = tarfs.TemporaryName()
 	temp := path.Join(path.Dir(name), hdr.Name)
 	archive, fill := io.Pipe()
 	go func() {

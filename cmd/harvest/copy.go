@@ -62,8 +62,8 @@ func remote(arg string) (ref, file string, ok bool) {
 type copying struct {
 	in     io.Reader
 	out    io.Writer
-	follow bool                   // links that SOURCE names
-	noun   string                 // "SANDBOX" or "VOLUME"
+	follow bool                      // links that SOURCE names
+	noun   string                    // "SANDBOX" or "VOLUME"
 	open   func(ref string) location // the place that ref names
 }
 
