@@ -51,7 +51,7 @@ type entry struct {
 	record   Sandbox
 	box      engine.Sandbox // nil while creating and while lost
 	commands map[*Execution]struct{}
-	busy     int                     // foreground commands and copies that go on
+	busy     int                     // commands, copies and connections that go on, background commands excepted
 	cancel   context.CancelCauseFunc // of Create; nil afterwards
 	releases []func()                // of what image and volumes are told about
 	endErr   error                   // of Destroy
@@ -248,7 +248,7 @@ func (f *Fleet) snapshot(e *entry) Sandbox {
 	}
 	sb.Commands = nil
 	for x := range e.commands {
-		sb.Commands = append(sb.Commands, Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached})
+		sb.Commands = append(sb.Commands, Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached, Background: x.background})
 	}
 	slices.SortFunc(sb.Commands, func(a, b Command) int { return strings.Compare(a.ID, b.ID) })
 	return sb

@@ -79,7 +79,7 @@ func (c *cli) sandboxCreate() *cobra.Command {
 	addPorts(cmd, &ports, "port that \"harvest sandbox port\" passes on, repeatable")
 	cmd.Flags().BoolVar(&onEnd, "snapshot-on-end", false, "make an image of its files however it ends; \"sandbox get\" names it")
 	cmd.Flags().Var(&life, "timeout", "how long it lives at most (default: timeout of the configuration)")
-	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran for so long (default: idle_timeout of the configuration)")
+	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran, no terminal was open and no port was connected for so long (default: idle_timeout of the configuration)")
 	return cmd
 }
 
@@ -295,7 +295,7 @@ func (c *cli) sandboxExtend() *cobra.Command {
 		},
 	}, formatTable)
 	cmd.Flags().Var(&life, "timeout", "how long it lives from now on")
-	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran for so long")
+	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran, no terminal was open and no port was connected for so long")
 	return cmd
 }
 
