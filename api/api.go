@@ -157,6 +157,8 @@ type Problem struct {
 	Remedy    string `json:"remedy,omitempty"` // what to do about it
 	Retryable bool   `json:"retryable"`        // the same request may work later
 	RequestID string `json:"request_id,omitempty"`
+	// ReturnCode is that of a command that could not be started, as shells have it: 127 for no such program, 126 for one that cannot be executed.
+	ReturnCode int `json:"returncode,omitempty"`
 }
 
 // Server is what /readyz tells about the server.

@@ -1,6 +1,12 @@
 package api
 
-import "time"
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"time"
+	"unicode/utf8"
+)
 
 // ExecRequest is the body of POST /v1/sandboxes/{id}/exec, and the first message of a stream.
 type ExecRequest struct {
@@ -54,7 +60,46 @@ type Result struct {
 	Reason      string  `json:"reason,omitempty"`    // one sentence, when not the command itself was the cause of its end
 	// Crashed lists processes of the command that a signal such as SIGSEGV ended, which nobody had sent.
 	Crashed string `json:"crashed,omitempty"`
+	Encoding    string  `json:"encoding,omitempty"`  // "base64" if Stdout or Stderr is not UTF-8: then both are encoded. Go programs get them decoded
 }
+
+// MarshalJSON encodes output that is not UTF-8.
+func (r Result) MarshalJSON() ([]byte, error) {
+	type plain Result
+	if r.Encoding = ""; !utf8.ValidString(r.Stdout) || !utf8.ValidString(r.Stderr) {
+		r.Encoding = EncodingBase64
+		r.Stdout, r.Stderr = base64.StdEncoding.EncodeToString([]byte(r.Stdout)), base64.StdEncoding.EncodeToString([]byte(r.Stderr))
+	}
+	var b bytes.Buffer
+	out := json.NewEncoder(&b)
+	out.SetEscapeHTML(false)
+	err := out.Encode(plain(r))
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+// UnmarshalJSON decodes output that MarshalJSON has encoded.
+func (r *Result) UnmarshalJSON(data []byte) error {
+	type plain Result
+	var got plain
+	if err := json.Unmarshal(data, &got); err != nil {
+		return err
+	}
+	if got.Encoding == EncodingBase64 {
+		for _, text := range []*string{&got.Stdout, &got.Stderr} {
+			raw, err := base64.StdEncoding.DecodeString(*text)
+			if err != nil {
+				return err
+			}
+			*text = string(raw)
+		}
+		got.Encoding = ""
+	}
+	*r = Result(got)
+	return nil
+}
+
+// EncodingBase64 marks output that is not UTF-8.
+const EncodingBase64 = "base64"
 
 // Started tells what to come back to.
 type Started struct {

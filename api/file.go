@@ -29,6 +29,7 @@ type File struct {
 	Link     string    `json:"link,omitempty"` // target of a symbolic link
 	UID      int       `json:"uid"`
 	GID      int       `json:"gid"`
+	ETag     string    `json:"etag,omitempty"` // as in the header: changes with the content; for If-Match
 }
 
 // FileChange is something that happened below a path that is watched.

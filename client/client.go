@@ -213,6 +213,9 @@ func Error(p api.Problem) error {
 	if p.Stage != "" {
 		err = errors.Stage(err, p.Stage)
 	}
+	if p.ReturnCode != 0 {
+		err = errors.Exit(err, p.ReturnCode)
+	}
 	return err
 }
 

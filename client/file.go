@@ -33,9 +33,29 @@ func (c *Client) ReadFile(ctx context.Context, ref, path string, offset, length 
 	return &checkedBody{resp.Body}, nil
 }
 
+// Condition limits a change of a file to one of its versions. If it does not hold, the change fails with Conflict and does nothing.
+type Condition struct {
+	ETag string // the file must exist with this ETag, such as that of api.File; "*" is any
+	New  bool   // the file must not exist; for WriteFileIf
+}
+
+func (cond Condition) set(header http.Header) {
+	if cond.ETag != "" {
+		header.Set("If-Match", cond.ETag)
+	}
+	if cond.New {
+		header.Set("If-None-Match", "*")
+	}
+}
+
 // WriteFile writes a file of a sandbox whole: it is seen with all its size bytes or not at all. mode 0 keeps that of a file which is there, and
 // is 0644 otherwise.
 func (c *Client) WriteFile(ctx context.Context, ref, path string, mode uint32, size int64, content io.Reader) (api.File, error) {
+	return c.WriteFileIf(ctx, ref, path, mode, size, content, Condition{})
+}
+
+// WriteFileIf is WriteFile under a condition. Of two writers with the same ETag one fails with Conflict.
+func (c *Client) WriteFileIf(ctx context.Context, ref, path string, mode uint32, size int64, content io.Reader, cond Condition) (api.File, error) {
 	query := url.Values{"path": {path}}
 	if mode != 0 {
 		query.Set("mode", strconv.FormatUint(uint64(mode), 8))
@@ -45,6 +65,7 @@ func (c *Client) WriteFile(ctx context.Context, ref, path string, mode uint32, s
 		body = http.NoBody
 	}
 	header := http.Header{"Content-Type": {"application/octet-stream"}, "Expect": {"100-continue"}}
+	cond.set(header)
 	resp, err := c.doSized(ctx, http.MethodPut, api.Path(api.SandboxFiles, ref), query, body, size, header)
 	if err != nil {
 		return api.File{}, err
@@ -56,8 +77,19 @@ func (c *Client) WriteFile(ctx context.Context, ref, path string, mode uint32, s
 
 // RemoveFile removes a file or an empty directory of a sandbox, or, recursively, a directory with all that is in it.
 func (c *Client) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
+	return c.RemoveFileIf(ctx, ref, path, recursive, Condition{})
+}
+
+// RemoveFileIf is RemoveFile under a condition.
+func (c *Client) RemoveFileIf(ctx context.Context, ref, path string, recursive bool, cond Condition) error {
 	query := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
-	return c.call(ctx, http.MethodDelete, api.Path(api.SandboxFiles, ref), query, nil, nil)
+	header := http.Header{}
+	cond.set(header)
+	resp, err := c.do(ctx, http.MethodDelete, api.Path(api.SandboxFiles, ref), query, nil, header)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
 }
 
 // ListFiles returns what is in a directory of a sandbox, by name.

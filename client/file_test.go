@@ -40,6 +40,16 @@ func TestSingleFiles(t *testing.T) {
 	if _, err := w.ReadFile(ctx, "box", "/dir/file", 0, 0); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("nothing: %v", err)
 	}
+	if _, err := w.WriteFileIf(ctx, "box", "/dir/file", 0, 1, strings.NewReader("x"), client.Condition{New: true}); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("a file that exists is created: %v", err)
+	}
+	now, err := w.WriteFileIf(ctx, "box", "/dir/file", 0, 1, strings.NewReader("x"), client.Condition{ETag: made.ETag})
+	if err != nil || now.ETag == made.ETag {
+		t.Errorf("with its ETag: %+v, %v", now, err)
+	}
+	if err := w.RemoveFileIf(ctx, "box", "/dir/file", false, client.Condition{ETag: made.ETag}); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("removed with an old ETag: %v", err)
+	}
 	if _, err := w.WriteFile(ctx, "box", "/dir/empty", 0, 0, strings.NewReader("")); err != nil {
 		t.Error(err)
 	}

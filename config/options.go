@@ -70,7 +70,7 @@ var options = []option{
 	{"timeout", "lifetime of a sandbox",
 		func(c *Config) value { return (*durationValue)(&c.Timeout) },
 		func(c Config) string { return positive(c.Timeout) }},
-	{"idle_timeout", "a sandbox without commands ends after this; 0 means never",
+	{"idle_timeout", "a sandbox in which no command runs, no terminal is open and no port is connected ends after this; 0 means never",
 		func(c *Config) value { return (*durationValue)(&c.IdleTimeout) },
 		func(c Config) string { return positiveOrZero(c.IdleTimeout) }},
 	{"exec_timeout", "time limit of a command",

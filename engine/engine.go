@@ -244,8 +244,8 @@ type Filer interface {
 // Sandbox is a running sandbox. All methods may be called concurrently. A sandbox that has ended answers with Conflict.
 type Sandbox interface {
 	Handle() Handle
-	// Start starts a command; ctx covers starting only. Invalid: no such program, directory or user, or a malformed
-	// argument or environment. The caller's Stdin is read and its Stdout and Stderr are written until Wait returns.
+	// Start starts a command; ctx covers starting only. Invalid: no such program (ExitNoProgram), one that cannot be executed
+	// (ExitNotExecutable), no such directory or user, or a malformed argument or environment. The caller's Stdin is read and its Stdout and Stderr are written until Wait returns.
 	Start(ctx context.Context, cmd Command) (Process, error)
 	// CopyIn unpacks a tar stream below dir, which is created if missing. Entries that would leave dir are refused with
 	// Invalid, and what was unpacked before them stays. Modes, times and symlinks are kept; owners where the engine has users.
@@ -304,6 +304,12 @@ type Size struct {
 	Rows int `json:"rows"`
 	Cols int `json:"cols"`
 }
+
+// Exit codes of errors (errors.ExitOf) for commands that do not start, as in shells.
+const (
+	ExitNotExecutable = 126
+	ExitNoProgram     = 127
+)
 
 // Exit is how a command ended.
 type Exit struct {

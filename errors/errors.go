@@ -50,6 +50,7 @@ type fault struct {
 	op     string // text for operators, "" when there is none
 	stage  string
 	remedy string
+	exit   int // 0 when there is none
 	err    error
 }
 
@@ -115,6 +116,22 @@ func Remedy(err error, format string, args ...any) error {
 		return nil
 	}
 	return &fault{remedy: fmt.Sprintf(format, args...), err: err}
+}
+
+// Exit gives err the exit code that a shell would report for it: 127 for a program that does not exist, 126 for one that cannot be
+// executed. It returns nil if err is nil.
+func Exit(err error, code int) error {
+	if err == nil {
+		return nil
+	}
+	return &fault{exit: code, err: err}
+}
+
+// ExitOf returns the outermost exit code, or 0.
+func ExitOf(err error) int {
+	code := 0
+	walk(err, func(f *fault) bool { code = f.exit; return code == 0 })
+	return code
 }
 
 // KindOf returns err's kind: the outermost that was set, else what the standard library's errors say, else Internal. It is "" for nil.

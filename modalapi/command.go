@@ -65,7 +65,7 @@ func (b *box) start(ctx context.Context, ref string, o order) (*command, error) 
 	c := b.newCommand(o)
 	exec, err := b.s.opts.Fleet.Exec(context.WithoutCancel(ctx), b.account, ref, sandbox.ExecRequest{
 		Args: o.args, Env: o.env, Workdir: o.dir, Terminal: o.terminal, Timeout: o.limit, Stdin: c.in,
-		Stdout: writerOf(c.out), Stderr: writerOf(c.err), Detach: o.detached,
+		Stdout: writerOf(c.out), Stderr: writerOf(c.err), Detach: o.detached, Background: o.detached,
 	})
 	if err != nil {
 		return nil, err

@@ -175,7 +175,7 @@ func (s *Server) wholeTree(ctx context.Context, acc, ref string, w io.Writer) er
 			continue
 		}
 		if e.Link != "" {
-			if err := to.WriteHeader(&tar.Header{Name: e.Name, Typeflag: tar.TypeSymlink, Linkname: e.Link, Mode: 0o777, Uid: e.UID, Gid: e.GID}); err != nil {
+			if err := to.WriteHeader(&tar.Header{Name: e.Name, Typeflag: tar.TypeSymlink, Linkname: e.Link, Mode: 0o777, Uid: e.UID, Gid: e.GID, ModTime: e.Modified}); err != nil {
 				return err
 			}
 			continue

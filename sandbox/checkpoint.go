@@ -42,10 +42,12 @@ type Checkpoint struct {
 	// Life is for how long sandboxes live that are restored, CommandLimits, by their ids, how long the commands may take that go on: both from then on.
 	Life          time.Duration            `json:"life"`
 	CommandLimits map[string]time.Duration `json:"command_limits"`
-	Size          int64                    `json:"bytes"` // on the disk, without what it shares with the image
-	Created       time.Time                `json:"created_at"`
-	Expires       time.Time                `json:"expires_at"` // from then on it is gone
-	Note          []byte                   `json:"note,omitempty"`
+	// Background are the ids of those that do not keep a sandbox from being idle.
+	Background []string  `json:"background,omitempty"`
+	Size       int64     `json:"bytes"` // on the disk, without what it shares with the image
+	Created    time.Time `json:"created_at"`
+	Expires    time.Time `json:"expires_at"` // from then on it is gone
+	Note       []byte    `json:"note,omitempty"`
 }
 
 // CheckpointOptions of one Checkpoint.
@@ -58,6 +60,7 @@ type CheckpointOptions struct {
 func (c Checkpoint) clone() Checkpoint {
 	own := c
 	own.Sandbox, own.Withheld, own.Note = c.Sandbox.Clone(), slices.Clone(c.Withheld), slices.Clone(c.Note)
+	own.Background = slices.Clone(c.Background)
 	own.CommandLimits = make(map[string]time.Duration, len(c.CommandLimits))
 	for id, limit := range c.CommandLimits {
 		own.CommandLimits[id] = limit
@@ -186,6 +189,9 @@ func (f *Fleet) describe(e *entry, c *Checkpoint) {
 	c.Sandbox, c.Withheld, c.Life = sb, sb.Withheld, min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife)
 	for x := range e.commands {
 		c.CommandLimits[x.ID()] = x.deadline.Sub(latest(x.started, sb.Started))
+		if x.background {
+			c.Background = append(c.Background, x.ID())
+		}
 	}
 }
 

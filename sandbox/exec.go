@@ -28,7 +28,7 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 		return nil, err
 	}
 	defer leave()
-	x := &Execution{fleet: f, entry: e, terminal: req.Terminal != nil, detached: req.Detach, done: make(chan struct{})}
+	x := &Execution{fleet: f, entry: e, terminal: req.Terminal != nil, detached: req.Detach, background: req.Background, done: make(chan struct{})}
 	if !req.Detach {
 		x.ctx = ctx
 		cmd.Stdout, cmd.Stderr = x.capture(req)

@@ -30,7 +30,9 @@ type Execution struct {
 	deadline time.Time // zero when attached: the time limit is the first Execution's
 	terminal bool
 	detached bool
-	attached bool
+	// background commands do not keep the sandbox from being idle.
+	background bool
+	attached   bool
 
 	stdout, stderr *capture // nil when the caller has the stream
 
@@ -97,7 +99,7 @@ func (f *Fleet) run(ctx context.Context, x *Execution) {
 	if !x.attached {
 		e.commands[x] = struct{}{}
 	}
-	if !x.detached {
+	if !x.background {
 		e.busy++
 	}
 	f.mu.Unlock()
@@ -110,7 +112,7 @@ func (f *Fleet) run(ctx context.Context, x *Execution) {
 		f.mu.Lock()
 		delete(e.commands, x)
 		f.mu.Unlock()
-		if !x.detached {
+		if !x.background {
 			f.leave(e)
 		}
 		if recorded {

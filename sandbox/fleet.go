@@ -51,7 +51,7 @@ type entry struct {
 	record   Sandbox
 	box      engine.Sandbox // nil while creating and while lost
 	commands map[*Execution]struct{}
-	busy     int                     // foreground commands and copies that go on
+	busy     int                     // commands, copies and connections that go on, background commands excepted
 	cancel   context.CancelCauseFunc // of Create; nil afterwards
 	releases []func()                // of what image and volumes are told about
 	endErr   error                   // of Destroy
@@ -184,7 +184,7 @@ func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
 
 // find returns the sandbox of that ref, and its entry if it has not ended.
 func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry, error) {
-	notFound := errors.Remedy(errors.Newf(errors.NotFound, "there is no sandbox %.100q", ref), "list those there are with \"harvest sandbox ls\"")
+	notFound := errors.Remedy(errors.Newf(errors.NotFound, "there is no sandbox %.100q", ref), "list sandboxes, those that have ended too, with \"harvest sandbox ls --all\"")
 	f.mu.Lock()
 	e := f.live[ref]
 	if e == nil && ref != "" && !strings.HasPrefix(ref, idPrefix) {
@@ -199,10 +199,13 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 		return f.snapshot(e), e, nil
 	}
 	f.mu.Unlock()
-	ref = strings.ToLower(ref)
-	if !strings.HasPrefix(ref, idPrefix) || len(ref) > maxRefText {
+	if len(ref) > maxRefText || ref == "" {
 		return Sandbox{}, nil, notFound
 	}
+	if !strings.HasPrefix(strings.ToLower(ref), idPrefix) {
+		return f.findEnded(ctx, account, ref, notFound)
+	}
+	ref = strings.ToLower(ref)
 	found, err := f.opts.Store.Find(ctx, account, ref, 2)
 	switch {
 	case err != nil:
@@ -220,6 +223,23 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 	return found[0], nil, nil
 }
 
+// findEnded returns the record of the latest sandbox that had a name. Names of sandboxes that exist are in f.live.
+func (f *Fleet) findEnded(ctx context.Context, account, name string, notFound error) (Sandbox, *entry, error) {
+	found, err := f.opts.Store.List(ctx, account, Filter{All: true, Name: name, Limit: 1})
+	switch {
+	case err != nil:
+		return Sandbox{}, nil, err
+	case len(found) == 0 || account == "":
+		return Sandbox{}, nil, notFound
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.live[found[0].ID]; e != nil {
+		return f.snapshot(e), e, nil
+	}
+	return found[0], nil, nil
+}
+
 // snapshot returns e's record as of now. f.mu is held.
 func (f *Fleet) snapshot(e *entry) Sandbox {
 	sb := e.record.Clone()
@@ -228,7 +248,7 @@ func (f *Fleet) snapshot(e *entry) Sandbox {
 	}
 	sb.Commands = nil
 	for x := range e.commands {
-		sb.Commands = append(sb.Commands, Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached})
+		sb.Commands = append(sb.Commands, Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached, Background: x.background})
 	}
 	slices.SortFunc(sb.Commands, func(a, b Command) int { return strings.Compare(a.ID, b.ID) })
 	return sb

@@ -147,9 +147,18 @@ func TestIdleLimit(t *testing.T) {
 		}
 		time.Sleep(119 * time.Second)
 		alive("with a longer limit")
-		start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true})
+		x = start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true})
+		time.Sleep(10 * time.Minute)
+		alive("during a detached command")
+		if err := x.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, x)
 		time.Sleep(119 * time.Second)
-		alive("after a detached command started")
+		alive("after a detached command")
+		start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true, Background: true})
+		time.Sleep(119 * time.Second)
+		alive("after a background command started")
 		time.Sleep(time.Second)
 		time.Sleep(2 * time.Second) // the grace period, which "run" lets pass
 		synctest.Wait()

@@ -170,7 +170,7 @@ func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox)
 		known[c.ID] = c
 	}
 	for x := range e.commands { // started by this server, before the sandbox was lost
-		known[x.ID()] = Command{ID: x.ID(), Deadline: x.deadline}
+		known[x.ID()] = Command{ID: x.ID(), Deadline: x.deadline, Background: x.background}
 	}
 	f.mu.Unlock()
 	for _, info := range found {
@@ -189,7 +189,7 @@ func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox)
 		}
 		x := &Execution{
 			fleet: f, entry: e, proc: proc, started: info.Started, deadline: c.Deadline,
-			terminal: info.Terminal, detached: true, done: make(chan struct{}),
+			terminal: info.Terminal, detached: true, background: c.Background, done: make(chan struct{}),
 		}
 		f.run(ctx, x)
 	}

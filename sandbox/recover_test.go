@@ -62,6 +62,50 @@ func TestSandboxesSurviveARestart(t *testing.T) {
 	})
 }
 
+// mission: A5
+func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Timeouts.Exec = 10 * time.Hour
+		f := w.open(t)
+		made := func(req sandbox.ExecRequest) (sandbox.Sandbox, *sandbox.Execution) {
+			sb := create(t, f, sandbox.Request{TimeoutSeconds: 24 * 3600, IdleTimeoutSeconds: 600})
+			req.Args = []string{"run"}
+			return sb, start(t, f, sb.ID, req)
+		}
+		detached, x := made(sandbox.ExecRequest{Detach: true})
+		attended, _ := made(sandbox.ExecRequest{})
+		background, _ := made(sandbox.ExecRequest{Detach: true, Background: true})
+		time.Sleep(time.Second) // until all are in the records
+		f = w.restart(t, f)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		for sb, want := range map[string]sandbox.Status{detached.ID: sandbox.Running, attended.ID: sandbox.Running, background.ID: sandbox.Terminated} {
+			if got := get(t, f, sb); got.Status != want {
+				t.Errorf("%s is %s (%s), want %s", sb, got.Status, got.Reason, want)
+			}
+		}
+		again, err := f.Attach(t.Context(), account, detached.ID, x.ID(), engine.Stdio{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, again)
+		time.Sleep(599 * time.Second)
+		if got := get(t, f, detached.ID); got.Status != sandbox.Running {
+			t.Errorf("less than 10 minutes after its command it is %s (%s)", got.Status, got.Reason)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if got := get(t, f, detached.ID); got.Status != sandbox.Terminated || got.End != sandbox.EndIdle {
+			t.Errorf("10 minutes after its command it is %s (%s)", got.Status, got.Reason)
+		}
+	})
+}
+
 // mission: A3
 func TestTimeLimitsOfCommandsSurviveARestart(t *testing.T) {
 	t.Parallel()

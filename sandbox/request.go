@@ -87,4 +87,7 @@ type ExecRequest struct {
 	Stdout, Stderr io.Writer
 	// Detach lets the command go on when ctx of Exec ends. Only the end of ctx before the start cancels it.
 	Detach bool
+	// Background is for commands of Harvest's own that wait for work: while only such run, the sandbox is idle. All others keep it from
+	// being idle until they end, detached or not, also after a restart.
+	Background bool
 }

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -106,7 +107,7 @@ func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *Check
 	f.mu.Lock()
 	e.record.Commands = nil
 	for id, limit := range c.CommandLimits {
-		e.record.Commands = append(e.record.Commands, Command{ID: id, Deadline: e.record.Started.Add(limit), Detached: true})
+		e.record.Commands = append(e.record.Commands, Command{ID: id, Deadline: e.record.Started.Add(limit), Detached: true, Background: slices.Contains(c.Background, id)})
 	}
 	f.mu.Unlock()
 	f.adoptCommands(ctx, e, box)

@@ -72,6 +72,8 @@ type Command struct {
 	ID       string    `json:"id"` // of the process
 	Deadline time.Time `json:"deadline"`
 	Detached bool      `json:"detached,omitempty"`
+	// Background commands do not keep the sandbox from being idle.
+	Background bool `json:"background,omitempty"`
 }
 
 // Stage is a step of Create that is done.

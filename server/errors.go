@@ -127,6 +127,6 @@ func problem(ctx context.Context, err error) *api.Problem {
 	return &api.Problem{
 		Type: "/problems/" + string(kind), Title: errors.Message(kind), Status: statusOf(err), Code: string(kind),
 		Detail: errors.Message(err), Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err),
-		Retryable: retryable[kind], RequestID: requestID(ctx),
+		Retryable: retryable[kind], RequestID: requestID(ctx), ReturnCode: errors.ExitOf(err),
 	}
 }

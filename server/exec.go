@@ -66,7 +66,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 		if err != nil {
 			return err
 		}
-		return respond(w, http.StatusOK, api.Result(res))
+		return respond(w, http.StatusOK, resultOut(res))
 	}
 	ev := s.newEvents(w)
 	defer ev.close()
@@ -78,7 +78,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 	}
 	stdout.flush()
 	stderr.flush()
-	ev.send(api.EventExit, api.Result(res))
+	ev.send(api.EventExit, resultOut(res))
 	return nil
 }
 
@@ -203,6 +203,13 @@ func (s *Server) commandContext(r *http.Request) (context.Context, context.Cance
 	return ctx, func() {
 		release()
 		unlessStopping()
+	}
+}
+
+func resultOut(r sandbox.Result) api.Result {
+	return api.Result{
+		ReturnCode: r.ReturnCode, Stdout: r.Stdout, Stderr: r.Stderr, Duration: r.Duration, SandboxID: r.SandboxID, TimedOut: r.TimedOut, Signal: r.Signal,
+		OutOfMemory: r.OutOfMemory, Truncated: r.Truncated, Reason: r.Reason,
 	}
 }
 

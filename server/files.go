@@ -5,14 +5,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
-	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"path"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
@@ -26,9 +26,9 @@ func (s *Server) fileRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
 		{method: "GET", path: api.SandboxFiles, handle: s.readFile, scope: read, summary: "Read a file, or ranges of it", query: queryPath, rawOut: "application/octet-stream", status: 200},
-		{method: "PUT", path: api.SandboxFiles, handle: s.writeFile, scope: write, summary: "Write a file whole, of up to 5 GiB; directories that are missing are made",
+		{method: "PUT", path: api.SandboxFiles, handle: s.writeFile, scope: write, summary: "Write a file whole, of up to 5 GiB; missing directories are made. If-Match and If-None-Match are honoured (412)",
 			query: queryPath + "; mode: octal, such as 755", rawIn: "application/octet-stream", out: api.File{}, status: 200},
-		{method: "DELETE", path: api.SandboxFiles, handle: s.removeFile, scope: write, summary: "Remove a file or an empty directory",
+		{method: "DELETE", path: api.SandboxFiles, handle: s.removeFile, scope: write, summary: "Remove a file or an empty directory. If-Match is honoured (412)",
 			query: queryPath + "; recursive: with all that is in it", status: 204},
 		{method: "GET", path: api.FilesList, handle: s.listFiles, scope: read, summary: "List a directory by name", query: queryPath + "; " + queryPage, out: api.List[api.File]{}, status: 200},
 		{method: "GET", path: api.FilesStat, handle: s.statFile, scope: read, summary: "Look at a file", query: queryPath + "; follow: what a symbolic link leads to", out: api.File{}, status: 200},
@@ -78,6 +78,9 @@ func (s *Server) showFile(w http.ResponseWriter, r *http.Request, status int, na
 	if !follow {
 		e.Path = path.Clean(name)
 	}
+	if tag := etag(e); tag != "" && e.Path == path.Clean(name) {
+		w.Header().Set("ETag", tag)
+	}
 	return respond(w, status, fileOut(e))
 }
 
@@ -106,7 +109,14 @@ func (s *Server) removeFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpRemove, Path: r.URL.Query().Get("path"), Recursive: recursive}, io.Discard); err != nil {
+	name := r.URL.Query().Get("path")
+	err = s.changeFile(r, name, func() error {
+		if err := s.checkVersion(r, name, false); err != nil {
+			return err
+		}
+		return s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpRemove, Path: name, Recursive: recursive}, io.Discard)
+	})
+	if err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -118,7 +128,10 @@ func (s *Server) moveFile(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpMove, Path: req.From, To: req.To, Overwrite: req.Overwrite}, io.Discard); err != nil {
+	err := s.changeFile(r, req.To, func() error {
+		return s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpMove, Path: req.From, To: req.To, Overwrite: req.Overwrite}, io.Discard)
+	})
+	if err != nil {
 		return err
 	}
 	return s.showFile(w, r, http.StatusOK, req.To, false)
@@ -187,11 +200,22 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) error {
 	}}
 	defer content.Close()
 	h := w.Header()
+	tag, modified := etag(e), e.Modified
+	if pseudo(e) {
+		if err := content.measure(); err != nil {
+			return err
+		}
+		if content.size != e.Size { // neither its time nor its version tells when it changes
+			tag, modified = "", time.Time{}
+		}
+	}
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", "attachment")
 	h.Set("Content-Security-Policy", "sandbox")
-	h.Set("ETag", fmt.Sprintf(`"%x-%x"`, e.Modified.UnixNano(), e.Size))
-	http.ServeContent(w, r, "", e.Modified, content)
+	if tag != "" {
+		h.Set("ETag", tag)
+	}
+	http.ServeContent(w, r, "", modified, content)
 	if content.err != nil {
 		return errors.Wrapf(content.err, "send a file")
 	}
@@ -248,6 +272,26 @@ func (f *fileReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// pseudo reports whether a file's size may have nothing to do with its content.
+func pseudo(e tarfs.Entry) bool {
+	return e.Size == 0 || strings.HasPrefix(e.Path, "/proc/") || strings.HasPrefix(e.Path, "/sys/")
+}
+
+// measure sets size to the number of bytes that there are to read.
+func (f *fileReader) measure() error {
+	stream, err := f.open()
+	if err != nil {
+		return err
+	}
+	f.stream, f.tar = stream, tar.NewReader(stream)
+	hdr, err := f.tar.Next()
+	if err != nil {
+		return errors.Wrapf(err, "read a file's header")
+	}
+	f.size = hdr.Size
+	return nil
+}
+
 func (f *fileReader) begin() error {
 	stream, err := f.open()
 	if err != nil {
@@ -286,6 +330,9 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 	name = path.Clean(name)
 	hdr := &tar.Header{Typeflag: tar.TypeReg, Size: r.ContentLength, Mode: 0o644, Format: tar.FormatPAX}
 	before, err := s.stat(r, name, true)
+	if e := precondition(r, before, err); e != nil {
+		return e // before the content is sent
+	}
 	switch {
 	case err == nil && kindOf(before.Mode) != "file":
 		return errors.Remedy(errors.Newf(errors.Conflict, "%.200q is a %s", name, kindOf(before.Mode)), "give a file's path")
@@ -316,11 +363,12 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) upload(r *http.Request, name string, hdr *tar.Header) error {
 	ctx, id := r.Context(), r.PathValue("id")
-	hdr.Name = ".harvest-" + rand.Text()
+	hdr.Name = tarfs.TemporaryName()
 	temp := path.Join(path.Dir(name), hdr.Name)
 	archive, fill := io.Pipe()
 	go func() {
 		out := tar.NewWriter(fill)
+		hdr.ModTime = time.Now()
 		err := out.WriteHeader(hdr)
 		if err == nil {
 			_, err = io.Copy(out, r.Body)
@@ -334,7 +382,12 @@ func (s *Server) upload(r *http.Request, name string, hdr *tar.Header) error {
 	err := s.opts.Fleet.CopyIn(ctx, accountOf(ctx), id, path.Dir(name), archive)
 	archive.Close()
 	if err == nil {
-		err = s.files(ctx, r, tarfs.Request{Op: tarfs.OpMove, Path: temp, To: name, Overwrite: true}, io.Discard)
+		err = s.changeFile(r, name, func() error {
+			if err := s.checkVersion(r, name, true); err != nil {
+				return err
+			}
+			return s.files(ctx, r, tarfs.Request{Op: tarfs.OpMove, Path: temp, To: name, Overwrite: true}, io.Discard)
+		})
 	}
 	if err != nil {
 		gone := context.WithoutCancel(ctx)
@@ -361,5 +414,6 @@ func kindOf(mode uint32) string {
 func fileOut(e tarfs.Entry) api.File {
 	return api.File{
 		Name: e.Name, Path: e.Path, Kind: kindOf(e.Mode), Mode: e.Mode & uint32(0o170000|0o7000|fs.ModePerm), Size: e.Size, Modified: e.Modified.UTC(), Link: e.Link, UID: e.UID, GID: e.GID,
+		ETag: etag(e),
 	}
 }

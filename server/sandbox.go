@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -197,9 +198,12 @@ func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(found, func(a, b engine.ProcessInfo) int { return strings.Compare(a.ID, b.ID) })
-	return paged(s, w, r, found, false, func(p engine.ProcessInfo) string { return p.ID }, processOut)
+	slices.SortFunc(found, func(a, b engine.ProcessInfo) int { return strings.Compare(counted(a.ID), counted(b.ID)) })
+	return paged(s, w, r, found, false, func(p engine.ProcessInfo) string { return counted(p.ID) }, processOut)
 }
+
+// counted is an id by which ids that are numbers sort as numbers: shorter ones first.
+func counted(id string) string { return fmt.Sprintf("%03d%s", len(id), id) }
 
 func (s *Server) sandboxArchiveIn(w http.ResponseWriter, r *http.Request) error {
 	err := s.opts.Fleet.CopyIn(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.URL.Query().Get("path"), r.Body)

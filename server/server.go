@@ -95,6 +95,7 @@ type Server struct {
 	metrics  *metrics
 	tracer   trace.Tracer // of whoever has opened package internal/trace
 	flying   flights      // requests with an Idempotency-Key
+	changing fileLocks    // files that requests are changing right now
 	// auditing is held while a line of the audit log is written.
 	auditing sync.Mutex
 

@@ -100,7 +100,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	if err != nil {
 		st.send(api.StreamEnd, api.End{Problem: problem(r.Context(), err)})
 	} else {
-		exit := api.Result(res)
+		exit := resultOut(res)
 		st.send(api.StreamEnd, api.End{Exit: &exit})
 	}
 	// Closing ends receive, too.

@@ -98,7 +98,7 @@ func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id string)
 		if err != nil {
 			end.Problem = problem(ctx, err)
 		} else {
-			exit := api.Result(res)
+			exit := resultOut(res)
 			end.Exit = &exit
 		}
 	}

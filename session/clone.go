@@ -241,7 +241,7 @@ func (p *preparation) copyBundle(ctx context.Context) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for name, text := range map[string][]byte{"repo.bundle": p.given.bundle, "uncommitted.patch": p.given.uncommitted.Patch} {
-		err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(0, 0)})
+		err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Now()})
 		if err == nil {
 			_, err = w.Write(text)
 		}

@@ -64,7 +64,7 @@ func (r *runner) followGit(ctx context.Context) {
 	r.m.work.Go(func() { // the agent's first word does not wait for it
 		defer close(f.ended)
 		x, err := r.m.opts.Fleet.Exec(r.m.ctx, r.account, s.SandboxID, sandbox.ExecRequest{
-			Args: []string{"/bin/sh", "-euc", followScript, "sh", s.gitEvents(), strconv.Itoa(from)}, Workdir: "/", Timeout: agentLife, Detach: true,
+			Args: []string{"/bin/sh", "-euc", followScript, "sh", s.gitEvents(), strconv.Itoa(from)}, Workdir: "/", Timeout: agentLife, Detach: true, Background: true,
 			Stdout: &splitter{lines: f.lines, stop: f.stop},
 		})
 		if err != nil {

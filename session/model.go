@@ -142,7 +142,7 @@ func (l *Line) dial(ctx context.Context) (net.Conn, error) {
 	if err == nil || errors.KindOf(err) != errors.Unavailable {
 		return conn, err
 	}
-	req := sandbox.ExecRequest{Args: []string{tunnel.Program}, Own: true, Workdir: "/", Timeout: agentLife, Detach: true}
+	req := sandbox.ExecRequest{Args: []string{tunnel.Program}, Own: true, Workdir: "/", Timeout: agentLife, Detach: true, Background: true}
 	if fleet.Capabilities().Users {
 		req.User = "0:0" // so that an agent that is another user cannot end it
 	}

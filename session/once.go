@@ -109,7 +109,7 @@ func (m *Manager) onceAccess(ctx context.Context, sb sandbox.Sandbox) (*agent.Ac
 func (m *Manager) copyFile(ctx context.Context, account, sandboxID, dir, name string, text []byte) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(0, 0)})
+	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Now()})
 	if err == nil {
 		_, err = w.Write(text)
 	}

@@ -96,10 +96,13 @@ func (c *cli) filesCat() *cobra.Command {
 }
 
 func (c *cli) filesPut() *cobra.Command {
-	mode, source := "", ""
+	mode, source, cond := "", "", client.Condition{}
 	cmd := c.onFile(&cobra.Command{
 		Use: "put SANDBOX:PATH", Short: "Write a file whole, from standard input or a file of this machine",
-		Example: "  harvest sandbox files put dev:/usr/local/bin/tool --from ./tool --mode 755",
+		Long: "Writes a file whole: programs in the sandbox see the old content or the new one, never a part.\n\n" +
+			"With --if-match the write fails (exit code 5) unless the file still has that ETag, which `files ls -o json` prints.",
+		Example: `  harvest sandbox files put dev:/usr/local/bin/tool --from ./tool --mode 755
+  harvest sandbox files put dev:/etc/app.conf --from app.conf --if-match '"2a-18c3-18c3-1f"'`,
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
 		var bits uint32
 		if mode != "" {
@@ -107,16 +110,21 @@ func (c *cli) filesPut() *cobra.Command {
 				return errors.Remedy(errors.Newf(errors.Invalid, "--mode cannot be %q", mode), "write it in octal, such as 644 or 755")
 			}
 		}
+		if cond.ETag != "" && cond.New {
+			return errors.Remedy(errors.Newf(errors.Invalid, "--if-match and --no-clobber exclude each other"), "give --if-match for a file that exists, --no-clobber for a new one")
+		}
 		in, bytes, err := c.sized(source)
 		if err != nil {
 			return err
 		}
 		defer in.Close()
-		_, err = server.WriteFile(ctx, ref, path, bits, bytes, in)
+		_, err = server.WriteFileIf(ctx, ref, path, bits, bytes, in, cond)
 		return err
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "permissions in octal (default those that it has, or 644)")
 	cmd.Flags().StringVar(&source, "from", "", "file of this machine (default standard input)")
+	cmd.Flags().StringVar(&cond.ETag, "if-match", "", "write only if the file has this ETag; \"*\": only if it exists")
+	cmd.Flags().BoolVarP(&cond.New, "no-clobber", "n", false, "write only if the file does not exist")
 	return cmd
 }
 
@@ -189,12 +197,13 @@ func (c *cli) filesMkdir() *cobra.Command {
 }
 
 func (c *cli) filesRemove() *cobra.Command {
-	recursive := false
+	recursive, cond := false, client.Condition{}
 	cmd := c.onFile(&cobra.Command{Use: "rm SANDBOX:PATH", Short: "Remove a file or directory", Example: "  harvest sandbox files rm -r dev:/tmp/build"},
 		func(ctx context.Context, server *client.Client, ref, path string) error {
-			return server.RemoveFile(ctx, ref, path, recursive)
+			return server.RemoveFileIf(ctx, ref, path, recursive, cond)
 		})
 	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "a directory with all that is in it")
+	cmd.Flags().StringVar(&cond.ETag, "if-match", "", "remove it only if it has this ETag")
 	return cmd
 }
 

@@ -79,13 +79,14 @@ func (c *cli) sandboxCreate() *cobra.Command {
 	addPorts(cmd, &ports, "port that \"harvest sandbox port\" passes on, repeatable")
 	cmd.Flags().BoolVar(&onEnd, "snapshot-on-end", false, "make an image of its files however it ends; \"sandbox get\" names it")
 	cmd.Flags().Var(&life, "timeout", "how long it lives at most (default: timeout of the configuration)")
-	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran for so long (default: idle_timeout of the configuration)")
+	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran, no terminal was open and no port was connected for so long (default: idle_timeout of the configuration)")
 	return cmd
 }
 
 func (c *cli) sandboxList() *cobra.Command {
 	var filter api.SandboxFilter
 	var tagTexts []string
+	ended := ""
 	cmd := listing(c, &cobra.Command{
 		Short: "List sandboxes, newest first",
 		Example: `  harvest sandbox ls --tag team=search
@@ -93,6 +94,11 @@ func (c *cli) sandboxList() *cobra.Command {
 	}, []string{"ID", "NAME", "STATUS", "IMAGE", "CREATED", "EXPIRES"}, func(ctx context.Context, server *client.Client) (_ []api.Sandbox, err error) {
 		if filter.Tags, err = tags(tagTexts); err != nil {
 			return nil, err
+		}
+		if c.format == formatTable && !filter.All {
+			if ended, err = countEnded(ctx, server, filter); err != nil {
+				return nil, err
+			}
 		}
 		return everySandbox(ctx, server, filter)
 	}, func(s api.Sandbox) (string, []string) {
@@ -102,10 +108,42 @@ func (c *cli) sandboxList() *cobra.Command {
 		}
 		return s.ID, []string{s.ID, orDash(s.Name), s.Status, s.Image, ago(s.Created), expires}
 	})
+	list := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := list(cmd, args)
+		if err == nil && ended != "" {
+			c.notef("%s ended; to list them: harvest sandbox ls --all", ended)
+		}
+		return err
+	}
 	cmd.Flags().BoolVarP(&filter.All, "all", "a", false, "also those that have ended")
 	cmd.Flags().StringVar(&filter.Name, "name", "", "only the one of that name")
 	cmd.Flags().StringArrayVar(&tagTexts, "tag", nil, "only those with KEY=VALUE")
 	return cmd
+}
+
+// countEnded says how many of the sandboxes that filter selects have ended, "" for none.
+func countEnded(ctx context.Context, server *client.Client, filter api.SandboxFilter) (string, error) {
+	filter.All, filter.Limit = true, api.MaxPage
+	page, next, err := server.Sandboxes(ctx, filter)
+	if err != nil {
+		return "", err
+	}
+	n := 0
+	for _, s := range page {
+		if !s.Ended.IsZero() {
+			n++
+		}
+	}
+	switch {
+	case next != "":
+		return fmt.Sprintf("more than %d sandboxes have", n), nil
+	case n == 1:
+		return "1 sandbox has", nil
+	case n > 0:
+		return fmt.Sprintf("%d sandboxes have", n), nil
+	}
+	return "", nil
 }
 
 // everySandbox returns all pages.
@@ -257,7 +295,7 @@ func (c *cli) sandboxExtend() *cobra.Command {
 		},
 	}, formatTable)
 	cmd.Flags().Var(&life, "timeout", "how long it lives from now on")
-	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran for so long")
+	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran, no terminal was open and no port was connected for so long")
 	return cmd
 }
 

@@ -9,18 +9,44 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-const copyHelp = `One of SOURCE and TARGET is %[1]s:PATH, the other a path on this machine, or "-" for a tar stream on standard input or output.
-TARGET is the copy's name; if it ends with "/", or is a directory of this machine, the copy goes into it under its own name.
-Directories are copied with everything in them.`
+const copyHelp = `SOURCE and TARGET are %[1]s:PATH, a path on this machine, or "-" for a tar stream on standard input or output.
+At least one of them is %[1]s:PATH; paths there begin at "/". Write ./a:b for a file on this machine with a colon in its name.
+The rules are those of docker cp, in both directions:
 
-// tree is what files are copied to and from: a sandbox or a volume.
-type tree struct {
-	in  func(ctx context.Context, dir string, tar io.Reader) error
-	out func(ctx context.Context, path string) (io.ReadCloser, error)
+  SOURCE              TARGET                     result
+  file                does not exist             TARGET is the copy
+  file                does not exist, ends in /  error
+  file                file                       TARGET is replaced
+  file                directory                  TARGET/name-of-SOURCE
+  directory           does not exist             TARGET is the copy
+  directory           file                       error
+  directory           directory                  TARGET/name-of-SOURCE
+  directory/.         does not exist             TARGET is the copy
+  directory/.         directory                  the files are added to TARGET
+  symbolic link       as for a file              the link itself is copied; with -L the file or directory it points to
+  link/, link/.       as for a directory         the directory it points to
+  any                 symbolic link              the file or directory it points to
+  any                 in a missing directory     error
+  "-"                 directory                  the tar stream is unpacked in TARGET; anything else is an error
+  any                 "-"                        a tar stream of name-of-SOURCE; of directory/. the files alone`
+
+// location is where files are: this machine, a sandbox or a volume.
+type location interface {
+	// lstat describes a file, without following a link. NotFound: it does not exist.
+	lstat(ctx context.Context, name string) (api.File, error)
+	// out returns a tar stream: one entry of a file, or the entries in a directory, relative to it.
+	out(ctx context.Context, name string) (io.ReadCloser, error)
+	// in unpacks a tar stream in a directory.
+	in(ctx context.Context, dir string, tar io.Reader) error
+	// show is how users write a path of the place.
+	show(name string) string
+	// mkdir is the command that makes a directory, "" if there is none.
+	mkdir(dir string) string
 }
 
 // remote splits REF:PATH. Local paths with a colon are told apart by a "/" or "." at their beginning.
@@ -32,146 +58,302 @@ func remote(arg string) (ref, file string, ok bool) {
 	return ref, file, ok && ref != ""
 }
 
-// copyFiles does what cp does; open returns the tree that ref names.
-func (c *cli) copyFiles(ctx context.Context, source, target string, open func(ref string) tree) error {
-	fromRef, from, download := remote(source)
-	toRef, to, upload := remote(target)
-	switch {
-	case download == upload:
-		return errors.Remedy(errors.Newf(errors.Invalid, "one of %q and %q must be NAME:PATH", source, target),
-			"write ./%s for a file on this machine", target)
-	case download && target == "-":
-		return c.streamOut(ctx, open(fromRef), from)
-	case download:
-		return copyOut(ctx, open(fromRef), from, target)
-	case source == "-":
-		return open(toRef).in(ctx, to, c.in)
-	}
-	return copyIn(ctx, source, open(toRef), to)
+// copying is one run of cp.
+type copying struct {
+	in     io.Reader
+	out    io.Writer
+	follow bool                      // links that SOURCE names
+	noun   string                    // "SANDBOX" or "VOLUME"
+	open   func(ref string) location // the place that ref names
 }
 
-func (c *cli) streamOut(ctx context.Context, t tree, from string) error {
-	stream, err := t.out(ctx, from)
+// run copies source to target.
+func (c *copying) run(ctx context.Context, source, target string) error {
+	from, fromPath := c.locate(source)
+	to, toPath := c.locate(target)
+	if from == nil && to == nil || from == nil && target == "-" || to == nil && source == "-" {
+		return errors.Remedy(errors.Newf(errors.Invalid, "neither %q nor %q is %s:PATH", source, target, c.noun),
+			"name the one that is not on this machine, such as dev:/tmp")
+	}
+	if source == "-" {
+		return c.unpack(ctx, to, toPath)
+	}
+	if from == nil {
+		from, fromPath = here{}, source
+	}
+	src, err := c.source(ctx, from, fromPath)
+	if err != nil {
+		return err
+	}
+	if target == "-" {
+		stream, err := src.stream(ctx, src.base)
+		if err != nil {
+			return err
+		}
+		defer stream.Close()
+		_, err = io.Copy(c.out, stream)
+		return err
+	}
+	if to == nil {
+		to, toPath = here{}, target
+	}
+	return src.copyTo(ctx, to, toPath)
+}
+
+// locate returns the location that arg names, nil for this machine, and the path in it.
+func (c *copying) locate(arg string) (location, string) {
+	ref, file, ok := remote(arg)
+	if !ok {
+		return nil, ""
+	}
+	return c.open(ref), "/" + file
+}
+
+// unpack unpacks standard input.
+func (c *copying) unpack(ctx context.Context, to location, name string) error {
+	dir, found, err := followLinks(ctx, to, name)
+	switch {
+	case err != nil:
+		return err
+	case found == nil:
+		return noDirectory(to, dir)
+	case found.Kind != "directory":
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: is a %s; a tar stream is unpacked in a directory", to.show(name), found.Kind), "name a directory as TARGET")
+	}
+	return to.in(ctx, dir, c.in)
+}
+
+// origin is SOURCE.
+type origin struct {
+	location
+	name     string // with links followed as far as they are
+	given    string
+	base     string // the name that the copy has in a directory, "" if only the files of SOURCE are copied
+	contents bool   // of "directory/."
+	file     api.File
+}
+
+// source finds SOURCE.
+func (c *copying) source(ctx context.Context, p location, name string) (*origin, error) {
+	o := &origin{location: p, name: name, given: name, base: path.Base(name)}
+	o.contents = o.base == "." || path.Clean(name) == "/"
+	slash := strings.HasSuffix(name, "/") || o.contents
+	if o.base == ".." {
+		abs, err := filepath.Abs(name)
+		if err != nil {
+			return nil, errors.Wrapf(err, "find %s", name)
+		}
+		o.base = filepath.Base(abs)
+	}
+	if o.contents {
+		o.base = ""
+	}
+	var found *api.File
+	var err error
+	if c.follow || slash {
+		o.name, found, err = followLinks(ctx, p, name)
+	} else {
+		found, err = exists(ctx, p, name)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case found == nil:
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "%s: no such file or directory", p.show(name)), "check SOURCE; one that is not on this machine is %s:PATH", c.noun)
+	case slash && found.Kind != "directory":
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory", p.show(name)), "write SOURCE without the slash at its end")
+	case found.Kind == "other" && o.base != "":
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: neither a file nor a directory nor a link", p.show(name)), "copy its content with a command")
+	}
+	o.file = *found
+	return o, nil
+}
+
+// exists is lstat, with nil for a file that does not exist.
+func exists(ctx context.Context, p location, name string) (*api.File, error) {
+	f, err := p.lstat(ctx, name)
+	if errors.KindOf(err) == errors.NotFound && noPlace(err) == nil {
+		return nil, nil
+	}
+	return &f, err
+}
+
+// maxLinks is how many links one path may lead through, as in Linux.
+const maxLinks = 40
+
+// followLinks follows the link that name is, if it is one. found is nil if nothing is there.
+func followLinks(ctx context.Context, p location, name string) (real string, found *api.File, err error) {
+	real = strings.TrimRight(name, "/")
+	if strings.HasSuffix(real, "/.") {
+		real = strings.TrimRight(strings.TrimSuffix(real, "."), "/")
+	}
+	if real == "" {
+		real = "/"
+	}
+	for range maxLinks {
+		found, err := exists(ctx, p, real)
+		if err != nil || found == nil || found.Kind != "symlink" {
+			return real, found, err
+		}
+		if path.IsAbs(found.Link) {
+			real = found.Link
+		} else {
+			real = path.Dir(real) + "/" + found.Link
+		}
+	}
+	return "", nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: too many symbolic links", p.show(name)), "name the file itself")
+}
+
+func noDirectory(p location, dir string) error {
+	err := errors.Newf(errors.NotFound, "%s: no such directory", p.show(dir))
+	if how := p.mkdir(dir); how != "" {
+		return errors.Remedy(err, "create it first: %s", how)
+	}
+	return errors.Remedy(err, "copy a directory to %s first, which creates it", p.show(dir))
+}
+
+// copyTo copies to a path of another location, or of the same one.
+func (o *origin) copyTo(ctx context.Context, to location, name string) error {
+	isDir := o.file.Kind == "directory"
+	slash := strings.HasSuffix(name, "/") || path.Base(name) == "."
+	real, found, err := followLinks(ctx, to, name)
+	switch {
+	case err != nil:
+		return err
+	case found == nil && slash && !isDir:
+		return noDirectory(to, real)
+	case found == nil:
+		parent, above, err := followLinks(ctx, to, path.Dir(real))
+		if err != nil {
+			return err
+		}
+		if above == nil {
+			return noDirectory(to, parent)
+		}
+		return o.send(ctx, to, parent, path.Base(real))
+	case found.Kind == "directory":
+		return o.send(ctx, to, real, o.base)
+	case isDir:
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory, and %s is one", to.show(name), o.show(o.given)), "name a directory as TARGET, or one that does not exist")
+	case slash:
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory", to.show(name)), "write TARGET without the slash at its end")
+	}
+	return o.send(ctx, to, path.Dir(real), path.Base(real))
+}
+
+// send copies into a directory, under a name; without one, the files of a directory are added to those that are there.
+func (o *origin) send(ctx context.Context, to location, dir, name string) error {
+	if target, self := to.show(path.Join(dir, name)), o.show(o.name); o.file.Kind == "directory" && (target == self || strings.HasPrefix(target, strings.TrimRight(self, "/")+"/")) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: cannot be copied into itself", self), "name a TARGET outside of it")
+	}
+	stream, err := o.stream(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	_, err = io.Copy(c.out, stream)
+	return to.in(ctx, dir, stream)
+}
+
+// stream returns a tar stream of the file or directory under a name; of a directory without one, the files in it. The caller closes it.
+func (o *origin) stream(ctx context.Context, name string) (io.ReadCloser, error) {
+	stream, err := o.out(ctx, o.name)
+	if err != nil || name == "" {
+		return stream, err
+	}
+	if o.file.Kind != "directory" {
+		return rewrite(stream, nil, func(hdr *tar.Header) { hdr.Name = name }), nil
+	}
+	top := &tar.Header{
+		Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(o.file.Mode & 0o7777), ModTime: o.file.Modified, Uid: o.file.UID, Gid: o.file.GID, Format: tar.FormatPAX,
+	}
+	return rewrite(stream, top, func(hdr *tar.Header) {
+		slash := strings.HasSuffix(hdr.Name, "/")
+		if hdr.Name = path.Join(name, hdr.Name); slash {
+			hdr.Name += "/"
+		}
+		if hdr.Typeflag == tar.TypeLink {
+			hdr.Linkname = path.Join(name, hdr.Linkname)
+		}
+	}), nil
+}
+
+// rewriting is a stream that is made of another one.
+type rewriting struct {
+	*io.PipeReader
+	from io.Closer
+	done chan struct{}
+}
+
+func (r *rewriting) Close() error {
+	_ = r.PipeReader.Close() // always nil
+	err := r.from.Close()
+	<-r.done
 	return err
 }
 
-// copyIn copies a file or directory of this machine.
-func copyIn(ctx context.Context, source string, t tree, to string) error {
-	source, err := filepath.Abs(source)
-	if err != nil {
-		return errors.Explainf(err, errors.Invalid, "%s cannot be found", source)
-	}
-	info, err := os.Stat(source)
-	if err != nil {
-		return tarfs.Explain(err, source)
-	}
-	if strings.HasSuffix(to, "/") || to == "" {
-		to = path.Join(to, filepath.Base(source))
-	}
-	dir, name := source, "."
-	if !info.IsDir() {
-		if source, err = filepath.EvalSymlinks(source); err != nil {
-			return tarfs.Explain(err, source)
-		}
-		dir, name = filepath.Dir(source), filepath.Base(source)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return tarfs.Explain(err, dir)
-	}
-	defer root.Close()
-	stream, err := tarfs.Open(ctx, root, name)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	if info.IsDir() {
-		return t.in(ctx, to, stream)
-	}
-	named := renamed(stream, path.Base(to))
-	defer named.Close()
-	return t.in(ctx, path.Dir(to), named)
-}
-
-// copyOut copies a file or directory to this machine.
-func copyOut(ctx context.Context, t tree, from, target string) error {
-	isDir, err := isDirectory(ctx, t, from)
-	if err != nil {
-		return err
-	}
-	if info, err := os.Stat(target); strings.HasSuffix(target, "/") || err == nil && info.IsDir() {
-		if base := path.Base(path.Clean("/" + from)); base != "/" {
-			target = filepath.Join(target, base)
-		}
-	}
-	stream, err := t.out(ctx, from)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	dir, content := target, stream
-	if !isDir {
-		dir, content = filepath.Dir(target), renamed(stream, filepath.Base(target))
-		defer content.Close()
-	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return tarfs.Explain(err, dir)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return tarfs.Explain(err, dir)
-	}
-	defer root.Close()
-	return tarfs.Unpack(root, ".", content, tarfs.Options{})
-}
-
-// isDirectory tells whether path is a directory. The stream of a directory with a single file in it looks like the stream of
-// that file, so that there it asks for the file.
-func isDirectory(ctx context.Context, t tree, name string) (bool, error) {
-	stream, err := t.out(ctx, name)
-	if err != nil {
-		return false, err
-	}
-	defer stream.Close()
-	hdr, err := tar.NewReader(stream).Next()
-	base := path.Base(path.Clean("/" + name))
-	switch {
-	case err == io.EOF:
-		return true, nil
-	case err != nil:
-		return false, errors.Explainf(err, errors.Unavailable, "what came of %s is no archive", name)
-	case hdr.Typeflag == tar.TypeDir || path.Clean(hdr.Name) != base:
-		return true, nil
-	}
-	inner, err := t.out(ctx, path.Join(name, base))
-	if err != nil {
-		return false, nil
-	}
-	return true, inner.Close()
-}
-
-// renamed returns the tar stream of one file under another name. The caller closes it.
-func renamed(stream io.Reader, name string) io.ReadCloser {
+// rewrite returns a tar stream whose headers are changed, behind a first one, which may be nil. The caller closes it, which closes stream.
+func rewrite(stream io.ReadCloser, first *tar.Header, change func(hdr *tar.Header)) io.ReadCloser {
 	r, w := io.Pipe()
+	done := make(chan struct{})
 	go func() {
-		in, out := tar.NewReader(stream), tar.NewWriter(w)
-		hdr, err := in.Next()
-		if err == nil {
-			hdr.Name = name
-			err = out.WriteHeader(hdr)
+		defer close(done)
+		in, out := tarfs.NewReader(stream), tar.NewWriter(w)
+		var err error
+		if first != nil {
+			err = out.WriteHeader(first)
 		}
-		if err == nil {
-			_, err = io.Copy(out, in)
+		for err == nil {
+			var hdr *tar.Header
+			if hdr, err = in.Next(); err != nil {
+				break
+			}
+			change(hdr)
+			if err = out.WriteHeader(hdr); err == nil {
+				_, err = io.Copy(out, in)
+			}
 		}
-		if err == nil {
+		if err == io.EOF {
 			err = out.Close()
 		}
 		w.CloseWithError(err)
 	}()
-	return r
+	return &rewriting{r, stream, done}
+}
+
+// here is the files of this machine.
+type here struct{}
+
+func (here) show(name string) string { return name }
+func (here) mkdir(dir string) string { return "mkdir -p " + dir }
+
+func (here) lstat(_ context.Context, name string) (api.File, error) {
+	info, err := os.Lstat(name)
+	if err != nil {
+		return api.File{}, tarfs.Explain(err, name)
+	}
+	return described(name, info), nil
+}
+
+func (here) out(ctx context.Context, name string) (io.ReadCloser, error) {
+	dir, base := filepath.Dir(name), filepath.Base(name)
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		if link, err := os.Lstat(name); err == nil && link.IsDir() {
+			dir, base = name, "."
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, tarfs.Explain(err, dir)
+	}
+	defer root.Close()
+	return tarfs.Open(ctx, root, base)
+}
+
+func (here) in(_ context.Context, dir string, tar io.Reader) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return tarfs.Explain(err, dir)
+	}
+	defer root.Close()
+	return tarfs.Unpack(root, ".", tar, tarfs.Options{})
 }

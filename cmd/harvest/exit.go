@@ -26,7 +26,7 @@ var exitCodes = map[errors.Kind]int{
 
 const exitCodesHelp = `
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not allowed, 4 not found, 5 conflict, 75 try again, 124 time limit,
-130 interrupted; run, exec, sh and logs return the command's own.
+130 interrupted; run, exec, sh and logs return the command's own, 126 if it cannot be executed, 127 if there is no such program.
 `
 
 // remedies are what to do when an error does not say it itself.
@@ -72,6 +72,9 @@ func (c *cli) exit(err error) int {
 	}
 	fmt.Fprintf(&b, "  try:  %s\n", remedy)
 	fmt.Fprint(c.err, logf.Redacted(b.String()))
+	if code := errors.ExitOf(err); code != 0 {
+		return code
+	}
 	return exitCodes[kind]
 }
 

@@ -20,7 +20,7 @@ var environmentChecks = []check{
 	{"env/large", "arguments and values of 100 KB arrive whole; larger ones too, or they are Invalid", nil, checkLargeValues},
 	{"command/malformed", "a command that cannot be is Invalid", nil, checkMalformed},
 	{"command/arguments", "arguments arrive as they are", nil, checkArguments},
-	{"command/no program", "a program that is not there or cannot be executed is Invalid", nil, checkNoProgram},
+	{"command/no program", "a program that is not there (127) or cannot be executed (126) is Invalid", nil, checkNoProgram},
 	{"command/script", "a program may be a path relative to the working directory", nil, checkScript},
 	{"command/own program", "a program of Harvest's own runs in every image, as any user in any directory", nil, checkOwn},
 	{"dir/given and default", "commands start in their directory, else in the sandbox's, else in the image's", nil, checkDir},
@@ -138,9 +138,15 @@ func checkNoProgram(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
 	put(t, s.shared, dir, file("plain", "#!/bin/sh\necho ran\n", 0o644), directory("sub", 0o755), link("dangling", "nowhere"),
 		file("no format", "echo ran\n", 0o755), file("no interpreter", "#!/no/such/program\n", 0o755))
-	for _, name := range []string{"./no format", "./no interpreter", "no-such-program", "/no/such/program", "./missing", "./plain", "./sub", "./dangling", "./plain/below", "/"} {
+	for name, code := range map[string]int{
+		"./no format": 126, "./plain": 126, "./sub": 126, "/": 126,
+		"./no interpreter": 127, "no-such-program": 127, "/no/such/program": 127, "./missing": 127, "./dangling": 127, "./plain/below": 127,
+	} {
 		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{name}, Dir: dir})
 		wantKind(t, name, err, errors.Invalid)
+		if got := errors.ExitOf(err); got != code {
+			t.Errorf("%s: the exit code is %d, want %d (%v)", name, got, code, err)
+		}
 	}
 }
 

@@ -115,7 +115,7 @@ func Run(t *testing.T, h Harness) {
 // checks are all checks, the cheapest subjects first.
 func checks() []check {
 	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks, terminalChecks,
-		reopenChecks, lifecycleChecks, copyChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks, warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
+		reopenChecks, lifecycleChecks, copyChecks, fileChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks, warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
 }
 
 // long are the checks that are left out with -short: they take more than a few seconds each.

@@ -47,17 +47,17 @@ func lookPath(name, dir, path string) (string, error) {
 			candidates = append(candidates, filepath.Join(p, name))
 		}
 	}
-	problem := "there is no program %.200q"
+	problem, code := "there is no program %.200q", engine.ExitNoProgram
 	for _, c := range candidates {
 		info, err := os.Stat(c)
 		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return c, nil
 		}
 		if err == nil {
-			problem = "%.200q cannot be executed"
+			problem, code = "%.200q cannot be executed", engine.ExitNotExecutable
 		}
 	}
-	return "", errors.Newf(errors.Invalid, problem, name)
+	return "", errors.Exit(errors.Newf(errors.Invalid, problem, name), code)
 }
 
 // start starts a keeper and returns the connection to it when the command runs.
@@ -89,8 +89,10 @@ func (p *process) start(ctx context.Context, o *order) (net.Conn, error) {
 func startError(name string, answer reply) error {
 	err := errors.Errorf("start a command: %s", answer.Error)
 	switch syscall.Errno(answer.Errno) {
-	case syscall.ENOENT, syscall.EACCES, syscall.ENOEXEC, syscall.ENOTDIR, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.E2BIG, syscall.EPERM:
-		return errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name)
+	case syscall.ENOENT, syscall.ENOTDIR: // a script whose interpreter is missing
+		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name), engine.ExitNoProgram)
+	case syscall.EACCES, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.E2BIG, syscall.EPERM:
+		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name), engine.ExitNotExecutable)
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC:
 		return errors.Explainf(err, errors.Exhausted, "there is no room for another command")
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -50,6 +51,8 @@ type Entry struct {
 	Link     string    `json:"link,omitempty"` // target of a symbolic link
 	UID      int       `json:"uid"`
 	GID      int       `json:"gid"`
+	// Version changes whenever content or attributes change, also within the resolution of Modified. It says nothing else.
+	Version string `json:"version,omitempty"`
 }
 
 // Change is something that happened to a file.
@@ -178,6 +181,7 @@ func entry(tree Tree, name string, info fs.FileInfo) Entry {
 	e := Entry{Name: path.Base(name), Size: info.Size(), Modified: info.ModTime().UTC(), Mode: uint32(info.Mode().Perm())}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		e.Mode, e.UID, e.GID = st.Mode, int(st.Uid), int(st.Gid)
+		e.Version = fmt.Sprintf("%x-%x-%x-%x", st.Ino, st.Ctim.Nano(), st.Mtim.Nano(), st.Size)
 	}
 	if info.Mode().Type() == fs.ModeSymlink {
 		e.Link, _ = tree.Readlink(name) // it may be gone by now

@@ -2,6 +2,7 @@ package tarfs
 
 import (
 	"archive/tar"
+	"bytes"
 	"io"
 	"io/fs"
 	"os"
@@ -15,7 +16,8 @@ import (
 
 // Pack writes a tar stream of name: one entry if it is a file or a symbolic link, a tree of entries relative to it if it is a
 // directory, without one for the directory itself. Modes, times, numeric owners, symbolic and hard links are kept; sockets
-// and devices are passed over. A file that changes meanwhile is padded or cut to the size it had when it was opened.
+// and devices are passed over. A file that changes meanwhile is padded or cut to the size it had when it was opened; one of
+// size 0, such as those of /proc, is read to its end.
 //
 // NotFound: there is no such name. Invalid: it leads out of root. Denied: the process may not read some of it.
 func Pack(root *os.Root, name string, w io.Writer) error {
@@ -53,6 +55,7 @@ type packer struct {
 	seen map[inode]string // first name of files with several
 	name string           // the directory that is open, which its children are opened from
 	open *os.Root         // nil: none is
+	buf  bytes.Buffer     // of a small file
 }
 
 func (p *packer) close() {
@@ -192,6 +195,9 @@ func (p *packer) file(dir *os.Root, name, last string) error {
 		}
 		p.seen[id] = name
 	}
+	if hdr.Size <= maxPseudo {
+		return errors.Wrapf(p.small(hdr, f), "write %.200q", name)
+	}
 	if err := p.tw.WriteHeader(hdr); err != nil {
 		return errors.Wrapf(err, "write %.200q", name)
 	}
@@ -200,6 +206,31 @@ func (p *packer) file(dir *os.Root, name, last string) error {
 		_, err = io.CopyN(p.tw, zeros{}, hdr.Size-n)
 	}
 	return errors.Wrapf(err, "write %.200q", name)
+}
+
+// Files of /proc have the size 0, and those of /sys that of a page, whatever they contain.
+const (
+	maxPseudo   = 4096     // the largest size that is not believed
+	maxSizeless = 64 << 20 // the most that is read of a file of size 0
+)
+
+// small writes a file that is read to its end before its header is written.
+func (p *packer) small(hdr *tar.Header, f *os.File) error {
+	most := hdr.Size
+	if most == 0 {
+		most = maxSizeless
+	}
+	n, err := p.buf.ReadFrom(io.LimitReader(f, most))
+	defer p.buf.Reset()
+	if err != nil {
+		return err
+	}
+	hdr.Size = n
+	if err := p.tw.WriteHeader(hdr); err != nil {
+		return err
+	}
+	_, err = p.tw.Write(p.buf.Bytes())
+	return err
 }
 
 // zeros never ends.

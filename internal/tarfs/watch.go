@@ -3,12 +3,14 @@ package tarfs
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +34,8 @@ type watcher struct {
 	dirs      map[int32]string
 	out       *json.Encoder
 	last      Change
+	found     map[string]bool // reported as created before their own events came
+	temporary uint32          // cookie of the last move away from a temporary name
 }
 
 func watch(ctx context.Context, tree Tree, name string, recursive bool, out *json.Encoder) error {
@@ -39,10 +43,10 @@ func watch(ctx context.Context, tree Tree, name string, recursive bool, out *jso
 	if err != nil {
 		return errors.Explainf(err, errors.Unsupported, "files cannot be watched here")
 	}
-	w := &watcher{tree: tree, top: name, recursive: recursive, f: os.NewFile(uintptr(fd), "inotify"), dirs: map[int32]string{}, out: out}
+	w := &watcher{tree: tree, top: name, recursive: recursive, f: os.NewFile(uintptr(fd), "inotify"), dirs: map[int32]string{}, out: out, found: map[string]bool{}}
 	defer w.f.Close()
 	defer context.AfterFunc(ctx, func() { _ = w.f.Close() })()
-	if err := w.add(name, true); err != nil {
+	if err := w.add(name, true, false); err != nil {
 		return err
 	}
 	if err := out.Encode(Change{Kind: Ready}); err != nil {
@@ -72,8 +76,8 @@ func (w *watcher) host(name string) string {
 }
 
 // add watches name and, if all below it are to be watched, its directories. Of one that is gone by then, nothing is said, unless it is the
-// top.
-func (w *watcher) add(name string, top bool) error {
+// top. With report, everything in it is reported as created: it was made before the directory was watched.
+func (w *watcher) add(name string, top, report bool) error {
 	info, err := w.tree.Lstat(name)
 	if err == nil && top {
 		info, err = w.tree.Stat(name)
@@ -108,8 +112,15 @@ func (w *watcher) add(name string, top bool) error {
 	defer dir.Close()
 	entries, _ := dir.ReadDir(-1) // as much of it as can be read
 	for _, e := range entries {
+		full := path.Join(name, e.Name())
+		if report && !Temporary(e.Name()) {
+			w.found[full] = true
+			if err := w.say(Change{Kind: Created, Path: full}); err != nil {
+				return err
+			}
+		}
 		if e.Type() == fs.ModeDir {
-			if err := w.add(path.Join(name, e.Name()), false); err != nil {
+			if err := w.add(full, false, report); err != nil {
 				return err
 			}
 		}
@@ -166,15 +177,43 @@ func (w *watcher) changed(name string, mask, cookie uint32) error {
 	case mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
 		c.Kind = Removed
 	}
+	if Temporary(path.Base(name)) {
+		if mask&unix.IN_MOVED_FROM != 0 {
+			w.temporary = cookie
+		}
+		return nil
+	}
+	switch {
+	case c.Kind == Removed:
+		delete(w.found, name)
+	case c.Kind == Created && w.found[name]: // it was reported when its directory was
+		delete(w.found, name)
+		return nil
+	case c.Kind == Created && cookie != 0 && cookie == w.temporary:
+		c.Cookie = 0 // its other name was never reported
+	}
 	if c.Kind == Created && w.recursive && mask&unix.IN_ISDIR != 0 {
-		if err := w.add(name, false); err != nil {
+		if err := w.say(c); err != nil {
 			return err
 		}
+		return w.add(name, false, true)
 	}
 	if c == w.last && c.Kind == Changed { // a program that writes a file in pieces has changed it once
 		return nil
 	}
 	return w.say(c)
+}
+
+// temporary begins the names under which files are written before they have their own.
+const temporary = ".harvest-"
+
+// TemporaryName returns a name under which a file is written, which a watch does not report.
+func TemporaryName() string { return temporary + rand.Text() }
+
+// Temporary reports whether name is one of TemporaryName, or of package s3sync.
+func Temporary(name string) bool {
+	rest, ok := strings.CutPrefix(name, temporary)
+	return ok && len(strings.TrimPrefix(rest, "sync-")) == len(rand.Text())
 }
 
 func (w *watcher) say(c Change) error {

@@ -267,11 +267,13 @@ func startError(err error, program, dir string) error {
 		return errors.Remedy(err, "create it first, or name another one with -w")
 	case strings.Contains(text, "no such file"), strings.Contains(text, "name too long"), strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
 		err = errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", program)
-		return errors.Remedy(err, "check its name, or use an image that has it")
+		return errors.Exit(errors.Remedy(err, "check its name, or use an image that has it"), engine.ExitNoProgram)
 	case strings.Contains(text, "permission denied"), strings.Contains(text, "is a directory"):
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%q cannot be executed", program), "check its permissions (chmod +x)")
+		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q cannot be executed", program), "check its permissions (chmod +x)")
+		return errors.Exit(err, engine.ExitNotExecutable)
 	case strings.Contains(text, "exec format"):
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%q is not a program for this machine", program), "a script needs a first line such as #!/bin/sh")
+		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q is not a program for this machine", program), "a script needs a first line such as #!/bin/sh")
+		return errors.Exit(err, engine.ExitNotExecutable)
 	case strings.Contains(text, "argument list too long"):
 		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the arguments and the environment of %q are too long", program), "pass large data as a file or as standard input")
 	case strings.Contains(text, "resource temporarily unavailable"):

@@ -230,11 +230,12 @@ type Failure struct {
 	Detail  string // for operators
 	Stage   string
 	Remedy  string
+	Exit    int `json:",omitempty"`
 }
 
 // FailureOf turns err into a frame's payload.
 func FailureOf(err error) Failure {
-	return Failure{Kind: errors.KindOf(err), Message: errors.Message(err), Detail: err.Error(), Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err)}
+	return Failure{Kind: errors.KindOf(err), Message: errors.Message(err), Detail: err.Error(), Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err), Exit: errors.ExitOf(err)}
 }
 
 // Err turns the payload back into an error with the same kind, texts, stage and remedy.
@@ -245,6 +246,9 @@ func (f Failure) Err() error {
 	}
 	if f.Remedy != "" {
 		err = errors.Remedy(err, "%s", f.Remedy)
+	}
+	if f.Exit != 0 {
+		err = errors.Exit(err, f.Exit)
 	}
 	return err
 }

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"syscall"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// inSandbox is the files of a sandbox.
+type inSandbox struct {
+	server *client.Client
+	ref    string
+}
+
+func (s inSandbox) show(name string) string { return s.ref + ":" + path.Clean(name) }
+func (s inSandbox) mkdir(dir string) string {
+	return "harvest sandbox files mkdir -p " + s.show(dir)
+}
+
+func (s inSandbox) lstat(ctx context.Context, name string) (api.File, error) {
+	f, err := s.server.StatFile(ctx, s.ref, path.Clean(name), false)
+	if errors.KindOf(err) == errors.NotFound && path.Clean(name) != "/" {
+		if _, e := s.server.Sandbox(ctx, s.ref); e != nil {
+			return f, placeless{e}
+		}
+	}
+	return f, err
+}
+
+func (s inSandbox) out(ctx context.Context, name string) (io.ReadCloser, error) {
+	return s.server.CopyOut(ctx, s.ref, path.Clean(name))
+}
+
+func (s inSandbox) in(ctx context.Context, dir string, tar io.Reader) error {
+	return s.server.CopyIn(ctx, s.ref, path.Clean(dir), tar)
+}
+
+// inVolume is the files of a volume.
+type inVolume struct {
+	server *client.Client
+	volume string
+}
+
+func (v inVolume) show(name string) string { return v.volume + ":" + path.Clean(name) }
+func (v inVolume) mkdir(string) string     { return "" }
+
+func (v inVolume) lstat(ctx context.Context, name string) (api.File, error) {
+	name = path.Clean(name)
+	if name == "/" {
+		if _, err := v.server.VolumeFiles(ctx, v.volume, "/"); err != nil {
+			return api.File{}, placeless{err}
+		}
+		return api.File{Name: "/", Kind: "directory", Mode: syscall.S_IFDIR | 0o755, Modified: time.Now()}, nil
+	}
+	entries, err := v.server.VolumeFiles(ctx, v.volume, path.Dir(name))
+	if err != nil {
+		if _, e := v.server.VolumeFiles(ctx, v.volume, "/"); e != nil {
+			err = placeless{e}
+		}
+		return api.File{}, err
+	}
+	for _, e := range entries {
+		if e.Name == path.Base(name) {
+			return api.File{Name: e.Name, Kind: kindOf(e.Mode), Mode: e.Mode, Size: e.Size, Modified: e.Modified, Link: e.Link}, nil
+		}
+	}
+	return api.File{}, errors.Newf(errors.NotFound, "%s does not exist", v.show(name))
+}
+
+func (v inVolume) out(ctx context.Context, name string) (io.ReadCloser, error) {
+	return v.server.VolumeCopyOut(ctx, v.volume, path.Clean(name))
+}
+
+func (v inVolume) in(ctx context.Context, dir string, tar io.Reader) error {
+	return v.server.VolumeCopyIn(ctx, v.volume, path.Clean(dir), tar)
+}
+
+// placeless is the error of a sandbox or a volume that does not exist, as opposed to a file.
+type placeless struct{ error }
+
+func (p placeless) Unwrap() error { return p.error }
+
+// noPlace returns the error of the sandbox or volume in err, or nil.
+func noPlace(err error) error {
+	var p placeless
+	if errors.As(err, &p) {
+		return p
+	}
+	return nil
+}
+
+// described is a file of this machine as the server would describe it.
+func described(name string, info fs.FileInfo) api.File {
+	f := api.File{Name: path.Base(name), Size: info.Size(), Modified: info.ModTime(), Kind: "other"}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		f.Mode, f.Kind, f.UID, f.GID = st.Mode, kindOf(st.Mode), int(st.Uid), int(st.Gid)
+	}
+	if f.Kind == "symlink" {
+		f.Link, _ = os.Readlink(name) // it may have gone
+	}
+	return f
+}
+
+// kindOf is the kind of a file with that mode of struct stat.
+func kindOf(mode uint32) string {
+	switch mode & syscall.S_IFMT {
+	case syscall.S_IFREG:
+		return "file"
+	case syscall.S_IFDIR:
+		return "directory"
+	case syscall.S_IFLNK:
+		return "symlink"
+	}
+	return "other"
+}

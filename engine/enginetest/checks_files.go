@@ -1,0 +1,61 @@
+package enginetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"path"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+)
+
+// mission: A4, E10
+
+var fileChecks = []check{
+	{"files/version", "a file's version changes with its content, also if size and time stay, and not otherwise", nil, checkFileVersion},
+}
+
+// look returns the result of a stat.
+func look(t *testing.T, sb engine.Sandbox, name string) tarfs.Entry {
+	t.Helper()
+	filer, ok := sb.(engine.Filer)
+	if !ok {
+		t.Skip("does not apply: the engine has no Filer")
+	}
+	var out bytes.Buffer
+	var e tarfs.Entry
+	err := filer.Files(patient(t), tarfs.Request{Op: tarfs.OpStat, Path: name}, &out)
+	if err = errors.Join(err, json.Unmarshal(out.Bytes(), &e)); err != nil {
+		t.Fatalf("stat %s: %v", name, err)
+	}
+	return e
+}
+
+func checkFileVersion(t *testing.T, s *suite) {
+	dir := newDir(t, s.shared)
+	name := path.Join(dir, "file")
+	seen := map[string]string{}
+	change := func(what, run string) {
+		t.Helper()
+		script(t, s.shared, dir, run)
+		e := look(t, s.shared, name)
+		if before, found := seen[e.Version]; found || e.Version == "" {
+			t.Errorf("%s: the version %q is that of: %s", what, e.Version, before)
+		}
+		seen[e.Version] = what
+		if again := look(t, s.shared, name); again.Version != e.Version {
+			t.Errorf("%s: the version is %q, then %q", what, e.Version, again.Version)
+		}
+	}
+	change("made", `printf one >file; touch -d @1600000000 file`)
+	change("written over", `printf two >file; touch -d @1600000000 file`)
+	change("replaced", `printf 333 >new; touch -d @1600000000 new; mv new file`)
+	put(t, s.shared, dir, file("file", "444", 0o644))
+	first := look(t, s.shared, name)
+	put(t, s.shared, dir, file("file", "555", 0o644))
+	if e := look(t, s.shared, name); e.Version == first.Version || e.Version == "" {
+		t.Errorf("copied over: the version stays %q", e.Version)
+	}
+}

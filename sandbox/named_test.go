@@ -1,0 +1,51 @@
+package sandbox_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// mission: A8
+func TestNamesFindTheLatestSandbox(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.open(t)
+		get := func(f *sandbox.Fleet, want sandbox.Sandbox, status sandbox.Status) {
+			t.Helper()
+			sb, err := f.Get(t.Context(), account, "web")
+			if err != nil || sb.ID != want.ID || sb.Status != status || status.Ended() && sb.Reason == "" {
+				t.Errorf("%s is %s, %s (%s), %v; want %s", "web", sb.ID, sb.Status, sb.Reason, err, want.ID)
+			}
+		}
+		if _, err := f.Get(t.Context(), account, "web"); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("never made: %v", err)
+		}
+		first := create(t, f, sandbox.Request{Name: "web"})
+		get(f, first, sandbox.Running)
+		if err := f.Destroy(t.Context(), account, "web"); err != nil {
+			t.Fatal(err)
+		}
+		get(f, first, sandbox.Terminated)
+		if _, err := f.Exec(t.Context(), account, "web", sandbox.ExecRequest{Args: []string{"run"}}); errors.KindOf(err) != errors.Gone {
+			t.Errorf("a command in it: %v", err)
+		}
+		if err := f.Destroy(t.Context(), account, "web"); err != nil {
+			t.Errorf("destroy it once more: %v", err)
+		}
+		if _, err := f.Get(t.Context(), "other", "web"); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("another account finds it: %v", err)
+		}
+		time.Sleep(time.Second)
+		second := create(t, f, sandbox.Request{Name: "web"})
+		get(f, second, sandbox.Running)
+		if err := f.Destroy(t.Context(), account, second.ID); err != nil {
+			t.Fatal(err)
+		}
+		get(f, second, sandbox.Terminated)
+	})
+}
