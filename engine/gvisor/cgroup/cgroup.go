@@ -294,25 +294,33 @@ const (
 	gonePause  = 2 * time.Millisecond
 )
 
-// Remove kills what is in the group and removes it. It is repeatable.
+// Remove kills the processes in the group and removes it. It is repeatable, and a group that does not exist is no error.
 func (g *Group) Remove() error {
 	var errs []error
 	for _, h := range g.in {
-		dir := filepath.Join(h.dir, g.name)
-		err := os.Remove(dir)
-		for range goneRounds {
-			if err == nil || os.IsNotExist(err) {
-				break
-			}
-			kill(dir)
-			time.Sleep(gonePause)
-			err = os.Remove(dir)
-		}
-		if err != nil && !os.IsNotExist(err) {
-			errs = append(errs, errors.Wrapf(err, "remove cgroup"))
-		}
+		errs = append(errs, errors.Wrapf(remove(filepath.Join(h.dir, g.name)), "remove cgroup"))
 	}
 	return errors.Join(errs...)
+}
+
+// remove removes one directory. It tries again only while processes keep the directory busy: no other error goes away by itself.
+func remove(dir string) error {
+	if _, err := os.Lstat(dir); errors.IsNotExist(err) {
+		return nil // rmdir would report a read-only file system first
+	}
+	err := os.Remove(dir)
+	for range goneRounds {
+		if !errors.Is(err, syscall.EBUSY) {
+			break
+		}
+		kill(dir)
+		time.Sleep(gonePause)
+		err = os.Remove(dir)
+	}
+	if errors.IsNotExist(err) {
+		return nil
+	}
+	return err
 }
 
 // kill ends the processes in one directory.

@@ -4,10 +4,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -170,6 +173,35 @@ func TestRealGroup(t *testing.T) {
 	}
 	if err := g.Add(os.Getpid()); err == nil {
 		t.Error("a process was added to a group that is gone")
+	}
+}
+
+// In a container, control groups are usually mounted read-only.
+func TestRemoveWithoutWriteAccess(t *testing.T) {
+	testenv.Root(t)
+	dir := mounts(t, map[string]string{"made/cgroup.procs": "", "tasks": ""})
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and its mount namespace with it
+		done <- func() error {
+			for _, err := range []error{unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+				unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")} {
+				if err != nil {
+					return errors.Wrapf(err, "mount a read-only directory")
+				}
+			}
+			in := []hierarchy{{controller: "cpu", dir: dir}}
+			if err := (&Group{name: "never-made", in: in}).Remove(); err != nil {
+				return errors.Wrapf(err, "remove a group that could not be created")
+			}
+			if err := (&Group{name: "made", in: in}).Remove(); !errors.Is(err, unix.EROFS) {
+				return errors.Errorf("remove a group in a read-only file system: %v", err)
+			}
+			return nil
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
