@@ -109,6 +109,7 @@ type BootArgs struct {
 	Tools       string // path of the program of what runs inside; "" means the keeper's
 	Platform    string
 	Rootless    bool
+	NoSetuid    bool   // programs gain no privileges by setuid bits and file capabilities
 	Cgroup      string // name of the cgroup; "" for none
 	Limits      engine.Limits
 	OutputBytes int64      // of each command that are kept
