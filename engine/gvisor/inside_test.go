@@ -147,3 +147,23 @@ print("attached")`
 		t.Errorf("another user's process: %q", got)
 	}
 }
+
+// The kernel ends a sandbox only when gVisor's own share is used up as well. A program that passes the limit slowly, or stays a little
+// above it, ends nevertheless.
+//
+// mission: A6
+func TestMemoryLimitIsNotExceededForLong(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one", Limits: engine.Limits{Memory: 128 << 20}})
+	exit, out := run(t, sb, "python3", "-c", `
+import time
+block = bytearray(b"x") * (130 << 20)
+print("took it", flush=True)
+time.sleep(1000)`)
+	if !exit.OutOfMemory || out != "took it\n" {
+		t.Errorf("the command ended with %+v, output %q", exit, out)
+	}
+	if end, err := sb.Wait(t.Context()); err != nil || !end.OutOfMemory {
+		t.Errorf("the sandbox ended with %+v, %v", end, err)
+	}
+}

@@ -212,8 +212,8 @@ func TestUsageFiles(t *testing.T) {
 		v2    bool
 		files map[string]string
 	}{
-		"version 1": {false, map[string]string{"g/cpuacct.usage": "1500000000\n", "g/memory.stat": "cache 99\nrss 1\ntotal_cache 99\ntotal_rss 40\ntotal_shmem 2\n"}},
-		"version 2": {true, map[string]string{"g/cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "g/memory.stat": "anon 40\nfile 99\nshmem 2\nfile_mapped 9\n"}},
+		"version 1": {false, map[string]string{"g/cpuacct.usage": "1500000000\n", "g/memory.usage_in_bytes": "141\n", "g/memory.stat": "cache 99\nrss 1\ntotal_cache 99\ntotal_rss 40\ntotal_shmem 2\n"}},
+		"version 2": {true, map[string]string{"g/cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "g/memory.current": "141\n", "g/memory.stat": "anon 40\nfile 99\nshmem 2\nfile_mapped 9\n"}},
 	} {
 		dir := mounts(t, test.files)
 		g := &Group{name: "g", in: []hierarchy{{controller: "pids", dir: dir, v2: test.v2}, {controller: "cpu", dir: dir, v2: test.v2}, {controller: "memory", dir: dir, v2: test.v2}}}
@@ -222,6 +222,12 @@ func TestUsageFiles(t *testing.T) {
 		}
 		if memory, err := g.Memory(); err != nil || memory != 42 {
 			t.Errorf("%s: %d bytes of memory, %v", name, memory, err)
+		}
+		if shared, err := g.Shared(); err != nil || shared != 2 {
+			t.Errorf("%s: %d bytes of shared memory, %v", name, shared, err)
+		}
+		if charged, err := g.Charged(); err != nil || charged != 141 {
+			t.Errorf("%s: %d bytes charged, %v", name, charged, err)
 		}
 		for file := range test.files {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte("total_rss x\nanon x\nusage_usec x\n"), 0o644); err != nil {
@@ -234,6 +240,9 @@ func TestUsageFiles(t *testing.T) {
 		if _, err := g.Memory(); err == nil {
 			t.Errorf("%s: memory that is no number", name)
 		}
+		if _, err := g.Charged(); err == nil {
+			t.Errorf("%s: charged memory that is no number", name)
+		}
 	}
 	for _, g := range []*Group{{}, {name: "g", in: []hierarchy{{controller: "cpu", dir: t.TempDir()}, {controller: "memory", dir: t.TempDir()}}}} {
 		if _, err := g.CPU(); err == nil {
@@ -241,6 +250,9 @@ func TestUsageFiles(t *testing.T) {
 		}
 		if _, err := g.Memory(); err == nil {
 			t.Error("a group that is not there has memory")
+		}
+		if _, err := g.Charged(); err == nil {
+			t.Error("a group that is not there has charged memory")
 		}
 	}
 }
