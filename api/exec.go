@@ -59,8 +59,8 @@ type Result struct {
 	Truncated   bool    `json:"truncated,omitempty"` // Stdout or Stderr lacks its middle
 	Reason      string  `json:"reason,omitempty"`    // one sentence, when not the command itself was the cause of its end
 	// Crashed lists processes of the command that a signal such as SIGSEGV ended, which nobody had sent.
-	Crashed string `json:"crashed,omitempty"`
-	Encoding    string  `json:"encoding,omitempty"`  // "base64" if Stdout or Stderr is not UTF-8: then both are encoded. Go programs get them decoded
+	Crashed  string `json:"crashed,omitempty"`
+	Encoding string `json:"encoding,omitempty"` // "base64" if Stdout or Stderr is not UTF-8: then both are encoded. Go programs get them decoded
 }
 
 // MarshalJSON encodes output that is not UTF-8.

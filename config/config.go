@@ -24,6 +24,7 @@ type Config struct {
 	Data           string        // the data directory: records, images, volumes, what sandboxes need
 	Engine         string        // one of Engines
 	Platform       string        // how gVisor intercepts system calls: one of Platforms
+	Setuid         bool          // setuid programs gain privileges inside sandboxes
 	Limits         Limits        // of a sandbox that asks for no others
 	Timeout        time.Duration // lifetime of a sandbox
 	IdleTimeout    time.Duration // a sandbox that runs no command for so long ends; 0 means never
@@ -210,6 +211,7 @@ func Default(env func(string) string) Config {
 		Data:     defaultData(env, os.Geteuid()),
 		Engine:   "gvisor",
 		Platform: "systrap",
+		Setuid:   true,
 		Limits: Limits{
 			CPU:    min(2, float64(runtime.NumCPU())),
 			Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536,

@@ -9,6 +9,7 @@ import (
 	stderrors "errors"
 	"fmt"
 	"io/fs"
+	"strings"
 )
 
 // Kind classifies an error. It is an error itself, so errors.Is(err, errors.NotFound) works, and its text is the wire code.
@@ -213,14 +214,38 @@ func walk(err error, visit func(*fault) bool) bool {
 	return true
 }
 
-// Is, As and Join are the standard library's, so that files need one errors import.
+// Is and As are the standard library's, so that files need one errors import.
 func Is(err, target error) bool { return stderrors.Is(err, target) }
 
 // As finds the first error of target's type in err's tree.
 func As(err error, target any) bool { return stderrors.As(err, target) }
 
-// Join wraps the errors that are not nil, or returns nil.
-func Join(errs ...error) error { return stderrors.Join(errs...) }
+// Join wraps the errors that are not nil, or returns nil if there are none. The text is one line for errors of one line each.
+func Join(errs ...error) error {
+	var j joined
+	for _, err := range errs {
+		if err != nil {
+			j = append(j, err)
+		}
+	}
+	if len(j) == 0 {
+		return nil
+	}
+	return &j
+}
+
+// joined is what Join returns. It is a pointer so that errors can be compared.
+type joined []error
+
+func (j *joined) Error() string {
+	texts := make([]string, len(*j))
+	for i, err := range *j {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (j *joined) Unwrap() []error { return *j }
 
 // IsNotExist reports whether err says that a file does not exist.
 func IsNotExist(err error) bool { return stderrors.Is(err, fs.ErrNotExist) }

@@ -43,7 +43,7 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engi
 	}
 	eng, err := gvisor.Open(ctx, gvisor.Options{
 		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools, Images: images, Volumes: volumes, Platform: cfg.Platform,
-		OutputBytes: cfg.OutputBytes,
+		NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes,
 	})
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())

@@ -30,9 +30,9 @@ func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *
 	if err := ctx.Err(); err != nil {
 		return errors.Wrapf(err, "boot sandbox %s", ref)
 	}
-	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Tools: e.opts.Tools, Platform: e.opts.Platform, Rootless: e.rootless,
-		Crashes: filepath.Join(e.opts.Dir, "crashes"),
-		Limits:  spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint}
+	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Tools: e.opts.Tools,
+		Platform: e.opts.Platform, Rootless: e.rootless, NoSetuid: e.opts.NoSetuid, Crashes: filepath.Join(e.opts.Dir, "crashes"),
+		Limits: spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint}
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)
 	}

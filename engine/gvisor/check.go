@@ -53,13 +53,17 @@ func checkPrivileges() Finding {
 }
 
 func checkCgroups() Finding {
+	const weak = "memory limits are watched ten times a second instead of held by the kernel, and CPU limits hold in whole processors"
 	f := Finding{Name: "cgroups", Weaker: true, Remedy: "run Harvest as root on a machine with cgroups"}
 	if os.Geteuid() != 0 {
-		f.Detail = "not for ordinary users: memory limits are watched instead of held by the kernel, and CPU limits hold in whole processors"
+		f.Detail = "not for ordinary users: " + weak
 		return f
 	}
 	if err := cgroup.Available("harvest-probe-" + newRef()); err != nil {
-		f.Detail = "limits cannot be held by the kernel: " + errors.Message(err)
+		f.Detail = weak + ": " + err.Error()
+		if errors.Is(err, unix.EROFS) {
+			f.Remedy = "mount cgroups writable; in a container: --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw"
+		}
 		return f
 	}
 	return Finding{Name: "cgroups", OK: true, Detail: "CPU, memory and process limits are held by the kernel (" + cgroup.Version() + ")"}

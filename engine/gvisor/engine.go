@@ -54,6 +54,7 @@ type Options struct {
 	Images      Images
 	Volumes     Volumes
 	Platform    string // of gVisor; "" means systrap
+	NoSetuid    bool   // in sandboxes, setuid programs and those with file capabilities gain no privileges
 	OutputBytes int64  // of each command that are kept for ProcessOpener; 0 means 64 MiB
 	Executable  string // a static program that calls keeper.Handover first of all; "" means this process's, which must call Main
 	Sentry      string // a static program that calls sentry.Main first of all; "" means Executable

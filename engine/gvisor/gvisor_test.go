@@ -116,7 +116,7 @@ func TestConformanceRootless(t *testing.T) {
 		copyFile(t, from, filepath.Join(dir, name))
 	}
 	library := filepath.Join(dir, "tmp", "images")
-	copyImage(t, lib.Root(imagetest.Base(t, lib)), library)
+	copyImage(t, lib.Root(imagetest.Base(t, lib)), library, stranger)
 	// What is large is done as root; here it is small.
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), "-test.run=^TestConformanceRootless$", "-test.v", "-test.short", "-test.timeout=20m")
 	cmd.Dir = dir
@@ -140,8 +140,8 @@ func failures(out string) string {
 	return b.String()
 }
 
-// copyImage makes a library that belongs to the stranger and has one image, named base, whose root file system is given.
-func copyImage(t *testing.T, root, library string) {
+// copyImage makes a library that belongs to a user and has one image, named base, whose root file system is given.
+func copyImage(t *testing.T, root, library string, user int) {
 	t.Helper()
 	digits := filepath.Base(filepath.Dir(root))
 	to := filepath.Join(library, digits)
@@ -154,7 +154,7 @@ func copyImage(t *testing.T, root, library string) {
 		copyFile(t, filepath.Join(filepath.Dir(root), name), filepath.Join(to, name))
 	}
 	err := filepath.WalkDir(library, func(name string, _ fs.DirEntry, err error) error {
-		return errors.Join(err, os.Lchown(name, stranger, stranger))
+		return errors.Join(err, os.Lchown(name, user, user))
 	})
 	if err != nil {
 		t.Fatal(err)

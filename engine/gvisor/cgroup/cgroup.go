@@ -209,15 +209,44 @@ func (g *Group) OutOfMemory() bool {
 
 // Memory returns how many bytes the group's processes hold that the kernel cannot take back: what is anonymous or shared, and not the cache of files.
 func (g *Group) Memory() (int64, error) {
+	return g.memoryStat([]string{"total_rss", "total_shmem"}, []string{"anon", "shmem"})
+}
+
+// Shared returns how many bytes of shared memory the group's processes hold, in which gVisor has the memory of programs.
+func (g *Group) Shared() (int64, error) {
+	return g.memoryStat([]string{"total_shmem"}, []string{"shmem"})
+}
+
+// memoryStat adds up fields of memory.stat, as either version calls them.
+func (g *Group) memoryStat(v1, v2 []string) (int64, error) {
 	for _, h := range g.in {
 		if h.controller != "memory" {
 			continue
 		}
-		held := []string{"total_rss", "total_shmem"}
 		if h.v2 {
-			held = []string{"anon", "shmem"}
+			return g.fields(h, "memory.stat", v2...)
 		}
-		return g.fields(h, "memory.stat", held...)
+		return g.fields(h, "memory.stat", v1...)
+	}
+	return 0, errors.Errorf("the group %s has no memory controller", g.name)
+}
+
+// Charged returns how many bytes are charged to the group, the cache of files included. Unlike Memory, it costs the kernel next to nothing.
+func (g *Group) Charged() (int64, error) {
+	for _, h := range g.in {
+		if h.controller != "memory" {
+			continue
+		}
+		file := "memory.usage_in_bytes"
+		if h.v2 {
+			file = "memory.current"
+		}
+		b, err := os.ReadFile(filepath.Join(h.dir, g.name, file))
+		if err != nil {
+			return 0, errors.Wrapf(err, "read %s", file)
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		return n, errors.Wrapf(err, "read %s", file)
 	}
 	return 0, errors.Errorf("the group %s has no memory controller", g.name)
 }
@@ -294,25 +323,33 @@ const (
 	gonePause  = 2 * time.Millisecond
 )
 
-// Remove kills what is in the group and removes it. It is repeatable.
+// Remove kills the processes in the group and removes it. It is repeatable, and a group that does not exist is no error.
 func (g *Group) Remove() error {
 	var errs []error
 	for _, h := range g.in {
-		dir := filepath.Join(h.dir, g.name)
-		err := os.Remove(dir)
-		for range goneRounds {
-			if err == nil || os.IsNotExist(err) {
-				break
-			}
-			kill(dir)
-			time.Sleep(gonePause)
-			err = os.Remove(dir)
-		}
-		if err != nil && !os.IsNotExist(err) {
-			errs = append(errs, errors.Wrapf(err, "remove cgroup"))
-		}
+		errs = append(errs, errors.Wrapf(remove(filepath.Join(h.dir, g.name)), "remove cgroup"))
 	}
 	return errors.Join(errs...)
+}
+
+// remove removes one directory. It tries again only while processes keep the directory busy: no other error goes away by itself.
+func remove(dir string) error {
+	if _, err := os.Lstat(dir); errors.IsNotExist(err) {
+		return nil // rmdir would report a read-only file system first
+	}
+	err := os.Remove(dir)
+	for range goneRounds {
+		if !errors.Is(err, syscall.EBUSY) {
+			break
+		}
+		kill(dir)
+		time.Sleep(gonePause)
+		err = os.Remove(dir)
+	}
+	if errors.IsNotExist(err) {
+		return nil
+	}
+	return err
 }
 
 // kill ends the processes in one directory.

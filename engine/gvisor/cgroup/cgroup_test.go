@@ -4,10 +4,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -173,6 +176,35 @@ func TestRealGroup(t *testing.T) {
 	}
 }
 
+// In a container, control groups are usually mounted read-only.
+func TestRemoveWithoutWriteAccess(t *testing.T) {
+	testenv.Root(t)
+	dir := mounts(t, map[string]string{"made/cgroup.procs": "", "tasks": ""})
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and its mount namespace with it
+		done <- func() error {
+			for _, err := range []error{unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+				unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")} {
+				if err != nil {
+					return errors.Wrapf(err, "mount a read-only directory")
+				}
+			}
+			in := []hierarchy{{controller: "cpu", dir: dir}}
+			if err := (&Group{name: "never-made", in: in}).Remove(); err != nil {
+				return errors.Wrapf(err, "remove a group that could not be created")
+			}
+			if err := (&Group{name: "made", in: in}).Remove(); !errors.Is(err, unix.EROFS) {
+				return errors.Errorf("remove a group in a read-only file system: %v", err)
+			}
+			return nil
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // What is used is read from the files of either version.
 func TestUsageFiles(t *testing.T) {
 	t.Parallel()
@@ -180,8 +212,8 @@ func TestUsageFiles(t *testing.T) {
 		v2    bool
 		files map[string]string
 	}{
-		"version 1": {false, map[string]string{"g/cpuacct.usage": "1500000000\n", "g/memory.stat": "cache 99\nrss 1\ntotal_cache 99\ntotal_rss 40\ntotal_shmem 2\n"}},
-		"version 2": {true, map[string]string{"g/cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "g/memory.stat": "anon 40\nfile 99\nshmem 2\nfile_mapped 9\n"}},
+		"version 1": {false, map[string]string{"g/cpuacct.usage": "1500000000\n", "g/memory.usage_in_bytes": "141\n", "g/memory.stat": "cache 99\nrss 1\ntotal_cache 99\ntotal_rss 40\ntotal_shmem 2\n"}},
+		"version 2": {true, map[string]string{"g/cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "g/memory.current": "141\n", "g/memory.stat": "anon 40\nfile 99\nshmem 2\nfile_mapped 9\n"}},
 	} {
 		dir := mounts(t, test.files)
 		g := &Group{name: "g", in: []hierarchy{{controller: "pids", dir: dir, v2: test.v2}, {controller: "cpu", dir: dir, v2: test.v2}, {controller: "memory", dir: dir, v2: test.v2}}}
@@ -190,6 +222,12 @@ func TestUsageFiles(t *testing.T) {
 		}
 		if memory, err := g.Memory(); err != nil || memory != 42 {
 			t.Errorf("%s: %d bytes of memory, %v", name, memory, err)
+		}
+		if shared, err := g.Shared(); err != nil || shared != 2 {
+			t.Errorf("%s: %d bytes of shared memory, %v", name, shared, err)
+		}
+		if charged, err := g.Charged(); err != nil || charged != 141 {
+			t.Errorf("%s: %d bytes charged, %v", name, charged, err)
 		}
 		for file := range test.files {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte("total_rss x\nanon x\nusage_usec x\n"), 0o644); err != nil {
@@ -202,6 +240,9 @@ func TestUsageFiles(t *testing.T) {
 		if _, err := g.Memory(); err == nil {
 			t.Errorf("%s: memory that is no number", name)
 		}
+		if _, err := g.Charged(); err == nil {
+			t.Errorf("%s: charged memory that is no number", name)
+		}
 	}
 	for _, g := range []*Group{{}, {name: "g", in: []hierarchy{{controller: "cpu", dir: t.TempDir()}, {controller: "memory", dir: t.TempDir()}}}} {
 		if _, err := g.CPU(); err == nil {
@@ -209,6 +250,9 @@ func TestUsageFiles(t *testing.T) {
 		}
 		if _, err := g.Memory(); err == nil {
 			t.Error("a group that is not there has memory")
+		}
+		if _, err := g.Charged(); err == nil {
+			t.Error("a group that is not there has charged memory")
 		}
 	}
 }

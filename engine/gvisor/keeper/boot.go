@@ -60,7 +60,7 @@ func bootWith(args wire.BootArgs, kept map[int]*os.File, start func(*guest) erro
 			return nil, err
 		}
 	}
-	spec := g.baseSpec(initArgs("/init", "sandbox", g.processLimit()...))
+	spec := g.baseSpec(initArgs("/init", "sandbox", append(g.processLimit(), traceStep())...))
 	spec.Mounts = []specs.Mount{{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"}}
 	spec.Root.Readonly = true
 	spec.Annotations[annotationType] = "sandbox"
@@ -187,6 +187,7 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 		"--network=none",
 		"--overlay2=" + overlay,
 		fmt.Sprintf("--rootless=%t", args.Rootless),
+		fmt.Sprintf("--allow-suid=%t", !args.NoSetuid),
 		"--ignore-cgroups",                                                // package cgroup does it
 		"--in-sandbox-cgroup=v2",                                          // version 1 inside forgets the limit of processes in six of seven forks
 		"--host-settings=ignore",                                          // package gvisor's Check says what could be better
@@ -270,7 +271,7 @@ func (g *guest) mainID() string {
 // claim starts the main container, unless it waits already. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
 	g.root, g.hostname = c.Root, c.Hostname
-	args := initArgs(initPath+"/init", c.Hostname, nameFiles(c.Hostname)...)
+	args := initArgs(initPath+"/init", c.Hostname, mainFiles(c.Hostname)...)
 	if g.prepared.fits(c) {
 		g.taken = true
 		return errors.Stage(g.prepared.order(args), "start")
@@ -291,6 +292,7 @@ func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs
 	g.setRoot(spec, root, "dir="+g.args.Dir)
 	spec.Mounts = []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: sysctlFS, Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755", "size=1m"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},

@@ -38,8 +38,9 @@ const (
 	readSize = 64 << 10
 )
 
-// capabilities are those of root in a sandbox: the usual set of containers. They count inside gVisor only.
-const capabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+// capabilities are those of root in a sandbox: the usual set of containers, and CAP_SYS_ADMIN and CAP_SYS_PTRACE. They count inside
+// gVisor only: docs/decisions/027-setuid-programs-in-sandboxes.md.
+const capabilities = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_KILL | 1<<unix.CAP_MKNOD | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID |
 	1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT
 
@@ -207,7 +208,8 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 		env[name] = value
 	}
 	env[marker] = id
-	exec := &runsc.Exec{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.mainID(), StdioIsPty: args.Terminal != nil, NoNewPrivileges: true}
+	exec := &runsc.Exec{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.mainID(), StdioIsPty: args.Terminal != nil,
+		NoNewPrivileges: k.args.NoSetuid}
 	for _, arg := range args.Args {
 		exec.Argv = append(exec.Argv, string(arg))
 	}

@@ -99,7 +99,9 @@ const (
 	initAct     = initData      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
 	initCapHead = initData + 32 // struct cap_header: _LINUX_CAPABILITY_VERSION_3, this process
 	initCapData = initData + 40 // two empty struct cap_data
-	initEnd     = initData + 64
+	initMounts  = initData + 64 // "/proc/mounts"
+	initMtab    = initData + 80 // "/etc/mtab"
+	initEnd     = initData + 96
 )
 
 // initCode returns the code of the init program.
@@ -156,6 +158,10 @@ func initCode() []byte {
 	a.emit(0x48, 0x83, 0xc3, 0x20) // add rbx, 32
 	a.relative(loop, 0xe9)         // jmp
 	noMore()
+	// symlink("/proc/mounts", "/etc/mtab"), which fails if the image has it
+	a.relative(initMounts, 0x48, 0x8d, 0x3d) // lea rdi, [mounts]
+	a.relative(initMtab, 0x48, 0x8d, 0x35)   // lea rsi, [mtab]
+	a.syscall(88)
 	// capset(header, data)
 	a.relative(initCapHead, 0x48, 0x8d, 0x3d) // lea rdi, [header]
 	a.relative(initCapData, 0x48, 0x8d, 0x35) // lea rsi, [data]
@@ -173,7 +179,7 @@ func initCode() []byte {
 }
 
 // initProgram returns a static ELF executable that is process 1 of a sandbox: it lets the kernel reap orphans, sets the host
-// name to its first argument, writes the files that initArgs has told it, gives up all capabilities, writes a
+// name to its first argument, writes the files that initArgs has told it, makes /etc/mtab as mount.fuse and others want it, gives up all capabilities, writes a
 // byte to its standard output, and sleeps. Without arguments it first waits for them on its standard input (initStack). An image need not bring anything for it, and it costs one page of memory and no
 // start-up time.
 func initProgram() []byte {
@@ -209,6 +215,8 @@ func initProgram() []byte {
 	le.PutUint64(data[initAct:], 1)              // SIG_IGN
 	le.PutUint64(data[initAct+8:], 2)            // SA_NOCLDWAIT
 	le.PutUint32(data[initCapHead:], 0x20080522) // version 3
+	copy(data[initMounts:], "/proc/mounts")
+	copy(data[initMtab:], "/etc/mtab")
 	return image
 }
 

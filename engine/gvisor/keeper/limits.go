@@ -19,11 +19,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// How often memory is looked at. With a cgroup, the kernel holds the limit and this only notices; without one, what a sandbox
-// can take above its limit is what it can allocate in this time.
+// How often memory is looked at. Without a cgroup, what a sandbox can take above its limit is what it can allocate in this time.
+// With one, the kernel stops what allocates quickly, and this ends the sandbox when gVisor counts more than the limit: the
+// kernel's limit has room for gVisor itself (sentryMemory), and near it file pages are evicted and read back for seconds.
 const (
 	memoryInterval      = 500 * time.Millisecond
 	memoryWatchInterval = 100 * time.Millisecond
+	// memoryLooks is how often in a row more than the limit must be seen, with a cgroup: gVisor gives freed memory back with a delay.
+	memoryLooks = 2
 )
 
 // watchMemory ends the sandbox when its memory ran out, until stop is closed. The kernel may have killed only a part of
@@ -36,7 +39,7 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	for {
+	for looks := 0; ; {
 		select {
 		case <-stop:
 			return
@@ -50,7 +53,12 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 			tick.Reset(memoryWatchInterval)
 		}
 		gone := k.guest.outOfMemory()
-		if gone || watched && k.guest.memoryAbove(k.args.Limits.Memory) {
+		above := (watched || k.guest.sharedAbove(k.args.Limits.Memory)) && k.guest.memoryAbove(k.args.Limits.Memory)
+		looks++
+		if !above {
+			looks = 0
+		}
+		if gone || above && (watched || looks >= memoryLooks) {
 			k.mu.Lock()
 			k.oom = true
 			k.mu.Unlock()
@@ -65,6 +73,16 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 
 // outOfMemory reports whether the kernel has killed in the sandbox's cgroup for want of memory.
 func (g *guest) outOfMemory() bool { return g.group != nil && g.group.OutOfMemory() }
+
+// sharedAbove reports whether the cgroup says that programs have more than limit bytes. It looks first at a figure that costs the
+// kernel next to nothing.
+func (g *guest) sharedAbove(limit int64) bool {
+	if charged, err := g.group.Charged(); err != nil || charged <= limit {
+		return false
+	}
+	shared, err := g.group.Shared()
+	return err == nil && shared > limit
+}
 
 // memoryAbove reports whether the sandbox's own accounting says that it uses more than limit bytes.
 func (g *guest) memoryAbove(limit int64) bool {

@@ -167,7 +167,7 @@ func (r *restoration) start(g *guest) error {
 		return r.damaged
 	}
 	g.taken, g.root, g.hostname = r.saved.Prepared, r.claim.Root, r.saved.Hostname
-	args := initArgs(initPath+"/init", g.hostname, nameFiles(g.hostname)...)
+	args := initArgs(initPath+"/init", g.hostname, mainFiles(g.hostname)...)
 	var stdin *os.File
 	if g.taken { // it was a pipe, and gVisor wants the same again
 		args, stdin = args[:1], r.others[len(r.others)-1]

@@ -219,6 +219,10 @@ func limitArgs(l engine.Limits, fromQuota bool) ([]string, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "read how much memory this machine has")
 	}
+	if l.Memory > 0 {
+		memory = min(memory, uint64(l.Memory))
+	}
+	// "Host memory" is what a tmpfs without a size gets half of.
 	args := []string{"--total-host-memory", strconv.FormatUint(memory, 10)}
 	cpus := runtime.NumCPU()
 	quota := int64(math.Ceil(l.CPU * period))
@@ -228,9 +232,6 @@ func limitArgs(l engine.Limits, fromQuota bool) ([]string, error) {
 	args = append(args, "--cpu-num", strconv.Itoa(cpus))
 	if quota > 0 {
 		args = append(args, "--cpu-quota", strconv.FormatInt(quota, 10))
-	}
-	if l.Memory > 0 {
-		memory = min(memory, uint64(l.Memory))
 	}
 	return append(args, "--cpu-period", strconv.Itoa(period), "--total-memory", strconv.FormatUint(memory, 10)), nil
 }

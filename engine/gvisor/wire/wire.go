@@ -110,6 +110,7 @@ type BootArgs struct {
 	Crashes     string // directory that keeps reports of crashed processes; "" for none
 	Platform    string
 	Rootless    bool
+	NoSetuid    bool   // programs gain no privileges by setuid bits and file capabilities
 	Cgroup      string // name of the cgroup; "" for none
 	Limits      engine.Limits
 	OutputBytes int64      // of each command that are kept

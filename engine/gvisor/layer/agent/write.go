@@ -229,9 +229,9 @@ func (v *view) write(dir string, file io.Writer) error {
 	return errors.Wrapf(out.Flush(), "end the layer")
 }
 
-// ours reports whether the keeper has every sandbox write that file anew: they name this one sandbox and its network.
+// ours reports whether the keeper has every sandbox write that file anew: they name this one sandbox, its network and its mounts.
 func ours(name string) bool {
-	return name == "etc/hosts" || name == "etc/resolv.conf" || strings.HasPrefix(name, "etc/.harvest-")
+	return name == "etc/hosts" || name == "etc/resolv.conf" || name == "etc/mtab" || strings.HasPrefix(name, "etc/.harvest-")
 }
 
 // within reports whether e belongs to what is asked for: what lies below dir, dir itself, and the directories on the way there.

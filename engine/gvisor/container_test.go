@@ -1,0 +1,125 @@
+package gvisor_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/image/imagetest"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// container is a podman container with harvest as its first process, and nothing else in its root file system.
+type container struct {
+	t      *testing.T
+	podman []string // the command and its global flags
+	id     string
+}
+
+// startContainer starts the server in a container with the flags of docs/operations.md, and more. It is removed when t ends.
+func startContainer(t *testing.T, data string, more ...string) *container {
+	t.Helper()
+	testenv.Root(t)
+	testenv.RequireTool(t, "podman", "podman")
+	testenv.RequireTool(t, "runc", "runc") // crun refuses to run where cgroups are hybrid
+	dir, root := t.TempDir(), t.TempDir()
+	for _, name := range []string{"bin", "data", "dev", "etc", "proc", "sys", "tmp"} {
+		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &container{t: t, podman: []string{"podman", "--root", dir + "/root", "--runroot", dir + "/run", "--tmpdir", dir + "/tmp", "--storage-driver", "vfs",
+		"--cgroup-manager", "cgroupfs", "--runtime", "runc"}}
+	// The limits are below the host's: raising them takes CAP_SYS_RESOURCE.
+	flags := []string{"run", "--detach", "--security-opt", "seccomp=unconfined", "--network", "none", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096",
+		"-v", testenv.Binary(t) + ":/bin/harvest:ro", "-v", data + ":/data", "-e", "HARVEST_DATA=/data"}
+	if coverage := testenv.CoverDir(); coverage != "" {
+		flags = append(flags, "-v", coverage+":"+coverage, "-e", "GOCOVERDIR="+coverage)
+	}
+	flags = append(slices.Concat(flags, more), "--rootfs", root, "/bin/harvest", "up", "--listen", "none")
+	c.id = strings.TrimSpace(c.run(flags...))
+	t.Cleanup(func() { c.run("rm", "--force", "--time", "60", c.id) })
+	return c
+}
+
+// run runs podman and returns what it prints.
+func (c *container) run(args ...string) string {
+	c.t.Helper()
+	var stderr strings.Builder
+	cmd := exec.Command(c.podman[0], slices.Concat(c.podman[1:], args)...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		c.t.Errorf("podman %q: %v\n%s%s", args, err, out, stderr.String())
+	}
+	return string(out)
+}
+
+// harvest runs a command in the container.
+func (c *container) harvest(args ...string) string {
+	c.t.Helper()
+	return c.run(append([]string{"exec", c.id, "/bin/harvest"}, args...)...)
+}
+
+// prepareData returns a data directory with the base image.
+func prepareData(t *testing.T) string {
+	t.Helper()
+	data := testenv.DataDir(t)
+	lib := imagetest.Library(t)
+	copyImage(t, lib.Root(imagetest.Base(t, lib)), filepath.Join(data, "images"), 0)
+	return data
+}
+
+// In an ordinary container, control groups are mounted read-only: sandboxes run with weaker limits, and their ends are no failures.
+//
+// mission: A6
+func TestInContainer(t *testing.T) {
+	c := startContainer(t, prepareData(t))
+	type finding struct {
+		Name, Detail, Remedy string
+		OK, Needed           bool
+	}
+	var findings []finding
+	if err := json.Unmarshal([]byte(c.harvest("doctor", "-o", "json")), &findings); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]finding{}
+	for _, f := range findings {
+		found[f.Name] = f
+	}
+	if f := found["cgroups"]; f.OK || f.Needed || !strings.Contains(f.Detail, "read-only") || !strings.Contains(f.Remedy, "--cgroupns") {
+		t.Errorf("doctor about cgroups: %+v", f)
+	}
+	if f := found["sandbox"]; !f.OK {
+		t.Errorf("doctor about a trial sandbox: %+v", f)
+	}
+	if out := c.harvest("run", "--code", "print(6*7)"); out != "42\n" {
+		t.Errorf("run printed %q", out)
+	}
+	id := strings.TrimSpace(c.harvest("sandbox", "create", "-o", "name"))
+	c.harvest("sandbox", "rm", id)
+	c.harvest("down", "--sandboxes")
+	c.run("wait", c.id)
+	if log := c.run("logs", c.id); strings.Contains(log, "cgroup") || strings.Contains(log, "ERROR") {
+		t.Errorf("the server logged:\n%s", log)
+	}
+}
+
+// With the host's control groups, limits are the kernel's as outside of a container.
+func TestInContainerWithCgroups(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
+	c := startContainer(t, prepareData(t), "--cgroupns", "host", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw")
+	if out := c.harvest("run", "--memory", "256MiB", "--cpu", "0.5", "--code", "print(6*7)"); out != "42\n" {
+		t.Errorf("run printed %q", out)
+	}
+	if out := c.harvest("doctor"); !strings.Contains(out, "limits are held by the kernel") {
+		t.Errorf("doctor: %s", out)
+	}
+	c.harvest("down", "--sandboxes")
+}

@@ -1,0 +1,169 @@
+package gvisor_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+// These tests are about what programs find inside: privileges, file systems, files of /proc, debuggers.
+
+// runAs runs a script of the shell as a user.
+func runAs(t *testing.T, sb engine.Sandbox, user, script string) string {
+	t.Helper()
+	var out strings.Builder
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", script}, User: user, Stdout: &out, Stderr: &out})
+	if err != nil {
+		t.Fatalf("start %q: %v", script, err)
+	}
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatalf("wait for %q: %v", script, err)
+	}
+	return out.String()
+}
+
+// withCapability copies python3 to /tmp/python with CAP_NET_RAW in its file capabilities, as Debian's ping has it.
+const withCapability = `cp /usr/bin/python3 /tmp/python && chmod 755 /tmp/python && python3 -c '
+import os, struct
+os.setxattr("/tmp/python", "security.capability", struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0))'`
+
+const openRawSocket = `/tmp/python -c '
+import socket
+socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+print("raw")' 2>&1 | tail -1`
+
+// mission: A1
+func TestSetuidPrograms(t *testing.T) {
+	testenv.Root(t)
+	dir := testenv.DataDir(t)
+	sb := create(t, open(t, dir), engine.Spec{ID: "one", Limits: engine.Limits{Processes: 40}})
+	runAs(t, sb, "root", "cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id;"+withCapability)
+	for _, test := range []struct{ name, user, script, want string }{
+		{"setuid", "1234", "/tmp/id -u", "0\n"},
+		{"file capabilities", "1234", openRawSocket, "raw\n"},
+		{"no privileges without either", "1234", "id -u; grep CapEff /proc/self/status", "1234\nCapEff:\t0000000000000000\n"},
+		{"su", "root", "su nobody -s /bin/sh -c 'id -un'", "nobody\n"},
+		{"mount", "root", "mount -t tmpfs none /mnt && touch /mnt/x && umount /mnt && ls /mnt", ""},
+		{"mtab", "1234", "readlink /etc/mtab; grep -c ' / ' /etc/mtab", "/proc/mounts\n1\n"},
+		{"FUSE", "root", `python3 -c '
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % os.open("/dev/fuse", os.O_RDWR)
+if libc.mount(b"test", b"/mnt", b"fuse", 0, options): raise OSError(ctypes.get_errno(), "mount")
+print(open("/proc/mounts").read().count(" /mnt fuse "))'`, "1\n"},
+	} {
+		if got := runAs(t, sb, test.user, test.script); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+	// Root can mount gVisor's control groups, and sees its own as their root: the limit of processes stays.
+	forks := `echo 5000 >/sys/fs/cgroup/pids.max; mkdir /cg; mount -t cgroup2 none /cg; echo max >/cg/pids.max; unshare -C sh -c 'echo max >/sys/fs/cgroup/pids.max'
+python3 -c '
+import os, time
+n = 0
+try:
+    while n < 200:
+        if os.fork() == 0: os.closerange(0, 3); time.sleep(1000)
+        n += 1
+except BlockingIOError: pass
+print("forks", n)' | tail -1`
+	if got := runAs(t, sb, "root", forks); !strings.Contains(got, "forks ") || strings.Contains(got, "forks 200") {
+		t.Errorf("root lifts the limit of processes: %q", got)
+	}
+}
+
+func TestNoSetuid(t *testing.T) {
+	testenv.Root(t)
+	dir := testenv.DataDir(t)
+	volumes, err := volume.OpenDir(filepath.Join(dir, "volumes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = volumes.Close() })
+	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t),
+		Tools: testenv.ToolsBinary(t), NoSetuid: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := create(t, e, engine.Spec{ID: "one"})
+	runAs(t, sb, "root", "cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id;"+withCapability)
+	if got := runAs(t, sb, "1234", "/tmp/id -u;"+openRawSocket); strings.Contains(got, "raw") || !strings.HasPrefix(got, "1234\n") {
+		t.Errorf("programs gain privileges: %q", got)
+	}
+}
+
+func TestFileSystemsHaveSizesOfTheSandbox(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one", Limits: engine.Limits{Memory: 256 << 20, Disk: 512 << 20}})
+	if got := runAs(t, sb, "root", "df -B1 --output=size /dev/shm | tail -1"); strings.TrimSpace(got) != "134217728" {
+		t.Errorf("/dev/shm has %q bytes, want half of the memory limit", got)
+	}
+	if got := runAs(t, sb, "root", "df -B1 --output=size,target | awk 'NR > 1 && $1 > 512*1024*1024'"); got != "" {
+		t.Errorf("larger than memory and disk limit:\n%s", got)
+	}
+	if got := runAs(t, sb, "1234", "head -c 200M /dev/zero 2>&1 >/dev/shm/large; stat -c %s /dev/shm/large"); !strings.Contains(got, "No space left") || !strings.HasSuffix(got, "\n134217728\n") {
+		t.Errorf("writing more than /dev/shm holds: %q", got)
+	}
+}
+
+func TestFilesOfInotify(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
+	got := runAs(t, sb, "1234", "cd /proc/sys/fs; cat inotify/max_user_watches inotify/max_user_instances inotify/max_queued_events file-max nr_open pipe-max-size mount-max")
+	if want := "1048576\n8192\n16384\n9223372036854775807\n2147483647\n1048576\n10000\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Debuggers attach to processes of their own user that they have not started.
+func TestAttachToOwnProcesses(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
+	const attach = `
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+pid = int(sys.argv[1])
+if libc.ptrace(16, pid, None, None): raise OSError(ctypes.get_errno(), "PTRACE_ATTACH")
+os.waitpid(pid, 0)
+if libc.ptrace(17, pid, None, None): raise OSError(ctypes.get_errno(), "PTRACE_DETACH")
+print("attached")`
+	for user, want := range map[string]string{"1234": "attached\n", "root": "attached\n"} {
+		if got := runAs(t, sb, user, "sleep 1000 & python3 -c '"+attach+"' $! 2>&1 | tail -1; kill $!"); got != want {
+			t.Errorf("as %s: %q", user, got)
+		}
+	}
+	other, err := sb.Start(t.Context(), engine.Command{Args: []string{"sleep", "1000"}, User: "1234"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Kill(t.Context()) })
+	if got := runAs(t, sb, "4321", "python3 -c '"+attach+"' $(pgrep -n sleep) 2>&1 | tail -1"); !strings.Contains(got, "PermissionError") {
+		t.Errorf("another user's process: %q", got)
+	}
+}
+
+// The kernel ends a sandbox only when gVisor's own share is used up as well. A program that passes the limit slowly, or stays a little
+// above it, ends nevertheless.
+//
+// mission: A6
+func TestMemoryLimitIsNotExceededForLong(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one", Limits: engine.Limits{Memory: 128 << 20}})
+	exit, out := run(t, sb, "python3", "-c", `
+import time
+block = bytearray(b"x") * (130 << 20)
+print("took it", flush=True)
+time.sleep(1000)`)
+	if !exit.OutOfMemory || out != "took it\n" {
+		t.Errorf("the command ended with %+v, output %q", exit, out)
+	}
+	if end, err := sb.Wait(t.Context()); err != nil || !end.OutOfMemory {
+		t.Errorf("the sandbox ended with %+v, %v", end, err)
+	}
+}
