@@ -112,6 +112,8 @@ type Stats struct {
 	Failures []Failure     `json:"failures,omitempty"`
 	// Refused are those of Failures that S3 did not take, and may take another time: it is full, or does not allow it.
 	Refused []Failure `json:"-"`
+	// Unconditional says that the server ignores conditions of writes, so that each was preceded by a look at the object.
+	Unconditional bool `json:"unconditional,omitempty"`
 	// Decided says what was done about conflicts, for the first thousand.
 	Decided []Failure `json:"decided,omitempty"`
 }
@@ -265,7 +267,7 @@ var errOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to t
 func (r *run) finished() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stats.Duration = time.Since(r.start)
+	r.stats.Duration, r.stats.Unconditional = time.Since(r.start), r.b.unconditional()
 	return r.stats
 }
 
