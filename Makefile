@@ -56,8 +56,8 @@ test-modal: deps
 	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./e2e/modal ./e2e/modalengine ./e2e/agent ./e2e/s3
 
 test-s3: deps
-	HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m CGO_ENABLED=0 \
-	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong)$$' ./s3sync
+	HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
+	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel)$$' ./s3sync
 
 fmt:
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

@@ -6,6 +6,7 @@ require (
 	github.com/chromedp/cdproto v0.0.0-20260321001828-e3e3800016bc
 	github.com/chromedp/chromedp v0.15.1
 	github.com/johannesboyne/gofakes3 v1.2.0
+	pgregory.net/rapid v1.3.0
 )
 
 require (

@@ -69,7 +69,8 @@ type SandboxS3 struct {
 
 // SandboxSyncRequest is the body of POST /v1/sandboxes/{id}/sync, which answers with a Synced.
 type SandboxSyncRequest struct {
-	Direction string `json:"direction"` // "up": volume to bucket, "down" or "both"
+	Direction  string `json:"direction"`             // "up": volume to bucket, "down" or "both"
+	DeleteMany bool   `json:"delete_many,omitempty"` // as of VolumeSyncRequest
 }
 
 // Network is what a sandbox reaches, and the body of POST /v1/sandboxes/{id}/network. Rules are domains ("example.org",

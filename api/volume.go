@@ -40,6 +40,8 @@ type VolumeSyncRequest struct {
 	List      bool   `json:"list,omitempty"`     // see what others changed in the bucket
 	Contents  bool   `json:"contents,omitempty"` // compare contents, not sizes and times
 	DryRun    bool   `json:"dry_run,omitempty"`  // say what would be done
+	// DeleteMany allows the sync to delete most files of a side, or all files of a volume whose place in S3 holds nothing. Otherwise that is refused.
+	DeleteMany bool `json:"delete_many,omitempty"`
 }
 
 // SyncStats is what a sync did.
@@ -57,6 +59,8 @@ type SyncStats struct {
 	Total     int64        `json:"total_bytes,omitempty"` // of all files; 0 for as long as that is not known
 	Failures  []SyncedPath `json:"failures,omitempty"`    // the first thousand
 	Decided   []SyncedPath `json:"decided,omitempty"`     // what was done about conflicts
+	// Unconditional says that the S3 server ignores conditions of writes: see docs/s3.md, "Two-way sync".
+	Unconditional bool `json:"unconditional,omitempty"`
 }
 
 // SyncedPath is a path and what is to say about it.

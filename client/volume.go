@@ -60,8 +60,8 @@ func (c *Client) SyncVolume(ctx context.Context, name string, req api.VolumeSync
 }
 
 // SyncSandbox makes a sandbox's volume and its place in S3 alike, in the direction "up", "down" or "both". progress is as in SyncVolume.
-func (c *Client) SyncSandbox(ctx context.Context, ref, direction string, progress func(api.SyncStats)) (api.Synced, error) {
-	return c.sync(ctx, api.Path(api.SandboxSync, ref), api.SandboxSyncRequest{Direction: direction}, progress)
+func (c *Client) SyncSandbox(ctx context.Context, ref string, req api.SandboxSyncRequest, progress func(api.SyncStats)) (api.Synced, error) {
+	return c.sync(ctx, api.Path(api.SandboxSync, ref), req, progress)
 }
 
 func (c *Client) sync(ctx context.Context, path string, req any, progress func(api.SyncStats)) (api.Synced, error) {

@@ -65,6 +65,8 @@ type S3 struct {
 	Proxy     string // URL of an HTTP proxy on the way; "" is what the environment says
 	Secret    string // of the account personal, with the credentials
 	Packs     bool   // keep packs of small files: s3sync.Options.Packs
+	// A sync that deletes at least MaxDeleteFiles files, and more than MaxDeletePercent of a side's, is refused unless the request allows it.
+	MaxDeleteFiles, MaxDeletePercent int
 }
 
 // Configured reports whether volumes that are sent nowhere else have a place: in the embedded S3, or in a bucket for which there are credentials, right or
@@ -225,7 +227,7 @@ func Default(env func(string) string) Config {
 		OutputBytes:    64 << 20,
 		BuildCache:     20 << 30,
 		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, GPUSecond: modalGPUs(), Currency: "USD"},
-		S3:             S3{Secret: s3Secret},
+		S3:             S3{Secret: s3Secret, MaxDeleteFiles: 20, MaxDeletePercent: 50},
 		Refresh:        true,
 		IdleExit:       10 * time.Minute,
 		CertificateDir: "/usr/local/share/ca-certificates",

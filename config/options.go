@@ -349,6 +349,16 @@ var options = []option{
 	{"s3.packs", "keep copies of small files there, many in one object, from which empty volumes fill many times faster",
 		func(c *Config) value { return (*boolValue)(&c.S3.Packs) },
 		func(Config) string { return "" }},
+	{"s3.max_delete_files", "number of files from which a sync that deletes most files of a side needs --delete-many",
+		func(c *Config) value { return (*countValue)(&c.S3.MaxDeleteFiles) },
+		func(c Config) string {
+			return between(float64(c.S3.MaxDeleteFiles), 1, 1<<30, "a number from 1 to 1073741824")
+		}},
+	{"s3.max_delete_percent", "percentage of a side's files above which such a sync needs --delete-many; 100 means never",
+		func(c *Config) value { return (*countValue)(&c.S3.MaxDeletePercent) },
+		func(c Config) string {
+			return between(float64(c.S3.MaxDeletePercent), 1, 100, "a percentage from 1 to 100")
+		}},
 	{"log.level", "what is logged: debug, info, warn or error",
 		func(c *Config) value { return (*levelValue)(&c.Log.Level) },
 		func(Config) string { return "" }},

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
@@ -24,6 +26,18 @@ import (
 func (r *run) atOnce(ctx context.Context, j *job) {
 	r.asRestored(j)
 	r.remember(j)
+	if j.merge && j.Kind == Dir {
+		j.local, j.merge = r.p.merged(j.local, j.base, j.remote), false
+		r.dirs = append(r.dirs, j.local)
+	}
+	switch {
+	case j.unsure:
+		j.done = make(chan struct{})
+		return
+	case j.aside:
+		j.out = j.remote
+		return
+	}
 	switch j.Op {
 	case Skip:
 		j.err = j.Err
@@ -59,17 +73,15 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 			r.gone = append(r.gone, j.local)
 			return
 		}
-		if j.err = r.still(&j.Action); j.err == nil {
-			j.err = r.t.remove(j.Path, j.local.Kind)
-		}
+		r.deleteLocal(j)
 	case DeleteRemote:
 		if r.o.from != nil {
 			return // the version before stays as it is
 		}
 		if j.first {
-			j.err = r.b.delete(ctx, []string{j.remote.keyUnder(r.b.prefix)}, r.fail)
+			r.deleteFirst(ctx, j)
 		} else if j.remote.ETag != "" {
-			r.removed = append(r.removed, doomed{j.remote.keyUnder(r.b.prefix), j.remote.ETag})
+			j.done = make(chan struct{})
 		}
 	default:
 		j.done = make(chan struct{})
@@ -104,20 +116,58 @@ func kept(local, remote *Entry) *Entry {
 	return &e
 }
 
+// deleteFirst deletes an object at once, since what follows takes its place. What others changed is kept as a copy.
+func (r *run) deleteFirst(ctx context.Context, j *job) {
+	if j.copyTo != "" {
+		if j.err = r.saveCopy(ctx, j); j.err != nil {
+			return
+		}
+	}
+	key := j.remote.keyUnder(r.b.prefix)
+	var refused error
+	if j.err = r.b.deleteKnown(ctx, []doomed{{key, j.remote.ETag}}, func(_ string, err error) { refused = err }); j.err == nil {
+		j.err = refused
+	}
+}
+
 // makeDir makes a directory. Its metadata is set when all that belongs in it is there.
 func (r *run) makeDir(j *job) (*Entry, error) {
-	if r.o.Mirror {
+	if r.o.Direction != Up && (r.o.Mirror || r.o.Direction == Both) {
 		if now, err := r.t.lstat(j.Path); err == nil && now != nil && now.Kind != Dir {
-			if err := r.t.remove(j.Path, now.Kind); err != nil {
+			if err := r.outOfTheWay(j.Path, now); err != nil {
 				return nil, err
 			}
 		}
 	}
 	if _, err := r.t.mkdir(j.Path); err != nil {
-		return nil, err
+		if r.o.Direction != Both {
+			return nil, err
+		}
+		if err := r.makeWay(j.Path); err != nil {
+			return nil, err
+		}
 	}
 	r.dirs = append(r.dirs, j.remote)
-	return j.remote, nil
+	now, err := r.t.lstat(j.Path)
+	return kept(now, j.remote), err
+}
+
+// outOfTheWay removes a file where a directory belongs, if it was to be deleted or the other side is the master. Otherwise both sides keep it.
+func (r *run) outOfTheWay(path string, now *Entry) error {
+	r.way.Lock()
+	defer r.way.Unlock()
+	r.mu.Lock()
+	i := slices.IndexFunc(r.goneFiles, func(a Action) bool { return a.Path == path })
+	var gone Action
+	if i >= 0 {
+		gone = r.goneFiles[i]
+		r.goneFiles = slices.Delete(r.goneFiles, i, i+1)
+	}
+	r.mu.Unlock()
+	if r.o.Direction == Down || i >= 0 && r.stillIs(&gone, now) == nil {
+		return r.t.remove(path, now.Kind)
+	}
+	return r.setAside(path)
 }
 
 // elsewhere reports whether the object of a path is in the version before, and not in the one that is made.
@@ -127,7 +177,9 @@ func (r *run) elsewhere(j *job) bool {
 
 // transfer does a worker's part of a job. A file that a new version could not be given is in it as it was in the one before.
 func (r *run) transfer(ctx context.Context, j *job) {
-	r.attempt(ctx, j)
+	if j.Op != Skip {
+		r.attempt(ctx, j)
+	}
 	if j.err == nil || !r.elsewhere(j) {
 		return
 	}
@@ -139,10 +191,16 @@ func (r *run) transfer(ctx context.Context, j *job) {
 	}
 }
 
-func (r *run) attempt(ctx context.Context, j *job) {
+// carryOut does what was decided.
+func (r *run) carryOut(ctx context.Context, j *job) {
 	if j.copyTo != "" {
 		// Both changed: the bucket's goes beside the volume's, before that takes its place.
-		if _, j.err = r.download(ctx, &j.Action, j.copyTo); j.err != nil {
+		if j.err = r.saveCopy(ctx, j); j.err != nil {
+			return
+		}
+	}
+	if j.merge && j.Op != Download {
+		if j.err = r.mergeHere(j); j.err != nil {
 			return
 		}
 	}
@@ -162,15 +220,20 @@ func (r *run) attempt(ctx context.Context, j *job) {
 			}
 		}
 	case Keep:
-		r.carry(ctx, j)
+		if j.out = kept(j.local, j.remote); r.o.from != nil {
+			r.carry(ctx, j)
+		}
 		return
 	case Download:
-		j.out, j.err = r.download(ctx, &j.Action, j.Path)
-		if j.local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
-			j.Op, j.out, j.err = Keep, nil, nil
-		}
+		r.bring(ctx, j)
 	case UpdateLocal:
 		j.out, j.err = r.updateLocal(ctx, j)
+	case DeleteLocal:
+		r.deleteLocal(j)
+	case DeleteRemote:
+		if j.err = r.b.holds(ctx, j.remote.keyUnder(r.b.prefix), condition{etag: j.remote.ETag}); j.err == nil {
+			r.deleteThere(j)
+		}
 	}
 	if j.out == nil || j.out.ETag == "" || j.err != nil {
 		return
@@ -179,6 +242,36 @@ func (r *run) attempt(ctx context.Context, j *job) {
 	if from := r.o.from; from != nil && j.remote != nil && j.out.ETag == j.remote.ETag && (j.Op == Keep || j.Op == UpdateRemote) {
 		r.carry(ctx, j)
 	}
+}
+
+// bring downloads a file.
+func (r *run) bring(ctx context.Context, j *job) {
+	j.out, j.err = r.download(ctx, &j.Action, j.Path)
+	if j.err != nil && r.o.Direction == Both && r.t.shadowed(j.Path) {
+		r.way.Lock()
+		err := r.makeWay(parent(j.Path))
+		r.way.Unlock()
+		if err == nil {
+			j.out, j.err = r.download(ctx, &j.Action, j.Path)
+		}
+	}
+	if j.local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
+		j.Op, j.out, j.err = Keep, nil, nil
+	}
+}
+
+// deleteLocal notes that a file of the volume is to be deleted, when all that is to be deleted is known.
+func (r *run) deleteLocal(j *job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.goneFiles = append(r.goneFiles, j.Action)
+}
+
+// deleteThere notes that an object is to be deleted when the new manifest is there.
+func (r *run) deleteThere(j *job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removed = append(r.removed, doomed{j.remote.keyUnder(r.b.prefix), j.remote.ETag})
 }
 
 // passingName is what versitygw calls an object, beside its place, for the moment in which it replaces another one (backend/posix, linkatOTmpfile).
@@ -230,12 +323,12 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
 			return nil, err
 		}
 		defer f.Close()
-		if r.o.Contents {
-			crc, err := r.checksum(ctx, f, &have)
-			if err != nil {
+		if r.o.Contents || known(j.base) && !j.local.untouched(j.base) {
+			// Size and time say nothing of an inode that is not as it was.
+			if have.CRC, err = r.checksum(ctx, f, &have); err != nil {
 				return nil, err
 			}
-			if !want.HasCRC || crc != want.CRC {
+			if !has(want, &have, func() string { return md5sum(f) }) {
 				j.Op = Download
 				return r.download(ctx, &j.Action, j.Path)
 			}
@@ -251,14 +344,7 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
 }
 
 // restored is what an entry of the bucket is in the volume after a restore to where now is.
-func (r *run) restored(e, now *Entry) *Entry {
-	out := *e
-	out.Mode = r.restoring().mode(e)
-	if !r.o.Owners || !r.t.owners {
-		out.UID, out.GID = now.UID, now.GID
-	}
-	return &out
-}
+func (r *run) restored(e, now *Entry) *Entry { return r.p.restored(e, now) }
 
 // asRestored decides what no plan knows, since it does not look at what a restore may give: a directory or link that only lacks what it will not get
 // is as it should be, and a file that an earlier restore left without its setuid and setgid bits gets them where they are restored.
@@ -293,8 +379,24 @@ func (r *run) finishLocal(ctx context.Context) error {
 			r.fail(j.Path, err)
 		}
 	}
+	for _, a := range r.goneFiles {
+		err := r.still(&a)
+		if err == nil {
+			err = r.t.remove(a.Path, a.local.Kind)
+		}
+		if err != nil {
+			r.count(func(s *Stats) { s.Deleted-- })
+			r.fail(a.Path, err)
+		}
+	}
 	for i := len(r.gone) - 1; i >= 0; i-- {
-		if err := r.t.remove(r.gone[i].Path, Dir); err != nil {
+		err := r.t.remove(r.gone[i].Path, Dir)
+		if errors.Is(err, unix.ENOTEMPTY) && r.o.Direction == Both {
+			r.count(func(s *Stats) { s.Deleted-- })
+			r.oncemore.Store(true) // it holds files that stay: it goes up again
+			continue
+		}
+		if err != nil {
 			r.fail(r.gone[i].Path, err)
 		}
 	}
@@ -348,15 +450,55 @@ const deleteAtOnce = 1000
 
 // delete deletes objects, deleteAtOnce at most. Those that are not there are deleted already.
 func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, error)) error {
-	if len(keys) == 0 {
+	all := make([]doomed, len(keys))
+	for i, key := range keys {
+		all[i].Key = key
+	}
+	return b.deleteAll(ctx, all, failed)
+}
+
+// deleteKnown deletes objects, deleteAtOnce at most, that still have their ETags. The others fail with errChangedObject.
+func (b *Bucket) deleteKnown(ctx context.Context, all []doomed, failed func(string, error)) error {
+	g, asking := errgroup.WithContext(ctx)
+	g.SetLimit(workers)
+	var mu sync.Mutex
+	var same []doomed
+	for _, d := range all {
+		g.Go(func() error {
+			res, err := b.head(asking, d.Key)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case errors.KindOf(err) == errors.NotFound:
+			case fatal(err) || asking.Err() != nil:
+				return err
+			case err != nil:
+				failed(d.Key, err)
+			case unquote(res.header.Get("ETag")) != d.ETag:
+				failed(d.Key, errChangedObject)
+			default:
+				same = append(same, d)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return b.deleteAll(ctx, same, failed)
+}
+
+// deleteAll is delete for objects whose ETags, where they are given, are conditions for servers that know such.
+func (b *Bucket) deleteAll(ctx context.Context, all []doomed, failed func(string, error)) error {
+	if len(all) == 0 {
 		return nil
 	}
 	if b.single.Load() {
-		return b.deleteSingly(ctx, keys, failed)
+		return b.deleteSingly(ctx, all, failed)
 	}
 	in := &s3.DeleteObjectsInput{Bucket: &b.loc.Bucket, Delete: &types.Delete{Quiet: aws.Bool(true)}, ChecksumAlgorithm: types.ChecksumAlgorithmCrc32}
-	for _, k := range keys {
-		in.Delete.Objects = append(in.Delete.Objects, types.ObjectIdentifier{Key: aws.String(b.prefix + k)})
+	for _, d := range all {
+		in.Delete.Objects = append(in.Delete.Objects, types.ObjectIdentifier{Key: aws.String(b.prefix + d.Key), ETag: d.match()})
 	}
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
@@ -371,14 +513,14 @@ func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, 
 	}
 	if notImplemented(err) {
 		b.single.Store(true)
-		return b.deleteSingly(ctx, keys, failed)
+		return b.deleteSingly(ctx, all, failed)
 	}
 	if err != nil {
 		if err = b.failed(ctx, err); errors.KindOf(err) != errors.Denied {
 			return err
 		}
-		for _, k := range keys {
-			failed(k, err)
+		for _, d := range all {
+			failed(d.Key, err)
 		}
 		return nil
 	}
@@ -390,27 +532,27 @@ func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, 
 }
 
 // deleteSingly is delete for servers that know no other way, several at a time.
-func (b *Bucket) deleteSingly(ctx context.Context, keys []string, failed func(string, error)) error {
+func (b *Bucket) deleteSingly(ctx context.Context, all []doomed, failed func(string, error)) error {
 	g, deleting := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
 	var mu sync.Mutex
-	for _, key := range keys {
+	for _, d := range all {
 		g.Go(func() error {
 			call, cancel := b.within(deleting, 0)
 			defer cancel()
-			_, err := b.s3.DeleteObject(call, &s3.DeleteObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key)}, b.patiently)
+			_, err := b.s3.DeleteObject(call, &s3.DeleteObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + d.Key), IfMatch: d.match()}, b.patiently)
 			if err == nil {
 				return nil
 			}
 			if err = b.failed(deleting, err); errors.KindOf(err) == errors.NotFound {
 				return nil
 			}
-			if errors.KindOf(err) != errors.Denied {
+			if errors.KindOf(err) != errors.Denied && !errors.Is(err, errChangedObject) {
 				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			failed(key, err)
+			failed(d.Key, err)
 			return nil
 		})
 	}

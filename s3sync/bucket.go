@@ -87,6 +87,7 @@ type Bucket struct {
 	skew    atomic.Int64  // what to add to this machine's clock, in nanoseconds
 	md5     atomic.Bool   // the server does not know CRC-64/NVME
 	single  atomic.Bool   // the server deletes one object at a time
+	heed    *heeding      // of conditions
 }
 
 // Open returns the bucket at loc. It asks nobody; Check does.
@@ -98,7 +99,7 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &signer{}, silence: time.Minute}
+	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &signer{}, silence: time.Minute, heed: &heeding{}}
 	if b.loc.Patience == 0 {
 		b.loc.Patience = 2 * time.Minute
 	}
@@ -347,7 +348,7 @@ func (b *Bucket) At(prefix string) (*Bucket, error) {
 func (b *Bucket) at(prefix string) *Bucket {
 	loc := b.loc
 	loc.Prefix = prefix
-	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence}
+	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence, heed: b.heed}
 	other.skew.Store(b.skew.Load())
 	other.md5.Store(b.md5.Load())
 	other.single.Store(b.single.Load())

@@ -25,7 +25,10 @@ type contents struct {
 	// memory: what this machine remembers is taken for the manifest that was lost, as far as the bucket still has it.
 	memory bool
 	list   bool
-	file   string // the manifest, fetched
+	// dropped: the manifest has entries whose objects are gone.
+	dropped bool
+	empty   bool   // there is no object, and no manifest
+	file    string // the manifest, fetched
 	// entries are the manifest's, if they are few.
 	entries []*Entry
 }
@@ -61,7 +64,8 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 			return nil, err
 		}
 		c.list, c.healed, c.memory = true, st.etag != "", st.etag != ""
-		return c, nil
+		c.empty, err = b.empty(ctx)
+		return c, err
 	}
 	c.etag = unquote(res.header.Get("ETag"))
 	if c.known = c.etag != "" && c.etag == st.etag; c.known {
@@ -140,7 +144,7 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter
 	if !c.list {
 		return manifest
 	}
-	return joined(c.b.prefix, manifest, listed(c.b.objects(ctx)))
+	return joined(c.b.prefix, manifest, listed(c.b.objects(ctx)), &c.dropped)
 }
 
 // gone reports whether an object that no list of files shows is not the one any more that this machine remembers.
@@ -197,7 +201,9 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 				open = append(open, dir)
 				path, _ := DecodeKey(dir[:len(dir)-1])
 				e := &Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}
-				if dir == o.key {
+				if dir == o.key && o.size > 0 {
+					e.blocked = true
+				} else if dir == o.key {
 					e.ETag = o.etag
 				}
 				if !yield(item{Entry: e, key: dir}, nil) {
@@ -217,14 +223,18 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 
 // joined yields what the list shows, as the manifest describes it where the manifest knows the very object. Entries without an object of
 // their own, or with one where no list looks, come from the manifest.
-func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[item, error]) iter.Seq2[*Entry, error] {
+func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[item, error], dropped *bool) iter.Seq2[*Entry, error] {
 	return func(yield func(*Entry, error) bool) {
 		next, stop := iter.Pull2(manifest)
 		defer stop()
 		m, merr, more := next()
 		// unlisted yields an entry of the manifest that the list does not show, if it need not.
 		unlisted := func() bool {
-			return m.ETag != "" && !m.hiddenUnder(prefix) || yield(m, nil)
+			if m.ETag != "" && !m.hiddenUnder(prefix) {
+				*dropped = true
+				return true
+			}
+			return yield(m, nil)
 		}
 		for it, err := range list {
 			if err != nil {
@@ -245,6 +255,11 @@ func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[ite
 			if more && m.order() == it.key {
 				if failed == nil && (m.Kind == Dir || m.ETag == e.ETag && (m.Kind != File || m.body() == e.Size)) {
 					e = m
+				}
+				if it.Entry != nil && it.blocked {
+					kept := *e
+					kept.ETag, kept.blocked = "", true
+					e = &kept
 				}
 				m, merr, more = next()
 			}

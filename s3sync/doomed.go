@@ -21,6 +21,15 @@ type doomed struct {
 	ETag string `json:"etag"`
 }
 
+// match is the condition under which the object is deleted.
+func (d doomed) match() *string {
+	if d.ETag == "" {
+		return nil
+	}
+	etag := `"` + d.ETag + `"`
+	return &etag
+}
+
 // readDoomed returns what an earlier sync left, ETags by keys. What it cannot read is left in the bucket.
 func (s *state) readDoomed() map[string]string {
 	f, err := os.Open(s.file(stateDoomed))
@@ -110,12 +119,9 @@ func (r *run) deleteRemote(ctx context.Context, st *state) error {
 	}
 	refused := false
 	for len(r.removed) > 0 {
-		var keys []string
-		for _, d := range r.removed[:min(deleteAtOnce, len(r.removed))] {
-			keys = append(keys, d.Key)
-		}
-		r.removed = r.removed[len(keys):]
-		if err := r.b.delete(ctx, keys, func(key string, err error) {
+		some := r.removed[:min(deleteAtOnce, len(r.removed))]
+		r.removed = r.removed[len(some):]
+		if err := r.b.deleteKnown(ctx, some, func(key string, err error) {
 			refused = true
 			r.fail(key, err)
 		}); err != nil {

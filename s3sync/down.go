@@ -23,8 +23,8 @@ func (r *run) download(ctx context.Context, a *Action, path string) (*Entry, err
 		return r.place(&e, a)
 	}
 	out, err := r.downloadFile(ctx, &e, key, a)
-	if !errors.Is(err, errChangedObject) {
-		return out, err
+	if !errors.Is(err, errChangedObject) || r.o.Direction == Both {
+		return out, err // the last: it is planned anew
 	}
 	// Somebody else wrote the object after the manifest: it is taken as it is now.
 	now, err := r.b.stat(ctx, key)
@@ -37,8 +37,13 @@ func (r *run) download(ctx context.Context, a *Action, path string) (*Entry, err
 
 // place makes a symbolic link.
 func (r *run) place(e *Entry, a *Action) (*Entry, error) {
-	if err := r.still(a); err != nil {
-		return nil, err
+	if a.copyTo == "" {
+		if err := r.still(a); err != nil {
+			return nil, err
+		}
+	}
+	if a.merge {
+		r.p.keepMeta(e, a.local, a.base)
 	}
 	at, err := r.t.symlink(e, r.restoring())
 	return arrived(e, at, err)
@@ -57,9 +62,6 @@ func arrived(e, at *Entry, err error) (*Entry, error) {
 
 // still fails if the volume does not have what the plan saw: then somebody works there, and what they did is not overwritten.
 func (r *run) still(a *Action) error {
-	if a.copyTo != "" {
-		return nil
-	}
 	now, err := r.t.lstat(a.Path)
 	if err != nil {
 		return err
@@ -72,7 +74,7 @@ func (r *run) stillIs(a *Action, now *Entry) error {
 	switch {
 	case now == nil:
 		return nil
-	case a.local == nil && now.Kind == Dir && r.o.Mirror:
+	case a.local == nil && now.Kind == Dir && r.o.Mirror && r.o.Direction == Down:
 		return r.t.removeAll(a.Path)
 	case a.local == nil:
 		return inTheWay(now.typeBits())
@@ -151,11 +153,18 @@ func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 			return nil, explainFile(err)
 		}
 	}
-	var check func(*Entry) error
-	if a.copyTo == "" {
-		check = func(now *Entry) error { return r.stillIs(a, now) }
+	check := func(now *Entry) error { return r.stillIs(a, now) }
+	if a.copyTo != "" {
+		check = func(now *Entry) error {
+			if now != nil {
+				return inTheWay(now.typeBits())
+			}
+			return nil
+		}
+	} else if a.merge {
+		r.p.keepMeta(e, a.local, a.base)
 	}
-	at, err := w.commit(e, r.restoring(), check != nil && a.local == nil, check)
+	at, err := w.commit(e, r.restoring(), a.copyTo != "" || a.local == nil, check)
 	return arrived(e, at, err)
 }
 

@@ -62,6 +62,8 @@ type Entry struct {
 	blocks int64 // of 512 bytes
 	// foreign entries come from a list of objects; their modes and times must be asked for.
 	foreign bool
+	// blocked is a directory whose key has an object with content, which is no file and stays as it is.
+	blocked bool
 }
 
 // setID are the bits of a mode for which a program runs as another user or group than who starts it.

@@ -2,7 +2,6 @@ package s3sync
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -103,7 +102,7 @@ func TestLeftFiles(t *testing.T) {
 	down := Options{Direction: Down, Mirror: true, Owners: true}
 	mustSync(t, back, b, down)
 	before := snapshot(t, back)
-	left := []string{tempPrefix + rand.Text(), "d/" + tempPrefix + rand.Text(), "gone/sub/" + tempPrefix + rand.Text()}
+	left := []string{newTempName(), "d/" + newTempName(), "gone/sub/" + newTempName()}
 	plant := func() {
 		at, err := os.Stat(filepath.Join(back, "d"))
 		must(t, err)
@@ -300,7 +299,9 @@ func TestSmallChangesOnce(t *testing.T) {
 		write(t, dir, "f", "CHANGED after it was opened")
 		must(t, os.Chtimes(filepath.Join(dir, "f"), someTime, someTime.Add(time.Hour)))
 	}}
-	e, err := r.upload(ctx, &Action{Op: Upload, Path: "f", Kind: File, local: local})
+	there, err := b.stat(t.Context(), "f")
+	must(t, err)
+	e, err := r.upload(ctx, &Action{Op: Upload, Path: "f", Kind: File, local: local, remote: there})
 	must(t, err)
 	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !changed || e.CRC != crc64nvme.Checksum(got) || e.ModTime != someTime.Add(time.Hour).UnixNano() {
 		t.Errorf("opened: %+v, %v", e, err)

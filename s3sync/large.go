@@ -68,6 +68,12 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 	if key != e.order() {
 		e.Key = key
 	}
+	c := r.seen(remote)
+	if c != (condition{}) {
+		if err := r.b.holds(ctx, key, c); err != nil {
+			return nil, err // before the time is spent
+		}
+	}
 	id, other := r.uploads.find(r.b.prefix+key, e)
 	if other != "" {
 		r.b.abortUpload(ctx, key, other)
@@ -89,7 +95,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 		for _, p := range up.parts {
 			e.CRC = combineCRC(e.CRC, p.crc, p.length)
 		}
-		e.ETag, err = r.b.completeUpload(ctx, up, e.CRC)
+		e.ETag, err = r.b.completeUpload(ctx, up, e.CRC, c)
 	}
 	resumable := err != nil && (ctx.Err() != nil || fatal(err))
 	if err != nil && !resumable {
@@ -254,7 +260,11 @@ func (b *Bucket) storedParts(ctx context.Context, key, id string, there map[int3
 }
 
 // completeUpload makes the parts an object, which the server compares with the checksum of the whole, if it knows that.
-func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64) (string, error) {
+func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64, c condition) (string, error) {
+	c, err := b.expect(ctx, up.key, c)
+	if err != nil {
+		return "", err
+	}
 	in := &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.key), UploadId: &up.id, MultipartUpload: &types.CompletedMultipartUpload{}}
 	for _, p := range up.parts {
 		done := types.CompletedPart{PartNumber: aws.Int32(p.number), ETag: aws.String(`"` + p.etag + `"`)}
@@ -266,12 +276,18 @@ func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64) 
 	if !b.md5.Load() {
 		in.ChecksumCRC64NVME, in.ChecksumType = aws.String(encodeCRC(crc)), types.ChecksumTypeFullObject
 	}
+	switch {
+	case c.etag != "":
+		in.IfMatch = aws.String(`"` + c.etag + `"`)
+	case c.absent:
+		in.IfNoneMatch = aws.String("*")
+	}
 	// Putting large objects together takes a server its time.
 	call, cancel := b.within(ctx, 30*time.Minute)
 	defer cancel()
 	out, err := b.s3.CompleteMultipartUpload(call, in, b.patiently)
 	if err != nil {
-		return "", b.failed(ctx, err)
+		return "", c.unmetUpload(b.failed(ctx, err))
 	}
 	return unquote(aws.ToString(out.ETag)), nil
 }

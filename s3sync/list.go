@@ -28,6 +28,14 @@ func (b *Bucket) Check(ctx context.Context) error {
 	return err
 }
 
+// empty reports whether there is no object beneath the prefix but those that Harvest reserves.
+func (b *Bucket) empty(ctx context.Context) (bool, error) {
+	for _, err := range b.objects(ctx) {
+		return false, err
+	}
+	return true, nil
+}
+
 // objects lists what is beneath the prefix, but for what Harvest reserves, in the order of the keys' bytes.
 func (b *Bucket) objects(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {

@@ -1,6 +1,7 @@
 package s3sync
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"os"
@@ -24,22 +25,12 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		var le, be *Entry
-		fresh, empty := false, false
-		if base != nil {
-			be, fresh = base.Entry, base.fresh
-		} else if both {
-			be = rem
+		if base == nil && both && rem != nil {
+			base = &remembered{Entry: rem}
 		}
-		// untold leaves a path as it is: the bucket keeps what it has, and this machine remembers of it what it did.
-		untold := func() error {
-			if rem == nil {
-				return nil
-			}
-			if be != nil && !sameObject(be, rem) {
-				be = nil // what the volume has is not what the bucket has now
-			}
-			return do(Action{Op: Keep, Path: rem.Path, Kind: rem.Kind, local: be, remote: rem})
+		p := place{scanned: l, remote: rem, list: remote.list}
+		if base != nil {
+			p.base, p.fresh, p.added = base.Entry, base.fresh, base.added
 		}
 		if rerr != nil {
 			if !r.about(rem.Path, false) {
@@ -47,46 +38,119 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 			}
 			return do(skipped(rem.Path, rerr))
 		}
+		if rem != nil && rem.Kind != Dir && temporary(rem.Path) {
+			if !r.about(rem.Path, false) {
+				return nil
+			}
+			return do(skipped(rem.Path, errTemporary))
+		}
+		if rem != nil && rem.blocked && r.about(rem.Path, true) {
+			r.fail(rem.Path+"/", errDirContent)
+		}
 		if l != nil && l.err != nil && l.path == "" {
 			return l.err
 		}
 		if l != nil && l.err != nil {
 			unread[l.path] = true
 			if !r.about(l.path, l.isDir) {
-				return untold()
+				return p.aside(do)
 			}
 			a := skipped(l.path, l.err)
-			a.remote = rem
+			a.remote, a.was, a.base = rem, rem, p.base
 			return do(a)
 		}
-		if l != nil {
-			le, empty = l.Entry, l.empty
-		}
-		if le == nil && rem == nil {
+		le := p.local()
+		if le == nil && rem == nil && !p.fresh {
 			return nil // both sides deleted it
 		}
-		if le == nil && beneath(unread, rem.Path) || !r.concerns(le, rem) {
-			return untold() // that the volume has it no more is not known, or nobody asks
+		if le == nil && rem != nil && beneath(unread, rem.Path) || !r.concerns(le, cmp.Or(rem, p.base)) {
+			return p.aside(do) // whether the volume still has it is not known, or it is outside of Only
 		}
-		a := decide(r.p, le, be, rem, fresh)
-		if (a.Op == DeleteLocal || a.Op == DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
-			return untold() // it may hold what the sync is not about
-		}
-		if a.Conflict != "" {
-			if err := r.reconcile(ctx, &a); err != nil {
-				return err
-			}
-		}
-		if a.Op == DeleteLocal && remote.healed && !remote.memory {
-			return do(skipped(a.Path, errUnlisted))
-		}
-		a.empty = empty
-		if r.unsettled.doubts(le) {
-			r.unsettled.again(&a, r.o.Direction)
-		}
-		r.replaced(&a)
-		return do(a)
+		return r.planned(ctx, &p, remote, do)
 	})
+}
+
+// place is what all sides have of one path.
+type place struct {
+	*scanned     // of the volume; nil if nothing
+	base, remote *Entry
+	fresh, added bool // of base: see remembered
+	list         bool // remote comes from a list
+}
+
+func (p *place) local() *Entry {
+	if p.scanned == nil {
+		return nil
+	}
+	return p.Entry
+}
+
+// aside leaves a path as it is: the bucket keeps what it has, and this machine remembers of it what it did.
+func (p *place) aside(do func(Action) error) error {
+	if p.remote == nil {
+		return nil
+	}
+	return do(Action{Op: Keep, Path: p.remote.Path, Kind: p.remote.Kind, remote: p.remote, was: p.remote, base: p.base, aside: true})
+}
+
+// planned decides about one path, and has that done.
+func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(Action) error) error {
+	local, rem, unsure := p.local(), p.remote, false
+	if p.fresh && r.o.Direction != Down {
+		rem, unsure = p.resumed(r.b.prefix)
+	}
+	if local == nil && rem == nil {
+		return nil
+	}
+	read, err := r.look(ctx, local, p.base, rem)
+	if err != nil {
+		return err
+	}
+	a := decide(r.p, local, p.base, rem, read)
+	a.was, a.unsure = p.remote, unsure
+	if (a.Op == DeleteLocal || a.Op == DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
+		return p.aside(do) // it may hold files that the sync is not about
+	}
+	if r.o.Direction == Both && a.Op == Download && local == nil && rem.Kind != Dir && !unsure {
+		if here, err := r.t.lstat(a.Path); err == nil && here != nil && here.Kind == Dir {
+			a.Op, a.first = DeleteRemote, true
+			a.keep(keptAsFile, r.p.stamp)
+		}
+	}
+	if a.Conflict != "" && !unsure {
+		if err := r.reconcile(ctx, &a); err != nil {
+			return err
+		}
+	}
+	if a.Op == DeleteLocal && remote.healed && !remote.memory {
+		a = skipped(a.Path, errUnlisted)
+		a.was, a.base = p.remote, p.base
+		return do(a)
+	}
+	a.empty = p.scanned != nil && p.empty
+	if r.unsettled.doubts(local) {
+		r.unsettled.again(&a, r.o.Direction)
+	}
+	r.replaced(&a)
+	r.guard.planned(&a)
+	return do(a)
+}
+
+// resumed is what the bucket has of a path that an interrupted sync left as base says, if no manifest knows that yet. It is not sure where only the
+// object itself can tell: others may have replaced it since.
+func (p *place) resumed(prefix string) (remote *Entry, unsure bool) {
+	switch {
+	case p.remote != nil && p.remote.ETag == p.base.ETag && p.remote.foreign:
+		return p.base, false
+	case p.base.Kind == Dir || p.base.ETag == "":
+		if p.remote == nil && p.added {
+			return p.base, false // nobody else had it to delete it
+		}
+		return p.remote, false
+	case p.list && !p.base.hiddenUnder(prefix) || p.remote != nil && p.remote.ETag == p.base.ETag:
+		return p.remote, false
+	}
+	return p.base, true
 }
 
 // errUnlisted is why nothing is deleted in a volume because of a bucket whose manifest cannot be read: a list does not show sparse files, nor those
@@ -158,8 +222,8 @@ func (r *run) about(path string, dir bool) bool {
 func (r *run) local(ctx context.Context) iter.Seq[scanned] {
 	return func(yield func(scanned) bool) {
 		for s := range r.t.scan(ctx) {
-			if s.err == nil && temporary(s.Path) {
-				if r.o.Direction != Up && !r.o.DryRun && s.Kind != Dir {
+			if s.err == nil && s.Kind != Dir && temporary(s.Path) {
+				if r.o.Direction != Up && !r.o.DryRun {
 					r.t.removeLeft(s.Path)
 				}
 				continue

@@ -65,16 +65,25 @@ func (b *Bucket) Describe(ctx context.Context, path string) (*Entry, error) {
 	}
 	e.Path = path
 	if e.Kind == Symlink {
-		res, err := b.do(ctx, request{method: http.MethodGet, key: key}, make([]byte, maxTarget))
-		if err != nil {
+		if err := b.readTarget(ctx, key, e); err != nil {
 			return nil, err
 		}
-		e.Target, e.Size = string(res.body), int64(len(res.body))
-		if e.Target == "" || strings.IndexByte(e.Target, 0) >= 0 {
-			return nil, errors.Newf(errors.Invalid, "the object %.200q says that it is a link, but holds no path", path)
-		}
+		e.Size = int64(len(e.Target))
 	}
 	return e, nil
+}
+
+// readTarget reads where a link leads.
+func (b *Bucket) readTarget(ctx context.Context, key string, e *Entry) error {
+	res, err := b.do(ctx, request{method: http.MethodGet, key: key}, make([]byte, maxTarget))
+	if err != nil {
+		return err
+	}
+	if e.Target = string(res.body); e.Target == "" || strings.IndexByte(e.Target, 0) >= 0 {
+		return errors.Newf(errors.Invalid, "the object %.200q says that it is a link, but holds no path", e.Path)
+	}
+	e.foreign = false // all is known
+	return nil
 }
 
 // maxTarget is the longest path that a link may have in Linux.
@@ -220,7 +229,7 @@ func (b *Bucket) writeParts(ctx context.Context, key string, e *Entry, f io.Read
 		for _, p := range up.parts {
 			crc = combineCRC(crc, p.crc, p.length)
 		}
-		e.ETag, err = b.completeUpload(ctx, up, crc)
+		e.ETag, err = b.completeUpload(ctx, up, crc, condition{})
 	}
 	if err != nil {
 		b.abortUpload(context.WithoutCancel(ctx), key, up.id)

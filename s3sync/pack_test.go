@@ -120,7 +120,7 @@ func TestPacksFollowChanges(t *testing.T) {
 	t.Parallel()
 	dir, loc, state := plainTree(t), location(t), t.TempDir()
 	b := openBucket(t, loc)
-	up := Options{Direction: Up, State: state, Packs: true, Mirror: true}
+	up := Options{Direction: Up, State: state, Packs: true, Mirror: true, DeleteMany: true}
 	mustSync(t, dir, b, up)
 	first, _ := packsOf(t, b)
 	write(t, dir, "many/03/small-3", "changed")

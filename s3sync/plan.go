@@ -1,7 +1,9 @@
 package s3sync
 
 import (
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Direction is which side a sync changes.
@@ -51,19 +53,23 @@ type Action struct {
 	Err      error
 
 	local, remote *Entry
-	// copyTo is where the volume's file goes before the bucket's replaces it, or the bucket's file goes instead.
-	copyTo  string
-	empty   bool  // a directory of the volume without entries
-	first   bool  // delete it before what follows goes up
-	pack    *pack // which may have the file; nil if none
-	resumed bool  // an interrupted sync sent it, and no manifest knows it yet
+	// base is what this machine remembers of the path, and was what the bucket's manifest or list has of it. Each may be nil.
+	base, was *Entry
+	// copyTo is where the bucket's file goes beside the volume's.
+	copyTo string
+	empty  bool  // a directory of the volume without entries
+	first  bool  // delete it before what follows goes up
+	pack   *pack // which may have the file; nil if none
+	merge  bool  // one side has another content, the other side other metadata: both stay
+	aside  bool  // the sync is not about it
+	unsure bool  // the object may be another one than remote: it is looked at, and then decided anew
 }
 
 // weight is what the entries of an action take of heavyBytes.
 func (a *Action) weight() int64 {
 	n := int64(0)
-	for _, e := range []*Entry{a.local, a.remote} {
-		if e != nil {
+	for i, e := range []*Entry{a.local, a.remote, a.base} {
+		if e != nil && (i == 0 || e != a.remote || i == 1) {
 			n += e.memory()
 		}
 	}
@@ -80,12 +86,15 @@ type policy struct {
 	conflict Conflicts
 	stamp    time.Time // of copies
 	checked  bool      // compare contents, not sizes and times
+	restores restoring // what files have that came from the bucket
+	mayOwn   bool      // files may be given to others
 }
 
 // decide says what happens to one path. local is what the volume has, remote what the bucket has, base what both had after the last sync
-// that this machine remembers; each may be nil. It is a pure function of these.
-func decide(p policy, local, base, remote *Entry, fresh bool) Action {
-	a := Action{Op: Keep, local: local, remote: remote}
+// that this machine remembers; each may be nil. read says what reading local showed, where that was necessary: see unclear. It is a pure function
+// of these.
+func decide(p policy, local, base, remote *Entry, read *change) Action {
+	a := Action{Op: Keep, local: local, remote: remote, base: base}
 	if local == nil && remote == nil {
 		return a
 	}
@@ -94,18 +103,13 @@ func decide(p policy, local, base, remote *Entry, fresh bool) Action {
 			a.Path, a.Kind, a.Size = e.Path, e.Kind, e.Size
 		}
 	}
-	if local != nil && base != nil && fresh && local.untouched(base) {
-		// It went up before a sync was interrupted.
-		a.remote, a.resumed = base, remote == nil || !base.sameRecord(remote)
-		return a
-	}
 	switch p.dir {
 	case Up:
 		a.Op = up(p, local, base, remote)
 	case Down:
 		a.Op = down(p, local, base, remote)
 	default:
-		both(&a, p, base)
+		both(&a, p, base, read)
 	}
 	return a
 }
@@ -150,35 +154,42 @@ func down(p policy, local, base, remote *Entry) Op {
 	return Download
 }
 
-// both takes over what changed on one side, and asks the policy where it did on both.
-func both(a *Action, p policy, base *Entry) {
+// both takes over what changed on one side, merges content of one side with metadata of the other, and asks the policy where both have another
+// content. The volume's side is compared with base: what others wrote into a manifest says nothing of it.
+func both(a *Action, p policy, base *Entry, read *change) {
 	local, remote := a.local, a.remote
 	if local != nil && remote != nil && diff(p, local, base, remote) == equal {
 		return
 	}
 	// Without an inode, base was never on this machine: then only the bucket's side of it is known.
-	here := base != nil && (base.Inode != 0 || base.Kind == Dir)
-	touched, changed := local != nil, local != nil
-	remoteChanged := remote != nil
-	if here {
-		touched = local == nil || !local.untouched(base)
-		changed = local == nil || !local.sameContent(base)
-		remoteChanged = remote == nil || !sameObject(base, remote)
+	here, there := newHere(local), newHere(remote)
+	if known(base) {
+		there = changedThere(base, remote)
+		if here = p.changedHere(local, base); read != nil {
+			here = *read
+		}
 	}
 	switch {
-	case !touched && !remoteChanged:
-	case !remoteChanged:
+	case !here.any() && !there.any():
+	case !there.any():
 		a.Op = DeleteRemote
 		if local != nil {
 			a.Op = up(p, local, base, remote)
 		}
-	case !changed:
+	case !here.any():
 		a.Op = DeleteLocal
 		if remote != nil {
 			a.Op = down(p, local, base, remote)
 		}
-	default:
+	case local == nil || remote == nil || here.content && there.content || !known(base):
 		conflict(a, p)
+	case there.content:
+		a.Op, a.merge = Download, true
+	default:
+		if a.Op = up(p, local, base, remote); a.Op == Keep {
+			a.Op = UpdateRemote
+		}
+		a.merge = true
 	}
 }
 
@@ -209,14 +220,38 @@ func conflict(a *Action, p policy) {
 	case KeepRemote:
 		a.Op, a.Conflict = Download, "changed on both sides: the bucket's is kept"
 	default:
-		a.Op, a.copyTo = Upload, conflictName(a.Path, p.stamp)
-		a.Conflict = "changed on both sides: both are kept, the bucket's as " + a.copyTo
+		a.Op = Upload
+		a.keep(keptBoth, p.stamp)
 	}
 }
 
+// keep notes that the bucket's file is kept beside the volume's.
+func (a *Action) keep(why string, stamp time.Time) {
+	a.copyTo = conflictName(a.Path, stamp)
+	a.Conflict = why + a.copyTo
+}
+
+// Conflicts of which both sides are kept, before the name of the copy.
+const (
+	keptBoth     = "changed on both sides: both are kept, the bucket's as "
+	keptUnseen   = "changed in the bucket meanwhile: the volume's is kept, the bucket's as "
+	keptAsFile   = "a directory here and a file in the bucket: both are kept, the file as "
+	keptAsideDir = "a file here and a directory in the bucket: both are kept, the file as "
+)
+
 // conflictName is the path of the bucket's file beside the volume's.
 func conflictName(path string, at time.Time) string {
-	return path + ".conflict-" + at.UTC().Format("20060102T150405Z")
+	return besideName(path, ".conflict-"+at.UTC().Format("20060102T150405Z"))
+}
+
+// besideName is path with a suffix, short enough for a file system.
+func besideName(path, suffix string) string {
+	dir, name := parent(path), path[strings.LastIndexByte(path, '/')+1:]
+	for len(name)+len(suffix) > maxName {
+		_, n := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-n]
+	}
+	return join(dir, name+suffix)
 }
 
 // difference is how much two entries differ.
@@ -233,8 +268,13 @@ func diff(p policy, local, base, remote *Entry) difference {
 	if local.Kind != remote.Kind {
 		return content
 	}
-	if base != nil && local.untouched(base) && sameObject(base, remote) && !p.checked {
-		return equal
+	if base != nil && local.untouched(base) && !p.checked {
+		if sameObject(base, remote) {
+			return equal
+		}
+		if !sameStored(base, remote) {
+			return content // whatever size and time say
+		}
 	}
 	if !local.sameContent(remote) {
 		return content

@@ -424,19 +424,19 @@ func TestJoined(t *testing.T) {
 		return got, last
 	}
 	want := []string{"a 1 0", "b other 644", "bad bad//key", "d  700", "d/hard  0", "d/new 4 644", "s 9 0", "z  711"}
-	if got, err := read(joined("", all(manifest, nil), objects(list, nil)), -1); err != nil || !slices.Equal(got, want) {
+	if got, err := read(joined("", all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got  %q, %v\nwant %q", got, err, want)
 	}
 	for stop := range len(want) { // whoever has enough may stop
-		if got, _ := read(joined("", all(manifest, nil), objects(list, nil)), stop+1); !slices.Equal(got, want[:stop+1]) {
+		if got, _ := read(joined("", all(manifest, nil), objects(list, nil), new(bool)), stop+1); !slices.Equal(got, want[:stop+1]) {
 			t.Errorf("the first %d are %q", stop+1, got)
 		}
 	}
 	for name, seq := range map[string]iter.Seq2[*Entry, error]{
-		"list":              joined("", all(manifest, nil), objects(list[:2], broken)),
-		"manifest":          joined("", all(manifest[:1], broken), objects(list, nil)),
-		"manifest's end":    joined("", all(manifest, broken), objects(list, nil)),
-		"manifest, no list": joined("", all(nil, broken), objects(nil, nil)),
+		"list":              joined("", all(manifest, nil), objects(list[:2], broken), new(bool)),
+		"manifest":          joined("", all(manifest[:1], broken), objects(list, nil), new(bool)),
+		"manifest's end":    joined("", all(manifest, broken), objects(list, nil), new(bool)),
+		"manifest, no list": joined("", all(nil, broken), objects(nil, nil), new(bool)),
 	} {
 		if _, err := read(seq, -1); !errors.Is(err, broken) {
 			t.Errorf("%s: %v", name, err)

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -26,6 +27,7 @@ type state struct {
 	manifest *os.File // being written: the next manifest
 	out      *manifestWriter
 	changed  bool // the bucket's manifest must be written
+	apart    bool // what this machine remembers is not the manifest
 	flushed  time.Time
 
 	prefix string
@@ -34,6 +36,9 @@ type state struct {
 
 	done bool
 }
+
+// apartMark is before the ETag of a manifest that has something else of some path than the state.
+const apartMark = "apart from "
 
 // Files of a state.
 const (
@@ -102,35 +107,44 @@ func (s *state) keepPartial() error {
 	return errors.Wrapf(os.Rename(s.file(statePartial), s.file(stateBefore)), "read the state of a sync")
 }
 
-// remembered is an entry of the state. Fresh ones come from a sync that was interrupted before it wrote a manifest.
+// remembered is an entry of the state. A fresh one comes from a sync that was interrupted before it wrote a manifest, and is not what the last whole
+// sync knew of the path: no manifest may have it.
 type remembered struct {
 	*Entry
 	fresh bool
+	added bool // and the last whole sync knew nothing there
 }
 
-// read yields what is remembered, in order: what an interrupted sync got done, then what the last whole one knew beyond. A state that
+// read yields what is remembered, in order: what an interrupted sync got done, and what the last whole one knew of all other paths. A state that
 // cannot be read is none: everything is compared anew.
 func (s *state) read() iter.Seq[remembered] {
 	return func(yield func(remembered) bool) {
-		last := ""
-		for e, err := range readFile(s.file(stateBefore)) {
-			if err != nil {
+		next, stop := iter.Pull2(readFile(s.file(stateEntries)))
+		defer stop()
+		old, err, more := next()
+		for e, broken := range readFile(s.file(stateBefore)) {
+			if broken != nil {
 				break
 			}
-			if last = e.order(); !yield(remembered{e, true}) {
+			for more && err == nil && before(old.order(), e.order()) < 0 {
+				if !yield(remembered{Entry: old}) {
+					return
+				}
+				old, err, more = next()
+			}
+			r := remembered{Entry: e, fresh: true, added: true}
+			if more && err == nil && old.order() == e.order() {
+				if r.fresh, r.added = !sameObject(old, e), false; !r.fresh && !known(e) {
+					r.Entry = old
+				}
+				old, err, more = next()
+			}
+			if !yield(r) {
 				return
 			}
 		}
-		for e, err := range readFile(s.file(stateEntries)) {
-			if err != nil {
-				return
-			}
-			if last != "" && before(e.order(), last) <= 0 {
-				continue
-			}
-			if !yield(remembered{e, false}) {
-				return
-			}
+		for more && err == nil && yield(remembered{Entry: old}) {
+			old, err, more = next()
 		}
 	}
 }
@@ -182,20 +196,30 @@ func (s *state) add(j *job) error {
 			return err
 		}
 	}
-	e := j.out
-	if j.err != nil || j.Op == Skip {
-		e = j.was
+	e, mine := j.out, j.out // of the manifest, and of this machine
+	if j.err != nil || j.Op == Skip || j.aside {
+		if !j.aside {
+			e = j.was
+		}
+		if mine = j.base; mine == nil {
+			mine = unknown(e)
+		}
 	}
-	if j.resumed || e != j.remote && (e == nil || j.remote == nil || !e.sameRecord(j.remote)) {
+	if e != j.was && (e == nil || j.was == nil || !e.sameRecord(j.was)) {
 		s.changed = true
+	}
+	if mine != e && (mine == nil || e == nil || !mine.sameRecord(e)) {
+		s.apart = true
+	}
+	if mine != nil && mine.Path != "" {
+		if err := s.stateOut.add(mine); err != nil {
+			return err
+		}
 	}
 	if e == nil || e.Path == "" {
 		return nil
 	}
 	s.keep(e)
-	if err := s.stateOut.add(e); err != nil {
-		return err
-	}
 	if time.Since(s.flushed) > time.Second {
 		s.flushed = time.Now()
 		if err := s.stateOut.flush(); err != nil {
@@ -206,6 +230,16 @@ func (s *state) add(j *job) error {
 		return nil
 	}
 	return s.out.add(e)
+}
+
+// unknown is an entry that this machine never had.
+func unknown(e *Entry) *Entry {
+	if e == nil || e.Inode == 0 {
+		return e
+	}
+	out := *e
+	out.Inode, out.Change = 0, 0
+	return &out
 }
 
 // commit puts the new manifest into the bucket if anything in it is new, and then remembers it.
@@ -229,7 +263,7 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	if err := s.doom(r.removed); err != nil {
 		return err
 	}
-	if !s.down && (s.changed || remote.healed || remote.b != r.b) {
+	if !s.down && (s.changed || remote.healed || remote.dropped || remote.b != r.b) {
 		if etag, err = r.b.putManifest(ctx, s.manifest, remote); err != nil {
 			return err
 		}
@@ -251,6 +285,9 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 		return errors.Wrapf(err, "write the state of a sync")
 	}
 	s.done = true
+	if s.apart && etag != "" && !strings.HasPrefix(etag, apartMark) {
+		etag = apartMark + etag
+	}
 	return errors.Wrapf(os.WriteFile(s.file(stateETag), []byte(etag), 0o600), "write the state of a sync")
 }
 

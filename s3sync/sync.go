@@ -14,6 +14,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -78,6 +79,11 @@ type Options struct {
 	// Plan is called for each action but Keep before anything is done, and DryRun ends there.
 	Plan   func(Action)
 	DryRun bool
+	// DeleteMany allows a sync to delete at least MaxDeleteFiles files that are more than MaxDeletePercent of a side's, or all files of a volume whose
+	// place holds nothing. Otherwise it ends with a Conflict before it deletes anything. 0 means the defaults.
+	DeleteMany       bool
+	MaxDeleteFiles   int
+	MaxDeletePercent int
 	// Progress is called about ten times a second with what was done so far, and at the end. It must not block.
 	Progress func(Stats)
 
@@ -106,6 +112,8 @@ type Stats struct {
 	Failures []Failure     `json:"failures,omitempty"`
 	// Refused are those of Failures that S3 did not take, and may take another time: it is full, or does not allow it.
 	Refused []Failure `json:"-"`
+	// Unconditional says that the server ignores conditions of writes, so that each was preceded by a look at the object.
+	Unconditional bool `json:"unconditional,omitempty"`
 	// Decided says what was done about conflicts, for the first thousand.
 	Decided []Failure `json:"decided,omitempty"`
 }
@@ -169,6 +177,11 @@ type run struct {
 	dirs  []*Entry             // whose metadata is set when all is in them
 	later []*job               // hard links
 	gone  []*Entry             // local directories to remove, parents first
+	// goneFiles are files and links of the volume to remove when all is decided.
+	goneFiles []Action // guarded by mu
+	guard     guard
+	way       sync.Mutex  // for making way where both sides have something of another kind
+	oncemore  atomic.Bool // what became of conflicts is to be synchronised, too
 	// removed is to be deleted when the new manifest is there.
 	removed []doomed
 }
@@ -182,17 +195,45 @@ func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
 	if err := o.check(); err != nil {
 		return Stats{}, err
 	}
-	var stats Stats
-	for attempt := 1; ; attempt++ {
-		r := &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight, disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(heavyBytes), start: time.Now(), links: map[[2]uint64]string{},
-			p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents}}
+	var done Stats
+	for attempt, pass := 1, 1; ; attempt++ {
+		r := newRun(t, b, o)
 		err := r.sync(ctx)
 		r.buffers.close()
-		stats = r.finished()
-		if !errors.Is(err, errOvertaken) && !errors.Is(err, errState) || attempt == 3 {
-			return stats, err
+		stats := r.finished()
+		switch {
+		case (errors.Is(err, errOvertaken) || errors.Is(err, errState)) && attempt < 3:
+			done = done.then(stats)
+			continue
+		case err == nil && r.oncemore.Load() && pass < 3:
+			done = done.then(stats)
+			attempt, pass = 0, pass+1
+			continue
 		}
+		return done.then(stats), err
 	}
+}
+
+func newRun(t *Tree, b *Bucket, o Options) *run {
+	return &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight, disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(heavyBytes),
+		start: time.Now(), links: map[[2]uint64]string{},
+		p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents,
+			restores: restoring{owners: o.Owners, setID: o.SetID}, mayOwn: t.owners}}
+}
+
+// then is what two syncs did, one after the other. What failed in the first, the second tried again.
+func (s Stats) then(next Stats) Stats {
+	next.Files += s.Files
+	next.Bytes += s.Bytes
+	next.Updated += s.Updated
+	next.Deleted += s.Deleted
+	next.Conflicts += s.Conflicts
+	next.Duration += s.Duration
+	next.Decided = append(s.Decided[:len(s.Decided):len(s.Decided)], next.Decided...)
+	if len(next.Decided) > maxNamed {
+		next.Decided = next.Decided[:maxNamed]
+	}
+	return next
 }
 
 func (o *Options) check() error {
@@ -208,6 +249,12 @@ func (o *Options) check() error {
 	default:
 		return errors.Newf(errors.Invalid, "%q is no policy for conflicts: use %s, %s, %s or %s", o.Conflicts, KeepBoth, KeepNewer, KeepLocal, KeepRemote)
 	}
+	if o.MaxDeleteFiles <= 0 {
+		o.MaxDeleteFiles = DefaultMaxDeleteFiles
+	}
+	if o.MaxDeletePercent <= 0 {
+		o.MaxDeletePercent = DefaultMaxDeletePercent
+	}
 	if o.Only != "" && !ValidPath(o.Only) {
 		return errors.Newf(errors.Invalid, "%.200q is no path beneath the volume", o.Only)
 	}
@@ -220,7 +267,7 @@ var errOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to t
 func (r *run) finished() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stats.Duration = time.Since(r.start)
+	r.stats.Duration, r.stats.Unconditional = time.Since(r.start), r.b.unconditional()
 	return r.stats
 }
 
@@ -254,7 +301,6 @@ func (r *run) failed(path string, err error, refused bool) {
 type job struct {
 	Action
 	out  *Entry // what the bucket has of the path now, and the volume; nil if neither
-	was  *Entry // what the bucket has of it if nothing could be done; nil if nothing
 	err  error
 	done chan struct{}
 
@@ -286,6 +332,9 @@ func (r *run) sync(ctx context.Context) error {
 		return err
 	}
 	defer remote.close()
+	if err := r.refuseEmpty(ctx, st, remote); err != nil {
+		return err
+	}
 	if r.o.DryRun {
 		return r.plan(ctx, st, remote, func(a Action) error {
 			r.announce(a)
@@ -302,6 +351,9 @@ func (r *run) sync(ctx context.Context) error {
 		_ = os.Remove(st.file(statePacked)) // nobody counts what they lack from now on
 	}
 	if err := r.apply(ctx, st, remote); err != nil {
+		return err
+	}
+	if err := r.guard.check(&r.o, r.b); err != nil {
 		return err
 	}
 	if err := r.finishLocal(ctx); err != nil {
@@ -405,7 +457,7 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 		defer close(work)
 		return r.plan(ctx, st, remote, func(a Action) error {
 			r.announce(a)
-			j := &job{Action: a, was: a.remote, weight: a.weight()}
+			j := &job{Action: a, weight: a.weight()}
 			if err := r.heavy.Acquire(ctx, j.weight); err != nil {
 				return context.Cause(ctx)
 			}

@@ -253,16 +253,13 @@ func TestDecide(t *testing.T) {
 		{"both changed, both", policy{dir: Both, conflict: KeepBoth}, file(2, 1), file(1, 1), file(3, 0), Upload},
 		{"both directories", policy{dir: Both}, &Entry{Path: "f", Kind: Dir, Mode: 0o700}, nil, dir, UpdateRemote},
 	} {
-		if got := decide(c.p, c.local, c.base, c.remote, false); got.Op != c.want {
+		if got := decide(c.p, c.local, c.base, c.remote, nil); got.Op != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got.Op, c.want)
 		}
 	}
-	a := decide(policy{dir: Both, conflict: KeepBoth, stamp: time.Unix(0, 0)}, file(2, 1), file(1, 1), file(3, 0), false)
-	if a.copyTo != "f.conflict-19700101T000000Z" || a.Conflict == "" {
+	a := decide(policy{dir: Both, conflict: KeepBoth, stamp: time.Unix(0, 0)}, file(2, 1), file(1, 1), file(3, 0), nil)
+	if a.copyTo != "f.conflict-19700101T000000Z" || a.Conflict != keptBoth+a.copyTo {
 		t.Errorf("the copy is %q: %q", a.copyTo, a.Conflict)
-	}
-	if a := decide(policy{dir: Up}, file(1, 1), file(1, 1), nil, true); a.Op != Keep || a.remote == nil {
-		t.Errorf("what an interrupted sync sent is to be %s", a.Op)
 	}
 }
 
@@ -282,7 +279,7 @@ func FuzzDecide(f *testing.F) {
 		}
 		local, base, remote := entry(bits), entry(bits>>16), entry(bits>>32)
 		p := policy{dir: []Direction{Up, Down, Both}[how%3], mirror: how&4 != 0, checked: how&8 != 0, conflict: []Conflicts{KeepBoth, KeepNewer, KeepLocal, KeepRemote}[how>>4&3]}
-		a := decide(p, local, base, remote, false)
+		a := decide(p, local, base, remote, nil)
 		switch {
 		case a.Op == DeleteLocal && (remote != nil || local == nil):
 			t.Errorf("deletes the volume's, and the bucket has one: %+v", a)

@@ -133,11 +133,11 @@ func (u *unsettled) doubts(local *Entry) bool {
 func (u *unsettled) again(a *Action, direction Direction) {
 	switch {
 	case direction != Up && a.remote != nil && a.remote.Kind == File:
-		a.Op, a.Conflict, a.copyTo, a.resumed = Download, "", "", false
+		a.Op, a.Conflict, a.copyTo, a.merge = Download, "", "", false
 	case direction == Down:
 	default:
 		err := errors.Newf(errors.Conflict, "it was restored, and the machine or its disk failed before it was stored: it may be damaged")
-		*a = Action{Op: Skip, Path: a.Path, Kind: a.Kind, remote: a.remote, Err: errors.Remedy(err, "sync down from %s, or touch the file if it is as it should be", cmp.Or(u.Place, "where it came from"))}
+		*a = Action{Op: Skip, Path: a.Path, Kind: a.Kind, remote: a.remote, was: a.was, base: a.base, Err: errors.Remedy(err, "sync down from %s, or touch the file if it is as it should be", cmp.Or(u.Place, "where it came from"))}
 	}
 }
 

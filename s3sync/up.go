@@ -22,7 +22,7 @@ func (r *run) upload(ctx context.Context, a *Action) (*Entry, error) {
 	case Dir:
 		return r.uploadDir(ctx, a, &e)
 	case Symlink:
-		return r.store(ctx, &e, []byte(e.Target))
+		return r.store(ctx, &e, []byte(e.Target), a.remote)
 	}
 	for attempt := 1; ; attempt++ {
 		out, err := r.uploadFile(ctx, e, a.remote)
@@ -37,14 +37,22 @@ func (r *run) uploadDir(ctx context.Context, a *Action, e *Entry) (*Entry, error
 	if a.remote != nil {
 		e.Key, e.ETag, e.CRC, e.HasCRC = a.remote.Key, a.remote.ETag, a.remote.CRC, a.remote.HasCRC
 	}
-	if !e.needsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode && !a.remote.foreign {
+	if a.remote != nil && a.remote.blocked || !e.needsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode && !a.remote.foreign {
 		return e, nil
 	}
-	return r.store(ctx, e, nil)
+	return r.store(ctx, e, nil, a.remote)
 }
 
-// store puts a body that is at hand.
-func (r *run) store(ctx context.Context, e *Entry, body []byte) (*Entry, error) {
+// seen is the condition under which an object replaces remote, or none if that is nil. A new version is nobody else's.
+func (r *run) seen(remote *Entry) condition {
+	if r.versions() {
+		return condition{}
+	}
+	return expecting(remote)
+}
+
+// store puts a body that is at hand, if the bucket has remote still. Otherwise errChangedObject.
+func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (*Entry, error) {
 	key := e.keyUnder(r.b.prefix)
 	e.Key = ""
 	if key != e.order() {
@@ -55,7 +63,7 @@ func (r *run) store(ctx context.Context, e *Entry, body []byte) (*Entry, error) 
 		body = []byte{}
 	}
 	var err error
-	e.ETag, err = r.b.put(ctx, key, body, e.CRC, e.header())
+	e.ETag, err = r.b.putAs(ctx, key, body, e.CRC, e.header(), r.seen(remote))
 	return e, err
 }
 
@@ -157,7 +165,7 @@ func (r *run) uploadFile(ctx context.Context, e Entry, remote *Entry) (*Entry, e
 	}) {
 		return adopt(&e, remote), nil
 	}
-	return r.store(ctx, &e, buf)
+	return r.store(ctx, &e, buf, remote)
 }
 
 // buffer returns memory for n bytes when there is some to be had. release it.
@@ -198,9 +206,8 @@ func (r *run) updateRemote(ctx context.Context, a *Action) (*Entry, error) {
 	if e.Kind != File {
 		return r.upload(ctx, a)
 	}
-	known := a.remote.Inode != 0 && a.remote.Inode == e.Inode && a.remote.Change != e.Change
-	if known || a.remote.foreign || r.o.Contents {
-		// The inode changed, its size and time did not: only the content can tell.
+	if known(a.base) && !a.local.untouched(a.base) || a.remote.foreign || r.o.Contents {
+		// It is another inode, or changed, and its size and time did not: only the content can tell.
 		return r.upload(ctx, a)
 	}
 	f, err := r.opened(&e)

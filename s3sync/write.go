@@ -2,6 +2,8 @@ package s3sync
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
 	"io"
 	"os"
 	"strings"
@@ -9,19 +11,37 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// tempPrefix begins the names of files that are not whole yet. They are never synchronised.
+// tempPrefix begins the names of files that are not whole yet. After it come random characters and their checksum, so that no name that others choose
+// is taken for one. Such files are never synchronised.
 const tempPrefix = ".harvest-sync-"
 
-// tempName is what their names are like as create and replace give them.
-var tempName = pattern.New(`^\.harvest-sync-[A-Z2-7]{26}$`)
+// How many characters of a temporary name are random, and how many check them.
+const (
+	tempRandom = 16
+	tempCheck  = 10
+)
 
-// temporary reports whether path is such a file.
-func temporary(path string) bool {
-	return strings.HasPrefix(path[strings.LastIndexByte(path, '/')+1:], tempPrefix)
+// newTempName returns a name for a file that is not whole yet.
+func newTempName() string {
+	random := rand.Text()[:tempRandom]
+	return tempPrefix + random + checkTemp(random)
 }
+
+func checkTemp(random string) string {
+	sum := sha256.Sum256([]byte(tempPrefix + random))
+	return base32.StdEncoding.EncodeToString(sum[:])[:tempCheck]
+}
+
+// temporary reports whether path is such a file, as far as its name tells.
+func temporary(path string) bool {
+	rest, ok := strings.CutPrefix(path[strings.LastIndexByte(path, '/')+1:], tempPrefix)
+	return ok && len(rest) == tempRandom+tempCheck && checkTemp(rest[:tempRandom]) == rest[tempRandom:]
+}
+
+// errTemporary is why an object is left out.
+var errTemporary = errors.Remedy(errors.Newf(errors.Unsupported, "it is a temporary file of an interrupted sync, which another program stored"), "delete the object")
 
 // mkdir makes the directory path, whose parent is there, and reports whether it is new. Conflict if something else has its name.
 func (t *Tree) mkdir(path string) (bool, error) {
@@ -151,7 +171,7 @@ func (t *Tree) create(path string) (*writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{t: t, dir: dir, path: path, name: path, temp: tempPrefix + rand.Text()}
+	w := &writer{t: t, dir: dir, path: path, name: path, temp: newTempName()}
 	if above != "" {
 		w.name = path[len(above)+1:]
 	}
@@ -258,7 +278,7 @@ func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) 
 		return nil, err
 	}
 	defer dir.Close()
-	temp := tempPrefix + rand.Text()
+	temp := newTempName()
 	if err := make(dir, temp); err != nil {
 		_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
 		return nil, explainFile(err)
@@ -414,7 +434,7 @@ func (t *Tree) removeLeft(path string) {
 	}
 	defer dir.Close()
 	var st unix.Stat_t
-	if !tempName().MatchString(name) || unix.Fstat(int(dir.Fd()), &st) != nil {
+	if !temporary(name) || unix.Fstat(int(dir.Fd()), &st) != nil {
 		return
 	}
 	if unix.Unlinkat(int(dir.Fd()), name, 0) == nil {

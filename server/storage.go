@@ -45,7 +45,7 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	}
 	// Others may have written there: the list tells, not the manifest.
 	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret,
-		List: req.Direction != string(s3sync.Up)})
+		List: req.Direction != string(s3sync.Up), DeleteMany: req.DeleteMany})
 }
 
 func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req api.VolumeSyncRequest) error {
@@ -59,7 +59,7 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
 	var mu sync.Mutex
 	o := s3sync.Options{Direction: s3sync.Direction(req.Direction), Mirror: req.Mirror, Conflicts: s3sync.Conflicts(req.Conflicts), Only: req.Path,
-		List: req.List, Contents: req.Contents, DryRun: req.DryRun}
+		List: req.List, Contents: req.Contents, DryRun: req.DryRun, DeleteMany: req.DeleteMany}
 	if req.DryRun {
 		o.Plan = func(a s3sync.Action) {
 			mu.Lock()
@@ -107,7 +107,7 @@ func reason(err error) string {
 }
 
 func syncStats(st s3sync.Stats) api.SyncStats {
-	out := api.SyncStats{Files: st.Files, Bytes: st.Bytes, Updated: st.Updated, Skipped: st.Skipped, Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed,
+	out := api.SyncStats{Files: st.Files, Bytes: st.Bytes, Updated: st.Updated, Skipped: st.Skipped, Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed, Unconditional: st.Unconditional,
 		Duration: float64(st.Duration.Microseconds()) / 1000, Rate: st.Rate(), Seen: st.Seen, Total: st.Total}
 	for _, f := range st.Failures {
 		out.Failures = append(out.Failures, api.SyncedPath(f))

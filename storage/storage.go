@@ -22,6 +22,8 @@ type Options struct {
 	Secrets *secret.Vault
 	Place   Place // where files go that are sent nowhere else
 	Packs   bool  // syncs up keep packs: s3sync.Options.Packs
+	// Limits of the guard against mass deletion: see s3sync.Options. 0 means the defaults.
+	MaxDeleteFiles, MaxDeletePercent int
 
 	// What the volumes of sandboxes need: see Fill and Save.
 	Store Store                                                                    // of what is still to be sent
@@ -122,6 +124,7 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 	defer tree.Close()
 	o := req.Sync
 	o.State, o.Owners, o.Packs = filepath.Join(here.Notes(), syncNotes), true, m.opts.Packs
+	o.MaxDeleteFiles, o.MaxDeletePercent = m.opts.MaxDeleteFiles, m.opts.MaxDeletePercent
 	res := Result{Place: b.String()}
 	switch {
 	case !req.Versioned:

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -76,6 +78,7 @@ path, which any tool reads; an interrupted sync is continued by the next one.
 	f.StringVar(&req.Secret, "secret", "", "secret with the bucket's credentials (default aws)")
 	f.BoolVar(&req.List, "list", false, "ask for all objects, to see what others changed in the bucket")
 	f.BoolVar(&req.Contents, "contents", false, "compare what files hold, not only sizes and times")
+	f.BoolVar(&req.DeleteMany, "delete-many", false, "allow the sync to delete most files of a side, or all if the place in S3 holds nothing")
 	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would be done, and do nothing")
 	return c.withOutput(cmd, formatTable)
 }
@@ -94,6 +97,7 @@ func direction(down, both bool) (string, error) {
 }
 
 func (c *cli) sandboxSync() *cobra.Command {
+	var req api.SandboxSyncRequest
 	var down, both bool
 	cmd := &cobra.Command{
 		Use:   "sync SANDBOX [--down | --both]",
@@ -103,12 +107,11 @@ takes deletions over.`,
 		Example: `  harvest sandbox sync dev
   harvest sandbox sync dev --down`,
 		Args: count(1, 1, "one sandbox"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			to, err := direction(down, both)
-			if err != nil {
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) (err error) {
+			if req.Direction, err = direction(down, both); err != nil {
 				return err
 			}
-			done, err := server.SyncSandbox(ctx, args[0], to, c.syncing(args[0]))
+			done, err := server.SyncSandbox(ctx, args[0], req, c.syncing(args[0]))
 			if err != nil {
 				return err
 			}
@@ -117,6 +120,7 @@ takes deletions over.`,
 	}
 	cmd.Flags().BoolVar(&down, "down", false, "from S3 into the volume")
 	cmd.Flags().BoolVar(&both, "both", false, "what changed on either side goes to the other")
+	cmd.Flags().BoolVar(&req.DeleteMany, "delete-many", false, "allow --both to delete most files of a side, or all if the place in S3 holds nothing")
 	return c.withOutput(cmd, formatTable)
 }
 
@@ -162,22 +166,31 @@ func (c *cli) synced(done api.Synced) error {
 	if len(done.Plan) > 0 {
 		v.header, v.rows = []string{"ACTION", "SIZE", "PATH"}, nil
 		for _, a := range done.Plan {
-			v.rows = append(v.rows, []string{a.Action, size(a.Size), plainText(a.Path)})
+			v.rows = append(v.rows, []string{a.Action, size(a.Size), escaped(a.Path)})
 		}
 	}
 	if err := c.show(v); err != nil {
 		return err
 	}
-	for _, d := range done.Decided {
-		c.notef("%s: %s", plainText(d.Path), d.Reason)
+	for _, d := range append(done.Decided, done.Failures...) {
+		c.notef("%s: %s", escaped(d.Path), escaped(d.Reason))
 	}
-	for _, f := range done.Failures {
-		c.notef("%s: %s", plainText(f.Path), f.Reason)
+	if done.Unconditional {
+		c.notef("this S3 server ignores conditions of writes: a change that another machine makes in the same moment can be lost")
 	}
 	if done.Failed > 0 {
 		return errors.Remedy(errors.Newf(errors.Conflict, "%d paths were not synchronised", done.Failed), "see above for the reasons, and sync again")
 	}
 	return nil
+}
+
+// escaped is a path as a terminal can show it: with escapes for control characters and bytes that are not UTF-8.
+func escaped(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r >= 0x7f && r <= 0x9f || r == utf8.RuneError }) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
 func (c *cli) volumeVersions() *cobra.Command {

@@ -42,6 +42,7 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	}
 	a.storage = storage.New(storage.Options{
 		Secrets: a.secrets, Place: where, Packs: a.cfg.S3.Packs, Store: db.Unsent(),
+		MaxDeleteFiles: a.cfg.S3.MaxDeleteFiles, MaxDeletePercent: a.cfg.S3.MaxDeletePercent,
 		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {
 			return volume.Of(eng.Volumes(), account.Owner(owner)).Open(ctx, name)
 		},

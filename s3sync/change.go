@@ -1,0 +1,169 @@
+package s3sync
+
+import "context"
+
+// change is what one side did to a path since this machine's last sync of it.
+type change struct {
+	content bool // or the kind, or whether there is anything
+	meta    bool // mode, owner, time, attributes
+}
+
+func (c change) any() bool { return c.content || c.meta }
+
+// newHere is the change of a side that this machine knows nothing of.
+func newHere(e *Entry) change { return change{e != nil, e != nil} }
+
+// known reports whether this machine had base in its volume.
+func known(base *Entry) bool { return base != nil && base.Inode != 0 }
+
+// changedHere compares the volume's side with base, as far as that is possible from outside: a file whose inode is another one, or changed, counts
+// as changed in all.
+func (p policy) changedHere(local, base *Entry) change {
+	switch {
+	case local == nil || local.Kind != base.Kind:
+		return change{true, true}
+	case local.Kind == File && local.untouched(base):
+		return change{}
+	case local.Kind == File:
+		return change{true, true}
+	case local.Kind == Symlink && local.Target != base.Target:
+		return change{true, true}
+	}
+	return change{meta: !sameMeta(local, p.restored(base, local))}
+}
+
+// changedThere compares the bucket's side with base.
+func changedThere(base, remote *Entry) change {
+	switch {
+	case remote == nil:
+		return change{true, true}
+	case sameObject(base, remote):
+		return change{}
+	case sameStored(base, remote):
+		return change{meta: true}
+	}
+	return change{true, true}
+}
+
+// sameMeta compares what a stat says besides the content.
+func sameMeta(a, b *Entry) bool {
+	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.ModTime == b.ModTime
+}
+
+// sameStored reports whether two entries of the bucket have the same content. What is not known is another one.
+func sameStored(a, b *Entry) bool {
+	switch {
+	case a.Kind != b.Kind:
+		return false
+	case a.Kind == Dir:
+		return true
+	case a.Kind == Symlink:
+		return a.Target == b.Target
+	case a.body() != b.body() || !b.foreign && (a.Extents == nil) != (b.Extents == nil):
+		return false
+	}
+	return a.ETag != "" && a.ETag == b.ETag || a.HasCRC && b.HasCRC && a.CRC == b.CRC
+}
+
+// restored is what an entry of the bucket is in the volume after a restore to where now is.
+func (p policy) restored(e, now *Entry) *Entry {
+	out := *e
+	out.Mode = p.restores.mode(e)
+	if !p.restores.owners || !p.mayOwn {
+		out.UID, out.GID = now.UID, now.GID
+	}
+	return &out
+}
+
+// unclear reports whether only reading a file tells what changed in it: its inode is not as this machine remembers it, its size is, and the bucket's
+// side changed too.
+func (r *run) unclear(local, base, remote *Entry) bool {
+	return r.o.Direction == Both && local != nil && known(base) && local.Kind == File && base.Kind == File && local.Size == base.Size &&
+		!local.untouched(base) && (remote == nil || !sameObject(base, remote))
+}
+
+// look reads a file, where that is necessary, and says what changed in it since base. A file that cannot be read has changed.
+func (r *run) look(ctx context.Context, local, base, remote *Entry) (*change, error) {
+	if !r.unclear(local, base, remote) {
+		return nil, nil
+	}
+	all := &change{true, true}
+	e := *local
+	f, err := r.opened(&e)
+	if err != nil {
+		return all, nil
+	}
+	defer f.Close()
+	if e.CRC, err = r.checksum(ctx, f, &e); ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil || unchanged(f, &e) != nil || !has(base, &e, func() string { return md5sum(f) }) {
+		return all, nil
+	}
+	local.Xattrs = e.Xattrs
+	want := r.p.restored(base, &e)
+	return &change{meta: !sameMeta(&e, want) || !equalXattrs(e.Xattrs, want.Xattrs)}, nil
+}
+
+// merged is local with the metadata of remote that changed there since base, and not here.
+func (p policy) merged(local, base, remote *Entry) *Entry {
+	out, was := *local, p.restored(base, local)
+	now := p.restored(remote, local)
+	if local.Mode == was.Mode {
+		out.Mode = now.Mode
+	}
+	if local.UID == was.UID {
+		out.UID = now.UID
+	}
+	if local.GID == was.GID {
+		out.GID = now.GID
+	}
+	if local.ModTime == was.ModTime {
+		out.ModTime = now.ModTime
+	}
+	out.Xattrs = mergedXattrs(local.Xattrs, was.Xattrs, now.Xattrs)
+	return &out
+}
+
+// keepMeta gives e, which replaces a file of the volume that had base's content, the metadata that changed here, and not in the bucket.
+func (p policy) keepMeta(e, local, base *Entry) {
+	was := p.restored(base, local)
+	if local.Mode != was.Mode && e.Mode == base.Mode {
+		e.Mode = local.Mode
+	}
+	if local.UID != was.UID && e.UID == base.UID {
+		e.UID = local.UID
+	}
+	if local.GID != was.GID && e.GID == base.GID {
+		e.GID = local.GID
+	}
+	if local.ModTime != was.ModTime && e.ModTime == base.ModTime {
+		e.ModTime = local.ModTime
+	}
+	e.Xattrs = mergedXattrs(e.Xattrs, base.Xattrs, local.Xattrs)
+}
+
+// mergedXattrs is mine with what changed in theirs since base, and not in mine.
+func mergedXattrs(mine, base, theirs map[string]string) map[string]string {
+	if equalXattrs(base, theirs) {
+		return mine
+	}
+	out := map[string]string{}
+	for _, from := range []map[string]string{mine, theirs} {
+		for name := range from {
+			m, inMine := mine[name]
+			b, inBase := base[name]
+			v, inTheirs := theirs[name]
+			if m == b && inMine == inBase {
+				m, inMine = v, inTheirs
+			}
+			if inMine {
+				out[name] = m
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}

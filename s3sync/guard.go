@@ -1,0 +1,92 @@
+package s3sync
+
+import (
+	"context"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Limits of the guard against mass deletion, unless Options says otherwise: a sync deletes fewer files than DefaultMaxDeleteFiles, or at most
+// DefaultMaxDeletePercent of the files of a side.
+const (
+	DefaultMaxDeleteFiles   = 20
+	DefaultMaxDeletePercent = 50
+)
+
+// guard counts what a sync deletes. It may be used concurrently.
+type guard struct {
+	mu          sync.Mutex
+	here, there side // guarded by mu
+}
+
+// side is one side's files and links.
+type side struct{ files, deleted int64 }
+
+// planned counts what was decided of one path.
+func (g *guard) planned(a *Action) {
+	if a.Kind == Dir {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if a.local != nil {
+		g.here.files++
+	}
+	if a.remote != nil {
+		g.there.files++
+	}
+	switch {
+	case a.Op == DeleteLocal:
+		g.here.deleted++
+	case a.Op == DeleteRemote && !a.first:
+		g.there.deleted++
+	}
+}
+
+// check fails if a sync is about to delete more than its options allow. Nothing was deleted until then.
+func (g *guard) check(o *Options, b *Bucket) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if o.DeleteMany || o.version || o.from != nil {
+		return nil
+	}
+	for _, s := range []struct {
+		side
+		name string
+	}{{g.here, "the volume"}, {g.there, b.String()}} {
+		if s.deleted >= int64(o.MaxDeleteFiles) && s.deleted*100 > s.files*int64(o.MaxDeletePercent) {
+			return errors.Remedy(errors.Newf(errors.Conflict, "%d of the %d files of %s would be deleted, and none was", s.deleted, s.files, s.name),
+				"look at both sides; if they are to go, sync again with --delete-many")
+		}
+	}
+	return nil
+}
+
+// refuseEmpty fails where a place that holds nothing would empty the volume.
+func (r *run) refuseEmpty(ctx context.Context, st *state, remote *contents) error {
+	if !remote.empty || r.o.DeleteMany {
+		return nil
+	}
+	switch {
+	case r.o.Direction == Both:
+		for e, err := range st.last() {
+			if err != nil || e.Kind != Dir && known(e) && r.concerns(nil, e) {
+				return errors.Join(err, errEmptyPlace(r.b))
+			}
+		}
+	case r.o.Direction == Down && r.o.Mirror:
+		for s := range r.local(ctx) {
+			if s.err == nil && s.Kind != Dir && r.concerns(s.Entry, nil) {
+				return errEmptyPlace(r.b)
+			}
+		}
+	}
+	return nil
+}
+
+// errEmptyPlace is a place that this machine, or the volume, has files of.
+func errEmptyPlace(b *Bucket) error {
+	return errors.Remedy(errors.Newf(errors.Conflict, "%s holds nothing, not even a manifest: somebody emptied it, or this is another server", b),
+		"see whether it is the right place; to fill it again, sync up; to delete the files here, too, sync again with --delete-many")
+}

@@ -1,0 +1,426 @@
+package s3sync
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/minio/crc64nvme"
+	"pgregory.net/rapid"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// world is what the model test changes: machines with volumes that synchronise one place, and other programs that use it. It knows every content
+// that anybody ever wrote, and which of them somebody replaced or deleted who had it before his eyes.
+type world struct {
+	t      *testing.T
+	server *strictServer
+	b      *Bucket
+	all    []*machine
+	// written are all contents.
+	written []string
+	// replaced are contents that a person or program replaced or deleted where they were; all others must be somewhere at the end.
+	replaced map[string]string
+	log      []string
+	close    func()
+
+	mu    sync.Mutex
+	asked int                                     // guarded by mu
+	hook  func(n int, r *http.Request) (cut bool) // guarded by mu
+}
+
+// ServeHTTP implements http.Handler.
+func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	w.asked++
+	n, hook := w.asked, w.hook
+	w.mu.Unlock()
+	if hook != nil && hook(n, r) {
+		xmlFault(rw, http.StatusForbidden, "AccessDenied")
+		return
+	}
+	w.server.ServeHTTP(rw, r)
+}
+
+// modelPaths may be files or directories. A directory that is no file's elsewhere is rare.
+var modelPaths = []string{"a", "a-b", "a/x", "a/x/y", "b", "c/d", "c/e", "c"}
+
+func newWorld(t *testing.T, lax bool) *world {
+	w := &world{t: t, server: &strictServer{lax: lax}, replaced: map[string]string{}}
+	loc := strictPlace(w.server)
+	proxy := httptest.NewServer(w)
+	loc.Endpoint = proxy.URL
+	var err error
+	w.b, err = Open(t.Context(), loc)
+	must(t, err)
+	w.close = func() {
+		w.b.Close()
+		proxy.Close()
+		for _, m := range w.all {
+			_, _ = os.RemoveAll(m.dir), os.RemoveAll(m.state)
+		}
+	}
+	t.Cleanup(proxy.Close)
+	for range 3 {
+		w.all = append(w.all, &machine{shmDir(t), shmDir(t), w.b})
+	}
+	return w
+}
+
+// shmDir is a directory in memory, where there is some: the model is not about disks.
+func shmDir(t *testing.T) string {
+	t.Helper()
+	if _, err := os.Stat("/dev/shm"); err != nil {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "harvest-model-")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+// content is one that nobody wrote before. Most have one size.
+func (w *world) content(rt *rapid.T) string {
+	more := ""
+	if rapid.IntRange(0, 3).Draw(rt, "longer") == 0 {
+		more = "and more"
+	}
+	return w.next(more)
+}
+
+func (w *world) next(more string) string {
+	content := fmt.Sprintf("content-%06d.%s", len(w.written), more)
+	w.written = append(w.written, content)
+	return content
+}
+
+func (w *world) machine(rt *rapid.T) (*machine, int) {
+	i := rapid.IntRange(0, len(w.all)-1).Draw(rt, "machine")
+	return w.all[i], i
+}
+
+// path is any that the model uses, or one that is there.
+func (w *world) path(rt *rapid.T, m *machine) string {
+	have := slices.Sorted(maps.Keys(modelFiles(w.t, m.dir)))
+	return rapid.SampledFrom(append(slices.Clone(modelPaths), have...)).Draw(rt, "path")
+}
+
+// there is a file of a machine, or "".
+func (w *world) there(rt *rapid.T, m *machine) string {
+	have := slices.Sorted(maps.Keys(modelFiles(w.t, m.dir)))
+	if len(have) == 0 {
+		rt.Skip("no file")
+	}
+	return rapid.SampledFrom(have).Draw(rt, "file")
+}
+
+// forget notes that what is at a path of a machine is replaced or deleted by who sees it.
+func (w *world) forget(m *machine, path, why string) {
+	for name, content := range modelFiles(w.t, m.dir) {
+		if name == path || strings.HasPrefix(name, path+"/") {
+			w.replaced[content] = why
+		}
+	}
+}
+
+// room makes the directories above a path, and removes what is in the way there and at the path.
+func (w *world) room(m *machine, path, why string) {
+	for above := path; above != ""; above = parent(above) {
+		info, err := os.Lstat(filepath.Join(m.dir, above))
+		if err == nil && (above == path || !info.IsDir()) {
+			w.forget(m, above, why)
+			must(w.t, os.RemoveAll(filepath.Join(m.dir, above)))
+		}
+	}
+	must(w.t, os.MkdirAll(filepath.Join(m.dir, parent(path)), 0o755))
+}
+
+// modelFiles are the contents of a tree's files.
+func modelFiles(t *testing.T, dir string) map[string]string {
+	all := map[string]string{}
+	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || temporary(path) {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		name, _ := filepath.Rel(dir, path)
+		all[name] = string(raw)
+		return err
+	}))
+	return all
+}
+
+func (w *world) actions() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"create": func(rt *rapid.T) {
+			m, i := w.machine(rt)
+			path, content := w.path(rt, m), w.content(rt)
+			w.note("%d: %s becomes %s", i, path, content)
+			if info, err := os.Lstat(filepath.Join(m.dir, path)); err == nil && info.Mode().IsRegular() {
+				w.forget(m, path, "written over")
+			} else {
+				w.room(m, path, "made way for "+content)
+			}
+			must(w.t, os.WriteFile(filepath.Join(m.dir, path), []byte(content), 0o644))
+		},
+		"disguise": func(rt *rapid.T) {
+			m, i := w.machine(rt)
+			path := w.there(rt, m)
+			content := w.next(modelFiles(w.t, m.dir)[path][len("content-000000."):])
+			w.note("%d: %s becomes %s, its time stays", i, path, content)
+			w.forget(m, path, "edited")
+			if rapid.Bool().Draw(rt, "rename") {
+				full := filepath.Join(m.dir, path)
+				info, err := os.Stat(full)
+				must(w.t, err)
+				must(w.t, os.WriteFile(full+".new", []byte(content), 0o644))
+				must(w.t, os.Chtimes(full+".new", info.ModTime(), info.ModTime()))
+				must(w.t, os.Rename(full+".new", full))
+				return
+			}
+			disguise(w.t, m.dir, path, content)
+		},
+		"rename": func(rt *rapid.T) {
+			m, i := w.machine(rt)
+			from, to := w.there(rt, m), w.path(rt, m)
+			if from == to || strings.HasPrefix(to, from+"/") || strings.HasPrefix(from, to+"/") {
+				rt.Skip("beneath itself")
+			}
+			w.note("%d: %s is renamed to %s", i, from, to)
+			content := modelFiles(w.t, m.dir)[from]
+			aside := filepath.Join(m.state, "renamed")
+			must(w.t, os.Rename(filepath.Join(m.dir, from), aside))
+			w.room(m, to, "made way for "+content)
+			must(w.t, os.Rename(aside, filepath.Join(m.dir, to)))
+		},
+		"delete": func(rt *rapid.T) {
+			m, i := w.machine(rt)
+			path := w.there(rt, m)
+			if dir := parent(path); dir != "" && rapid.Bool().Draw(rt, "directory") {
+				path = dir
+			}
+			w.note("%d: %s is deleted", i, path)
+			w.forget(m, path, "deleted")
+			must(w.t, os.RemoveAll(filepath.Join(m.dir, path)))
+		},
+		"chmod": func(rt *rapid.T) {
+			m, i := w.machine(rt)
+			path, mode := w.there(rt, m), rapid.SampledFrom([]fs.FileMode{0o600, 0o640, 0o755}).Draw(rt, "mode")
+			w.note("%d: %s gets %v", i, path, mode)
+			must(w.t, os.Chmod(filepath.Join(m.dir, path), mode))
+		},
+		"mkdir": func(rt *rapid.T) {
+			m, i := w.machine(rt)
+			path := rapid.SampledFrom(modelPaths).Draw(rt, "path")
+			if info, err := os.Lstat(filepath.Join(m.dir, path)); err == nil && info.IsDir() {
+				rt.Skip("it is there")
+			}
+			w.note("%d: %s becomes a directory", i, path)
+			w.room(m, path, "made way for a directory")
+			must(w.t, os.Mkdir(filepath.Join(m.dir, path), rapid.SampledFrom([]fs.FileMode{0o755, 0o700}).Draw(rt, "mode")))
+		},
+		"foreign put": func(rt *rapid.T) {
+			key, content := w.foreignKey(rt), w.content(rt)
+			w.note("another program stores %s as %s", content, key)
+			w.foreign(key, "stored over by another program")
+			body := []byte(content)
+			_, err := w.b.put(w.t.Context(), key, body, crc64nvme.Checksum(body), nil)
+			must(w.t, err)
+		},
+		"foreign delete": func(rt *rapid.T) {
+			key := w.foreignKey(rt)
+			w.note("another program deletes %s", key)
+			w.foreign(key, "deleted by another program")
+			must(w.t, w.b.delete(w.t.Context(), []string{key}, func(_ string, err error) { must(w.t, err) }))
+		},
+		"sync":    func(rt *rapid.T) { w.sync(rt, false, 0) },
+		"sync 2":  func(rt *rapid.T) { w.sync(rt, false, 0) },
+		"killed":  func(rt *rapid.T) { w.sync(rt, true, 0) },
+		"overlap": func(rt *rapid.T) { w.sync(rt, false, rapid.IntRange(1, 12).Draw(rt, "when")) },
+	}
+}
+
+// foreignKey is one of a file: other programs respect that directories are none.
+func (w *world) foreignKey(rt *rapid.T) string {
+	key := rapid.SampledFrom(modelPaths).Draw(rt, "key")
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	for other := range w.server.objects {
+		other = strings.TrimPrefix(other, "work/")
+		if strings.HasPrefix(other, key+"/") || strings.HasPrefix(key, other+"/") {
+			rt.Skip("files are not beneath files")
+		}
+	}
+	return key
+}
+
+func (w *world) foreign(key, why string) {
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	if o := w.server.objects["work/"+key]; o != nil {
+		w.replaced[string(o.body)] = why
+	}
+}
+
+// sync synchronises a machine: whole, cut off at some moment, or with another machine's sync in the middle.
+func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
+	m, i := w.machine(rt)
+	list := rapid.Bool().Draw(rt, "list")
+	ctx, cancel := context.WithCancel(w.t.Context())
+	defer cancel()
+	what := ""
+	hook := func(int, *http.Request) bool { return false }
+	switch {
+	case killed:
+		at, after := rapid.IntRange(1, 14).Draw(rt, "at"), rapid.Bool().Draw(rt, "after it was served")
+		what = fmt.Sprintf(", killed at request %d, served: %v", at, after)
+		hook = func(n int, r *http.Request) bool {
+			if n < at {
+				return false
+			}
+			cancel()
+			return !after || n > at
+		}
+	case overlap > 0:
+		j := (i + rapid.IntRange(1, len(w.all)-1).Draw(rt, "other")) % len(w.all)
+		otherList := rapid.Bool().Draw(rt, "other lists")
+		what = fmt.Sprintf(", and at request %d comes %d, list: %v", overlap, j, otherList)
+		var once sync.Once
+		hook = func(n int, _ *http.Request) bool {
+			if n == overlap {
+				once.Do(func() {
+					w.mu.Lock()
+					w.hook = nil
+					w.mu.Unlock()
+					w.syncOne(w.t.Context(), rt, j, otherList)
+				})
+			}
+			return false
+		}
+	}
+	w.mu.Lock()
+	w.asked, w.hook = 0, hook
+	w.mu.Unlock()
+	w.note("%d synchronises, list: %v%s", i, list, what)
+	w.syncOne(ctx, rt, i, list)
+	w.mu.Lock()
+	w.hook = nil
+	w.mu.Unlock()
+	if killed && rapid.Bool().Draw(rt, "torn") {
+		// What a process had not written down when it was killed is not there.
+		for _, path := range glob(w.t, m.state, "*", statePartial) {
+			if info, err := os.Stat(path); err == nil {
+				must(w.t, os.Truncate(path, info.Size()*int64(rapid.IntRange(0, 9).Draw(rt, "tenths"))/10))
+			}
+		}
+		must(w.t, os.WriteFile(filepath.Join(m.dir, newTempName()), []byte("half"), 0o600))
+	}
+}
+
+func glob(t *testing.T, parts ...string) []string {
+	all, err := filepath.Glob(filepath.Join(parts...))
+	must(t, err)
+	return all
+}
+
+func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool) Stats {
+	m := w.all[i]
+	tree, err := OpenTree(m.dir)
+	must(w.t, err)
+	defer tree.Close()
+	tree.syncfs = func(int) error { return nil }
+	stats, err := Sync(ctx, tree, w.b, Options{Direction: Both, State: m.state, Owners: true, List: list, DeleteMany: true})
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errOvertaken) {
+		w.fail(rt, "sync of %d: %v", i, err)
+	}
+	w.note("   %d: %s %+v %+v", i, stats, stats.Decided, stats.Failures)
+	return stats
+}
+
+func (w *world) fail(rt *rapid.T, format string, args ...any) {
+	rt.Fatalf("%s\n%s", fmt.Sprintf(format, args...), strings.Join(w.log, "\n"))
+}
+
+// finish synchronises until all is quiet, and compares.
+func (w *world) finish(rt *rapid.T) {
+	for range 4 {
+		for i := range w.all {
+			w.syncOne(w.t.Context(), rt, i, true)
+		}
+	}
+	want := modelSnapshot(w.t, w.all[0].dir)
+	for i, m := range w.all {
+		if s := w.syncOne(w.t.Context(), rt, i, i == 0); s.Files+s.Updated+s.Deleted+s.Conflicts+s.Failed > 0 {
+			w.fail(rt, "the last sync of %d is not quiet: %s %+v %+v", i, s, s.Decided, s.Failures)
+		}
+		if got := modelSnapshot(w.t, m.dir); !maps.Equal(got, want) {
+			w.fail(rt, "machine %d has %v, machine 0 has %v", i, got, want)
+		}
+	}
+	files := modelFiles(w.t, w.all[0].dir)
+	have := map[string]bool{}
+	w.server.mu.Lock()
+	objects := maps.Clone(w.server.objects)
+	w.server.mu.Unlock()
+	for path, content := range files {
+		have[content] = true
+		if o := objects["work/"+path]; o == nil || string(o.body) != content {
+			w.fail(rt, "the bucket does not have %s of %s", content, path)
+		}
+		delete(objects, "work/"+path)
+	}
+	for key, o := range objects {
+		if !strings.HasPrefix(key, "work/"+Reserved+"/") && !strings.HasSuffix(key, "/") {
+			w.fail(rt, "the bucket has %s with %s, and no machine does", key, o.body)
+		}
+	}
+	for _, content := range w.written {
+		if !have[content] && w.replaced[content] == "" {
+			w.fail(rt, "%s is lost: nobody replaced or deleted it", content)
+		}
+	}
+}
+
+// modelSnapshot is a tree without the times of directories, which change whenever something in them does.
+func modelSnapshot(t *testing.T, dir string) map[string]string {
+	all := snapshot(t, dir)
+	for path, line := range all {
+		if strings.HasPrefix(line, "d") {
+			all[path], _, _ = strings.Cut(line, " mtime")
+		}
+	}
+	return all
+}
+
+// Whatever machines do, and whenever their syncs overlap or are killed: no content is lost that nobody replaced or deleted, and all come to rest
+// with the same files. HARVEST_TEST_SEEDS says how many histories are tried.
+// mission: 3.1, A8, D1
+func TestModel(t *testing.T) {
+	checks, steps := "12", "40"
+	if n := os.Getenv("HARVEST_TEST_SEEDS"); n != "" {
+		checks, steps = n, "100"
+	}
+	must(t, flag.Set("rapid.checks", checks))
+	must(t, flag.Set("rapid.steps", steps))
+	must(t, flag.Set("rapid.nofailfile", "true"))
+	must(t, flag.Set("rapid.shrinktime", "15s"))
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, false)
+		rt.Repeat(w.actions())
+		w.finish(rt)
+		w.close()
+	})
+}

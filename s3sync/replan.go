@@ -1,0 +1,247 @@
+package s3sync
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// replans is how often a path is decided anew in one sync, because others go on writing to it.
+const replans = 8
+
+// attempt does a worker's part of a job: as planned, and once more as often as the object proves to be another one than the plan saw.
+func (r *run) attempt(ctx context.Context, j *job) {
+	for n := 1; ; n++ {
+		j.err = nil
+		if j.unsure {
+			j.err = r.replan(ctx, j)
+		}
+		if j.err == nil {
+			r.carryOut(ctx, j)
+		}
+		if !errors.Is(j.err, errChangedObject) || r.o.Direction == Down || r.versions() || n == replans || ctx.Err() != nil {
+			return
+		}
+		j.unsure = true
+	}
+}
+
+// replan reads what the bucket has of a path now, and decides anew.
+func (r *run) replan(ctx context.Context, j *job) error {
+	now, err := r.now(ctx, j)
+	if err != nil {
+		return err
+	}
+	read, err := r.look(ctx, j.local, j.base, now)
+	if err != nil {
+		return err
+	}
+	a := decide(r.p, j.local, j.base, now, read)
+	a.Path, a.Kind, a.was, a.empty, a.Conflict = j.Path, j.Kind, j.was, j.empty, firstOf(a.Conflict, j.Conflict)
+	if a.copyTo == "" && r.o.Direction == Up && a.Op == Upload && now != nil && now.Kind != Dir && now.foreign {
+		// The volume's side wins, and nobody has seen what it replaces.
+		a.keep(keptUnseen, r.p.stamp)
+	}
+	if r.o.Direction == Up && a.Op == DeleteRemote && now.foreign {
+		a.Op, a.Conflict = Keep, "deleted here and changed in the bucket meanwhile: the bucket's is kept"
+	}
+	if a.copyTo != "" {
+		if err := r.reconcile(ctx, &a); err != nil {
+			return err
+		}
+	}
+	r.guard.planned(&a)
+	j.Action = a
+	return nil
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// now describes the object of a path, or returns nil if there is none.
+func (r *run) now(ctx context.Context, j *job) (*Entry, error) {
+	var key string
+	var like *Entry
+	for _, e := range []*Entry{j.remote, j.was, j.base, j.local} {
+		if e != nil {
+			like = e
+			key = e.keyUnder(r.b.prefix)
+			break
+		}
+	}
+	now, err := r.b.stat(ctx, key)
+	if errors.KindOf(err) == errors.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range []*Entry{j.base, j.was, j.remote} {
+		if e != nil && e.ETag == now.ETag && e.Kind == like.Kind && e.keyUnder(r.b.prefix) == key {
+			return e, nil
+		}
+	}
+	if like.Kind == Dir {
+		if now.Size > 0 {
+			return nil, errDirContent
+		}
+		now.Kind = Dir
+	}
+	now.Path = j.Path
+	if now.Kind == Symlink {
+		if err := r.b.readTarget(ctx, key, now); err != nil {
+			return nil, err
+		}
+	}
+	return now, nil
+}
+
+// errDirContent is an object that no file can be: its key is a directory's.
+var errDirContent = errors.Remedy(errors.Newf(errors.Unsupported, "its object has content, and a key that ends with a slash: that can be no file, and is left as it is"),
+	"give the object another key")
+
+// freeName finds a name for a copy beside path that nothing has in the volume.
+func (r *run) freeName(path string) (string, error) {
+	free := path
+	for n := 2; ; n++ {
+		now, err := r.t.lstat(free)
+		if err != nil || now == nil {
+			return free, err
+		}
+		free = besideName(path, fmt.Sprintf("-%d", n))
+	}
+}
+
+// saveCopy puts the bucket's file beside the volume's, and names it.
+func (r *run) saveCopy(ctx context.Context, j *job) error {
+	if r.o.Direction == Up {
+		return r.saveThere(ctx, j)
+	}
+	to, err := r.freeName(j.copyTo)
+	if err != nil {
+		return err
+	}
+	if _, err := r.download(ctx, &j.Action, to); err != nil {
+		return err
+	}
+	j.Conflict = strings.TrimSuffix(j.Conflict, j.copyTo) + to
+	j.copyTo = "" // it is there, whatever comes
+	r.oncemore.Store(true)
+	return nil
+}
+
+// saveThere has the server keep an object beside the one that replaces it.
+func (r *run) saveThere(ctx context.Context, j *job) error {
+	planned, key := j.copyTo, ""
+	for n := 2; ; n++ {
+		key = (&Entry{Path: j.copyTo, Kind: File}).keyUnder(r.b.prefix)
+		err := r.b.holds(ctx, key, condition{absent: true})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errChangedObject) || n > maxCopies {
+			return err
+		}
+		j.copyTo = besideName(planned, fmt.Sprintf("-%d", n))
+	}
+	j.Conflict = strings.TrimSuffix(j.Conflict, planned) + j.copyTo
+	if j.remote.Size > maxCopy {
+		return errors.Remedy(errors.Newf(errors.Conflict, "somebody else stored another object of more than 5 GiB meanwhile"), "sync again with --list, which replaces it")
+	}
+	if _, err := r.b.copyObject(ctx, r.b, j.remote.keyUnder(r.b.prefix), key, j.remote.ETag); err != nil {
+		return err
+	}
+	j.copyTo = ""
+	return nil
+}
+
+// maxCopies is how many conflicts of one file in one second have names.
+const maxCopies = 100
+
+// setAside gives a file that is where a directory belongs another name.
+func (r *run) setAside(path string) error {
+	to, err := r.freeName(conflictName(path, r.p.stamp))
+	if err != nil {
+		return err
+	}
+	if err := r.t.rename(path, to); err != nil {
+		return err
+	}
+	r.oncemore.Store(true)
+	r.count(func(s *Stats) {
+		s.Conflicts++
+		if len(s.Decided) < maxNamed {
+			s.Decided = append(s.Decided, Failure{Path: path, Reason: keptAsideDir + to})
+		}
+	})
+	return nil
+}
+
+// makeWay makes the directory path, with those above it, where a file that both sides keep has become something else here.
+func (r *run) makeWay(path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := r.makeWay(parent(path)); err != nil {
+		return err
+	}
+	now, err := r.t.lstat(path)
+	if err != nil || now != nil && now.Kind == Dir {
+		return err
+	}
+	if now != nil {
+		if err := r.setAside(path); err != nil {
+			return err
+		}
+	}
+	if _, err := r.t.mkdir(path); err != nil {
+		return err
+	}
+	_, err = r.t.setMeta(&Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}, restoring{})
+	r.oncemore.Store(true)
+	return err
+}
+
+// rename gives what is at path a name that nothing has.
+func (t *Tree) rename(path, to string) error {
+	dir, name, err := t.dirOf(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return explainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):], unix.RENAME_NOREPLACE))
+}
+
+// mergeHere gives a file of the volume the metadata that changed in the bucket, and not here, before it goes up.
+func (r *run) mergeHere(j *job) error {
+	have := *j.local
+	if have.Kind == File {
+		f, err := r.opened(&have)
+		if err != nil {
+			return err
+		}
+		f.Close()
+	}
+	want := r.p.merged(&have, j.base, j.remote)
+	if sameMeta(want, &have) && equalXattrs(want.Xattrs, have.Xattrs) {
+		return nil
+	}
+	if err := r.still(&j.Action); err != nil {
+		return err
+	}
+	at, err := r.t.setMeta(want, r.restoring())
+	if err != nil {
+		return err
+	}
+	at.Target, at.Link, at.Xattrs = have.Target, have.Link, want.Xattrs
+	j.local = at
+	return nil
+}
