@@ -8,6 +8,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/image"
@@ -75,7 +76,7 @@ type Spec struct {
 	ID       string            // unique, [a-z0-9_-]{1,64}
 	Account  string            // whose it is, for engines that keep accounts apart; "" for none
 	Image    string            // id of an image that Images() holds
-	Hostname string            // "" means ID
+	Hostname string            // "" means HostName(ID)
 	Env      map[string]string // of every command, over the image's
 	Dir      string            // default working directory; "" means the image's, or "/"
 	User     string            // default user; "" means the image's, or root
@@ -96,6 +97,24 @@ type Spec struct {
 	Checkpoint string
 	// Stage, if set, is told each step of Create when it is done.
 	Stage func(name string, took time.Duration) `json:"-"`
+}
+
+// HostName makes a valid host name (RFC 1123) of a name or an id: at most 63 letters, digits and hyphens, no hyphen at either end.
+func HostName(text string) string {
+	valid := func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}
+	text = strings.TrimLeft(strings.Map(valid, text), "-")
+	if text = strings.TrimRight(text[:min(len(text), 63)], "-"); text == "" {
+		return "sandbox"
+	}
+	return text
 }
 
 // Mount puts a volume at a path, or a directory of this machine, or a bucket.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"strconv"
@@ -182,7 +183,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		}
 	}
 	spec := engine.Spec{
-		ID: e.id, Account: e.record.Account, Image: img.ID, Hostname: p.Hostname, Env: p.Env, Dir: p.Workdir, User: p.User,
+		ID: e.id, Account: e.record.Account, Image: img.ID, Hostname: cmp.Or(p.Hostname, engine.HostName(cmp.Or(e.record.Name, e.id))), Env: p.Env, Dir: p.Workdir, User: p.User,
 		Limits: p.limits, GPU: p.GPU, Secrets: p.provided, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 	}
 	for _, m := range p.Volumes {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"bufio"
 	"context"
 	"io"
 	"os"
@@ -297,7 +298,8 @@ func rewrite(stream io.ReadCloser, first *tar.Header, change func(hdr *tar.Heade
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		in, out := tarfs.NewReader(stream), tar.NewWriter(w)
+		buffered := bufio.NewWriterSize(w, 64<<10) // each write to w waits for its reader
+		in, out := tarfs.NewReader(stream), tar.NewWriter(buffered)
 		var err error
 		if first != nil {
 			err = out.WriteHeader(first)
@@ -313,7 +315,9 @@ func rewrite(stream io.ReadCloser, first *tar.Header, change func(hdr *tar.Heade
 			}
 		}
 		if err == io.EOF {
-			err = out.Close()
+			if err = out.Close(); err == nil {
+				err = buffered.Flush()
+			}
 		}
 		w.CloseWithError(err)
 	}()

@@ -19,6 +19,7 @@ type sandboxFlags struct {
 	memory, disk     sizeFlag
 	processes, files int
 	gpu              string
+	hostname         string
 }
 
 func (f *sandboxFlags) add(cmd *cobra.Command) {
@@ -26,6 +27,7 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.image, "image", "", "image, by id, digest or name (default base)")
 	flags.StringArrayVar(&f.commands, "dockerfile-command", nil, "instruction of a Dockerfile to carry out on top of the image, such as 'RUN apt-get install -y jq'")
 	flags.StringVar(&f.name, "name", "", "name of the sandbox")
+	flags.StringVar(&f.hostname, "hostname", "", "host name inside (default: made of the name, or of the id)")
 	flags.StringArrayVar(&f.tags, "tag", nil, "KEY=VALUE to find the sandbox by")
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], made if missing")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "secret whose pairs commands get as environment, by name; modal:NAME is one that Modal keeps")
@@ -42,7 +44,7 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 
 func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
-		Image: f.image, Commands: f.commands, Name: f.name, Secrets: f.secrets,
+		Image: f.image, Commands: f.commands, Name: f.name, Hostname: f.hostname, Secrets: f.secrets,
 		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files, GPU: f.gpu,
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0} {

@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +30,7 @@ var environmentChecks = []check{
 	{"user/of a sandbox", "a sandbox has a default user", users, checkDefaultUser},
 	{"user/unknown", "an unknown user or group is Invalid", users, checkUnknownUser},
 	{"system/clock", "the clock inside is that of the host", nil, checkClock},
-	{"system/host name", "a sandbox has the host name of its spec, or its id", isolated, checkHostname},
+	{"system/host name", "a sandbox has the host name of its spec, or a valid one made of its id, and /etc/hostname, /etc/hosts and /etc/machine-id of its own", isolated, checkHostname},
 }
 
 func checkOwn(t *testing.T, s *suite) {
@@ -260,13 +261,26 @@ func checkClock(t *testing.T, s *suite) {
 }
 
 func checkHostname(t *testing.T, s *suite) {
-	cmd := sh("hostname; cat /proc/sys/kernel/hostname")
+	cmd := sh("hostname; cat /proc/sys/kernel/hostname /etc/hostname; awk '$1 == \"127.0.1.1\" { print $2 }' /etc/hosts")
 	id := s.shared.Handle().ID
-	if got := output(t, s.shared, cmd); got != id+"\n"+id+"\n" {
-		t.Errorf("the host name is %q, want the id %s", got, id)
+	if got, want := output(t, s.shared, cmd), strings.Repeat(engine.HostName(id)+"\n", 4); got != want {
+		t.Errorf("the host names are %q, want %q", got, want)
 	}
-	sb := s.create(t, engine.Spec{Hostname: "a-host.example"})
-	if got := output(t, sb, cmd); got != "a-host.example\na-host.example\n" {
-		t.Errorf("the host name is %q", got)
+	sb := s.create(t, engine.Spec{ID: "with_underscores_" + newID()})
+	// As Java's URI class has it: its host is null where the name has an underscore.
+	name := strings.TrimSpace(output(t, sb, sh("hostname")))
+	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`).MatchString(name) {
+		t.Errorf("the host name is %q", name)
+	}
+	if got := output(t, sb, sh(`python3 -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'`)); !strings.HasPrefix(got, "127.") {
+		t.Errorf("the host name has the address %q", got)
+	}
+	one, other := output(t, s.shared, sh("cat /etc/machine-id")), output(t, sb, sh("cat /etc/machine-id"))
+	if !regexp.MustCompile(`^[0-9a-f]{32}\n$`).MatchString(one) || one == other {
+		t.Errorf("/etc/machine-id is %q, and that of another sandbox %q", one, other)
+	}
+	sb = s.create(t, engine.Spec{Hostname: "a-host.example"})
+	if got := output(t, sb, cmd); got != strings.Repeat("a-host.example\n", 4) {
+		t.Errorf("the host names are %q", got)
 	}
 }

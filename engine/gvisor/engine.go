@@ -329,7 +329,7 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 	root := e.opts.Images.Root(img)
 	// The image may be built anew while the sandbox lives. A plain directory, or one on another file system, is what the image has in the end.
 	_ = os.Link(root, filepath.Join(e.dir(ref), rootName))
-	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, spec.ID), Env: imageEnv(img),
+	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, engine.HostName(spec.ID)), Env: imageEnv(img),
 		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network, Keep: spec.KeepOnOOM}
 	maps.Copy(claim.Env, spec.Env)
 	for _, m := range spec.Mounts {

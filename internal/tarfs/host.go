@@ -1,6 +1,7 @@
 package tarfs
 
 import (
+	"bufio"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,7 +17,7 @@ func UnpackAt(dir string, r io.Reader, opts Options) error {
 		return Explain(err, dir)
 	}
 	defer root.Close()
-	return Unpack(root, ".", r, opts)
+	return Unpack(root, ".", bufio.NewReaderSize(r, 64<<10), opts)
 }
 
 // PackAt writes what is at a path of this machine, as Pack does.

@@ -2,6 +2,7 @@ package tarfs
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"io"
 	"io/fs"
@@ -32,7 +33,8 @@ func Pack(root *os.Root, name string, w io.Writer) error {
 	if err != nil {
 		return Explain(err, name)
 	}
-	p := &packer{tw: tar.NewWriter(w), seen: map[inode]string{}}
+	out := bufio.NewWriterSize(w, 64<<10) // an entry of a small file is seven writes
+	p := &packer{tw: tar.NewWriter(out), seen: map[inode]string{}}
 	if info.IsDir() {
 		err = p.tree(root, clean)
 	} else {
@@ -45,7 +47,10 @@ func Pack(root *os.Root, name string, w io.Writer) error {
 	if err != nil {
 		return Explain(err, name)
 	}
-	return errors.Wrapf(p.tw.Close(), "end the archive")
+	if err = p.tw.Close(); err == nil {
+		err = out.Flush()
+	}
+	return errors.Wrapf(err, "end the archive")
 }
 
 type inode struct{ dev, ino uint64 }
@@ -137,7 +142,12 @@ func (p *packer) directory(base *os.Root, name string) ([]string, error) {
 			subdirs = append(subdirs, path.Join(name, e.Name()))
 			continue
 		}
-		if err := p.add(dir, name, e.Name()); err != nil {
+		if e.Type() == 0 { // one look less at each of many files
+			err = p.file(dir, path.Join(name, e.Name()), e.Name())
+		} else {
+			err = p.add(dir, name, e.Name())
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

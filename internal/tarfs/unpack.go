@@ -256,15 +256,21 @@ func (u *unpacker) dir(hdr *tar.Header) error {
 	return nil
 }
 
+// newFile opens a file that does not exist. With O_NONBLOCK, package os does not try whether the file can be polled, which takes four calls.
+const newFile = os.O_WRONLY | os.O_CREATE | os.O_EXCL | syscall.O_NONBLOCK
+
 func (u *unpacker) file(hdr *tar.Header) (err error) {
 	dir, last, err := u.within(hdr.Name)
 	if err != nil {
 		return err
 	}
-	if err := u.clear(dir, last, hdr.Name); err != nil {
-		return err
+	f, err := dir.OpenFile(last, newFile, 0o600)
+	if errors.Is(err, fs.ErrExist) { // most often nothing is there
+		if err := u.clear(dir, last, hdr.Name); err != nil {
+			return err
+		}
+		f, err = dir.OpenFile(last, newFile, 0o600)
 	}
-	f, err := dir.OpenFile(last, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return Explain(err, hdr.Name)
 	}

@@ -28,11 +28,13 @@ const sentryMemory = 64 << 20
 type guest struct {
 	args     wire.BootArgs
 	sb       *runsc.Sandbox
-	root     string            // path of the main container's image
-	hostname string            // that its init program was told
-	mounted  []string          // where something is mounted in the main container
-	files    *runsc.FileServer // of the main container's volumes, if any
-	group    *cgroup.Group     // nil without cgroups
+	root     string // path of the main container's image
+	hostname string // that its init program was told
+	// machineID is what its init program wrote to /etc/machine-id.
+	machineID string
+	mounted   []string          // where something is mounted in the main container
+	files     *runsc.FileServer // of the main container's volumes, if any
+	group     *cgroup.Group     // nil without cgroups
 
 	prepared *prepared // the main container that waits for a claim, or nil
 	taken    bool      // it is the main container
@@ -270,8 +272,13 @@ func (g *guest) mainID() string {
 
 // claim starts the main container, unless it waits already. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
+<<<<<<< HEAD
 	g.root, g.hostname = c.Root, c.Hostname
 	args := initArgs(initPath+"/init", c.Hostname, mainFiles(c.Hostname)...)
+=======
+	g.root, g.hostname, g.machineID = c.Root, c.Hostname, machineID(c.ID)
+	args := initArgs(initPath+"/init", c.Hostname, nameFiles(c.Hostname, g.machineID)...)
+>>>>>>> w/prim
 	if g.prepared.fits(c) {
 		g.taken = true
 		return errors.Stage(g.prepared.order(args), "start")

@@ -169,7 +169,7 @@ func (k *Keeper) inventory() (*wire.Saved, layer.Kept, error) {
 	defer k.mu.Unlock()
 	claim := k.args.Claim
 	saved := &wire.Saved{Version: wire.GVisor, Platform: k.args.Platform, Rootless: k.args.Rootless, Ref: k.guest.args.Ref, Prepared: k.guest.taken,
-		Hostname: k.guest.hostname, Limits: k.args.Limits, Started: k.started, Files: map[string]wire.File{},
+		Hostname: k.guest.hostname, MachineID: k.guest.machineID, Limits: k.args.Limits, Started: k.started, Files: map[string]wire.File{},
 		Claim: wire.ClaimArgs{Env: claim.Env, Dir: claim.Dir, User: claim.User}}
 	for _, id := range k.order {
 		c := k.commands[id]

@@ -1,6 +1,8 @@
 package keeper
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net"
 	"net/netip"
 	"os"
@@ -55,13 +57,25 @@ func networkOf(p netip.Prefix) net.IPNet {
 
 // nameFiles are the files by which programs find addresses by their names. They belong to the sandbox, whatever its image has:
 // nothing of the host's own gets in.
-func nameFiles(hostname string) []initStep {
+// They agree on the host name. machineID is "" in checkpoints of earlier versions, whose init program was told less.
+func nameFiles(hostname, machineID string) []initStep {
 	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	if hostname != "" && hostname != "localhost" {
 		hosts += "127.0.1.1\t" + hostname + "\n"
 	}
-	return []initStep{
+	steps := []initStep{
 		{dir: "/etc", file: "/etc/.harvest-hosts", content: hosts, rename: "/etc/hosts"},
 		{dir: "/etc", file: "/etc/.harvest-resolv.conf", content: "nameserver " + netstack.IPv4().DNS.String() + "\n", rename: "/etc/resolv.conf"},
 	}
+	if machineID != "" {
+		steps = append(steps, initStep{dir: "/etc", file: "/etc/.harvest-hostname", content: hostname + "\n", rename: "/etc/hostname"},
+			initStep{dir: "/etc", file: "/etc/.harvest-machine-id", content: machineID + "\n", rename: "/etc/machine-id"})
+	}
+	return steps
+}
+
+// machineID is the content of /etc/machine-id of a sandbox: other sandboxes of the same image have another one.
+func machineID(id string) string {
+	sum := sha256.Sum256([]byte("machine-id of " + id))
+	return hex.EncodeToString(sum[:16])
 }

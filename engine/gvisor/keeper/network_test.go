@@ -63,12 +63,15 @@ func TestNetworkWithoutOne(t *testing.T) {
 
 func TestFilesOfNames(t *testing.T) {
 	t.Parallel()
-	steps := nameFiles("box")
+	steps := nameFiles("box", "")
 	if len(steps) != 2 || steps[0].rename != "/etc/hosts" || !strings.Contains(steps[0].content, "127.0.1.1\tbox\n") ||
 		steps[1].rename != "/etc/resolv.conf" || !strings.HasPrefix(steps[1].content, "nameserver 10.0.2.3\n") {
 		t.Errorf("%+v", steps)
 	}
-	if s := nameFiles("localhost")[0].content; strings.Count(s, "\n") != 2 {
+	if all := nameFiles("box", "0123"); len(all) != 4 || all[2].rename != "/etc/hostname" || all[2].content != "box\n" || all[3].rename != "/etc/machine-id" || all[3].content != "0123\n" {
+		t.Errorf("%+v", all)
+	}
+	if s := nameFiles("localhost", "")[0].content; strings.Count(s, "\n") != 2 {
 		t.Errorf("hosts %q", s)
 	}
 	want := []string{"/init", "box", "/d", "/d/f", "text", "/d/g"}

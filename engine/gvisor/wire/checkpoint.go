@@ -22,17 +22,18 @@ const (
 
 // Saved is what a checkpoint says of itself.
 type Saved struct {
-	Version  string          // of gVisor
-	Platform string          // of gVisor
-	Rootless bool            // the sandbox had but one user of this machine
-	Ref      string          // of the sandbox, which is in the names of its containers
-	Prepared bool            // its container had been prepared
-	Hostname string          // what its init program was told
-	Claim    ClaimArgs       // with which commands start
-	Limits   engine.Limits   // that it had
-	Commands []SavedCommand  // that go on
-	Started  int             // commands ever
-	Files    map[string]File // what is in the directory besides
+	Version   string          // of gVisor
+	Platform  string          // of gVisor
+	Rootless  bool            // the sandbox had but one user of this machine
+	Ref       string          // of the sandbox, which is in the names of its containers
+	Prepared  bool            // its container had been prepared
+	Hostname  string          // what its init program was told
+	MachineID string          `json:",omitempty"` // what its init program was told; "" in checkpoints of earlier versions
+	Claim     ClaimArgs       // with which commands start
+	Limits    engine.Limits   // that it had
+	Commands  []SavedCommand  // that go on
+	Started   int             // commands ever
+	Files     map[string]File // what is in the directory besides
 }
 
 // File is what tells that a file of a checkpoint is whole.
