@@ -61,6 +61,7 @@ func cases(seconds int) []testCase {
 		{"python", []string{"python3", "-c", pythonCheck}, ok},
 		{"go", []string{program, insideName, "-self"}, ok},
 		{"registers", []string{"/opt/crash/registers", strconv.Itoa(seconds), threads}, ok},
+		{"patches", []string{"/opt/crash/patches", "10", threads}, ok},
 	}
 	for _, part := range []string{"utf8", "worker", "wasm", "gc"} {
 		all = append(all, testCase{"node-" + part, []string{node, "--expose-gc", script, part}, ok}, testCase{"bun-" + part, []string{bun, script, part}, ok})

@@ -52,7 +52,7 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 	steps := [][]string{
 		append([]string{"npm", "install", "--prefix", build, "--ignore-scripts", "--no-audit", "--no-fund"}, packages...),
 		{"cp", self, filepath.Join(build, "crash")},
-		{"cp", "bench/crash/image/Dockerfile", "bench/crash/image/registers.c", "bench/crash/image/check.js", build},
+		{"cp", "bench/crash/image/Dockerfile", "bench/crash/image/registers.c", "bench/crash/image/patches.c", "bench/crash/image/check.js", build},
 		{o.harvest, "--data", b.data, "image", "build", build, "-t", imageName},
 	}
 	for _, step := range steps {

@@ -1,0 +1,26 @@
+package sandbox_test
+
+import (
+	"testing"
+
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+func TestWhyACommandEnded(t *testing.T) {
+	t.Parallel()
+	const crash = "process node (pid 12) died of SIGSEGV"
+	for _, c := range []struct {
+		result sandbox.Result
+		want   string
+	}{
+		{sandbox.Result{}, ""},
+		{sandbox.Result{ReturnCode: 1}, ""},
+		{sandbox.Result{ReturnCode: 139, Crashed: crash}, crash},
+		{sandbox.Result{Crashed: crash}, ""}, // a child crashed, and the command knows better
+		{sandbox.Result{ReturnCode: 137, Reason: "the sandbox ended", Crashed: crash}, "the sandbox ended"},
+	} {
+		if got := c.result.Why(); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.result, got, c.want)
+		}
+	}
+}
