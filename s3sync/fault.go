@@ -66,6 +66,8 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return errors.Explainf(err, errors.NotFound, "there is no such object in %s", b)
 	case "PreconditionFailed", "ConditionalRequestConflict", "InvalidRange": // the last: it is shorter than was planned for
 		return errors.Join(errChangedObject, err)
+	case "InvalidObjectState":
+		return say(errors.Conflict, "restore it first, for example with aws s3api restore-object; then try again", "the object is archived")
 	case "QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "XAmzStorageFull":
 		return say(errors.Exhausted, "make room there", "S3 has no space left")
 	}

@@ -68,17 +68,15 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 	if key != e.order() {
 		e.Key = key
 	}
-	c := r.seen(remote)
-	if c != (condition{}) {
-		if err := r.b.holds(ctx, key, c); err != nil {
-			return nil, err // before the time is spent
-		}
+	h, c := e.header(), r.seen(key, remote)
+	if err := r.b.keep(ctx, key, h, e, c); err != nil {
+		return nil, err // before the time is spent
 	}
 	id, other := r.uploads.find(r.b.prefix+key, e)
 	if other != "" {
 		r.b.abortUpload(ctx, key, other)
 	}
-	up, err := r.b.beginUpload(ctx, key, e, id)
+	up, err := r.b.beginUpload(ctx, key, e, h, id)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +199,7 @@ func (s stored) matches(p *part, body []byte) bool {
 }
 
 // beginUpload continues the upload id, if it is there still, or begins one to key. Whether its parts are right, each says itself.
-func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry, id string) (*multipart, error) {
+func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry, h http.Header, id string) (*multipart, error) {
 	up := &multipart{key: key, parts: split(e.body()), there: map[int32]stored{}}
 	full := b.prefix + key
 	call, cancel := b.within(ctx, 0)
@@ -211,13 +209,12 @@ func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry, id strin
 		return up, nil
 	}
 	clear(up.there)
-	meta := map[string]string{}
-	for k, v := range e.header() {
-		if name, ok := strings.CutPrefix(k, "X-Amz-Meta-"); ok {
-			meta[strings.ToLower(name)] = v[0]
-		}
+	in := &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: userMeta(h), ContentType: field1(h, "Content-Type"),
+		CacheControl: field1(h, "Cache-Control"), ContentDisposition: field1(h, "Content-Disposition"),
+		ContentEncoding: field1(h, "Content-Encoding"), ContentLanguage: field1(h, "Content-Language"), Tagging: field1(h, taggingHeader)}
+	if at, err := http.ParseTime(h.Get("Expires")); err == nil {
+		in.Expires = &at
 	}
-	in := &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: meta, ContentType: aws.String("application/octet-stream")}
 	if !b.md5.Load() {
 		in.ChecksumAlgorithm, in.ChecksumType = types.ChecksumAlgorithmCrc64nvme, types.ChecksumTypeFullObject
 	}

@@ -32,7 +32,7 @@ type world struct {
 	written []string
 	// replaced are contents that a person or program replaced or deleted where they were; all others must be somewhere at the end.
 	replaced map[string]string
-	log      []string
+	log      []string // guarded by mu
 	close    func()
 
 	mu    sync.Mutex
@@ -68,12 +68,15 @@ func newWorld(t *testing.T, lax bool) *world {
 		w.b.Close()
 		proxy.Close()
 		for _, m := range w.all {
+			m.b.Close()
 			_, _ = os.RemoveAll(m.dir), os.RemoveAll(m.state)
 		}
 	}
 	t.Cleanup(proxy.Close)
 	for range 3 {
-		w.all = append(w.all, &machine{shmDir(t), shmDir(t), w.b})
+		b, err := Open(t.Context(), loc)
+		must(t, err)
+		w.all = append(w.all, &machine{shmDir(t), shmDir(t), b})
 	}
 	return w
 }
@@ -90,7 +93,11 @@ func shmDir(t *testing.T) string {
 	return dir
 }
 
-func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
 
 // content is one that nobody wrote before. Most have one size.
 func (w *world) content(rt *rapid.T) string {
@@ -342,7 +349,8 @@ func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool) Stat
 	must(w.t, err)
 	defer tree.Close()
 	tree.syncfs = func(int) error { return nil }
-	stats, err := Sync(ctx, tree, w.b, Options{Direction: Both, State: m.state, Owners: true, List: list, DeleteMany: true})
+	plan := func(a Action) { w.note("      %d: %s %s", i, a.Op, a.Path) }
+	stats, err := Sync(ctx, tree, m.b, Options{Direction: Both, State: m.state, Owners: true, List: list, DeleteMany: true, Plan: plan})
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errOvertaken) {
 		w.fail(rt, "sync of %d: %v", i, err)
 	}

@@ -208,13 +208,36 @@ func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error
 	}
 	ctx, cancel := b.bounded(ctx, int64(len(body)))
 	defer cancel()
-	e.ETag, err = b.put(ctx, key, body, crc64nvme.Checksum(body), e.header())
+	h, err := b.keptHeader(ctx, key, e)
+	if err == nil {
+		e.ETag, err = b.put(ctx, key, body, crc64nvme.Checksum(body), h)
+	}
 	return err
+}
+
+// keptHeader is the header of a file's object, with what other programs set of the object that has the key now.
+func (b *Bucket) keptHeader(ctx context.Context, key string, e *Entry) (http.Header, error) {
+	h := e.header()
+	if e.Kind != File || e.ETag == "" {
+		return h, nil // the latter: it is new
+	}
+	now, err := b.head(ctx, key)
+	if errors.KindOf(err) == errors.NotFound {
+		return h, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h, b.adoptHeaders(ctx, key, h, now.header)
 }
 
 func (b *Bucket) writeParts(ctx context.Context, key string, e *Entry, f io.ReaderAt) error {
 	begin, cancel := b.bounded(ctx, 0)
-	up, err := b.beginUpload(begin, key, e, "")
+	h, err := b.keptHeader(begin, key, e)
+	var up *multipart
+	if err == nil {
+		up, err = b.beginUpload(begin, key, e, h, "")
+	}
 	cancel()
 	if err != nil {
 		return err
@@ -274,19 +297,18 @@ func (b *Bucket) CopyObject(ctx context.Context, from, to *Entry) error {
 	if from.Size > maxCopy {
 		return errors.Newf(errors.Unsupported, "S3 copies at most 5 GiB in one step")
 	}
-	meta := map[string]string{}
-	header := to.header()
-	for k, v := range header {
-		if name, ok := strings.CutPrefix(k, "X-Amz-Meta-"); ok {
-			meta[strings.ToLower(name)] = v[0]
-		}
-	}
 	// Servers that keep plain files copy about as fast as their disk.
 	call, cancel := b.bounded(ctx, from.Size/64)
 	defer cancel()
+	h, err := b.keptHeader(call, source, &Entry{Path: to.Path, Kind: to.Kind, Mode: to.Mode, UID: to.UID, GID: to.GID, ModTime: to.ModTime, ETag: from.ETag})
+	if err != nil {
+		return err
+	}
 	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), CopySourceIfMatch: aws.String(`"` + from.ETag + `"`),
 		CopySource: aws.String(url.PathEscape(b.loc.Bucket) + "/" + escapeKey(b.prefix+source)), MetadataDirective: types.MetadataDirectiveReplace,
-		Metadata: meta, ContentType: aws.String(header.Get("Content-Type"))}, b.patiently)
+		Metadata: userMeta(h), ContentType: field1(h, "Content-Type"), CacheControl: field1(h, "Cache-Control"),
+		ContentDisposition: field1(h, "Content-Disposition"), ContentEncoding: field1(h, "Content-Encoding"),
+		ContentLanguage: field1(h, "Content-Language")}, b.patiently)
 	if err != nil {
 		return b.failed(ctx, err)
 	}

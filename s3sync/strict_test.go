@@ -75,6 +75,8 @@ func (s *strictServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodGet && q.Has("uploads"), r.Method == http.MethodGet && q.Has("uploadId"):
 		answerXML(w, struct{ XMLName xml.Name }{xml.Name{Local: "ListMultipartUploadsResult"}})
+	case r.Method == http.MethodGet && q.Has("tagging"):
+		s.tagging(w, key)
 	case r.Method == http.MethodGet && key == "":
 		s.list(w, q)
 	case r.Method == http.MethodPost && q.Has("delete"):
@@ -166,6 +168,8 @@ func (s *strictServer) put(w http.ResponseWriter, r *http.Request, key string, b
 		o.body, o.etag = from.body, from.etag
 		if r.Header.Get("X-Amz-Metadata-Directive") != "REPLACE" {
 			o.header = from.header
+		} else if tags := from.header["X-Amz-Tagging"]; tags != nil {
+			o.header["X-Amz-Tagging"] = tags
 		}
 		answerXML(w, struct {
 			XMLName xml.Name `xml:"CopyObjectResult"`
@@ -217,7 +221,25 @@ func (s *strictServer) get(w http.ResponseWriter, r *http.Request, key string) {
 		w.Header().Set("X-Amz-Tagging-Count", strconv.Itoa(strings.Count(tags, "&")+1))
 	}
 	w.Header().Set("ETag", o.etag)
+	if r.Header.Get("Range") == "" {
+		w.Header().Set("Content-Length", strconv.Itoa(len(o.body)))
+	}
 	http.ServeContent(w, r, "", o.at, strings.NewReader(string(o.body)))
+}
+
+func (s *strictServer) tagging(w http.ResponseWriter, key string) {
+	type tag struct{ Key, Value string }
+	var out struct {
+		XMLName xml.Name `xml:"Tagging"`
+		TagSet  struct{ Tag []tag }
+	}
+	if o := s.objects[key]; o != nil {
+		tags, _ := url.ParseQuery(o.header.Get("X-Amz-Tagging"))
+		for k, v := range tags {
+			out.TagSet.Tag = append(out.TagSet.Tag, tag{k, v[0]})
+		}
+	}
+	answerXML(w, out)
 }
 
 type listedObject struct {

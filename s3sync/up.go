@@ -5,9 +5,12 @@ import (
 	"crypto/md5"
 	"encoding/hex"
 	"fmt"
+	"mime"
 	"net/http"
 	"os"
+	"path"
 	"strconv"
+	"strings"
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
@@ -43,9 +46,10 @@ func (r *run) uploadDir(ctx context.Context, a *Action, e *Entry) (*Entry, error
 	return r.store(ctx, e, nil, a.remote)
 }
 
-// seen is the condition under which an object replaces remote, or none if that is nil. A new version is nobody else's.
-func (r *run) seen(remote *Entry) condition {
-	if r.versions() {
+// seen is the condition under which an object with a key replaces remote. A new version is nobody else's, and keys beneath the reserved
+// directory are Harvest's own.
+func (r *run) seen(key string, remote *Entry) condition {
+	if r.versions() || strings.HasPrefix(key, Reserved+"/") || remote != nil && remote.keyUnder(r.b.prefix) != key {
 		return condition{}
 	}
 	return expecting(remote)
@@ -63,7 +67,11 @@ func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (
 		body = []byte{}
 	}
 	var err error
-	e.ETag, err = r.b.putAs(ctx, key, body, e.CRC, e.header(), r.seen(remote))
+	h, c := e.header(), r.seen(key, remote)
+	if err := r.b.keep(ctx, key, h, e, c); err != nil {
+		return nil, err
+	}
+	e.ETag, err = r.b.putAs(ctx, key, body, e.CRC, h, c)
 	return e, err
 }
 
@@ -81,12 +89,20 @@ func (e *Entry) header() http.Header {
 		"X-Amz-Meta-File-Owner":       {uid},
 		"X-Amz-Meta-File-Group":       {gid},
 		"X-Amz-Meta-File-Mtime":       {strconv.FormatInt(e.ModTime, 10) + "ns"},
-		"Content-Type":                {"application/octet-stream"},
+		"Content-Type":                {contentType(e.Path)},
 	}
 	if e.Kind == Dir {
 		h["Content-Type"] = []string{"application/x-directory"}
 	}
 	return h
+}
+
+// contentType is what a file's name says of its content.
+func contentType(name string) string {
+	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
+		return t
+	}
+	return "application/octet-stream"
 }
 
 func (e *Entry) typeBits() uint32 {
