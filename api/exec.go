@@ -63,6 +63,14 @@ type Result struct {
 	Encoding string `json:"encoding,omitempty"` // "base64" if Stdout or Stderr is not UTF-8: then both are encoded. Go programs get them decoded
 }
 
+// Why returns the reason for the end of a command that failed, if it is not in the command's output: Reason, or Crashed.
+func (r Result) Why() string {
+	if r.Reason == "" && r.ReturnCode != 0 {
+		return r.Crashed
+	}
+	return r.Reason
+}
+
 // MarshalJSON encodes output that is not UTF-8.
 func (r Result) MarshalJSON() ([]byte, error) {
 	type plain Result

@@ -14,7 +14,6 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 // forwarded are the signals that the command gets instead of us.
@@ -150,7 +149,7 @@ func (c *cli) finish(res api.Result, asJSON bool) error {
 		if err := line.Encode(res); err != nil {
 			return errors.Wrapf(err, "print")
 		}
-	} else if why := sandbox.Result(res).Why(); why != "" {
+	} else if why := res.Why(); why != "" {
 		c.notef("%s", why)
 	}
 	if res.ReturnCode == 0 {

@@ -91,11 +91,7 @@ def walk(p):
         for n in sorted(os.listdir(p)):
             q = os.path.join(p, n)
             if q not in own: walk(q)
-<<<<<<< HEAD
-own = (b'/etc/hosts', b'/etc/resolv.conf', b'/etc/hostname', b'/etc/mtab') # engines may give each sandbox its own
-=======
-own = (b'/etc/hosts', b'/etc/resolv.conf', b'/etc/hostname', b'/etc/machine-id') # engines may give each sandbox its own
->>>>>>> w/prim
+own = (b'/etc/hosts', b'/etc/resolv.conf', b'/etc/hostname', b'/etc/machine-id', b'/etc/mtab') # engines may give each sandbox its own
 first = {}
 for root in sys.argv[1:]: walk(os.fsencode(root))
 `

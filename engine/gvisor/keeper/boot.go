@@ -272,13 +272,8 @@ func (g *guest) mainID() string {
 
 // claim starts the main container, unless it waits already. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
-<<<<<<< HEAD
-	g.root, g.hostname = c.Root, c.Hostname
-	args := initArgs(initPath+"/init", c.Hostname, mainFiles(c.Hostname)...)
-=======
 	g.root, g.hostname, g.machineID = c.Root, c.Hostname, machineID(c.ID)
-	args := initArgs(initPath+"/init", c.Hostname, nameFiles(c.Hostname, g.machineID)...)
->>>>>>> w/prim
+	args := initArgs(initPath+"/init", c.Hostname, mainFiles(c.Hostname, g.machineID)...)
 	if g.prepared.fits(c) {
 		g.taken = true
 		return errors.Stage(g.prepared.order(args), "start")

@@ -166,13 +166,8 @@ func (r *restoration) start(g *guest) error {
 	if <-r.checked; r.damaged != nil { // with some that are, gVisor waits for ever
 		return r.damaged
 	}
-<<<<<<< HEAD
-	g.taken, g.root, g.hostname = r.saved.Prepared, r.claim.Root, r.saved.Hostname
-	args := initArgs(initPath+"/init", g.hostname, mainFiles(g.hostname)...)
-=======
 	g.taken, g.root, g.hostname, g.machineID = r.saved.Prepared, r.claim.Root, r.saved.Hostname, r.saved.MachineID
-	args := initArgs(initPath+"/init", g.hostname, nameFiles(g.hostname, g.machineID)...)
->>>>>>> w/prim
+	args := initArgs(initPath+"/init", g.hostname, mainFiles(g.hostname, g.machineID)...)
 	var stdin *os.File
 	if g.taken { // it was a pipe, and gVisor wants the same again
 		args, stdin = args[:1], r.others[len(r.others)-1]

@@ -27,6 +27,6 @@ func traceStep() initStep {
 }
 
 // mainFiles are the files that the init program of a main container writes.
-func mainFiles(hostname string) []initStep {
-	return append(nameFiles(hostname), sysctlFiles()...)
+func mainFiles(hostname, machineID string) []initStep {
+	return append(nameFiles(hostname, machineID), sysctlFiles()...)
 }

@@ -231,15 +231,11 @@ func (v *view) write(dir string, file io.Writer) error {
 
 // ours reports whether the keeper has every sandbox write that file anew: they name this one sandbox, its network and its mounts.
 func ours(name string) bool {
-<<<<<<< HEAD
-	return name == "etc/hosts" || name == "etc/resolv.conf" || name == "etc/mtab" || strings.HasPrefix(name, "etc/.harvest-")
-=======
 	switch name {
-	case "etc/hosts", "etc/resolv.conf", "etc/hostname", "etc/machine-id":
+	case "etc/hosts", "etc/resolv.conf", "etc/hostname", "etc/machine-id", "etc/mtab":
 		return true
 	}
 	return strings.HasPrefix(name, "etc/.harvest-")
->>>>>>> w/prim
 }
 
 // within reports whether e belongs to what is asked for: what lies below dir, dir itself, and the directories on the way there.
