@@ -5,6 +5,7 @@
 # make cover   the quick suite, as many long tests as there is time for, and the coverage gate
 # make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
+# make test-software   small programs of many kinds in a sandbox, with a table of those that work; twenty minutes, and the internet
 # make bench   the benchmarks, with the peers that are installed beside them
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -23,7 +24,7 @@ TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # file system to write counters to (the snapshots of engine/enginetest run it).
 UNCOUNTED := e2e,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
-.PHONY: build keeper run test test-long test-modal test-s3 check fmt vulncheck cover bench deps clean
+.PHONY: build keeper run test test-long test-modal test-s3 test-software check fmt vulncheck cover bench deps clean
 
 # harvest brings the programs along that its sandboxes need, which are smaller than itself: see cmd/harvest/inner.
 build: keeper
@@ -58,6 +59,9 @@ test-modal: deps
 test-s3: deps
 	HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
 	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel)$$' ./s3sync
+
+test-software: build
+	scripts/software
 
 fmt:
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
