@@ -45,8 +45,10 @@ type crashes struct {
 
 	mu    sync.Mutex
 	count int
-	sent  map[*kernel.ThreadGroup]string // last sender of one of the signals, where that is another process
+	sent  map[*kernel.ThreadGroup]string // last sender of one of the signals: a process, or itself
 }
+
+const itself = "itself" // no process has such a name: they end with an id
 
 // sendingCalls are the system calls that send signals, and the position of the signal among their arguments.
 var sendingCalls = map[string]int{"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
@@ -88,8 +90,8 @@ func (c *crashes) note(t *kernel.Task, call string, id int32) {
 		if len(c.sent) >= keptSent {
 			clear(c.sent)
 		}
-		if delete(c.sent, tg); tg != self {
-			c.sent[tg] = sender
+		if c.sent[tg] = sender; tg == self {
+			c.sent[tg] = itself
 		}
 	}
 }
@@ -133,9 +135,12 @@ func (c *crashes) Close() error { return nil }
 func (c *crashes) report(t *kernel.Task, s *ucspb.UncaughtSignal) layer.Crash {
 	tg := t.ThreadGroup()
 	r := layer.Crash{Time: time.Now().UTC().Format(time.RFC3339), Process: strings.ToValidUTF8(t.Name(), "?"), Signal: s.SignalNumber,
-		PID: int32(tg.PIDNamespace().IDOfThreadGroup(tg)), Sender: c.sent[tg], Command: commandOf(t)}
-	delete(c.sent, tg)
-	if s.SignalNumber != int32(linux.SIGABRT) && r.Sender == "" {
+		PID: int32(tg.PIDNamespace().IDOfThreadGroup(tg)), Command: commandOf(t)}
+	sender := c.sent[tg]
+	if delete(c.sent, tg); sender != itself {
+		r.Sender = sender
+	}
+	if s.SignalNumber != int32(linux.SIGABRT) && sender == "" { // the address of a signal that was sent is none
 		r.Address = fmt.Sprintf("%#x", s.FaultAddr)
 		r.Access = access(t, hostarch.Addr(s.FaultAddr))
 	}
