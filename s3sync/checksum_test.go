@@ -22,6 +22,9 @@ import (
 // Servers that do not know CRC-64/NVME refuse it once, and get MD5s from then on, with which they compare what arrives.
 // mission: 2.5, 3.5
 func TestServersWithoutCRC64(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
 	dir := t.TempDir()
 	for i := range 10 {
 		write(t, dir, fmt.Sprintf("f%d", i), strings.Repeat("x", i*100+1))
@@ -83,6 +86,9 @@ func TestServersWithoutCRC64(t *testing.T) {
 // What others stored with checksums of other kinds is compared with these, small and large.
 // mission: 3.5
 func TestChecksumsOfOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
 	loc := location(t)
 	a := between(t, &loc)
 	b := openBucket(t, loc)
@@ -171,6 +177,9 @@ func TestDeletionsWithMD5(t *testing.T) {
 // the parts were.
 // mission: 3.5
 func TestChecksumsOfPartsOfOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
 	loc := location(t)
 	a := between(t, &loc)
 	b := openBucket(t, loc)

@@ -99,6 +99,9 @@ func TestDeletionsCutShort(t *testing.T) {
 // Killed at any of ten moments on its way, in each direction, a sync that is made again is as if nothing had happened.
 // mission: A8, D1, D2
 func TestKilledAtTenPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
 	dir := t.TempDir()
 	for i := range 60 {
 		write(t, dir, fmt.Sprintf("d%02d/f%03d", i%7, i), strings.Repeat(fmt.Sprint(i), i))

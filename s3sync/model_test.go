@@ -35,22 +35,51 @@ type world struct {
 	log      []string // guarded by mu
 	close    func()
 
-	mu    sync.Mutex
-	asked int                                     // guarded by mu
-	hook  func(n int, r *http.Request) (cut bool) // guarded by mu
+	loc  Location
+	next int // number of the next sync
+
+	mu   sync.Mutex
+	runs map[string]*attempt // guarded by mu; syncs under way, by syncHeader
+}
+
+// attempt is a sync under way. What it asks for after its end, as a process may that was killed, is dropped.
+type attempt struct {
+	asked  int                    // guarded by world.mu
+	hook   func(n int) (cut bool) // may be nil
+	nested sync.WaitGroup         // another sync in the middle
 }
 
 // ServeHTTP implements http.Handler.
 func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	name := r.Header.Get(syncHeader)
 	w.mu.Lock()
-	w.asked++
-	n, hook := w.asked, w.hook
+	run, n := w.runs[name], 0
+	if run != nil {
+		run.asked++
+		n = run.asked
+	}
 	w.mu.Unlock()
-	if hook != nil && hook(n, r) {
+	if run == nil || run.hook != nil && run.hook(n) {
 		xmlFault(rw, http.StatusForbidden, "AccessDenied")
 		return
 	}
 	w.server.ServeHTTP(rw, r)
+}
+
+// syncHeader tells a server of the model which sync asks; other programs have none.
+const syncHeader = "X-Model-Sync"
+
+// tagged adds it to all requests.
+type tagged struct {
+	http.RoundTripper
+	name string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t tagged) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set(syncHeader, t.name)
+	return t.RoundTripper.RoundTrip(r)
 }
 
 // modelPaths may be files or directories. A directory that is no file's elsewhere is rare.
@@ -61,6 +90,7 @@ func newWorld(t *testing.T, lax bool) *world {
 	loc := strictPlace(w.server)
 	proxy := httptest.NewServer(w)
 	loc.Endpoint = proxy.URL
+	w.runs = map[string]*attempt{"": {}}
 	var err error
 	w.b, err = Open(t.Context(), loc)
 	must(t, err)
@@ -68,15 +98,13 @@ func newWorld(t *testing.T, lax bool) *world {
 		w.b.Close()
 		proxy.Close()
 		for _, m := range w.all {
-			m.b.Close()
 			_, _ = os.RemoveAll(m.dir), os.RemoveAll(m.state)
 		}
 	}
 	t.Cleanup(proxy.Close)
+	w.loc = loc
 	for range 3 {
-		b, err := Open(t.Context(), loc)
-		must(t, err)
-		w.all = append(w.all, &machine{shmDir(t), shmDir(t), b})
+		w.all = append(w.all, &machine{shmDir(t), shmDir(t), nil})
 	}
 	return w
 }
@@ -105,10 +133,10 @@ func (w *world) content(rt *rapid.T) string {
 	if rapid.IntRange(0, 3).Draw(rt, "longer") == 0 {
 		more = "and more"
 	}
-	return w.next(more)
+	return w.fresh(more)
 }
 
-func (w *world) next(more string) string {
+func (w *world) fresh(more string) string {
 	content := fmt.Sprintf("content-%06d.%s", len(w.written), more)
 	w.written = append(w.written, content)
 	return content
@@ -186,7 +214,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"disguise": func(rt *rapid.T) {
 			m, i := w.machine(rt)
 			path := w.there(rt, m)
-			content := w.next(modelFiles(w.t, m.dir)[path][len("content-000000."):])
+			content := w.fresh(modelFiles(w.t, m.dir)[path][len("content-000000."):])
 			w.note("%d: %s becomes %s, its time stays", i, path, content)
 			w.forget(m, path, "edited")
 			if rapid.Bool().Draw(rt, "rename") {
@@ -289,12 +317,12 @@ func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
 	what := ""
-	hook := func(int, *http.Request) bool { return false }
+	run := &attempt{}
 	switch {
 	case killed:
 		at, after := rapid.IntRange(1, 14).Draw(rt, "at"), rapid.Bool().Draw(rt, "after it was served")
 		what = fmt.Sprintf(", killed at request %d, served: %v", at, after)
-		hook = func(n int, r *http.Request) bool {
+		run.hook = func(n int) bool {
 			if n < at {
 				return false
 			}
@@ -306,26 +334,20 @@ func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 		otherList := rapid.Bool().Draw(rt, "other lists")
 		what = fmt.Sprintf(", and at request %d comes %d, list: %v", overlap, j, otherList)
 		var once sync.Once
-		hook = func(n int, _ *http.Request) bool {
+		run.hook = func(n int) bool {
 			if n == overlap {
 				once.Do(func() {
-					w.mu.Lock()
-					w.hook = nil
-					w.mu.Unlock()
-					w.syncOne(w.t.Context(), rt, j, otherList)
+					run.nested.Add(1)
+					defer run.nested.Done()
+					w.syncOne(w.t.Context(), rt, j, otherList, &attempt{})
 				})
 			}
 			return false
 		}
 	}
-	w.mu.Lock()
-	w.asked, w.hook = 0, hook
-	w.mu.Unlock()
 	w.note("%d synchronises, list: %v%s", i, list, what)
-	w.syncOne(ctx, rt, i, list)
-	w.mu.Lock()
-	w.hook = nil
-	w.mu.Unlock()
+	w.syncOne(ctx, rt, i, list, run)
+	run.nested.Wait()
 	if killed && rapid.Bool().Draw(rt, "torn") {
 		// What a process had not written down when it was killed is not there.
 		for _, path := range glob(w.t, m.state, "*", statePartial) {
@@ -343,14 +365,28 @@ func glob(t *testing.T, parts ...string) []string {
 	return all
 }
 
-func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool) Stats {
-	m := w.all[i]
+func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool, run *attempt) Stats {
+	m, loc := w.all[i], w.loc
+	w.mu.Lock()
+	w.next++
+	name := fmt.Sprintf("sync%d", w.next)
+	w.runs[name] = run
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.runs, name)
+	}()
+	b, err := Open(w.t.Context(), loc)
+	must(w.t, err)
+	b.http.Transport, b.wire = tagged{b.http.Transport, name}, nil
+	defer b.Close()
 	tree, err := OpenTree(m.dir)
 	must(w.t, err)
 	defer tree.Close()
 	tree.syncfs = func(int) error { return nil }
 	plan := func(a Action) { w.note("      %d: %s %s", i, a.Op, a.Path) }
-	stats, err := Sync(ctx, tree, m.b, Options{Direction: Both, State: m.state, Owners: true, List: list, DeleteMany: true, Plan: plan})
+	stats, err := Sync(ctx, tree, b, Options{Direction: Both, State: m.state, Owners: true, List: list, DeleteMany: true, Plan: plan})
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errOvertaken) {
 		w.fail(rt, "sync of %d: %v", i, err)
 	}
@@ -366,12 +402,12 @@ func (w *world) fail(rt *rapid.T, format string, args ...any) {
 func (w *world) finish(rt *rapid.T) {
 	for range 4 {
 		for i := range w.all {
-			w.syncOne(w.t.Context(), rt, i, true)
+			w.syncOne(w.t.Context(), rt, i, true, &attempt{})
 		}
 	}
 	want := modelSnapshot(w.t, w.all[0].dir)
 	for i, m := range w.all {
-		if s := w.syncOne(w.t.Context(), rt, i, i == 0); s.Files+s.Updated+s.Deleted+s.Conflicts+s.Failed > 0 {
+		if s := w.syncOne(w.t.Context(), rt, i, i == 0, &attempt{}); s.Files+s.Updated+s.Deleted+s.Conflicts+s.Failed > 0 {
 			w.fail(rt, "the last sync of %d is not quiet: %s %+v %+v", i, s, s.Decided, s.Failures)
 		}
 		if got := modelSnapshot(w.t, m.dir); !maps.Equal(got, want) {

@@ -117,6 +117,9 @@ func TestPacksFillEmptyVolumes(t *testing.T) {
 }
 
 func TestPacksFollowChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
 	t.Parallel()
 	dir, loc, state := plainTree(t), location(t), t.TempDir()
 	b := openBucket(t, loc)

@@ -47,6 +47,9 @@ func races() bool {
 // A large file takes no more memory than a few of its parts, up and down.
 // mission: 2.4, D1
 func TestLargeFileInLittleMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
 	const size = 320 << 20
 	limit := int64(160 << 20)
 	if races() {
@@ -78,6 +81,9 @@ const manyFiles = "HARVEST_TEST_FILES"
 // Many small files take no more memory than few: up, when nothing changed, and down.
 // mission: 2.4, D1
 func TestManyFilesInLittleMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: run make test-long")
+	}
 	n, limit := 3000, int64(160<<20)
 	if text := os.Getenv(manyFiles); text != "" {
 		var err error

@@ -87,8 +87,8 @@ func (s *strictServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.uploads[id] = &strictUpload{key, keptFields(r.Header), map[int][]byte{}}
 		answerXML(w, struct {
 			XMLName  xml.Name `xml:"InitiateMultipartUploadResult"`
-			UploadId string
-		}{UploadId: id})
+			UploadID string   `xml:"UploadId"`
+		}{UploadID: id})
 	case r.Method == http.MethodPut && q.Has("uploadId"):
 		n, _ := strconv.Atoi(q.Get("partNumber"))
 		if u := s.uploads[q.Get("uploadId")]; u != nil {
