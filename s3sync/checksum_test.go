@@ -17,14 +17,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // Servers that do not know CRC-64/NVME refuse it once, and get MD5s from then on, with which they compare what arrives.
 // mission: 2.5, 3.5
 func TestServersWithoutCRC64(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	dir := t.TempDir()
 	for i := range 10 {
 		write(t, dir, fmt.Sprintf("f%d", i), strings.Repeat("x", i*100+1))
@@ -86,9 +85,7 @@ func TestServersWithoutCRC64(t *testing.T) {
 // What others stored with checksums of other kinds is compared with these, small and large.
 // mission: 3.5
 func TestChecksumsOfOthers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	loc := location(t)
 	a := between(t, &loc)
 	b := openBucket(t, loc)
@@ -177,9 +174,7 @@ func TestDeletionsWithMD5(t *testing.T) {
 // the parts were.
 // mission: 3.5
 func TestChecksumsOfPartsOfOthers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	loc := location(t)
 	a := between(t, &loc)
 	b := openBucket(t, loc)

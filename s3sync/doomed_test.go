@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // A deletion that was cut short between the manifest and the objects is finished by the next sync, and none of the files comes back; what has been
@@ -99,9 +100,7 @@ func TestDeletionsCutShort(t *testing.T) {
 // Killed at any of ten moments on its way, in each direction, a sync that is made again is as if nothing had happened.
 // mission: A8, D1, D2
 func TestKilledAtTenPoints(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	dir := t.TempDir()
 	for i := range 60 {
 		write(t, dir, fmt.Sprintf("d%02d/f%03d", i%7, i), strings.Repeat(fmt.Sprint(i), i))

@@ -145,9 +145,7 @@ func TestLeftFiles(t *testing.T) {
 // The parts of a large file that arrived are not sent again.
 // mission: 2.4
 func TestLargeContinues(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	dir, loc, state := t.TempDir(), location(t), t.TempDir()
 	write(t, dir, "large", strings.Repeat("0123456789abcdef", 112<<16)) // 112 MiB: 7 parts
 	a := between(t, &loc)
@@ -194,9 +192,7 @@ func TestLargeContinues(t *testing.T) {
 
 // A large file that changes each time it is sent is reported, and S3 keeps no parts of it.
 func TestLargeChanges(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	dir, loc := t.TempDir(), location(t)
 	path := filepath.Join(dir, "large")
 	write(t, dir, "large", strings.Repeat("0123456789abcdef", 40<<16))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // forbid answers as S3 does to somebody who lacks one permission. Who may not list is told of objects that are not there as of others that
@@ -108,9 +109,7 @@ func TestWrongRegion(t *testing.T) {
 // What happens to connections half-way through a body, in either direction, costs time only.
 // mission: 2.5, 3.5
 func TestDamagedOnTheWay(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	dir := t.TempDir()
 	for i := range 20 {
 		write(t, dir, fmt.Sprintf("f%d", i), strings.Repeat("0123456789", 100*i+1))
@@ -251,9 +250,7 @@ const awayFor = "HARVEST_TEST_AWAY"
 // S3 that answers 503 for less long than somebody waits costs time only: nothing is lost, and it is not asked all the time.
 // mission: 2.5, 3.4
 func TestAwayForLong(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	away := 2 * time.Second
 	if text := os.Getenv(awayFor); text != "" {
 		var err error
@@ -468,9 +465,7 @@ func TestPassingObjects(t *testing.T) {
 // A server that takes a request and never answers is one that is away, and is asked once.
 // mission: 2.4, 5.4
 func TestServerThatIsSilent(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	t.Parallel()
 	loc := location(t)
 	loc.Patience = time.Second

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // packedTree has one of everything, and small files for several packs.
@@ -117,9 +118,7 @@ func TestPacksFillEmptyVolumes(t *testing.T) {
 }
 
 func TestPacksFollowChanges(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	t.Parallel()
 	dir, loc, state := plainTree(t), location(t), t.TempDir()
 	b := openBucket(t, loc)

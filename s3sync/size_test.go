@@ -17,6 +17,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // peak is how much memory a sync took, in a process of its own.
@@ -47,9 +48,7 @@ func races() bool {
 // A large file takes no more memory than a few of its parts, up and down.
 // mission: 2.4, D1
 func TestLargeFileInLittleMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	const size = 320 << 20
 	limit := int64(160 << 20)
 	if races() {
@@ -81,9 +80,7 @@ const manyFiles = "HARVEST_TEST_FILES"
 // Many small files take no more memory than few: up, when nothing changed, and down.
 // mission: 2.4, D1
 func TestManyFilesInLittleMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	n, limit := 3000, int64(160<<20)
 	if text := os.Getenv(manyFiles); text != "" {
 		var err error

@@ -17,14 +17,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // An interrupted upload in parts is continued by who began it, for what it was begun for. Those of others are left alone, whatever is in them.
 // mission: 2.4, D1
 func TestOnlyOwnUploadsContinue(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	dir, state, loc := t.TempDir(), t.TempDir(), location(t)
 	write(t, dir, "large", strings.Repeat("0123456789abcdef", 80<<16)) // 80 MiB, 5 parts
 	age(t, dir)

@@ -111,9 +111,7 @@ func TestInContainer(t *testing.T) {
 
 // With the host's control groups, limits are the kernel's as outside of a container.
 func TestInContainerWithCgroups(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long: run make test-long")
-	}
+	testenv.Long(t)
 	c := startContainer(t, prepareData(t), "--cgroupns", "host", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw")
 	if out := c.harvest("run", "--memory", "256MiB", "--cpu", "0.5", "--code", "print(6*7)"); out != "42\n" {
 		t.Errorf("run printed %q", out)
