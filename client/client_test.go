@@ -149,8 +149,8 @@ func TestSandboxes(t *testing.T) {
 	if err := w.DestroySandbox(ctx, "box"); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.Sandbox(ctx, "box"); errors.KindOf(err) != errors.NotFound {
-		t.Errorf("after its end: %v", err)
+	if box, err := w.Sandbox(ctx, "box"); err != nil || box.Status != string(sandbox.Terminated) || box.Reason == "" {
+		t.Errorf("after its end: %+v, %v", box, err)
 	}
 }
 

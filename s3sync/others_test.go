@@ -53,6 +53,7 @@ func tool(t *testing.T, env []string, args ...string) string {
 // mission: 2.1, 3.2, D1, D2
 func TestOthersSeeTheSame(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	rsync, rclone, aws := testenv.RequireTool(t, "rsync", "rsync"), testenv.RequireTool(t, "rclone", "rclone"), testenv.RequireTool(t, "aws", "awscli")
 	dir, loc := sourceTree(t), location(t)
 	b := openBucket(t, loc)

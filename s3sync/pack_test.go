@@ -98,6 +98,7 @@ func packsOf(t *testing.T, b *Bucket) (stored, indexed []string) {
 // mission: D2
 func TestPacksFillEmptyVolumes(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	dir, loc := packedTree(t), location(t)
 	b := openBucket(t, loc)
 	mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir(), Packs: true})

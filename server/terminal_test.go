@@ -12,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // tty is a client of a terminal.
@@ -186,7 +187,10 @@ func TestPorts(t *testing.T) {
 	}
 	events.Body.Close()
 	end()
-	user.want(503, "GET", base+"/", "")
+	testenv.Eventually(t, "the port answers 503", func() bool { // 502 while connections from before break
+		resp, _ := user.do("GET", base+"/", "")
+		return resp.StatusCode == http.StatusServiceUnavailable
+	})
 	user.want(400, "GET", "/v1/sandboxes/box/ports/0/", "")
 	user.want(400, "GET", "/v1/sandboxes/box/ports/x/", "")
 	user.want(404, "GET", "/v1/sandboxes/none/ports/80/", "")

@@ -12,14 +12,17 @@ import (
 // EventCrashed says that the agent's process died of a signal, and starts again with the same prompt and conversation. Reason says how it died.
 const EventCrashed = "agent.crashed"
 
-// crash returns how the agent's process died of a signal, "" if it ended otherwise. The end of the sandbox, limits and a turn that was interrupted are
-// other reasons, since the process dies of SIGKILL then too.
+// crashSignals are those that the processor, or a program's own check, causes. SIGKILL is not among them: it comes from the
+// end of the sandbox, which may become known later, from limits, and from a turn that was interrupted.
+var crashSignals = []string{"SEGV", "BUS", "ILL", "FPE", "ABRT", "TRAP", "SYS"}
+
+// crash returns how the agent's process died of one of crashSignals, "" if it ended otherwise.
 func (r *runner) crash(end procEnd) string {
 	res := end.result
 	switch {
 	case end.err != nil || r.stopped != "" || res.OutOfMemory || res.TimedOut || res.Reason != "":
 		return ""
-	case res.Signal == "" && (res.Crashed == "" || res.ReturnCode <= shellSignal):
+	case !slices.Contains(crashSignals, res.Signal) && (res.Crashed == "" || res.ReturnCode <= shellSignal):
 		return ""
 	}
 	return "the agent's process ended: " + cmp.Or(res.Crashed, "it died of SIG"+res.Signal)

@@ -38,6 +38,7 @@ const canary = "ghp_CANARY7f3a9c51d2e8"
 // mission: E3, E7, E8
 func TestPrivateRepository(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	g := newGitServer(t)
 	clone := g.add("owner/project", map[string]string{"README.md": "one\n", ".github/pull_request_template.md": "## What was changed\n"})
 	g.setTokens(canary)

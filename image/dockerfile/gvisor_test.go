@@ -319,6 +319,7 @@ CMD ["node", "index.js"]
 //
 // mission: B2
 func TestProjects(t *testing.T) {
+	testenv.Long(t)
 	for _, p := range projects {
 		t.Run(p.name, func(t *testing.T) {
 			s := newSite(t)

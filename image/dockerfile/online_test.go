@@ -90,6 +90,7 @@ func addFile(w *tar.Writer, from, to string) error {
 //
 // mission: B2
 func TestGoProject(t *testing.T) {
+	testenv.Long(t)
 	layer := toolchain(t)
 	s := newSite(t)
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
@@ -175,6 +176,7 @@ func get(t *testing.T, url string) []byte {
 //
 // mission: B2
 func TestNodeProjectFromTheRegistry(t *testing.T) {
+	testenv.Long(t)
 	npm := testenv.NPMRegistry(t)
 	const at = "/is-number/-/is-number-7.0.0.tgz"
 	sum := sha256.Sum256(get(t, npm+at))
