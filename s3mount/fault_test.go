@@ -15,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -42,6 +43,7 @@ func is(t *testing.T, err, want error) {
 // Where S3 takes requests and answers none, programs get an error after a while, and at once when the sandbox ends.
 func TestSilence(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newPlace(t)
 	p.put("f", "content")
 	dir := p.mounted(about("sbx_silence"))
@@ -69,6 +71,7 @@ func TestSilence(t *testing.T) {
 // A file that cannot be stored is told of once, kept, and stored when S3 is back.
 func TestFileFails(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newPlace(t)
 	dir := p.mounted(about("sbx_fails"))
 	f, err := os.Create(filepath.Join(dir, "f"))
@@ -138,6 +141,7 @@ func TestKilledProcess(t *testing.T) {
 // What cannot be stored at the end is kept and named, and stored by a later server. A mount of a sandbox that lives stays.
 func TestLeft(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newPlace(t)
 	lives := p.mounted(about("sbx_lives"))
 	dir, err := p.Mount(t.Context(), about("sbx_left"))
@@ -341,6 +345,7 @@ func TestOthers(t *testing.T) {
 // mission: D5
 func TestNoMixture(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newPlace(t)
 	dir, other := p.mounted(about("sbx_mixture")), p.mounted(about("sbx_mixture2"))
 	const size = 64 << 20 // more than what is read ahead
@@ -385,6 +390,7 @@ func TestNoMixture(t *testing.T) {
 // A file that is not used is stored though it is open, and dropped here when it was stored.
 func TestTend(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	p := newPlace(t)
 	a := about("sbx_tend")
 	dir := p.mounted(a)

@@ -27,6 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -371,6 +372,7 @@ var local = []string{
 //
 // mission: 9.1
 func TestModalIsSilent(t *testing.T) {
+	testenv.Long(t)
 	for _, of := range []any{&Engine{}, &images{}, &volumes{}, &modalVolume{}, &Sandbox{}} {
 		for m := range reflect.TypeOf(of).Methods() {
 			name := reflect.TypeOf(of).Elem().Name() + "." + m.Name
