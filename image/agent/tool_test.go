@@ -315,6 +315,7 @@ func TestWhatIsInstalledNeedsNoRegistry(t *testing.T) {
 // A file that changes changes the decision, whatever its time says.
 func TestDecisionsFollowTheContent(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	h := newHost(t)
 	h.publish()
 	past := time.Unix(1e9, 0)

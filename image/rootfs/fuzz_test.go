@@ -9,6 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // expectKind fails unless the error is nil or of a kind that bad input may have.
@@ -65,6 +66,7 @@ func readAll(t testing.TB, data []byte) {
 // Every byte of an image, changed: it is refused, or something else is read, but nothing breaks.
 func TestDamagedImages(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	for _, image := range [][]byte{small(t), withAttributes(t)} {
 		meta := int(binary.LittleEndian.Uint32(image[1024+40:])) << 12
 		for i := range image {

@@ -268,6 +268,7 @@ func TestImageHasWhatTheTarHas(t *testing.T) {
 
 func TestLargeDirectories(t *testing.T) {
 	t.Parallel()
+	testenv.Long(t)
 	// Around the sizes at which a directory no longer fits beside its inode, into one block, into several.
 	for _, n := range []int{1, 100, 160, 161, 162, 163, 164, 165, 166, 2000, 20_000} {
 		var files []file

@@ -86,10 +86,13 @@ func (u unit) args(o options) []string {
 		args = append(args, "-test.skip="+anchored(u.skip))
 	}
 	if o.cover {
-		args = append(args, "-test.gocoverdir="+filepath.Join(o.out, "cover", "unit"))
+		args = append(args, "-test.gocoverdir="+o.unitCover())
 	}
 	return args
 }
+
+// unitCover is where test binaries write their coverage counters.
+func (o options) unitCover() string { return filepath.Join(o.out, "cover", "unit") }
 
 func anchored(names []string) string {
 	quoted := make([]string, len(names))
@@ -109,6 +112,9 @@ func (u unit) execute(ctx context.Context, o options, env []string, end time.Tim
 	defer cancel()
 	cmd := exec.CommandContext(ctx, u.pkg.binary, u.args(o)...)
 	cmd.Dir, cmd.Env = u.pkg.dir, append(slices.Clone(env), "PWD="+u.pkg.dir)
+	if o.cover { // for processes of the test binary, as go test does
+		cmd.Env = append(cmd.Env, "GOCOVERDIR="+o.unitCover())
+	}
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second // a process that a test left may keep the pipe open
