@@ -15,7 +15,8 @@ export GORACE ?= atexit_sleep_ms=50
 # What internal/testrun makes: test binaries, logs, durations.json, flaky.md.
 RESULTS  := test-results
 PACKAGES ?= ./...
-TESTRUN  := go run ./internal/testrun -out $(RESULTS) -first image/imagetest:TestBaseImage -wait e2e/
+TESTRUN  := go run ./internal/testrun -out $(RESULTS) -wait e2e/ \
+	-first image/imagetest:TestBaseImage,e2e/image:TestAgentImageBuilds
 # When long tests of make cover no longer start, and when they are stopped; and which third of them is the first.
 START    ?= 40m
 END      ?= 50m

@@ -16,6 +16,16 @@ import (
 	"github.com/RelevanceAI/harvest/mcp"
 )
 
+// TestAgentImageBuilds runs before all tests that use the agent image: they find it in the cache of testenv.
+//
+// mission: B3
+func TestAgentImageBuilds(t *testing.T) {
+	_, built := host.NewBuiltAgent(t)
+	if built.ID == "" || built.Size == 0 {
+		t.Errorf("the agent image: %+v", built)
+	}
+}
+
 // The agent image builds from the README's command, and everything in it works as the user agent.
 //
 // mission: B3
