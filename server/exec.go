@@ -208,8 +208,9 @@ func (s *Server) commandContext(r *http.Request) (context.Context, context.Cance
 
 func resultOut(r sandbox.Result) api.Result {
 	return api.Result{
-		ReturnCode: r.ReturnCode, Stdout: r.Stdout, Stderr: r.Stderr, Duration: r.Duration, SandboxID: r.SandboxID, TimedOut: r.TimedOut, Signal: r.Signal,
-		OutOfMemory: r.OutOfMemory, Truncated: r.Truncated, Reason: r.Reason,
+		ReturnCode: r.ReturnCode, Stdout: r.Stdout, Stderr: r.Stderr, Duration: r.Duration, SandboxID: r.SandboxID,
+		TimedOut: r.TimedOut, Signal: r.Signal, OutOfMemory: r.OutOfMemory, Truncated: r.Truncated, Reason: r.Reason,
+		Crashed: r.Crashed,
 	}
 }
 
