@@ -180,7 +180,7 @@ func (r *result) read(events io.Reader, log string) error {
 		case "output":
 			_, _ = f.WriteString(e.Output)
 			r.race = r.race || strings.Contains(e.Output, "WARNING: DATA RACE")
-			if len(output[top]) < kept {
+			if len(output[top]) < kept && !strings.HasPrefix(e.Output, "=== ") {
 				output[top] += e.Output
 			}
 		case "run":
