@@ -136,7 +136,7 @@ func asks(a *asked, method, what string, do func()) {
 func TestOverlapKeepsBothEdits(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string][2]string{
-		"before the object":   {http.MethodPut, "/work/p"},
+		"before the object":   {http.MethodPut, "work/p"},
 		"before the manifest": {http.MethodPut, ManifestKey},
 	} {
 		t.Run(name, func(t *testing.T) {
