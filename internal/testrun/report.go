@@ -18,6 +18,9 @@ import (
 // calm is how long failed tests wait for the machine to have nothing else to do before they run again.
 var calm = 90 * time.Second
 
+// grace is how much time failed tests have after the end of the long ones.
+const grace = 3 * time.Minute
+
 // retry runs failed tests again, each alone. A test that passes then is flaky, which is a defect too, but fails no run.
 // Nothing runs again after a data race, and no quick test after a panic or a time limit.
 func (s *schedule) retry(ctx context.Context) {
@@ -35,6 +38,9 @@ func (s *schedule) retry(ctx context.Context) {
 	}
 	quiet(ctx)
 	for _, u := range units {
+		if s.o.end > 0 { // failed tests may take a little longer than the others
+			u.limit = max(time.Minute, min(u.limit, s.o.end+grace-time.Since(s.begun)))
+		}
 		for n := 1; n <= s.o.retries && ctx.Err() == nil; n++ {
 			fmt.Fprintf(s.w, "== again, alone: %s\n", u)
 			before := len(s.results)
