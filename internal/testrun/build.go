@@ -18,6 +18,7 @@ type builder struct {
 	o     options
 	w     io.Writer
 	begun time.Time
+	steps int // of compile so far
 }
 
 // programs builds the binaries that tests start, so that no test has to. It returns the environment that names them.
@@ -31,8 +32,8 @@ func (b *builder) programs(ctx context.Context) ([]string, error) {
 	return append(os.Environ(), env...), err
 }
 
-// compile makes the test binaries of packages. Packages whose last elements are equal are compiled in separate steps,
-// since their binaries have the same name.
+// compile makes the test binaries of packages. Packages whose last elements are equal are compiled in separate steps, each
+// with a directory of its own, since their binaries have the same name.
 func (b *builder) compile(ctx context.Context, list []*pkg) error {
 	kind := "plain"
 	var flags []string
@@ -42,8 +43,8 @@ func (b *builder) compile(ctx context.Context, list []*pkg) error {
 	if b.o.cover {
 		kind, flags = kind+"-cover", append(flags, "-covermode=atomic", "-coverpkg=./...")
 	}
-	for step := 0; len(list) > 0; step++ {
-		dir := filepath.Join(b.o.out, "bin", kind, fmt.Sprint(step))
+	for ; len(list) > 0; b.steps++ {
+		dir := filepath.Join(b.o.out, "bin", kind, fmt.Sprint(b.steps))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return errors.Wrapf(err, "make the directory of binaries")
 		}

@@ -241,6 +241,17 @@ func TestSharedImagesComeFirst(t *testing.T) {
 	}
 }
 
+// A named test that the binary does not have fails.
+func TestMissingTestsFail(t *testing.T) {
+	t.Parallel()
+	o, list := sample(t)
+	list[0].long, o.suite = []string{"TestNowhere"}, "long"
+	text, err := runSample(t, "long", o, list)
+	if err == nil || !strings.Contains(text, "no test has this name") || !strings.Contains(text, "a TestNowhere") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
 func TestFlagsAreChecked(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"", "-x quick", "none", "-turn x quick"} {

@@ -201,6 +201,12 @@ func (r *result) read(events io.Reader, log string) error {
 		r.outcomes = append(r.outcomes, outcome{test, "fail", 0})
 	}
 	r.broken = !ended || len(running) > 0
+	for _, test := range r.tests { // a name that matches no test is a fault of the runner
+		if !slices.ContainsFunc(r.outcomes, func(o outcome) bool { return o.test == test }) {
+			r.outcomes = append(r.outcomes, outcome{test, "fail", 0})
+			output[test] = "no test has this name\n"
+		}
+	}
 	if r.ok() {
 		return nil
 	}
