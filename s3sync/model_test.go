@@ -42,7 +42,7 @@ type world struct {
 	runs map[string]*attempt // guarded by mu; syncs under way, by syncHeader
 }
 
-// attempt is a sync under way. What it asks for after its end, as a process may that was killed, is dropped.
+// attempt is a running sync. Requests after its end are dropped, as those of a killed process are.
 type attempt struct {
 	asked  int                    // guarded by world.mu
 	hook   func(n int) (cut bool) // may be nil
@@ -127,7 +127,7 @@ func (w *world) note(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
-// content is one that nobody wrote before. Most have one size.
+// content returns text that no machine has written before. Most texts have the same size.
 func (w *world) content(rt *rapid.T) string {
 	more := ""
 	if rapid.IntRange(0, 3).Draw(rt, "longer") == 0 {

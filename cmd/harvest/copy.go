@@ -46,7 +46,7 @@ type location interface {
 	in(ctx context.Context, dir string, tar io.Reader) error
 	// show is how users write a path of the place.
 	show(name string) string
-	// mkdir is the command that makes a directory, "" if there is none.
+	// mkdir is the command that makes a directory, or "" without one.
 	mkdir(dir string) string
 }
 

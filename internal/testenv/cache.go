@@ -17,7 +17,7 @@ import (
 // stale is how long an unused directory of Cache stays. It is longer than any run of tests.
 const stale = 24 * time.Hour
 
-// Cache returns a directory that all tests of this user share across packages and runs, for what is dear to make. A
+// Cache returns a directory that all tests of this user share across packages and runs, for expensive artefacts. A
 // checksum of sources is part of its name, so that a change of the code that fills it leads to a new one. Sources are
 // files and directories of the module; tests in them do not count. Cache removes directories of the same name that no
 // test has used for a day.
