@@ -124,6 +124,11 @@ type Event struct {
 	Interrupted bool   `json:"interrupted,omitempty"`
 	Reason      string `json:"reason,omitempty"` // why the turn ended, in the program's own word, such as "max_turns"
 	Usage       *Usage `json:"usage,omitempty"`
+	// Own marks a Ready or Done event of a turn that the program began by itself, for example since a background command has ended. Text of
+	// such a Ready event is the reason.
+	Own bool `json:"own,omitempty"`
+	// Prompts are the ids of the prompts that a Done event answers; empty if the program does not report them.
+	Prompts []string `json:"-"`
 
 	Conversation string `json:"conversation,omitempty"`
 	Model        string `json:"model,omitempty"`

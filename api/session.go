@@ -149,6 +149,7 @@ type Message struct {
 	Started time.Time `json:"started_at,omitzero"`
 	Ended   time.Time `json:"ended_at,omitzero"`
 	Usage   Usage     `json:"usage"`
+	Own     bool      `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
 }
 
 // AnswerRequest is the body of POST /v1/sessions/{id}/answers/{question}.

@@ -219,6 +219,6 @@ func sessionOut(s session.Session) api.Session {
 func messageOut(m session.Message) api.Message {
 	return api.Message{
 		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(), Started: m.Started.UTC(), Ended: m.Ended.UTC(),
-		Usage: api.Usage(m.Usage),
+		Usage: api.Usage(m.Usage), Own: m.Own,
 	}
 }

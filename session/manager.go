@@ -202,18 +202,16 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 	if last != nil {
 		r.published, r.gitSeen = last.Offset, last.GitLines
 	}
+	var running []Message
 	for _, msg := range messages {
 		switch msg.State {
 		case Running:
-			r.current = &msg
+			running = append(running, msg)
 		case Queued:
 			r.queue = append(r.queue, msg)
 		}
 	}
-	if r.current != nil && !s.Status.working() { // the earlier server had not yet sent it: see advance
-		r.queue = append([]Message{*r.current}, r.queue...)
-		r.current = nil
-	}
+	r.recoverTurns(ctx, running)
 	r.recovered = true
 	m.work.Go(func() { r.loop(logf.With(m.ctx, "session_id", s.ID)) })
 	return nil

@@ -195,6 +195,9 @@ func (r *runner) attach(ctx context.Context, s Session) {
 	setup := s.setup()
 	setup.Again = true
 	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(setup)
+	if r.current == nil {
+		r.closeGate() // the first prompt may still wait
+	}
 	r.began, r.heard, r.behind, r.timed = time.Now(), time.Now(), r.published > 0, false
 	r.openLine()
 	r.m.work.Go(func() { p.follow(r.m.ctx) })
@@ -205,16 +208,16 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	if r.m.ctx.Err() != nil {
 		return // the connection to it has ended, with this server
 	}
-	p := r.agent
+	p, waiting := r.agent, r.current == nil && r.gate.closed() && len(r.queue) > 0
 	p.close()
 	r.agent, r.gate, r.behind = nil, nil, false
 	r.line.End(ctx)
 	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })
-	if r.current == nil {
+	if r.current == nil && !waiting {
 		return
 	}
-	if how := r.crash(end); how != "" && r.again(ctx, how) {
+	if how := r.crash(end); how != "" && (waiting && r.startAgain(ctx, how) || !waiting && r.again(ctx, how)) {
 		return
 	}
 	why := fmt.Sprintf("the agent's process ended with code %d and without a result", end.result.ReturnCode)
@@ -232,6 +235,12 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 		why += ": " + said
 	}
 	logf.Infof(ctx, "%s", why)
+	if waiting {
+		r.failFirst(why)
+		return
+	}
+	r.requeue(r.deferred)
+	r.deferred = nil
 	r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "process_ended", Text: why}, 0)
 }
 

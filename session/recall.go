@@ -73,7 +73,11 @@ func (m *Manager) past(ctx context.Context, s Session) ([]string, error) {
 			if msg.State == Queued || msg.State == Running || msg.State == Cancelled {
 				continue
 			}
-			texts = append(texts, quoted("User", msg.Prompt))
+			who := "User"
+			if msg.Own {
+				who = "Notification"
+			}
+			texts = append(texts, quoted(who, msg.Prompt))
 			if msg.Reply != "" {
 				texts = append(texts, quoted("You", msg.Reply))
 			}

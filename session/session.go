@@ -123,6 +123,7 @@ type Message struct {
 	Started time.Time    `json:"started_at,omitzero"`
 	Ended   time.Time    `json:"ended_at,omitzero"`
 	Usage   agent.Usage  `json:"usage"`
+	Own     bool         `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
 }
 
 // MessageState is how far a prompt has come.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -297,5 +298,36 @@ func TestMCPStatus(t *testing.T) {
 	config, err := claude.Agent{}.MCPConfig([]mcp.Server{{Name: "a", Command: []string{"x", "y"}}})
 	if err != nil || !strings.Contains(string(config), `"command": "x"`) {
 		t.Errorf("%s, %v", config, err)
+	}
+}
+
+// A turn that the program begins by itself is told from the answer to a prompt. A prompt that comes in the middle of it is answered with it.
+//
+// mission: E1
+func TestOwnTurns(t *testing.T) {
+	t.Parallel()
+	c := claude.Agent{}.Open(agent.Setup{})
+	var got []string
+	for _, line := range []string{
+		`{"type":"system","subtype":"init"}`, `{"type":"result","subtype":"success","result":"before any report"}`,
+		`{"type":"command_lifecycle","command_uuid":"msg_1","state":"queued"}`, `{"type":"command_lifecycle","command_uuid":"msg_1","state":"started"}`,
+		`{"type":"system","subtype":"init"}`, `{"type":"result","subtype":"success","result":"one"}`, `{"type":"command_lifecycle","command_uuid":"msg_1","state":"completed"}`,
+		`{"type":"system","subtype":"task_notification","summary":"it ended"}`, `{"type":"system","subtype":"init"}`,
+		`{"type":"command_lifecycle","command_uuid":"msg_2","state":"queued"}`, `{"type":"result","subtype":"success","result":"own"}`,
+		`{"type":"command_lifecycle","command_uuid":"msg_2","state":"started"}`, `{"type":"result","subtype":"success","result":"two"}`,
+		`{"type":"system","subtype":"init"}`, `{"type":"command_lifecycle","command_uuid":"msg_3","state":"started"}`, `{"type":"result","subtype":"success","result":"both"}`,
+	} {
+		for _, e := range c.Decode([]byte(line)) {
+			if e.Type == agent.Ready || e.Type == agent.Done {
+				got = append(got, fmt.Sprintf("%s %t %s %v", e.Type, e.Own, e.Text, e.Prompts))
+			}
+		}
+	}
+	want := []string{
+		"agent.ready false  []", "done false before any report []", "agent.ready false  []", "done false one [msg_1]",
+		"agent.ready true it ended []", "done true own []", "done false two [msg_2]", "agent.ready true  []", "done false both [msg_3]",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }

@@ -53,6 +53,9 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 	case "agent.crashed":
 		v.endLine()
 		v.c.notef("%s; it is started again", plainText(e.Reason))
+	case "agent.continued":
+		v.endLine()
+		v.c.notef("the agent continues by itself: %s", plainText(orElse(e.Reason, "no reason given")))
 	case "session.recalled":
 		v.c.hint("of the conversation before, %s", e.Text)
 	case "repo.synced":
