@@ -243,6 +243,11 @@ push() {
 	snapshot "before a push"
 	squash
 	there=$(git rev-parse --quiet --verify "refs/remotes/origin/$branch" || true)
+	# The lease below protects only what was never fetched. A commit on origin that was never on this branch is another person's.
+	if [ -n "$there" ] && [ "$( (printf '%s\n^HEAD\n' "$there"; git log -g --format=^%H "refs/heads/$branch") | git rev-list --count --stdin)" != 0 ]; then
+		say "origin/$branch has commits that were never on this branch: look at them before anything is overwritten"
+		exit 1
+	fi
 	if git lfs version >/dev/null 2>&1 && git grep -q 'filter=lfs' HEAD -- .gitattributes '*/.gitattributes' 2>/dev/null; then
 		said=$(quick lfs push origin "$branch" 2>&1) || { say "the large files were not pushed: $(why "$said")"; exit 1; }
 	fi
