@@ -149,6 +149,9 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	if req.Limits == (Limits{}) {
 		req.Limits = old.Limits
 	}
+	if req.Subdir == "" {
+		req.Subdir = old.Subdir
+	}
 	if req.GitSecret == "" {
 		req.GitSecret = old.GitSecret
 	}

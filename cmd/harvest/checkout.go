@@ -55,9 +55,12 @@ Entries of the agent's git stash become branches, too: harvest/ID-stash-1 and so
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(c.out, made[0])
-			for _, name := range made[1:] {
-				c.hint("the agent stashed changes: git stash apply %s", name)
+			for _, name := range made {
+				if name == t.branch {
+					fmt.Fprintln(c.out, name)
+				} else {
+					c.hint("the agent stashed changes: git stash apply %s", name)
+				}
 			}
 			return nil
 		}),
@@ -78,14 +81,14 @@ type taking struct {
 // incoming is where commits of a bundle are until it is clear that the branches may move.
 const incoming = "refs/harvest/incoming/"
 
-// run fetches the branches of a bundle and returns their local names, the work first. It moves all of them or none, and none
+// run fetches the branches of a bundle and returns their local names. It moves all of them or none, and none
 // that has commits which would be lost.
 func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 	heads, err := gitIn(ctx, t.top, nil, "bundle", "list-heads", bundle)
 	if err != nil {
 		return nil, err
 	}
-	made := []string{t.branch}
+	var made []string
 	fetch := []string{"-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--force", bundle}
 	for head := range strings.Lines(string(heads)) {
 		_, ref, _ := strings.Cut(strings.TrimSpace(head), " ")
@@ -93,9 +96,7 @@ func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 		if !ok || suffix != "" && !strings.HasPrefix(suffix, "-stash-") {
 			continue
 		}
-		if suffix != "" {
-			made = append(made, t.branch+suffix)
-		}
+		made = append(made, t.branch+suffix)
 		fetch = append(fetch, ref+":"+incoming+t.branch+suffix)
 	}
 	defer func() {
