@@ -161,6 +161,13 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 		if setup.Access, err = r.m.Access(ctx, r.account, r.id, s.Sandbox.Secrets); err != nil {
 			return setup, err
 		}
+		overridden, err := r.m.guard(ctx, s, program, &setup, s.Dir, setup.Dir)
+		if err != nil {
+			return setup, err
+		}
+		for _, text := range overridden {
+			r.publish(draft{string(agent.Overridden), Event{Event: agent.Event{Text: text}}})
+		}
 	}
 	file, env, err := r.prepareMCP(ctx, program)
 	if err != nil {

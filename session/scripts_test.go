@@ -231,3 +231,13 @@ func TestLeftScript(t *testing.T) {
 	s.git("other", "switch", "-q", "main")
 	s.want("left", left(), "other: branch aside: 1 commits")
 }
+
+// Variables and the files that exist are printed with NUL between them, whatever is in them.
+func TestReadSettings(t *testing.T) {
+	s := newScripts(t)
+	s.write("a b", "{\n\"x\": 1}\n")
+	out, code := s.run("", map[string]string{"ONE": "1 '\"\n2"}, "/bin/sh", "-euc", readSettings, "sh", "ONE", "TWO", "--", s.dir+"/a b", s.dir+"/gone")
+	if want := "ONE\x001 '\"\n2\x00TWO\x00\x00\x00\x00" + s.dir + "/a b\x00{\n\"x\": 1}\n\x00"; out != want || code != 0 {
+		t.Errorf("%q, want %q, %d", out, want, code)
+	}
+}

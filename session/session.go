@@ -163,7 +163,8 @@ type Request struct {
 	Subdir  string // of the first repository, where the agent starts; "" means its top
 	// Continues is a session of the account that has ended: this one begins with its files, its repositories and the end of its conversation. Of the rest
 	// what is zero is as it was there.
-	Continues string
+	Continues    string
+	conversation string // of the session that it continues, if the agent is the same
 	// Uncommitted goes with Bundle.
 	Uncommitted Uncommitted
 }

@@ -86,6 +86,9 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 	case "file.changed":
 		v.endLine()
 		fmt.Fprintf(v.c.out, "  changed %s\n", plainText(e.Path))
+	case "agent.overridden":
+		v.endLine()
+		v.c.notef("%s", plainText(e.Text))
 	case "agent.retrying":
 		v.endLine()
 		fmt.Fprintf(v.c.err, "the model's API: %s\n", plainText(e.Text))
