@@ -117,7 +117,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	}
 	fault.Point("session.recorded")
 	r := m.add(s)
-	r.given, r.env = given{req.Bundle, req.Uncommitted}, req.Sandbox.Env
+	r.given, r.env = given{req.Bundle, req.Shallow, req.Uncommitted}, req.Sandbox.Env
 	r.publish(draft{Type: "session.created", Data: Event{Status: s.Status}})
 	if req.Prompt != "" {
 		if _, err := r.enqueue(ctx, req.Prompt); err != nil {
@@ -168,7 +168,7 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	now := time.Now().UTC()
 	return Session{
 		ID: idPrefix + ids.New(), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
-		Continues: req.Continues, Dir: repos[0].Dir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
+		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -109,7 +110,7 @@ func (t *tail) String() string {
 
 // setup is how the agent is started and spoken with.
 func (s Session) setup() agent.Setup {
-	return agent.Setup{Dir: s.Dir, Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(), Approval: s.Approval}
+	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(), Approval: s.Approval}
 }
 
 // start starts the agent for the first prompt that waits, and reports whether it did. If not, either that prompt has failed, or a new
@@ -149,10 +150,23 @@ func (r *runner) start(ctx context.Context) bool {
 func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Setup, err error) {
 	s := r.session()
 	setup = s.setup()
+	if s.Subdir != "" { // git knows no empty directories, and the agent may have removed it
+		p := preparation{m: r.m, s: s, sandbox: s.SandboxID}
+		if _, err := p.script(ctx, "", `mkdir -p "$1"`, setup.Dir); err != nil {
+			return setup, err
+		}
+	}
 	r.resume(ctx, program, &setup)
 	if needsModel(program) {
 		if setup.Access, err = r.m.Access(ctx, r.account, r.id, s.Sandbox.Secrets); err != nil {
 			return setup, err
+		}
+		overridden, err := r.m.guard(ctx, s, program, &setup, s.Dir, setup.Dir)
+		if err != nil {
+			return setup, err
+		}
+		for _, text := range overridden {
+			r.publish(draft{string(agent.Overridden), Event{Event: agent.Event{Text: text}}})
 		}
 	}
 	file, env, err := r.prepareMCP(ctx, program)

@@ -40,6 +40,9 @@ func command(s agent.Setup, more ...string) engine.Command {
 	if s.Model != "" {
 		args = append(args, "--model", s.Model)
 	}
+	if s.Settings != "" {
+		args = append(args, "--settings", s.Settings)
+	}
 	if s.MCPConfig != "" {
 		args = append(args, "--mcp-config", s.MCPConfig, "--strict-mcp-config")
 	}
