@@ -130,6 +130,7 @@ func (r *runner) start(ctx context.Context) bool {
 	out := &splitter{lines: p.lines, stop: p.stop}
 	x, err := r.m.opts.Fleet.Exec(ctx, r.account, s.SandboxID, sandbox.ExecRequest{
 		Args: cmd.Args, Own: cmd.Own, Env: cmd.Env, Workdir: cmd.Dir, Timeout: agentLife, Stdin: p.in, Stdout: out, Stderr: &p.stderr, Detach: true,
+		Background: true, // keepBusy says when it is at work
 	})
 	if err != nil {
 		p.close()

@@ -50,6 +50,7 @@ type runner struct {
 	crashed   string    // id of the prompt whose turn was begun again after the agent's process died
 	early     string    // id of the prompt for which the agent was started again, since its process died before it got the prompt
 	agent     *process  // nil while none runs
+	busy      busy      // the sandbox, during a turn
 	gate      *gate     // nil once prompts may be sent
 	line      *Line     // to the model; nil while no agent runs that needs one
 	conv      agent.Conversation
@@ -96,10 +97,12 @@ func (r *runner) call(ctx context.Context, f func() error) error {
 // loop runs the session until it ends, or until ctx does; then the next server goes on.
 func (r *runner) loop(ctx context.Context) {
 	defer close(r.gone)
+	defer r.busy.end()
 	r.begin(ctx)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for r.over == "" {
+		r.keepBusy(ctx)
 		timer.Reset(r.wait())
 		select {
 		case <-ctx.Done():

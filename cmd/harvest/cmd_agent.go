@@ -37,6 +37,7 @@ func (c *cli) agentCommand() *cobra.Command {
 	var from source
 	var follow, servers string
 	var keep bool
+	var idle timeFlag
 	cmd := &cobra.Command{
 		Use:   "agent [flags] PROMPT",
 		Short: "Have an agent work on a repository in a sandbox of its own",
@@ -54,14 +55,10 @@ conversation. The prompt "-" is read from standard input.`,
 		Args: count(1, 1, "one prompt; quote it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			sandbox, err := box.request(cmd)
-			if err != nil {
+			var err error
+			if req.Sandbox, err = c.agentSandbox(cmd, box, where, idle); err != nil {
 				return err
 			}
-			if sandbox.Env, err = c.environment(where.envFile, where.env); err != nil {
-				return err
-			}
-			req.Sandbox = sandbox
 			if servers != "" {
 				if req.MCP, err = os.ReadFile(servers); err != nil || !json.Valid(req.MCP) {
 					return usage(cmd, "--mcp-config: %s cannot be read, or is no JSON", servers)
@@ -104,11 +101,23 @@ conversation. The prompt "-" is read from standard input.`,
 	flags.Float64Var(&req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
 	flags.Float64Var(&req.Limits.USD, "max-usd", 0, "cost of the session; 0 means no limit")
 	flags.StringVar(&servers, "mcp-config", "", "file of MCP servers for the agent, as a project's .mcp.json")
+	flags.Var(&idle, "idle-timeout", "ends the sandbox when no turn and nothing else ran in it for so long; the next prompt goes on in a new one (default: idle_timeout of the configuration)")
 	flags.BoolVarP(&keep, "detach", "d", false, "print the session and return")
 	flags.StringVarP(&follow, "output", "o", "text", "text, or json for events")
 	box.add(cmd)
 	where.addEnv(cmd)
 	return cmd
+}
+
+// agentSandbox is the sandbox of a new session.
+func (c *cli) agentSandbox(cmd *cobra.Command, box sandboxFlags, where processFlags, idle timeFlag) (api.SandboxRequest, error) {
+	req, err := box.request(cmd)
+	if err != nil {
+		return req, err
+	}
+	req.IdleTimeoutSeconds = idle.seconds()
+	req.Env, err = c.environment(where.envFile, where.env)
+	return req, err
 }
 
 // source is where the repositories of a session come from.
