@@ -37,11 +37,12 @@ func (n *node) find(name, path string) (*s3sync.Entry, time.Time, error) {
 	if fresh {
 		n.describeAll()
 	}
+	asked := time.Now()
 	e, err := n.m.b.Describe(n.m.ctx, path)
 	if err == nil && k != nil {
 		n.described(name, k, e)
 	}
-	return e, time.Now(), err
+	return e, asked, err
 }
 
 // described notes what k, a name in a list, is.

@@ -34,7 +34,7 @@ type spool struct {
 	e      s3sync.Entry // guarded by mu; as what it is to be stored
 	stored bool         // guarded by mu; there is an object at the path, perhaps an older one
 	dirty  bool         // guarded by mu; the object is not this
-	gone   bool         // guarded by mu; it was removed: who has it open still has it, and it is not stored
+	gone   bool         // guarded by mu; it was removed: it is not stored, and handles still read and write it
 	ended  bool         // guarded by mu; it was stored and dropped: who wants to write begins anew
 	used   time.Time    // guarded by mu
 	failed time.Time    // guarded by mu; when storing it failed last
@@ -66,15 +66,6 @@ func (m *live) spool(path string) *spool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.spools[path]
-}
-
-// spooled is what is written at a path, as far as it is.
-func (m *live) spooled(path string) *s3sync.Entry {
-	s := m.spool(path)
-	if s == nil {
-		return nil
-	}
-	return s.entry()
 }
 
 // entry is what is written, as far as it is.
@@ -289,18 +280,6 @@ func (s *spool) drop() {
 	s.m.mu.Unlock()
 	os.Remove(s.name + noteSuffix)
 	os.Remove(s.name)
-}
-
-// discard forgets a file that was removed or replaced. Who has it open still reads and writes it.
-func (s *spool) discard() {
-	s.mu.Lock()
-	s.gone = true
-	s.mu.Unlock()
-	s.sending.Lock() // what is on its way arrives before what comes next
-	defer s.sending.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drop()
 }
 
 // tend stores what nobody has written to for a while, also after it failed, and drops what is not used any more: of what is stored, and of what was read.
