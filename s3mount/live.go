@@ -62,7 +62,7 @@ func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings)
 
 // root is the directory at the top.
 func (m *live) root() *node {
-	return &node{m: m, e: &s3sync.Entry{Kind: s3sync.Dir, Mode: 0o755, ModTime: time.Now().UnixNano()}}
+	return &node{m: m, e: &s3sync.Entry{Kind: s3sync.Dir, Mode: 0o755, ModTime: s3sync.Now()}}
 }
 
 // mount mounts the file system at dir and serves it.
@@ -265,7 +265,7 @@ func (m *live) fill(a *fuse.Attr, e *s3sync.Entry) {
 	if m.oneOwner { // an ordinary user's sandbox has no other
 		a.Uid, a.Gid = m.owner, m.owner
 	}
-	t := time.Unix(0, e.ModTime)
+	t := e.ModTime.Std()
 	a.SetTimes(&t, &t, &t)
 }
 

@@ -16,8 +16,8 @@ import (
 // kid is a name in a directory.
 type kid struct {
 	e    *s3sync.Entry
-	time int64     // of the object, as the list has it
-	at   time.Time // when e was asked for with its metadata; zero if e is what lists tell
+	time s3sync.Time // of the object, as the list has it
+	at   time.Time   // when e was asked for with its metadata; zero if e is what lists tell
 }
 
 // full reports whether e has its metadata.

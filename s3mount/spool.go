@@ -49,7 +49,8 @@ type note struct {
 	Mode     uint32 `json:"mode"`
 	UID      uint32 `json:"uid"`
 	GID      uint32 `json:"gid"`
-	Modified int64  `json:"modified_ns"`
+	Modified int64  `json:"modified_ns"` // of the second
+	Seconds  int64  `json:"modified_s"`  // since 1970; earlier versions have all in Modified
 }
 
 // sortedNames returns the keys of a map in order.
@@ -190,7 +191,7 @@ func (s *spool) write() error {
 	if s.gone || !s.dirty {
 		return nil
 	}
-	text, err := json.Marshal(note{s.e.Path, s.e.Mode, s.e.UID, s.e.GID, s.e.ModTime})
+	text, err := json.Marshal(note{s.e.Path, s.e.Mode, s.e.UID, s.e.GID, int64(s.e.ModTime.Nsec), s.e.ModTime.Sec})
 	if err == nil {
 		err = os.WriteFile(s.name+noteSuffix, text, 0o600)
 	}
@@ -204,14 +205,14 @@ func (s *spool) pwrite(p []byte, at int64) error {
 	s.mu.Unlock()
 	return s.change(size, func(e *s3sync.Entry) error {
 		_, err := s.file.WriteAt(p, at)
-		e.ModTime = time.Now().UnixNano()
+		e.ModTime = s3sync.Now()
 		return err
 	})
 }
 
 func (s *spool) truncate(size int64) error {
 	return s.change(size, func(e *s3sync.Entry) error {
-		e.ModTime = time.Now().UnixNano()
+		e.ModTime = s3sync.Now()
 		return s.file.Truncate(size)
 	})
 }
@@ -372,13 +373,20 @@ func (m *live) adopt() error {
 			return errors.Wrapf(err, "look at what is not stored")
 		}
 		m.spools[n.Path] = &spool{m: m, file: f, name: name, dirty: true, used: time.Now(),
-			e: s3sync.Entry{Path: n.Path, Kind: s3sync.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.Modified, Size: st.Size()}}
+			e: s3sync.Entry{Path: n.Path, Kind: s3sync.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.time(), Size: st.Size()}}
 		m.used += st.Size()
 		if i, err := strconv.ParseInt(filepath.Base(name), 10, 64); err == nil {
 			m.last = max(m.last, i)
 		}
 	}
 	return nil
+}
+
+// time is the time of the file.
+func (n *note) time() s3sync.Time {
+	t := s3sync.Nano(n.Modified)
+	t.Sec += n.Seconds
+	return t
 }
 
 func readNote(file string) (note, error) {

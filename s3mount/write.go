@@ -39,7 +39,7 @@ func keptMode(mode uint32) uint32 { return mode & 0o1777 }
 
 // newEntry is something that a program makes now.
 func (m *live) newEntry(ctx context.Context, path string, kind s3sync.Kind, mode uint32) s3sync.Entry {
-	e := s3sync.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: time.Now().UnixNano()}
+	e := s3sync.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: s3sync.Now()}
 	if who, ok := fuse.FromContext(ctx); ok && !m.oneOwner {
 		e.UID, e.GID = who.Uid, who.Gid
 	}
@@ -273,7 +273,7 @@ func (m *live) apply(e *s3sync.Entry, in *fuse.SetAttrIn) {
 		e.GID = gid
 	}
 	if t, ok := in.GetMTime(); ok {
-		e.ModTime = t.UnixNano()
+		e.ModTime = s3sync.At(t)
 	}
 }
 
