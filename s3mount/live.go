@@ -62,7 +62,7 @@ func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings)
 
 // root is the directory at the top.
 func (m *live) root() *node {
-	return &node{m: m, e: &s3sync.Entry{Kind: s3sync.Dir, Mode: 0o755, ModTime: time.Now().UnixNano()}}
+	return &node{m: m, e: &s3sync.Entry{Kind: s3sync.Dir, Mode: 0o755, ModTime: s3sync.Now()}}
 }
 
 // mount mounts the file system at dir and serves it.
@@ -112,17 +112,22 @@ type node struct {
 	fs.Inode
 	m *live
 
-	io     sync.Mutex // held by who fetches the content to write to it
-	mu     sync.Mutex
-	path   string          // guarded by mu; "" is the root's
-	e      *s3sync.Entry   // guarded by mu; what is known of it, never changed in place
-	at     time.Time       // guarded by mu; when that was asked for
-	mine   string          // guarded by mu; ETag of the content that was written here and stored last
-	seen   string          // guarded by mu; ETag of the content that the kernel may have in its cache
-	kids   map[string]*kid // guarded by mu; a directory's names; nil if not known
-	listed time.Time       // guarded by mu; when they were; zero if one changed since
-	change int             // guarded by mu; counts the times that one changed
-	asking bool            // guarded by mu; somebody asks for all of them
+	io       sync.Mutex // held by who fetches the content to write to it
+	mu       sync.Mutex
+	path     string          // guarded by mu; "" is the root's
+	e        *s3sync.Entry   // guarded by mu; what is known of it, never changed in place
+	at       time.Time       // guarded by mu; when that was asked for
+	mine     string          // guarded by mu; ETag of the content that was written here and stored last
+	seen     string          // guarded by mu; ETag of the content that the kernel may have in its cache
+	opens    int             // guarded by mu; open files
+	reads    int             // guarded by mu; the number of these that may read
+	gone     bool            // guarded by mu; the path is no longer this file's
+	orphan   *spool          // guarded by mu; the content of a file that is gone and open, if it was kept
+	replaced bool            // guarded by mu; the object at the path is another one than open files read
+	kids     map[string]*kid // guarded by mu; a directory's names; nil if not known
+	listed   time.Time       // guarded by mu; when they were; zero if one changed since
+	change   int             // guarded by mu; counts the times that one changed
+	asking   bool            // guarded by mu; somebody asks for all of them
 }
 
 var _ = interface {
@@ -147,33 +152,35 @@ func (n *node) known() (*s3sync.Entry, string) {
 	return n.e, n.path
 }
 
-// learn notes what the node is from now on.
-func (n *node) learn(e *s3sync.Entry) { n.learnedAt(e, time.Now()) }
-
-func (n *node) learnedAt(e *s3sync.Entry, at time.Time) {
+// learned notes what the node is from now on, unless it has lost its path.
+func (n *node) learned(e *s3sync.Entry, at time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.gone {
+		return false
+	}
 	n.e, n.at = e, at
+	return true
 }
 
 // stored notes that what was written here is the object now: who reads it goes on with that.
 func (n *node) stored(e *s3sync.Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.e, n.at, n.mine = e, time.Now(), e.ETag
+	n.e, n.at, n.mine, n.replaced = e, time.Now(), e.ETag, false
 }
 
 // Lookup implements fs.NodeLookuper.
 func (n *node) Lookup(_ context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	_, dir := n.known()
 	path := join(dir, name)
-	e, at := n.m.spooled(path), time.Now()
-	if e == nil {
-		var err error
-		if e, at, err = n.find(name, path); err != nil {
-			out.SetEntryTimeout(believed(at))
-			return nil, errno(err)
-		}
+	if s := n.m.spool(path); s != nil {
+		return n.spoolChild(name, s, out), 0
+	}
+	e, at, err := n.find(name, path)
+	if err != nil {
+		out.SetEntryTimeout(believed(at))
+		return nil, errno(err)
 	}
 	return n.child(name, e, at, out), 0
 }
@@ -183,42 +190,65 @@ func believed(at time.Time) time.Duration {
 	return max(time.Nanosecond, remember-time.Since(at)) // 0 is the default
 }
 
-// child returns the node of a name, which was e at a time.
+// child returns the node of a name, which was e at a time. It is another node than before if open files of that one read another object.
 func (n *node) child(name string, e *s3sync.Entry, at time.Time, out *fuse.EntryOut) *fs.Inode {
-	n.m.fill(&out.Attr, e)
 	out.SetEntryTimeout(believed(at))
 	out.SetAttrTimeout(believed(at))
-	if old := n.GetChild(name); old != nil {
-		if c, ok := old.Operations().(*node); ok && old.StableAttr().Mode == typeBits(e.Kind) {
-			c.learnedAt(e, at)
-			return old
-		}
+	if c := n.childNode(name); c != nil && c.StableAttr().Mode == typeBits(e.Kind) && c.sees(e, at) {
+		e, _ = c.known()
+		n.m.fill(&out.Attr, e)
+		return c.EmbeddedInode()
 	}
-	c := &node{m: n.m, path: e.Path, e: e, at: at}
-	return n.NewInode(n.m.ctx, c, fs.StableAttr{Mode: typeBits(e.Kind)})
+	n.m.fill(&out.Attr, e)
+	_, inode := n.newChild(e, at)
+	return inode
+}
+
+// spoolChild returns the node of a name at which a file is written.
+func (n *node) spoolChild(name string, s *spool, out *fuse.EntryOut) *fs.Inode {
+	e, at := s.entry(), time.Now()
+	n.m.fill(&out.Attr, e)
+	out.SetEntryTimeout(remember)
+	out.SetAttrTimeout(remember)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := n.childNode(name)
+	if c == nil || s.node != nil && s.node != c && !s.node.Forgotten() {
+		c = s.node
+	}
+	if c != nil && c.StableAttr().Mode == typeBits(e.Kind) && c.learned(e, at) {
+		s.node = c
+		return c.EmbeddedInode()
+	}
+	c, inode := n.newChild(e, at)
+	s.node = c
+	return inode
 }
 
 const maxTarget = 4095 // bytes of a link's path
 
 // Getattr implements fs.NodeGetattrer. Where S3 does not answer, what was known last has to do.
-func (n *node) Getattr(_ context.Context, f fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.SetTimeout(remember)
 	n.mu.Lock()
 	e, path, at := n.e, n.path, n.at
 	n.mu.Unlock()
-	if h, ok := f.(*handle); ok && h.spool() != nil { // perhaps of a file that was removed
-		e = h.spool().entry()
-	} else if s := n.m.spooled(path); s != nil {
-		e = s
+	s, gone := n.local()
+	if s != nil {
+		e = s.entry()
+	} else if gone {
 	} else if e.Kind == s3sync.File && time.Since(at) < remember {
 		out.SetTimeout(believed(at))
 	} else if e.Kind == s3sync.File {
-		if now, err := n.m.b.Describe(n.m.ctx, path); err == nil && now.Kind == e.Kind {
-			n.learn(now)
-			e = now
+		asked := time.Now()
+		if now, err := n.m.b.Describe(n.m.ctx, path); err == nil && now.Kind == e.Kind && n.sees(now, asked) {
+			e, _ = n.known()
 		}
 	}
 	n.m.fill(&out.Attr, e)
+	if gone {
+		out.Nlink = 0
+	}
 	out.Ino = n.StableAttr().Ino // files of one number are one file to gVisor
 	return 0
 }
@@ -235,7 +265,7 @@ func (m *live) fill(a *fuse.Attr, e *s3sync.Entry) {
 	if m.oneOwner { // an ordinary user's sandbox has no other
 		a.Uid, a.Gid = m.owner, m.owner
 	}
-	t := time.Unix(0, e.ModTime)
+	t := e.ModTime.Std()
 	a.SetTimes(&t, &t, &t)
 }
 

@@ -16,8 +16,8 @@ import (
 // kid is a name in a directory.
 type kid struct {
 	e    *s3sync.Entry
-	time int64     // of the object, as the list has it
-	at   time.Time // when e was asked for with its metadata; zero if e is what lists tell
+	time s3sync.Time // of the object, as the list has it
+	at   time.Time   // when e was asked for with its metadata; zero if e is what lists tell
 }
 
 // full reports whether e has its metadata.
@@ -37,11 +37,12 @@ func (n *node) find(name, path string) (*s3sync.Entry, time.Time, error) {
 	if fresh {
 		n.describeAll()
 	}
+	asked := time.Now()
 	e, err := n.m.b.Describe(n.m.ctx, path)
 	if err == nil && k != nil {
 		n.described(name, k, e)
 	}
-	return e, time.Now(), err
+	return e, asked, err
 }
 
 // described notes what k, a name in a list, is.

@@ -25,16 +25,17 @@ const (
 
 // handle is an open file.
 type handle struct {
-	n      *node
-	writes bool // it was opened for writing
+	n        *node
+	writes   bool // it was opened for writing
+	readable bool // it was opened for reading
 
-	mu      sync.Mutex
-	written *spool        // guarded by mu; what was written to last
-	e       *s3sync.Entry // guarded by mu; the object that the windows are of
-	next    int64         // guarded by mu; the end of the last window: where a reader in order goes on
-	size    int64         // guarded by mu; of the next window
-	open    []*window     // guarded by mu; some of them may have been let go
-	began   bool          // guarded by mu; something was read
+	mu     sync.Mutex
+	e      *s3sync.Entry // guarded by mu; the object that the windows are of
+	next   int64         // guarded by mu; the end of the last window: where a reader in order goes on
+	size   int64         // guarded by mu; of the next window
+	open   []*window     // guarded by mu; some of them may have been let go
+	began  bool          // guarded by mu; something was read
+	cached bool          // the kernel may have had content when the file was opened
 }
 
 var _ = interface {
@@ -46,40 +47,26 @@ var _ = interface {
 func (h *handle) Read(_ context.Context, dest []byte, at int64) (fuse.ReadResult, syscall.Errno) {
 	n := 0
 	var err error
-	if s := h.spool(); s != nil {
+	s, gone := h.n.local()
+	if s != nil {
 		n, err = s.file.ReadAt(dest, at)
 		if n > 0 || isEOF(err) {
 			err = nil
 		}
+	} else if gone {
+		n, err = h.readOld(dest, at)
 	} else {
 		n, err = h.read(dest, at)
 	}
 	return fuse.ReadResultData(dest[:n]), errno(err)
 }
 
-// spool is the file here that is read and written instead of the object, nil if there is none.
-func (h *handle) spool() *spool {
-	h.mu.Lock()
-	s := h.written
-	h.mu.Unlock()
-	if s != nil {
-		s.mu.Lock()
-		gone := s.gone
-		s.mu.Unlock()
-		if gone {
-			return s
-		}
-	}
-	_, path := h.n.known()
-	return h.n.m.spool(path)
-}
-
-// read reads from the object. If somebody else stored another one, a reader that has seen nothing of the old one gets the new one, and
-// others ESTALE.
+// read reads from the object. If another program replaced it, the handle reads the new object only if nothing of the old one was read. Otherwise
+// it reads ESTALE.
 func (h *handle) read(dest []byte, at int64) (int, error) {
-	n := 0
-	for again := true; ; {
-		e, path := h.object(n > 0)
+	n, again, from := 0, 3, at
+	for {
+		e, path := h.n.known()
 		if n >= len(dest) || at >= e.Size {
 			h.mu.Lock()
 			h.began = h.began || n > 0
@@ -91,17 +78,45 @@ func (h *handle) read(dest []byte, at int64) (int, error) {
 			n, at = n+got, at+int64(got)
 			continue
 		}
-		h.mu.Lock()
-		again = again && !h.began && n == 0 && errors.Is(err, errors.Conflict)
-		h.mu.Unlock()
-		if !again {
+		if again--; again < 0 || !isGone(err) {
 			return n, err
 		}
-		again = false
-		if now, err := h.n.m.b.Describe(h.n.m.ctx, path); err == nil {
-			h.n.learn(now)
+		if now, _ := h.n.known(); now != e { // it was renamed or stored meanwhile
+			if now.ETag != e.ETag {
+				n, at = 0, from // one answer has one content
+			}
+			continue
 		}
+		if now, err := h.n.m.b.Describe(h.n.m.ctx, path); n == 0 && err == nil && h.switched(now) {
+			continue
+		}
+		if _, gone := h.n.local(); gone {
+			return h.readOld(dest[n:], at)
+		}
+		h.n.stale()
+		return n, errStale
 	}
+}
+
+// isGone reports whether an error says that the object is another one by now, or not there.
+func isGone(err error) bool {
+	return errors.Is(err, errors.Conflict) || errors.Is(err, errors.NotFound)
+}
+
+// readOld reads from a file that has lost its path and whose content was not kept. Another program may have put the old object back.
+func (h *handle) readOld(dest []byte, at int64) (int, error) {
+	if s, _ := h.n.local(); s != nil {
+		n, err := s.file.ReadAt(dest, at)
+		if n > 0 || isEOF(err) {
+			err = nil
+		}
+		return n, err
+	}
+	e, _ := h.n.known()
+	if at >= e.Size {
+		return 0, nil
+	}
+	return 0, errStale
 }
 
 // part reads what one window has of e at the offset at, and without a window where there is no room for one.
@@ -114,22 +129,13 @@ func (h *handle) part(e *s3sync.Entry, dest []byte, at int64) (int, error) {
 	defer h.n.m.windows.giveBack(w)
 	<-w.done
 	if w.err != nil {
-		h.n.m.windows.letGo(w) // so that who asks again does not get the same answer
+		h.n.m.windows.letGo(w) // a later reader asks again
+		if isGone(w.err) {     // perhaps it was asked for at an older path
+			return len(dest), h.n.m.b.ReadObject(h.n.m.ctx, e, dest, at)
+		}
 		return 0, w.err
 	}
 	return copy(dest, w.data[at-w.at:]), nil
-}
-
-// object is what is read from. Who has begun with one stays with it, and learns from S3 that it is gone, unless what replaced it was written here.
-func (h *handle) object(begun bool) (*s3sync.Entry, string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.n.mu.Lock()
-	defer h.n.mu.Unlock()
-	if (begun || h.began) && h.e != nil && h.n.e.ETag != h.n.mine {
-		return h.e, h.n.path
-	}
-	return h.n.e, h.n.path
 }
 
 // window returns the part of e that has the offset at, which the caller gives back, and has what comes after it fetched if e is read in order. Nil if
@@ -140,8 +146,8 @@ func (h *handle) window(e *s3sync.Entry, at, want int64) *window {
 	all := &h.n.m.windows
 	if h.e == nil || h.e.ETag != e.ETag {
 		h.reset()
-		h.e = e
 	}
+	h.e = e // its path may be another one
 	h.open = slices.DeleteFunc(h.open, func(w *window) bool {
 		if w.end < at-behind {
 			all.letGo(w)
@@ -200,12 +206,4 @@ func (h *handle) reset() {
 		h.n.m.windows.letGo(w)
 	}
 	h.open, h.next, h.size = nil, 0, 0
-}
-
-// Release implements fs.FileReleaser.
-func (h *handle) Release(context.Context) syscall.Errno {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.reset()
-	return 0
 }

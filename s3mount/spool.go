@@ -34,7 +34,7 @@ type spool struct {
 	e      s3sync.Entry // guarded by mu; as what it is to be stored
 	stored bool         // guarded by mu; there is an object at the path, perhaps an older one
 	dirty  bool         // guarded by mu; the object is not this
-	gone   bool         // guarded by mu; it was removed: who has it open still has it, and it is not stored
+	gone   bool         // guarded by mu; it was removed: it is not stored, and handles still read and write it
 	ended  bool         // guarded by mu; it was stored and dropped: who wants to write begins anew
 	used   time.Time    // guarded by mu
 	failed time.Time    // guarded by mu; when storing it failed last
@@ -49,7 +49,8 @@ type note struct {
 	Mode     uint32 `json:"mode"`
 	UID      uint32 `json:"uid"`
 	GID      uint32 `json:"gid"`
-	Modified int64  `json:"modified_ns"`
+	Modified int64  `json:"modified_ns"` // of the second
+	Seconds  int64  `json:"modified_s"`  // since 1970; earlier versions have all in Modified
 }
 
 // sortedNames returns the keys of a map in order.
@@ -66,15 +67,6 @@ func (m *live) spool(path string) *spool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.spools[path]
-}
-
-// spooled is what is written at a path, as far as it is.
-func (m *live) spooled(path string) *s3sync.Entry {
-	s := m.spool(path)
-	if s == nil {
-		return nil
-	}
-	return s.entry()
 }
 
 // entry is what is written, as far as it is.
@@ -199,7 +191,7 @@ func (s *spool) write() error {
 	if s.gone || !s.dirty {
 		return nil
 	}
-	text, err := json.Marshal(note{s.e.Path, s.e.Mode, s.e.UID, s.e.GID, s.e.ModTime})
+	text, err := json.Marshal(note{s.e.Path, s.e.Mode, s.e.UID, s.e.GID, int64(s.e.ModTime.Nsec), s.e.ModTime.Sec})
 	if err == nil {
 		err = os.WriteFile(s.name+noteSuffix, text, 0o600)
 	}
@@ -213,14 +205,14 @@ func (s *spool) pwrite(p []byte, at int64) error {
 	s.mu.Unlock()
 	return s.change(size, func(e *s3sync.Entry) error {
 		_, err := s.file.WriteAt(p, at)
-		e.ModTime = time.Now().UnixNano()
+		e.ModTime = s3sync.Now()
 		return err
 	})
 }
 
 func (s *spool) truncate(size int64) error {
 	return s.change(size, func(e *s3sync.Entry) error {
-		e.ModTime = time.Now().UnixNano()
+		e.ModTime = s3sync.Now()
 		return s.file.Truncate(size)
 	})
 }
@@ -289,18 +281,6 @@ func (s *spool) drop() {
 	s.m.mu.Unlock()
 	os.Remove(s.name + noteSuffix)
 	os.Remove(s.name)
-}
-
-// discard forgets a file that was removed or replaced. Who has it open still reads and writes it.
-func (s *spool) discard() {
-	s.mu.Lock()
-	s.gone = true
-	s.mu.Unlock()
-	s.sending.Lock() // what is on its way arrives before what comes next
-	defer s.sending.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drop()
 }
 
 // tend stores what nobody has written to for a while, also after it failed, and drops what is not used any more: of what is stored, and of what was read.
@@ -393,13 +373,20 @@ func (m *live) adopt() error {
 			return errors.Wrapf(err, "look at what is not stored")
 		}
 		m.spools[n.Path] = &spool{m: m, file: f, name: name, dirty: true, used: time.Now(),
-			e: s3sync.Entry{Path: n.Path, Kind: s3sync.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.Modified, Size: st.Size()}}
+			e: s3sync.Entry{Path: n.Path, Kind: s3sync.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.time(), Size: st.Size()}}
 		m.used += st.Size()
 		if i, err := strconv.ParseInt(filepath.Base(name), 10, 64); err == nil {
 			m.last = max(m.last, i)
 		}
 	}
 	return nil
+}
+
+// time is the time of the file.
+func (n *note) time() s3sync.Time {
+	t := s3sync.Nano(n.Modified)
+	t.Sec += n.Seconds
+	return t
 }
 
 func readNote(file string) (note, error) {

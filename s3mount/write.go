@@ -39,7 +39,7 @@ func keptMode(mode uint32) uint32 { return mode & 0o1777 }
 
 // newEntry is something that a program makes now.
 func (m *live) newEntry(ctx context.Context, path string, kind s3sync.Kind, mode uint32) s3sync.Entry {
-	e := s3sync.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: time.Now().UnixNano()}
+	e := s3sync.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: s3sync.Now()}
 	if who, ok := fuse.FromContext(ctx); ok && !m.oneOwner {
 		e.UID, e.GID = who.Uid, who.Gid
 	}
@@ -61,18 +61,23 @@ func (n *node) place(name string) (string, syscall.Errno) {
 
 // Open implements fs.NodeOpener. Nothing is fetched yet.
 func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	h := &handle{n: n, writes: flags&syscall.O_ACCMODE != syscall.O_RDONLY}
+	h := newHandle(n, flags)
 	if h.writes && n.m.readOnly {
 		return nil, 0, syscall.EROFS
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	keep := uint32(0)
-	if n.e.ETag != "" && n.seen == n.e.ETag {
-		keep = fuse.FOPEN_KEEP_CACHE
+	keep, no := n.opened(h)
+	if no != 0 {
+		return nil, 0, no
 	}
-	n.seen = n.e.ETag
-	return h, keep, 0
+	if keep {
+		return h, fuse.FOPEN_KEEP_CACHE, 0
+	}
+	return h, 0, 0
+}
+
+func newHandle(n *node, flags uint32) *handle {
+	access := flags & syscall.O_ACCMODE
+	return &handle{n: n, writes: access != syscall.O_RDONLY, readable: access != syscall.O_WRONLY}
 }
 
 // Create implements fs.NodeCreater. The object is made when the file is closed.
@@ -89,29 +94,33 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	if err != nil {
 		return nil, nil, 0, errno(err)
 	}
-	e := n.m.spooled(path)
-	if e == nil {
-		return nil, nil, 0, syscall.EIO
+	if c := n.childNode(name); c != nil { // another program has removed its object
+		c.lose(nil)
 	}
-	inode := n.child(name, e, time.Now(), out)
+	inode := n.spoolChild(name, s, out)
 	c, ok := inode.Operations().(*node)
 	if !ok {
 		return nil, nil, 0, syscall.EIO
 	}
-	s.mu.Lock()
-	s.node = c
-	s.mu.Unlock()
-	return inode, &handle{n: c, writes: true, written: s}, 0, 0
+	h := newHandle(c, flags)
+	if _, no := c.opened(h); no != 0 {
+		return nil, nil, 0, no
+	}
+	return inode, h, 0, 0
 }
 
 // writable returns the file here that stands for the node's object, with its content unless that is not wanted.
 func (n *node) writable(content bool) (*spool, error) {
 	n.io.Lock() // who comes second gets what the first fetched
 	defer n.io.Unlock()
-	e, path := n.known()
-	if s := n.m.spool(path); s != nil {
+	s, gone := n.local()
+	switch {
+	case s != nil:
 		return s, nil
+	case gone:
+		return nil, errStale
 	}
+	e, _ := n.known()
 	began := *e
 	began.Size = 0
 	s, err := n.m.newSpool(began, true)
@@ -129,22 +138,11 @@ func (n *node) writable(content bool) (*spool, error) {
 }
 
 // written has do change the node's content.
-func (n *node) written(h *handle, content bool, do func(*spool) error) error {
+func (n *node) written(content bool, do func(*spool) error) error {
 	for range 3 {
-		var s *spool
-		if h != nil {
-			s = h.spool()
-		}
-		if s == nil {
-			var err error
-			if s, err = n.writable(content); err != nil {
-				return err
-			}
-		}
-		if h != nil {
-			h.mu.Lock()
-			h.written = s
-			h.mu.Unlock()
+		s, err := n.writable(content)
+		if err != nil {
+			return err
 		}
 		if err := do(s); !errors.Is(err, errEnded) {
 			return err
@@ -155,7 +153,7 @@ func (n *node) written(h *handle, content bool, do func(*spool) error) error {
 
 // Write implements fs.FileWriter.
 func (h *handle) Write(_ context.Context, data []byte, at int64) (uint32, syscall.Errno) {
-	err := h.n.written(h, true, func(s *spool) error { return s.pwrite(data, at) })
+	err := h.n.written(true, func(s *spool) error { return s.pwrite(data, at) })
 	if err != nil {
 		return 0, errno(err)
 	}
@@ -178,8 +176,7 @@ func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno { ret
 
 // store stores what was written, and waits for it.
 func (n *node) store() syscall.Errno {
-	_, path := n.known()
-	s := n.m.spool(path)
+	s, _ := n.local()
 	if s == nil {
 		return 0
 	}
@@ -194,7 +191,7 @@ func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn
 	}
 	if size, ok := in.GetSize(); ok {
 		h, _ := fh.(*handle)
-		err := n.written(h, size > 0, func(s *spool) error { return s.truncate(int64(size)) })
+		err := n.written(size > 0, func(s *spool) error { return s.truncate(int64(size)) })
 		if err == nil && h == nil {
 			err = noError(n.store())
 		}
@@ -218,7 +215,10 @@ func noError(no syscall.Errno) error {
 // describeAs changes the metadata: of what is being written, with what is stored; of what is stored, by a copy that S3 makes.
 func (n *node) describeAs(in *fuse.SetAttrIn) error {
 	e, path := n.known()
-	s := n.m.spool(path)
+	s, gone := n.local()
+	if gone && s == nil {
+		return errStale
+	}
 	if s != nil {
 		switch err := s.describe(n.m, in); {
 		case errors.Is(err, errStored):
@@ -245,7 +245,11 @@ func (n *node) describeAs(in *fuse.SetAttrIn) error {
 			}
 		}
 		if err == nil {
-			n.learn(&now)
+			if attempt == 0 {
+				n.stored(&now)
+			} else {
+				n.sees(&now, time.Now())
+			}
 			n.changed()
 			s.describedAs(&now)
 		}
@@ -269,7 +273,7 @@ func (m *live) apply(e *s3sync.Entry, in *fuse.SetAttrIn) {
 		e.GID = gid
 	}
 	if t, ok := in.GetMTime(); ok {
-		e.ModTime = t.UnixNano()
+		e.ModTime = s3sync.At(t)
 	}
 }
 
@@ -316,7 +320,7 @@ func (n *node) keep() error {
 	if err := n.m.b.WriteObject(n.m.ctx, &now, nil); err != nil {
 		return err
 	}
-	n.learn(&now)
+	n.learned(&now, time.Now())
 	return nil
 }
 
@@ -330,21 +334,20 @@ func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 		return errno(err)
 	}
 	defer n.forget()
-	return errno(n.m.remove(path))
+	return errno(n.m.remove(path, n.childNode(name)))
 }
 
-// remove removes a file or link, and what is written at its path.
-func (m *live) remove(path string) error {
-	if s := m.spool(path); s != nil {
-		s.discard()
-		s.mu.Lock()
-		stored := s.stored
-		s.mu.Unlock()
-		if !stored {
-			return nil
+// remove removes a file or link, and what is written at its path. n may be nil.
+func (m *live) remove(path string, n *node) error {
+	d := m.leave(path, n)
+	if d.stored() {
+		if err := m.b.DeleteObject(m.ctx, path, s3sync.File); err != nil {
+			d.cancel()
+			return err
 		}
 	}
-	return m.b.DeleteObject(m.ctx, path, s3sync.File)
+	d.commit()
+	return nil
 }
 
 // Rmdir implements fs.NodeRmdirer.
@@ -397,7 +400,7 @@ func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newNa
 	}
 	defer n.forget()
 	defer dir.forget()
-	if err := n.m.move(file, e, old, path); err != nil {
+	if err := n.m.move(file, e, old, dir.childNode(newName), path); err != nil {
 		return errno(err)
 	}
 	return 0
@@ -411,11 +414,8 @@ func (m *live) exists(path string) bool {
 	return err == nil
 }
 
-// move gives a file or link another path.
-func (m *live) move(file *node, e *s3sync.Entry, old, path string) error {
-	if other := m.spool(path); other != nil {
-		other.discard()
-	}
+// move gives a file or link another path, and takes it from target, which may be nil.
+func (m *live) move(file *node, e *s3sync.Entry, old string, target *node, path string) error {
 	moved := *e
 	moved.Path = path
 	s := m.spool(old)
@@ -427,17 +427,29 @@ func (m *live) move(file *node, e *s3sync.Entry, old, path string) error {
 			return err
 		}
 	}
+	d := m.leave(path, target)
 	if err := m.b.CopyObject(m.ctx, e, &moved); err != nil {
+		d.cancel()
 		return err
 	}
+	d.commit()
+	file.moved(path, &moved, s) // before the old object goes, for those who read the file
+	if err := m.b.DeleteObject(m.ctx, old, s3sync.File); err != nil {
+		file.moved(old, e, s)
+		return err
+	}
+	return nil
+}
+
+// moved notes that the node is at a path, with the spool s, which may be nil.
+func (n *node) moved(path string, e *s3sync.Entry, s *spool) {
 	if s != nil {
 		s.rename(path)
 	}
-	file.mu.Lock()
-	file.path = path
-	file.mu.Unlock()
-	file.learn(&moved)
-	return m.b.DeleteObject(m.ctx, old, s3sync.File)
+	n.mu.Lock()
+	n.path = path
+	n.mu.Unlock()
+	n.stored(e)
 }
 
 // rename has what is written from now on stored at another path.
@@ -459,9 +471,9 @@ var errStored = errors.Errorf("it is stored")
 // describe changes the metadata of what is not stored yet. errStored if it is.
 func (s *spool) describe(m *live, in *fuse.SetAttrIn) error {
 	s.mu.Lock()
-	dirty := s.dirty
+	stored := !s.dirty && !s.gone
 	s.mu.Unlock()
-	if !dirty {
+	if stored {
 		return errStored
 	}
 	return s.change(-1, func(e *s3sync.Entry) error {

@@ -214,7 +214,7 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 				continue
 			}
 			file = o.key
-			if !yield(item{Entry: &Entry{Path: path, Kind: File, Mode: 0o644, Size: o.size, ETag: o.etag, ModTime: o.time.UnixNano(), foreign: true}, key: file}, nil) {
+			if !yield(item{Entry: &Entry{Path: path, Kind: File, Mode: 0o644, Size: o.size, ETag: o.etag, ModTime: At(o.time), foreign: true}, key: file}, nil) {
 				return
 			}
 		}

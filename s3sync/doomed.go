@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"io"
 	"iter"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,30 +33,44 @@ func (d doomed) match() *string {
 	return &etag
 }
 
-// readDoomed returns what an earlier sync left, ETags by keys. What it cannot read is left in the bucket.
-func (s *state) readDoomed() map[string]string {
+// readDoomed returns what an earlier sync left, by keys. What it cannot read is left in the bucket.
+func (s *state) readDoomed() map[string]tombstone {
+	left := map[string]tombstone{}
 	f, err := os.Open(s.file(stateDoomed))
 	if err != nil {
-		return nil
+		return left
 	}
 	defer f.Close()
-	left := map[string]string{}
-	for dec := json.NewDecoder(bufio.NewReader(f)); ; {
-		var d doomed
-		if err := dec.Decode(&d); err != nil {
-			return left
+	for d := range readDoomed(bufio.NewReader(f)) {
+		left[d.Key] = tombstone{etag: d.ETag}
+	}
+	return left
+}
+
+// readDoomed yields what was noted, up to the end or the first error.
+func readDoomed(in io.Reader) iter.Seq[doomed] {
+	return func(yield func(doomed) bool) {
+		for dec := json.NewDecoder(in); ; {
+			var d doomed
+			if err := dec.Decode(&d); err != nil || !yield(d) {
+				return
+			}
 		}
-		left[d.Key] = d.ETag
 	}
 }
 
-// doom writes down what will be deleted when the manifest is there: what this sync decided, and what an earlier one left.
-func (s *state) doom(all []doomed) error {
-	for key, etag := range s.left {
+// doomed is what will be deleted when the manifest is there: what this sync decided, and what an earlier one left.
+func (s *state) doomed(all []doomed) []doomed {
+	for key, t := range s.left {
 		if !s.kept[key] {
-			all = append(all, doomed{key, etag})
+			all = append(all, doomed{key, t.etag})
 		}
 	}
+	return all
+}
+
+// doom writes down what will be deleted.
+func (s *state) doom(all []doomed) error {
 	if s.temp || len(all) == 0 {
 		return nil
 	}
@@ -78,8 +95,11 @@ func (s *state) spared(prefix string, entries iter.Seq2[*Entry, error]) iter.Seq
 		var held []*Entry // directories above what comes next
 		for e, err := range entries {
 			if err == nil && e.foreign {
-				etag, left := s.left[e.keyUnder(prefix)]
-				left = left && etag == e.ETag
+				key := e.keyUnder(prefix)
+				t, left := s.left[key]
+				if left && !t.covers(e.ETag, e.ModTime.Std()) {
+					left, s.void[key] = false, true
+				}
 				if e.Kind == Dir && (left || e.ETag == "") {
 					held = append(held, e)
 					continue
@@ -103,8 +123,11 @@ func (s *state) spared(prefix string, entries iter.Seq2[*Entry, error]) iter.Seq
 
 // keep notes that a key is one that the bucket has, whatever an earlier sync thought.
 func (s *state) keep(e *Entry) {
-	if len(s.left) > 0 && e.ETag != "" {
-		s.kept[e.keyUnder(s.prefix)] = true
+	if len(s.left) == 0 || e.ETag == "" {
+		return
+	}
+	if key := e.keyUnder(s.prefix); s.left[key].etag != "" {
+		s.kept[key] = true
 	}
 }
 
@@ -131,6 +154,9 @@ func (r *run) deleteRemote(ctx context.Context, st *state) error {
 	if refused {
 		return nil
 	}
+	if err := r.forgetDeletions(ctx, st); err != nil {
+		return err
+	}
 	if err := os.Remove(st.file(stateDoomed)); err != nil && !errors.IsNotExist(err) {
 		return errors.Wrapf(err, "note what was deleted")
 	}
@@ -142,7 +168,7 @@ func (r *run) deleteLeft(ctx context.Context, st *state) error {
 	g, asking := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
 	var mu sync.Mutex
-	for key, etag := range st.left {
+	for key, t := range st.left {
 		if st.kept[key] {
 			continue
 		}
@@ -154,10 +180,14 @@ func (r *run) deleteLeft(ctx context.Context, st *state) error {
 			if err != nil {
 				return err
 			}
-			if unquote(res.header.Get("ETag")) == etag {
+			stored, err := http.ParseTime(res.header.Get("Last-Modified"))
+			if err != nil {
+				stored = time.Now()
+			}
+			if t.covers(unquote(res.header.Get("ETag")), stored) {
 				mu.Lock()
 				defer mu.Unlock()
-				r.removed = append(r.removed, doomed{key, etag})
+				r.removed = append(r.removed, doomed{key, t.etag})
 			}
 			return nil
 		})

@@ -2,7 +2,6 @@ package s3sync
 
 import (
 	"context"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -296,8 +295,8 @@ func (e *Entry) describe(h http.Header) {
 		}
 		return ""
 	}
-	if t, err := http.ParseTime(h.Get("Last-Modified")); err == nil && e.ModTime == 0 {
-		e.ModTime = t.UnixNano()
+	if t, err := http.ParseTime(h.Get("Last-Modified")); err == nil && e.ModTime == (Time{}) {
+		e.ModTime = At(t)
 	}
 	if mode, ok := parseMode(meta("File-Permissions"), meta("Mode")); ok {
 		e.Mode = mode & 0o7777
@@ -313,8 +312,8 @@ func (e *Entry) describe(h http.Header) {
 	if v, err := strconv.ParseUint(meta("File-Group", "Gid"), 10, 32); err == nil {
 		e.GID = uint32(v)
 	}
-	if ns, ok := parseTime(meta("File-Mtime", "Mtime")); ok {
-		e.ModTime = ns
+	if t, ok := parseTime(meta("File-Mtime", "Mtime")); ok {
+		e.ModTime = t
 	}
 }
 
@@ -342,23 +341,4 @@ func parseMode(permissions, mode string) (uint32, bool) {
 		}
 	}
 	return 0, false
-}
-
-// parseTime reads "<ns>ns", or seconds with decimals.
-func parseTime(text string) (int64, bool) {
-	if ns, ok := strings.CutSuffix(text, "ns"); ok {
-		v, err := strconv.ParseInt(ns, 10, 64)
-		return v, err == nil
-	}
-	whole, frac, _ := strings.Cut(text, ".")
-	s, err := strconv.ParseInt(whole, 10, 64)
-	if err != nil || s > math.MaxInt64/1_000_000_000-1 || s < math.MinInt64/1_000_000_000+1 {
-		return 0, false
-	}
-	frac = (frac + "000000000")[:9]
-	ns, err := strconv.ParseUint(frac, 10, 32)
-	if err != nil {
-		return 0, false
-	}
-	return s*1e9 + int64(ns), true
 }

@@ -37,7 +37,7 @@ type Entry struct {
 	Mode    uint32 // permission bits, setuid, setgid and sticky: 0 to 07777
 	UID     uint32
 	GID     uint32
-	ModTime int64  // nanoseconds since 1970
+	ModTime Time
 	Size    int64  // of a file, in bytes
 	Target  string // of a symbolic link
 	// Link is the path of the entry before this one that is the same file (a hard link), or "".

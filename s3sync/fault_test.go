@@ -32,8 +32,15 @@ type childSpec struct {
 	Peak       string // a file for the most memory that the child had, in bytes; "" for none
 }
 
+// modelSpec is a childSpec of the model test.
+type modelSpec struct {
+	childSpec
+	Tag  string // names the sync in each request
+	List bool
+}
+
 func syncOnce(spec string) int {
-	var c childSpec
+	var c modelSpec
 	if err := json.Unmarshal([]byte(spec), &c); err != nil {
 		return 2
 	}
@@ -46,7 +53,13 @@ func syncOnce(spec string) int {
 	if err != nil {
 		return 2
 	}
-	stats, err := Sync(ctx, t, b, Options{Direction: c.Direction, State: c.State, Owners: true, Mirror: true})
+	o := Options{Direction: c.Direction, State: c.State, Owners: true, Mirror: true}
+	if c.Tag != "" {
+		b.http.Transport, b.wire = tagged{b.http.Transport, c.Tag}, nil
+		t.syncfs = func(int) error { return nil }
+		o.Mirror, o.List, o.DeleteMany = false, c.List, true
+	}
+	stats, err := Sync(ctx, t, b, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -305,7 +318,7 @@ func TestSmallChangesOnce(t *testing.T) {
 	must(t, err)
 	e, err := r.upload(ctx, &Action{Op: Upload, Path: "f", Kind: File, local: local, remote: there})
 	must(t, err)
-	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !changed || e.CRC != crc64nvme.Checksum(got) || e.ModTime != someTime.Add(time.Hour).UnixNano() {
+	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !changed || e.CRC != crc64nvme.Checksum(got) || e.ModTime != At(someTime.Add(time.Hour)) {
 		t.Errorf("opened: %+v, %v", e, err)
 	}
 	now, err := b.stat(t.Context(), "f")

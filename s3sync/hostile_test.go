@@ -90,12 +90,12 @@ func TestHostileManifestLinks(t *testing.T) {
 	file := func(path, link string) *Entry {
 		etag, err := b.put(t.Context(), EncodePath(path), body, crc, nil)
 		must(t, err)
-		return &Entry{Path: path, Kind: File, Mode: 0o777, UID: 1234, ModTime: 1e18, Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
+		return &Entry{Path: path, Kind: File, Mode: 0o777, UID: 1234, ModTime: Nano(1e18), Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
 	}
 	// A link and a directory of one name, in the order of a manifest.
 	raw := manifestOf(t, false,
 		&Entry{Path: "d", Kind: Symlink, Mode: 0o777, Target: outside},
-		&Entry{Path: "d", Kind: Dir, Mode: 0o711, UID: 1234, ModTime: 1e18},
+		&Entry{Path: "d", Kind: Dir, Mode: 0o711, UID: 1234, ModTime: Nano(1e18)},
 		&Entry{Path: "d/new", Kind: Dir, Mode: 0o711},
 		file("d/new/x", ""), file("d/secret", ""), file("d/x", ""),
 		file("hard", "d/secret"),

@@ -42,7 +42,7 @@ type record struct {
 	Mode    uint32            `cbor:"3,keyasint,omitempty"`
 	UID     uint32            `cbor:"4,keyasint,omitempty"`
 	GID     uint32            `cbor:"5,keyasint,omitempty"`
-	ModTime int64             `cbor:"6,keyasint,omitempty"`
+	ModTime int64             `cbor:"6,keyasint,omitempty"` // nanoseconds since 1970; the nearest that fits, if Sec is there
 	Size    int64             `cbor:"7,keyasint,omitempty"`
 	Target  []byte            `cbor:"8,keyasint,omitempty"`
 	Link    []byte            `cbor:"9,keyasint,omitempty"`
@@ -53,6 +53,9 @@ type record struct {
 	ETag    string            `cbor:"14,keyasint,omitempty"`
 	CRC     *uint64           `cbor:"15,keyasint,omitempty"`
 	Count   int64             `cbor:"16,keyasint,omitempty"` // of the trailer
+	// Sec and Nsec are the time of an entry where ModTime cannot hold it: before 1678 and after 2262.
+	Sec  int64 `cbor:"17,keyasint,omitempty"`
+	Nsec int32 `cbor:"18,keyasint,omitempty"`
 	// Of the state on this machine only.
 	Inode  uint64 `cbor:"20,keyasint,omitempty"`
 	Change int64  `cbor:"21,keyasint,omitempty"`
@@ -86,8 +89,12 @@ func (m *manifestWriter) add(e *Entry) error {
 	}
 	m.last = place
 	m.count++
-	r := record{Path: []byte(e.Path), Kind: e.Kind, Mode: e.Mode, UID: e.UID, GID: e.GID, ModTime: e.ModTime, Size: e.Size,
+	r := record{Path: []byte(e.Path), Kind: e.Kind, Mode: e.Mode, UID: e.UID, GID: e.GID, Size: e.Size,
 		Target: []byte(e.Target), Link: []byte(e.Link), Extents: e.Extents, Sparse: e.Extents != nil, Key: e.Key, ETag: e.ETag}
+	var fits bool
+	if r.ModTime, fits = e.ModTime.unixNano(); !fits {
+		r.Sec, r.Nsec = e.ModTime.Sec, e.ModTime.Nsec
+	}
 	if e.HasCRC {
 		r.CRC = &e.CRC
 	}
@@ -226,8 +233,11 @@ func torn(err error) error {
 
 // entry checks a record.
 func (r *record) entry() (*Entry, error) {
-	e := &Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID, ModTime: r.ModTime, Size: r.Size, Target: string(r.Target),
+	e := &Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID, ModTime: Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
 		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change}
+	if r.Sec != 0 {
+		e.ModTime = Time{r.Sec, r.Nsec}
+	}
 	bad := func(what string) (*Entry, error) {
 		return nil, errors.Newf(errors.Invalid, "the manifest's entry %.200q has %s", e.Path, what)
 	}
@@ -242,6 +252,8 @@ func (r *record) entry() (*Entry, error) {
 		return bad("a size that is none")
 	case e.Kind == Symlink && (e.Target == "" || len(e.Target) > 4096):
 		return bad("a target that is none")
+	case !e.ModTime.valid():
+		return bad("an invalid time")
 	case e.Link != "" && (!ValidPath(e.Link) || e.Kind != File):
 		return bad("a link that is none")
 	case len(e.Key) > maxKey || len(e.ETag) > 256 || len(r.Xattrs) > maxXattrs:

@@ -102,6 +102,7 @@ func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(A
 	if local == nil && rem == nil {
 		return nil
 	}
+	r.t.adoptTime(local, p.base, rem)
 	read, err := r.look(ctx, local, p.base, rem)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package s3sync
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -9,11 +10,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/minio/crc64nvme"
 	"pgregory.net/rapid"
@@ -25,15 +28,21 @@ import (
 // that anybody ever wrote, and which of them somebody replaced or deleted who had it before his eyes.
 type world struct {
 	t      *testing.T
-	server *strictServer
-	b      *Bucket
-	all    []*machine
+	server http.Handler
+	// objects returns what the bucket has, by key.
+	objects func() map[string]string
+	b       *Bucket
+	all     []*machine
 	// written are all contents.
 	written []string
 	// replaced are contents that a person or program replaced or deleted where they were; all others must be somewhere at the end.
 	replaced map[string]string
-	log      []string // guarded by mu
-	close    func()
+	// gone are contents that somebody deleted, overwrote or renamed, and the paths where they were: no sync brings them back there.
+	gone map[[2]string]string
+	// touched are contents whose metadata somebody changed: that wins over a deletion.
+	touched map[string]bool
+	log     []string // guarded by mu
+	close   func()
 
 	loc  Location
 	next int // number of the next sync
@@ -44,7 +53,8 @@ type world struct {
 
 // attempt is a running sync. Requests after its end are dropped, as those of a killed process are.
 type attempt struct {
-	asked  int                    // guarded by world.mu
+	asked  int // guarded by world.mu
+	slow   bool
 	hook   func(n int) (cut bool) // may be nil
 	nested sync.WaitGroup         // another sync in the middle
 }
@@ -62,6 +72,9 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if run == nil || run.hook != nil && run.hook(n) {
 		xmlFault(rw, http.StatusForbidden, "AccessDenied")
 		return
+	}
+	if run.slow {
+		time.Sleep(2 * time.Millisecond) // the link, not the test
 	}
 	w.server.ServeHTTP(rw, r)
 }
@@ -85,9 +98,8 @@ func (t tagged) RoundTrip(r *http.Request) (*http.Response, error) {
 // modelPaths may be files or directories. A directory that is no file's elsewhere is rare.
 var modelPaths = []string{"a", "a-b", "a/x", "a/x/y", "b", "c/d", "c/e", "c"}
 
-func newWorld(t *testing.T, lax bool) *world {
-	w := &world{t: t, server: &strictServer{lax: lax}, replaced: map[string]string{}}
-	loc := strictPlace(w.server)
+func newWorld(t *testing.T, server http.Handler, loc Location, objects func() map[string]string) *world {
+	w := &world{t: t, server: server, objects: objects, replaced: map[string]string{}, gone: map[[2]string]string{}, touched: map[string]bool{}}
 	proxy := httptest.NewServer(w)
 	loc.Endpoint = proxy.URL
 	w.runs = map[string]*attempt{"": {}}
@@ -167,7 +179,15 @@ func (w *world) forget(m *machine, path, why string) {
 	for name, content := range modelFiles(w.t, m.dir) {
 		if name == path || strings.HasPrefix(name, path+"/") {
 			w.replaced[content] = why
+			w.leaves(name, content, why)
 		}
+	}
+}
+
+// leaves notes that a content is no longer at a path. That is final if no other machine has it with other metadata, which would be a change that wins.
+func (w *world) leaves(path, content, why string) {
+	if !w.touched[content] {
+		w.gone[[2]string{path, content}] = why
 	}
 }
 
@@ -236,10 +256,12 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}
 			w.note("%d: %s is renamed to %s", i, from, to)
 			content := modelFiles(w.t, m.dir)[from]
+			w.leaves(from, content, "renamed to "+to)
 			aside := filepath.Join(m.state, "renamed")
 			must(w.t, os.Rename(filepath.Join(m.dir, from), aside))
 			w.room(m, to, "made way for "+content)
 			must(w.t, os.Rename(aside, filepath.Join(m.dir, to)))
+			delete(w.gone, [2]string{to, content})
 		},
 		"delete": func(rt *rapid.T) {
 			m, i := w.machine(rt)
@@ -255,6 +277,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			m, i := w.machine(rt)
 			path, mode := w.there(rt, m), rapid.SampledFrom([]fs.FileMode{0o600, 0o640, 0o755}).Draw(rt, "mode")
 			w.note("%d: %s gets %v", i, path, mode)
+			w.touched[modelFiles(w.t, m.dir)[path]] = true
 			must(w.t, os.Chmod(filepath.Join(m.dir, path), mode))
 		},
 		"mkdir": func(rt *rapid.T) {
@@ -284,6 +307,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"sync":    func(rt *rapid.T) { w.sync(rt, false, 0) },
 		"sync 2":  func(rt *rapid.T) { w.sync(rt, false, 0) },
 		"killed":  func(rt *rapid.T) { w.sync(rt, true, 0) },
+		"SIGKILL": w.sigkill,
 		"overlap": func(rt *rapid.T) { w.sync(rt, false, rapid.IntRange(1, 12).Draw(rt, "when")) },
 	}
 }
@@ -291,9 +315,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 // foreignKey is one of a file: other programs respect that directories are none.
 func (w *world) foreignKey(rt *rapid.T) string {
 	key := rapid.SampledFrom(modelPaths).Draw(rt, "key")
-	w.server.mu.Lock()
-	defer w.server.mu.Unlock()
-	for other := range w.server.objects {
+	for other := range w.objects() {
 		other = strings.TrimPrefix(other, "work/")
 		if strings.HasPrefix(other, key+"/") || strings.HasPrefix(key, other+"/") {
 			rt.Skip("files are not beneath files")
@@ -303,10 +325,8 @@ func (w *world) foreignKey(rt *rapid.T) string {
 }
 
 func (w *world) foreign(key, why string) {
-	w.server.mu.Lock()
-	defer w.server.mu.Unlock()
-	if o := w.server.objects["work/"+key]; o != nil {
-		w.replaced[string(o.body)] = why
+	if body, ok := w.objects()["work/"+key]; ok {
+		w.replaced[body] = why
 	}
 }
 
@@ -314,10 +334,11 @@ func (w *world) foreign(key, why string) {
 func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 	m, i := w.machine(rt)
 	list := rapid.Bool().Draw(rt, "list")
+	slow := rapid.IntRange(0, 7).Draw(rt, "slow") == 0
 	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
 	what := ""
-	run := &attempt{}
+	run := &attempt{slow: slow}
 	switch {
 	case killed:
 		at, after := rapid.IntRange(1, 14).Draw(rt, "at"), rapid.Bool().Draw(rt, "after it was served")
@@ -365,18 +386,62 @@ func glob(t *testing.T, parts ...string) []string {
 	return all
 }
 
-func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool, run *attempt) Stats {
-	m, loc := w.all[i], w.loc
+// begins gives a sync a name, until its end.
+func (w *world) begins(run *attempt) (name string, end func()) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.next++
-	name := fmt.Sprintf("sync%d", w.next)
+	name = fmt.Sprintf("sync%d", w.next)
 	w.runs[name] = run
-	w.mu.Unlock()
-	defer func() {
+	return name, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.runs, name)
-	}()
+	}
+}
+
+// sigkill synchronises a machine in a process that is killed when it makes a request.
+func (w *world) sigkill(rt *rapid.T) {
+	m, i := w.machine(rt)
+	at, after := rapid.IntRange(1, 14).Draw(rt, "at"), rapid.Bool().Draw(rt, "after it was served")
+	list := rapid.Bool().Draw(rt, "list")
+	w.note("%d synchronises in a process, list: %v, SIGKILL at request %d, served: %v", i, list, at, after)
+	run := &attempt{}
+	name, end := w.begins(run)
+	defer end()
+	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: Both}, name, list})
+	must(w.t, err)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec))
+	var problem strings.Builder
+	cmd.Stderr = &problem
+	var mu sync.Mutex // held until the process is known
+	killed := false
+	mu.Lock()
+	run.hook = func(n int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if n == at {
+			_ = cmd.Process.Kill()
+			killed = true
+		}
+		return n > at || n == at && !after
+	}
+	must(w.t, cmd.Start())
+	mu.Unlock()
+	err = cmd.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	w.note("   %d: %v %s", i, err, problem.String())
+	if err != nil && !killed && !strings.Contains(problem.String(), errOvertaken.Error()) {
+		w.fail(rt, "the process that synchronises %d ends with %v: %s", i, err, problem.String())
+	}
+}
+
+func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool, run *attempt) Stats {
+	m, loc := w.all[i], w.loc
+	name, end := w.begins(run)
+	defer end()
 	b, err := Open(w.t.Context(), loc)
 	must(w.t, err)
 	b.http.Transport, b.wire = tagged{b.http.Transport, name}, nil
@@ -416,19 +481,20 @@ func (w *world) finish(rt *rapid.T) {
 	}
 	files := modelFiles(w.t, w.all[0].dir)
 	have := map[string]bool{}
-	w.server.mu.Lock()
-	objects := maps.Clone(w.server.objects)
-	w.server.mu.Unlock()
+	objects := w.objects()
 	for path, content := range files {
 		have[content] = true
-		if o := objects["work/"+path]; o == nil || string(o.body) != content {
+		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !strings.Contains(path, ".conflict-") {
+			w.fail(rt, "%s came back at %s: it was %s", content, path, why)
+		}
+		if objects["work/"+path] != content {
 			w.fail(rt, "the bucket does not have %s of %s", content, path)
 		}
 		delete(objects, "work/"+path)
 	}
-	for key, o := range objects {
+	for key, body := range objects {
 		if !strings.HasPrefix(key, "work/"+Reserved+"/") && !strings.HasSuffix(key, "/") {
-			w.fail(rt, "the bucket has %s with %s, and no machine does", key, o.body)
+			w.fail(rt, "the bucket has %s with %s, and no machine does", key, body)
 		}
 	}
 	for _, content := range w.written {
@@ -453,7 +519,29 @@ func modelSnapshot(t *testing.T, dir string) map[string]string {
 // with the same files. HARVEST_TEST_SEEDS says how many histories are tried.
 // mission: 3.1, A8, D1
 func TestModel(t *testing.T) {
-	checks, steps := "12", "40"
+	modelChecks(t, "12", "40")
+	rapid.Check(t, func(rt *rapid.T) {
+		server := &strictServer{}
+		w := newWorld(t, server, strictPlace(server), server.contents)
+		rt.Repeat(w.actions())
+		w.finish(rt)
+		w.close()
+	})
+}
+
+// contents are all objects.
+func (s *strictServer) contents() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]string, len(s.objects))
+	for key, o := range s.objects {
+		all[key] = string(o.body)
+	}
+	return all
+}
+
+// modelChecks sets how many histories of how many steps are tried.
+func modelChecks(t *testing.T, checks, steps string) {
 	if n := os.Getenv("HARVEST_TEST_SEEDS"); n != "" {
 		checks, steps = n, "100"
 	}
@@ -461,10 +549,4 @@ func TestModel(t *testing.T) {
 	must(t, flag.Set("rapid.steps", steps))
 	must(t, flag.Set("rapid.nofailfile", "true"))
 	must(t, flag.Set("rapid.shrinktime", "15s"))
-	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t, false)
-		rt.Repeat(w.actions())
-		w.finish(rt)
-		w.close()
-	})
 }

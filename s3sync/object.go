@@ -141,7 +141,7 @@ func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*Entry) error
 		for i := range page.Contents {
 			o := &page.Contents[i]
 			if child, ok := b.childPath(path, aws.ToString(o.Key)); ok {
-				at := aws.ToTime(o.LastModified).UnixNano()
+				at := At(aws.ToTime(o.LastModified))
 				if err := do(&Entry{Path: child, Kind: File, Mode: 0o644, Size: aws.ToInt64(o.Size), ETag: unquote(aws.ToString(o.ETag)), ModTime: at, foreign: true}); err != nil {
 					return err
 				}

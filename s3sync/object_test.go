@@ -32,20 +32,20 @@ func TestObjects(t *testing.T) {
 		}
 	}
 	data := bytes.Repeat([]byte("0123456789abcdef"), 3<<20/2) // more than one part
-	large := &Entry{Path: "d/large", Kind: File, Mode: 0o640, UID: 7, GID: 8, ModTime: 1e18 + 1, Size: int64(len(data))}
+	large := &Entry{Path: "d/large", Kind: File, Mode: 0o640, UID: 7, GID: 8, ModTime: Nano(1e18 + 1), Size: int64(len(data))}
 	must(b.WriteObject(ctx, large, bytes.NewReader(data)))
 	link := &Entry{Path: "d/ünï\nlink", Kind: Symlink, Mode: 0o777, Target: "../x"}
 	must(b.WriteObject(ctx, link, nil))
-	must(b.WriteObject(ctx, &Entry{Path: "d/sub", Kind: Dir, Mode: 0o700, ModTime: 5e18}, nil))
+	must(b.WriteObject(ctx, &Entry{Path: "d/sub", Kind: Dir, Mode: 0o700, ModTime: Nano(5e18)}, nil))
 	got, err := b.Describe(ctx, "d/large")
 	must(err)
-	if got.Mode != 0o640 || got.UID != 7 || got.GID != 8 || got.ModTime != 1e18+1 || got.Size != large.Size || got.ETag != large.ETag || got.Kind != File {
+	if got.Mode != 0o640 || got.UID != 7 || got.GID != 8 || got.ModTime != Nano(1e18+1) || got.Size != large.Size || got.ETag != large.ETag || got.Kind != File {
 		t.Errorf("described as %+v", got)
 	}
 	if got, err := b.Describe(ctx, link.Path); err != nil || got.Kind != Symlink || got.Target != "../x" {
 		t.Errorf("a link: %+v, %v", got, err)
 	}
-	if got, err := b.Describe(ctx, "d/sub"); err != nil || got.Kind != Dir || got.Mode != 0o700 || got.ModTime != 5e18 || got.ETag == "" {
+	if got, err := b.Describe(ctx, "d/sub"); err != nil || got.Kind != Dir || got.Mode != 0o700 || got.ModTime != Nano(5e18) || got.ETag == "" {
 		t.Errorf("a directory: %+v, %v", got, err)
 	}
 	if got, err := b.Describe(ctx, "d"); err != nil || got.Kind != Dir || got.ETag != "" {

@@ -210,7 +210,7 @@ func conflict(a *Action, p policy) {
 	choice := p.conflict
 	if choice == KeepNewer {
 		choice = KeepLocal
-		if remote.ModTime > local.ModTime {
+		if remote.ModTime.After(local.ModTime) {
 			choice = KeepRemote
 		}
 	}

@@ -31,8 +31,11 @@ type state struct {
 	flushed  time.Time
 
 	prefix string
-	left   map[string]string // what an earlier sync was to delete and perhaps did not: see doomed
-	kept   map[string]bool   // of these, what the bucket's next manifest has
+	left   map[string]tombstone // what an earlier sync was to delete and perhaps did not: see doomed
+	kept   map[string]bool      // of these, what the bucket's next manifest has
+	void   map[string]bool      // of these, the keys that have another object by now; written by the plan
+	// announced are keys of tombstones in the bucket.
+	announced []string
 
 	done bool
 }
@@ -42,16 +45,17 @@ const apartMark = "apart from "
 
 // Files of a state.
 const (
-	stateEntries = "entries"          // a manifest with inodes
-	stateETag    = "etag"             // of the bucket's manifest that belongs to it
-	statePartial = "entries.partial"  // of a sync under way, or interrupted
-	stateBefore  = "entries.before"   // of one interrupted earlier, while the next is under way
-	stateNext    = "manifest.next"    //
-	stateRemote  = "manifest.fetched" //
-	stateUploads = "uploads"          // a directory: see uploads
-	stateDoomed  = "doomed"           // see doomed
-	stateSwept   = "swept"            // empty; its time is when the bucket was last swept
-	statePacked  = "packed"           // empty; the bucket's packs are as far as the last sync
+	stateEntries    = "entries"          // a manifest with inodes
+	stateETag       = "etag"             // of the bucket's manifest that belongs to it
+	statePartial    = "entries.partial"  // of a sync under way, or interrupted
+	stateBefore     = "entries.before"   // of one interrupted earlier, while the next is under way
+	stateNext       = "manifest.next"    //
+	stateRemote     = "manifest.fetched" //
+	stateUploads    = "uploads"          // a directory: see uploads
+	stateDoomed     = "doomed"           // see doomed
+	stateTombstones = "tombstones"       // the name of this machine's tombstones in the bucket
+	stateSwept      = "swept"            // empty; its time is when the bucket was last swept
+	statePacked     = "packed"           // empty; the bucket's packs are as far as the last sync
 )
 
 // openState opens what dir remembers of a place, and removes what an interrupted sync left that is of no use.
@@ -260,7 +264,11 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	if remote.healed {
 		etag = s.etag // the bucket has none that could be trusted the next time
 	}
-	if err := s.doom(r.removed); err != nil {
+	all := s.doomed(r.removed)
+	if err := s.doom(all); err != nil {
+		return err
+	}
+	if err := r.announceDeletions(ctx, s, all); err != nil {
 		return err
 	}
 	if !s.down && (s.changed || remote.healed || remote.dropped || remote.b != r.b) {

@@ -325,13 +325,18 @@ func (r *run) sync(ctx context.Context) error {
 		return err
 	}
 	if !r.versions() { // none of them ever loses an object
-		st.prefix, st.left, st.kept = r.b.prefix, st.readDoomed(), map[string]bool{}
+		st.prefix, st.left, st.kept, st.void = r.b.prefix, st.readDoomed(), map[string]bool{}, map[string]bool{}
 	}
 	remote, err := source.contents(ctx, st, r.o.List)
 	if err != nil {
 		return err
 	}
 	defer remote.close()
+	if remote.list && !remote.healed && !r.versions() {
+		if err := r.readTombstones(ctx, st); err != nil {
+			return err
+		}
+	}
 	if err := r.refuseEmpty(ctx, st, remote); err != nil {
 		return err
 	}
@@ -545,6 +550,10 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 		}
 		if j.err != nil {
 			r.fail(j.Path, j.err)
+		} else if r.timeLost(j) {
+			r.lack(j.Path, errTime)
+		}
+		if j.err != nil {
 		} else if j.Op != Skip {
 			r.count(func(s *Stats) { s.add(&j.Action) })
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,7 @@ type Tree struct {
 	// written is how many bytes went into files since a commit last began, and one for each file.
 	written atomic.Int64
 	syncfs  func(fd int) error // unix.Syncfs, but in tests of disks that fail
+	limits  func() limits      // of times
 }
 
 // OpenTree opens the directory path.
@@ -41,7 +43,9 @@ func OpenTree(path string) (*Tree, error) {
 		unix.Close(fd)
 		return nil, errors.Wrapf(err, "open a tree")
 	}
-	return &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid(), syncfs: unix.Syncfs}, nil
+	t := &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid(), syncfs: unix.Syncfs}
+	t.limits = sync.OnceValue(t.findLimits)
+	return t, nil
 }
 
 // Close implements io.Closer.
@@ -178,7 +182,7 @@ func (w *walk) subdir(dir *os.File, e *Entry, name string, depth int) bool {
 }
 
 func fromStat(path string, st *unix.Stat_t) *Entry {
-	e := &Entry{Path: path, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, ModTime: st.Mtim.Nano(), Inode: st.Ino, Change: st.Ctim.Nano()}
+	e := &Entry{Path: path, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, ModTime: Time{st.Mtim.Sec, int32(st.Mtim.Nsec)}, Inode: st.Ino, Change: st.Ctim.Nano()}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		e.Kind, e.Size, e.nlink, e.blocks = File, st.Size, uint64(st.Nlink), st.Blocks

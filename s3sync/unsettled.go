@@ -125,7 +125,7 @@ func (u *unsettled) settled(whole bool) error {
 // doubts reports whether a file of the volume is one that an earlier restore wrote, perhaps in vain. Restored files have times of the past, or of
 // the future if clocks differ; who writes one gives it that of the moment.
 func (u *unsettled) doubts(local *Entry) bool {
-	return u != nil && u.doubt && local != nil && local.Kind == File && local.Change >= u.From && (local.ModTime < u.From || local.ModTime > local.Change+int64(time.Second))
+	return u != nil && u.doubt && local != nil && local.Kind == File && local.Change >= u.From && (Nano(u.From).After(local.ModTime) || local.ModTime.After(Nano(local.Change+int64(time.Second))))
 }
 
 // again makes an action for a file in doubt: it is restored if the bucket has it, and sent nowhere. If the bucket has it no more, a restore leaves

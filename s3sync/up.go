@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/md5"
 	"encoding/hex"
-	"fmt"
 	"mime"
 	"net/http"
 	"os"
@@ -84,11 +83,11 @@ func (e *Entry) header() http.Header {
 		"X-Amz-Meta-Mode":             {mode},
 		"X-Amz-Meta-Uid":              {uid},
 		"X-Amz-Meta-Gid":              {gid},
-		"X-Amz-Meta-Mtime":            {seconds(e.ModTime)},
+		"X-Amz-Meta-Mtime":            {e.ModTime.decimal()},
 		"X-Amz-Meta-File-Permissions": {mode},
 		"X-Amz-Meta-File-Owner":       {uid},
 		"X-Amz-Meta-File-Group":       {gid},
-		"X-Amz-Meta-File-Mtime":       {strconv.FormatInt(e.ModTime, 10) + "ns"},
+		"X-Amz-Meta-File-Mtime":       {e.ModTime.nanoseconds() + "ns"},
 		"Content-Type":                {contentType(e.Path)},
 	}
 	if e.Kind == Dir {
@@ -115,15 +114,6 @@ func (e *Entry) typeBits() uint32 {
 	return unix.S_IFREG
 }
 
-// seconds writes nanoseconds since 1970 as seconds with nine decimals.
-func seconds(ns int64) string {
-	s, rest := ns/1e9, ns%1e9
-	if rest < 0 {
-		s, rest = s-1, rest+1e9
-	}
-	return fmt.Sprintf("%d.%09d", s, rest)
-}
-
 // opened is a file about to be sent: open, and known as it is now.
 func (r *run) opened(e *Entry) (*os.File, error) {
 	f, st, err := r.t.open(e.Path)
@@ -132,6 +122,9 @@ func (r *run) opened(e *Entry) (*os.File, error) {
 	}
 	now := fromStat(e.Path, st)
 	now.Link = e.Link
+	if r.t.storedTime(e.ModTime) == now.ModTime {
+		now.ModTime = e.ModTime
+	}
 	*e = *now
 	if err := details(f, e); err != nil {
 		f.Close()
@@ -146,7 +139,7 @@ func unchanged(f *os.File, e *Entry) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return explainFile(err)
 	}
-	if now := fromStat(e.Path, &st); now.Size != e.Size || now.ModTime != e.ModTime || now.Change != e.Change {
+	if now := fromStat(e.Path, &st); now.Size != e.Size || now.Change != e.Change { // which changes with the mtime
 		return errChanged
 	}
 	return nil

@@ -212,7 +212,7 @@ func (w *writer) commit(e *Entry, o restoring, fresh bool, check func(now *Entry
 	if err := unix.Fchmod(w.fd, o.mode(e)); err != nil {
 		return nil, explainFile(err)
 	}
-	times := []unix.Timespec{unix.NsecToTimespec(e.ModTime), unix.NsecToTimespec(e.ModTime)}
+	times := []unix.Timespec{e.ModTime.timespec(), e.ModTime.timespec()}
 	if err := unix.UtimesNanoAt(w.dir, w.temp, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, explainFile(err)
 	}
@@ -229,7 +229,7 @@ func (w *writer) commit(e *Entry, o restoring, fresh bool, check func(now *Entry
 	if err != nil {
 		return nil, explainFile(err)
 	}
-	return fromStat(e.Path, &st), nil
+	return w.t.asSet(e, &st), nil
 }
 
 func (w *writer) rename(fresh bool, check func(now *Entry) error) error {
@@ -298,7 +298,7 @@ func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) 
 
 // symlink makes or replaces a symbolic link.
 func (t *Tree) symlink(e *Entry, o restoring) (*Entry, error) {
-	return t.replace(e.Path, func(dir *os.File, temp string) error {
+	at, err := t.replace(e.Path, func(dir *os.File, temp string) error {
 		if err := unix.Symlinkat(e.Target, int(dir.Fd()), temp); err != nil {
 			return err
 		}
@@ -307,8 +307,10 @@ func (t *Tree) symlink(e *Entry, o restoring) (*Entry, error) {
 				return err
 			}
 		}
-		return unix.UtimesNanoAt(int(dir.Fd()), temp, []unix.Timespec{unix.NsecToTimespec(e.ModTime), unix.NsecToTimespec(e.ModTime)}, unix.AT_SYMLINK_NOFOLLOW)
+		return unix.UtimesNanoAt(int(dir.Fd()), temp, []unix.Timespec{e.ModTime.timespec(), e.ModTime.timespec()}, unix.AT_SYMLINK_NOFOLLOW)
 	})
+	t.adoptTime(at, e)
+	return at, err
 }
 
 // link makes path another name of the file target, both in the tree.
@@ -364,7 +366,7 @@ func (t *Tree) setMeta(e *Entry, o restoring) (*Entry, error) {
 	if err := unix.Fchmod(fd, o.mode(e)); err != nil {
 		return nil, explainFile(err)
 	}
-	at := unix.NsecToTimespec(e.ModTime)
+	at := e.ModTime.timespec()
 	if e.unmarked() {
 		at.Nsec = unix.UTIME_OMIT
 	}
@@ -374,7 +376,7 @@ func (t *Tree) setMeta(e *Entry, o restoring) (*Entry, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, explainFile(err)
 	}
-	return fromStat(e.Path, &st), nil
+	return t.asSet(e, &st), nil
 }
 
 // setXattrs makes the attributes of users those of want.

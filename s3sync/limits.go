@@ -1,0 +1,79 @@
+package s3sync
+
+import (
+	"math"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// limits are the times that a tree's file system can hold. The kernel stores the nearest one instead of any other.
+type limits struct{ first, last int64 } // seconds since 1970
+
+// storedTime returns the time that the tree's file system stores instead of at, which is nearly always at itself.
+func (t *Tree) storedTime(at Time) Time {
+	if at.Sec == int64(int32(at.Sec)) {
+		return at
+	}
+	switch l := t.limits(); {
+	case at.Sec >= l.last:
+		return Time{Sec: l.last}
+	case at.Sec <= l.first:
+		return Time{Sec: l.first}
+	}
+	return at
+}
+
+// findLimits asks the file system with a file that has no name. Where there can be none, all times count as held.
+func (t *Tree) findLimits() limits {
+	all := limits{math.MinInt64, math.MaxInt64}
+	fd, err := unix.Openat(int(t.root.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return all
+	}
+	defer unix.Close(fd)
+	file := filepath.Join("/proc/self/fd", strconv.Itoa(fd))
+	stored := func(sec int64) int64 {
+		var st unix.Stat_t
+		at := unix.Timespec{Sec: sec}
+		if unix.UtimesNanoAt(unix.AT_FDCWD, file, []unix.Timespec{at, at}, 0) != nil || unix.Fstat(fd, &st) != nil || st.Mtim.Sec == sec {
+			return 0
+		}
+		return st.Mtim.Sec
+	}
+	if first := stored(-farthest); first < 0 {
+		all.first = first
+	}
+	if last := stored(farthest); last > 0 {
+		all.last = last
+	}
+	return all
+}
+
+// adoptTime gives an entry of the volume the time that another entry has of it, if the file system holds the former instead of the latter.
+func (t *Tree) adoptTime(local *Entry, others ...*Entry) {
+	for _, o := range others {
+		if local != nil && o != nil && o.Kind == local.Kind && o.ModTime != local.ModTime && t.storedTime(o.ModTime) == local.ModTime {
+			local.ModTime = o.ModTime
+			return
+		}
+	}
+}
+
+// asSet is a file that was given the metadata of e.
+func (t *Tree) asSet(e *Entry, st *unix.Stat_t) *Entry {
+	at := fromStat(e.Path, st)
+	t.adoptTime(at, e)
+	return at
+}
+
+// errTime names a file whose time is not as in the bucket. The bucket keeps the right one.
+var errTime = errors.Newf(errors.Unsupported, "the volume's file system cannot hold its time, which is too far from 1970: it has the nearest one there")
+
+// timeLost reports whether a job gave an entry of the volume a time that the file system does not hold.
+func (r *run) timeLost(j *job) bool {
+	return (j.Op == Download || j.Op == UpdateLocal) && j.out != nil && r.t.storedTime(j.out.ModTime) != j.out.ModTime
+}

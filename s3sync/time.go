@@ -1,0 +1,119 @@
+package s3sync
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Time is when a file changed last, as precise and as far from 1970 as file systems keep it. Values are equal if they are the same time.
+type Time struct {
+	Sec  int64 // since 1970
+	Nsec int32 // after Sec: 0 to 999,999,999, also before 1970
+}
+
+// At returns t as a Time.
+func At(t time.Time) Time { return Time{t.Unix(), int32(t.Nanosecond())} }
+
+// Nano returns the time that is so many nanoseconds after 1970.
+func Nano(ns int64) Time {
+	t := Time{ns / 1e9, int32(ns % 1e9)}
+	if t.Nsec < 0 {
+		t.Sec, t.Nsec = t.Sec-1, t.Nsec+1e9
+	}
+	return t
+}
+
+// Now returns the current time.
+func Now() Time { return At(time.Now()) }
+
+// Std returns t as the standard library has it.
+func (t Time) Std() time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
+
+// After reports whether t is later than u.
+func (t Time) After(u Time) bool { return t.Sec > u.Sec || t.Sec == u.Sec && t.Nsec > u.Nsec }
+
+func (t Time) timespec() unix.Timespec { return unix.Timespec{Sec: t.Sec, Nsec: int64(t.Nsec)} }
+
+// farthest is the largest number of seconds before or after 1970 that counts as a time: some 285 million years.
+const farthest = 1 << 53
+
+func (t Time) valid() bool {
+	return t.Sec > -farthest && t.Sec < farthest && t.Nsec >= 0 && t.Nsec < 1e9
+}
+
+// unixNano returns the nanoseconds since 1970. If they do not fit, it returns the nearest number and false.
+func (t Time) unixNano() (int64, bool) {
+	switch {
+	case t.Sec >= math.MaxInt64/1_000_000_000:
+		return math.MaxInt64, false
+	case t.Sec < math.MinInt64/1_000_000_000:
+		return math.MinInt64, false
+	}
+	return t.Sec*1e9 + int64(t.Nsec), true
+}
+
+// parts are the sign of the seconds since 1970, and their amount.
+func (t Time) parts() (sign string, sec int64, nsec int32) {
+	if t.Sec >= 0 {
+		return "", t.Sec, t.Nsec
+	}
+	if t.Nsec == 0 {
+		return "-", -t.Sec, 0
+	}
+	return "-", -t.Sec - 1, 1e9 - t.Nsec
+}
+
+// decimal writes the seconds since 1970 with nine decimals. As with rclone, the sign is that of the whole number: half a second before 1970 is
+// "-0.500000000".
+func (t Time) decimal() string {
+	sign, sec, nsec := t.parts()
+	return fmt.Sprintf("%s%d.%09d", sign, sec, nsec)
+}
+
+// nanoseconds writes the nanoseconds since 1970, however many.
+func (t Time) nanoseconds() string {
+	sign, sec, nsec := t.parts()
+	if sec == 0 {
+		if nsec == 0 {
+			sign = ""
+		}
+		return fmt.Sprintf("%s%d", sign, nsec)
+	}
+	return fmt.Sprintf("%s%d%09d", sign, sec, nsec)
+}
+
+// parseTime reads what nanoseconds writes, with "ns" after it, or seconds with decimals.
+func parseTime(text string) (Time, bool) {
+	sign, rest := "", text
+	if after, ok := strings.CutPrefix(text, "-"); ok {
+		sign, rest = "-", after
+	}
+	whole, frac, _ := strings.Cut(rest, ".")
+	if ns, ok := strings.CutSuffix(rest, "ns"); ok {
+		ns = strings.Repeat("0", max(0, 10-len(ns))) + ns
+		if len(ns) > 30 || rest == "ns" {
+			return Time{}, false
+		}
+		whole, frac = ns[:len(ns)-9], ns[len(ns)-9:]
+	}
+	sec, err := strconv.ParseUint(whole, 10, 63)
+	if err != nil || sec >= farthest {
+		return Time{}, false
+	}
+	nsec, err := strconv.ParseUint((frac + "000000000")[:9], 10, 32)
+	if err != nil {
+		return Time{}, false
+	}
+	t := Time{int64(sec), int32(nsec)}
+	if sign != "" {
+		if t = (Time{-t.Sec, t.Nsec}); t.Nsec > 0 {
+			t = Time{t.Sec - 1, 1e9 - t.Nsec}
+		}
+	}
+	return t, true
+}

@@ -1,0 +1,106 @@
+package s3sync
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// A deletion that is cut short between the manifest and the objects does not bring the files back, on no machine, listed or not. Another machine
+// finishes it. An object that another program stores at the path meanwhile is a new file.
+// mission: A8, D1
+func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
+	for name, o := range map[string]Options{"mirror": {Direction: Up, Mirror: true}, "both": {Direction: Both}} {
+		t.Run(name, func(t *testing.T) {
+			loc := location(t)
+			a := between(t, &loc)
+			newMachine := func() *machine { return &machine{t.TempDir(), t.TempDir(), nil} }
+			first, second, third := newMachine(), newMachine(), newMachine()
+			b := openBucket(t, loc)
+			for _, name := range []string{"gone", "dir/gone", "anew", "stays"} {
+				write(t, first.dir, name, "of "+name)
+			}
+			both := Options{Direction: Both, List: true}
+			sync := func(m *machine, o Options) {
+				t.Helper()
+				o.State = m.state
+				if s := mustSync(t, m.dir, b, o); s.Failed > 0 {
+					t.Errorf("%+v", s.Failures)
+				}
+			}
+			sync(first, both)
+			sync(second, both)
+			must(t, os.Remove(filepath.Join(first.dir, "gone")))
+			must(t, os.RemoveAll(filepath.Join(first.dir, "dir")))
+			must(t, os.Remove(filepath.Join(first.dir, "anew")))
+			ctx, cancel := context.WithCancel(t.Context())
+			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if r.Method != http.MethodPost || !r.URL.Query().Has("delete") {
+					return false
+				}
+				cancel()
+				return xmlFault(w, 500, "InternalError")
+			})
+			o.State = first.state
+			if _, err := Sync(ctx, openTree(t, first.dir), b, o); err == nil {
+				t.Fatal("the sync was not cut short")
+			}
+			a.reset(nil)
+			if _, err := b.stat(t.Context(), "gone"); err != nil {
+				t.Fatalf("the object is not there any more: %v", err)
+			}
+			nextSecond(t, b)
+			put(t, b, "anew", "of anew") // by another program, as it was
+			sync(third, Options{Direction: Down, List: true})
+			sync(second, both)
+			sync(third, both)
+			sync(first, both)
+			for _, m := range []*machine{first, second, third} {
+				for _, name := range []string{"gone", "dir"} {
+					if _, err := os.Lstat(filepath.Join(m.dir, name)); !errors.IsNotExist(err) {
+						t.Errorf("%s came back: %v", name, err)
+					}
+				}
+				for _, name := range []string{"anew", "stays"} {
+					if raw, err := os.ReadFile(filepath.Join(m.dir, name)); err != nil || string(raw) != "of "+name {
+						t.Errorf("%s has %q, %v", name, raw, err)
+					}
+				}
+			}
+			for o, err := range b.all(t.Context(), anyOrder) {
+				if must(t, err); strings.HasSuffix(o.key, "gone") || strings.HasPrefix(o.key, tombstonesDir) {
+					t.Errorf("%s is left", o.key)
+				}
+			}
+		})
+	}
+}
+
+// put stores an object as another program does.
+func put(t *testing.T, b *Bucket, key, content string) {
+	t.Helper()
+	_, err := b.put(t.Context(), key, []byte(content), crc64nvme.Checksum([]byte(content)), nil)
+	must(t, err)
+}
+
+// nextSecond waits until objects get times of another second, by the server's clock.
+func nextSecond(t *testing.T, b *Bucket) {
+	t.Helper()
+	last := func() string {
+		put(t, b, Reserved+"/clock", "tick")
+		res, err := b.head(t.Context(), Reserved+"/clock")
+		must(t, err)
+		return res.header.Get("Last-Modified")
+	}
+	for began := last(); last() == began; {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
