@@ -196,23 +196,6 @@ func supportedPython(version string) error {
 	return withCode(tooOld("modal-python", version, oldestPython), codes.FailedPrecondition)
 }
 
-// scopeOf returns what a key needs for a method: what looks only needs to read, commands need exec, all else writes.
-func scopeOf(method string) account.Scope {
-	name := method[strings.LastIndexByte(method, '/')+1:]
-	switch {
-	case strings.HasPrefix(name, "TaskExec"), strings.HasPrefix(name, "SandboxStdin"), strings.HasPrefix(name, "SandboxCreateConnectToken"):
-		return account.Exec
-	case strings.HasPrefix(name, "SandboxStdioRead"), strings.HasPrefix(name, "AuthTokenGet"), strings.HasPrefix(name, "ClientHello"):
-		return account.Read
-	}
-	for _, word := range []string{"Get", "List", "Wait", "Join", "Fetch", "Count", "Lookup"} {
-		if strings.Contains(name, word) && !strings.Contains(name, "Create") {
-			return account.Read
-		}
-	}
-	return account.Write
-}
-
 // token checks a token ID and its secret: the ID of a key of Harvest's and the key itself.
 func (s *Server) token(ctx context.Context, id, secret string) (account.Principal, error) {
 	if id == "" || secret == "" {

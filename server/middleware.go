@@ -112,7 +112,7 @@ func (p *patient) end(why error) {
 
 func (p *patient) Read(b []byte) (int, error) {
 	_ = p.rc.SetReadDeadline(time.Now().Add(p.limit)) // what cannot have one is no connection
-	if why := p.ended.Load(); why != nil { // after the deadline was set: end sets another one
+	if why := p.ended.Load(); why != nil {            // after the deadline was set: end sets another one
 		return 0, *why
 	}
 	n, err := p.ReadCloser.Read(b)
