@@ -338,7 +338,7 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 		}
 		ask.Body += "\n\n---\nThe work of an agent in Harvest session " + s.ID + "."
 	}
-	made, err := (&github.Client{API: login.api, Token: login.password}).OpenPull(ctx, address.Path, ask)
+	made, err := (&github.Client{API: login.api, Token: login.password, HTTP: login.client}).OpenPull(ctx, address.Path, ask)
 	if err != nil {
 		return made, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -42,6 +43,8 @@ type Options struct {
 	Author  Author          // of requests that name none: "Harvest Agent"
 	Secrets *secret.Vault   // that git's credentials come from; nil for none
 	Volumes volume.Provider // of all accounts, for what is remembered; nil for none
+	// GitHub returns the client for GitHub's API at the address that an account's secrets name; nil: it reaches the internet only.
+	GitHub func(account string) *http.Client
 	// History returns what is recorded of a session as a database, which becomes sessions/ID.db of its state volume after each turn; nil: nothing does.
 	History func(ctx context.Context, id string) ([]byte, error)
 
