@@ -14,7 +14,8 @@ import (
 
 const (
 	copiedFiles = 1000
-	tarTar      = "tar | tar" // the peer: from one directory of the host into another one
+	tarTar      = "tar | tar"      // the peer: from one directory of the host into another one
+	tarExec     = "tar | exec tar" // the same with one of both tars in the sandbox, as a user would copy without cp
 	copyIn      = "1,000 files in"
 	copyOut     = "1,000 files out"
 	copyOne     = "one file in"
@@ -47,6 +48,8 @@ func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
 	cp := func(ctx context.Context, from, to string) error {
 		return whole(ctx, l.opts.harvest, "--data", data, "sandbox", "cp", from, to)
 	}
+	const script = `mkdir "$2" && tar -C "$1" -c . | tar -C "$2" -x`
+	exec := strconv.Quote(l.opts.harvest) + " --data " + strconv.Quote(data) + " sandbox exec " + sb.ID + " -- "
 	return r.turns(ctx, r.count(2, 10), []*Measure{in, out, one},
 		side{harvest, func(ctx context.Context) (sample, error) {
 			inside, outside := sb.ID+":/srv/"+target(), filepath.Join(l.dir, target())
@@ -55,9 +58,21 @@ func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
 		}},
 		side{tarTar, func(ctx context.Context) (sample, error) {
 			to, from := filepath.Join(l.dir, target()), filepath.Join(l.dir, target())
-			const script = `mkdir "$2" && tar -C "$1" -c . | tar -C "$2" -x`
 			return copySample(func() error { return whole(ctx, "sh", "-c", script, "sh", tree, to) },
 				func() error { return whole(ctx, "sh", "-c", script, "sh", to, from) }, func() error { return whole(ctx, "cp", filepath.Join(tree, "d0", "f0"), to) })
+		}},
+		side{tarExec, func(ctx context.Context) (sample, error) {
+			inside, outside := "/srv/"+target(), filepath.Join(l.dir, target())
+			return copySample(
+				func() error {
+					return whole(ctx, "sh", "-c", `tar -C "$1" -c . | `+exec+`sh -c 'mkdir "$1"; tar -C "$1" -x' sh "$2"`, "sh", tree, inside)
+				},
+				func() error {
+					return whole(ctx, "sh", "-c", `mkdir "$2" && `+exec+`tar -C "$1" -c . | tar -C "$2" -x`, "sh", inside, outside)
+				},
+				func() error {
+					return whole(ctx, "sh", "-c", exec+`sh -c 'cat >"$1"' sh "$2" <"$1"`, "sh", filepath.Join(tree, "d0", "f0"), inside+".one")
+				})
 		}})
 }
 

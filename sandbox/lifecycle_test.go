@@ -165,6 +165,9 @@ func TestIdleLimit(t *testing.T) {
 		release()
 		time.Sleep(119 * time.Second)
 		release() // once more is nothing
+		if _, err := f.Hold(t.Context(), account, "nosuch"); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("hold no sandbox: %v", err)
+		}
 		alive("after it was held")
 		x = start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Terminal: &engine.Size{Rows: 24, Cols: 80}, Detach: true})
 		time.Sleep(10 * time.Minute)

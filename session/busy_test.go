@@ -13,6 +13,7 @@ import (
 //
 // mission: A5, E4
 func TestIdleLimitEndsNoTurn(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := newHouse(t, session.Options{})
 	limited := sandbox.Request{Image: "base", IdleTimeoutSeconds: 2}
