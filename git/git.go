@@ -146,6 +146,9 @@ func trim(p string) string {
 	return strings.Trim(strings.TrimSuffix(strings.TrimRight(p, "/"), ".git"), "/")
 }
 
+// Hostname is Host without its port.
+func (a Address) Hostname() string { return (&url.URL{Host: a.Host}).Hostname() }
+
 // Name is the last part of the path, as the name of a directory; "" if nothing of it can be one.
 func (a Address) Name() string { return DirName(path.Base("/" + a.Path)) }
 
@@ -223,6 +226,18 @@ func Explain(what, said string) error {
 		}
 	}
 	return errors.Remedy(errors.Newf(errors.Unavailable, "%s: %s", what, lastLines(said)), "look at what git said, and try again")
+}
+
+// Unreachable reports whether git, by what it said, could not reach the repository's server.
+func Unreachable(said string) bool {
+	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect", "Connection refused", "Connection timed out", "Network is unreachable", "unable to connect to"},
+		func(words string) bool { return strings.Contains(said, words) })
+}
+
+// Refused is the error of a repository whose server the network policy of a sandbox does not let it reach.
+func Refused(what, host, why string) error {
+	return errors.Remedy(errors.Newf(errors.Denied, "%s: the network policy of the sandbox refused %s: %s", what, host, why),
+		"allow it, if it is meant, beside the internet: --network default --network allow=%s", host)
 }
 
 // lastLines returns the end of what git complained about.

@@ -120,3 +120,19 @@ func TestParseEvent(t *testing.T) {
 		}
 	}
 }
+
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	if !git.Unreachable("fatal: unable to access 'x': Could not resolve host: x") || git.Unreachable("remote: Repository not found.") {
+		t.Error("wrong")
+	}
+	err := git.Refused("not cloned", "git.example.org", "no rule allows the name")
+	if errors.KindOf(err) != errors.Denied || !strings.Contains(err.Error(), "git.example.org: no rule allows") || !strings.Contains(errors.RemedyOf(err), "allow=git.example.org") {
+		t.Errorf("%v, %q", err, errors.RemedyOf(err))
+	}
+	for text, want := range map[string]string{"https://git.example.org:8443/a/b": "git.example.org", "git@github.com:a/b": "github.com"} {
+		if a, err := git.ParseAddress(text); err != nil || a.Hostname() != want {
+			t.Errorf("%s: %q, %v", text, a.Hostname(), err)
+		}
+	}
+}

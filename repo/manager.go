@@ -303,6 +303,16 @@ func (m *Manager) Refresh(ctx context.Context, account, ref string) (Build, erro
 	}
 }
 
+// RefreshDue is Refresh for a schedule: a repository that keeps failing is tried less and less often. It returns nil while it is not due.
+func (m *Manager) RefreshDue(ctx context.Context, account, ref string) (*Build, error) {
+	r, err := m.Get(ctx, account, ref)
+	if err != nil || time.Now().Before(r.Next) {
+		return nil, err
+	}
+	b, err := m.Refresh(ctx, account, ref)
+	return &b, err
+}
+
 // failure is the error of a build of which only the record is left.
 func failure(b Build) error {
 	if b.Error == "" {
@@ -371,14 +381,12 @@ func (m *Manager) ended(ctx context.Context, a *attempt, keep bool, err error) (
 	r, saveErr := m.save(ctx, a.repo.ID, func(r *Repo) {
 		used := r.Used
 		if err != nil {
-			r.Status, r.Reason = Failed, b.Error
-			if b.Stage != "" {
-				r.Reason = b.Stage + ": " + b.Error
-			}
 			r.Retired = a.repo.Retired
+			r.failed(*b)
 		} else {
 			*r = a.repo
 			r.Status, r.Reason, r.Checked, r.Behind, r.Used = Ready, "", b.Ended, 0, used
+			r.Failures, r.Next = 0, time.Time{}
 		}
 		m.collect(ctx, r)
 	}, builds...)

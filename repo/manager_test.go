@@ -105,3 +105,29 @@ func TestOpenNeedsItsParts(t *testing.T) {
 		t.Error("a Manager without anything")
 	}
 }
+
+// A schedule leaves a repository that keeps failing alone until it is due.
+// mission: B5
+func TestRefreshWhenDue(t *testing.T) {
+	t.Parallel()
+	opts := options(t)
+	for _, r := range []repo.Repo{{ID: "repo_01", Account: "acme", Name: "due"}, {ID: "repo_02", Account: "acme", Name: "later", Failures: 5, Next: time.Now().Add(time.Hour)}} {
+		if err := opts.Store.PutRepo(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := repo.Open(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if b, err := m.RefreshDue(t.Context(), "acme", "later"); b != nil || err != nil {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if _, err := m.RefreshDue(t.Context(), "acme", "due"); errors.KindOf(err) != errors.Unsupported { // of this engine
+		t.Errorf("%v", err)
+	}
+	if _, err := m.RefreshDue(t.Context(), "other", "later"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("%v", err)
+	}
+}

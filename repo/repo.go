@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -58,9 +59,35 @@ type Repo struct {
 	Behind  int       `json:"commits_behind"`   // that the image was then
 	Used    time.Time `json:"used_at,omitzero"` // by a session
 	Created time.Time `json:"created_at"`
+	// Failures are attempts that failed, one after the other, and Next is when a schedule tries again; zero: at its next time.
+	Failures int       `json:"failures,omitempty"`
+	Next     time.Time `json:"next_at,omitzero"`
 
 	// Retired are images that somebody still used when a better one was there. For the Manager, not for clients.
 	Retired []string `json:"-"`
+}
+
+// backOff is how long schedules wait after so many failures: not at all for the attempts of one refresh, then an hour, twice as long each
+// time, and a day at most.
+func backOff(failures int) time.Duration {
+	const retries, most = 4, 24 * time.Hour
+	if failures < retries {
+		return 0
+	}
+	return min(most, time.Hour<<min(failures-retries, 5))
+}
+
+// failed notes a build that has failed.
+func (r *Repo) failed(b Build) {
+	r.Status, r.Reason = Failed, b.Error
+	if b.Stage != "" {
+		r.Reason = b.Stage + ": " + b.Error
+	}
+	r.Failures++
+	if wait := backOff(r.Failures); wait > 0 {
+		r.Next = b.Ended.Add(wait)
+		r.Reason += fmt.Sprintf(" (failed %d times, the next attempt is after %s; harvest repo build tries at once)", r.Failures, r.Next.Format("2006-01-02 15:04 UTC"))
+	}
 }
 
 // Status says how a repository is doing.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net/url"
 	"path"
 	"slices"
 	"strconv"
@@ -126,11 +127,29 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 	case err != nil:
 		return nil, err
 	case result.ReturnCode != 0:
+		if host := hostname(a.repo.URL); unreachable(complaint.String()) {
+			if why := a.m.opts.Fleet.Refusal(ctx, a.repo.Account, box, host); why != "" {
+				return nil, errors.Remedy(errors.Newf(errors.Denied, "the repository's server cannot be reached: the network policy of the sandbox refused %s: %s", host, why),
+					"allow it, if it is meant, beside the internet: --network default --network allow=%s", host)
+			}
+		}
 		return nil, gitError(complaint.String(), result.Reason, result.ReturnCode)
 	case out.over:
 		return nil, errors.Newf(errors.Invalid, "the repository has too many files that say how it is installed")
 	}
 	return out.Bytes(), nil
+}
+
+// hostname is the host of a repository's address, without its port.
+func hostname(address string) string {
+	host, _, _ := strings.Cut(strings.TrimPrefix(key(address), "/"), "/")
+	return (&url.URL{Host: host}).Hostname()
+}
+
+// unreachable reports whether git, by what it said, could not reach the repository's server.
+func unreachable(said string) bool {
+	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect", "Connection refused", "Connection timed out", "Network is unreachable"},
+		func(words string) bool { return strings.Contains(said, words) })
 }
 
 // gitError makes an error of what a script of ours said.
@@ -153,6 +172,9 @@ func gitError(text, reason string, code int) error {
 			"put GITHUB_TOKEN, or GIT_TOKEN and perhaps GIT_USERNAME, into a secret and name it with --secret")
 	case has("Repository not found", "not found", "does not appear to be a git repository", "error: 404", "does not exist"):
 		return errors.Remedy(errors.Newf(errors.NotFound, "the repository is not there: %s", said), "check its address and its branch")
+	}
+	if unreachable(text) {
+		return errors.Remedy(errors.Newf(errors.Unavailable, "the repository's server cannot be reached: %s", said), "check its address, and whether the sandbox may reach it (--network)")
 	}
 	return errors.Newf(errors.Unavailable, "%s", said)
 }

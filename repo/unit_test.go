@@ -175,11 +175,20 @@ func TestErrorsOfGit(t *testing.T) {
 		"fatal: write error: No space left on device\n":                               errors.Exhausted,
 		"fatal: unable to access 'x': Could not resolve host: x\n":                    errors.Unavailable,
 		"git@x: Permission denied (publickey).\n":                                     errors.Unauthenticated,
+		"ssh: connect to host x port 22: Connection refused\n":                        errors.Unavailable,
 		"": errors.Unavailable,
 	} {
 		err := gitError(text, "", 128)
 		if errors.KindOf(err) != kind || errors.Message(err) == "" {
 			t.Errorf("%q: %s, %v", text, errors.KindOf(err), err)
+		}
+	}
+	if err := gitError("fatal: Could not resolve host: x", "", 128); !strings.Contains(errors.RemedyOf(err), "--network") {
+		t.Errorf("%q", errors.RemedyOf(err))
+	}
+	for address, want := range map[string]string{"https://Git.example.org:8443/a/b.git": "git.example.org", "git@github.com:a/b": "github.com"} {
+		if got := hostname(address); got != want {
+			t.Errorf("%s: %q", address, got)
 		}
 	}
 	if err := gitError("", "it was killed", 137); errors.Message(err) != "it was killed" {

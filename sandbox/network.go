@@ -199,6 +199,29 @@ func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 	})
 }
 
+// Refusal returns why the network policy of a sandbox refused a host, a name or an address; "" if it did not. It waits a moment: a
+// refusal is known only after the program that met it.
+func (f *Fleet) Refusal(ctx context.Context, account, ref, host string) string {
+	const moment, pause = 2 * time.Second, 50 * time.Millisecond
+	for end := time.Now().Add(moment); ; {
+		sb, err := f.Get(ctx, account, ref)
+		if err != nil {
+			return ""
+		}
+		if sb.Network.Mode == gateway.ModeNone {
+			return "the sandbox has no network"
+		}
+		for _, d := range sb.Denials {
+			if strings.EqualFold(strings.TrimSuffix(d.Domain, "."), host) || d.Address == host {
+				return d.Reason
+			}
+		}
+		if time.Now().After(end) || !f.pause(pause) {
+			return ""
+		}
+	}
+}
+
 // keepDenials adds to the last denials of a sandbox. Equal ones become one, with the time of the last.
 func keepDenials(kept, more []engine.Denial) []engine.Denial {
 	kept = slices.Clone(kept)

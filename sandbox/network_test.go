@@ -207,6 +207,21 @@ func TestDenialsAreEvents(t *testing.T) {
 			record.Denials[9].Port != 9 || record.Denials[9].Count != 2 {
 			t.Errorf("the record has %d: %+v, %v", n, record.Denials, err)
 		}
+		for ref, hosts := range map[string]map[string]string{quiet.ID: {"x.org": "the sandbox has no network"}, "nosuch": {"x.org": ""}} {
+			for host, want := range hosts {
+				if got := f.Refusal(t.Context(), account, ref, host); got != want {
+					t.Errorf("%s of %s: %q, want %q", host, ref, got, want)
+				}
+			}
+		}
+		open := create(t, f, sandbox.Request{Network: allow("x.org")})
+		w.box(t, open.ID).net.deny(engine.Denial{Protocol: "dns", Domain: "Evil.example.", Reason: "no rule allows it"})
+		w.box(t, open.ID).net.deny(engine.Denial{Protocol: "tcp", Address: "1.2.3.4", Reason: "it is private"})
+		for host, want := range map[string]string{"evil.example": "no rule allows it", "1.2.3.4": "it is private", "x.org": ""} {
+			if got := f.Refusal(t.Context(), account, open.ID, host); got != want {
+				t.Errorf("%s: %q, want %q", host, got, want)
+			}
+		}
 		if sets := box.net.sets(); len(sets) == 0 || sets[0].Mode != "allow" {
 			t.Errorf("after the restart the engine was told %+v", sets)
 		}

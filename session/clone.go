@@ -235,7 +235,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 		"CONFIG": p.s.gitConfig(branch), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
 	}})
 	if err == nil && result.ReturnCode != 0 {
-		err = git.Explain("the repository could not be cloned", result.Stderr+result.Why())
+		err = p.unreached(ctx, r.URL, git.Explain("the repository could not be cloned", result.Stderr+result.Why()))
 	}
 	if err != nil {
 		return err
@@ -256,6 +256,18 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	_, result, err = p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: partsScript, params: []string{r.Dir, strconv.FormatBool(r.LFS), strconv.FormatBool(r.Submodules)}})
 	if err == nil && result.ReturnCode != 0 {
 		err = git.Explain("the repository's large files or submodules could not be fetched", result.Stderr+result.Why())
+	}
+	return err
+}
+
+// unreached returns the error of a clone, or what the network policy refused, if that is why it failed.
+func (p *preparation) unreached(ctx context.Context, from string, err error) error {
+	address, parseErr := git.ParseAddress(from)
+	if parseErr != nil || !git.Unreachable(err.Error()) {
+		return err
+	}
+	if why := p.m.opts.Fleet.Refusal(ctx, p.s.Account, p.sandbox, address.Hostname()); why != "" {
+		return git.Refused("the repository could not be cloned", address.Hostname(), why)
 	}
 	return err
 }

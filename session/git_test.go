@@ -163,6 +163,7 @@ func TestBadRepositories(t *testing.T) {
 		"private without token": {session.Request{Repo: g.url("owner/private")}, "is private and there is no token"},
 		"no such branch":        {session.Request{Repo: g.url("public/plain"), Branch: "nosuch"}, "it has no such branch"},
 		"nobody there":          {session.Request{Repo: "http://" + strings.Split(g.addr, ":")[0] + ":1/a/b"}, "cannot be reached"},
+		"not allowed":           {session.Request{Repo: "https://git.nowhere.example/a/b"}, "the network policy of the sandbox refused git.nowhere.example: "},
 		"too large":             {session.Request{Repo: g.url("public/large"), Sandbox: sandbox.Request{Disk: 64 << 20}}, "too large for the sandbox's disk"},
 		"an ext:: submodule":    {session.Request{Repo: g.url("public/evil"), Submodules: true}, "has an address that is not taken"},
 		"no git-lfs":            {session.Request{Repo: g.url("public/plain"), LFS: true}, "the image has no git-lfs"},

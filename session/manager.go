@@ -250,7 +250,7 @@ func (m *Manager) live(ctx context.Context, account, ref string) (*runner, error
 		return nil, err
 	}
 	if r == nil {
-		return nil, errors.Remedy(errors.Newf(errors.Gone, "session %s has ended", s.ID), "create a new one")
+		return nil, hasEnded(s.ID)
 	}
 	return r, nil
 }
@@ -324,7 +324,7 @@ func (m *Manager) Stop(ctx context.Context, account, ref string) error {
 	}
 	return r.call(ctx, func() error {
 		if r.current == nil {
-			return errors.Newf(errors.Conflict, "the agent is not at work")
+			return errors.Remedy(errors.Newf(errors.Conflict, "the agent is not at work"), "send a prompt, or end the session")
 		}
 		r.interrupt("somebody stopped it")
 		return nil

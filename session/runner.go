@@ -88,10 +88,15 @@ func (r *runner) call(ctx context.Context, f func() error) error {
 	case r.do <- func() { done <- f() }:
 		return <-done
 	case <-r.gone:
-		return errors.Newf(errors.Gone, "session %s has ended", r.id)
+		return hasEnded(r.id)
 	case <-ctx.Done():
 		return errors.Wrapf(ctx.Err(), "session %s", r.id)
 	}
+}
+
+// hasEnded is the error of a session that has ended.
+func hasEnded(id string) error {
+	return errors.Remedy(errors.Newf(errors.Gone, "session %s has ended", id), "go on with its files and its conversation: harvest agent --continue %s", id)
 }
 
 // loop runs the session until it ends, or until ctx does; then the next server goes on.

@@ -5,6 +5,7 @@
 package opencode
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"strings"
@@ -87,16 +88,13 @@ func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.OpenCo
 // where to (https://opencode.ai/docs/config). It takes keys of Anthropic's API and of Bedrock; tokens of subscriptions are for Claude
 // Code alone.
 func environment(a agent.Access) map[string]string {
-	provider, key, url := "anthropic", "ANTHROPIC_API_KEY", a.URL+"/v1"
+	provider, key, url := "anthropic", "ANTHROPIC_API_KEY", cmp.Or(a.URL, "https://api.anthropic.com")+"/v1"
 	env := map[string]string{}
 	if a.Kind == agent.AccessBedrock {
-		provider, key, url = "amazon-bedrock", "AWS_BEARER_TOKEN_BEDROCK", a.URL
+		provider, key, url = "amazon-bedrock", "AWS_BEARER_TOKEN_BEDROCK", cmp.Or(a.URL, "https://bedrock-runtime."+a.Region+".amazonaws.com")
 		env["AWS_REGION"] = a.Region
 	}
 	env[key] = a.Token
-	if a.URL == "" {
-		return env
-	}
 	options := map[string]string{"baseURL": url}
 	if a.Kind != agent.AccessBedrock {
 		options["apiKey"] = a.Token // a project's file would go over the variable

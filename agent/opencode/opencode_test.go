@@ -394,7 +394,7 @@ func FuzzDecode(f *testing.F) {
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[agent.AccessKind][]string{
-		agent.AccessKey:     {"ANTHROPIC_API_KEY", `{"provider":{"anthropic":{"options":{"baseURL":"http://gateway/v1"}}}}`, ""},
+		agent.AccessKey:     {"ANTHROPIC_API_KEY", `{"provider":{"anthropic":{"options":{"apiKey":"t","baseURL":"http://gateway/v1"}}}}`, ""},
 		agent.AccessBedrock: {"AWS_BEARER_TOKEN_BEDROCK", `{"provider":{"amazon-bedrock":{"options":{"baseURL":"http://gateway"}}}}`, "eu-west-1"},
 	} {
 		env := opencode.Agent{}.Command(agent.Setup{MCPConfig: "/tmp/x.json", Access: &agent.Access{Kind: kind, URL: "http://gateway", Token: "t", Region: "eu-west-1"}}).Env
@@ -403,7 +403,7 @@ func TestAccess(t *testing.T) {
 		}
 	}
 	env := opencode.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "t"}}).Env
-	if _, has := env["OPENCODE_CONFIG_CONTENT"]; has || env["ANTHROPIC_API_KEY"] != "t" {
+	if !strings.Contains(env["OPENCODE_CONFIG_CONTENT"], `"baseURL":"https://api.anthropic.com/v1"`) || env["ANTHROPIC_API_KEY"] != "t" { // a project's file gets no key
 		t.Errorf("direct: %v", env)
 	}
 }

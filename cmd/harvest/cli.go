@@ -27,7 +27,8 @@ type cli struct {
 	engine     string
 	quiet      bool
 
-	format string // of -o, once a command runs
+	format  string // of -o, once a command runs
+	command string // below the root, once it runs
 }
 
 func newCLI(program string, stdin io.Reader, stdout, stderr io.Writer, env []string) *cli {

@@ -46,7 +46,7 @@ Ctrl-C leaves, and the agent goes on. Its changes are on a branch of their own, 
 repository, and "harvest diff" shows.
 
 The repository is the current directory's, as it is committed, or --repo; --repo none begins with an empty one. The agent "scripted" has no
-model and needs no key: it is there to try things out. --continue goes on with a session that has ended: with its files, and with the end of its
+model and needs no key: it is there to try things out. --continue goes on with a session that has ended: with its files, and with its
 conversation. The prompt "-" is read from standard input.`,
 		Example: `  harvest agent "fix the failing test"
   harvest agent --repo https://github.com/owner/name --agent opencode "describe the code"
@@ -54,7 +54,7 @@ conversation. The prompt "-" is read from standard input.`,
   harvest agent --continue ses_01ab "now write a test"`,
 		Args: count(1, 1, "one prompt; quote it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
+			ctx := c.runs(cmd)
 			var err error
 			if req.Sandbox, err = c.agentSandbox(cmd, box, where, idle); err != nil {
 				return err
@@ -152,7 +152,7 @@ func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, 
 	for e, err := range server.Events(ctx, client.Follow{Stream: id, After: after}) {
 		if err != nil {
 			if ctx.Err() != nil {
-				c.hint("the agent goes on: harvest attach %s", id)
+				return left(id)
 			}
 			return err
 		}
@@ -183,13 +183,43 @@ func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, 
 	return nil
 }
 
+// left is the error of a command that no longer follows a session.
+func left(id string) error {
+	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent goes on", id), "harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
+}
+
+// hopeless are turns that would fail again, by the words of agents and models.
+var hopeless = []struct {
+	said   string // in lower case
+	kind   errors.Kind
+	remedy string
+}{
+	{"limit of cost", errors.Denied, "begin another session with a higher --max-usd: harvest agent --continue SESSION"},
+	{"credit balance", errors.Denied, "buy credit from the provider of the model, or use another key: harvest secret set"},
+	{"billing", errors.Denied, "buy credit from the provider of the model, or use another key: harvest secret set"},
+	{"permission_error", errors.Denied, "use a key that may ask the model: harvest secret set"},
+	{"authentication", errors.Denied, "use a key that is valid: harvest secret set"},
+	{"api key", errors.Denied, "use a key that is valid: harvest secret set"},
+	{"selected model", errors.Invalid, "name a model that exists: harvest agent --model"},
+	{"not_found_error", errors.Invalid, "name a model that exists: harvest agent --model"},
+	{"model not found", errors.Invalid, "name a model that exists: harvest agent --model"},
+	{"too long", errors.Invalid, "send a shorter prompt, or go on in a session with less history: harvest agent --continue SESSION"},
+	{"contextoverflow", errors.Invalid, "send a shorter prompt, or go on in a session with less history: harvest agent --continue SESSION"},
+}
+
 // turnResult is the error of a turn that has not ended well.
 func (c *cli) turnResult(id string, end api.SessionEvent) error {
+	text := plainText(orElse(end.Text, end.Reason))
 	switch {
 	case end.Interrupted:
-		return errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason)
+		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason), "harvest send %s \"…\" goes on", id)
 	case end.Failed:
-		return errors.Newf(errors.Unavailable, "the turn failed: %s", orElse(end.Text, end.Reason))
+		for _, h := range hopeless {
+			if strings.Contains(strings.ToLower(text), h.said) {
+				return errors.Remedy(errors.Newf(h.kind, "the turn failed: %s", text), "%s", h.remedy)
+			}
+		}
+		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text), "harvest send %s \"…\" tries again, in the same conversation", id)
 	}
 	c.hint("changes: harvest diff %s, harvest checkout %s", id, id)
 	return nil

@@ -66,7 +66,7 @@ outside of the repository, and refuses symbolic links that lead out of it.`,
 				return err
 			}
 			if len(patch) == 0 {
-				return errors.Newf(errors.Conflict, "the agent has changed nothing")
+				return errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", args[0])
 			}
 			return applyPatch(ctx, top, patch)
 		}),

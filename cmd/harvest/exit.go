@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -45,6 +46,25 @@ var remedies = map[errors.Kind]string{
 	errors.Internal:        "look at server.log in the data directory, and run: harvest doctor",
 }
 
+// sessionRemedies are those of commands for sessions, where they differ.
+var sessionRemedies = map[errors.Kind]string{
+	errors.NotFound:  "see which sessions there are: harvest sessions --all",
+	errors.Conflict:  "see what the session does: harvest sessions",
+	errors.Gone:      "go on with its files and its conversation: harvest agent --continue SESSION",
+	errors.Exhausted: "end sessions that are done with harvest end, or try again later",
+}
+
+// sessionCommands are the commands for sessions.
+var sessionCommands = []string{"agent", "answer", "apply", "attach", "checkout", "diff", "end", "pr", "push", "send", "session", "sessions", "stop"}
+
+// remedy is what to do about an error of the command that runs, if the error does not say it.
+func (c *cli) remedy(kind errors.Kind) string {
+	if text := sessionRemedies[kind]; text != "" && slices.Contains(sessionCommands, c.command) {
+		return text
+	}
+	return remedies[kind]
+}
+
 // ownExit is the exit code of the command that was run. It is an error only so that it comes out of cobra.
 type ownExit int
 
@@ -68,7 +88,7 @@ func (c *cli) exit(err error) int {
 	}
 	remedy := errors.RemedyOf(err)
 	if remedy == "" {
-		remedy = remedies[kind]
+		remedy = c.remedy(kind)
 	}
 	fmt.Fprintf(&b, "  try:  %s\n", remedy)
 	fmt.Fprint(c.err, logf.Redacted(b.String()))

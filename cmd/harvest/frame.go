@@ -11,6 +11,7 @@ import (
 // withServer is a RunE that has a connection.
 func (c *cli) withServer(run func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
+		c.runs(cmd)
 		server, err := c.connect(cmd.Context())
 		if err != nil {
 			return err
@@ -18,6 +19,16 @@ func (c *cli) withServer(run func(ctx context.Context, server *client.Client, ar
 		defer server.Close()
 		return run(cmd.Context(), server, args)
 	}
+}
+
+// runs notes which command runs, without its subcommand, and returns its context.
+func (c *cli) runs(cmd *cobra.Command) context.Context {
+	ctx := cmd.Context()
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent()
+	}
+	c.command = cmd.Name()
+	return ctx
 }
 
 // listing makes cmd, of which only Short and Example are needed, one that lists what find returns, as rows below header. row says

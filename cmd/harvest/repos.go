@@ -86,7 +86,7 @@ func (a *App) refreshRepo(ctx context.Context, args json.RawMessage) (any, error
 	}
 	for _, r := range all {
 		if r.ID == asked.Repo {
-			return a.repos.Refresh(ctx, r.Account, r.ID)
+			return a.repos.RefreshDue(ctx, r.Account, r.ID)
 		}
 	}
 	return nil, repo.NotFound(asked.Repo)

@@ -15,10 +15,11 @@ type turnView struct {
 	json    bool
 	writing string // message that is being written
 	deltas  map[string]bool
+	thought map[string]bool // messages that are not the answer
 }
 
 func newTurnView(c *cli, format string) *turnView {
-	return &turnView{c: c, json: format == formatJSON, deltas: map[string]bool{}}
+	return &turnView{c: c, json: format == formatJSON, deltas: map[string]bool{}, thought: map[string]bool{}}
 }
 
 // event shows an event and returns its data.
@@ -65,12 +66,21 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if e.Message != nil && !v.c.quiet {
 			fmt.Fprintf(v.c.err, "> %s\n", strings.ReplaceAll(plainText(e.Message.Prompt), "\n", "\n> "))
 		}
+	case "message.started":
+		v.thought[e.ID] = e.Thinking
 	case "message.delta":
+		if v.thought[e.ID] {
+			return // shown whole, once it is complete
+		}
 		v.write(e.ID, e.Text)
 		v.deltas[e.ID] = true
 	case "message.completed":
+		delete(v.thought, e.ID)
 		if e.Thinking {
 			v.endLine()
+			if text := strings.TrimSpace(plainText(e.Text)); text != "" && !v.c.quiet {
+				fmt.Fprintf(v.c.err, "(thinking) %s\n", strings.ReplaceAll(text, "\n", "\n(thinking) "))
+			}
 			return
 		}
 		if !v.deltas[e.ID] {

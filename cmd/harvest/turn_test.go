@@ -19,7 +19,10 @@ func TestTurnView(t *testing.T) {
 	for _, e := range []struct{ kind, data string }{
 		{"session.stage", `{"stage":{"name":"sandbox","ms":12.3}}`},
 		{"message.sent", `{"message":{"prompt":"do\nit"}}`},
-		{"message.completed", `{"id":"t","text":"secret thoughts","thinking":true}`},
+		{"message.started", `{"id":"t","thinking":true}`},
+		{"message.delta", `{"id":"t","text":"secret thoughts\nin two lines"}`},
+		{"message.completed", `{"id":"t","text":"secret thoughts\nin two lines","thinking":true}`},
+		{"message.started", `{"id":"a"}`},
 		{"message.delta", `{"id":"a","text":"I \u001b]52;c;x\u0007look"}`},
 		{"message.delta", `{"id":"a","text":"."}`},
 		{"message.completed", `{"id":"a","text":"I look."}`},
@@ -41,7 +44,7 @@ func TestTurnView(t *testing.T) {
 	if want := "I ]52;c;xlook.\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n? AskUserQuestion \n  Which?\n   - red  warm\nDone.\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
-	if want := "sandbox ready in 12 ms\n> do\n> it\nthe model's API: attempt 1\n1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
+	if want := "sandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n(thinking) in two lines\nthe model's API: attempt 1\n1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
 		t.Errorf("%q, want %q", stderr.String(), want)
 	}
 	if _, err := v.event(api.Event{Type: "done", Data: json.RawMessage("7")}); errors.KindOf(err) != errors.Unavailable {
@@ -49,5 +52,35 @@ func TestTurnView(t *testing.T) {
 	}
 	if got := firstLine(strings.Repeat("ü", 200)); got != strings.Repeat("ü", shown)+"…" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A turn that failed for a reason that stays is not recommended for another try, and leaving is not an end.
+// mission: C3
+func TestTurnResult(t *testing.T) {
+	t.Parallel()
+	c := newCLI("harvest", strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{}, nil)
+	for text, want := range map[string]struct {
+		kind   errors.Kind
+		remedy string
+	}{
+		"Credit balance is too low": {errors.Denied, "credit"},
+		"API Error: 403 {\"type\":\"error\",\"error\":{\"type\":\"permission_error\"": {errors.Denied, "harvest secret"},
+		"There's an issue with the selected model (x). It may not exist":              {errors.Invalid, "--model"},
+		"API Error: 404 not_found_error: model: claude-x":                             {errors.Invalid, "--model"},
+		"Prompt is too long":                     {errors.Invalid, "--continue"},
+		"the session's limit of cost is reached": {errors.Denied, "--max-usd"},
+		"API Error: 529 Overloaded":              {errors.Unavailable, "harvest send ses_1"},
+	} {
+		err := c.turnResult("ses_1", api.SessionEvent{Failed: true, Text: text})
+		if errors.KindOf(err) != want.kind || !strings.Contains(errors.RemedyOf(err), want.remedy) || !strings.Contains(err.Error(), text[:10]) {
+			t.Errorf("%s: %v, %v, %q", text, errors.KindOf(err), err, errors.RemedyOf(err))
+		}
+	}
+	if err := c.turnResult("ses_1", api.SessionEvent{Failed: true, Interrupted: true, Reason: "x"}); errors.KindOf(err) != errors.Canceled || !strings.Contains(errors.RemedyOf(err), "harvest send ses_1") {
+		t.Errorf("%v, %q", err, errors.RemedyOf(err))
+	}
+	if err := left("ses_1"); errors.KindOf(err) != errors.Canceled || !strings.Contains(err.Error(), "goes on") || !strings.Contains(errors.RemedyOf(err), "harvest attach ses_1") {
+		t.Errorf("%v, %q", err, errors.RemedyOf(err))
 	}
 }
