@@ -102,7 +102,7 @@ var (
 	}
 )
 
-// scopeOf returns what a key needs for a method. One without a row is not implemented.
+// scopeOf returns what a key needs for a method. A method without a row does not exist here.
 func scopeOf(method string) account.Scope {
 	name := method[strings.LastIndexByte(method, '/')+1:]
 	scopes := controlScopes
