@@ -169,6 +169,7 @@ func (s *Server) guarded(rt route) handler {
 		}
 		who, err := s.authenticate(r)
 		if err != nil {
+			refusedAt(r.Context())
 			if limit := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); limit != nil {
 				return limit
 			}
@@ -188,10 +189,12 @@ func (s *Server) guarded(rt route) handler {
 			v.who, v.audited = who, rt.scope != account.Read
 		}
 		if err := who.May(rt.scope); err != nil {
+			refusedAt(ctx)
 			return err
 		}
 		if rt.operator {
 			if err := who.MustBeOperator(); err != nil {
+				refusedAt(ctx)
 				return err
 			}
 		}
