@@ -237,6 +237,23 @@ func (r *Ring) Link(by Principal) (config.Secret, error) {
 	return text, nil
 }
 
+// CheckLink returns Unauthenticated if SignIn would. It uses nothing up.
+func (r *Ring) CheckLink(token string) error {
+	hash := hashOf(token)
+	now := r.time()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l, ok := r.links[hash]; ok && now.Before(l.expires) {
+		return nil
+	}
+	return errLink()
+}
+
+func errLink() error {
+	return errors.Remedy(errors.Newf(errors.Unauthenticated, "this link was used already, or is older than %d minutes", int(linkLife.Minutes())),
+		"make a new one with: harvest key link")
+}
+
 // SignIn uses a link up and returns the secret of a new sign-in and when it ends. Unauthenticated if the link is unknown, used or old.
 func (r *Ring) SignIn(ctx context.Context, token string) (config.Secret, time.Time, error) {
 	hash := hashOf(token)
@@ -246,8 +263,7 @@ func (r *Ring) SignIn(ctx context.Context, token string) (config.Secret, time.Ti
 	r.mu.Unlock()
 	now := r.time()
 	if !ok || !now.Before(l.expires) {
-		return "", time.Time{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link was used already, or is older than %d minutes", int(linkLife.Minutes())),
-			"make a new one with: harvest key link")
+		return "", time.Time{}, errLink()
 	}
 	return r.SignInAs(ctx, l.as)
 }

@@ -177,6 +177,17 @@ type Server struct {
 	ModalURL   string   `json:"modal_url,omitempty"` // where programs written for Modal find it; "" if nowhere
 }
 
+// ServerInfo is what keys that are not an operator's learn of a server.
+type ServerInfo struct {
+	Status    string   `json:"status"` // "ready" or "stopping"
+	Version   string   `json:"version"`
+	Engine    string   `json:"engine"`
+	Isolation string   `json:"isolation"`
+	Limits    []string `json:"limits"`
+	Missing   []string `json:"missing"`
+	ModalURL  string   `json:"modal_url,omitempty"`
+}
+
 // AuditLine is a line of the audit log: who did what. Bodies and queries are not in it, since they may have secrets.
 type AuditLine struct {
 	Time      time.Time `json:"time"`

@@ -3,6 +3,7 @@ package logf
 import (
 	"cmp"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"maps"
 	"net/url"
@@ -94,7 +95,10 @@ func Redacted(text string) string {
 	return r.Replace(text)
 }
 
-// forms lists the texts in which value may appear.
+// Forms lists the texts in which value may appear: as it is, quoted, and as URL, base64 and hex have it. It has none of a short value, which would hide
+// ordinary words.
+func Forms(value string) []string { return forms(value) }
+
 func forms(value string) []string {
 	if len(value) < shortest {
 		return nil
@@ -107,7 +111,8 @@ func forms(value string) []string {
 	for offset := range 3 {
 		all = append(all, base64At(base64.RawStdEncoding, value, offset), base64At(base64.RawURLEncoding, value, offset))
 	}
-	return all
+	digits := hex.EncodeToString([]byte(value))
+	return append(all, digits, strings.ToUpper(digits))
 }
 
 // base64At returns the digits that depend on value alone when it stands offset bytes (modulo 3) into what is encoded.

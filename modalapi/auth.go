@@ -53,13 +53,14 @@ func callerOf(ctx context.Context) caller {
 	return c
 }
 
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any, err error) {
 	ctx, done, err := s.admit(ctx, info.FullMethod)
 	defer done()
+	defer func() { s.audit(ctx, info.FullMethod, err) }()
 	if err != nil {
 		return nil, answer(ctx, info.FullMethod, err)
 	}
-	resp, err := caught(func() (any, error) { return handle(ctx, req) })
+	resp, err = caught(func() (any, error) { return handle(ctx, req) })
 	if why := account.Ended(ctx); why != nil && err != nil {
 		err = why
 	}
@@ -76,9 +77,10 @@ func caught[T any](call func() (T, error)) (out T, err error) {
 	return call()
 }
 
-func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 	ctx, done, err := s.admit(stream.Context(), info.FullMethod)
 	defer done()
+	defer func() { s.audit(ctx, info.FullMethod, err) }()
 	if err != nil {
 		return answer(ctx, info.FullMethod, err)
 	}
@@ -152,14 +154,14 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, con
 	if err != nil {
 		return ctx, done, err
 	}
-	ctx = logf.With(ctx, "account", c.Account, "key_id", c.KeyID)
+	ctx = context.WithValue(logf.With(ctx, "account", c.Account, "key_id", c.KeyID), callerKey{}, c)
 	if err := c.May(scopeOf(method)); err != nil {
 		return ctx, done, err
 	}
 	followed := c.Principal
 	followed.Expires = end // of the key; a token for the router may end before it, and what it has opened goes on
 	ctx, done = s.opts.Keys.Follow(ctx, followed)
-	return context.WithValue(ctx, callerKey{}, c), done, nil
+	return ctx, done, nil
 }
 
 // oldest is the first version of Modal's SDKs for Go and JavaScript that reads the output of the sandboxes that it creates here: those before

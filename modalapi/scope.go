@@ -102,9 +102,12 @@ var (
 	}
 )
 
-// scopeOf returns what a key needs for a method. One without a row is not implemented.
+// shortName returns the name of a method without that of its service.
+func shortName(method string) string { return method[strings.LastIndexByte(method, '/')+1:] }
+
+// scopeOf returns what a key needs for a method. A method without a row does not exist here.
 func scopeOf(method string) account.Scope {
-	name := method[strings.LastIndexByte(method, '/')+1:]
+	name := shortName(method)
 	scopes := controlScopes
 	if strings.HasPrefix(method, routerService) {
 		scopes = routerScopes

@@ -28,7 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Options of a Server. All but Secrets, Secret, Output, S3Endpoint and URL are required.
+// Options of a Server. All but Secrets, Secret, Output, S3Endpoint, Audit and URL are required.
 type Options struct {
 	Fleet   *sandbox.Fleet
 	Images  image.Builder
@@ -43,6 +43,8 @@ type Options struct {
 	Output int64
 	// S3Endpoint is where all S3 of the server is that has a secret, "" if that is Amazon's or where the secret says.
 	S3Endpoint string
+	// Audit, if set, is called for each call that may have changed something, ran a command or was refused, when it has ended.
+	Audit func(context.Context, Call)
 	// URL is where clients reach the server if that is not the address that it listens on, such as "https://harvest.example.org:7783".
 	URL string
 }

@@ -170,6 +170,7 @@ type world struct {
 	id     string // of the key
 	secret string
 	sdk    *modal.Client
+	calls  calls
 
 	conn    *grpc.ClientConn
 	control pb.ModalClientClient
@@ -247,7 +248,7 @@ func (w *world) listen() {
 	w.t.Helper()
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
-		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: keptOutput,
+		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: keptOutput, Audit: w.calls.add,
 	}); err != nil {
 		w.t.Fatal(err)
 	}

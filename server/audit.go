@@ -30,6 +30,13 @@ func visitOf(ctx context.Context) *visit {
 	return v
 }
 
+// refusedAt has a request that is refused get its line, also where it would only have read.
+func refusedAt(ctx context.Context) {
+	if v := visitOf(ctx); v != nil {
+		v.audited = true
+	}
+}
+
 // audit writes the line of a request that is done. A log that cannot be written must not stop the work, but is reported.
 func (s *Server) audit(r *http.Request, v *visit, status int) {
 	if s.opts.Audit == nil || !v.audited {

@@ -274,7 +274,18 @@ func TestSignIn(t *testing.T) {
 		t.Fatalf("the link is %s", link.URL)
 	}
 	s := w.stranger()
-	resp, _ := s.do("GET", "/sign-in?token="+token, "")
+	// Previews of links, and whatever else only looks, do not use the link up; nor does another page.
+	for range 2 {
+		s.want(200, "HEAD", "/sign-in?token="+token, "")
+		shown, page := s.do("GET", "/sign-in?token="+token, "")
+		if shown.StatusCode != 200 || len(shown.Cookies()) > 0 || !strings.Contains(page, "<form method=\"post\">") || strings.Contains(page, token) ||
+			!strings.Contains(shown.Header.Get("Content-Security-Policy"), "form-action 'self'") || shown.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("the link shows %s %v: %s", shown.Status, shown.Header, page)
+		}
+		s.want(403, "POST", "/sign-in?token="+token, "", "Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example")
+	}
+	s.want(401, "GET", "/sign-in?token=x", "")
+	resp, _ := s.do("POST", "/sign-in?token="+token, "", "Sec-Fetch-Site", "same-origin", "Origin", s.url)
 	cookies := resp.Cookies()
 	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "./" || len(cookies) != 1 {
 		t.Fatalf("sign in: %s %v", resp.Status, cookies)
@@ -283,8 +294,8 @@ func TestSignIn(t *testing.T) {
 	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Name != "harvest" || c.Path != "/" || c.Domain != "" || time.Until(c.Expires) > 8*24*time.Hour {
 		t.Errorf("the cookie is %+v", c)
 	}
-	s.want(401, "GET", "/sign-in?token="+token, "")
-	s.want(401, "GET", "/sign-in", "")
+	s.want(401, "POST", "/sign-in?token="+token, "")
+	s.want(401, "POST", "/sign-in", "")
 	cookie, origin := c.Name+"="+c.Value, s.url
 	for name, r := range map[string]struct {
 		want   int
@@ -373,7 +384,7 @@ func TestHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, _ := member.do("GET", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "harvest.example.org")
+	resp, _ := member.do("POST", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "harvest.example.org")
 	if c := resp.Cookies(); len(c) != 1 || !c[0].Secure || c[0].Name != "__Host-harvest" {
 		t.Errorf("cookies: %v", c)
 	}
@@ -468,7 +479,7 @@ func TestChainOfProxiesWithTLS(t *testing.T) {
 		if c.from != "" {
 			header = append(header, "X-Forwarded-For", c.from)
 		}
-		resp, _ := member.do("GET", "/sign-in?token="+link.Reveal(), "", header...)
+		resp, _ := member.do("POST", "/sign-in?token="+link.Reveal(), "", header...)
 		if cookies := resp.Cookies(); len(cookies) != 1 || cookies[0].Secure != c.tls {
 			t.Errorf("%q from %q: %v, want TLS %t", c.proto, c.from, cookies, c.tls)
 		}
@@ -505,7 +516,7 @@ func TestStrangersAreNoProxies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, _ = member.do("GET", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https")
+		resp, _ = member.do("POST", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https")
 		if c := resp.Cookies(); len(c) != 1 || c[0].Secure || c[0].Name != "harvest" {
 			t.Errorf("%s: cookies: %v", name, c)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -203,5 +204,65 @@ func TestReaderOfHalfARequestIsTold(t *testing.T) {
 	text, _ := io.ReadAll(resp.Body)
 	if resp.StatusCode != http.StatusUnauthorized || !strings.Contains(string(text), "revoked") && !strings.Contains(string(text), "not known") {
 		t.Errorf("%s %s", resp.Status, text)
+	}
+}
+
+// Others than the operator learn nothing of what other accounts do, and strangers not even the version.
+func TestReadyzTellsOperatorsOnly(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.create()
+	operator, member, other := w.as(account.Request{Role: account.Admin}), w.as(account.Request{}), w.as(account.Request{Account: "acme", Role: account.Admin})
+	if _, body := operator.do("GET", "/readyz", ""); !strings.Contains(body, `"pid":`) || !strings.Contains(body, `"sandboxes":1`) {
+		t.Errorf("an operator sees %s", body)
+	}
+	for name, k := range map[string]*world{"member": member, "other": other} {
+		resp, body := k.do("GET", "/readyz", "")
+		for _, word := range []string{"pid", "sandboxes", "commands", "requests", "background"} {
+			if strings.Contains(body, `"`+word+`"`) {
+				t.Errorf("the %s sees %s: %s", name, word, body)
+			}
+		}
+		if resp.StatusCode != 200 || !strings.Contains(body, `"engine":"fake"`) || resp.Header.Get(api.HeaderVersion) != "test" {
+			t.Errorf("the %s sees too little: %s %s", name, resp.Status, body)
+		}
+	}
+	for _, path := range []string{"/", "/readyz", "/healthz", "/docs", "/v1/openapi.json", "/v1/sandboxes", "/nothing", "/sign-in"} {
+		resp, body := w.stranger().do("GET", path, "")
+		if resp.Header.Get(api.HeaderVersion) != "" || strings.Contains(body, `"version":"test"`) {
+			t.Errorf("%s tells strangers the version: %v", path, resp.Header)
+		}
+	}
+}
+
+// Answers to who has a key are kept by nobody, and browsers that came by TLS come back by TLS.
+func TestAnswersAreNotKept(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(o *server.Options) { o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	w.create()
+	k := w.as(account.Request{})
+	for _, path := range []string{"/v1/sandboxes", "/v1/account", "/v1/sandboxes/box/archive?path=/tmp"} {
+		resp, _ := k.do("GET", path, "", "X-Forwarded-Proto", "https")
+		if resp.Header.Get("Cache-Control") != "no-store" || resp.Header.Get("Strict-Transport-Security") == "" {
+			t.Errorf("%s: %v", path, resp.Header)
+		}
+		if resp, _ = k.do("GET", path, ""); resp.Header.Get("Strict-Transport-Security") != "" {
+			t.Errorf("%s without TLS: %v", path, resp.Header)
+		}
+	}
+}
+
+// A port at which nothing listens is told, by every method, and is no fault of the server's.
+func TestPortAtWhichNothingListens(t *testing.T) {
+	t.Parallel()
+	w := startOn(t, withPorts)
+	w.create()
+	port := testenv.FreePort(t)
+	port = port[strings.LastIndexByte(port, ':')+1:]
+	for _, method := range []string{"GET", "DELETE", "POST", "PUT", "OPTIONS"} {
+		resp, body := w.do(method, "/v1/sandboxes/box/ports/"+port+"/", "")
+		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "nothing listens") || strings.Contains(body, "inside Harvest") {
+			t.Errorf("%s: %s %s", method, resp.Status, body)
+		}
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -138,4 +140,22 @@ func FuzzPartial(f *testing.F) {
 			t.Errorf("%q is held back although it is complete", data[len(data)-n:])
 		}
 	})
+}
+
+// Every route says what a key needs for it, or is one of those that are for everybody; a key that may only read changes nothing.
+//
+// mission: 9.1
+func TestEveryRouteHasAScope(t *testing.T) {
+	t.Parallel()
+	everybody := []string{"GET " + api.Healthz, "GET " + api.Readyz, "GET " + api.OpenAPI, "GET " + api.Docs, "GET " + api.SignIn, "POST " + api.SignIn,
+		"GET " + api.SignInOIDC, "GET " + api.SignInBack}
+	for _, rt := range New(t.Context(), Options{}).routes() {
+		name := rt.method + " " + rt.path
+		switch {
+		case rt.scope == "" && !slices.Contains(everybody, name):
+			t.Errorf("%s has no scope", name)
+		case rt.scope == account.Read && rt.method != http.MethodGet && name != "POST "+api.SignOut: // which every browser may do
+			t.Errorf("%s changes something, and needs a key with the scope read only", name)
+		}
+	}
 }

@@ -129,11 +129,34 @@ func SignInLink(ring *account.Ring, as account.Principal, base string) (string, 
 	return strings.TrimSuffix(base, "/") + api.SignIn + "?token=" + token.Reveal(), nil
 }
 
+// offerSignIn answers a link with a button. Programs that preview links, and HEAD, do not use it up.
+func (s *Server) offerSignIn(w http.ResponseWriter, r *http.Request) error {
+	ring, err := s.ring()
+	if err != nil {
+		return err
+	}
+	if err := ring.CheckLink(r.URL.Query().Get("token")); err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	err = sendForm(w, []byte(`<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Harvest</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;margin:20vh auto;text-align:center}button{font:inherit;padding:.5rem 1.5rem}</style></head>
+<body><p>Sign this browser in to Harvest?</p><form method="post"><button id="sign-in">Sign in</button></form></body></html>`), "'self'", "same-origin")
+	return err
+}
+
 // signIn uses a link up: the browser gets a cookie, and goes on to the page.
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request) error {
 	ring, err := s.ring()
 	if err != nil {
 		return err
+	}
+	// Nobody else's page may sign a browser in, as somebody else.
+	if r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" {
+		if err := peerOf(r.Context()).checkSite(r); err != nil {
+			return err
+		}
 	}
 	secret, expires, err := ring.SignIn(r.Context(), r.URL.Query().Get("token"))
 	if err != nil {

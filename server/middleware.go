@@ -46,8 +46,10 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 			r.Body = &patient{ReadCloser: r.Body, rc: http.NewResponseController(w), limit: s.opts.Patience}
 		}
 		w.Header().Set(api.HeaderRequestID, id)
-		w.Header().Set(api.HeaderVersion, s.opts.Version)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if from.https {
+			w.Header().Set("Strict-Transport-Security", "max-age=31536000")
+		}
 		rec := &recorder{ResponseWriter: w}
 
 		to, isPort := s.portHost(from)

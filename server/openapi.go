@@ -55,7 +55,7 @@ func (s *Server) document() (object, error) {
 		"openapi":           "3.1.0",
 		"jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
 		"info": object{
-			"title": "Harvest", "version": s.opts.Version, "summary": "Isolated computers for code and agents",
+			"title": "Harvest", "version": "1", "summary": "Isolated computers for code and agents",
 			"description": "Durations are seconds and sizes bytes, as names say; times are RFC 3339 in UTC. Lists come in pages: next_cursor of one asks for the next. " +
 				"A POST with an Idempotency-Key that is sent again within a day gets the same answer, and nothing is done twice. Unknown fields are refused.",
 			"license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -238,7 +238,7 @@ h2{margin-top:2.5rem;border-bottom:1px solid #ddd}h3{font:600 1rem ui-monospace,
 p{margin:.2rem 0}code{font-size:.9em}small{color:#666}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}h2{border-color:#444}small{color:#999}}
 </style></head><body><h1>Harvest API</h1>
-<p>{{.About}}</p><p>The same as a document for programs: <a href="/v1/openapi.json">/v1/openapi.json</a>. Version {{.Version}}.</p>
+<p>{{.About}}</p><p>The same as a document for programs: <a href="/v1/openapi.json">/v1/openapi.json</a>.</p>
 <p>Send a key as <code>Authorization: Bearer hv_…</code>; <code>harvest key create NAME</code> makes one.</p>
 {{range .Groups}}<h2>{{.Name}}</h2>{{range .Routes}}<h3>{{.Method}} {{.Path}}</h3><p>{{.Summary}}.
 {{with .Details}}<br><small>{{range $i, $d := .}}{{if $i}} · {{end}}{{$d}}{{end}}</small>{{end}}</p>{{end}}{{end}}
@@ -267,7 +267,7 @@ func (s *Server) docs(w http.ResponseWriter, _ *http.Request) error {
 		groups[i].Routes = append(groups[i].Routes, rt.doc())
 	}
 	var b bytes.Buffer
-	err := page.Execute(&b, object{"Groups": groups, "Version": s.opts.Version,
+	err := page.Execute(&b, object{"Groups": groups,
 		"About": "Durations are seconds and sizes bytes; times are RFC 3339 in UTC. Lists come in pages. Failures are application/problem+json."})
 	if err != nil {
 		return errors.Wrapf(err, "make the page")
@@ -299,10 +299,15 @@ func (rt route) doc() docRoute {
 
 // sendPage answers with a page of ours, which loads nothing from elsewhere and stands in nobody's frame.
 func sendPage(w http.ResponseWriter, page []byte) error {
+	return sendForm(w, page, "'none'", "no-referrer")
+}
+
+// sendForm sends a page that may have forms for action. With the referrer policy "no-referrer", they have no origin.
+func sendForm(w http.ResponseWriter, page []byte, action, referrer string) error {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action "+action)
+	h.Set("Referrer-Policy", referrer)
 	_, err := w.Write(page)
 	return errors.Wrapf(err, "send a page")
 }

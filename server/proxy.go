@@ -77,6 +77,7 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sand
 	if box.Status.Ended() {
 		return errGone(box)
 	}
+	w.Header().Del("Cache-Control") // the answer is not ours
 	p := passage{from: peerOf(r.Context()), box: box, port: port, prefix: prefix}
 	proxy := httputil.ReverseProxy{
 		Transport: s.ports, FlushInterval: -1, // events at once

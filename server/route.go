@@ -130,7 +130,8 @@ func (s *Server) systemRoutes() []route {
 		{method: "DELETE", path: api.Keyed, handle: s.revokeKey, scope: write, summary: "Revoke a key, by its id or name", status: 204},
 		{method: "GET", path: api.Account, handle: s.self, scope: read, summary: "Who one is, and what one's account has used", out: api.Self{}, status: 200},
 		{method: "POST", path: api.Links, handle: s.createLink, scope: write, summary: "Make a link that signs a browser in, once", out: api.Link{}, status: 201, secret: true},
-		{method: "GET", path: api.SignIn, handle: s.signIn, summary: "Sign a browser in with the token of a link", query: "token: of the link", status: 303},
+		{method: "GET", path: api.SignIn, handle: s.offerSignIn, summary: "A page with a button that signs a browser in", query: "token: of the link", rawOut: "text/html", status: 200},
+		{method: "POST", path: api.SignIn, handle: s.signIn, summary: "Sign a browser in with the token of a link, which is used up", query: "token: of the link", status: 303},
 		{method: "POST", path: api.SignOut, handle: s.signOut, scope: read, summary: "Sign a browser out", status: 204},
 
 		{method: "GET", path: api.Audit, handle: s.listAudit, scope: read, summary: "List what the account has changed, the last first; for the operator, what all have", query: queryPage,
@@ -168,11 +169,14 @@ func (s *Server) guarded(rt route) handler {
 		}
 		who, err := s.authenticate(r)
 		if err != nil {
+			refusedAt(r.Context())
 			if limit := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); limit != nil {
 				return limit
 			}
 			return err
 		}
+		w.Header().Set(api.HeaderVersion, s.opts.Version)
+		w.Header().Set("Cache-Control", "no-store") // unless the route knows better
 		ctx := context.WithValue(r.Context(), principalKey{}, who)
 		if who.KeyID != "" {
 			ctx = logf.With(ctx, "account", who.Account, "key_id", who.KeyID)
@@ -185,10 +189,12 @@ func (s *Server) guarded(rt route) handler {
 			v.who, v.audited = who, rt.scope != account.Read
 		}
 		if err := who.May(rt.scope); err != nil {
+			refusedAt(ctx)
 			return err
 		}
 		if rt.operator {
 			if err := who.MustBeOperator(); err != nil {
+				refusedAt(ctx)
 				return err
 			}
 		}

@@ -21,10 +21,19 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	if s.stopping.Err() != nil {
 		status, code = "stopping", http.StatusServiceUnavailable
 	}
-	if _, err := s.authenticate(r); err != nil { // a load balancer needs to know no more
+	who, err := s.authenticate(r)
+	if err != nil { // a load balancer needs to know no more
 		return respond(w, code, struct {
 			Status string `json:"status"`
 		}{status})
+	}
+	w.Header().Set(api.HeaderVersion, s.opts.Version)
+	if who.MustBeOperator() != nil { // what others do is not theirs to know
+		can := s.opts.Fleet.Capabilities()
+		return respond(w, code, api.ServerInfo{
+			Status: status, Version: s.opts.Version, Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone),
+			Missing: each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
+		})
 	}
 	can, stats := s.opts.Fleet.Capabilities(), s.opts.Fleet.Stats()
 	return respond(w, code, api.Server{

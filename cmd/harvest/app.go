@@ -49,8 +49,9 @@ type App struct {
 	repos      *repo.Manager
 	server     *server.Server
 	ring       *account.Ring
-	listener   net.Listener     // the Unix socket
-	tcp        net.Listener     // nil without one
+	listener   net.Listener // the Unix socket
+	tcp        net.Listener // nil without one
+	audit      *rolling
 	modal      *modalapi.Server // nil without one
 	modalTCP   net.Listener     // of modal
 	modalURL   string           // where programs find modal
@@ -138,6 +139,10 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.listenTCP(ctx); err != nil {
 		return err
 	}
+	if a.audit, err = openAudit(a.cfg.Data); err != nil {
+		return err
+	}
+	a.then("the audit log", func(context.Context) error { return a.audit.Close() })
 	if err := a.openModal(ctx, db, eng); err != nil {
 		return err
 	}
@@ -193,11 +198,6 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	if err != nil {
 		return err
 	}
-	audit, err := openAudit(a.cfg.Data)
-	if err != nil {
-		return err
-	}
-	a.then("the audit log", func(context.Context) error { return audit.Close() })
 	proxies, err := config.Prefixes(a.cfg.Server.Proxies)
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
 		Storage: a.storage,
-		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, ModalURL: a.modalURL, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: audit,
+		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, ModalURL: a.modalURL, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: a.audit,
 		AuditFile: filepath.Join(a.cfg.Data, auditName), Doctor: func(ctx context.Context) []api.Finding { return examine(ctx, a.cfg) },
 	})
 	return nil

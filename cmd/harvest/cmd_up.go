@@ -106,7 +106,7 @@ func becomeOutput(f *os.File) error {
 	return errors.Join(unix.Dup3(int(f.Fd()), 1, 0), unix.Dup3(int(f.Fd()), 2, 0))
 }
 
-// welcome says how a server in the foreground is reached. The link is for whoever sees this terminal: a journal has other readers.
+// welcome says how a server in the foreground is reached. The link is for the person at this terminal: files and journals have other readers.
 func (c *cli) welcome(app *App) {
 	if app.url == "" || c.quiet {
 		return
@@ -118,8 +118,12 @@ func (c *cli) welcome(app *App) {
 	if app.cfg.OIDC.Issuer != "" {
 		fmt.Fprintf(c.out, "Who may sign in with %s does so at %s%s\n", app.cfg.OIDC.Issuer, app.url, api.SignInOIDC)
 	}
+	if _, shown := terminal(c.out); !shown { // files and pipes keep it
+		fmt.Fprintln(c.out, "To sign a browser in: harvest key link")
+		return
+	}
 	link, err := server.SignInLink(app.ring, account.Local(), app.url)
-	if err != nil || c.env("JOURNAL_STREAM") != "" {
+	if err != nil {
 		fmt.Fprintln(c.out, "To sign a browser in: harvest key link")
 		return
 	}

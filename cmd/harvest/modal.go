@@ -3,12 +3,19 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"net"
+	"net/http"
 	"path/filepath"
+	"time"
 
+	"google.golang.org/grpc/codes"
+
+	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi"
 	"github.com/RelevanceAI/harvest/store"
 )
@@ -62,10 +69,38 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 	a.modal, err = modalapi.New(ctx, modalapi.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Secrets: a.secrets, Keys: a.ring,
 		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, S3Endpoint: endpoint, URL: a.cfg.Modal.URL,
+		Audit: a.auditModal,
 	})
 	if err != nil {
 		return errors.Stage(err, "modal")
 	}
 	a.then("Modal's protocol", func(context.Context) error { return a.modal.Close() })
 	return nil
+}
+
+// auditModal writes the line of a call of Modal's protocol, with the status that HTTP would have.
+func (a *App) auditModal(ctx context.Context, call modalapi.Call) {
+	status, known := statusOf[call.Code]
+	if !known {
+		status = http.StatusInternalServerError
+	}
+	line := api.AuditLine{Time: time.Now().UTC(), Account: call.Account, KeyID: call.KeyID, Method: "gRPC", Path: call.Method, Status: status}
+	if host, _, err := net.SplitHostPort(call.Address); err == nil {
+		line.Address = host
+	}
+	text, err := json.Marshal(line)
+	if err == nil {
+		_, err = a.audit.Write(append([]byte(logf.Redacted(string(text))), '\n'))
+	}
+	if err != nil {
+		logf.Errorf(ctx, "write the audit log: %v", err)
+	}
+}
+
+// statusOf are the statuses of HTTP for codes of gRPC.
+var statusOf = map[codes.Code]int{
+	codes.OK: http.StatusOK, codes.InvalidArgument: http.StatusBadRequest, codes.Unauthenticated: http.StatusUnauthorized, codes.PermissionDenied: http.StatusForbidden,
+	codes.NotFound: http.StatusNotFound, codes.AlreadyExists: http.StatusConflict, codes.FailedPrecondition: http.StatusConflict, codes.Aborted: http.StatusConflict,
+	codes.ResourceExhausted: http.StatusTooManyRequests, codes.Unimplemented: http.StatusNotImplemented, codes.Unavailable: http.StatusServiceUnavailable,
+	codes.DeadlineExceeded: http.StatusGatewayTimeout, codes.Canceled: 499,
 }

@@ -215,7 +215,7 @@ func (b *tab) accessible(view string) {
 // signedIn opens a link that signs in.
 func (b *tab) signedIn(h *host.Host) {
 	b.t.Helper()
-	b.do(chromedp.Navigate(h.Must("key", "link")))
+	b.do(chromedp.Navigate(h.Must("key", "link")), chromedp.Click("#sign-in"))
 	b.sees("button", "Create a sandbox")
 }
 

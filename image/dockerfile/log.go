@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
 const (
@@ -43,6 +44,14 @@ func newLog(opts image.BuildOptions, p *plan) *buildLog {
 			if line = strings.TrimSpace(line); len(line) >= 4 { // shorter ones would hide half of the log
 				pairs = append(pairs, line, hiddenKey)
 			}
+			for _, form := range logf.Forms(line) {
+				pairs = append(pairs, form, hiddenKey)
+			}
+		}
+	}
+	for _, value := range opts.Secrets { // encoded whole, a value has its line breaks in it
+		for _, form := range logf.Forms(string(value)) {
+			pairs = append(pairs, form, hiddenKey)
 		}
 	}
 	l.secrets = strings.NewReplacer(pairs...)

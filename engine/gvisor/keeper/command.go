@@ -186,7 +186,7 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	defer k.starting.RUnlock()
 	if c.pid, err = k.guest.sb.Execute(exec, p.guest, program); err != nil {
 		p.closeAll()
-		return nil, nil, startError(err, string(args.Args[0]), exec.WorkingDirectory)
+		return nil, nil, startError(err, string(args.Args[0]), exec.WorkingDirectory, k.guest.args.Limits.Processes)
 	}
 	if c.terminal != nil && !args.Stdin {
 		c.endStdin()
@@ -260,9 +260,13 @@ func (k *Keeper) enter(dir string) error {
 	return nil
 }
 
-// startError says what was wrong with a command that gVisor did not start. gVisor's errors arrive as text.
-func startError(err error, program, dir string) error {
+// startError says what was wrong with a command that gVisor did not start. gVisor's errors arrive as text: that of its own package linuxerr, or,
+// where the host's kernel refused, Linux's. processes is the limit of the sandbox.
+func startError(err error, program, dir string, processes int) error {
 	text := err.Error()
+	has := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(text, t) })
+	}
 	switch {
 	case strings.Contains(text, "working directory"):
 		err = errors.Explainf(err, errors.Invalid, "there is no directory %q in the sandbox to start in", dir)
@@ -270,7 +274,7 @@ func startError(err error, program, dir string) error {
 	case strings.Contains(text, "no such file"), strings.Contains(text, "name too long"), strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
 		err = errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", program)
 		return errors.Exit(errors.Remedy(err, "check its name, or use an image that has it"), engine.ExitNoProgram)
-	case strings.Contains(text, "permission denied"), strings.Contains(text, "is a directory"):
+	case has("permission denied", "is a directory", "operation not permitted", "text file busy", "too many symbolic links", "too many levels of symbolic links"):
 		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q cannot be executed", program), "check its permissions (chmod +x)")
 		return errors.Exit(err, engine.ExitNotExecutable)
 	case strings.Contains(text, "exec format"):
@@ -278,8 +282,12 @@ func startError(err error, program, dir string) error {
 		return errors.Exit(err, engine.ExitNotExecutable)
 	case strings.Contains(text, "argument list too long"):
 		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the arguments and the environment of %q are too long", program), "pass large data as a file or as standard input")
-	case strings.Contains(text, "resource temporarily unavailable"):
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox runs as many processes as it may"), "end some, or create it with a higher --processes")
+	case has("resource temporarily unavailable", "try again"): // EAGAIN
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox runs as many processes as it may, which is %d", processes), "end some, or create it with a higher --processes")
+	case has("out of memory", "cannot allocate memory"): // ENOMEM
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox has no memory for another command"), "end some, or create it with more --memory")
+	case has("too many open files", "file table overflow", "no space left", "quota exceeded"): // EMFILE, ENFILE, ENOSPC, EDQUOT
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox has no open files or disk left for another command"), "end some commands, or remove files")
 	}
 	return errors.Wrapf(err, "start %q", program)
 }

@@ -186,5 +186,5 @@ func (g *guest) checkDir(dir string) error {
 	if err == nil {
 		err = errors.Errorf("%s is a file", dir)
 	}
-	return startError(errors.Wrapf(err, "working directory"), "", dir)
+	return startError(errors.Wrapf(err, "working directory"), "", dir, g.args.Limits.Processes)
 }

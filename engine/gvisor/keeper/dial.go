@@ -103,7 +103,7 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 		Capabilities: &runsc.Capabilities{}}
 	pid, err := k.guest.sb.Execute(exec, map[int]*os.File{0: theirs, 1: null, 2: null}, k.tools)
 	if err != nil {
-		return nil, errors.Join(startError(err, wire.ToolName, "/"), c.Close())
+		return nil, errors.Join(startError(err, wire.ToolName, "/", k.guest.args.Limits.Processes), c.Close())
 	}
 	r.conn, r.pid = c.(*net.UnixConn), pid
 	go k.tendRelay(r.conn, pid)

@@ -14,6 +14,7 @@ import (
 	"github.com/erofs/go-erofs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
@@ -172,14 +173,29 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 		`loading executable: permission denied`:                                    {errors.Invalid, `"prog" cannot be executed`},
 		`exec format error`:                                                        {errors.Invalid, `"prog" is not a program for this machine`},
 		`argument list too long`:                                                   {errors.Invalid, `the arguments and the environment of "prog" are too long`},
-		`resource temporarily unavailable`:                                         {errors.Exhausted, `the sandbox runs as many processes as it may`},
+		`resource temporarily unavailable`:                                         {errors.Exhausted, `the sandbox runs as many processes as it may, which is 64`},
+		linuxerr.EAGAIN.Error():                                                    {errors.Exhausted, `the sandbox runs as many processes as it may, which is 64`},
+		linuxerr.ENOMEM.Error():                                                    {errors.Exhausted, `the sandbox has no memory for another command`},
+		`cannot allocate memory`:                                                   {errors.Exhausted, `the sandbox has no memory for another command`},
+		linuxerr.EMFILE.Error():                                                    {errors.Exhausted, `the sandbox has no open files or disk left for another command`},
+		linuxerr.ENFILE.Error():                                                    {errors.Exhausted, `the sandbox has no open files or disk left for another command`},
+		linuxerr.ENOSPC.Error():                                                    {errors.Exhausted, `the sandbox has no open files or disk left for another command`},
+		linuxerr.EACCES.Error():                                                    {errors.Invalid, `"prog" cannot be executed`},
+		linuxerr.EPERM.Error():                                                     {errors.Invalid, `"prog" cannot be executed`},
+		linuxerr.ELOOP.Error():                                                     {errors.Invalid, `"prog" cannot be executed`},
+		linuxerr.EISDIR.Error():                                                    {errors.Invalid, `"prog" cannot be executed`},
+		linuxerr.ENOEXEC.Error():                                                   {errors.Invalid, `"prog" is not a program for this machine`},
+		linuxerr.E2BIG.Error():                                                     {errors.Invalid, `the arguments and the environment of "prog" are too long`},
+		linuxerr.ENOENT.Error():                                                    {errors.Invalid, `there is no program "prog" in the sandbox`},
+		linuxerr.ENOTDIR.Error():                                                   {errors.Invalid, `there is no program "prog" in the sandbox`},
+		linuxerr.ENAMETOOLONG.Error():                                              {errors.Invalid, `there is no program "prog" in the sandbox`},
 	} {
-		err := startError(errors.Errorf("%s", text), "prog", "/x")
+		err := startError(errors.Errorf("%s", text), "prog", "/x", 64)
 		if !errors.Is(err, want.kind) || errors.Message(err) != want.message || errors.RemedyOf(err) == "" {
 			t.Errorf("%s: kind %v, message %q, remedy %q", text, errors.KindOf(err), errors.Message(err), errors.RemedyOf(err))
 		}
 	}
-	if err := startError(errors.Errorf("something else"), "prog", "/"); !errors.Is(err, errors.Internal) {
+	if err := startError(errors.Errorf("something else"), "prog", "/", 64); !errors.Is(err, errors.Internal) {
 		t.Errorf("an unknown error is %v", errors.KindOf(err))
 	}
 }

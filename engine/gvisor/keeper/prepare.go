@@ -119,7 +119,7 @@ func (g *guest) warmUp(id string, a *wire.PrepareArgs) error {
 		KUID: nobody, KGID: nobody, Capabilities: &runsc.Capabilities{}}
 	pid, err := g.sb.Execute(exec, map[int]*os.File{0: null, 1: null, 2: null}, nil)
 	if err != nil {
-		err = startError(err, a.WarmUp[0], "/")
+		err = startError(err, a.WarmUp[0], "/", g.args.Limits.Processes)
 		if errors.Is(err, errors.Invalid) {
 			return nil
 		}
