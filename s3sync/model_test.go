@@ -39,7 +39,8 @@ type world struct {
 	replaced map[string]string
 	// gone are contents that somebody deleted, overwrote or renamed, and the paths where they were: no sync brings them back there.
 	gone map[[2]string]string
-	// touched are contents whose metadata somebody changed: that wins over a deletion.
+	// touched are contents whose metadata somebody changed, and the paths where that was: such a change is merged with another content, and wins over a
+	// deletion.
 	touched map[string]bool
 	log     []string // guarded by mu
 	close   func()
@@ -277,7 +278,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			m, i := w.machine(rt)
 			path, mode := w.there(rt, m), rapid.SampledFrom([]fs.FileMode{0o600, 0o640, 0o755}).Draw(rt, "mode")
 			w.note("%d: %s gets %v", i, path, mode)
-			w.touched[modelFiles(w.t, m.dir)[path]] = true
+			w.touched[modelFiles(w.t, m.dir)[path]], w.touched[path] = true, true
 			must(w.t, os.Chmod(filepath.Join(m.dir, path), mode))
 		},
 		"mkdir": func(rt *rapid.T) {
@@ -484,7 +485,7 @@ func (w *world) finish(rt *rapid.T) {
 	objects := w.objects()
 	for path, content := range files {
 		have[content] = true
-		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !strings.Contains(path, ".conflict-") {
+		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !w.touched[path] && !strings.Contains(path, ".conflict-") {
 			w.fail(rt, "%s came back at %s: it was %s", content, path, why)
 		}
 		if objects["work/"+path] != content {
