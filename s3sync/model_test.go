@@ -407,19 +407,11 @@ func (w *world) sigkill(rt *rapid.T) {
 	at, after := rapid.IntRange(1, 14).Draw(rt, "at"), rapid.Bool().Draw(rt, "after it was served")
 	list := rapid.Bool().Draw(rt, "list")
 	w.note("%d synchronises in a process, list: %v, SIGKILL at request %d, served: %v", i, list, at, after)
-	run := &attempt{}
-	name, end := w.begins(run)
-	defer end()
-	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: Both}, name, list})
-	must(w.t, err)
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec))
-	var problem strings.Builder
-	cmd.Stderr = &problem
 	var mu sync.Mutex // held until the process is known
+	var cmd *exec.Cmd
 	killed := false
 	mu.Lock()
-	run.hook = func(n int) bool {
+	name, end := w.begins(&attempt{hook: func(n int) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		if n == at {
@@ -427,7 +419,14 @@ func (w *world) sigkill(rt *rapid.T) {
 			killed = true
 		}
 		return n > at || n == at && !after
-	}
+	}})
+	defer end()
+	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: Both}, name, list})
+	must(w.t, err)
+	cmd = exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec))
+	var problem strings.Builder
+	cmd.Stderr = &problem
 	must(w.t, cmd.Start())
 	mu.Unlock()
 	err = cmd.Wait()
