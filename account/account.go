@@ -46,6 +46,7 @@ type Principal struct {
 	Kind    Kind      // of what KeyID names; "" without one
 	Subject string    // of that key
 	Expires time.Time // of that key; zero: never
+	Until   time.Time // no key, sign-in or link that it makes ends later; zero: no such limit
 }
 
 // Local is who can open the server's Unix socket: the person whose data directory it is.
@@ -122,11 +123,13 @@ type Key struct {
 	LastUsed time.Time `json:"last_used_at,omitzero"` // to the minute
 	Hash     string    `json:"-"`                     // hex SHA-256 of the secret
 	Subject  string    `json:"subject,omitempty"`     // who signed in, if a provider said so; what a link leads to
+	MadeBy   string    `json:"made_by,omitempty"`     // id of the key or sign-in that made it; "" for who can open the Unix socket, or a provider
+	Until    time.Time `json:"-"`                     // no key, sign-in or link that it makes ends later; zero: no such limit
 }
 
 // Principal returns who comes with the key.
 func (k Key) Principal() Principal {
-	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.ID, Kind: k.Kind, Subject: k.Subject, Expires: k.Expires}
+	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.ID, Kind: k.Kind, Subject: k.Subject, Expires: k.Expires, Until: k.Until}
 }
 
 // Request describes a key to make.
@@ -135,14 +138,14 @@ type Request struct {
 	Account string        // "" means that of who asks
 	Role    Role          // "" means Member
 	Scopes  []Scope       // none means all that who asks has
-	Life    time.Duration // 0 means no end
+	Life    time.Duration // 0 means no end, or that of the key of who asks
 }
 
 // longestLife bounds the life of a key that has an end at all.
 const longestLife = 10 * 365 * 24 * time.Hour
 
 // plan checks what by asks for and fills in the defaults.
-func (r Request) plan(by Principal) (Request, error) {
+func (r Request) plan(by Principal, now time.Time) (Request, error) {
 	if err := by.MustBeAdmin(); err != nil {
 		return r, err
 	}
@@ -169,6 +172,10 @@ func (r Request) plan(by Principal) (Request, error) {
 	}
 	if r.Life < 0 || r.Life > longestLife {
 		return r, errors.Remedy(errors.Newf(errors.Invalid, "a key cannot live for %s", r.Life), "give a time up to ten years, or none for a key without an end")
+	}
+	if !by.Until.IsZero() && r.Life > 0 && now.Add(r.Life).After(by.Until) {
+		err := errors.Newf(errors.Denied, "a key cannot end later than the one that makes it, which ends at %s", by.Until.UTC().Format(time.RFC3339))
+		return r, errors.Remedy(err, "give it a shorter life, or none for that end")
 	}
 	if len(r.Scopes) == 0 {
 		r.Scopes = by.Scopes

@@ -57,6 +57,9 @@ type Ring struct {
 	mu    sync.Mutex
 	links map[string]link      // guarded by mu; by hash. They end with the server, which is the only one to know them
 	used  map[string]time.Time // guarded by mu; when use of a key was last recorded
+
+	following map[string]map[*follower]bool // guarded by mu; by the id of a key
+	gone      map[string]time.Time          // guarded by mu; keys that have ended, for a while
 }
 
 // link is good for one sign-in.
@@ -67,7 +70,8 @@ type link struct {
 
 // NewRing returns the Ring of what store keeps.
 func NewRing(store Store) *Ring {
-	return &Ring{store: store, now: time.Now, links: map[string]link{}, used: map[string]time.Time{}}
+	return &Ring{store: store, now: time.Now, links: map[string]link{}, used: map[string]time.Time{},
+		following: map[string]map[*follower]bool{}, gone: map[string]time.Time{}}
 }
 
 // secret returns a new secret and its hash.
@@ -86,19 +90,21 @@ func hashOf(text string) string {
 // Create makes a key for by, and returns its secret, which nobody can have again.
 // Kinds: Invalid, Denied, Conflict if there is a key of that name.
 func (r *Ring) Create(ctx context.Context, by Principal, req Request) (Key, config.Secret, error) {
-	req, err := req.plan(by)
+	req, err := req.plan(by, r.time())
 	if err != nil {
 		return Key{}, "", err
 	}
 	text, hash := secret(keyPrefix)
 	k := Key{
 		ID: "key_" + ids.New(), Kind: APIKey, Account: req.Account, Name: req.Name, Role: req.Role,
-		Scopes: req.Scopes, Created: r.time(), Hash: hash,
+		Scopes: req.Scopes, Created: r.time(), Hash: hash, MadeBy: by.KeyID,
 	}
 	if req.Life > 0 {
 		k.Expires = k.Created.Add(req.Life)
 	}
-	if err := r.store.InsertKey(ctx, k); err != nil {
+	k.Expires = earlier(k.Expires, by.Until)
+	k.Until = k.Expires
+	if err := r.insert(ctx, k); err != nil {
 		return Key{}, "", err
 	}
 	logf.Infof(ctx, "key %s of account %s created: %s, %v", k.ID, k.Account, k.Role, k.Scopes)
@@ -195,7 +201,8 @@ func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
 				return err
 			}
 			logf.Infof(ctx, "key %s of account %s revoked", k.ID, k.Account)
-			return nil
+			r.end(k.ID, errRevoked())
+			return r.revokeMade(ctx, k)
 		}
 	}
 	return NoKey(ref)
@@ -223,8 +230,10 @@ func (r *Ring) Link(by Principal) (config.Secret, error) {
 	if len(r.links) >= linksAtMost {
 		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d links that nobody has used", len(r.links)), "use one of them, or wait %s", linkLife)
 	}
-	by.KeyID, by.Kind = "", ""
-	r.links[hash] = link{as: by, expires: now.Add(linkLife)}
+	if by.Kind == SignIn { // else sign-ins could follow each other without an end
+		by.Until = earlier(by.Until, by.Expires)
+	}
+	r.links[hash] = link{as: by, expires: earlier(now.Add(linkLife), by.Until)}
 	return text, nil
 }
 
@@ -250,9 +259,9 @@ func (r *Ring) SignInAs(ctx context.Context, as Principal) (config.Secret, time.
 	now := r.time()
 	k := Key{
 		ID: "sig_" + ids.New(), Kind: SignIn, Account: as.Account, Role: as.Role, Scopes: as.Scopes,
-		Created: now, Expires: now.Add(signInLife), Hash: hash, Subject: as.Subject,
+		Created: now, Expires: earlier(now.Add(signInLife), as.Until), Hash: hash, Subject: as.Subject, MadeBy: as.KeyID, Until: as.Until,
 	}
-	if err := r.store.InsertKey(ctx, k); err != nil {
+	if err := r.insert(ctx, k); err != nil {
 		return "", time.Time{}, errors.Wrapf(err, "record a sign-in")
 	}
 	logf.Infof(ctx, "%s signed in as %s %s", k.Account, k.ID, k.Subject)
@@ -279,6 +288,9 @@ func (r *Ring) SignOut(ctx context.Context, p Principal) error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "only a browser can sign out"), "revoke a key instead")
 	}
 	err := r.store.DeleteKey(ctx, p.KeyID)
+	if err == nil {
+		r.end(p.KeyID, errSignedOut())
+	}
 	if errors.KindOf(err) == errors.NotFound { // in another tab
 		return nil
 	}

@@ -34,13 +34,12 @@ func (r *Ring) Share(ctx context.Context, by Principal, subject string, life tim
 	text, hash := secret(portPrefix)
 	k := Key{
 		ID: "lnk_" + ids.New(), Kind: Link, Account: by.Account, Role: Member, Scopes: []Scope{Exec},
-		Created: r.time(), Hash: hash, Subject: subject,
+		Created: r.time(), Hash: hash, Subject: subject, MadeBy: by.KeyID,
 	}
 	k.Expires = k.Created.Add(life)
-	if !by.Expires.IsZero() && by.Expires.Before(k.Expires) {
-		k.Expires = by.Expires
-	}
-	if err := r.store.InsertKey(ctx, k); err != nil {
+	k.Expires = earlier(earlier(k.Expires, by.Expires), by.Until)
+	k.Until = k.Expires
+	if err := r.insert(ctx, k); err != nil {
 		return Key{}, "", errors.Wrapf(err, "record a link")
 	}
 	logf.Infof(ctx, "link %s to %s made", k.ID, subject)
@@ -66,6 +65,7 @@ func (r *Ring) Unshare(ctx context.Context, by Principal, subject, id string) er
 	if err := r.store.DeleteKey(ctx, id); err != nil {
 		return err
 	}
+	r.end(id, errRevoked())
 	logf.Infof(ctx, "link %s revoked", id)
 	return nil
 }

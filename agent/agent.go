@@ -47,6 +47,7 @@ type Setup struct {
 	Env          map[string]string
 	Access       *Access // nil: the program finds its own way to a model
 	Approval     Approval
+	Settings     string // path of the file of Guard in the sandbox; "" means none
 	MCPConfig    string // path of the MCP servers' configuration in the sandbox; "" means none
 	Again        bool   // the process runs already, and all that it has printed is decoded again: turns begin without Prompt
 	System       string // instructions on top of the program's own; "" means none
@@ -98,6 +99,7 @@ const (
 	Asked            Type = "agent.asked"       // ID, Tool, Input, Questions: the agent waits for an Answer
 	Withdrawn        Type = "agent.withdrawn"   // ID: the question needs no answer any more
 	Retrying         Type = "agent.retrying"    // Text, Attempt: the model's API failed and is asked again
+	Overridden       Type = "agent.overridden"  // Text: settings of the repository that are not used
 	MCPStatus        Type = "mcp.status"        // MCP: the answer to AskMCP; not for clients
 	Done             Type = "done"              // Text, Failed, Interrupted, Reason, Usage: the turn has ended
 	Other            Type = "agent.other"       // Raw: a line that means nothing to Harvest, as it was printed
@@ -124,6 +126,11 @@ type Event struct {
 	Interrupted bool   `json:"interrupted,omitempty"`
 	Reason      string `json:"reason,omitempty"` // why the turn ended, in the program's own word, such as "max_turns"
 	Usage       *Usage `json:"usage,omitempty"`
+	// Own marks a Ready or Done event of a turn that the program began by itself, for example since a background command has ended. Text of
+	// such a Ready event is the reason.
+	Own bool `json:"own,omitempty"`
+	// Prompts are the ids of the prompts that a Done event answers; empty if the program does not report them.
+	Prompts []string `json:"-"`
 
 	Conversation string `json:"conversation,omitempty"`
 	Model        string `json:"model,omitempty"`
@@ -197,6 +204,20 @@ type MCPAsker interface {
 type MCPConfigurer interface {
 	// MCPConfig returns the file that Setup.MCPConfig names.
 	MCPConfig(servers []mcp.Server) ([]byte, error)
+}
+
+// Guard is an Agent whose program takes settings from files of the repository. They must not say where its model is, nor what lets the
+// program in there.
+type Guard interface {
+	// Guarded returns the variables that do.
+	Guarded() []string
+	// Guard returns the file that Setup.Settings names, whose settings go over the repository's: env has Guarded's variables, those that
+	// are not set as "". nil if the program needs none.
+	Guard(env map[string]string) []byte
+	// SettingsFiles returns the names of files of a repository from which the program takes settings.
+	SettingsFiles() []string
+	// Redirects returns the names of settings in such a file that Harvest's go over.
+	Redirects(text []byte) []string
 }
 
 // Keeper is an Agent whose program keeps its conversations in files.

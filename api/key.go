@@ -21,6 +21,7 @@ type Key struct {
 	Created  time.Time `json:"created_at"`
 	Expires  time.Time `json:"expires_at,omitzero"`
 	LastUsed time.Time `json:"last_used_at,omitzero"`
+	MadeBy   string    `json:"made_by,omitempty"` // the key or sign-in that made it; "" for the server's own command line, or a provider's sign-in
 }
 
 // NewKey is a key that was just made.

@@ -41,6 +41,8 @@ type SessionRequest struct {
 	Name        string              `json:"name,omitempty"`        // of the first repository's directory below /workspace; "" means that of its address
 	GitSecret   string              `json:"git_secret,omitempty"`  // name of the secret with git's credentials; "" means the first that has some for the repository's host, "none" none
 	Bundle      []byte              `json:"bundle,omitempty"`      // what `git bundle create` made: the repository comes from there, and repo is its origin only
+	Shallow     []byte              `json:"shallow,omitempty"`     // of a bundle from a shallow repository: its file .git/shallow
+	Subdir      string              `json:"subdir,omitempty"`      // directory of the first repository that the agent starts in; "" means its top
 	Uncommitted *Uncommitted        `json:"uncommitted,omitempty"` // what was not committed in it: it becomes a commit of its own
 	Agent       string              `json:"agent,omitempty"`       // "claude", "opencode" or "scripted"
 	// Continues is a session that has ended: this one begins with its files, repositories and the end of its conversation, and with all else of it that is
@@ -149,6 +151,7 @@ type Message struct {
 	Started time.Time `json:"started_at,omitzero"`
 	Ended   time.Time `json:"ended_at,omitzero"`
 	Usage   Usage     `json:"usage"`
+	Own     bool      `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
 }
 
 // AnswerRequest is the body of POST /v1/sessions/{id}/answers/{question}.
@@ -182,7 +185,7 @@ type SessionEvent struct {
 	Status      string          `json:"status,omitempty"`
 	Stage       *Stage          `json:"stage,omitempty"`
 	Synced      *RepoSynced     `json:"synced,omitempty"` // of repo.synced
-	Git         *GitEvent       `json:"git,omitempty"`    // of git.synced, git.committed, git.pushed and git.panic
+	Git         *GitEvent       `json:"git,omitempty"`    // of git.synced, git.committed, git.pushed, git.stashed, git.left and git.panic
 }
 
 // RepoSynced is how a session that began with an image of its repository has caught up with the repository.

@@ -40,6 +40,7 @@ var rows = []row{
 	{"P6", "a started agent restored from a checkpoint with its memory: create, prompt, until its first line", benchPrepared},
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
+	{"cp", "`harvest sandbox cp` of 1,000 files into a sandbox and out of it, as whole commands", benchCopy},
 	{"session", "a session with the scripted agent: create, until the agent's first event; 50 at once", benchSession},
 	{"P11", "image of a repository brought up to date: nothing changed, one commit, the lock file changed", benchRepo},
 	{"P13", "image build: a Dockerfile of two RUNs and two COPYs on the base image", benchBuild},

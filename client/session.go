@@ -30,6 +30,12 @@ func (c *Client) Session(ctx context.Context, ref string) (api.Session, error) {
 	return found, c.call(ctx, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil, &found)
 }
 
+// EndSessionKeeping is EndSession, but Conflict if changes of the agent would be lost that cannot be handed back: those in submodules, in
+// other work trees and of other branches.
+func (c *Client) EndSessionKeeping(ctx context.Context, ref string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.Sessioned, ref), url.Values{"discard": {"false"}}, nil, nil)
+}
+
 // EndSession ends a session and its sandbox. It is repeatable.
 func (c *Client) EndSession(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sessioned, ref), nil, nil, nil)

@@ -39,6 +39,7 @@ type Config struct {
 	Refresh        bool          // the environment is refreshed every half hour while a server in the foreground runs
 	IdleExit       time.Duration // a server started in the background ends after so long without use; 0 means never
 	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
+	Connect        Connect
 	Registries     Registries
 	ImageLimits    ImageLimits
 	ImageGC        ImageGC
@@ -171,6 +172,11 @@ type Modal struct {
 type Registries struct {
 	Mirrors  []string // "docker.io=mirror.example.org": asked before the registry itself
 	Insecure []string // "10.0.0.1:5000": hosts that may be spoken to without TLS
+}
+
+// Connect says what the server may connect to on behalf of accounts.
+type Connect struct {
+	Allow []string // CIDRs within private or otherwise special ranges
 }
 
 // MirrorsByHost returns the mirrors of each registry, in the order in which they are asked.

@@ -239,6 +239,7 @@ func TestHostsAndNames(t *testing.T) {
 		key, value string
 		good       bool
 	}{
+		{"connect.allow", "10.0.0.0/8,fd00::/8", true}, {"connect.allow", "x", false},
 		{"registries.insecure", "10.0.0.1:5000,registry.example.org", true}, {"registries.insecure", "http://x", false},
 		{"registries.mirrors", "docker.io=mirror.example.org:5000/hub", true},
 		{"server.public_names", "harvest.example.org,h", true}, {"server.public_names", "harvest.example.org:443", false}, {"server.public_names", "Harvest", false},

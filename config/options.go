@@ -157,6 +157,15 @@ var options = []option{
 	{"registries.insecure", "registries that may be spoken to without TLS: host:port, with commas between",
 		func(c *Config) value { return (*listValue)(&c.Registries.Insecure) },
 		func(c Config) string { return hosts(c.Registries.Insecure) }},
+	{"connect.allow", "networks that accounts may make the server connect to, although they are not the internet: CIDRs, with commas between",
+		func(c *Config) value { return (*listValue)(&c.Connect.Allow) },
+		func(c Config) string {
+			_, err := Prefixes(c.Connect.Allow)
+			if err != nil {
+				return "write CIDRs with commas between, such as 10.1.0.0/16"
+			}
+			return ""
+		}},
 	{"image_limits.bytes", "what an image of a registry may unpack to",
 		func(c *Config) value { return (*sizeValue)(&c.ImageLimits.Bytes) },
 		func(c Config) string {

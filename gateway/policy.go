@@ -23,9 +23,9 @@
 //
 // # Addresses
 //
-// The modes default and allow never lead to the addresses of special ranges (loopback, private, link-local, shared, unique local, multicast, reserved), to
-// metadata services, nor to this machine or its router, also not in the forms of IPv6 that embed such an IPv4 address, and whatever name
-// has them. An allowed CIDR opens a special range if it lies within it: 10.1.0.0/16 opens what it names, 0.0.0.0/0 opens no private address.
+// The modes default and allow never lead to the addresses of special ranges (loopback, private, link-local, shared, unique local,
+// benchmarks, multicast, reserved), to metadata services, nor to this machine or its router, also not in the forms of IPv6 that embed such
+// an IPv4 address, and whatever name has them. An allowed CIDR opens a special range if it lies within it: 10.1.0.0/16 opens what it names, 0.0.0.0/0 opens no private address.
 // Loopback, metadata services, this machine and its router are opened only by a rule that names the very address.
 package gateway
 
@@ -34,6 +34,7 @@ import (
 	"slices"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/iprange"
 )
 
 // The modes, as in package engine.
@@ -108,7 +109,7 @@ func (p *Policy) Connect(t Target) Verdict {
 		return deny("the sandbox has no network")
 	}
 	addr := t.Addr.Unmap().WithZone("")
-	forms := append(embedded(addr), addr)
+	forms := append(iprange.Embedded(addr), addr)
 	for _, a := range forms {
 		if p.deny.address(a, t.Port) {
 			return deny("the address is denied by a rule")
@@ -128,8 +129,8 @@ func (p *Policy) Connect(t Target) Verdict {
 		return deny("the address is this machine's or its router's")
 	}
 	for _, a := range forms {
-		if k := kindOf(a); k != ordinary {
-			return deny(k.reason())
+		if k := iprange.Of(a); k != iprange.Ordinary {
+			return deny(k.Reason())
 		}
 	}
 	switch {
@@ -143,23 +144,18 @@ func (p *Policy) Connect(t Target) Verdict {
 
 // opened reports whether an allow rule opens the address by itself.
 func (p *Policy) opened(addr netip.Addr, port uint16, host bool) bool {
-	kind := kindOf(addr)
-	for _, e := range embedded(addr) {
-		if k := kindOf(e); k != ordinary {
-			kind = max(kind, k)
-		}
-	}
+	kind := iprange.Strictest(addr)
 	return slices.ContainsFunc(p.allow.prefixes, func(r prefixRule) bool {
 		if !r.matches(addr, port) {
 			return false
 		}
 		switch {
-		case kind == never:
+		case kind == iprange.Never:
 			return false
-		case host || kind >= loopback:
+		case host || kind >= iprange.Loopback:
 			return r.prefix.IsSingleIP()
-		case kind == special:
-			return withinSpecial(r.prefix)
+		case kind == iprange.Special:
+			return iprange.Within(r.prefix, iprange.Special)
 		}
 		return true
 	})
@@ -171,7 +167,7 @@ func (p *Policy) allowedName(name string, port uint16) bool {
 
 // metadata reports whether name is a metadata service's that no rule names exactly.
 func (p *Policy) metadata(name string, port uint16) bool {
-	return slices.Contains(metadataNames, name) && !p.allow.exactName(name, port)
+	return iprange.MetadataName(name) && !p.allow.exactName(name, port)
 }
 
 // LookUp decides whether a name may be looked up at all. Where it may, Connect still decides on each address.

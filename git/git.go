@@ -18,10 +18,16 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// Program is harvest-git, a program for /bin/sh: Safe-Carry-Forward and the panic button. Its usage is at its top.
+// Stage has functions for /bin/sh with which all files of a work tree are added to the index, also those of nested repositories.
 //
+//go:embed stage.sh
+var Stage string
+
 //go:embed harvest-git.sh
-var Program string
+var program string
+
+// Program is harvest-git, a program for /bin/sh: Safe-Carry-Forward and the panic button. Its usage is at its top.
+var Program = strings.Replace(program, "\n# stage.sh\n", "\n"+Stage+"\n", 1)
 
 // ProgramName is what agents call it.
 const ProgramName = "harvest-git"
@@ -32,6 +38,8 @@ const (
 	Committed = "git.committed" // Branch, Commit, Subject, Commits
 	Pushed    = "git.pushed"    // Branch, Commit
 	Panic     = "git.panic"     // Branch, Checkpoint, Reason, Tried, Need
+	Stashed   = "git.stashed"   // Branch, Commits, Subject: entries of git stash, which are handed back as branches
+	Left      = "git.left"      // Branch, Reason: what the agent has changed and is not handed back
 )
 
 // Event is something that git did in a session's repository. Its type says which fields are set.
@@ -55,7 +63,7 @@ const maxValue = 8 << 10
 // ParseEvent reads a line of Program's. ok is false if it is none: agents can write what they like there.
 func ParseEvent(line string) (kind string, e Event, ok bool) {
 	fields := strings.Fields(line)
-	if len(fields) == 0 || !slices.Contains([]string{Synced, Committed, Pushed, Panic}, fields[0]) {
+	if len(fields) == 0 || !slices.Contains([]string{Synced, Committed, Pushed, Panic, Stashed, Left}, fields[0]) {
 		return "", Event{}, false
 	}
 	texts := map[string]*string{"dir": &e.Dir, "branch": &e.Branch, "onto": &e.Onto, "commit": &e.Commit, "subject": &e.Subject, "reason": &e.Reason,

@@ -44,8 +44,7 @@ why() {
 
 say() { printf '%s\n' "harvest-git: $*" >&2; }
 
-# quick is git without anything that a repository may have configured to run on its own.
-quick() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c commit.gpgSign=false "$@"; }
+# stage.sh
 
 dir=
 enter() {
@@ -86,13 +85,36 @@ busy() {
 }
 
 snapshot() {
-	[ -n "$(quick status --porcelain | head -n 1)" ] || return 0
-	quick add --all
-	quick commit --quiet --no-verify -m "wip: ${1:-snapshot}"
+	stage
+	there=$(git rev-parse --quiet --verify 'HEAD^{tree}' || git hash-object -t tree /dev/null)
+	[ "$(git write-tree)" != "$there" ] || return 0
+	plain commit --quiet --no-verify -m "wip: ${1:-snapshot}"
 }
 
-# report tells what was committed and pushed since the last report.
+# left prints what is not handed back, a line for each: changes in submodules and in other work trees, commits of other branches.
+left() {
+	modules | while IFS= read -r sub; do
+		[ -e "$sub/.git" ] || continue
+		files=$(plain -C "$sub" status --porcelain 2>/dev/null | wc -l)
+		made=$(git -C "$sub" rev-list --count HEAD --not --remotes --tags 2>/dev/null || echo 0)
+		[ "$files$made" = 00 ] || echo "submodule $sub: $made commits, $files changed files"
+	done
+	git worktree list --porcelain | sed -n 's/^worktree //p' | sed 1d | while IFS= read -r tree; do
+		files=$(plain -C "$tree" status --porcelain 2>/dev/null | wc -l)
+		[ "$files" = 0 ] || echo "work tree $tree: $files changed files"
+	done
+	git for-each-ref --format='%(refname)' --no-merged HEAD refs/heads 2>/dev/null | grep -v '^refs/heads/checkpoint/' | while IFS= read -r other; do
+		made=$(git rev-list --count "$other" --not HEAD --remotes)
+		[ "$made" = 0 ] || echo "branch ${other#refs/heads/}: $made commits"
+	done
+}
+
+# report tells what was committed and pushed since the last report, and what is not handed back.
 report() {
+	left | while IFS= read -r text; do emit git.left dir "$dir" branch "$branch" reason "$text"; done
+	if git rev-parse --quiet --verify refs/stash >/dev/null; then
+		emit git.stashed dir "$dir" branch "$branch" commits "$(git log -g --format=%H refs/stash | wc -l)" subject "$(git log -g -1 --format=%gs refs/stash)"
+	fi
 	git rev-parse --quiet --verify HEAD >/dev/null || return 0
 	last=$(git rev-parse --quiet --verify refs/harvest/reported || first)
 	total=$(git rev-list --count HEAD ${last:+"^$last"})
@@ -167,7 +189,7 @@ sync() {
 	snapshot "before a sync"
 	report
 	old=$(git rev-parse --quiet --verify "$remote" || true)
-	said=$(quick fetch --quiet --no-tags --no-recurse-submodules origin "+refs/heads/$target:$remote" 2>&1) || stop "fetching from origin failed: $(why "$said")"
+	said=$(plain fetch --quiet --no-tags --no-recurse-submodules origin "+refs/heads/$target:$remote" 2>&1) || stop "fetching from origin failed: $(why "$said")"
 	new=$(git rev-parse --verify "$remote")
 	since=
 	if [ -n "$old" ] && ! git merge-base --is-ancestor "$old" "$new"; then
@@ -207,8 +229,8 @@ sync() {
 		tried="$tried$attempt. $how: $said
 "
 		git rebase --abort >/dev/null 2>&1 || true
-		[ "$(git symbolic-ref --quiet --short HEAD || true)" = "$branch" ] || quick checkout --quiet --force "$branch"
-		quick reset --quiet --hard "$head"
+		[ "$(git symbolic-ref --quiet --short HEAD || true)" = "$branch" ] || plain checkout --quiet --force "$branch"
+		plain reset --quiet --hard "$head"
 	done
 	stop "the work conflicts with origin/$target" "$checkpoint" "$tried"
 }
@@ -222,10 +244,10 @@ try() {
 	3)
 		whole=$(git log --reverse --format=%B HEAD ${from:+"^$from"} | GIT_AUTHOR_NAME=$(git log -1 --format=%an) GIT_AUTHOR_EMAIL=$(git log -1 --format=%ae) \
 			git commit-tree 'HEAD^{tree}' ${from:+-p "$from"})
-		quick reset --quiet --soft "$whole"
+		plain reset --quiet --soft "$whole"
 		;;
 	esac
-	if [ -n "$from" ]; then quick rebase "$@" "$from"; else quick rebase "$@" --root; fi
+	if [ -n "$from" ]; then plain rebase "$@" "$from"; else plain rebase "$@" --root; fi
 }
 
 # hidden stops if a file that git ignores here would be overwritten by one of others: HEAD NEW.
@@ -243,10 +265,15 @@ push() {
 	snapshot "before a push"
 	squash
 	there=$(git rev-parse --quiet --verify "refs/remotes/origin/$branch" || true)
-	if git lfs version >/dev/null 2>&1 && git grep -q 'filter=lfs' HEAD -- .gitattributes '*/.gitattributes' 2>/dev/null; then
-		said=$(quick lfs push origin "$branch" 2>&1) || { say "the large files were not pushed: $(why "$said")"; exit 1; }
+	# The lease below protects only what was never fetched. A commit on origin that was never on this branch is another person's.
+	if [ -n "$there" ] && [ "$( (printf '%s\n^HEAD\n' "$there"; git log -g --format=^%H "refs/heads/$branch") | git rev-list --count --stdin)" != 0 ]; then
+		say "origin/$branch has commits that were never on this branch: look at them before anything is overwritten"
+		exit 1
 	fi
-	said=$(quick push --quiet --no-verify --force-with-lease="refs/heads/$branch:$there" origin "HEAD:refs/heads/$branch" 2>&1) || {
+	if git lfs version >/dev/null 2>&1 && git grep -q 'filter=lfs' HEAD -- .gitattributes '*/.gitattributes' 2>/dev/null; then
+		said=$(plain lfs push origin "$branch" 2>&1) || { say "the large files were not pushed: $(why "$said")"; exit 1; }
+	fi
+	said=$(plain push --quiet --no-verify --force-with-lease="refs/heads/$branch:$there" origin "HEAD:refs/heads/$branch" 2>&1) || {
 		case $said in
 		*"stale info"*) say "origin/$branch was changed by somebody else: look at it before anything is overwritten" ;;
 		*) say "not pushed: $(why "$said")" ;;
@@ -290,10 +317,10 @@ panic() {
 
 # save prints a commit of everything as it is, and changes neither branch nor index nor files.
 save() {
-	index=$(git rev-parse --git-path index) copy=$(git rev-parse --git-path "harvest-index-$$")
+	index=$(git rev-parse --git-path index) copy=$(git rev-parse --path-format=absolute --git-path "harvest-index-$$")
 	[ ! -f "$index" ] || cp "$index" "$copy"
 	parent=$(git rev-parse --quiet --verify HEAD || true)
-	GIT_INDEX_FILE=$copy quick add --all >/dev/null 2>&1 || { rm -f "$copy"; return 1; }
+	(export GIT_INDEX_FILE="$copy" && stage) >/dev/null 2>&1 || { rm -f "$copy"; return 1; }
 	tree=$(GIT_INDEX_FILE=$copy git write-tree)
 	rm -f "$copy"
 	if [ -n "$parent" ] && [ "$tree" = "$(git rev-parse "$parent^{tree}")" ]; then printf %s "$parent"; return 0; fi
@@ -331,6 +358,10 @@ push)
 report)
 	enter
 	report
+	;;
+left)
+	enter
+	left
 	;;
 panic) panic "$@" ;;
 *) usage ;;

@@ -334,6 +334,12 @@ func TestPush(t *testing.T) {
 	if out := w.program(1, "push"); !strings.Contains(out, "changed by somebody else") {
 		t.Error(out)
 	}
+	theirs := w.head(w.person)
+	w.git(w.agent, "fetch", "-q", "origin") // so that the lease alone would let it pass
+	if out := w.program(1, "push"); !strings.Contains(out, "never on this branch") {
+		t.Errorf("%s", out)
+	}
+	w.want("pushed", w.git(w.origin, "rev-parse", "harvest/x"), theirs)
 	w.git(w.agent, "switch", "-q", "main")
 	if out := w.program(1, "push"); !strings.Contains(out, "pushes harvest/x only") {
 		t.Error(out)

@@ -15,13 +15,16 @@ import (
 
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 const (
 	version   = "2022-11-28" // of the API
 	maxAnswer = 4 << 20      // bytes
-	timeout   = 30 * time.Second
 )
+
+// Timeout is the limit of one request.
+const Timeout = 30 * time.Second
 
 // API returns the address of the REST API of the GitHub at host: that of github.com, or an Enterprise's own.
 func API(host string) string {
@@ -35,7 +38,7 @@ func API(host string) string {
 type Client struct {
 	API   string        // as the function API returns it
 	Token config.Secret // a user's, an installation's, or an App's JWT
-	HTTP  *http.Client  // nil means one with a time limit of 30 s
+	HTTP  *http.Client  // nil means one that reaches the internet only, with a time limit of Timeout
 }
 
 // call asks, with in as JSON unless it is nil, and decodes the answer into out.
@@ -48,9 +51,18 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		}
 		body = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(c.API, "/")+path, body)
+	// GITHUB_HOST is a part of it: nothing in it may make it another address.
+	base, err := url.Parse(c.API)
+	if err == nil && (base.Scheme != "https" && base.Scheme != "http" || base.Hostname() == "" || base.User != nil || base.RawQuery != "" || base.ForceQuery || strings.Contains(c.API, "#")) {
+		err = errors.Errorf("an address with a user, a query or a fragment")
+	}
+	var req *http.Request
+	if err == nil {
+		req, err = http.NewRequestWithContext(ctx, method, strings.TrimRight(c.API, "/")+path, body)
+	}
 	if err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the address of GitHub's API is not one"), "set GITHUB_API_URL to one such as https://git.example.org/api/v3")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the address of GitHub's API is not one"),
+			"set GITHUB_API_URL to one such as https://git.example.org/api/v3, or correct GITHUB_HOST")
 	}
 	req.Header.Set("Accept", "application/vnd.github+json")
 	req.Header.Set("X-GitHub-Api-Version", version)
@@ -61,9 +73,12 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	}
 	doer := c.HTTP
 	if doer == nil {
-		doer = &http.Client{Timeout: timeout}
+		doer = netguard.Rules{}.Client(Timeout)
 	}
 	resp, err := doer.Do(req)
+	if denied := netguard.Refusal(err); denied != nil {
+		return denied
+	}
 	if err != nil {
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "GitHub's API at %s cannot be reached", req.URL.Host), "try again; with an Enterprise, check GITHUB_API_URL")
 	}
@@ -221,6 +236,9 @@ func (i Installation) Token(ctx context.Context, repository string) (Token, erro
 	}
 	c := &Client{i.API, config.Secret(jwt), i.HTTP}
 	id := i.ID
+	if id != "" && strings.Trim(id, "0123456789") != "" {
+		return Token{}, errors.Remedy(errors.Newf(errors.Invalid, "GITHUB_APP_INSTALLATION_ID is not a number"), "write it as in the address of the installation's page")
+	}
 	if id == "" {
 		var found struct {
 			ID int64 `json:"id"`

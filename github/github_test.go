@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/github"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 // stub is a GitHub that answers by "METHOD /path", and keeps what it was asked.
@@ -48,6 +49,29 @@ func stub(t *testing.T, answers map[string]string) (api string, asked *[]*http.R
 	return s.URL, asked, bodies
 }
 
+// local is a client that may ask stubs of this machine.
+func local() *http.Client { return netguard.Rules{Loopback: true}.Client(github.Timeout) }
+
+// The address of the API comes of a secret: it leads to the internet only, redirects included.
+func TestAPIIsOnTheInternet(t *testing.T) {
+	t.Parallel()
+	api, asked, _ := stub(t, map[string]string{})
+	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, api, http.StatusFound) }))
+	defer away.Close()
+	allowed := netguard.Rules{Hosts: []string{strings.TrimPrefix(away.URL, "http://")}}.Client(github.Timeout)
+	for at, client := range map[string]*http.Client{api: nil, away.URL: allowed} {
+		if err := (&github.Client{API: at, Token: "t", HTTP: client}).Revoke(t.Context()); errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
+			t.Errorf("%s: %v", at, err)
+		}
+		if _, err := (&github.Client{API: at, Token: "t", HTTP: client}).OpenPull(t.Context(), "o/n", github.PullRequest{}); errors.KindOf(err) != errors.Denied {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	if len(*asked) != 0 {
+		t.Errorf("%d requests arrived", len(*asked))
+	}
+}
+
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	if got := github.API("GitHub.com") + " " + github.API("git.example.org"); got != "https://api.github.com https://git.example.org/api/v3" {
@@ -61,7 +85,7 @@ func TestOpenPull(t *testing.T) {
 		"GET /repos/o/n":        `200 {"default_branch":"trunk"}`,
 		"POST /repos/o/n/pulls": `201 {"number":7,"html_url":"https://x/7","draft":true}`,
 	})
-	c := github.Client{API: api + "/", Token: "tok"}
+	c := github.Client{API: api + "/", Token: "tok", HTTP: local()}
 	got, err := c.OpenPull(t.Context(), "o/n", github.PullRequest{Title: "T", Body: "B", Head: "harvest/x", Draft: true})
 	if err != nil || got != (github.Pull{Number: 7, URL: "https://x/7", Draft: true, New: true}) {
 		t.Errorf("%+v, %v", got, err)
@@ -81,7 +105,7 @@ func TestOpenPullTwice(t *testing.T) {
 		"POST /repos/o/n/pulls": `422 {"message":"Validation Failed","errors":[{"message":"A pull request already exists for o:b."}]}`,
 		"GET /repos/o/n/pulls":  `200 [{"number":3,"html_url":"https://x/3"}]`,
 	})
-	got, err := (&github.Client{API: api}).OpenPull(t.Context(), "o/n", github.PullRequest{Head: "b", Base: "main"})
+	got, err := (&github.Client{API: api, HTTP: local()}).OpenPull(t.Context(), "o/n", github.PullRequest{Head: "b", Base: "main"})
 	if err != nil || got.Number != 3 || got.New || (*asked)[1].URL.Query().Get("head") != "o:b" {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -105,13 +129,14 @@ func TestRefusals(t *testing.T) {
 		"400 {\"message\":\"" + strings.Repeat("x", 1000) + "\"}": {errors.Unavailable, "xxx"},
 	} {
 		api, _, _ := stub(t, map[string]string{"POST /repos/o/n/pulls": answer})
-		_, err := (&github.Client{API: api, Token: "sekrit-token"}).OpenPull(t.Context(), "o/n", github.PullRequest{Base: "main", Draft: true})
+		_, err := (&github.Client{API: api, Token: "sekrit-token", HTTP: local()}).OpenPull(t.Context(), "o/n", github.PullRequest{Base: "main", Draft: true})
 		if errors.KindOf(err) != want.kind || !strings.Contains(err.Error(), want.text) || strings.Contains(err.Error(), "sekrit") || len(err.Error()) > 700 {
 			t.Errorf("%s: %v", answer, err)
 		}
 	}
-	for api, kind := range map[string]errors.Kind{"http://127.0.0.1:1": errors.Unavailable, ":": errors.Invalid} {
-		_, err := (&github.Client{API: api}).OpenPull(t.Context(), "o/n", github.PullRequest{})
+	for api, kind := range map[string]errors.Kind{"http://127.0.0.1:1": errors.Unavailable, ":": errors.Invalid, "https://@127.0.0.1:1/#/api/v3": errors.Invalid, "https://a:b@x/api/v3": errors.Invalid, "https://x/?/api/v3": errors.Invalid,
+		github.API("@127.0.0.1:1/#"): errors.Invalid, github.API("x?"): errors.Invalid, "ftp://x": errors.Invalid} {
+		_, err := (&github.Client{API: api, HTTP: local()}).OpenPull(t.Context(), "o/n", github.PullRequest{})
 		if errors.KindOf(err) != kind {
 			t.Errorf("%s: %v", api, err)
 		}
@@ -145,7 +170,7 @@ func TestInstallation(t *testing.T) {
 		"POST /app/installations/42/access_tokens": `201 {"token":"ghs_x","expires_at":"2030-01-02T03:04:05Z"}`,
 		"POST /app/installations/43/access_tokens": `201 {}`,
 	})
-	for _, i := range []github.Installation{{API: api, App: "123", Key: one}, {API: api, App: "123", Key: eight, ID: "42"}} {
+	for _, i := range []github.Installation{{API: api, App: "123", Key: one, HTTP: local()}, {API: api, App: "123", Key: eight, ID: "42", HTTP: local()}} {
 		got, err := i.Token(t.Context(), "o/n")
 		if err != nil || got.Value.Reveal() != "ghs_x" || !got.Expires.Equal(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)) {
 			t.Fatalf("%+v, %v", got, err)
@@ -174,16 +199,19 @@ func TestInstallation(t *testing.T) {
 	if err := json.Unmarshal(text, &claims); err != nil || claims.ISS != "123" || claims.EXP-claims.IAT != 600 {
 		t.Errorf("%s, %v", text, err)
 	}
-	if err := (&github.Client{API: api, Token: "t"}).Revoke(t.Context()); errors.KindOf(err) != errors.NotFound {
+	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "../x", HTTP: local()}).Token(t.Context(), "o/n"); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("an id that is not a number: %v", err)
+	}
+	if err := (&github.Client{API: api, Token: "t", HTTP: local()}).Revoke(t.Context()); errors.KindOf(err) != errors.NotFound {
 		t.Error(err)
 	}
-	if _, err := (github.Installation{API: api, App: "1", Key: one}).Token(t.Context(), "o/other"); errors.KindOf(err) != errors.NotFound || !strings.Contains(err.Error(), "not installed") {
+	if _, err := (github.Installation{API: api, App: "1", Key: one, HTTP: local()}).Token(t.Context(), "o/other"); errors.KindOf(err) != errors.NotFound || !strings.Contains(err.Error(), "not installed") {
 		t.Error(err)
 	}
-	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "44"}).Token(t.Context(), "o/n"); errors.KindOf(err) != errors.NotFound {
+	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "44", HTTP: local()}).Token(t.Context(), "o/n"); errors.KindOf(err) != errors.NotFound {
 		t.Error(err)
 	}
-	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "43"}).Token(t.Context(), "o/n"); errors.KindOf(err) != errors.Unavailable {
+	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "43", HTTP: local()}).Token(t.Context(), "o/n"); errors.KindOf(err) != errors.Unavailable {
 		t.Error(err)
 	}
 }

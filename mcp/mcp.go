@@ -53,7 +53,8 @@ func Servers() []Server {
 		},
 		{
 			Name: "playwright", About: "a browser, by what a page means",
-			Command: []string{node, modules + "@playwright/mcp/cli.js", "--headless", "--isolated", "--no-sandbox", "--executable-path", chromium},
+			Command: []string{node, modules + "@playwright/mcp/cli.js", "--headless", "--isolated", "--no-sandbox", "--executable-path", chromium,
+				"--output-dir", "/tmp/playwright-mcp"},
 		},
 		{
 			Name: "devtools", About: "a browser, by the Chrome DevTools protocol",

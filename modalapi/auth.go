@@ -54,11 +54,15 @@ func callerOf(ctx context.Context) caller {
 }
 
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	ctx, err := s.admit(ctx, info.FullMethod)
+	ctx, done, err := s.admit(ctx, info.FullMethod)
+	defer done()
 	if err != nil {
 		return nil, answer(ctx, info.FullMethod, err)
 	}
 	resp, err := caught(func() (any, error) { return handle(ctx, req) })
+	if why := account.Ended(ctx); why != nil && err != nil {
+		err = why
+	}
 	return resp, answer(ctx, info.FullMethod, err)
 }
 
@@ -73,12 +77,42 @@ func caught[T any](call func() (T, error)) (out T, err error) {
 }
 
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	ctx, err := s.admit(stream.Context(), info.FullMethod)
+	ctx, done, err := s.admit(stream.Context(), info.FullMethod)
+	defer done()
 	if err != nil {
 		return answer(ctx, info.FullMethod, err)
 	}
-	_, err = caught(func() (struct{}, error) { return struct{}{}, handle(srv, &authed{stream, ctx}) })
+	result := make(chan error, 1)
+	go func() {
+		_, err := caught(func() (struct{}, error) { return struct{}{}, handle(srv, &authed{stream, ctx}) })
+		result <- err
+	}()
+	select {
+	case err = <-result:
+	case <-ctx.Done():
+		err = s.lastOf(ctx, result)
+	}
+	if why := account.Ended(ctx); why != nil {
+		err = why
+	}
 	return answer(ctx, info.FullMethod, err)
+}
+
+// endGrace is for how long a handler may go on when the key of its call has ended.
+const endGrace = time.Second
+
+// lastOf waits for the end of a handler whose context has ended. One that still reads or writes when the key has ended is left behind: the end of the
+// call has its stream fail.
+func (s *Server) lastOf(ctx context.Context, result <-chan error) error {
+	if account.Ended(ctx) == nil {
+		return <-result
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-time.After(endGrace):
+		return nil
+	}
 }
 
 type authed struct {
@@ -88,8 +122,9 @@ type authed struct {
 
 func (a *authed) Context() context.Context { return a.ctx }
 
-// admit finds out who calls.
-func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
+// admit finds out who calls. The context that it returns ends with the caller's key; the function must be called when the call is done.
+func (s *Server) admit(ctx context.Context, method string) (context.Context, context.CancelFunc, error) {
+	done := context.CancelFunc(func() {})
 	md, _ := metadata.FromIncomingContext(ctx)
 	get := func(name string) string { // some come twice
 		if values := md.Get(name); len(values) > 0 {
@@ -103,23 +138,28 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		err = supportedPython(get("x-modal-client-version"))
 	}
 	if err != nil {
-		return ctx, err
+		return ctx, done, err
 	}
+	end := time.Time{}
 	if strings.HasPrefix(method, routerService) {
 		if c.Principal, c.box, err = s.bearer(get("authorization")); err == nil {
-			err = s.present(ctx, c.Principal)
+			end, err = s.present(ctx, c.Principal)
 		}
 	} else {
 		c.Principal, err = s.token(ctx, get("x-modal-token-id"), get("x-modal-token-secret"))
+		end = c.Expires
 	}
 	if err != nil {
-		return ctx, err
+		return ctx, done, err
 	}
 	ctx = logf.With(ctx, "account", c.Account, "key_id", c.KeyID)
 	if err := c.May(scopeOf(method)); err != nil {
-		return ctx, err
+		return ctx, done, err
 	}
-	return context.WithValue(ctx, callerKey{}, c), nil
+	followed := c.Principal
+	followed.Expires = end // of the key; a token for the router may end before it, and what it has opened goes on
+	ctx, done = s.opts.Keys.Follow(ctx, followed)
+	return context.WithValue(ctx, callerKey{}, c), done, nil
 }
 
 // oldest is the first version of Modal's SDKs for Go and JavaScript that reads the output of the sandboxes that it creates here: those before
@@ -154,23 +194,6 @@ func supportedPython(version string) error {
 		return nil
 	}
 	return withCode(tooOld("modal-python", version, oldestPython), codes.FailedPrecondition)
-}
-
-// scopeOf returns what a key needs for a method: what looks only needs to read, commands need exec, all else writes.
-func scopeOf(method string) account.Scope {
-	name := method[strings.LastIndexByte(method, '/')+1:]
-	switch {
-	case strings.HasPrefix(name, "TaskExec"), strings.HasPrefix(name, "SandboxStdin"), strings.HasPrefix(name, "SandboxCreateConnectToken"):
-		return account.Exec
-	case strings.HasPrefix(name, "SandboxStdioRead"), strings.HasPrefix(name, "AuthTokenGet"), strings.HasPrefix(name, "ClientHello"):
-		return account.Read
-	}
-	for _, word := range []string{"Get", "List", "Wait", "Join", "Fetch", "Count", "Lookup"} {
-		if strings.Contains(name, word) && !strings.Contains(name, "Create") {
-			return account.Read
-		}
-	}
-	return account.Write
 }
 
 // token checks a token ID and its secret: the ID of a key of Harvest's and the key itself.

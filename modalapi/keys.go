@@ -12,66 +12,58 @@ import (
 // keysFresh is for how long a key that was there is taken to be there still.
 const keysFresh = 2 * time.Second
 
-// present are the keys that were there when they were looked for, and when that was.
+// present are the keys that were there when they were looked for.
 type present struct {
 	mu   sync.Mutex
-	seen map[string]time.Time // guarded by mu; by id
+	seen map[string]sight // guarded by mu; by id
 }
 
-// whilePresent returns a context that ends with ctx, and soon after the key with which a token was made. Unauthenticated if that has ended already.
+// sight is when a key was looked for, and when it ends; zero: never.
+type sight struct{ at, end time.Time }
+
+// whilePresent returns a context that ends with ctx, and with the key with which a token was made; see account.Ended. Unauthenticated if that has ended
+// already.
 func (s *Server) whilePresent(ctx context.Context, p account.Principal) (context.Context, context.CancelFunc, error) {
-	if err := s.present(ctx, p); err != nil {
+	end, err := s.present(ctx, p)
+	if err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	s.tasks.Go(func() {
-		tick := time.NewTicker(keysFresh)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if errors.KindOf(s.present(ctx, p)) == errors.Unauthenticated {
-					cancel()
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
+	p.Expires = end // the token may end before it
+	ctx, cancel := s.opts.Keys.Follow(ctx, p)
 	return ctx, cancel, nil
 }
 
-// present returns Unauthenticated if the key with which a token was made has been revoked, or has expired.
-func (s *Server) present(ctx context.Context, p account.Principal) error {
+// present returns when the key with which a token was made ends. Unauthenticated if it has been revoked, or has expired.
+func (s *Server) present(ctx context.Context, p account.Principal) (end time.Time, err error) {
 	s.ring.mu.Lock()
-	at, known := s.ring.seen[p.KeyID]
+	seen, known := s.ring.seen[p.KeyID]
 	s.ring.mu.Unlock()
-	if known && time.Since(at) < keysFresh {
-		return nil
+	now := time.Now()
+	if known && now.Sub(seen.at) < keysFresh && !s.opts.Keys.Gone(p.KeyID) && (seen.end.IsZero() || now.Before(seen.end)) {
+		return seen.end, nil
 	}
 	by := account.Local()
 	by.Account = p.Account
 	all, err := s.opts.Keys.List(ctx, by, false)
 	if err != nil {
-		return err
+		return end, err
 	}
-	now := time.Now()
 	s.ring.mu.Lock()
 	defer s.ring.mu.Unlock()
-	for id, at := range s.ring.seen {
-		if now.Sub(at) >= keysFresh {
+	for id, old := range s.ring.seen {
+		if now.Sub(old.at) >= keysFresh {
 			delete(s.ring.seen, id)
 		}
 	}
 	for _, k := range all {
 		if k.ID == p.KeyID && (k.Expires.IsZero() || now.Before(k.Expires)) {
 			if s.ring.seen == nil {
-				s.ring.seen = map[string]time.Time{}
+				s.ring.seen = map[string]sight{}
 			}
-			s.ring.seen[k.ID] = now
-			return nil
+			s.ring.seen[k.ID] = sight{now, k.Expires}
+			return k.Expires, nil
 		}
 	}
 	err = errors.Newf(errors.Unauthenticated, "the key of this token has been revoked, or has expired")
-	return errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to what \"harvest modal env\" prints")
+	return end, errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to what \"harvest modal env\" prints")
 }

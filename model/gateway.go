@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -36,8 +38,11 @@ type Options struct {
 	Credential func(ctx context.Context, account string, secrets []string) (Credential, error)
 	// Key makes the tokens; they stay good as long as it stays the same.
 	Key []byte
-	// Transport sends the requests; nil means one of the gateway's own.
+	// Transport sends the requests that lead to one of the addresses above; nil means one of the gateway's own.
 	Transport http.RoundTripper
+	// Regional returns the transport for requests of an account whose address comes of the account's credential; nil means one that reaches
+	// the internet only.
+	Regional func(account string) http.RoundTripper
 }
 
 // Gateway forwards requests. All methods may be called concurrently.
@@ -59,11 +64,22 @@ func New(opts Options) (*Gateway, error) {
 		}
 	}
 	if opts.Transport == nil {
-		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.DisableCompression = true // answers are read on the way, and sent on as they come
-		opts.Transport = t
+		opts.Transport = NewTransport(netguard.Rules{Any: true})
+	}
+	if opts.Regional == nil {
+		t := NewTransport(netguard.Rules{})
+		opts.Regional = func(string) http.RoundTripper { return t }
 	}
 	return &Gateway{opts}, nil
+}
+
+// NewTransport returns a transport for a Gateway under the rules.
+func NewTransport(rules netguard.Rules) http.RoundTripper {
+	return rules.NewTransport(&http.Transport{
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100, IdleConnTimeout: 90 * time.Second,
+		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
+		DisableCompression: true, // answers are read on the way, and sent on as they come
+	})
 }
 
 // Credential returns what lets an account in; see Options.
@@ -121,15 +137,24 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		refuse(w, http.StatusForbidden, "permission_error", NoCredential)
 		return
 	}
-	base, err := url.Parse(g.Upstream(c))
+	upstream, err := g.Upstream(c)
+	if err != nil {
+		refuse(w, http.StatusForbidden, "permission_error", "Harvest: "+errors.Message(err)+"; "+errors.RemedyOf(err))
+		return
+	}
+	base, err := url.Parse(upstream)
 	if err != nil {
 		refuse(w, http.StatusBadGateway, "api_error", "Harvest: the address of the model's API cannot be used")
 		return
 	}
+	transport := g.opts.Transport
+	if c.Kind == Bedrock && g.opts.BedrockUpstream == "" {
+		transport = g.opts.Regional(grant.Account)
+	}
 	status := 0
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(p *httputil.ProxyRequest) { rewrite(p, base, c) },
-		Transport:     g.opts.Transport,
+		Transport:     transport,
 		FlushInterval: -1,
 		ModifyResponse: func(resp *http.Response) error {
 			status = resp.StatusCode
@@ -158,15 +183,20 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 // NoCredential is what agents are told, and tell, where there is none.
 const NoCredential = `Harvest: there is no credential for the model. Store one with "harvest secret set anthropic ANTHROPIC_API_KEY=…" (or CLAUDE_CODE_OAUTH_TOKEN, or AWS_BEARER_TOKEN_BEDROCK), or start the server with it in its environment`
 
-// Upstream returns the base URL of the API that a credential is for.
-func (g *Gateway) Upstream(c Credential) string {
+// region is a part of a host name, so that a secret cannot name another host.
+var region = pattern.New(`^[a-z0-9][a-z0-9-]{0,61}[a-z0-9]$`)
+
+// Upstream returns the base URL of the API that a credential is for. Invalid if the credential's region is not one.
+func (g *Gateway) Upstream(c Credential) (string, error) {
 	switch {
 	case c.Kind != Bedrock:
-		return g.opts.Upstream
+		return g.opts.Upstream, nil
 	case g.opts.BedrockUpstream != "":
-		return g.opts.BedrockUpstream
+		return g.opts.BedrockUpstream, nil
+	case !region().MatchString(c.Region):
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "%.80q is not a region of Amazon Bedrock", c.Region), "set AWS_REGION to one such as eu-central-1")
 	}
-	return fmt.Sprintf("https://bedrock-runtime.%s.amazonaws.com", c.Region)
+	return fmt.Sprintf("https://bedrock-runtime.%s.amazonaws.com", c.Region), nil
 }
 
 // served reports whether a request asks a model, or about models. Everything else that the credential might be good for is not the

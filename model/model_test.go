@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
@@ -260,8 +263,8 @@ func TestCredentials(t *testing.T) {
 		if err != nil || err2 != nil || !ok {
 			t.Fatal(err, err2, ok)
 		}
-		if at := plain.Upstream(found); at != c.at {
-			t.Errorf("%v is for %s", found, at)
+		if at, err := plain.Upstream(found); at != c.at || err != nil {
+			t.Errorf("%v is for %s: %v", found, at, err)
 		}
 		if again, err := g.Credential(t.Context(), "", nil); err != nil || again != found {
 			t.Errorf("%v, %v", again, err)
@@ -302,4 +305,79 @@ func TestCost(t *testing.T) {
 			t.Errorf("%+v: %g, want %g", c.u, got, c.want)
 		}
 	}
+}
+
+// A region is a part of the address: nothing in it may make it another address, and the address is one of the internet.
+func TestRegionsLeadToTheInternet(t *testing.T) {
+	t.Parallel()
+	var arrived atomic.Int32
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	go func() {
+		for {
+			c, err := inner.Accept()
+			if err != nil {
+				return
+			}
+			arrived.Add(1)
+			c.Close()
+		}
+	}()
+	var asked []string
+	for _, region := range []string{"@" + inner.Addr().String() + "/#", "x.y", "", "a/b", "-a", "EU", strings.Repeat("a", 64), "eu\n"} {
+		c, _ := model.Find(map[string]string{"AWS_BEARER_TOKEN_BEDROCK": "d", "AWS_REGION": region})
+		if region == "" {
+			c.Region = ""
+		}
+		g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string, []string) (model.Credential, error) { return c, nil },
+			Regional: func(account string) http.RoundTripper { asked = append(asked, account); return http.DefaultTransport }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/model/x/converse", strings.NewReader("{}"))
+		r.Header.Set("Authorization", "Bearer "+g.Token("a"))
+		g.Handler(model.Grant{ID: "a", Account: "acme"}).ServeHTTP(w, r)
+		if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "not a region") {
+			t.Errorf("%q: %d %s", region, w.Code, w.Body)
+		}
+		if at, err := g.Upstream(c); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%q leads to %q: %v", region, at, err)
+		}
+	}
+	if len(asked) > 0 || arrived.Load() > 0 {
+		t.Errorf("asked for %v, %d connections arrived", asked, arrived.Load())
+	}
+	refused := model.NewTransport(netguard.Rules{})
+	c := model.Credential{Kind: model.Bedrock, Value: "d", Region: "eu-west-1"}
+	g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string, []string) (model.Credential, error) { return c, nil },
+		Regional: func(account string) http.RoundTripper {
+			asked = append(asked, account)
+			return to{inner.Addr().String(), refused}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/model/x/converse", strings.NewReader("{}"))
+	r.Header.Set("Authorization", "Bearer "+g.Token("a"))
+	g.Handler(model.Grant{ID: "a", Account: "acme"}).ServeHTTP(w, r)
+	if w.Code != http.StatusBadGateway || fmt.Sprint(asked) != "[acme]" || arrived.Load() > 0 {
+		t.Errorf("%d %s; asked for %v, %d connections arrived", w.Code, w.Body, asked, arrived.Load())
+	}
+}
+
+// to sends every request to one server.
+type to struct {
+	host string
+	next http.RoundTripper
+}
+
+func (t to) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.URL.Scheme, r.URL.Host = "http", t.host
+	return t.next.RoundTrip(r)
 }

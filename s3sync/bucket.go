@@ -24,6 +24,7 @@ import (
 	"github.com/aws/smithy-go/middleware"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/internal/socket"
 )
@@ -45,6 +46,8 @@ type Location struct {
 	CA []byte
 	// Proxy is the URL of an HTTP proxy; "" is what the environment says.
 	Proxy string
+	// Rules restrict the addresses that requests are sent to, also those to STS; nil means any address, for places of the operator.
+	Rules *netguard.Rules `json:",omitempty"`
 	// Patience is how long one request is tried again while the server is away or overloaded; 0 is two minutes.
 	Patience time.Duration
 	Credentials
@@ -130,7 +133,7 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 		return nil, errors.Explainf(err, errors.Invalid, "the bucket %q has no address in the region %q", loc.Bucket, b.region)
 	}
 	b.base = &at.URI
-	if t, ok := client.Transport.(*http.Transport); ok {
+	if t, ok := client.Transport.(*netguard.Transport); ok {
 		b.wire = newWire(t, b.base)
 	}
 	return b, nil
@@ -154,7 +157,7 @@ type patient struct {
 func (patient) MaxAttempts() int { return 0 }
 
 func (p patient) IsErrorRetryable(err error) bool {
-	return p.RetryerV2.IsErrorRetryable(err) && time.Now().Before(p.until)
+	return netguard.Refusal(err) == nil && p.RetryerV2.IsErrorRetryable(err) && time.Now().Before(p.until)
 }
 
 // within bounds a call through the SDK, for servers that take it and never answer.
@@ -224,7 +227,6 @@ const handshakeTime = 15 * time.Second
 func (l Location) client() (*http.Client, error) {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 		MaxIdleConns:        0,
 		MaxIdleConnsPerHost: workers,
 		IdleConnTimeout:     90 * time.Second,
@@ -249,7 +251,7 @@ func (l Location) client() (*http.Client, error) {
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return socket.Dial(ctx, filepath.Dir(l.Socket), filepath.Base(l.Socket))
 		}
-		return &http.Client{Transport: t, CheckRedirect: keep}, nil
+		return &http.Client{Transport: netguard.Unguarded(t), CheckRedirect: keep}, nil
 	}
 	if l.Proxy != "" {
 		u, err := url.Parse(l.Proxy)
@@ -258,7 +260,11 @@ func (l Location) client() (*http.Client, error) {
 		}
 		t.Proxy = http.ProxyURL(u)
 	}
-	return &http.Client{Transport: t, CheckRedirect: keep}, nil
+	rules := netguard.Rules{Any: true}
+	if l.Rules != nil {
+		rules = *l.Rules
+	}
+	return &http.Client{Transport: rules.NewTransport(t), CheckRedirect: keep}, nil
 }
 
 // keep has a redirect be an answer.

@@ -8,6 +8,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 // explain says what a refusal means, and what to do. Errors that already say it stay as they are.
@@ -17,6 +18,9 @@ func (b *Bucket) explain(err error) error {
 	}
 	if errors.Is(err, errSilent) || errors.Is(err, context.DeadlineExceeded) {
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "S3 does not answer at %s", b.base.Host), "check the endpoint and the network, and try again")
+	}
+	if denied := netguard.Refusal(err); denied != nil {
+		return denied
 	}
 	if k := errors.KindOf(err); k != errors.Internal {
 		return err

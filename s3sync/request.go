@@ -19,6 +19,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 // unsigned is what stands for a body's hash in a signature. Bodies are protected by their CRC, which is signed, and by TLS.
@@ -60,7 +61,7 @@ func (b *Bucket) do(ctx context.Context, r request, buf []byte) (*response, erro
 		if b.corrected(err) && attempt < 3 || garbled(err) && attempt < 5 {
 			continue
 		}
-		if !b.retry.IsErrorRetryable(err) && !cut(err) {
+		if !b.retry.IsErrorRetryable(err) && !cut(err) || netguard.Refusal(err) != nil {
 			return nil, b.explain(err)
 		}
 		delay, derr := b.retry.RetryDelay(attempt, err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 // wire asks for objects whose content is known: plain HTTP/1.1, one request on a connection at a time, by the goroutine that wants it. A
@@ -44,11 +45,10 @@ const (
 )
 
 // newWire returns how to reach the server of base as t does, or nil if that is not directly.
-func newWire(t *http.Transport, base *url.URL) *wire {
-	if t.Proxy != nil {
-		if via, err := t.Proxy(&http.Request{URL: base}); via != nil || err != nil {
-			return nil
-		}
+func newWire(via *netguard.Transport, base *url.URL) *wire {
+	t, direct := via.Direct(base)
+	if !direct {
+		return nil
 	}
 	w := &wire{dial: t.DialContext, address: base.Host}
 	port := "80"

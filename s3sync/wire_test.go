@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 // wireTo is a wire to a server.
@@ -27,7 +28,7 @@ func wireTo(t *testing.T, address string, config *tls.Config) *wire {
 	if config != nil {
 		base.Scheme = "https"
 	}
-	w := newWire(&http.Transport{DialContext: new(net.Dialer).DialContext, TLSClientConfig: config}, base)
+	w := newWire(netguard.Rules{Any: true}.NewTransport(&http.Transport{TLSClientConfig: config}), base)
 	t.Cleanup(w.close)
 	return w
 }
@@ -195,10 +196,10 @@ func TestWireTrusts(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "for ", r.URL.EscapedPath()) }))
 	defer s.Close()
 	s.Config.ErrorLog = nil
-	transport := func(loc Location) *http.Transport {
+	transport := func(loc Location) *netguard.Transport {
 		client, err := loc.client()
 		must(t, err)
-		return client.Transport.(*http.Transport)
+		return client.Transport.(*netguard.Transport)
 	}
 	base, err := url.Parse(s.URL)
 	must(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -87,6 +88,19 @@ func (f *Fleet) enter(ctx context.Context, account, ref string) (e *entry, box e
 	return e, e.box, func() { f.leave(e) }, nil
 }
 
+// Hold keeps a running sandbox from being idle until release is called, as a command does. The end of ctx does not release it.
+func (f *Fleet) Hold(ctx context.Context, account, ref string) (release func(), err error) {
+	if err := f.begin(); err != nil {
+		return nil, err
+	}
+	defer f.tasks.Done()
+	_, _, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(leave), nil
+}
+
 func (f *Fleet) leave(e *entry) {
 	f.mu.Lock()
 	e.busy--
@@ -146,6 +160,11 @@ func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdi
 	if x.proc, err = o.OpenProcess(ctx, processID, stdio); err != nil {
 		return nil, errors.Stage(err, "attach")
 	}
+	f.mu.Lock()
+	for other := range e.commands {
+		x.background = x.background || other.background && other.ID() == processID
+	}
+	f.mu.Unlock()
 	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "attached to command %s", processID)
 	f.run(ctx, x)
 	return x, nil

@@ -156,6 +156,28 @@ func TestIdleLimit(t *testing.T) {
 		wait(t, x)
 		time.Sleep(119 * time.Second)
 		alive("after a detached command")
+		release, err := f.Hold(t.Context(), account, sb.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		alive("while it is held")
+		release()
+		time.Sleep(119 * time.Second)
+		release() // once more is nothing
+		if _, err := f.Hold(t.Context(), account, "nosuch"); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("hold no sandbox: %v", err)
+		}
+		alive("after it was held")
+		x = start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Terminal: &engine.Size{Rows: 24, Cols: 80}, Detach: true})
+		time.Sleep(10 * time.Minute)
+		alive("while a terminal is open")
+		if err := x.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, x)
+		time.Sleep(119 * time.Second)
+		alive("after a terminal")
 		start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true, Background: true})
 		time.Sleep(119 * time.Second)
 		alive("after a background command started")

@@ -76,12 +76,16 @@ func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 		}
 		detached, x := made(sandbox.ExecRequest{Detach: true})
 		attended, _ := made(sandbox.ExecRequest{})
-		background, _ := made(sandbox.ExecRequest{Detach: true, Background: true})
+		terminal, _ := made(sandbox.ExecRequest{Detach: true, Terminal: &engine.Size{Rows: 24, Cols: 80}})
+		background, waits := made(sandbox.ExecRequest{Detach: true, Background: true})
 		time.Sleep(time.Second) // until all are in the records
 		f = w.restart(t, f)
+		if _, err := f.Attach(t.Context(), account, background.ID, waits.ID(), engine.Stdio{}); err != nil { // which does not make it count
+			t.Fatal(err)
+		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		for sb, want := range map[string]sandbox.Status{detached.ID: sandbox.Running, attended.ID: sandbox.Running, background.ID: sandbox.Terminated} {
+		for sb, want := range map[string]sandbox.Status{detached.ID: sandbox.Running, attended.ID: sandbox.Running, terminal.ID: sandbox.Running, background.ID: sandbox.Terminated} {
 			if got := get(t, f, sb); got.Status != want {
 				t.Errorf("%s is %s (%s), want %s", sb, got.Status, got.Reason, want)
 			}

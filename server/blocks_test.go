@@ -249,6 +249,20 @@ func TestEventStream(t *testing.T) {
 		expect(next, c.want...)
 		end()
 	}
+	// The name of a sandbox that has ended finds its events, until another sandbox has the name.
+	w.want(204, "DELETE", "/v1/sandboxes/box", "")
+	byName, stop := w.follow("?stream=box")
+	expect(byName, frame(1, 7))
+	stop()
+	second := w.create()
+	publish(second.ID, 8)
+	byName, stop = w.follow("?stream=box")
+	expect(byName, frame(1, 8))
+	stop()
+	byID, stop := w.follow("?stream=" + box.ID)
+	expect(byID, frame(1, 7))
+	stop()
+
 	next, end := w.follow("?tail=0")
 	defer end()
 	publish(all, 3)

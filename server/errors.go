@@ -99,7 +99,7 @@ const lateBody = 10 * time.Second
 // drain reads what is still sent. A connection that is closed before would break the sender's write, and the sender would
 // report that instead of the answer (RFC 9112, 9.6).
 func drain(rc *http.ResponseController, r *http.Request) {
-	if rc.SetReadDeadline(time.Now().Add(lateBody)) != nil {
+	if r.Body == nil || rc.SetReadDeadline(time.Now().Add(lateBody)) != nil {
 		return
 	}
 	if _, err := io.Copy(io.Discard, r.Body); err == nil {

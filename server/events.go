@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
@@ -38,6 +39,11 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	w.WriteHeader(http.StatusOK)
 	logf.Infof(ctx, "events are followed")
 	sent, err := s.sendEvents(ctx, w, reader)
+	if why := account.Ended(r.Context()); why != nil {
+		if _, err := w.Write([]byte("event: " + api.EventProblem + "\ndata: " + string(marshal(problem(r.Context(), why))) + "\n\n")); err == nil {
+			_ = http.NewResponseController(w).Flush()
+		}
+	}
 	logf.Infof(ctx, "events are not followed any more, after %d: %v", sent, err)
 	return nil
 }

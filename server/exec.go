@@ -62,7 +62,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 	do func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error)) error {
 	if !wantsEvents(r) {
-		res, err := do(engine.Stdio{}, func(*sandbox.Execution) {})
+		res, err := whileKey(r.Context(), func() (sandbox.Result, error) { return do(engine.Stdio{}, func(*sandbox.Execution) {}) })
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 	ev := s.newEvents(w)
 	defer ev.close()
 	stdout, stderr := &outputWriter{ev: ev, name: api.EventStdout}, &outputWriter{ev: ev, name: api.EventStderr}
-	res, err := do(engine.Stdio{Stdout: stdout, Stderr: stderr}, func(x *sandbox.Execution) { ev.send(api.EventStarted, started(x)) })
+	res, err := whileKey(r.Context(), func() (sandbox.Result, error) {
+		return do(engine.Stdio{Stdout: stdout, Stderr: stderr}, func(x *sandbox.Execution) { ev.send(api.EventStarted, started(x)) })
+	})
 	if err != nil {
 		ev.send(api.EventProblem, problem(r.Context(), err))
 		return nil

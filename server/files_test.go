@@ -202,6 +202,8 @@ func TestWatch(t *testing.T) {
 	expect("created", "top/sub")
 	w.want(200, "PUT", files+"?path=/top/sub/file", "x")
 	expect("created", "top/sub/file")
+	w.want(200, "PUT", files+"?path=/top/sub/file", "y") // which replaces it
+	expect("changed", "top/sub/file")
 	w.want(204, "DELETE", files+"?path=/top/sub/file", "")
 	expect("removed", "top/sub/file")
 	w.want(204, "DELETE", files+"?path=/top&recursive=true", "")

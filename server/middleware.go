@@ -1,12 +1,16 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -97,11 +101,24 @@ type patient struct {
 	io.ReadCloser
 	rc    *http.ResponseController
 	limit time.Duration
+	ended atomic.Pointer[error] // why nothing more of it is read
+}
+
+// end has reads fail, those under way too.
+func (p *patient) end(why error) {
+	p.ended.Store(&why)
+	_ = p.rc.SetReadDeadline(time.Unix(1, 0))
 }
 
 func (p *patient) Read(b []byte) (int, error) {
 	_ = p.rc.SetReadDeadline(time.Now().Add(p.limit)) // what cannot have one is no connection
+	if why := p.ended.Load(); why != nil {            // after the deadline was set: end sets another one
+		return 0, *why
+	}
 	n, err := p.ReadCloser.Read(b)
+	if why := p.ended.Load(); why != nil && err != nil && err != io.EOF {
+		return n, *why
+	}
 	switch {
 	case err == io.EOF:
 		_ = p.rc.SetReadDeadline(time.Time{}) // of the next request
@@ -130,6 +147,32 @@ type recorder struct {
 	http.ResponseWriter
 	status int // 0 until the answer begins
 	bytes  int64
+
+	mu       sync.Mutex
+	hijacked net.Conn // guarded by mu; of a WebSocket
+}
+
+// Hijack implements http.Hijacker.
+func (rec *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(rec.ResponseWriter).Hijack()
+	if err == nil {
+		rec.mu.Lock()
+		rec.hijacked = conn
+		rec.mu.Unlock()
+	}
+	return conn, rw, err
+}
+
+// cut ends what is still written or read, whoever waits for it.
+func (rec *recorder) cut() {
+	rec.mu.Lock()
+	conn := rec.hijacked
+	rec.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+		return
+	}
+	_ = http.NewResponseController(rec.ResponseWriter).SetWriteDeadline(time.Unix(1, 0))
 }
 
 func (rec *recorder) WriteHeader(status int) {

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/coder/websocket"
-
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/bytestream"
@@ -40,11 +38,12 @@ func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // who asks is known by now
+	ws, release, err := accept(w, r)
 	if err != nil {
 		_ = up.Close()
-		return nil // Accept has told the client
+		return nil // accept has answered
 	}
+	defer release()
 	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer leave()
 	defer context.AfterFunc(s.stopping, leave)()

@@ -86,6 +86,8 @@ func (s *Server) servePort(to portHost) handler {
 			openLink(w, r, who)
 			return nil
 		}
+		r, done := s.follow(w, r, who)
+		defer done()
 		box, err := s.opts.Fleet.Get(ctx, who.Account, to.sandbox)
 		if err != nil {
 			return err

@@ -81,7 +81,8 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sand
 	proxy := httputil.ReverseProxy{
 		Transport: s.ports, FlushInterval: -1, // events at once
 		Rewrite: p.request, ModifyResponse: p.response,
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { // of the request that was sent, which may have no body
+			err = endedBy(r.Context(), err)
 			if errors.KindOf(err) == errors.Internal {
 				err = withStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "what listens on port %d gave no answer", port), "see whether it works inside the sandbox"),
 					http.StatusBadGateway)

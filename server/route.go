@@ -192,9 +192,16 @@ func (s *Server) guarded(rt route) handler {
 				return err
 			}
 		}
+		r, done := s.follow(w, r, who)
+		defer done()
 		if r.Method == http.MethodPost && !rt.raw && r.Header.Get(api.HeaderIdempotency) != "" {
-			return s.once(rt, w, r)
+			err = s.once(rt, w, r)
+		} else {
+			err = rt.handle(w, r)
 		}
-		return rt.handle(w, r)
+		if err != nil {
+			return endedBy(r.Context(), err)
+		}
+		return nil
 	}
 }

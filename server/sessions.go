@@ -20,7 +20,8 @@ func (s *Server) sessionRoutes() []route {
 		{method: "GET", path: api.Sessions, handle: s.listSessions, scope: read, summary: "List sessions, newest first",
 			query: queryPage + "; all: also those that have ended", out: api.List[api.Session]{}, status: 200},
 		{method: "GET", path: api.Sessioned, handle: s.getSession, scope: read, summary: "Get a session", out: api.Session{}, status: 200},
-		{method: "DELETE", path: api.Sessioned, handle: s.endSession, scope: write, summary: "End a session and its sandbox", status: 204},
+		{method: "DELETE", path: api.Sessioned, handle: s.endSession, scope: write, summary: "End a session and its sandbox", status: 204,
+			query: "discard: false: refuse (409) if changes in submodules, other work trees or other branches would be lost"},
 		{method: "POST", path: api.SessionMessages, handle: s.sendMessage, scope: exec, summary: "Queue a prompt", in: api.MessageRequest{}, out: api.QueuedMessage{}, status: 202},
 		{method: "GET", path: api.SessionMessages, handle: s.listMessages, scope: read, summary: "List a session's prompts, oldest first", query: queryPage,
 			out: api.List[api.Message]{}, status: 200},
@@ -57,7 +58,7 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	in := session.Request{
-		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name, GitSecret: req.GitSecret,
+		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name, GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
 		Bundle: req.Bundle, Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits), MCP: req.MCP,
 	}
@@ -124,7 +125,12 @@ func (s *Server) onSession(w http.ResponseWriter, do func(m *session.Manager) er
 }
 
 func (s *Server) endSession(w http.ResponseWriter, r *http.Request) error {
-	return s.onSession(w, func(m *session.Manager) error { return m.End(r.Context(), accountOf(r.Context()), r.PathValue("id")) })
+	return s.onSession(w, func(m *session.Manager) error {
+		if r.URL.Query().Get("discard") == "false" {
+			return m.EndKeeping(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+		}
+		return m.End(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	})
 }
 
 func (s *Server) stopSession(w http.ResponseWriter, r *http.Request) error {
@@ -219,6 +225,6 @@ func sessionOut(s session.Session) api.Session {
 func messageOut(m session.Message) api.Message {
 	return api.Message{
 		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(), Started: m.Started.UTC(), Ended: m.Ended.UTC(),
-		Usage: api.Usage(m.Usage),
+		Usage: api.Usage(m.Usage), Own: m.Own,
 	}
 }

@@ -18,7 +18,7 @@ func wantsEvents(r *http.Request) bool {
 // events is an answer of server-sent events. Its methods may be called concurrently.
 type events struct {
 	mu   sync.Mutex
-	w    http.ResponseWriter // guarded by mu
+	w    http.ResponseWriter // guarded by mu; nil when the answer has ended
 	done chan struct{}
 	beat sync.WaitGroup
 }
@@ -55,6 +55,9 @@ func (ev *events) send(name string, v any) {
 func (ev *events) write(text string) {
 	ev.mu.Lock()
 	defer ev.mu.Unlock()
+	if ev.w == nil {
+		return
+	}
 	if _, err := ev.w.Write([]byte(text)); err == nil {
 		_ = http.NewResponseController(ev.w).Flush()
 	}
@@ -63,6 +66,9 @@ func (ev *events) write(text string) {
 func (ev *events) close() {
 	close(ev.done)
 	ev.beat.Wait()
+	ev.mu.Lock()
+	defer ev.mu.Unlock()
+	ev.w = nil
 }
 
 // outputWriter sends what is written to it as events of one name. Characters that were cut in two wait for their other half.

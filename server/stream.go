@@ -65,12 +65,11 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket, or use POST")
 	}
-	// Who asks is known by now, and if a page's cookie says so, that the page is ours.
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	conn, release, err := accept(w, r)
 	if err != nil {
-		return nil // Accept has told the client
+		return nil // accept has answered
 	}
-	defer conn.CloseNow()
+	defer release()
 	conn.SetReadLimit(api.MaxExec)
 	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
 	unlessStopping := func() {

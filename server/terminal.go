@@ -243,11 +243,11 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // who asks is known by now
+	conn, release, err := accept(w, r)
 	if err != nil {
-		return nil // Accept has told the client
+		return nil // accept has answered
 	}
-	defer conn.CloseNow()
+	defer release()
 	conn.SetReadLimit(api.MaxFrame)
 	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer leave()

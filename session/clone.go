@@ -6,13 +6,16 @@ import (
 	"cmp"
 	"context"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // Repository is one of those that a session works on.
@@ -46,6 +49,7 @@ type Uncommitted struct {
 // given is what a session is begun with and keeps until the repository is there.
 type given struct {
 	bundle      []byte
+	shallow     []byte // its commits without parents
 	uncommitted Uncommitted
 }
 
@@ -104,6 +108,12 @@ func checkRepos(req Request) ([]Repository, error) {
 		}
 		all = append(all, Repository{URL: r.URL, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS, Submodules: r.Submodules, Dir: dir})
 	}
+	if req.Subdir != "" && (!filepath.IsLocal(req.Subdir) || path.Clean(req.Subdir) != req.Subdir || strings.ContainsFunc(req.Subdir, unicode.IsControl)) {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.200q cannot be a directory of the repository", req.Subdir), "give it relative to the repository's top, such as services/api")
+	}
+	if len(req.Shallow) > 0 && (len(req.Bundle) == 0 || !shallowFile().Match(req.Shallow)) {
+		return nil, errors.Newf(errors.Invalid, "shallow is not a bundle's list of commits without parents, as .git/shallow has it")
+	}
 	if len(req.Uncommitted.Patch) > 0 {
 		if len(req.Bundle) == 0 {
 			return nil, errors.Newf(errors.Invalid, "what is not committed needs the repository that it belongs to, as a bundle")
@@ -115,12 +125,21 @@ func checkRepos(req Request) ([]Repository, error) {
 	return all, nil
 }
 
+// shallowFile is what .git/shallow has.
+var shallowFile = pattern.New(`^([0-9a-f]{40,64}\n)+$`)
+
 // cloneScript gets a repository, unless it is there. What it needs is in its environment.
 const cloneScript = `
 git config --global user.name "$NAME"
 git config --global user.email "$EMAIL"
 if [ ! -e "$DIR/.git" ]; then
-	if [ -n "$FROM" ]; then
+	if [ -n "$SHALLOW" ]; then
+		git init --quiet "$DIR"
+		cp "$SHALLOW" "$DIR/.git/shallow"
+		git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD "+refs/heads/*:refs/remotes/origin/*"
+		git -C "$DIR" checkout --quiet --detach "${BRANCH:+origin/}${BRANCH:-FETCH_HEAD}"
+		[ -z "$ORIGIN" ] || git -C "$DIR" remote add origin "$ORIGIN"
+	elif [ -n "$FROM" ]; then
 		set -- --quiet --no-recurse-submodules
 		[ -z "$BRANCH" ] || set -- "$@" "--branch=$BRANCH"
 		[ "$DEPTH" = 0 ] || set -- "$@" "--depth=$DEPTH"
@@ -151,6 +170,8 @@ if ! grep -qF "work = \"$WORK\"" .git/config; then
 	fi
 	[ -z "$start" ] || git update-ref refs/harvest/reported "$start"
 	: >.git/harvest-reported
+	mkdir -p .git/info
+	printf '%s\n' '# of tools that Harvest gives to agents' .playwright-mcp/ >>.git/info/exclude
 	printf '%s\tbase = %s\n' "$CONFIG" "$start" >>.git/config
 	echo "$base $start"
 fi`
@@ -184,12 +205,15 @@ fi`
 // clone gets the repository of that number, with all that belongs to it.
 func (p *preparation) clone(ctx context.Context, i int) error {
 	r := &p.repos[i]
-	from, origin, patch, script := r.URL, r.URL, "", cloneScript
+	from, origin, patch, shallow, script := r.URL, r.URL, "", "", cloneScript
 	if i == 0 && p.given.bundle != nil {
 		if err := p.copyBundle(ctx); err != nil {
 			return err
 		}
 		from, patch = bundleDir+"/repo.bundle", bundleDir+"/uncommitted.patch"
+		if len(p.given.shallow) > 0 {
+			shallow = bundleDir + "/shallow"
+		}
 	}
 	if other := p.logins.https(r.URL); other != "" { // the token is for https
 		if from == origin {
@@ -207,7 +231,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	by := p.given.uncommitted.Author
 	out, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: script, env: map[string]string{
 		"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": branch, "DEPTH": strconv.Itoa(r.Depth), "WORK": p.s.WorkBranch(),
-		"NAME": p.s.Author.Name + " (Harvest)", "EMAIL": p.s.Author.Email, "PATCH": patch, "BY": by.Name, "BYMAIL": by.Email,
+		"NAME": p.s.Author.Name + " (Harvest)", "EMAIL": p.s.Author.Email, "PATCH": patch, "SHALLOW": shallow, "BY": by.Name, "BYMAIL": by.Email,
 		"CONFIG": p.s.gitConfig(branch), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
 	}})
 	if err == nil && result.ReturnCode != 0 {
@@ -240,7 +264,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 func (p *preparation) copyBundle(ctx context.Context) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	for name, text := range map[string][]byte{"repo.bundle": p.given.bundle, "uncommitted.patch": p.given.uncommitted.Patch} {
+	for name, text := range map[string][]byte{"repo.bundle": p.given.bundle, "uncommitted.patch": p.given.uncommitted.Patch, "shallow": p.given.shallow} {
 		err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Now()})
 		if err == nil {
 			_, err = w.Write(text)

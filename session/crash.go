@@ -35,7 +35,7 @@ const shellSignal = 128
 // so once for each prompt, and reports whether it did.
 func (r *runner) again(ctx context.Context, why string) bool {
 	m := *r.current
-	if r.crashed == m.ID {
+	if r.crashed == m.ID || m.Own {
 		return false
 	}
 	logf.Warnf(ctx, "session %s: %s; it is started again", r.id, why)
@@ -50,6 +50,17 @@ func (r *runner) again(ctx context.Context, why string) bool {
 	r.putMessage(m)
 	r.queue = slices.Insert(r.queue, 0, m)
 	r.crashed, r.current = m.ID, nil
+	return true
+}
+
+// startAgain lets advance start the agent again whose process crashed before it got a prompt: once for each prompt.
+func (r *runner) startAgain(ctx context.Context, why string) bool {
+	if r.early == r.queue[0].ID {
+		return false
+	}
+	r.early = r.queue[0].ID
+	logf.Warnf(ctx, "session %s: %s; it is started again", r.id, why)
+	r.publish(draft{EventCrashed, Event{Event: agent.Event{Reason: why}}})
 	return true
 }
 

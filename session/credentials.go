@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +22,9 @@ type login struct {
 	api      string // of GitHub, for the same
 	user     string
 	password config.Secret
-	expires  time.Time // zero if it has no end that is known; a token with one is ours to revoke
-	release  func()    // shows the password in the log again
+	expires  time.Time    // zero if it has no end that is known; a token with one is ours to revoke
+	client   *http.Client // for api
+	release  func()       // shows the password in the log again
 }
 
 // logins are those of a session. More special addresses come first.
@@ -108,7 +110,7 @@ func (m *Manager) logins(ctx context.Context, s Session) (found logins, err erro
 		if _, known := found.of(r.URL); !ok || known {
 			continue
 		}
-		one, err := loginFrom(ctx, g, a)
+		one, err := m.loginFrom(ctx, s.Account, g, a)
 		if errors.KindOf(err) == errors.NotFound && s.GitSecret == "" {
 			logf.Infof(ctx, "no credentials for %s: %v", host, err)
 			continue // the App is not installed there: the repository may be public
@@ -124,12 +126,15 @@ func (m *Manager) logins(ctx context.Context, s Session) (found logins, err erro
 }
 
 // loginFrom makes a login of what a secret has, which for an App is a token for this one repository.
-func loginFrom(ctx context.Context, g secret.Git, a git.Address) (login, error) {
+func (m *Manager) loginFrom(ctx context.Context, account string, g secret.Git, a git.Address) (login, error) {
 	one := login{where: origin(a), api: cmp.Or(g.API, github.API(g.Host)), user: g.User, password: g.Password}
+	if m.opts.GitHub != nil {
+		one.client = m.opts.GitHub(account)
+	}
 	if g.App == "" {
 		return one, nil
 	}
-	token, err := github.Installation{API: one.api, App: g.App, Key: g.Key, ID: g.Installation}.Token(ctx, a.Path)
+	token, err := github.Installation{API: one.api, App: g.App, Key: g.Key, ID: g.Installation, HTTP: one.client}.Token(ctx, a.Path)
 	one.where, one.password, one.expires = one.where+"/"+a.Path, token.Value, token.Expires
 	return one, err
 }
@@ -294,7 +299,7 @@ func (l logins) revoke(ctx context.Context) {
 		if one.expires.IsZero() {
 			continue
 		}
-		if err := (&github.Client{API: one.api, Token: one.password}).Revoke(ctx); err != nil {
+		if err := (&github.Client{API: one.api, Token: one.password, HTTP: one.client}).Revoke(ctx); err != nil {
 			logf.Infof(ctx, "revoke a token for %s: %v", one.where, err)
 		}
 	}

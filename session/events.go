@@ -22,7 +22,7 @@ type Event struct {
 	Took      float64    `json:"took_ms,omitempty"` // of tool.completed: from tool.started on, in milliseconds; 0 if the turn began under another server
 	Limit     string     `json:"limit,omitempty"`
 	Synced    *Synced    `json:"synced,omitempty"`    // of repo.synced
-	Git       *git.Event `json:"git,omitempty"`       // of git.synced, git.committed, git.pushed, git.panic
+	Git       *git.Event `json:"git,omitempty"`       // of git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic
 	GitLines  int        `json:"git_lines,omitempty"` // of what harvest-git told that had become events, this one included
 	Offset    int64      `json:"offset"`              // bytes of the agent's output that had become events, this one included
 }

@@ -123,14 +123,17 @@ func (r *runner) panicEnds(e agent.Event) agent.Event {
 	return e
 }
 
-// reportScript has harvest-git tell what an agent has committed and pushed without it: PROGRAM DIRECTORY… It starts git only where something
-// has changed.
+// reportScript has harvest-git report what an agent has committed, pushed and stashed without it, and what is not handed back:
+// PROGRAM DIRECTORY… It starts git only where something may have changed.
 const reportScript = `
 program=$1
 shift
 for d; do
 	cd "$d" || continue
-	[ -d .git/logs ] && [ -n "$(find .git/logs -type f -newer .git/harvest-reported 2>/dev/null | head -n 1)" -o ! -e .git/harvest-reported ] || continue
+	if [ -d .git/logs ] && [ -n "$(find .git/logs -type f -newer .git/harvest-reported 2>/dev/null | head -n 1)" -o ! -e .git/harvest-reported ]; then :
+	elif [ -e .git/logs/refs/stash ] || [ -d .git/worktrees ] || [ -f .gitmodules ]; then :
+	else continue
+	fi
 	: >.git/harvest-reported
 	sh -c "$program" ` + git.ProgramName + ` report || true
 done`
@@ -141,15 +144,20 @@ func (r *runner) reportGit() {
 	if r.over != "" || !r.ready || s.SandboxID == "" {
 		return
 	}
-	params := []string{git.Program}
-	for _, repo := range s.Repositories() {
-		params = append(params, repo.Dir)
-	}
+	params := append([]string{git.Program}, s.dirs()...)
 	r.m.work.Go(func() {
 		if _, _, err := r.m.inSandbox(r.m.ctx, s, s.SandboxID, shell{script: reportScript, params: params}); err != nil && r.m.ctx.Err() == nil {
 			logf.Infof(r.m.ctx, "what git did in session %s is not known: %v", r.id, err)
 		}
 	})
+}
+
+// dirs are the directories of the session's repositories.
+func (s Session) dirs() (all []string) {
+	for _, repo := range s.Repositories() {
+		all = append(all, repo.Dir)
+	}
+	return all
 }
 
 // repository returns the one of that name, the directory's, or the first one for "".

@@ -53,15 +53,15 @@ func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell
 	return w.Bytes(), result, nil
 }
 
-// quietGit is git without anything that an agent may have configured to run on its own.
-const quietGit = `
-quiet() { git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c commit.gpgSign=false -c core.quotePath=false "$@"; }
+// quietGit has functions for scripts that run git in what an agent wrote. tree prints the tree of all files, those of nested
+// repositories included, without touching the index: DIRECTORY.
+var quietGit = git.Stage + `
 cd "$1"
 tree() {
 	copy=$(mktemp)
 	index=$(git rev-parse --git-path index)
 	if [ -f "$index" ]; then cp "$index" "$copy"; else rm -f "$copy"; fi
-	GIT_INDEX_FILE=$copy quiet add --all
+	(export GIT_INDEX_FILE="$copy" && stage)
 	GIT_INDEX_FILE=$copy git write-tree
 	rm -f "$copy"
 }`
@@ -69,7 +69,7 @@ tree() {
 // diffScript prints what the agent has changed since a commit ("" for nothing at all), files that git does not know yet included, without
 // touching the agent's index: DIRECTORY COMMIT. Once the work was carried forward it is what differs from what others have done, or from
 // what the user had not committed on top of it.
-const diffScript = quietGit + `
+var diffScript = quietGit + `
 begin() {
 	onto=$(git config harvest.onto || git symbolic-ref --quiet --short refs/remotes/origin/HEAD || true)
 	common=$(git merge-base HEAD "refs/remotes/origin/${onto#origin/}" 2>/dev/null || true)
@@ -83,18 +83,21 @@ begin() {
 now=$(tree)
 from=$(begin "$2")
 [ -n "$from" ] || from=$(git hash-object -t tree /dev/null)
-quiet diff --binary --no-ext-diff --no-textconv --no-color "$from" "$now"`
+plain diff --binary --no-ext-diff --no-textconv --no-color "$from" "$now"`
 
 // bundleScript prints the branch of the work as a bundle, which needs the commit that the work began on; what is not committed yet is in
-// it as a commit on top. Neither branch nor index nor files of the agent change. It exits with 9 if there is nothing:
+// it as a commit on top, with the date of the commit below, so that it is the same commit each time. Entries of the stash are
+// branches of their own. Neither branch nor index nor files of the agent change. It exits with 9 if there is nothing:
 // DIRECTORY BRANCH BASE TITLE START.
-const bundleScript = quietGit + `
+var bundleScript = quietGit + `
 now=$(tree)
 head=$(git rev-parse --quiet --verify HEAD || true)
 if [ -z "$head" ] || [ "$now" != "$(git rev-parse "$head^{tree}")" ]; then
-	head=$(git commit-tree "$now" ${head:+-p "$head"} -m "wip: $4")
+	date=$(git log -1 --format=%cd --date=raw ${head:+"$head"} 2>/dev/null || date '+%s %z')
+	head=$(GIT_AUTHOR_DATE=$date GIT_COMMITTER_DATE=$date git commit-tree "$now" ${head:+-p "$head"} -m "wip: $4")
 fi
-if [ "$head" = "$5" ] || [ "$now" = "$(git hash-object -t tree /dev/null)" -a -z "$5" ]; then exit 9; fi
+stash=$(git log -g --max-count=20 --format=%H refs/stash -- 2>/dev/null || true)
+if [ -n "$stash" ]; then :; elif [ "$head" = "$5" ] || [ "$now" = "$(git hash-object -t tree /dev/null)" -a -z "$5" ]; then exit 9; fi
 other=$(mktemp -d)
 trap 'rm -rf "$other"' EXIT
 git init --quiet --bare --template= --object-format="$(git rev-parse --show-object-format)" "$other"
@@ -102,7 +105,12 @@ git rev-parse --path-format=absolute --git-path objects >"$other/objects/info/al
 shallow=$(git rev-parse --path-format=absolute --git-path shallow)
 if [ -f "$shallow" ]; then cp "$shallow" "$other/shallow"; fi
 git -C "$other" update-ref "refs/heads/$2" "$head"
-git -C "$other" bundle create --quiet - "refs/heads/$2" ${3:+"^$3"}`
+number=0
+for entry in $stash; do
+	number=$((number + 1))
+	git -C "$other" update-ref "refs/heads/$2-stash-$number" "$entry"
+done
+git -C "$other" bundle create --quiet - --branches ${3:+"^$3"}`
 
 // Diff returns what the agent has changed in a repository ("" for the first) since the session began, as a patch that `git apply` takes.
 // What the user had not committed is not in it.
@@ -136,6 +144,42 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	}
 	fault.Point("session.committed")
 	return out, nil
+}
+
+// leftScript prints what the agent has changed and is not handed back, a line for each: PROGRAM DIRECTORY…
+const leftScript = `
+program=$1
+shift
+for d; do
+	cd "$d" || continue
+	sh -c "$program" ` + git.ProgramName + ` left | while IFS= read -r text; do printf '%s: %s\n' "${d##*/}" "$text"; done
+done`
+
+// Left returns what the agent of a session has changed and cannot be handed back: changes in submodules and in other work trees, commits of
+// other branches. A session that has no repository, or has ended, has nothing.
+func (m *Manager) Left(ctx context.Context, account, ref string) ([]string, error) {
+	s, r, err := m.find(ctx, account, ref)
+	if err != nil || r == nil || s.SandboxID == "" || s.Status == Creating {
+		return nil, err
+	}
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: leftScript, params: append([]string{git.Program}, s.dirs()...)})
+	if err == nil && result.ReturnCode != 0 {
+		err = git.Explain("git failed in the sandbox", result.Stderr+result.Why())
+	}
+	return strings.FieldsFunc(string(out), func(c rune) bool { return c == '\n' }), err
+}
+
+// EndKeeping is End, unless changes of the agent would be lost that Left reports: Conflict then.
+func (m *Manager) EndKeeping(ctx context.Context, account, ref string) error {
+	left, err := m.Left(ctx, account, ref)
+	if kind := errors.KindOf(err); err != nil && kind != errors.Gone && kind != errors.Conflict { // those: the sandbox has ended
+		return err
+	}
+	if len(left) > 0 {
+		return errors.Remedy(errors.Newf(errors.Conflict, "session %s: changes that were not handed back: %s", ref, strings.Join(left, "; ")),
+			"have the agent push or copy them, or end the session with --discard (discard=true)")
+	}
+	return m.End(ctx, account, ref)
 }
 
 // withRepository returns a session whose repositories are there, and the one of that name.
@@ -294,7 +338,7 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 		}
 		ask.Body += "\n\n---\nThe work of an agent in Harvest session " + s.ID + "."
 	}
-	made, err := (&github.Client{API: login.api, Token: login.password}).OpenPull(ctx, address.Path, ask)
+	made, err := (&github.Client{API: login.api, Token: login.password, HTTP: login.client}).OpenPull(ctx, address.Path, ask)
 	if err != nil {
 		return made, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -42,6 +43,8 @@ type Options struct {
 	Author  Author          // of requests that name none: "Harvest Agent"
 	Secrets *secret.Vault   // that git's credentials come from; nil for none
 	Volumes volume.Provider // of all accounts, for what is remembered; nil for none
+	// GitHub returns the client for GitHub's API at the address that an account's secrets name; nil: it reaches the internet only.
+	GitHub func(account string) *http.Client
 	// History returns what is recorded of a session as a database, which becomes sessions/ID.db of its state volume after each turn; nil: nothing does.
 	History func(ctx context.Context, id string) ([]byte, error)
 
@@ -117,7 +120,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	}
 	fault.Point("session.recorded")
 	r := m.add(s)
-	r.given, r.env = given{req.Bundle, req.Uncommitted}, req.Sandbox.Env
+	r.given, r.env = given{req.Bundle, req.Shallow, req.Uncommitted}, req.Sandbox.Env
 	r.publish(draft{Type: "session.created", Data: Event{Status: s.Status}})
 	if req.Prompt != "" {
 		if _, err := r.enqueue(ctx, req.Prompt); err != nil {
@@ -168,7 +171,7 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	now := time.Now().UTC()
 	return Session{
 		ID: idPrefix + ids.New(), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
-		Continues: req.Continues, Dir: repos[0].Dir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
+		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }
 
@@ -202,18 +205,16 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 	if last != nil {
 		r.published, r.gitSeen = last.Offset, last.GitLines
 	}
+	var running []Message
 	for _, msg := range messages {
 		switch msg.State {
 		case Running:
-			r.current = &msg
+			running = append(running, msg)
 		case Queued:
 			r.queue = append(r.queue, msg)
 		}
 	}
-	if r.current != nil && !s.Status.working() { // the earlier server had not yet sent it: see advance
-		r.queue = append([]Message{*r.current}, r.queue...)
-		r.current = nil
-	}
+	r.recoverTurns(ctx, running)
 	r.recovered = true
 	m.work.Go(func() { r.loop(logf.With(m.ctx, "session_id", s.ID)) })
 	return nil

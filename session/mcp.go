@@ -21,6 +21,8 @@ const (
 	mcpDir  = "/tmp/harvest-mcp" // of the configuration, which has no secrets
 	mcpFile = "servers.json"
 	mcpAsk  = 250 * time.Millisecond // between two questions how servers are
+	mcpSlow = 30 * time.Second       // the same, at most, for servers that are late
+	mcpLate = 10 * time.Minute       // after which late servers are not asked about
 
 	mcpGrace = 5 * time.Second // for the last answer
 )
@@ -144,80 +146,118 @@ func filesOf(s mcp.Server) (files []string) {
 	return files
 }
 
-// gate holds the first prompt back until the MCP servers are there: agents tell their model once which tools it has.
+// gate holds the first prompt of an agent's process back until each MCP server is ready, has failed, or MCPWait is over: agents tell their model
+// once which tools it has. A gate that is open still reports servers that are late.
 type gate struct {
-	until time.Time // when it opens in any case
-	ask   time.Time // when the agent is asked next; zero while an answer is under way
-	told  map[string]bool
-	open  bool // the agent has not answered in time; what it says later is told
+	began    time.Time         // when the process was started
+	until    time.Time         // when the gate opens in any case; zero until the agent has printed something
+	ask      time.Time         // when the agent is asked next; zero while an answer is under way
+	pause    time.Duration     // between two questions
+	reported map[string]string // types of events by the servers' names
+	open     bool
 }
 
-// closeGate begins to wait for the MCP servers of a process that has just begun.
+// closed reports whether prompts wait.
+func (g *gate) closed() bool { return g != nil && !g.open }
+
+// closeGate begins to wait for the MCP servers of a process.
 func (r *runner) closeGate() {
 	asker, ok := r.conv.(agent.MCPAsker)
 	if !ok {
 		return
 	}
-	r.gate = &gate{until: time.Now().Add(r.m.opts.MCPWait), told: map[string]bool{}}
+	r.gate = &gate{began: time.Now(), pause: mcpAsk, reported: map[string]string{}}
 	r.agent.in.write(asker.AskMCP())
 }
 
-// mcpStatus takes the answer of the agent. It returns what clients are told.
-func (r *runner) mcpStatus(servers []agent.MCP) (drafts []draft) {
+// servers returns the events of an agent's report of its MCP servers. Its first sign starts the time that prompts wait.
+func (r *runner) servers(e agent.Event) []draft {
 	if r.gate == nil {
 		return nil
 	}
-	pending := false
+	if r.gate.until.IsZero() {
+		r.gate.until = time.Now().Add(r.m.opts.MCPWait)
+	}
+	if e.Type == agent.MCPStatus || e.Type == agent.Ready && r.gate.open && len(e.MCP) > 0 {
+		return r.mcpStatus(e.MCP)
+	}
+	return nil
+}
+
+// mcpStatus returns events for the servers whose state has changed.
+func (r *runner) mcpStatus(servers []agent.MCP) (drafts []draft) {
+	g := r.gate
+	pending, over := false, !time.Now().Before(g.until)
 	for _, s := range servers {
-		if r.gate.told[s.Name] {
-			continue
-		}
+		typ, reason := EventMCPReady, ""
 		switch s.Status {
 		case "connected":
-			drafts = append(drafts, draft{EventMCPReady, Event{Event: agent.Event{ID: s.Name}}})
 		case "pending", "connecting":
 			pending = true
-			if time.Now().Before(r.gate.until) {
+			if !over || g.reported[s.Name] != "" {
 				continue
 			}
-			drafts = append(drafts, draft{EventMCPFailed, Event{Event: agent.Event{ID: s.Name, Reason: fmt.Sprintf("it was not ready after %s", r.m.opts.MCPWait)}}})
+			typ, reason = EventMCPFailed, fmt.Sprintf("it was not ready after %s", r.m.opts.MCPWait)
 		default:
-			drafts = append(drafts, draft{EventMCPFailed, Event{Event: agent.Event{ID: s.Name, Reason: cmp.Or(s.Error, s.Status)}}})
+			typ, reason = EventMCPFailed, cmp.Or(s.Error, s.Status)
 		}
-		r.gate.told[s.Name] = true
+		if g.reported[s.Name] != typ {
+			g.reported[s.Name] = typ
+			drafts = append(drafts, draft{typ, Event{Event: agent.Event{ID: s.Name, Reason: reason}}})
+		}
 	}
-	if !pending || !time.Now().Before(r.gate.until) {
-		r.gate = nil
+	if pending && !over {
+		g.ask = time.Now().Add(g.pause)
 		return drafts
 	}
-	r.gate.ask = time.Now().Add(mcpAsk)
+	if !g.open {
+		drafts = append(drafts, g.opened())
+	}
+	g.ask = time.Time{}
+	if pending && time.Since(g.until) < mcpLate {
+		g.pause = min(2*g.pause, mcpSlow)
+		g.ask = time.Now().Add(g.pause)
+	}
 	return drafts
+}
+
+// opened opens the gate, and returns the event that reports how long prompts waited.
+func (g *gate) opened() draft {
+	g.open = true
+	return draft{EventStage, Event{Stage: &Stage{"mcp servers", float64(time.Since(g.began).Microseconds()) / 1000}}}
 }
 
 // gateDue returns when the gate needs attention; zero if never.
 func (r *runner) gateDue() time.Time {
+	g := r.gate
 	switch {
-	case r.gate == nil || r.gate.open:
+	case g == nil:
 		return time.Time{}
-	case r.gate.ask.IsZero():
-		return r.gate.until.Add(mcpGrace) // the agent does not answer
+	case !g.ask.IsZero():
+		return g.ask
+	case g.open:
+		return time.Time{}
+	case g.until.IsZero(): // the agent has printed nothing
+		return g.began.Add(r.m.opts.HangAfter)
 	}
-	return r.gate.ask
+	return g.until.Add(mcpGrace) // the agent does not answer
 }
 
-// watchGate asks the agent again, or gives up.
+// watchGate asks the agent again, or opens the gate if it does not answer.
 func (r *runner) watchGate(now time.Time) {
 	due := r.gateDue()
 	if due.IsZero() || now.Before(due) {
 		return
 	}
-	asker, ok := r.conv.(agent.MCPAsker)
-	if r.gate.ask.IsZero() || !ok || r.agent == nil {
-		r.gate.open = true
+	if asker, ok := r.conv.(agent.MCPAsker); ok && !r.gate.ask.IsZero() && r.agent != nil {
+		r.gate.ask = time.Time{}
+		r.agent.in.write(asker.AskMCP())
 		return
 	}
 	r.gate.ask = time.Time{}
-	r.agent.in.write(asker.AskMCP())
+	if !r.gate.open {
+		r.publish(r.gate.opened())
+	}
 }
 
 // answerItself answers a question about a tool that was allowed for always.

@@ -11,42 +11,48 @@ import (
 	"github.com/RelevanceAI/harvest/mcp"
 )
 
-// Each server is told once; those that are not ready in time are told as failed, and the gate opens.
+// Each change of a server is reported once. Servers that are not ready in time are reported as failed, and again when they are ready; the gate
+// opens as soon as no server is pending, or the time is over.
 //
 // mission: E5
 func TestGate(t *testing.T) {
 	t.Parallel()
-	r := &runner{m: &Manager{opts: Options{MCPWait: time.Hour}}}
-	told := func(servers ...agent.MCP) (text string) {
-		for _, d := range r.mcpStatus(servers) {
+	r := &runner{m: &Manager{opts: Options{MCPWait: time.Hour, HangAfter: time.Minute}}}
+	report := func(typ agent.Type, servers ...agent.MCP) (text string) {
+		for _, d := range r.servers(agent.Event{Type: typ, MCP: servers}) {
+			if d.Data.Stage != nil {
+				d.Data.ID = d.Data.Stage.Name
+			}
 			text += fmt.Sprintf("%s %s %s; ", d.Type, d.Data.ID, d.Data.Reason)
 		}
 		return text
 	}
-	if got := told(agent.MCP{Name: "a", Status: "connected"}); got != "" || !r.gateDue().IsZero() {
+	all := []agent.MCP{{Name: "a", Status: "connected"}, {Name: "b", Status: "pending"}, {Name: "c", Status: "failed", Error: "it died"}, {Name: "d", Status: "needs_auth"}}
+	if got := report(agent.MCPStatus, all...); got != "" || !r.gateDue().IsZero() || r.gate.closed() {
 		t.Errorf("without a gate: %s", got)
 	}
-	r.gate = &gate{until: time.Now().Add(time.Hour), told: map[string]bool{}}
-	if due := r.gateDue(); !due.After(r.gate.until) {
-		t.Errorf("while an answer is under way: %s", due)
+	newGate := func() { r.gate = &gate{began: time.Now(), pause: mcpAsk, reported: map[string]string{}} }
+	newGate()
+	if due := r.gateDue(); !due.Equal(r.gate.began.Add(time.Minute)) || !r.gate.closed() {
+		t.Errorf("before the agent's first line: due at %s", due)
 	}
-	all := []agent.MCP{{Name: "a", Status: "connected"}, {Name: "b", Status: "pending"}, {Name: "c", Status: "failed", Error: "it died"}, {Name: "d", Status: "needs_auth"}}
-	if got := told(all...); got != "mcp.ready a ; mcp.failed c it died; mcp.failed d needs_auth; " || r.gate == nil || !r.gateDue().Before(r.gate.until) {
+	if got := report(agent.Ready, all[0]); got != "" || r.gate.until.IsZero() || !r.gateDue().After(r.gate.until) {
+		t.Errorf("while an answer is under way: %s", got)
+	}
+	if got := report(agent.MCPStatus, all...); got != "mcp.ready a ; mcp.failed c it died; mcp.failed d needs_auth; " || !r.gate.closed() || !r.gateDue().Before(r.gate.until) {
 		t.Errorf("first: %s", got)
 	}
 	r.gate.until = time.Now().Add(-time.Second)
-	if got := told(all...); got != "mcp.failed b it was not ready after 1h0m0s; " || r.gate != nil {
+	if got := report(agent.MCPStatus, all...); got != "mcp.failed b it was not ready after 1h0m0s; session.stage mcp servers ; " || r.gate.closed() || r.gateDue().IsZero() {
 		t.Errorf("too late: %s", got)
 	}
-	r.gate = &gate{until: time.Now().Add(time.Hour), told: map[string]bool{}}
-	if got := told(all[0]); got != "mcp.ready a ; " || r.gate != nil {
-		t.Errorf("all there: %s", got)
+	all[1].Status = "connected"
+	if got := report(agent.Ready, all...); got != "mcp.ready b ; " || !r.gateDue().IsZero() {
+		t.Errorf("later: %s", got)
 	}
-	r.gate = &gate{until: time.Now().Add(-time.Hour), told: map[string]bool{}} // and no answer
-	r.conv = scripted.Agent{}.Open(agent.Setup{})
-	r.watchGate(time.Now())
-	if r.gate == nil || !r.gate.open || !r.gateDue().IsZero() {
-		t.Errorf("an agent that does not answer: %+v", r.gate)
+	newGate()
+	if got := report(agent.MCPStatus, all[0]); got != "mcp.ready a ; session.stage mcp servers ; " || r.gate.closed() {
+		t.Errorf("all there: %s", got)
 	}
 }
 

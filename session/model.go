@@ -62,7 +62,11 @@ func (m *Manager) Access(ctx context.Context, account, id string, secrets []stri
 		return nil, nil
 	}
 	a := &agent.Access{Kind: agent.AccessKind(c.Kind), Token: c.Value.Reveal(), Region: c.Region}
-	if url := m.opts.Models.Upstream(c); url != model.Anthropic && c.Kind != model.Bedrock {
+	url, err := m.opts.Models.Upstream(c)
+	if err != nil {
+		return nil, err
+	}
+	if url != model.Anthropic && c.Kind != model.Bedrock {
 		a.URL = url
 	}
 	return a, nil

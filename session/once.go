@@ -61,6 +61,13 @@ func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string
 	}
 	defer m.remove(context.WithoutCancel(ctx), account, sb.ID, dir)
 
+	overridden, err := m.guard(ctx, Session{Account: account, SandboxID: sb.ID}, m.opts.Agents[name], &setup, setup.Dir)
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	for _, text := range overridden {
+		tell(agent.Event{Type: agent.Overridden, Text: text})
+	}
 	cmd := program.Once(setup)
 	out := &once{conv: m.opts.Agents[name].Open(setup), tell: tell}
 	x, err := m.opts.Fleet.Exec(ctx, account, sb.ID, sandbox.ExecRequest{

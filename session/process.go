@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -109,7 +110,7 @@ func (t *tail) String() string {
 
 // setup is how the agent is started and spoken with.
 func (s Session) setup() agent.Setup {
-	return agent.Setup{Dir: s.Dir, Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(), Approval: s.Approval}
+	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(), Approval: s.Approval}
 }
 
 // start starts the agent for the first prompt that waits, and reports whether it did. If not, either that prompt has failed, or a new
@@ -129,6 +130,7 @@ func (r *runner) start(ctx context.Context) bool {
 	out := &splitter{lines: p.lines, stop: p.stop}
 	x, err := r.m.opts.Fleet.Exec(ctx, r.account, s.SandboxID, sandbox.ExecRequest{
 		Args: cmd.Args, Own: cmd.Own, Env: cmd.Env, Workdir: cmd.Dir, Timeout: agentLife, Stdin: p.in, Stdout: out, Stderr: &p.stderr, Detach: true,
+		Background: true, // keepBusy says when it is at work
 	})
 	if err != nil {
 		p.close()
@@ -149,10 +151,23 @@ func (r *runner) start(ctx context.Context) bool {
 func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Setup, err error) {
 	s := r.session()
 	setup = s.setup()
+	if s.Subdir != "" { // git knows no empty directories, and the agent may have removed it
+		p := preparation{m: r.m, s: s, sandbox: s.SandboxID}
+		if _, err := p.script(ctx, "", `mkdir -p "$1"`, setup.Dir); err != nil {
+			return setup, err
+		}
+	}
 	r.resume(ctx, program, &setup)
 	if needsModel(program) {
 		if setup.Access, err = r.m.Access(ctx, r.account, r.id, s.Sandbox.Secrets); err != nil {
 			return setup, err
+		}
+		overridden, err := r.m.guard(ctx, s, program, &setup, s.Dir, setup.Dir)
+		if err != nil {
+			return setup, err
+		}
+		for _, text := range overridden {
+			r.publish(draft{string(agent.Overridden), Event{Event: agent.Event{Text: text}}})
 		}
 	}
 	file, env, err := r.prepareMCP(ctx, program)
@@ -195,6 +210,9 @@ func (r *runner) attach(ctx context.Context, s Session) {
 	setup := s.setup()
 	setup.Again = true
 	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(setup)
+	if r.current == nil {
+		r.closeGate() // the first prompt may still wait
+	}
 	r.began, r.heard, r.behind, r.timed = time.Now(), time.Now(), r.published > 0, false
 	r.openLine()
 	r.m.work.Go(func() { p.follow(r.m.ctx) })
@@ -205,16 +223,16 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	if r.m.ctx.Err() != nil {
 		return // the connection to it has ended, with this server
 	}
-	p := r.agent
+	p, waiting := r.agent, r.current == nil && r.gate.closed() && len(r.queue) > 0
 	p.close()
 	r.agent, r.gate, r.behind = nil, nil, false
 	r.line.End(ctx)
 	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })
-	if r.current == nil {
+	if r.current == nil && !waiting {
 		return
 	}
-	if how := r.crash(end); how != "" && r.again(ctx, how) {
+	if how := r.crash(end); how != "" && (waiting && r.startAgain(ctx, how) || !waiting && r.again(ctx, how)) {
 		return
 	}
 	why := fmt.Sprintf("the agent's process ended with code %d and without a result", end.result.ReturnCode)
@@ -232,6 +250,12 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 		why += ": " + said
 	}
 	logf.Infof(ctx, "%s", why)
+	if waiting {
+		r.failFirst(why)
+		return
+	}
+	r.requeue(r.deferred)
+	r.deferred = nil
 	r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "process_ended", Text: why}, 0)
 }
 

@@ -21,12 +21,33 @@ const (
 	recallBytes = 8 << 10 // of each
 )
 
+// inheritScript copies the state of an agent to a session that has none yet: FROM TO.
+const inheritScript = `
+[ -d "$1" ] && [ -z "$(ls -A "$2" 2>/dev/null)" ] || exit 0
+mkdir -p "$2"
+cp -a "$1/." "$2/"`
+
+// inherit gives a session that continues another one a copy of that one's records, so that its agent goes on with its own conversation.
+// A copy, since both may be continued.
+func (r *runner) inherit(ctx context.Context) {
+	s := r.session()
+	if s.Continues == "" || s.Conversation == "" || s.Turns > 0 {
+		return
+	}
+	from := Session{ID: s.Continues}.stateDir()
+	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID, shell{script: inheritScript, params: []string{from, s.stateDir()}})
+	if err != nil || result.ReturnCode != 0 { // then the agent is told the last messages
+		logf.Errorf(ctx, "copy the agent's record of session %s: %v, %s", s.Continues, err, lastLines(result.Stderr, result.Why()))
+	}
+}
+
 // resume leaves setup a conversation only if the agent can go on with it.
 func (r *runner) resume(ctx context.Context, program agent.Agent, setup *agent.Setup) {
 	k, ok := program.(agent.Keeper)
 	if !ok || setup.Conversation == "" {
 		return
 	}
+	r.inherit(ctx)
 	s := r.session()
 	env := maps.Clone(setup.Env)
 	env["CONVERSATION"] = setup.Conversation
@@ -73,7 +94,11 @@ func (m *Manager) past(ctx context.Context, s Session) ([]string, error) {
 			if msg.State == Queued || msg.State == Running || msg.State == Cancelled {
 				continue
 			}
-			texts = append(texts, quoted("User", msg.Prompt))
+			who := "User"
+			if msg.Own {
+				who = "Notification"
+			}
+			texts = append(texts, quoted(who, msg.Prompt))
 			if msg.Reply != "" {
 				texts = append(texts, quoted("You", msg.Reply))
 			}
@@ -139,6 +164,9 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 		if req.Model == "" {
 			req.Model = old.Model
 		}
+		if _, ok := m.opts.Agents[old.Agent].(agent.Keeper); ok {
+			req.conversation = old.Conversation
+		}
 	}
 	if req.Approval == "" {
 		req.Approval = old.Approval
@@ -148,6 +176,9 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	}
 	if req.Limits == (Limits{}) {
 		req.Limits = old.Limits
+	}
+	if req.Subdir == "" {
+		req.Subdir = old.Subdir
 	}
 	if req.GitSecret == "" {
 		req.GitSecret = old.GitSecret

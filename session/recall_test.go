@@ -131,3 +131,39 @@ func TestContinue(t *testing.T) {
 	}
 	refused(errors.Gone, account, session.Request{Continues: next.ID})
 }
+
+// A session that continues another goes on with the agent's own record of the conversation, a copy of it, and the agent is told
+// messages only where there is no record.
+// mission: E4
+func TestContinueWithRecord(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": keeping{}}})
+	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "/run mkdir -p $CLAUDE_CONFIG_DIR/x && echo one >$CLAUDE_CONFIG_DIR/x/scripted-1.kept\nremember the heron"})
+	h.watch(s.ID).status(t, session.Done)
+	if err := h.End(t.Context(), account, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	next := h.create(t, session.Request{Continues: s.ID, Prompt: "go on\n/run echo two >>$CLAUDE_CONFIG_DIR/x/scripted-1.kept"})
+	w := h.watch(next.ID)
+	w.status(t, session.Done)
+	if strings.Contains(w.String(), session.EventRecalled) || mustGet(t, h, next.ID).Conversation != "scripted-1" {
+		t.Errorf("the agent's own record was not used:\n%s", w)
+	}
+	kept := func(id string) string {
+		text, err := os.ReadFile(filepath.Join(h.volumes.Path("harvest-agent-state"), "sessions", id, "claude", "x", "scripted-1.kept"))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
+	if kept(s.ID) != "one\n" || kept(next.ID) != "one\ntwo\n" {
+		t.Errorf("%q and %q", kept(s.ID), kept(next.ID))
+	}
+	if err := errors.Join(h.End(t.Context(), account, next.ID), os.RemoveAll(filepath.Join(h.volumes.Path("harvest-agent-state"), "sessions", next.ID))); err != nil {
+		t.Fatal(err)
+	}
+	last := h.create(t, session.Request{Continues: next.ID, Prompt: "once more"})
+	w = h.watch(last.ID)
+	w.until(t, session.EventRecalled)
+	w.status(t, session.Done)
+}

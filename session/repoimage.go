@@ -87,7 +87,12 @@ git config --global user.email "$EMAIL"
 git -C "$DIR" remote set-url origin "$ORIGIN"
 image=$(git -C "$DIR" rev-parse --verify HEAD)
 if [ -n "$FROM" ]; then
-	git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD
+	if [ -z "$SHALLOW" ]; then
+		git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD
+	elif ! git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD 2>/dev/null; then # the image has not the parents either
+		cat "$SHALLOW" >>"$DIR/.git/shallow"
+		git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD
+	fi
 	git -C "$DIR" checkout --quiet --force --detach FETCH_HEAD
 fi
 git -C "$DIR" rev-list --count "$image..HEAD"` + beginScript

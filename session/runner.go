@@ -40,13 +40,17 @@ type runner struct {
 	stages    chan Stage
 	undo      context.CancelFunc
 	queue     []Message
-	current   *Message // the turn under way
-	began     time.Time
+	current   *Message  // the turn under way
+	deferred  *Message  // a prompt that the agent has not started, since it began a turn by itself; nil if there is none
+	began     time.Time // when the turn did
 	heard     time.Time // when the agent last showed a sign
 	killAt    time.Time // when an interrupted turn is ended the hard way; zero if none is interrupted
 	stopped   string    // why the turn was interrupted
+	sent      string    // id of the prompt of which EventSent was published last
 	crashed   string    // id of the prompt whose turn was begun again after the agent's process died
+	early     string    // id of the prompt for which the agent was started again, since its process died before it got the prompt
 	agent     *process  // nil while none runs
+	busy      busy      // the sandbox, during a turn
 	gate      *gate     // nil once prompts may be sent
 	line      *Line     // to the model; nil while no agent runs that needs one
 	conv      agent.Conversation
@@ -93,10 +97,12 @@ func (r *runner) call(ctx context.Context, f func() error) error {
 // loop runs the session until it ends, or until ctx does; then the next server goes on.
 func (r *runner) loop(ctx context.Context) {
 	defer close(r.gone)
+	defer r.busy.end()
 	r.begin(ctx)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for r.over == "" {
+		r.keepBusy(ctx)
 		timer.Reset(r.wait())
 		select {
 		case <-ctx.Done():
@@ -138,9 +144,6 @@ func (r *runner) begin(ctx context.Context) {
 		}
 		r.findLogins()
 		if r.current != nil {
-			if r.gate != nil && !r.gate.open {
-				return
-			}
 			r.followGit(ctx)
 		}
 		return
@@ -253,7 +256,7 @@ func (r *runner) cancel(id string) error {
 			return nil
 		}
 	}
-	if r.current != nil && r.current.ID == id {
+	if r.current != nil && r.current.ID == id || r.deferred != nil && r.deferred.ID == id {
 		return errors.Remedy(errors.Newf(errors.Conflict, "the agent works on it already"), "stop the turn instead")
 	}
 	return errors.Newf(errors.NotFound, "no message %.80q waits", id)
@@ -268,13 +271,21 @@ func (r *runner) drop(m Message, why string) {
 
 // exhausted returns Exhausted if the session may have no more turns.
 func (r *runner) exhausted() error {
-	s := r.session()
-	planned := s.Turns + len(r.queue)
+	planned := len(r.queue)
 	if r.current != nil {
 		planned++
 	}
+	if r.deferred != nil {
+		planned++
+	}
+	return r.used(planned)
+}
+
+// used returns Exhausted if the session may have no turn beyond those that have ended and the planned ones.
+func (r *runner) used(planned int) error {
+	s := r.session()
 	switch l := s.Limits; {
-	case l.Turns > 0 && planned >= l.Turns:
+	case l.Turns > 0 && s.Turns+planned >= l.Turns:
 		return errors.Remedy(errors.Newf(errors.Exhausted, "the session may have %d turns", l.Turns), "create a new session, or give this one a higher limit")
 	case l.USD > 0 && s.Usage.Cost >= l.USD:
 		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has cost %.2f USD of the %.2f that it may", s.Usage.Cost, l.USD), "create a new session, or give this one a higher limit")
@@ -298,19 +309,28 @@ func (r *runner) advance(ctx context.Context) {
 			}
 			continue // the prompt has failed
 		}
+		if r.gate.closed() {
+			return
+		}
 		m := r.queue[0]
 		r.queue = r.queue[1:]
 		m.State, m.Started = Running, time.Now().UTC()
 		r.putMessage(m)
-		r.current, r.began, r.heard, r.killAt, r.stopped, r.timed = &m, time.Now(), time.Now(), time.Time{}, "", true
+		r.makeCurrent(&m)
 		fault.Point("turn.started")
-		if r.crashed != m.ID {
+		if r.sent != m.ID {
+			r.sent = m.ID
 			r.publish(draft{EventSent, Event{Message: &m}})
 		}
 		r.setStatus(Thinking, "")
 		r.agent.in.write(r.conv.Prompt(m.ID, r.prompt(ctx, m)))
 		r.followGit(ctx)
 	}
+}
+
+// makeCurrent makes m the turn under way.
+func (r *runner) makeCurrent(m *Message) {
+	r.current, r.began, r.heard, r.killAt, r.stopped, r.timed = m, time.Now(), time.Now(), time.Time{}, "", true
 }
 
 // read makes events of a line, and of those that are there already.
@@ -324,22 +344,29 @@ func (r *runner) read(l line) {
 			events = r.conv.Decode(l.text)
 		}
 		if l.end > r.published {
-			r.heard, fresh = time.Now(), true
+			fresh = true
+			if !isStatus(events) {
+				r.heard = time.Now()
+			}
 		}
 		for _, e := range events {
 			took := r.took(e)
 			r.track(e)
-			if e.Type == agent.MCPStatus {
-				drafts = append(drafts, r.mcpStatus(e.MCP)...)
-				continue
-			}
+			status := r.servers(e)
 			if l.end <= r.published {
 				continue // an earlier server has published it
 			}
-			if e.Type == agent.Done && r.current != nil {
-				r.turnEnded(e, l.end, drafts...)
+			drafts = append(drafts, status...)
+			switch {
+			case e.Type == agent.MCPStatus:
+				continue
+			case e.Type == agent.Done:
+				r.done(e, l.end, drafts...)
 				drafts = nil
 				continue
+			case e.Type == agent.Ready && e.Own && r.stopped == "" && (r.current == nil || !r.current.Own):
+				r.beginOwn(e.Text, l.end, drafts...)
+				drafts, e.Text = nil, ""
 			}
 			drafts = append(drafts, draft{string(e.Type), Event{Event: e, Took: took, Offset: l.end}})
 		}
@@ -364,6 +391,11 @@ func (r *runner) read(l line) {
 		r.answerItself(id, tool)
 	}
 	r.showWork()
+}
+
+// isStatus reports whether a line is only the answer to AskMCP, which says nothing about the turn.
+func isStatus(events []agent.Event) bool {
+	return len(events) == 1 && events[0].Type == agent.MCPStatus
 }
 
 // publishLines publishes what lines up to end have led to.
@@ -501,13 +533,17 @@ func (r *runner) answer(question string, a agent.Answer) error {
 
 // wait returns how long nothing need be watched.
 func (r *runner) wait() time.Duration {
-	if due := r.gateDue(); !due.IsZero() {
+	due := r.gateDue()
+	if r.current == nil {
+		if due.IsZero() {
+			return time.Hour
+		}
 		return max(time.Until(due), time.Millisecond)
 	}
-	if r.current == nil {
-		return time.Hour
-	}
 	at := r.heard.Add(r.patience())
+	if !due.IsZero() && due.Before(at) {
+		at = due
+	}
 	if !r.killAt.IsZero() && r.killAt.Before(at) {
 		at = r.killAt
 	}
@@ -572,6 +608,10 @@ func (r *runner) finish(ctx context.Context) {
 		r.drop(m, r.over)
 	}
 	r.queue = nil
+	if r.deferred != nil {
+		r.drop(*r.deferred, r.over)
+		r.deferred = nil
+	}
 	if r.current != nil {
 		r.stopped = r.over
 		r.turnEnded(agent.Event{Type: agent.Done}, 0)

@@ -27,7 +27,8 @@ type Session struct {
 	Repo    string `json:"repo,omitempty"`   // URL, without credentials
 	Branch  string `json:"branch,omitempty"` // that the work began on
 	Base    string `json:"base,omitempty"`   // commit that the work began on
-	Dir     string `json:"dir"`              // where the agent works, in the sandbox
+	Dir     string `json:"dir"`              // of the first repository, in the sandbox
+	Subdir  string `json:"subdir,omitempty"` // of Dir, where the agent starts; "" means Dir itself
 	Author  Author `json:"author"`
 
 	Repos     []Repository `json:"repositories,omitempty"` // all of them; the first is what Repo, Branch, Base and Dir say
@@ -123,6 +124,7 @@ type Message struct {
 	Started time.Time    `json:"started_at,omitzero"`
 	Ended   time.Time    `json:"ended_at,omitzero"`
 	Usage   agent.Usage  `json:"usage"`
+	Own     bool         `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
 }
 
 // MessageState is how far a prompt has come.
@@ -157,9 +159,13 @@ type Request struct {
 	Sandbox         sandbox.Request // its Env is the agent's too; a sandbox that replaces the first one has Secrets only
 	// Bundle, if set, is what `git bundle create - HEAD` printed: the repository comes from there instead of Repo, which stays its origin.
 	Bundle []byte
+	// Shallow goes with Bundle, if it comes from a shallow repository: its file .git/shallow.
+	Shallow []byte
+	Subdir  string // of the first repository, where the agent starts; "" means its top
 	// Continues is a session of the account that has ended: this one begins with its files, its repositories and the end of its conversation. Of the rest
 	// what is zero is as it was there.
-	Continues string
+	Continues    string
+	conversation string // of the session that it continues, if the agent is the same
 	// Uncommitted goes with Bundle.
 	Uncommitted Uncommitted
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,9 +18,11 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/github"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/debian"
 	"github.com/RelevanceAI/harvest/image/imagetest"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -131,6 +134,9 @@ func (h *house) open(t *testing.T) {
 	opts := h.opts
 	opts.Fleet, opts.Journal, opts.Store, opts.Image, opts.Default = h.fleet, h.journal, h.sessions, "base", "scripted"
 	opts.Volumes = h.volumes
+	if opts.GitHub == nil { // stubs of GitHub are on this machine
+		opts.GitHub = func(string) *http.Client { return netguard.Rules{Loopback: true}.Client(github.Timeout) }
+	}
 	if opts.Agents == nil {
 		opts.Agents = map[string]agent.Agent{"scripted": scripted.Agent{}}
 	}

@@ -5,12 +5,16 @@ package storage
 import (
 	"cmp"
 	"context"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/s3sync"
 	"github.com/RelevanceAI/harvest/secret"
@@ -22,6 +26,8 @@ type Options struct {
 	Secrets *secret.Vault
 	Place   Place // where files go that are sent nowhere else
 	Packs   bool  // syncs up keep packs: s3sync.Options.Packs
+	// Rules say which addresses an account's secrets may lead to; nil: those of the internet. Place.Endpoint is always one of them.
+	Rules func(account string) netguard.Rules
 	// Limits of the guard against mass deletion: see s3sync.Options. 0 means the defaults.
 	MaxDeleteFiles, MaxDeletePercent int
 
@@ -260,6 +266,7 @@ func (m *Manager) location(ctx context.Context, account, name string, where Wher
 	if err != nil {
 		return loc, nil, err
 	}
+	loc.Rules = m.rules(owner, loc.Bucket)
 	if m.isLocal(where) {
 		loc, err = m.local(loc, account, where)
 		return loc, func() {}, err
@@ -272,6 +279,26 @@ func (m *Manager) location(ctx context.Context, account, name string, where Wher
 		release()
 	}
 	return loc, release, err
+}
+
+// rules returns the rules for a bucket with the credentials of an account.
+func (m *Manager) rules(account, bucket string) *netguard.Rules {
+	var r netguard.Rules
+	if m.opts.Rules != nil {
+		r = m.opts.Rules(account)
+	}
+	if u, err := url.Parse(m.opts.Place.Endpoint); err == nil && u.Host != "" {
+		at := u.Host
+		if u.Port() == "" {
+			port := "443"
+			if u.Scheme == "http" {
+				port = "80"
+			}
+			at = net.JoinHostPort(u.Hostname(), port)
+		}
+		r.Hosts = append(slices.Clone(r.Hosts), at, bucket+"."+at)
+	}
+	return &r
 }
 
 // isLocal reports whether a place is in this machine's own S3.

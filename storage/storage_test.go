@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3sync"
@@ -46,7 +47,7 @@ func newHome(t *testing.T, change func(*Options)) *home {
 	volumes, err := volume.OpenDir(t.TempDir())
 	must(t, err)
 	t.Cleanup(func() { volumes.Close() })
-	o := Options{Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Place: Place{Bucket: bucket, Prefix: "harvest", Endpoint: url, PathStyle: true, Account: "operator"}}
+	o := Options{Rules: func(account string) netguard.Rules { return netguard.Rules{Loopback: account == "operator"} }, Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Place: Place{Bucket: bucket, Prefix: "harvest", Endpoint: url, PathStyle: true, Account: "operator"}}
 	if change != nil {
 		change(&o)
 	}
@@ -365,6 +366,28 @@ func TestSecretsEndpoint(t *testing.T) {
 	_, err = h.Sync(t.Context(), "acme", h.volume(t, "other", "a"), Request{Where: Where{Bucket: "files", Secret: "mine"}, Sync: up})
 	if errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
 		t.Errorf("an endpoint of one's own: %v", err)
+	}
+}
+
+// What an endpoint of a secret may lead to, the rules of its account say.
+func TestEndpointsFollowTheRules(t *testing.T) {
+	url := ""
+	h := newHome(t, func(o *Options) { url, o.Place.Endpoint, o.Rules = o.Place.Endpoint, "", nil })
+	_, err := h.vault.Set(t.Context(), "operator", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
+	must(t, err)
+	_, err = h.Sync(t.Context(), "operator", h.volume(t, "data", "a"), Request{Sync: up})
+	if errors.KindOf(err) != errors.Denied || !strings.Contains(errors.RemedyOf(err), "connect.allow") {
+		t.Errorf("%v, %q", err, errors.RemedyOf(err))
+	}
+}
+
+// The endpoint of the configuration is the operator's choice, with or without a port.
+func TestRulesOfTheConfiguredEndpoint(t *testing.T) {
+	for endpoint, want := range map[string]string{"": "", "http://minio": "minio:80 b.minio:80", "https://minio/": "minio:443 b.minio:443", "http://10.0.0.1:9000": "10.0.0.1:9000 b.10.0.0.1:9000"} {
+		r := New(Options{Place: Place{Endpoint: endpoint}}).rules("acme", "b")
+		if got := strings.Join(r.Hosts, " "); got != want || r.Any || r.Loopback {
+			t.Errorf("%q: %+v", endpoint, r)
+		}
 	}
 }
 

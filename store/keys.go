@@ -27,9 +27,9 @@ func (s Keys) InsertKey(ctx context.Context, k account.Key) error {
 	for i, scope := range k.Scopes {
 		scopes[i] = string(scope)
 	}
-	_, err := s.db.write.ExecContext(ctx, `INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
-		micros(k.Created), micros(k.Expires), micros(k.LastUsed), k.Subject)
+	_, err := s.db.write.ExecContext(ctx, `INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
+		micros(k.Created), micros(k.Expires), micros(k.LastUsed), k.Subject, k.MadeBy, micros(k.Until))
 	var e *sqlite.Error
 	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
 		return account.NameTaken(k.Name)
@@ -78,7 +78,7 @@ func (s Keys) DeleteKey(ctx context.Context, id string) error {
 }
 
 func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.Key, error) {
-	known, err := s.db.statement(ctx, s.db.read, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject FROM keys "+clause)
+	known, err := s.db.statement(ctx, s.db.read, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until FROM keys "+clause)
 	if err != nil {
 		return nil, s.db.explain(err, "read the keys")
 	}
@@ -91,14 +91,14 @@ func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.
 	for rows.Next() {
 		var k account.Key
 		var scopes string
-		var created, expires, used int64
-		if err := rows.Scan(&k.ID, &k.Kind, &k.Account, &k.Name, &k.Role, &scopes, &k.Hash, &created, &expires, &used, &k.Subject); err != nil {
+		var created, expires, used, until int64
+		if err := rows.Scan(&k.ID, &k.Kind, &k.Account, &k.Name, &k.Role, &scopes, &k.Hash, &created, &expires, &used, &k.Subject, &k.MadeBy, &until); err != nil {
 			return nil, s.db.explain(err, "read a key")
 		}
 		for _, scope := range strings.Fields(scopes) {
 			k.Scopes = append(k.Scopes, account.Scope(scope))
 		}
-		k.Created, k.Expires, k.LastUsed = fromMicros(created), fromMicros(expires), fromMicros(used)
+		k.Created, k.Expires, k.LastUsed, k.Until = fromMicros(created), fromMicros(expires), fromMicros(used), fromMicros(until)
 		found = append(found, k)
 	}
 	if err := rows.Err(); err != nil {

@@ -222,11 +222,19 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'agent.retrying': (e) => put(note(`The model's API failed and is asked again: ${e.text ?? ''}`)),
     'mcp.failed': (e) => put(note(`The MCP server ${e.id} is not there: ${e.reason ?? ''}`)),
     'agent.crashed': (e) => put(note(`${e.reason ?? 'The agent\'s process died'}; it is started again.`)),
+    'agent.continued': (e) => {
+      put(note(`The agent continues by itself: ${e.reason || 'no reason given'}`));
+      messages = new Map();
+      tools = new Map();
+    },
+    'agent.overridden': (e) => put(note(e.text ?? '')),
     'session.recalled': (e) => put(note(`Of the conversation before, ${e.text ?? ''}`)),
     'repo.synced': (e) => put(note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
       : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of commits' : e.synced.commits_behind === 1 ? '1 commit' : `${e.synced.commits_behind} commits`} behind; now at ${e.synced.commit?.slice(0, 10)}`)),
     'git.committed': (e) => put(note(`Committed: ${e.git?.subject ?? e.git?.commit ?? ''}`)),
     'git.pushed': (e) => put(note(`Pushed ${e.git?.branch ?? ''}`)),
+    'git.stashed': (e) => put(note(`The agent stashed changes (${e.git?.commits ?? 0}); harvest checkout brings them as branches.`)),
+    'git.left': (e) => put(note(`Not handed back: ${e.git?.reason ?? ''}`)),
     'git.panic': (e) => put(problemBox({ detail: `git could not go on: ${e.git?.reason ?? ''}`, remedy: e.git?.need })),
     error: (e) => put(problemBox({ detail: e.text || e.detail || e.reason, remedy: e.remedy })),
     done: (e) => {

@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 const (
@@ -47,7 +48,7 @@ type Provider struct {
 
 // New returns a Provider without asking for it. Invalid if a rule is none.
 func New(opts Options) (*Provider, error) {
-	p := &Provider{opts: opts, http: &http.Client{Timeout: patience}}
+	p := &Provider{opts: opts, http: netguard.Rules{Any: true}.Client(patience)}
 	for _, text := range opts.Allow {
 		r, err := parseRule(text)
 		if err != nil {

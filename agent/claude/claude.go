@@ -40,6 +40,9 @@ func command(s agent.Setup, more ...string) engine.Command {
 	if s.Model != "" {
 		args = append(args, "--model", s.Model)
 	}
+	if s.Settings != "" {
+		args = append(args, "--settings", s.Settings)
+	}
 	if s.MCPConfig != "" {
 		args = append(args, "--mcp-config", s.MCPConfig, "--strict-mcp-config")
 	}
@@ -94,6 +97,9 @@ type conversation struct {
 	started map[string]bool            // ids of messages of which a MessageStarted was sent
 	asked   map[string]json.RawMessage // inputs of open questions by their request's id
 	written int                        // control requests that were sent
+	prompts []string                   // ids of prompts that the program has started since the last result
+	reports bool                       // the program reports the prompts that it starts
+	notice  string                     // the newest notification of a background task
 }
 
 type userLine struct {

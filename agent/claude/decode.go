@@ -44,6 +44,10 @@ type printed struct {
 	ErrorStatus int    `json:"error_status"`
 	Error       string `json:"error"`
 
+	CommandUUID string `json:"command_uuid"`
+	State       string `json:"state"`
+	Summary     string `json:"summary"`
+
 	ToolUseID   string `json:"tool_use_id"`
 	Description string `json:"description"`
 
@@ -163,7 +167,11 @@ func (c *conversation) decode(p *printed) ([]agent.Event, bool) {
 		return c.stream(p.Parent, p.Event), true
 	case "system":
 		return c.system(p)
-	case "command_lifecycle": // that a prompt has arrived
+	case "command_lifecycle":
+		c.reports = true
+		if p.State == "started" {
+			c.prompts = append(c.prompts, p.CommandUUID)
+		}
 		return nil, true
 	case "control_response":
 		if p.Response.Response.MCPServers == nil {
@@ -282,7 +290,14 @@ func changeOf(result json.RawMessage) (agent.Event, bool) {
 func (c *conversation) system(p *printed) ([]agent.Event, bool) {
 	switch p.Subtype {
 	case "init":
-		return []agent.Event{{Type: agent.Ready, Conversation: p.SessionID, Model: p.Model, Version: p.Version, MCP: p.MCPServers}}, true
+		e := agent.Event{Type: agent.Ready, Conversation: p.SessionID, Model: p.Model, Version: p.Version, MCP: p.MCPServers}
+		if e.Own = c.ownTurn(); e.Own {
+			e.Text, c.notice = c.notice, ""
+		}
+		return []agent.Event{e}, true
+	case "task_notification":
+		c.notice = p.Summary
+		return nil, false
 	case "api_retry":
 		text := fmt.Sprintf("attempt %d of %d in %.1f s: %s", p.Attempt, p.MaxRetries, float64(p.Delay)/1000, p.Error)
 		if p.ErrorStatus != 0 {
@@ -330,6 +345,9 @@ func questionsOf(input json.RawMessage) []agent.Question {
 	return questions
 }
 
+// ownTurn reports whether the turn under way began without a prompt.
+func (c *conversation) ownTurn() bool { return c.reports && len(c.prompts) == 0 }
+
 // result reads the end of a turn. A failure of the model's API has subtype "success" and is_error true, and total_cost_usd
 // counts from the beginning of the conversation: neither is used.
 func (c *conversation) result(p *printed) agent.Event {
@@ -345,6 +363,7 @@ func (c *conversation) result(p *printed) agent.Event {
 		u := p.ModelUsage[model]
 		e.Usage.Add(agent.Usage{InputTokens: u.Input, OutputTokens: u.Output, CacheReadTokens: u.CacheRead, CacheWriteTokens: u.CacheWrite, Cost: u.Cost})
 	}
+	e.Own, e.Prompts, c.prompts = c.ownTurn(), c.prompts, nil
 	clear(c.tools)
 	clear(c.asked)
 	clear(c.blocks)

@@ -97,7 +97,11 @@ func environment(a agent.Access) map[string]string {
 	if a.URL == "" {
 		return env
 	}
-	config, err := json.Marshal(map[string]any{"provider": map[string]any{provider: map[string]any{"options": map[string]string{"baseURL": url}}}})
+	options := map[string]string{"baseURL": url}
+	if a.Kind != agent.AccessBedrock {
+		options["apiKey"] = a.Token // a project's file would go over the variable
+	}
+	config, err := json.Marshal(map[string]any{"provider": map[string]any{provider: map[string]any{"options": options}}})
 	if err == nil { // it has strings only
 		env["OPENCODE_CONFIG_CONTENT"] = string(config)
 	}

@@ -58,6 +58,8 @@ func cases(seconds int) []testCase {
 		{"node", []string{node, "-e", "console.log('ok')"}, ok},
 		{"npm", []string{node, npm, "--version"}, ""},
 		{"bun", []string{bun, "-e", "console.log('ok')"}, ok},
+		{"npm-ci", []string{"sh", "/opt/crash/ci.sh"}, ok},
+		{"java", []string{"java", "-cp", "/opt/crash", "Check"}, ok},
 		{"python", []string{"python3", "-c", pythonCheck}, ok},
 		{"go", []string{program, insideName, "-self"}, ok},
 		{"registers", []string{"/opt/crash/registers", strconv.Itoa(seconds), threads}, ok},

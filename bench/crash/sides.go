@@ -49,10 +49,18 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 	if err := os.MkdirAll(build, 0o755); err != nil {
 		return nil, errors.Wrapf(err, "make a build context")
 	}
+	ci := filepath.Join(build, "ci")
 	steps := [][]string{
 		append([]string{"npm", "install", "--prefix", build, "--ignore-scripts", "--no-audit", "--no-fund"}, packages...),
+		{"mkdir", "-p", ci},
+		{"cp", "image/agent/files/package.json", "image/agent/files/package-lock.json", ci},
+		{"npm", "ci", "--prefix", ci, "--cache", filepath.Join(ci, "cache"), "--ignore-scripts", "--no-audit", "--no-fund"},
+		{"sh", "-c", `sh bench/crash/image/sums.sh "$0/node_modules" > "$0/sums"`, ci},
+		{"rm", "-r", filepath.Join(ci, "node_modules")},
 		{"cp", self, filepath.Join(build, "crash")},
-		{"cp", "bench/crash/image/Dockerfile", "bench/crash/image/registers.c", "bench/crash/image/patches.c", "bench/crash/image/check.js", build},
+		{"cp", "bench/crash/image/Dockerfile", "bench/crash/image/registers.c", "bench/crash/image/patches.c", "bench/crash/image/check.js",
+			"bench/crash/image/Check.java", "bench/crash/image/ci.sh",
+			"bench/crash/image/sums.sh", build},
 		{o.harvest, "--data", b.data, "image", "build", build, "-t", imageName},
 	}
 	for _, step := range steps {

@@ -128,19 +128,10 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.openRepos(ctx, db, eng); err != nil {
 		return err
 	}
-	models, err := openModels(a.cfg, a.secrets)
-	if err != nil {
-		return errors.Stage(err, "models")
-	}
-	if a.sessions, err = session.Open(ctx, session.Options{
-		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
-		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos},
-		Secrets: a.secrets, Volumes: eng.Volumes(), History: db.Sessions().History,
-	}); err != nil {
-		return errors.Stage(err, "sessions")
+	if err := a.openSessions(ctx, db, eng); err != nil {
+		return err
 	}
 	a.ring = account.NewRing(db.Keys())
-	a.then("the sessions", func(context.Context) error { a.sessions.Close(); return nil })
 	if err := a.openSchedules(ctx, db); err != nil {
 		return err
 	}
@@ -155,6 +146,28 @@ func (a *App) open(ctx context.Context) error {
 	}
 	a.listener, err = socket.Listen(a.cfg.Data, client.Socket)
 	return err
+}
+
+// openSessions opens what lets agents work.
+func (a *App) openSessions(ctx context.Context, db *store.DB, eng engine.Engine) error {
+	models, err := openModels(a.cfg, a.secrets)
+	if err != nil {
+		return errors.Stage(err, "models")
+	}
+	rules, err := rulesOf(a.cfg)
+	if err != nil {
+		return errors.Stage(err, "connect")
+	}
+	if a.sessions, err = session.Open(ctx, session.Options{
+		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
+		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos},
+		Secrets: a.secrets, Volumes: eng.Volumes(), History: db.Sessions().History,
+		GitHub: clients(rules),
+	}); err != nil {
+		return errors.Stage(err, "sessions")
+	}
+	a.then("the sessions", func(context.Context) error { a.sessions.Close(); return nil })
+	return nil
 }
 
 // listenTCP listens on TCP if the configuration says so, which concerns a server in the foreground only.

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +12,6 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/session"
 )
 
@@ -41,6 +37,7 @@ func (c *cli) agentCommand() *cobra.Command {
 	var from source
 	var follow, servers string
 	var keep bool
+	var idle timeFlag
 	cmd := &cobra.Command{
 		Use:   "agent [flags] PROMPT",
 		Short: "Have an agent work on a repository in a sandbox of its own",
@@ -58,14 +55,10 @@ conversation. The prompt "-" is read from standard input.`,
 		Args: count(1, 1, "one prompt; quote it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			sandbox, err := box.request(cmd)
-			if err != nil {
+			var err error
+			if req.Sandbox, err = c.agentSandbox(cmd, box, where, idle); err != nil {
 				return err
 			}
-			if sandbox.Env, err = c.environment(where.envFile, where.env); err != nil {
-				return err
-			}
-			req.Sandbox = sandbox
 			if servers != "" {
 				if req.MCP, err = os.ReadFile(servers); err != nil || !json.Valid(req.MCP) {
 					return usage(cmd, "--mcp-config: %s cannot be read, or is no JSON", servers)
@@ -108,11 +101,23 @@ conversation. The prompt "-" is read from standard input.`,
 	flags.Float64Var(&req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
 	flags.Float64Var(&req.Limits.USD, "max-usd", 0, "cost of the session; 0 means no limit")
 	flags.StringVar(&servers, "mcp-config", "", "file of MCP servers for the agent, as a project's .mcp.json")
+	flags.Var(&idle, "idle-timeout", "ends the sandbox when no turn and nothing else ran in it for so long; the next prompt goes on in a new one (default: idle_timeout of the configuration)")
 	flags.BoolVarP(&keep, "detach", "d", false, "print the session and return")
 	flags.StringVarP(&follow, "output", "o", "text", "text, or json for events")
 	box.add(cmd)
 	where.addEnv(cmd)
 	return cmd
+}
+
+// agentSandbox is the sandbox of a new session.
+func (c *cli) agentSandbox(cmd *cobra.Command, box sandboxFlags, where processFlags, idle timeFlag) (api.SandboxRequest, error) {
+	req, err := box.request(cmd)
+	if err != nil {
+		return req, err
+	}
+	req.IdleTimeoutSeconds = idle.seconds()
+	req.Env, err = c.environment(where.envFile, where.env)
+	return req, err
 }
 
 // source is where the repositories of a session come from.
@@ -132,131 +137,6 @@ func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
 	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
 	flags.StringVar(&req.GitSecret, "git-secret", "", "secret with git's credentials (default: the first that has some for the repository's host), or none")
-}
-
-// repository fills in where the repositories come from: addresses, or the commits of a directory.
-func (c *cli) repository(ctx context.Context, from source, req *api.SessionRequest) error {
-	for _, text := range from.also {
-		address, branch, _ := strings.Cut(text, "#")
-		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules})
-	}
-	repo := from.repo
-	if repo == "none" {
-		return nil
-	}
-	info, err := os.Stat(repo)
-	if err != nil || !info.IsDir() {
-		if !strings.Contains(repo, ":") {
-			return errors.Remedy(errors.Newf(errors.Invalid, "there is no repository %q", repo), "give a directory, an address such as https://github.com/owner/name, or none")
-		}
-		req.Repo = repo
-		return nil
-	}
-	if _, err := git(ctx, repo, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s is no git repository with a commit", repo), "run it in one, or give --repo ADDRESS or --repo none")
-	}
-	if origin, err := git(ctx, repo, "remote", "get-url", "origin"); err == nil {
-		if text := strings.TrimSpace(string(origin)); strings.Contains(text, "://") && !strings.Contains(text, "@") || strings.HasPrefix(text, "git@") {
-			req.Repo = text
-		}
-	}
-	refs := []string{"HEAD"}
-	here := req.Branch == ""
-	if req.Branch == "" {
-		if name, err := git(ctx, repo, "symbolic-ref", "--quiet", "--short", "HEAD"); err == nil {
-			req.Branch = strings.TrimSpace(string(name))
-		}
-	}
-	if req.Branch != "" {
-		refs = append(refs, "refs/heads/"+req.Branch)
-	}
-	if req.Bundle, err = git(ctx, repo, append([]string{"bundle", "create", "--quiet", "-"}, refs...)...); err != nil {
-		return errors.Explainf(err, errors.Invalid, "the repository cannot be read")
-	}
-	if len(req.Bundle) > api.MaxBundle {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the repository takes %d MiB, %d are allowed", len(req.Bundle)>>20, api.MaxBundle>>20), "give its address with --repo")
-	}
-	if top, err := git(ctx, repo, "rev-parse", "--show-toplevel"); err == nil && req.Repo == "" {
-		if req.Name = unfit().ReplaceAllString(filepath.Base(strings.TrimSpace(string(top))), "-"); strings.Trim(req.Name, "-.") != req.Name {
-			req.Name = ""
-		}
-	}
-	return c.uncommitted(ctx, repo, from.committed || !here, req)
-}
-
-// unfit is what the name of a session's directory has not.
-var unfit = pattern.New(`[^A-Za-z0-9._-]+`)
-
-// uncommitted adds what is not committed, files that git does not know yet included. The repository stays as it is, its index too.
-func (c *cli) uncommitted(ctx context.Context, repo string, leave bool, req *api.SessionRequest) error {
-	status, err := git(ctx, repo, "status", "--porcelain")
-	if err != nil || len(status) == 0 {
-		return err
-	}
-	files := bytes.Count(status, []byte{'\n'})
-	if leave {
-		c.hint("what is not committed stays here (%d files); the agent sees the last commit", files)
-		return nil
-	}
-	patch, err := patchOf(ctx, repo)
-	if err != nil || len(patch) == 0 {
-		return err
-	}
-	by := api.Author{Name: "User", Email: "user@harvest.invalid"}
-	for key, value := range map[string]*string{"user.name": &by.Name, "user.email": &by.Email} {
-		if text, err := git(ctx, repo, "config", key); err == nil && len(text) > 1 {
-			*value = strings.TrimSpace(string(text))
-		}
-	}
-	c.hint("what is not committed (%d files) goes along as a commit of its own; --committed leaves it here", files)
-	req.Uncommitted = &api.Uncommitted{Patch: patch, Author: by}
-	return nil
-}
-
-// patchOf returns what differs from the last commit.
-func patchOf(ctx context.Context, repo string) ([]byte, error) {
-	dir, err := os.MkdirTemp("", "harvest-index-")
-	if err != nil {
-		return nil, errors.Explainf(err, errors.Unavailable, "there is no place for a copy of the index: %v", err)
-	}
-	defer os.RemoveAll(dir)
-	top, err := git(ctx, repo, "rev-parse", "--show-toplevel")
-	if err != nil {
-		return nil, err
-	}
-	index, err := git(ctx, repo, "rev-parse", "--path-format=absolute", "--git-path", "index")
-	if err != nil {
-		return nil, err
-	}
-	own := filepath.Join(dir, "index")
-	if text, err := os.ReadFile(strings.TrimSpace(string(index))); err == nil {
-		if err := os.WriteFile(own, text, 0o600); err != nil {
-			return nil, errors.Explainf(err, errors.Unavailable, "the index cannot be copied: %v", err)
-		}
-	}
-	where := strings.TrimSpace(string(top))
-	if _, err := gitEnv(ctx, where, []string{"GIT_INDEX_FILE=" + own}, "add", "--all"); err != nil {
-		return nil, err
-	}
-	return gitEnv(ctx, where, []string{"GIT_INDEX_FILE=" + own}, "diff", "--cached", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules", "HEAD")
-}
-
-// git runs git in one of the user's own repositories and returns what it printed.
-func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	return gitEnv(ctx, dir, nil, args...)
-}
-
-// gitEnv is git with more in its environment.
-func gitEnv(ctx context.Context, dir string, env []string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
-	cmd.Env = append(os.Environ(), env...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "git %s: %s", args[0], strings.TrimSpace(stderr.String()))
-	}
-	return out, nil
 }
 
 func oneSession(s api.Session) view {

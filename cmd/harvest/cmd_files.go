@@ -211,6 +211,8 @@ func (c *cli) filesWatch() *cobra.Command {
 	recursive := false
 	cmd := c.onFile(&cobra.Command{
 		Use: "watch SANDBOX:PATH", Short: "Print what changes, a line each, until interrupted",
+		Long: "Print what changes, a line each, until interrupted: created, changed or removed, and the path. A file that another replaces by a\n" +
+			"rename, as editors and git write files, has changed. The line \"lagged\" says that there were more changes than could be printed.",
 		Example: "  harvest sandbox files watch -r dev:/workspace",
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
 		return server.WatchFiles(ctx, ref, path, recursive, func(change api.FileChange) error {

@@ -123,50 +123,6 @@ func leadsOut(name string) error {
 		"look at it with harvest diff; harvest checkout brings it as a branch, and touches no file")
 }
 
-func (c *cli) checkoutCommand() *cobra.Command {
-	var repository string
-	return repositoryFlag(&cobra.Command{
-		Use:   "checkout SESSION",
-		Short: "Bring the agent's branch into the local repository",
-		Long: `Fetches the branch of the session, harvest/ID, into the repository of the current directory. Its files and the branch that is checked out
-stay as they are: git switch or git merge the branch when you want it.`,
-		Example: `  harvest checkout ses_01jx
-  git merge harvest/01jx…`,
-		Args: count(1, 1, "a session"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			top, err := topLevel(ctx)
-			if err != nil {
-				return err
-			}
-			s, err := server.Session(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			bundle, err := server.SessionBundle(ctx, args[0], repository)
-			if err != nil {
-				return err
-			}
-			defer bundle.Close()
-			file, err := os.CreateTemp("", "harvest-*.bundle")
-			if err != nil {
-				return errors.Explainf(err, errors.Unavailable, "there is no place for the branch: %v", err)
-			}
-			defer os.Remove(file.Name())
-			_, err = io.Copy(file, bundle)
-			if err := errors.Join(err, file.Close()); err != nil {
-				return err
-			}
-			ref := "refs/heads/" + s.WorkBranch
-			_, err = gitIn(ctx, top, nil, "-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--force", file.Name(), ref+":"+ref)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(c.out, s.WorkBranch)
-			return nil
-		}),
-	}, &repository)
-}
-
 func (c *cli) pushCommand() *cobra.Command {
 	var req api.PushRequest
 	return repositoryFlag(&cobra.Command{
@@ -281,7 +237,7 @@ func gitIn(ctx context.Context, dir string, in io.Reader, args ...string) ([]byt
 	case strings.Contains(said, "prerequisite commits"):
 		remedy = "the repository lacks the commits that the session began with: git fetch, then try again"
 	case strings.Contains(said, "refusing to fetch into"):
-		remedy = "the branch is checked out: git switch to another one, then try again"
+		remedy = "the branch is checked out: git switch to another one first, or take the work as another branch with --branch NAME"
 	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in working directory"):
 		remedy = "nothing was changed; harvest checkout brings the work as a branch that can be merged"
 	}

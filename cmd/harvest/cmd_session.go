@@ -149,18 +149,27 @@ func (c *cli) answerCommand() *cobra.Command {
 }
 
 func (c *cli) endCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "end SESSION…",
-		Short:   "End sessions and their sandboxes",
+	var discard bool
+	cmd := &cobra.Command{
+		Use:   "end SESSION… [flags]",
+		Short: "End sessions and their sandboxes",
+		Long: `Ends sessions and their sandboxes. A session stays if the agent has changed something that checkout, diff and push
+leave out: files or commits in a submodule or another work tree, or commits of another branch. --discard ends it anyway.`,
 		Example: "  harvest end ses_01jx",
 		Args:    count(1, -1, "sessions"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			end := server.EndSessionKeeping
+			if discard {
+				end = server.EndSession
+			}
 			for _, ref := range args {
-				if err := server.EndSession(ctx, ref); err != nil {
+				if err := end(ctx, ref); err != nil {
 					return err
 				}
 			}
 			return nil
 		}),
 	}
+	cmd.Flags().BoolVar(&discard, "discard", false, "end the session also if changes would be lost")
+	return cmd
 }

@@ -46,6 +46,7 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	if img, err := image.Look(ctx, filepath.Join(cfg.Data, "images"), "agent"); err == nil {
 		findings = append(findings, agentImage(img))
 	}
+	findings = append(findings, connections(cfg))
 	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "", "") {
 		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
 	}

@@ -23,9 +23,14 @@ import (
 
 // openImages opens the library with everything that can make an image. Dockerfiles are built once the source is connected.
 func openImages(cfg config.Config) (dockerfile.Shelf, *dockerfile.Source, error) {
+	rules, err := rulesOf(cfg)
+	if err != nil {
+		return dockerfile.Shelf{}, nil, err
+	}
 	registry, err := oci.Open(oci.Options{
 		Dir: filepath.Join(cfg.Data, "blobs"), CertificateDir: cfg.CertificateDir, Mirrors: cfg.Registries.MirrorsByHost(), Insecure: cfg.Registries.Insecure,
 		MaxBytes: cfg.ImageLimits.Bytes, MaxFiles: int64(cfg.ImageLimits.Files),
+		Transport: transports(rules, oci.NewTransport),
 	})
 	if err != nil {
 		return dockerfile.Shelf{}, nil, err

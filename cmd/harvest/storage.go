@@ -40,7 +40,12 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 		a.then("the embedded S3", func(context.Context) error { own.Stop(); return nil })
 		where = ownPlace(a.cfg.S3, own)
 	}
+	rules, err := rulesOf(a.cfg)
+	if err != nil {
+		return nil, err
+	}
 	a.storage = storage.New(storage.Options{
+		Rules:   rules,
 		Secrets: a.secrets, Place: where, Packs: a.cfg.S3.Packs, Store: db.Unsent(),
 		MaxDeleteFiles: a.cfg.S3.MaxDeleteFiles, MaxDeletePercent: a.cfg.S3.MaxDeletePercent,
 		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {

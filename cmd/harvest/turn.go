@@ -53,6 +53,9 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 	case "agent.crashed":
 		v.endLine()
 		v.c.notef("%s; it is started again", plainText(e.Reason))
+	case "agent.continued":
+		v.endLine()
+		v.c.notef("the agent continues by itself: %s", plainText(orElse(e.Reason, "no reason given")))
 	case "session.recalled":
 		v.c.hint("of the conversation before, %s", e.Text)
 	case "repo.synced":
@@ -86,6 +89,9 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 	case "file.changed":
 		v.endLine()
 		fmt.Fprintf(v.c.out, "  changed %s\n", plainText(e.Path))
+	case "agent.overridden":
+		v.endLine()
+		v.c.notef("%s", plainText(e.Text))
 	case "agent.retrying":
 		v.endLine()
 		fmt.Fprintf(v.c.err, "the model's API: %s\n", plainText(e.Text))
@@ -98,7 +104,7 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 				fmt.Fprintf(v.c.out, "   - %s  %s\n", plainText(o.Label), plainText(o.Description))
 			}
 		}
-	case "git.synced", "git.committed", "git.pushed", "git.panic":
+	case "git.synced", "git.committed", "git.pushed", "git.panic", "git.stashed", "git.left":
 		v.endLine()
 		if e.Git != nil {
 			fmt.Fprintf(v.c.out, "  %s\n", gitText(kind, *e.Git))
@@ -134,6 +140,10 @@ func gitText(kind string, e api.GitEvent) string {
 		text = "the agent pressed the panic button: " + firstLine(e.Reason) + "; a person must " + firstLine(e.Need)
 	case kind == "git.pushed":
 		text = "pushed " + e.Branch
+	case kind == "git.stashed":
+		text = fmt.Sprintf("stashed: %d entries; harvest checkout brings them as branches", e.Commits)
+	case kind == "git.left":
+		text = "not handed back: " + firstLine(e.Reason)
 	case kind == "git.committed":
 		text = "committed " + firstLine(e.Subject)
 	case e.Failed:

@@ -1,10 +1,16 @@
 package agent
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/modeltest"
@@ -50,6 +56,10 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	ready, called := map[string]bool{}, 0
 	for _, e := range events {
 		switch e.Type {
+		case "message.sent":
+			if len(ready) != 4 {
+				t.Errorf("the prompt was sent when %v were ready", ready)
+			}
 		case "mcp.ready":
 			ready[e.Data.ID] = true
 		case "mcp.failed":
@@ -69,9 +79,80 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	if done := last(t, events, "done"); done.Failed || done.Text != "All four have answered." {
 		t.Errorf("done: %+v", done)
 	}
+	if missing := missingTools(stub, "[four]", "mcp__memory__", "mcp__filesystem__", "mcp__playwright__", "mcp__devtools__"); len(missing) > 0 {
+		t.Errorf("the first request with the prompt has no tools %v", missing)
+	}
 	h.Has(t, "+written by a server", "diff", h.Session())
 	h.Has(t, "it is tall", "memory", "get", "owner/project")
 	h.Must("end", h.Session())
+}
+
+// missingTools returns those of prefixes that no tool has in the first request with a prompt.
+func missingTools(stub *modeltest.Stub, prompt string, prefixes ...string) (missing []string) {
+	for _, r := range stub.Requests() {
+		if !bytes.Contains(r.Body, []byte(prompt)) || !bytes.Contains(r.Body, []byte(`"tools":[{`)) {
+			continue
+		}
+		for _, p := range prefixes {
+			if !bytes.Contains(r.Body, []byte(`"name":"`+p)) {
+				missing = append(missing, p)
+			}
+		}
+		return missing
+	}
+	return prefixes
+}
+
+// The turn that the real Claude begins by itself when a background command ends is a turn of the session, and the next prompt gets its own answer.
+//
+// mission: E1
+func TestClaudeContinuesByItself(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	stub := modeltest.New(t, host.ModelKey)
+	stub.Script("background",
+		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "sleep 3; echo over", "description": "wait", "run_in_background": true}},
+		modeltest.Step{Say: "It runs."})
+	stub.Script(modeltest.Notified, modeltest.Step{Say: "It is over."})
+	stub.Script("next", modeltest.Step{Say: "The answer."})
+	h := host.NewModel(t, stub)
+	h.Env.Setenv("ANTHROPIC_API_KEY", host.ModelKey)
+	dir := h.Project()
+	out, stderr, code := h.In(dir, "agent", "--agent", "claude", "-o", "json", "[background] go")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.Log())
+	}
+	own := untilDone(h, h.Session(), func(m *api.Message) bool { return m.Own })
+	if own.Message.State != "completed" || own.Message.Reply != "It is over." || !strings.Contains(own.Message.Prompt, "wait") {
+		t.Errorf("the turn of its own: %+v", own.Message)
+	}
+	events := turnEvents(t, h.Must("send", h.Session(), "-o", "json", "[next] go"))
+	if done := last(t, events, "done"); done.Text != "The answer." || done.Message.Own {
+		t.Errorf("done: %+v", done)
+	}
+}
+
+// untilDone returns the end of the first turn of a session whose message is wanted.
+func untilDone(h *host.Host, id string, wanted func(*api.Message) bool) (data api.SessionEvent) {
+	h.T.Helper()
+	ctx, cancel := context.WithTimeout(h.T.Context(), 5*time.Minute)
+	defer cancel()
+	c, err := client.Connect(ctx, h.Data)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	defer c.Close()
+	for e, err := range c.Events(ctx, client.Follow{Stream: id}) {
+		if err != nil {
+			h.T.Fatal(err)
+		}
+		data = api.SessionEvent{}
+		if e.Type == "done" && json.Unmarshal(e.Data, &data) == nil && data.Message != nil && wanted(data.Message) {
+			return data
+		}
+	}
+	h.T.Fatal("the events ended")
+	return data
 }
 
 // Large files are fetched when that is asked for, and are pointers otherwise.

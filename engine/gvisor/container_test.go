@@ -121,3 +121,35 @@ func TestInContainerWithCgroups(t *testing.T) {
 	}
 	c.harvest("down", "--sandboxes")
 }
+
+// With the device /dev/fuse and CAP_SYS_ADMIN, a bucket is mounted live, as outside of a container: writes go both ways, and the mount ends
+// with the sandbox.
+//
+// mission: A6, D4
+func TestLiveMountInContainer(t *testing.T) {
+	testenv.Long(t)
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("this machine has no FUSE")
+	}
+	data := prepareData(t)
+	c := startContainer(t, data, "--device", "/dev/fuse", "--cap-add", "SYS_ADMIN", "-e", "HARVEST_S3_ENDPOINT=embedded")
+	c.harvest("sandbox", "create", "--name", "box", "--s3", "s3://live/data:/data:mount")
+	c.harvest("sandbox", "exec", "box", "--", "sh", "-ec", "mkdir /data/d; printf inside > /data/d/a; cat /data/d/a")
+	other := []string{"run", "--s3", "s3://live/data:/data:mount", "--"}
+	if out := c.harvest(append(other, "cat", "/data/d/a")...); out != "inside" {
+		t.Errorf("another sandbox reads %q", out)
+	}
+	c.harvest(append(other, "sh", "-c", "printf other > /data/b")...)
+	testenv.Eventually(t, "the first sandbox sees the file of the other", func() bool {
+		return c.harvest("sandbox", "exec", "box", "--", "sh", "-c", "cat /data/b || true") == "other"
+	})
+	c.harvest("sandbox", "rm", "box")
+	if out := c.run("exec", c.id, "/bin/harvest", "doctor"); !strings.Contains(out, "FUSE") {
+		t.Errorf("doctor: %s", out)
+	}
+	c.harvest("down", "--sandboxes")
+	c.run("wait", c.id)
+	if log := c.run("logs", c.id); strings.Contains(log, "ERROR") {
+		t.Errorf("the server logged:\n%s", log)
+	}
+}

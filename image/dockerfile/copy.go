@@ -58,7 +58,7 @@ func (c *copying) pick(from *tree, what string) ([]picked, error) {
 	var all []picked
 	for _, in := range c.Inline {
 		name := path.Base("/" + in.Path)
-		all = append(all, picked{name: name, plain: true, f: &file{typ: tar.TypeReg, mode: 0o644, size: int64(len(in.Data)), content: text(in.Data), mtime: time.Unix(0, 0)}})
+		all = append(all, picked{name: name, plain: true, f: &file{typ: tar.TypeReg, mode: 0o644, size: int64(len(in.Data)), content: text(in.Data)}})
 	}
 	for _, source := range c.Sources {
 		pivot, pattern := "", source
@@ -186,6 +186,7 @@ type layer struct {
 	temp  string // directory for what is unpacked
 	own   *owner
 	chmod func(f *file)
+	epoch time.Time // of files that have no time of their own; zero: the time at which the layer is written
 	names []string
 	files map[string]*file
 	first map[*file]string // of files with several names
@@ -368,7 +369,6 @@ func (l *layer) mkdir(name string, f *file) error {
 // parents makes the directories above a name that are missing.
 func (l *layer) parents(name string) error {
 	dir := newDir(0o755)
-	dir.mtime = time.Unix(0, 0)
 	if l.own != nil {
 		dir.uid, dir.gid = l.own.uid, l.own.gid
 	}
@@ -427,6 +427,9 @@ func (l *layer) write(to *os.File) error {
 	for _, name := range l.names {
 		f := l.files[name]
 		hdr := f.header(strings.TrimPrefix(name, "/"))
+		if f.mtime.IsZero() && !l.epoch.IsZero() {
+			hdr.ModTime = l.epoch
+		}
 		if first, again := l.first[f]; again {
 			hdr.Typeflag, hdr.Linkname, hdr.Size = tar.TypeLink, first, 0
 		} else if !f.isDir() {

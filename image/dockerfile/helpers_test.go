@@ -405,29 +405,31 @@ func tiny(t testing.TB) func(tw *tar.Writer) {
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "var/run", Linkname: "/tmp", Mode: 0o777})
 		fileEntry(tw, "etc/passwd", "root:x:0:0:root:/:/bin/sh\napp:x:1000:1001:app:/:/bin/sh\n", 0o644)
 		fileEntry(tw, "etc/group", "root:x:0:\nstaff:x:50:\napp:x:1001:\n", 0o644)
-		seen := map[string]bool{}
 		for _, name := range programs {
 			p, err := exec.LookPath(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			data, err := os.ReadFile(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fileEntry(tw, "bin/"+name, string(data), 0o755)
-			out, _ := exec.Command("ldd", p).Output()
-			for _, word := range strings.Fields(string(out)) {
-				if !strings.HasPrefix(word, "/") || seen[word] {
-					continue
-				}
-				seen[word] = true
-				lib, err := os.ReadFile(word)
-				if err != nil {
-					t.Fatal(err)
-				}
-				fileEntry(tw, strings.TrimPrefix(word, "/"), string(lib), 0o755)
-			}
+			program(t, tw, p)
+		}
+	}
+}
+
+// program puts one of the host's programs into an image, with its libraries.
+func program(t testing.TB, tw *tar.Writer, p string) {
+	t.Helper()
+	add := func(from, to string) {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fileEntry(tw, to, string(data), 0o755)
+	}
+	add(p, "bin/"+filepath.Base(p))
+	out, _ := exec.Command("ldd", p).Output()
+	for _, word := range strings.Fields(string(out)) {
+		if strings.HasPrefix(word, "/") {
+			add(word, strings.TrimPrefix(word, "/"))
 		}
 	}
 }

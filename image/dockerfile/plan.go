@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
@@ -20,6 +21,12 @@ import (
 // scratch is the name of the image with nothing in it.
 const scratch = "scratch"
 
+// sourceDateEpoch is the build argument that makes layers reproducible: https://reproducible-builds.org/specs/source-date-epoch/.
+const sourceDateEpoch = "SOURCE_DATE_EPOCH"
+
+// maxEpoch is in the year 9999, the last that tar headers and RFC 3339 can write.
+const maxEpoch = 253402300799
+
 // maxTriggers is how many ONBUILD instructions a base may bring.
 const maxTriggers = 100
 
@@ -27,6 +34,7 @@ const maxTriggers = 100
 type plan struct {
 	doc    *document
 	args   map[string]string // build arguments
+	epoch  time.Time         // SOURCE_DATE_EPOCH; zero: not set
 	global []string          // KEY=VALUE: platforms and ARGs before the first FROM
 	target *stage
 	order  []*stage
@@ -73,6 +81,9 @@ func newPlan(ctx context.Context, spec image.Spec, resolve func(ctx context.Cont
 	if p.target, err = p.find(spec.Target); err != nil {
 		return nil, err
 	}
+	if p.epoch, err = parseEpoch(spec.Args[sourceDateEpoch]); err != nil {
+		return nil, err
+	}
 	if err := p.globals(spec); err != nil {
 		return nil, err
 	}
@@ -85,6 +96,19 @@ func newPlan(ctx context.Context, spec image.Spec, resolve func(ctx context.Cont
 		}
 	}
 	return p, nil
+}
+
+// parseEpoch reads SOURCE_DATE_EPOCH. The time is zero if it is not set.
+func parseEpoch(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || seconds < 0 || seconds > maxEpoch {
+		err := errors.Newf(errors.Invalid, "the build argument %s: invalid time %.100q", sourceDateEpoch, text)
+		return time.Time{}, errors.Remedy(err, "give seconds since 1970, such as $(git log -1 --format=%%ct)")
+	}
+	return time.Unix(seconds, 0), nil
 }
 
 // find returns the stage to build.

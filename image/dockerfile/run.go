@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"path"
 	"slices"
@@ -26,6 +27,9 @@ const secrets = "/dev/shm/.harvest-secrets"
 
 // maxFetch is how large a file may be that ADD fetches.
 const maxFetch = 8 << 30
+
+// maxTrailer is how much curl may write after a file: one header line, of which it takes up to 100 KiB.
+const maxTrailer = 128 << 10
 
 // prepareRun is for RUN.
 func (x *executor) prepareRun(r *run, title string) (*work, error) {
@@ -375,7 +379,7 @@ func (x *executor) bring(ctx context.Context, target string, f *file) error {
 // prepareFetch is for ADD of a URL.
 func (x *executor) prepareFetch(c *copying, title string) *work {
 	how := fmt.Sprint(c.Sources, c.Dest, c.Chown, c.Chmod, c.Unpack, c.Sum)
-	return &work{hash(x.chain.key, "fetch", how), func(ctx context.Context, out *os.File) error {
+	return &work{x.key("fetch", how), func(ctx context.Context, out *os.File) error {
 		f, err := x.fetch(ctx, c, title)
 		if err != nil {
 			return err
@@ -384,11 +388,7 @@ func (x *executor) prepareFetch(c *copying, title string) *work {
 		if err != nil {
 			return err
 		}
-		l, err := c.lay(over, []picked{{name: urlName(c.Sources[0]), f: f, plain: !c.Unpack}}, x.temp)
-		if err != nil {
-			return err
-		}
-		return l.write(out)
+		return x.lay(c, over, []picked{{name: urlName(c.Sources[0]), f: f, plain: !c.Unpack}}, out)
 	}}
 }
 
@@ -419,14 +419,15 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 		return nil, errors.Join(tarfs.Explain(err, "a download"), m.Close(context.WithoutCancel(ctx)))
 	}
 	x.later(temp)
-	w := &limited{w: temp, left: maxFetch}
+	w := &limited{w: temp, left: maxFetch + maxTrailer}
 	prefix, _, _ := strings.Cut(title, "] ")
 	messages := x.log.output(prefix + "] ")
 	limit, cancel := context.WithTimeout(ctx, x.source.opts.Run)
 	defer cancel()
 	code, err := m.Run(limit, Command{
-		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https", "--max-filesize", strconv.Itoa(maxFetch), "--", c.Sources[0]},
-		Dir:  "/", Env: map[string]string{}, Stdout: w, Stderr: messages,
+		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https", "--max-filesize", strconv.Itoa(maxFetch),
+			"--write-out", "\n%header{last-modified}", "--", c.Sources[0]},
+		Dir: "/", Env: map[string]string{}, Stdout: w, Stderr: messages,
 	})
 	err = errors.Join(err, m.Close(context.WithoutCancel(ctx)))
 	switch tail := messages.last(); {
@@ -437,12 +438,37 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 	case code != 0:
 		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", c.Sources[0], clip(tail)), "see whether sandboxes may reach it")
 	}
-	f := &file{typ: tar.TypeReg, mode: 0o600, size: maxFetch - w.left, content: section{temp, 0, maxFetch - w.left}, mtime: time.Unix(0, 0)}
+	size, mtime, err := splitTrailer(temp, maxFetch+maxTrailer-w.left)
+	if err != nil {
+		return nil, err
+	}
+	if size > maxFetch {
+		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", c.Sources[0], int64(maxFetch))
+	}
+	f := &file{typ: tar.TypeReg, mode: 0o600, size: size, content: section{temp, 0, size}, mtime: mtime}
 	sum, err := f.digest()
 	if err == nil && c.Sum != "" && "sha256:"+sum != c.Sum {
 		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", c.Sources[0], sum, c.Sum), "see who has changed the file, and correct --checksum if that is right")
 	}
 	return f, err
+}
+
+// splitTrailer finds the line with the header Last-Modified that curl has written after a download of size bytes. It returns the
+// size without that line. The time is zero if the server has sent none that can be understood, or one of 1970.
+func splitTrailer(r io.ReaderAt, size int64) (int64, time.Time, error) {
+	tail := make([]byte, min(size, maxTrailer))
+	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil && err != io.EOF {
+		return 0, time.Time{}, errors.Wrapf(err, "read a download")
+	}
+	i := bytes.LastIndexByte(tail, '\n')
+	if i < 0 {
+		return 0, time.Time{}, errors.Errorf("curl has not written the header Last-Modified after %d bytes", size)
+	}
+	mtime, err := http.ParseTime(strings.TrimSpace(string(tail[i+1:])))
+	if err != nil || mtime.Unix() <= 0 {
+		mtime = time.Time{}
+	}
+	return size - int64(len(tail)-i), mtime, nil
 }
 
 // limited writes up to a limit; what is beyond it is told and dropped.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -244,12 +245,13 @@ func (x *executor) prepare(ctx context.Context, st step, title string) (*work, e
 
 // prepareDir is for WORKDIR.
 func (x *executor) prepareDir(d *workdir) (*work, error) {
-	return &work{hash(x.chain.key, "workdir", d.Path, d.User), func(_ context.Context, out *os.File) error {
+	return &work{x.key("workdir", d.Path, d.User), func(_ context.Context, out *os.File) error {
 		over, err := x.tree()
 		if err != nil {
 			return err
 		}
 		l := newLayer(over, x.temp)
+		l.epoch = x.plan.epoch
 		if l.own, err = findOwner(over, d.User); err != nil {
 			return err
 		}
@@ -309,7 +311,7 @@ func (x *executor) prepareCopy(c *copying) (*work, error) {
 			return nil, err
 		}
 	}
-	return &work{hash(x.chain.key, "copy", digest), func(_ context.Context, out *os.File) error {
+	return &work{x.key("copy", digest), func(_ context.Context, out *os.File) error {
 		if err := pick(); err != nil {
 			return err
 		}
@@ -317,12 +319,27 @@ func (x *executor) prepareCopy(c *copying) (*work, error) {
 		if err != nil {
 			return err
 		}
-		l, err := c.lay(over, all, x.temp)
-		if err != nil {
-			return err
-		}
-		return l.write(out)
+		return x.lay(c, over, all, out)
 	}}, nil
+}
+
+// lay writes the layer of a COPY or an ADD.
+func (x *executor) lay(c *copying, over *tree, all []picked, out *os.File) error {
+	l, err := c.lay(over, all, x.temp)
+	if err != nil {
+		return err
+	}
+	l.epoch = x.plan.epoch
+	return l.write(out)
+}
+
+// key is the key of a step that gives files times: SOURCE_DATE_EPOCH is a part of it if it is set.
+func (x *executor) key(parts ...string) string {
+	parts = append([]string{x.chain.key}, parts...)
+	if !x.plan.epoch.IsZero() {
+		parts = append(parts, sourceDateEpoch, strconv.FormatInt(x.plan.epoch.Unix(), 10))
+	}
+	return hash(parts...)
 }
 
 // catchUp hands layers that were worked out here to the machine.

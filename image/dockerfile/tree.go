@@ -35,7 +35,7 @@ type file struct {
 	typ      byte // as in tar headers
 	mode     int64
 	uid, gid int
-	mtime    time.Time
+	mtime    time.Time // zero: the time at which the file is written
 	size     int64
 	link     string // target of a symbolic link
 	content  content
@@ -99,6 +99,9 @@ func (f *file) open() (io.ReadCloser, error) {
 // header describes the file as an entry of a tar stream.
 func (f *file) header(name string) *tar.Header {
 	hdr := &tar.Header{Typeflag: f.typ, Name: name, Mode: f.mode, Uid: f.uid, Gid: f.gid, ModTime: f.mtime, Linkname: f.link, Format: tar.FormatPAX}
+	if f.mtime.IsZero() {
+		hdr.ModTime = time.Now()
+	}
 	if f.typ == tar.TypeReg {
 		hdr.Size = f.size
 	}
@@ -228,7 +231,6 @@ func (t *tree) dir(name string) (*file, error) {
 		next := dir.children[part]
 		if next == nil {
 			next = newDir(0o755)
-			next.mtime = time.Unix(0, 0)
 			dir.children[part] = next
 			t.files++
 		}

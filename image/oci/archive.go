@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/image/rootfs"
 )
 
-// epoch is the time of everything in an archive that has none of its own, so that equal images are equal archives.
+// epoch is the time of the archive's own entries, as docker save and skopeo have it, so that an image is the same archive each time. No tool shows it.
 var epoch = time.Unix(0, 0).UTC()
 
 // annotations of OCI, by which tools find an image's name in an archive.
@@ -186,7 +186,7 @@ func (a *archive) file(name string, size int64, write func(io.Writer) error) err
 func configFile(img image.Image, layers []v1.Descriptor) v1.ConfigFile {
 	c := img.Config
 	file := v1.ConfigFile{
-		OS: "linux", Architecture: runtime.GOARCH, Created: v1.Time{Time: epoch}, RootFS: v1.RootFS{Type: "layers"},
+		OS: "linux", Architecture: runtime.GOARCH, Created: v1.Time{Time: img.Built}, RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{User: c.User, WorkingDir: c.Dir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell, Labels: c.Labels, StopSignal: c.StopSignal},
 	}
 	if _, arch, ok := strings.Cut(img.Spec.Platform, "/"); ok {
@@ -202,7 +202,7 @@ func configFile(img image.Image, layers []v1.Descriptor) v1.ConfigFile {
 	}
 	for _, l := range layers {
 		file.RootFS.DiffIDs = append(file.RootFS.DiffIDs, l.Digest)
-		file.History = append(file.History, v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "harvest image export"})
+		file.History = append(file.History, v1.History{Created: v1.Time{Time: img.Built}, CreatedBy: "harvest image export"})
 	}
 	return file
 }

@@ -73,7 +73,7 @@ func FuzzPull(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer os.RemoveAll(blobs)
-		source, err := oci.Open(oci.Options{Dir: blobs, Transport: s, MaxBytes: 1 << 20, MaxFiles: 1000})
+		source, err := oci.Open(oci.Options{Dir: blobs, Transport: func(string) http.RoundTripper { return s }, MaxBytes: 1 << 20, MaxFiles: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func FuzzReference(f *testing.F) {
 	for _, text := range []string{"debian", "ghcr.io/a/b:c", "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "[::1]:80/x", "a//b", "a:b:c", "@", ""} {
 		f.Add(text)
 	}
-	source, err := oci.Open(oci.Options{Dir: f.TempDir(), Transport: &shelf{blobs: map[string][]byte{}}})
+	source, err := oci.Open(oci.Options{Dir: f.TempDir(), Transport: func(string) http.RoundTripper { return &shelf{blobs: map[string][]byte{}} }})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/rootfs"
 	"github.com/RelevanceAI/harvest/image/trust"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
@@ -34,8 +35,9 @@ type Options struct {
 	Insecure []string // hosts that may be spoken to without TLS; this machine and private addresses always may
 	// MaxBytes and MaxFiles limit what an image may unpack to; 0 means DefaultMaxBytes and DefaultMaxFiles.
 	MaxBytes, MaxFiles int64
-	// Transport makes the connections; nil means as http.DefaultTransport does.
-	Transport http.RoundTripper
+	// Transport makes the connections for images of an owner; nil means that all owners reach the internet only. Owners who may reach
+	// different addresses must not share connections.
+	Transport func(owner string) http.RoundTripper
 }
 
 // The limits of what an image may unpack to.
@@ -61,7 +63,8 @@ func Open(opts Options) (*Source, error) {
 		opts.MaxFiles = DefaultMaxFiles
 	}
 	if opts.Transport == nil {
-		opts.Transport = newTransport()
+		t := NewTransport(netguard.Rules{})
+		opts.Transport = func(string) http.RoundTripper { return t }
 	}
 	dir, err := filepath.Abs(opts.Dir)
 	if err != nil {

@@ -34,6 +34,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/oci"
 	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 var _ image.Source = (*oci.Source)(nil)
@@ -200,6 +201,10 @@ func open(t testing.TB, opts oci.Options) *oci.Source {
 	t.Helper()
 	if opts.Dir == "" {
 		opts.Dir = filepath.Join(t.TempDir(), "blobs")
+	}
+	if opts.Transport == nil { // the registries of tests are on this machine
+		local := oci.NewTransport(netguard.Rules{Loopback: true})
+		opts.Transport = func(string) http.RoundTripper { return local }
 	}
 	s, err := oci.Open(opts)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -342,7 +343,7 @@ func TestExportForOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer layer.Close()
-	img := image.Image{Names: []string{"team/app:1", "base", "x@sha256:" + strings.Repeat("0", 64)}, Config: got.Config}
+	img := image.Image{Names: []string{"team/app:1", "base", "x@sha256:" + strings.Repeat("0", 64)}, Config: got.Config, Built: time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)}
 	file := filepath.Join(t.TempDir(), "app.tar")
 	for _, f := range []*os.File{nil, layer} {
 		var first, second bytes.Buffer
@@ -373,7 +374,7 @@ func TestExportForOthers(t *testing.T) {
 				t.Errorf("%s: - ours, + umoci:\n%s", from, diff)
 			}
 			about := run(t, "skopeo", "inspect", "--config", from)
-			for _, text := range []string{`"A=b"`, `"7:8"`, `"/w"`, `"/e"`, `"80/tcp"`, `"/data"`, `"SIGINT"`, `"l": "m"`, runtime.GOARCH} {
+			for _, text := range []string{`"A=b"`, `"7:8"`, `"/w"`, `"/e"`, `"80/tcp"`, `"/data"`, `"SIGINT"`, `"l": "m"`, runtime.GOARCH, `"2024-02-03T04:05:06Z"`} {
 				if !strings.Contains(about, text) && !strings.Contains(about, strings.ReplaceAll(text, ": ", ":")) {
 					t.Errorf("%s: %s is missing in %s", from, text, about)
 				}

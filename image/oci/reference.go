@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
 // dockerHub is what users call the registry that serves under another name.
@@ -62,18 +62,13 @@ func (s *Source) nameOptions(host string) []name.Option {
 	return nil
 }
 
-// newTransport returns what makes connections. Registries that never answer are given up; how long a body may take is not limited, but how long
-// none of it comes.
-func newTransport() http.RoundTripper {
-	t, ok := http.DefaultTransport.(*http.Transport)
-	if !ok {
-		return http.DefaultTransport
-	}
-	t = t.Clone()
-	t.DialContext = (&net.Dialer{Timeout: 15 * time.Second, KeepAlive: 30 * time.Second}).DialContext
-	t.ResponseHeaderTimeout = time.Minute
-	t.MaxIdleConnsPerHost = parallel
-	return t
+// NewTransport returns a transport for registries under the rules. It gives up registries that never answer. How long a body may take is not
+// limited, but how long none of it comes is.
+func NewTransport(rules netguard.Rules) http.RoundTripper {
+	return rules.NewTransport(&http.Transport{
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100, MaxIdleConnsPerHost: parallel, IdleConnTimeout: 90 * time.Second,
+		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second, ResponseHeaderTimeout: time.Minute,
+	})
 }
 
 func join(all []string) string {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -27,6 +28,7 @@ var accepted = []types.MediaType{
 // remote is where an image's blobs are, for one caller.
 type remote struct {
 	source *Source
+	owner  string
 	blobs  *blobs // of the caller's account
 	ref    name.Reference
 	opts   image.BuildOptions
@@ -44,7 +46,7 @@ type session struct {
 
 func (s *Source) remote(ref name.Reference, owner string, opts image.BuildOptions) (*remote, error) {
 	b, err := s.blobs.of(owner)
-	return &remote{source: s, blobs: b, ref: ref, opts: opts}, err
+	return &remote{source: s, owner: owner, blobs: b, ref: ref, opts: opts}, err
 }
 
 // each calls try with one session after another until one has an answer. The error is the last one's, which is the registry's own.
@@ -87,7 +89,7 @@ func (r *remote) connect(ctx context.Context, s *session) error {
 		s.err = err
 		return err
 	}
-	base := &retry{next: r.source.opts.Transport, pause: r.source.pause}
+	base := &retry{next: &confined{next: r.source.opts.Transport(r.owner), plain: s.repo.Scheme() == "http"}, pause: r.source.pause}
 	rt, err := transport.NewWithContext(ctx, s.repo.Registry, auth, base, []string{s.repo.Scope(transport.PullScope)})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -98,6 +100,24 @@ func (r *remote) connect(ctx context.Context, s *session) error {
 	}
 	s.client = &http.Client{Transport: rt}
 	return nil
+}
+
+// confined keeps what a registry leads to, its tokens' realm and the places of its blobs, at addresses with TLS, unless the registry itself
+// has none: else anybody on the way could read credentials that were meant for TLS.
+type confined struct {
+	next  http.RoundTripper
+	plain bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *confined) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme == "https" || c.plain && req.URL.Scheme == "http" {
+		return c.next.RoundTrip(req)
+	}
+	if req.Body != nil {
+		req.Body.Close()
+	}
+	return nil, netguard.Deny("the registry leads to %.200q, an address without TLS", req.URL.Host)
 }
 
 // authenticator returns who we are: what the caller says, else what the user's Docker configuration says.
@@ -176,6 +196,9 @@ func (r *remote) manifest(ctx context.Context, s *session, identifier string) ([
 // explain gives an error of a connection its kind and text.
 func (r *remote) explain(s *session, err error) error {
 	var refused *transport.Error
+	if denied := netguard.Refusal(err); denied != nil {
+		return errors.Explainf(denied, errors.Denied, "%s: %s", r.ref.Name(), errors.Message(denied))
+	}
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return errors.Wrapf(err, "ask %s", hostOf(s.repo))

@@ -69,6 +69,9 @@ func TestRead(t *testing.T) {
 	names := map[string]bool{}
 	for _, c := range certs {
 		names[c.Name] = true
+		if time.Since(c.Modified) > time.Hour { // the files were just written
+			t.Errorf("%s has the time %v", c.Name, c.Modified)
+		}
 		if !strings.HasPrefix(c.Name, "host-") || !strings.HasSuffix(c.Name, ".crt") || strings.Contains(c.PEM, "PRIVATE") {
 			t.Errorf("got %+v", c)
 		}

@@ -31,7 +31,10 @@ var anchors = []string{"/etc/pki/ca-trust/source/anchors", "/etc/pki/trust/ancho
 const maxBundle = 16 << 20
 
 // Certificate is one authority, as PEM, under the name of its file.
-type Certificate struct{ Name, PEM string }
+type Certificate struct {
+	Name, PEM string
+	Modified  time.Time `json:"-"` // of the file on this machine; it does not count for fingerprints of images
+}
 
 // Read returns the authorities in the *.crt files of dir, in the order of their names. As update-ca-certificates does, it passes over
 // what is not a certificate. A directory that does not exist has none.
@@ -44,10 +47,14 @@ func Read(dir string) ([]Certificate, error) {
 		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".crt") {
 			return err
 		}
-		data, err := os.ReadFile(name)
+		info, err := os.Stat(name)
 		if errors.IsNotExist(err) { // a link to nothing
 			return nil
 		}
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(name)
 		if err != nil {
 			return err
 		}
@@ -61,7 +68,7 @@ func Read(dir string) ([]Certificate, error) {
 			}
 			sum := sha256.Sum256(block.Bytes)
 			text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})
-			certs = append(certs, Certificate{Name: "host-" + hex.EncodeToString(sum[:8]) + ".crt", PEM: string(text)})
+			certs = append(certs, Certificate{Name: "host-" + hex.EncodeToString(sum[:8]) + ".crt", PEM: string(text), Modified: info.ModTime()})
 		}
 	})
 	err = errors.Explainf(err, errors.Denied, "the certificates in %s cannot be read", dir)
@@ -91,9 +98,13 @@ func Add(w *rootfs.Writer, certs []Certificate) (map[string]string, error) {
 		}
 	}
 	var all strings.Builder
+	var newest time.Time
 	for _, c := range certs {
 		all.WriteString(c.PEM)
-		if err := write(w, dir+"/"+c.Name, c.PEM); err != nil {
+		if c.Modified.After(newest) {
+			newest = c.Modified
+		}
+		if err := write(w, dir+"/"+c.Name, c.PEM, c.Modified); err != nil {
 			return nil, err
 		}
 	}
@@ -120,10 +131,13 @@ func Add(w *rootfs.Writer, certs []Certificate) (map[string]string, error) {
 	if env != nil {
 		return env, nil
 	}
-	return map[string]string{"NODE_EXTRA_CA_CERTS": Bundle}, write(w, Bundle, all.String())
+	return map[string]string{"NODE_EXTRA_CA_CERTS": Bundle}, write(w, Bundle, all.String(), newest)
 }
 
-func write(w *rootfs.Writer, name, text string) error {
-	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Unix(0, 0)}
+func write(w *rootfs.Writer, name, text string, modified time.Time) error {
+	if modified.IsZero() {
+		modified = time.Now()
+	}
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: modified}
 	return w.Add(hdr, strings.NewReader(text))
 }

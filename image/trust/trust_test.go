@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -15,7 +16,13 @@ import (
 	"github.com/RelevanceAI/harvest/image/trust"
 )
 
-var certs = []trust.Certificate{{Name: "host-1.crt", PEM: "one\n"}, {Name: "host-2.crt", PEM: "two\n"}}
+var certs = []trust.Certificate{
+	{Name: "host-1.crt", PEM: "one\n", Modified: time.Unix(1600000001, 0)},
+	{Name: "host-2.crt", PEM: "two\n", Modified: time.Unix(1600000000, 0)},
+}
+
+// imageTime is the time of the files that images have before.
+var imageTime = time.Unix(1500000000, 0)
 
 // with adds the certificates to an image that has pairs of names and contents, and returns its files. A name with a slash at its end is a
 // directory, content that begins with -> a symbolic link.
@@ -28,7 +35,7 @@ func with(t *testing.T, pairs ...string) (env, files map[string]string, err erro
 	defer f.Close()
 	w := rootfs.NewWriter(f, rootfs.Options{})
 	for i := 0; i < len(pairs); i += 2 {
-		hdr := &tar.Header{Name: pairs[i], Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(pairs[i+1]))}
+		hdr := &tar.Header{Name: pairs[i], Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(pairs[i+1])), ModTime: imageTime}
 		if strings.HasSuffix(hdr.Name, "/") {
 			hdr.Typeflag, hdr.Mode = tar.TypeDir, 0o755
 		}
@@ -56,6 +63,16 @@ func with(t *testing.T, pairs ...string) (env, files map[string]string, err erro
 		}
 		data, err := io.ReadAll(content)
 		files[hdr.Name] = string(data)
+		want := imageTime
+		switch {
+		case strings.HasSuffix(hdr.Name, "/host-2.crt"):
+			want = certs[1].Modified
+		case strings.HasSuffix(hdr.Name, "/host-1.crt"), len(pairs) == 0 || pairs[0] == "etc/ssl/cert.pem": // the bundle has the time of the newest
+			want = certs[0].Modified
+		}
+		if !hdr.ModTime.Equal(want) {
+			t.Errorf("%s has the time %v, want %v", hdr.Name, hdr.ModTime, want)
+		}
 		return err
 	})
 }

@@ -7,6 +7,11 @@ import (
 	"strings"
 )
 
+// dialers are the packages whose connections no account chooses, or that have rules of their own for them.
+var dialers = []string{"internal/...", "engine/...", "gateway/netstack", "agent/opencode/bridge", "client", "bench/...", "e2e/..."}
+
+const guarded = "connect with netguard.Rules of the account"
+
 // forbidden says what code must not call, except in the packages of in. Tests are free.
 var forbidden = []struct {
 	call string // import path and name, or the name of a builtin; "pkg.Print*" stands for all that begin so
@@ -26,6 +31,11 @@ var forbidden = []struct {
 	{"net/http.ListenAndServe*", nil, "use an http.Server with time limits, and shut it down"},
 	{"net/http.Get", nil, "use http.NewRequestWithContext"},
 	{"net/http.Post*", nil, "use http.NewRequestWithContext"},
+	{"net/http.Head", nil, "use http.NewRequestWithContext"},
+	{"net/http.DefaultClient", dialers, guarded},
+	{"net/http.DefaultTransport", dialers, guarded},
+	{"net.Dial*", dialers, guarded},
+	{"crypto/tls.Dial*", dialers, guarded},
 	{"os.Setenv", nil, "pass an environment to what needs it"},
 	{"os.Chdir", nil, "pass a directory to what needs it"},
 }
@@ -47,6 +57,8 @@ func calls(t *tree) []Finding {
 				if x, ok := n.X.(*ast.Ident); ok && f.imports[x.Name] != "" {
 					all = append(all, forbid(f, n, f.imports[x.Name]+"."+n.Sel.Name)...)
 				}
+			case *ast.CompositeLit:
+				all = append(all, bareClient(f, n)...)
 			case *ast.CallExpr:
 				if x, ok := n.Fun.(*ast.Ident); ok {
 					all = append(all, forbid(f, n, x.Name)...)
@@ -56,6 +68,25 @@ func calls(t *tree) []Finding {
 		})
 	}
 	return all
+}
+
+// bareClient finds an http.Client that uses http.DefaultTransport, because it has no other.
+func bareClient(f *file, lit *ast.CompositeLit) []Finding {
+	t, ok := lit.Type.(*ast.SelectorExpr)
+	if !ok || t.Sel.Name != "Client" || slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.dir()) }) {
+		return nil
+	}
+	if x, ok := t.X.(*ast.Ident); !ok || f.imports[x.Name] != "net/http" {
+		return nil
+	}
+	for _, e := range lit.Elts {
+		if kv, ok := e.(*ast.KeyValueExpr); ok {
+			if key, ok := kv.Key.(*ast.Ident); ok && key.Name == "Transport" {
+				return nil
+			}
+		}
+	}
+	return []Finding{{f.path, f.line(lit), "http.Client", "there is an http.Client without a Transport", guarded}}
 }
 
 func forbid(f *file, n ast.Node, name string) []Finding {

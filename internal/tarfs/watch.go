@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -19,6 +20,9 @@ import (
 
 // maxWatched is how many directories one Watch sees.
 const maxWatched = 8192
+
+// maxKnown is how many names one Watch remembers, of about 100 bytes each.
+const maxKnown = 500_000
 
 // watched are the events of inotify that are told; writes to a file that stays open are among them.
 const watched = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
@@ -34,8 +38,11 @@ type watcher struct {
 	dirs      map[int32]string
 	out       *json.Encoder
 	last      Change
-	found     map[string]bool // reported as created before their own events came
-	temporary uint32          // cookie of the last move away from a temporary name
+	names     known            // in the directories that are watched: a move to one of them replaces a file
+	found     map[string]int64 // reported as created before their own events came, and the offset at which these have come
+	read      int64            // bytes of events that were read: the offset
+	rest      int64            // of these, the bytes of events that come after the one under way
+	temporary uint32           // cookie of the last move away from a temporary name
 }
 
 func watch(ctx context.Context, tree Tree, name string, recursive bool, out *json.Encoder) error {
@@ -43,7 +50,8 @@ func watch(ctx context.Context, tree Tree, name string, recursive bool, out *jso
 	if err != nil {
 		return errors.Explainf(err, errors.Unsupported, "files cannot be watched here")
 	}
-	w := &watcher{tree: tree, top: name, recursive: recursive, f: os.NewFile(uintptr(fd), "inotify"), dirs: map[int32]string{}, out: out, found: map[string]bool{}}
+	w := &watcher{tree: tree, top: name, recursive: recursive, f: os.NewFile(uintptr(fd), "inotify"), dirs: map[int32]string{}, out: out,
+		names: known{max: maxKnown}, found: map[string]int64{}}
 	defer w.f.Close()
 	defer context.AfterFunc(ctx, func() { _ = w.f.Close() })()
 	if err := w.add(name, true, false); err != nil {
@@ -64,6 +72,7 @@ func watch(ctx context.Context, tree Tree, name string, recursive bool, out *jso
 		if done, err := w.tell(buf[:n]); done || err != nil {
 			return err
 		}
+		maps.DeleteFunc(w.found, func(_ string, until int64) bool { return until <= w.read })
 	}
 }
 
@@ -102,7 +111,7 @@ func (w *watcher) add(name string, top, report bool) error {
 		return errors.Explainf(err, errors.Exhausted, "%.200q cannot be watched", name)
 	}
 	w.dirs[int32(id)] = name
-	if !w.recursive || !info.IsDir() {
+	if !info.IsDir() {
 		return nil
 	}
 	dir, err := w.tree.Open(name)
@@ -111,15 +120,22 @@ func (w *watcher) add(name string, top, report bool) error {
 	}
 	defer dir.Close()
 	entries, _ := dir.ReadDir(-1) // as much of it as can be read
+	pending := w.pending()
 	for _, e := range entries {
 		full := path.Join(name, e.Name())
-		if report && !Temporary(e.Name()) {
-			w.found[full] = true
+		if Temporary(e.Name()) {
+			continue
+		}
+		w.names.add(full)
+		if report {
+			if pending > w.read-w.rest {
+				w.found[full] = pending
+			}
 			if err := w.say(Change{Kind: Created, Path: full}); err != nil {
 				return err
 			}
 		}
-		if e.Type() == fs.ModeDir {
+		if w.recursive && e.Type() == fs.ModeDir {
 			if err := w.add(full, false, report); err != nil {
 				return err
 			}
@@ -128,8 +144,18 @@ func (w *watcher) add(name string, top, report bool) error {
 	return nil
 }
 
+// pending returns the offset at which all events have come that the kernel has queued by now (TIOCINQ is FIONREAD).
+func (w *watcher) pending() int64 {
+	n, err := unix.IoctlGetInt(int(w.f.Fd()), unix.TIOCINQ)
+	if err != nil {
+		n = 0 // then a file in a new directory may be reported twice
+	}
+	return w.read + int64(n)
+}
+
 // tell tells what inotify says in buf. It is done when the top is gone.
 func (w *watcher) tell(buf []byte) (done bool, err error) {
+	w.read += int64(len(buf))
 	for len(buf) >= unix.SizeofInotifyEvent {
 		id, mask := int32(binary.NativeEndian.Uint32(buf)), binary.NativeEndian.Uint32(buf[4:])
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(buf[12:]))
@@ -139,6 +165,7 @@ func (w *watcher) tell(buf []byte) (done bool, err error) {
 		cookie := binary.NativeEndian.Uint32(buf[8:])
 		name := string(bytes.TrimRight(buf[unix.SizeofInotifyEvent:end], "\x00"))
 		buf = buf[end:]
+		w.rest = int64(len(buf))
 		if mask&unix.IN_Q_OVERFLOW != 0 {
 			if err := w.say(Change{Kind: Lagged}); err != nil {
 				return false, err
@@ -171,37 +198,100 @@ func (w *watcher) tell(buf []byte) (done bool, err error) {
 
 func (w *watcher) changed(name string, mask, cookie uint32) error {
 	c := Change{Kind: Changed, Path: name, Cookie: cookie}
-	switch {
-	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
-		c.Kind = Created
-	case mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
-		c.Kind = Removed
-	}
 	if Temporary(path.Base(name)) {
 		if mask&unix.IN_MOVED_FROM != 0 {
 			w.temporary = cookie
 		}
 		return nil
 	}
+	isDir := mask&unix.IN_ISDIR != 0
 	switch {
-	case c.Kind == Removed:
-		delete(w.found, name)
-	case c.Kind == Created && w.found[name]: // it was reported when its directory was
-		delete(w.found, name)
-		return nil
-	case c.Kind == Created && cookie != 0 && cookie == w.temporary:
-		c.Cookie = 0 // its other name was never reported
-	}
-	if c.Kind == Created && w.recursive && mask&unix.IN_ISDIR != 0 {
-		if err := w.say(c); err != nil {
+	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
+		if w.wasFound(name) {
+			return nil
+		}
+		c.Kind = Created
+		if mask&unix.IN_MOVED_TO != 0 && w.names.has(name) { // as editors write files
+			c.Kind = Changed
+		}
+		w.names.add(name)
+		if cookie != 0 && cookie == w.temporary {
+			c.Cookie = 0 // its other name was never reported
+		}
+		if err := w.say(c); err != nil || !isDir || !w.recursive {
 			return err
 		}
 		return w.add(name, false, true)
-	}
-	if c == w.last && c.Kind == Changed { // a program that writes a file in pieces has changed it once
+	case mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
+		c.Kind = Removed
+		delete(w.found, name)
+		w.names.remove(name)
+		if isDir {
+			w.leave(name)
+		}
+	case c == w.last: // a program that writes a file in pieces has changed it once
 		return nil
 	}
 	return w.say(c)
+}
+
+// wasFound reports whether name was reported as created when its directory was read, and the event at hand is from before that.
+func (w *watcher) wasFound(name string) bool {
+	until, ok := w.found[name]
+	delete(w.found, name)
+	return ok && w.read-w.rest <= until
+}
+
+// leave forgets a directory that is gone, or has moved away, with those below it. Where it has moved within the tree, it is found under
+// its new name.
+func (w *watcher) leave(name string) {
+	for id, dir := range w.dirs {
+		if dir == name || strings.HasPrefix(dir, name+"/") {
+			_, _ = unix.InotifyRmWatch(int(w.f.Fd()), uint32(id)) // fails if it is gone
+			delete(w.dirs, id)
+			w.names.forget(dir)
+		}
+	}
+	w.names.forget(name)
+}
+
+// known is a set of paths, by their directories. It holds at most max of them.
+type known struct {
+	max, count int
+	dirs       map[string]map[string]struct{}
+}
+
+func (k *known) has(name string) bool {
+	_, ok := k.dirs[path.Dir(name)][path.Base(name)]
+	return ok
+}
+
+func (k *known) add(name string) {
+	if k.count >= k.max || k.has(name) {
+		return
+	}
+	dir := path.Dir(name)
+	if k.dirs == nil {
+		k.dirs = map[string]map[string]struct{}{}
+	}
+	if k.dirs[dir] == nil {
+		k.dirs[dir] = map[string]struct{}{}
+	}
+	k.dirs[dir][path.Base(name)] = struct{}{}
+	k.count++
+}
+
+func (k *known) remove(name string) {
+	if k.has(name) {
+		delete(k.dirs[path.Dir(name)], path.Base(name))
+		k.count--
+	}
+}
+
+// forget removes the names in a directory.
+func (k *known) forget(dir string) {
+	k.count -= len(k.dirs[dir])
+	delete(k.dirs, dir)
 }
 
 // temporary begins the names under which files are written before they have their own.

@@ -185,6 +185,9 @@ func (s *Stub) step(name string, at int) (Step, bool) {
 	return step, step.Times == 0 || s.failed[key] <= step.Times
 }
 
+// Notified is the script that answers Claude Code when it reports by itself that a background task has ended.
+const Notified = "notified"
+
 // scriptName is at the beginning of a prompt, or of what follows the messages of a conversation that goes on.
 var scriptName = pattern.New(`(?:^|next message:\n\n)\s*"?\[([a-z0-9_-]+)\]`)
 
@@ -207,6 +210,9 @@ func place(messages []message) (name string, at int) {
 		for _, b := range slices.Backward(blocks) { // prompts that were not answered may be in one message with the newest
 			if found := scriptName().FindStringSubmatch(b.Text); b.Type == "text" && found != nil {
 				return found[1], at
+			}
+			if b.Type == "text" && strings.Contains(b.Text, "<task-notification>") {
+				return Notified, at
 			}
 			if b.Type == "tool_result" {
 				results = 1

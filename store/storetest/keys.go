@@ -33,6 +33,7 @@ func key(id, owner, name string) account.Key {
 	return account.Key{
 		ID: id, Kind: account.APIKey, Account: owner, Name: name, Role: account.Admin, Scopes: []account.Scope{account.Exec, account.Read},
 		Created: at, Expires: at.Add(time.Hour), LastUsed: at.Add(time.Minute), Hash: "hash of " + id, Subject: "of " + id,
+		MadeBy: "maker of " + id, Until: at.Add(2 * time.Hour),
 	}
 }
 

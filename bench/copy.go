@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const (
+	copiedFiles = 1000
+	tarTar      = "tar | tar"      // the peer: from one directory of the host into another one
+	tarExec     = "tar | exec tar" // the same with one of both tars in the sandbox, as a user would copy without cp
+	copyIn      = "1,000 files in"
+	copyOut     = "1,000 files out"
+	copyOne     = "one file in"
+)
+
+// benchCopy measures whole commands, the start of the command line included: harvest sandbox cp beside tar.
+func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
+	data, tree := filepath.Join(l.dir, "copy"), filepath.Join(l.dir, "copied")
+	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images")), makeCopied(tree)); err != nil {
+		return errors.Wrapf(err, "make a data directory")
+	}
+	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
+	}()
+	sb, err := d.CreateSandbox(ctx, api.SandboxRequest{}, nil)
+	if err != nil {
+		return err
+	}
+	turn := 0
+	target := func() string {
+		turn++
+		return "t" + strconv.Itoa(turn)
+	}
+	in, out, one := r.measure(copyIn, "ms"), r.measure(copyOut, "ms"), r.measure(copyOne, "ms")
+	in.Aim, out.Aim = &Aim{Peer: tarTar, AtMost: 2}, &Aim{Peer: tarTar, AtMost: 2}
+	cp := func(ctx context.Context, from, to string) error {
+		return whole(ctx, l.opts.harvest, "--data", data, "sandbox", "cp", from, to)
+	}
+	const script = `mkdir "$2" && tar -C "$1" -c . | tar -C "$2" -x`
+	exec := strconv.Quote(l.opts.harvest) + " --data " + strconv.Quote(data) + " sandbox exec " + sb.ID + " -- "
+	return r.turns(ctx, r.count(2, 10), []*Measure{in, out, one},
+		side{harvest, func(ctx context.Context) (sample, error) {
+			inside, outside := sb.ID+":/srv/"+target(), filepath.Join(l.dir, target())
+			return copySample(func() error { return cp(ctx, tree, inside) }, func() error { return cp(ctx, inside, outside) },
+				func() error { return cp(ctx, filepath.Join(tree, "d0", "f0"), inside+".one") })
+		}},
+		side{tarTar, func(ctx context.Context) (sample, error) {
+			to, from := filepath.Join(l.dir, target()), filepath.Join(l.dir, target())
+			return copySample(func() error { return whole(ctx, "sh", "-c", script, "sh", tree, to) },
+				func() error { return whole(ctx, "sh", "-c", script, "sh", to, from) }, func() error { return whole(ctx, "cp", filepath.Join(tree, "d0", "f0"), to) })
+		}},
+		side{tarExec, func(ctx context.Context) (sample, error) {
+			inside, outside := "/srv/"+target(), filepath.Join(l.dir, target())
+			return copySample(
+				func() error {
+					return whole(ctx, "sh", "-c", `tar -C "$1" -c . | `+exec+`sh -c 'mkdir "$1"; tar -C "$1" -x' sh "$2"`, "sh", tree, inside)
+				},
+				func() error {
+					return whole(ctx, "sh", "-c", `mkdir "$2" && `+exec+`tar -C "$1" -c . | tar -C "$2" -x`, "sh", inside, outside)
+				},
+				func() error {
+					return whole(ctx, "sh", "-c", exec+`sh -c 'cat >"$1"' sh "$2" <"$1"`, "sh", filepath.Join(tree, "d0", "f0"), inside+".one")
+				})
+		}})
+}
+
+// copySample times the commands of one turn.
+func copySample(in, out, one func() error) (sample, error) {
+	all := sample{}
+	for _, step := range []struct {
+		name string
+		run  func() error
+	}{{copyIn, in}, {copyOut, out}, {copyOne, one}} {
+		s, err := timed(step.name, step.run)
+		if err != nil {
+			return nil, err
+		}
+		all[step.name] = s[step.name]
+	}
+	return all, nil
+}
+
+// makeCopied makes the files, of 4 KiB, in ten directories.
+func makeCopied(dir string) error {
+	text := bytes.Repeat([]byte("0123456789abcdef"), 256)
+	for i := range copiedFiles {
+		name := filepath.Join(dir, "d"+strconv.Itoa(i%10), "f"+strconv.Itoa(i))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, text, 0o644)); err != nil {
+			return errors.Wrapf(err, "make files to copy")
+		}
+	}
+	return nil
+}
+
+// whole runs a program that must succeed.
+func whole(ctx context.Context, name string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return errors.Wrapf(err, "%s: %s", name, bytes.TrimSpace(out))
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	harvestgit "github.com/RelevanceAI/harvest/git"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+)
+
+// repository fills in where the repositories come from: addresses, or the commits of a directory.
+func (c *cli) repository(ctx context.Context, from source, req *api.SessionRequest) error {
+	for _, text := range from.also {
+		address, branch, _ := strings.Cut(text, "#")
+		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules})
+	}
+	repo := from.repo
+	if repo == "none" {
+		return nil
+	}
+	info, err := os.Stat(repo)
+	if err != nil || !info.IsDir() {
+		if !strings.Contains(repo, ":") {
+			return errors.Remedy(errors.Newf(errors.Invalid, "there is no repository %q", repo), "give a directory, an address such as https://github.com/owner/name, or none")
+		}
+		req.Repo = repo
+		return nil
+	}
+	if _, err := git(ctx, repo, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s is no git repository with a commit", repo), "run it in one, or give --repo ADDRESS or --repo none")
+	}
+	// git writes a bundle for "-" into a file of that name when it runs in a subdirectory, so all of it runs at the top.
+	top, err := gitLine(ctx, repo, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return errors.Remedy(err, "run it in a work tree of the repository")
+	}
+	if req.Subdir, err = gitLine(ctx, repo, "rev-parse", "--show-prefix"); err != nil {
+		return err
+	}
+	req.Subdir = strings.TrimSuffix(req.Subdir, "/")
+	if origin, err := gitLine(ctx, top, "remote", "get-url", "origin"); err == nil {
+		if strings.Contains(origin, "://") && !strings.Contains(origin, "@") || strings.HasPrefix(origin, "git@") {
+			req.Repo = origin
+		}
+	}
+	here := req.Branch == ""
+	if here {
+		if name, err := gitLine(ctx, top, "symbolic-ref", "--quiet", "--short", "HEAD"); err == nil {
+			req.Branch = name
+		}
+	}
+	if err := bundle(ctx, top, req); err != nil {
+		return err
+	}
+	if req.Repo == "" {
+		if req.Name = unfit().ReplaceAllString(filepath.Base(top), "-"); strings.Trim(req.Name, "-.") != req.Name {
+			req.Name = ""
+		}
+	}
+	return c.uncommitted(ctx, top, from.committed || !here, req)
+}
+
+// bundle adds the commits of a repository: of what is checked out, and of the branch. A shallow repository's commits have no
+// parents from some on, which the other side has to know.
+func bundle(ctx context.Context, top string, req *api.SessionRequest) error {
+	refs := []string{"HEAD"}
+	if req.Branch != "" {
+		refs = append(refs, "refs/heads/"+req.Branch)
+	}
+	var err error
+	if req.Bundle, err = git(ctx, top, append([]string{"bundle", "create", "--quiet", "-"}, refs...)...); err != nil {
+		return errors.Explainf(err, errors.Invalid, "the repository cannot be read")
+	}
+	if len(req.Bundle) == 0 {
+		return errors.Remedy(errors.Newf(errors.Invalid, "git wrote an empty bundle of %s", top), "check it with git fsck, or give the repository's address with --repo")
+	}
+	if len(req.Bundle) > api.MaxBundle {
+		return errors.Remedy(errors.Newf(errors.Invalid, "the repository takes %d MiB, %d are allowed", len(req.Bundle)>>20, api.MaxBundle>>20), "give its address with --repo")
+	}
+	shallow, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "shallow")
+	if err != nil {
+		return err
+	}
+	if req.Shallow, err = os.ReadFile(shallow); err != nil && !errors.IsNotExist(err) {
+		return errors.Explainf(err, errors.Invalid, "%s cannot be read: %v", shallow, err)
+	}
+	return nil
+}
+
+// unfit is what the name of a session's directory has not.
+var unfit = pattern.New(`[^A-Za-z0-9._-]+`)
+
+// uncommitted adds what is not committed, files that git does not know yet included. The repository stays as it is, its index too.
+func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.SessionRequest) error {
+	status, err := git(ctx, top, "status", "--porcelain=v2")
+	if err != nil || len(status) == 0 {
+		return err
+	}
+	if leave {
+		c.hint("what is not committed stays here (%d files); the agent sees the last commit", bytes.Count(status, []byte{'\n'}))
+		return nil
+	}
+	patch, files, err := patchOf(ctx, top)
+	if err != nil {
+		return err
+	}
+	for _, module := range changedModules(string(status)) {
+		c.hint("changes in the submodule %s stay here: push them, so that the agent can fetch them", plainText(module))
+	}
+	if len(patch) == 0 {
+		return nil
+	}
+	by := api.Author{Name: "User", Email: "user@harvest.invalid"}
+	for key, value := range map[string]*string{"user.name": &by.Name, "user.email": &by.Email} {
+		if text, err := gitLine(ctx, top, "config", key); err == nil && text != "" {
+			*value = text
+		}
+	}
+	c.hint("what is not committed (%d files) goes along as a commit of its own; --committed leaves it here", files)
+	req.Uncommitted = &api.Uncommitted{Patch: patch, Author: by}
+	return nil
+}
+
+// changedModules returns the submodules that git status --porcelain=v2 shows as changed.
+func changedModules(status string) (names []string) {
+	for line := range strings.Lines(status) {
+		if fields := strings.SplitN(strings.TrimSpace(line), " ", 9); len(fields) == 9 && fields[0] == "1" && strings.HasPrefix(fields[2], "S") {
+			names = append(names, fields[8])
+		}
+	}
+	return names
+}
+
+// stageScript adds all files to a copy of the index, those of nested repositories that git does not know included.
+var stageScript = harvestgit.Stage + "\nstage HEAD"
+
+// patchOf returns what differs from the last commit, and how many files do. Submodules are left out.
+func patchOf(ctx context.Context, top string) (patch []byte, files int, err error) {
+	dir, err := os.MkdirTemp("", "harvest-index-")
+	if err != nil {
+		return nil, 0, errors.Explainf(err, errors.Unavailable, "there is no place for a copy of the index: %v", err)
+	}
+	defer os.RemoveAll(dir)
+	index, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "index")
+	if err != nil {
+		return nil, 0, err
+	}
+	own := filepath.Join(dir, "index")
+	if text, err := os.ReadFile(index); err == nil {
+		if err := os.WriteFile(own, text, 0o600); err != nil {
+			return nil, 0, errors.Explainf(err, errors.Unavailable, "the index cannot be copied: %v", err)
+		}
+	}
+	env := []string{"GIT_INDEX_FILE=" + own}
+	stage := exec.CommandContext(ctx, "/bin/sh", "-euc", stageScript)
+	stage.Dir = top
+	if _, err := output(stage, env); err != nil {
+		return nil, 0, err
+	}
+	diff := []string{"diff", "--cached", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules", "HEAD"}
+	names, err := gitEnv(ctx, top, env, append(diff, "--name-only", "-z")...)
+	if err != nil {
+		return nil, 0, err
+	}
+	patch, err = gitEnv(ctx, top, env, append(diff, "--binary")...)
+	return patch, bytes.Count(names, []byte{0}), err
+}
+
+// git runs git in one of the user's own repositories and returns what it printed.
+func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	return gitEnv(ctx, dir, nil, args...)
+}
+
+// gitLine is git for an answer of one line.
+func gitLine(ctx context.Context, dir string, args ...string) (string, error) {
+	out, err := git(ctx, dir, args...)
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+// gitEnv is git with more in its environment.
+func gitEnv(ctx context.Context, dir string, env []string, args ...string) ([]byte, error) {
+	return output(exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...), env)
+}
+
+func output(cmd *exec.Cmd, env []string) ([]byte, error) {
+	cmd.Env = append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, errors.Explainf(err, errors.Invalid, "git could not read the repository: %s", strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// carried is the request that harvest agent makes of a directory, and what it hints.
+func (p *pair) carried(dir string) (api.SessionRequest, string) {
+	p.Helper()
+	var req api.SessionRequest
+	var hints bytes.Buffer
+	c := &cli{err: &hints}
+	if err := c.repository(p.Context(), source{repo: dir}, &req); err != nil {
+		p.Fatal(err)
+	}
+	return req, hints.String()
+}
+
+// cloned clones the bundle of a request, applies what was not committed, and returns the files.
+func (p *pair) cloned(req api.SessionRequest) []string {
+	p.Helper()
+	dir := p.TempDir()
+	bundle, patch := filepath.Join(dir, "bundle"), filepath.Join(dir, "patch")
+	if err := errors.Join(os.WriteFile(bundle, req.Bundle, 0o600)); err != nil {
+		p.Fatal(err)
+	}
+	there := filepath.Join(dir, "there")
+	p.git("/", "clone", "-q", bundle, there)
+	if req.Uncommitted != nil {
+		if err := os.WriteFile(patch, req.Uncommitted.Patch, 0o600); err != nil {
+			p.Fatal(err)
+		}
+		p.git(there, "apply", "--index", patch)
+	}
+	return strings.Split(p.git(there, "ls-files"), "\n")
+}
+
+// From a subdirectory the whole repository goes along, and the agent starts in that directory; also in a work tree.
+// mission: C3, E3
+func TestCarryFromSubdirectory(t *testing.T) {
+	p := newPair(t)
+	p.git(p.person, "worktree", "add", "-q", "-b", "other", "../tree")
+	for _, top := range []string{p.person, filepath.Join(filepath.Dir(p.person), "tree")} {
+		sub := filepath.Join(top, "a", "b")
+		if err := errors.Join(os.MkdirAll(sub, 0o755), os.WriteFile(filepath.Join(sub, "new"), []byte("x\n"), 0o644), os.WriteFile(filepath.Join(top, "above"), []byte("x\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		req, hints := p.carried(sub)
+		if req.Subdir != "a/b" || req.Name != filepath.Base(top) || !strings.Contains(hints, "(2 files) goes along") {
+			t.Errorf("%q, %q, %s", req.Subdir, req.Name, hints)
+		}
+		if got := p.cloned(req); !slices.Equal(got, []string{"a/b/new", "above", "readme"}) {
+			t.Errorf("%v", got)
+		}
+		if _, err := os.Stat(filepath.Join(sub, "-")); err == nil {
+			t.Error("git wrote the bundle into a file")
+		}
+	}
+	if req, _ := p.carried(p.person); req.Subdir != "" {
+		t.Errorf("%q", req.Subdir)
+	}
+}
+
+// Files of nested repositories go along; changes in submodules do not, and the hints count and say so.
+// mission: C3
+func TestCarryNestedRepositories(t *testing.T) {
+	p := newPair(t)
+	p.git(p.person, "-c", "protocol.file.allow=always", "submodule", "add", "-q", p.agent, "module")
+	p.git(p.person, "commit", "-q", "-m", "A submodule")
+	for _, name := range []string{"nested", "unborn"} {
+		if err := os.Mkdir(filepath.Join(p.person, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p.git(filepath.Join(p.person, name), "init", "-q")
+	}
+	p.commit(filepath.Join(p.person, "nested"), "n1", "N")
+	for _, name := range []string{"nested/n2", "unborn/u", "module/m", "plain"} {
+		if err := os.WriteFile(filepath.Join(p.person, name), []byte("x\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := p.git(p.person, "status", "--porcelain")
+	req, hints := p.carried(p.person)
+	if got := p.cloned(req); !slices.Equal(got, []string{".gitmodules", "module", "nested/n1", "nested/n2", "plain", "readme", "unborn/u"}) {
+		t.Errorf("%v", got)
+	}
+	if !strings.Contains(hints, "(4 files) goes along") || !strings.Contains(hints, "the submodule module stay here") {
+		t.Errorf("%s", hints)
+	}
+	if after := p.git(p.person, "status", "--porcelain"); after != before {
+		t.Errorf("%q, it was %q", after, before)
+	}
+	if err := os.Remove(filepath.Join(p.person, "plain")); err != nil {
+		t.Fatal(err)
+	}
+	p.git(p.person, "add", "nested")
+	p.git(p.person, "commit", "-q", "-m", "As git does it")
+	if err := os.RemoveAll(filepath.Join(p.person, "unborn")); err != nil {
+		t.Fatal(err)
+	}
+	if req, hints = p.carried(p.person); req.Uncommitted != nil || !strings.Contains(hints, "submodule nested") {
+		t.Errorf("%+v, %s", req.Uncommitted, hints)
+	}
+}
+
+// A shallow repository goes along with the list of the commits that have no parents.
+// mission: C3, E3
+func TestCarryShallow(t *testing.T) {
+	p := newPair(t)
+	p.commit(p.person, "b", "Two")
+	p.commit(p.person, "c", "Three")
+	shallow := filepath.Join(t.TempDir(), "shallow")
+	p.git("/", "clone", "-q", "--depth=2", "file://"+p.person, shallow)
+	req, _ := p.carried(shallow)
+	if want := p.git(shallow, "rev-parse", "HEAD~1") + "\n"; string(req.Shallow) != want || len(req.Bundle) == 0 {
+		t.Errorf("%q, want %q; %d bytes", req.Shallow, want, len(req.Bundle))
+	}
+	if req, _ = p.carried(p.person); len(req.Shallow) != 0 {
+		t.Errorf("%q", req.Shallow)
+	}
+}

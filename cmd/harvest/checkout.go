@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func (c *cli) checkoutCommand() *cobra.Command {
+	var repository, branch string
+	cmd := &cobra.Command{
+		Use:   "checkout SESSION [flags]",
+		Short: "Bring the agent's branch into the local repository",
+		Long: `Fetches the branch of the session, harvest/ID, into the repository of the current directory. The files and the branch
+that is checked out stay as they are: git switch or git merge the branch when you want it.
+
+A branch that has commits of your own is never moved. Take the agent's work as another branch then, with --branch.
+Entries of the agent's git stash become branches, too: harvest/ID-stash-1 and so on, for git stash apply.`,
+		Example: `  harvest checkout ses_01jx
+  git merge harvest/01jx…
+  harvest checkout ses_01jx --branch second-try`,
+		Args: count(1, 1, "a session"),
+		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			top, err := topLevel(ctx)
+			if err != nil {
+				return err
+			}
+			s, err := server.Session(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			bundle, err := server.SessionBundle(ctx, args[0], repository)
+			if err != nil {
+				return err
+			}
+			defer bundle.Close()
+			file, err := os.CreateTemp("", "harvest-*.bundle")
+			if err != nil {
+				return errors.Explainf(err, errors.Unavailable, "no temporary file for the branch: %v", err)
+			}
+			defer os.Remove(file.Name())
+			_, err = io.Copy(file, bundle)
+			if err := errors.Join(err, file.Close()); err != nil {
+				return err
+			}
+			t := taking{top: top, session: s.ID, work: s.WorkBranch, branch: orElse(branch, s.WorkBranch), named: branch != ""}
+			made, err := t.run(ctx, file.Name())
+			if err != nil {
+				return err
+			}
+			for _, name := range made {
+				if name == t.branch {
+					fmt.Fprintln(c.out, name)
+				} else {
+					c.hint("the agent stashed changes: git stash apply %s", name)
+				}
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&branch, "branch", "", "local branch for the agent's work (default: harvest/ID)")
+	return repositoryFlag(cmd, &repository)
+}
+
+// taking is a session's work on its way into a local repository.
+type taking struct {
+	top     string // of the repository
+	session string
+	work    string // the branch's name in the bundle
+	branch  string // its name here
+	named   bool   // the user chose the name
+}
+
+// incoming is where commits of a bundle are until it is clear that the branches may move.
+const incoming = "refs/harvest/incoming/"
+
+// run fetches the branches of a bundle and returns their local names. It moves all of them or none, and none
+// that has commits which would be lost.
+func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
+	heads, err := gitIn(ctx, t.top, nil, "bundle", "list-heads", bundle)
+	if err != nil {
+		return nil, err
+	}
+	var made []string
+	fetch := []string{"-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--force", bundle}
+	for head := range strings.Lines(string(heads)) {
+		_, ref, _ := strings.Cut(strings.TrimSpace(head), " ")
+		suffix, ok := strings.CutPrefix(ref, "refs/heads/"+t.work)
+		if !ok || suffix != "" && !strings.HasPrefix(suffix, "-stash-") {
+			continue
+		}
+		made = append(made, t.branch+suffix)
+		fetch = append(fetch, ref+":"+incoming+t.branch+suffix)
+	}
+	defer func() {
+		for _, name := range made {
+			_, _ = gitIn(context.WithoutCancel(ctx), t.top, nil, "update-ref", "-d", incoming+name) // it holds nothing that a branch does not
+		}
+	}()
+	if _, err := gitIn(ctx, t.top, nil, fetch...); err != nil {
+		return nil, err
+	}
+	var moves strings.Builder
+	for _, name := range made {
+		next, old, err := t.check(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if next != old {
+			fmt.Fprintf(&moves, "update refs/heads/%s %s %s\n", name, next, orElse(old, strings.Repeat("0", len(next))))
+		}
+	}
+	if _, err := gitIn(ctx, t.top, strings.NewReader(moves.String()), "update-ref", "-m", "harvest checkout "+t.session, "--stdin"); err != nil {
+		return nil, err
+	}
+	for _, name := range made {
+		if err := t.record(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	return made, nil
+}
+
+// check returns the commit that a branch moves to and the one that it is at, "" if it does not exist. Both are the same if it
+// need not move. Conflict if commits would be lost, or the branch is checked out.
+func (t taking) check(ctx context.Context, name string) (next, old string, err error) {
+	if next, err = t.commit(ctx, incoming+name); err != nil {
+		return "", "", err
+	}
+	if old, err = t.commit(ctx, "refs/heads/"+name); err != nil || old == "" || old == next {
+		return next, old, err
+	}
+	taken := t.taken(ctx, name)
+	if t.named && name == t.branch && taken == "" {
+		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: exists, and is not from session %s", name, t.session), "choose another name for --branch")
+	}
+	list := []string{"log", "--format=%h %s", old, "--not", next}
+	if taken != "" {
+		list = append(list, taken)
+	}
+	own, err := gitIn(ctx, t.top, nil, append(list, "--")...)
+	if err != nil {
+		return "", "", err
+	}
+	if len(own) > 0 {
+		if t.contains(ctx, old, next) {
+			return old, old, nil // the agent has nothing that is not below the user's commits
+		}
+		other := t.free(ctx)
+		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: has commits that are not the agent's, %d of them, and was not moved: %s", name,
+			strings.Count(string(own), "\n"), firstLine(string(own))),
+			"harvest checkout %s --branch %s, then git rebase or git merge one with the other", t.session, other)
+	}
+	// git's own rules for branches that are checked out, being rebased or bisected, in any work tree.
+	if _, err := gitIn(ctx, t.top, nil, "fetch", "--quiet", "--dry-run", "--no-write-fetch-head", "--force", ".", incoming+name+":refs/heads/"+name); err != nil {
+		return "", "", err
+	}
+	return next, old, nil
+}
+
+// commit returns the commit of a ref, "" if the ref does not exist.
+func (t taking) commit(ctx context.Context, ref string) (string, error) {
+	out, err := gitIn(ctx, t.top, nil, "for-each-ref", "--format=%(objectname)", ref)
+	return strings.TrimSpace(string(out)), err
+}
+
+// contains reports whether commit has another as its ancestor.
+func (t taking) contains(ctx context.Context, commit, ancestor string) bool {
+	_, err := gitIn(ctx, t.top, nil, "merge-base", "--is-ancestor", ancestor, commit)
+	return err == nil
+}
+
+// takenKey is where git keeps which session and commit a branch was last taken from. git forgets it together with the branch.
+func takenKey(branch string) string { return "branch." + branch + ".harvestTaken" }
+
+// record remembers what was taken.
+func (t taking) record(ctx context.Context, name string) error {
+	next, err := t.commit(ctx, incoming+name)
+	if err == nil {
+		_, err = gitIn(ctx, t.top, nil, "config", takenKey(name), t.session+" "+next)
+	}
+	return err
+}
+
+// taken returns the commit that the branch was last taken at from this session, "" if it was not or the commit is gone.
+func (t taking) taken(ctx context.Context, name string) string {
+	out, err := gitIn(ctx, t.top, nil, "config", "--get", takenKey(name))
+	if err != nil {
+		return ""
+	}
+	session, commit, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	if session != t.session || !t.contains(ctx, commit, commit) {
+		return ""
+	}
+	return commit
+}
+
+// free returns the name of a branch that does not exist.
+func (t taking) free(ctx context.Context) string {
+	for n := 2; ; n++ {
+		name := fmt.Sprintf("%s-%d", t.branch, n)
+		if commit, err := t.commit(ctx, "refs/heads/"+name); err != nil || commit == "" {
+			return name
+		}
+	}
+}

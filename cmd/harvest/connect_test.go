@@ -1,0 +1,63 @@
+package main
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
+)
+
+func TestRulesOfAccounts(t *testing.T) {
+	t.Parallel()
+	var cfg config.Config
+	cfg.Connect.Allow = []string{"10.1.0.0/16"}
+	cfg.Registries = config.Registries{Mirrors: []string{"docker.io=mirror.example.org/hub", "quay.io=10.9.9.9:5000"}, Insecure: []string{"reg:5000"}}
+	rules, err := rulesOf(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, loopback := range map[string]bool{"": true, "personal": true, "acme": false} {
+		r := rules(name)
+		for text, want := range map[string]bool{"127.0.0.1": loopback, "10.1.2.3": true, "10.2.0.1": false, "1.1.1.1": true, "169.254.169.254": false} {
+			if ok, _ := r.Allows(netip.MustParseAddr(text)); ok != want {
+				t.Errorf("%q may connect to %s: %v", name, text, ok)
+			}
+		}
+		if got := strings.Join(r.Hosts, " "); !strings.Contains(got, "reg:5000") || !strings.Contains(got, "10.9.9.9:5000") || !strings.Contains(got, "mirror.example.org:443 ") {
+			t.Errorf("configured servers: %s", got)
+		}
+	}
+	made := map[string]int{}
+	find := transports(rules, func(r netguard.Rules) http.RoundTripper { made["all"]++; return r.NewTransport(nil) })
+	if find("") != find("personal") || find("acme") != find("rival") || find("acme") == find("") || made["all"] != 2 {
+		t.Error("accounts with different rules share connections, or each has its own")
+	}
+	if c := clients(rules)("acme"); c.Timeout == 0 {
+		t.Error("requests to GitHub have no time limit")
+	}
+	if f := connections(cfg); !f.OK || !strings.Contains(f.Detail, "10.1.0.0/16") || !strings.Contains(f.Detail, "loopback") {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestAllowedNetworksMustBeSpecial(t *testing.T) {
+	t.Parallel()
+	var cfg config.Config
+	cfg.Connect.Allow = []string{"0.0.0.0/0"}
+	if _, err := rulesOf(cfg); errors.KindOf(err) != errors.Invalid {
+		t.Error(err)
+	}
+	if _, err := openModels(cfg, nil); err == nil {
+		t.Error("a gateway opens")
+	}
+	if _, _, err := openImages(cfg); err == nil {
+		t.Error("images open")
+	}
+	if f := connections(cfg); f.OK || f.Remedy == "" {
+		t.Errorf("%+v", f)
+	}
+}

@@ -1,0 +1,116 @@
+package modalapi
+
+import (
+	"strings"
+
+	"github.com/RelevanceAI/harvest/account"
+)
+
+// The scopes of methods, by their names. Every method that control and router implement has a row. A method with an effect that a caller could
+// notice later is not one to read with: QueueGet takes the items that it returns.
+var (
+	controlScopes = map[string]account.Scope{
+		"AppCountLogs":                  account.Read,
+		"AppFetchLogs":                  account.Read,
+		"AppGetOrCreate":                account.Write,
+		"AppList":                       account.Read,
+		"AuthTokenGet":                  account.Read,
+		"ClientHello":                   account.Read,
+		"EnvironmentGetOrCreate":        account.Write,
+		"EnvironmentList":               account.Read,
+		"ImageDelete":                   account.Write,
+		"ImageFromId":                   account.Read,
+		"ImageGetByTag":                 account.Read,
+		"ImageGetOrCreate":              account.Write,
+		"ImageJoinStreaming":            account.Read,
+		"ImagePublish":                  account.Write,
+		"ProxyCreate":                   account.Write,
+		"ProxyGet":                      account.Read,
+		"ProxyList":                     account.Read,
+		"QueueClear":                    account.Write,
+		"QueueDelete":                   account.Write,
+		"QueueGet":                      account.Write,
+		"QueueGetOrCreate":              account.Write,
+		"QueueHeartbeat":                account.Write,
+		"QueueLen":                      account.Read,
+		"QueueNextItems":                account.Read,
+		"QueuePut":                      account.Write,
+		"SandboxContainerCreateV2":      account.Write,
+		"SandboxCreate":                 account.Write,
+		"SandboxCreateConnectToken":     account.Exec,
+		"SandboxCreateConnectTokenV2":   account.Exec,
+		"SandboxCreateV2":               account.Write,
+		"SandboxGetCommandRouterAccess": account.Read,
+		"SandboxGetExitSnapshot":        account.Read,
+		"SandboxGetExitSnapshotV2":      account.Read,
+		"SandboxGetFromName":            account.Read,
+		"SandboxGetFromNameV2":          account.Read,
+		"SandboxGetTaskId":              account.Read,
+		"SandboxGetTaskIdV2":            account.Read,
+		"SandboxGetTunnels":             account.Read,
+		"SandboxGetTunnelsV2":           account.Read,
+		"SandboxList":                   account.Read,
+		"SandboxListV2":                 account.Read,
+		"SandboxRestore":                account.Write,
+		"SandboxRestoreV2":              account.Write,
+		"SandboxSetName":                account.Write,
+		"SandboxSnapshot":               account.Write,
+		"SandboxSnapshotGet":            account.Read,
+		"SandboxSnapshotWait":           account.Read,
+		"SandboxTagsGet":                account.Read,
+		"SandboxTagsGetV2":              account.Read,
+		"SandboxTagsSet":                account.Write,
+		"SandboxTagsSetV2":              account.Write,
+		"SandboxTerminate":              account.Write,
+		"SandboxTerminateV2":            account.Write,
+		"SandboxWait":                   account.Read,
+		"SandboxWaitUntilReady":         account.Read,
+		"SandboxWaitV2":                 account.Read,
+		"SecretDelete":                  account.Write,
+		"SecretGetOrCreate":             account.Write,
+		"SecretList":                    account.Read,
+		"TaskGetCommandRouterAccess":    account.Read,
+		"VolumeDelete":                  account.Write,
+		"VolumeGetOrCreate":             account.Write,
+		"VolumeHeartbeat":               account.Write,
+		"VolumeList":                    account.Read,
+		"WorkspaceNameLookup":           account.Read,
+	}
+	routerScopes = map[string]account.Scope{
+		"SandboxStdinWriteV2":      account.Exec,
+		"SandboxStdioReadV2":       account.Read,
+		"SandboxWaitUntilReady":    account.Read,
+		"TaskContainerCreate":      account.Write,
+		"TaskContainerGet":         account.Read,
+		"TaskContainerList":        account.Read,
+		"TaskContainerTerminate":   account.Write,
+		"TaskContainerWait":        account.Read,
+		"TaskExecPoll":             account.Exec,
+		"TaskExecStart":            account.Exec,
+		"TaskExecStdinStatus":      account.Exec,
+		"TaskExecStdinWrite":       account.Exec,
+		"TaskExecStdinWriteStream": account.Exec,
+		"TaskExecStdioRead":        account.Exec,
+		"TaskExecWait":             account.Exec,
+		"TaskMountDirectory":       account.Write,
+		"TaskReloadVolumes":        account.Write,
+		"TaskSetNetworkAccess":     account.Write,
+		"TaskSnapshotDirectory":    account.Write,
+		"TaskSnapshotFilesystem":   account.Write,
+		"TaskSnapshotMemory":       account.Write,
+		"TaskUnmountDirectory":     account.Write,
+	}
+)
+
+// scopeOf returns what a key needs for a method. One without a row is not implemented.
+func scopeOf(method string) account.Scope {
+	name := method[strings.LastIndexByte(method, '/')+1:]
+	scopes := controlScopes
+	if strings.HasPrefix(method, routerService) {
+		scopes = routerScopes
+	}
+	if scope, ok := scopes[name]; ok {
+		return scope
+	}
+	return account.Write
+}

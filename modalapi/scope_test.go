@@ -1,0 +1,106 @@
+package modalapi_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"strings"
+	"testing"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/modalapi"
+)
+
+// implemented returns the methods of a type of this package.
+func implemented(t *testing.T, receiver string) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), e.Name(), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Recv == nil || !f.Name.IsExported() {
+				continue
+			}
+			if star, ok := f.Recv.List[0].Type.(*ast.StarExpr); ok && star.X.(*ast.Ident).Name == receiver {
+				found[f.Name.Name] = true
+			}
+		}
+	}
+	return found
+}
+
+// Every method says what a key needs for it, and every row is of a method.
+//
+// mission: 9.1
+func TestEveryMethodHasAScope(t *testing.T) {
+	t.Parallel()
+	control, router := modalapi.Scopes()
+	for receiver, scopes := range map[string]map[string]account.Scope{"control": control, "router": router} {
+		methods := implemented(t, receiver)
+		if len(methods) < 10 {
+			t.Fatalf("%s has only %d methods: the test looks at the wrong directory", receiver, len(methods))
+		}
+		for name := range methods {
+			if scopes[name] == "" {
+				t.Errorf("%s of %s has no scope; add a row to scope.go", name, receiver)
+			}
+		}
+		for name := range scopes {
+			if !methods[name] {
+				t.Errorf("%s of %s has a scope, but does not exist", name, receiver)
+			}
+		}
+	}
+}
+
+// A key with the scope read changes nothing: it sees how long a queue is, and what is in it, and takes nothing out.
+func TestReadersTakeNothingFromQueues(t *testing.T) {
+	w := newWorld(t)
+	q, err := w.sdk.Queues.FromName(t.Context(), "q", nil)
+	if err != nil {
+		made, err := w.control.QueueGetOrCreate(w.ctx(), pb.QueueGetOrCreateRequest_builder{DeploymentName: "q", ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.readQueue(made.GetQueueId())
+		return
+	}
+	w.readQueue(q.QueueID)
+}
+
+func (w *world) readQueue(id string) {
+	w.t.Helper()
+	if _, err := w.control.QueuePut(w.ctx(), pb.QueuePutRequest_builder{QueueId: id, Values: [][]byte{[]byte("a")}}.Build()); err != nil {
+		w.t.Fatal(err)
+	}
+	key, text, err := w.ring.Create(w.t.Context(), account.Local(), account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.id, w.secret = key.ID, text.Reveal()
+	if _, err := w.control.QueueGet(w.ctx(), pb.QueueGetRequest_builder{QueueId: id, NValues: 1}.Build()); status.Code(err) != codes.PermissionDenied {
+		w.t.Errorf("a reader takes an item: %v", err)
+	}
+	if n, err := w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: id}.Build()); err != nil || n.GetLen() != 1 {
+		w.t.Errorf("the queue has %d items: %v", n.GetLen(), err)
+	}
+	if next, err := w.control.QueueNextItems(w.ctx(), pb.QueueNextItemsRequest_builder{QueueId: id}.Build()); err != nil || len(next.GetItems()) != 1 {
+		w.t.Errorf("a reader sees %d items: %v", len(next.GetItems()), err)
+	}
+}

@@ -1,0 +1,207 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/server"
+)
+
+// opened is something that a key has opened: the function returns how it ended.
+type opened func() string
+
+// socket opens a WebSocket, and returns the reason with which it is closed.
+func (w *world) socket(ctx context.Context, path, first string) opened {
+	w.t.Helper()
+	conn, resp, err := websocket.Dial(ctx, w.url+path, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {w.headers[1]}}})
+	if err != nil {
+		text := []byte(nil)
+		if resp != nil {
+			text, _ = io.ReadAll(resp.Body)
+		}
+		w.t.Fatalf("%s: %v: %s", path, err, text)
+	}
+	w.t.Cleanup(func() { conn.CloseNow() })
+	conn.SetReadLimit(-1)
+	if first != "" {
+		if err := conn.Write(ctx, websocket.MessageText, []byte(first)); err != nil {
+			w.t.Fatal(path, err)
+		}
+	}
+	return func() string {
+		for {
+			if _, _, err := conn.Read(ctx); err != nil {
+				return err.Error()
+			}
+		}
+	}
+}
+
+// asking sends a request that does not end by itself, and returns what came of it from its first byte on, and the error.
+func (w *world) asking(ctx context.Context, method, path string, body io.Reader, header ...string) opened {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, w.url+path, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for header = append(header, w.headers...); len(header) > 0; header = header[2:] {
+		if header[0] == "Host" {
+			req.Host = header[1]
+		}
+		req.Header.Set(header[0], header[1])
+	}
+	got := make(chan string, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			text = append(text, err.Error()...)
+		}
+		got <- resp.Status + " " + string(text)
+	}()
+	return func() string {
+		select {
+		case text := <-got:
+			return text
+		case <-ctx.Done():
+			return "it goes on"
+		}
+	}
+}
+
+// Whatever a key has opened ends with the key: soon, and with the reason where the protocol has room for one.
+//
+// mission: 9.1
+func TestStreamsEndWithTheirKey(t *testing.T) {
+	t.Parallel()
+	for how, life := range map[string]time.Duration{"revoked": 0, "expired": 3 * time.Second} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			_, events := withJournal(t)
+			w := startOn(t, withPorts, events, func(o *server.Options) { o.PortDomain = "ports.example" })
+			box := w.create()
+			port, _ := servePort(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+				for { // a download that never ends
+					if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+						return
+					}
+				}
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			made, secret, err := w.ring.Create(ctx, account.Local(), account.Request{Name: how, Life: life})
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := &world{t: t, url: w.strict, headers: []string{"Authorization", "Bearer " + secret.Reveal()}}
+			upload, rest := io.Pipe()
+			defer rest.Close()
+			slow := k.asking(ctx, "GET", "/v1/sandboxes/box/ports/"+port+"/events", nil)
+			const said, cut = "key ", ""
+			all := map[string]struct {
+				opened
+				reason string
+			}{
+				"a command by WebSocket": {k.socket(ctx, "/v1/sandboxes/box/exec", `{"args":["sleep","1000"]}`), said},
+				"a run by WebSocket":     {k.socket(ctx, "/v1/run", `{"args":["sleep","1000"]}`), said},
+				"a tunnel":               {k.socket(ctx, "/v1/sandboxes/box/connect?port="+port, ""), said},
+				"events":                 {k.asking(ctx, "GET", "/v1/events", nil), said},
+				"a command with events":  {k.asking(ctx, "POST", "/v1/sandboxes/box/exec", strings.NewReader(`{"args":["sleep","1000"]}`), "Accept", api.TypeEvents), said},
+				"a command":              {k.asking(ctx, "POST", "/v1/sandboxes/box/exec", strings.NewReader(`{"args":["sleep","1000"]}`)), said},
+				"an upload":              {k.asking(ctx, "PUT", "/v1/sandboxes/box/archive?path=/tmp", upload), said},
+				"an event stream inside": {slow, cut},
+				"a download":             {k.asking(ctx, "GET", "/v1/sandboxes/box/ports/"+port+"/", nil), cut},
+				"a port's own name":      {k.asking(ctx, "GET", "/events", nil, "Host", port+"-"+strings.ReplaceAll(box.ID, "_", "-")+".ports.example"), cut},
+			}
+			if _, err := rest.Write([]byte("x")); err != nil { // it has begun
+				t.Fatal(err)
+			}
+			if life == 0 {
+				testenv.Eventually(t, "the commands run", func() bool { return w.fleet.Stats().Commands >= 4 })
+				if err := w.ring.Revoke(ctx, account.Local(), made.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for name, o := range all {
+				got := o.opened()
+				switch {
+				case ctx.Err() != nil:
+					t.Errorf("%s goes on after its key was %s", name, how)
+				case o.reason != "" && (!strings.Contains(got, how) || !strings.Contains(got, o.reason)):
+					t.Errorf("%s ends without the reason: %.300q", name, got)
+				}
+			}
+		})
+	}
+}
+
+func TestTerminalEndsWithItsKey(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.create()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	made, secret, err := w.ring.Create(ctx, account.Local(), account.Request{Name: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &world{t: t, url: w.strict, headers: []string{"Authorization", "Bearer " + secret.Reveal()}}
+	terminal, other := k.socket(ctx, "/v1/sandboxes/box/terminal", ""), w.tty("")
+	if err := w.ring.Revoke(ctx, account.Local(), made.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := terminal(); !strings.Contains(got, "key was revoked") {
+		t.Errorf("it ends with %q", got)
+	}
+	other.send(api.StreamStdin, "echo still $((6*7))\n") // whoever has the terminal too
+	other.expect("still 42")
+}
+
+// A body of which nothing comes is given up, too.
+func TestReaderOfHalfARequestIsTold(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.create()
+	made, secret, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &world{t: t, url: w.strict}
+	conn, in := k.sent("PUT /v1/sandboxes/box/files?path=/tmp/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + secret.Reveal() + "\r\nContent-Length: 100\r\n\r\nhalf")
+	defer conn.Close()
+	k.headers = []string{"Authorization", "Bearer " + secret.Reveal()}
+	for used := false; !used; { // the request has come
+		all, err := w.ring.List(t.Context(), account.Local(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used = !all[0].LastUsed.IsZero()
+	}
+	if err := w.ring.Revoke(t.Context(), account.Local(), made.ID); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(in), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusUnauthorized || !strings.Contains(string(text), "revoked") && !strings.Contains(string(text), "not known") {
+		t.Errorf("%s %s", resp.Status, text)
+	}
+}

@@ -1,0 +1,57 @@
+package session_test
+
+import (
+	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session"
+)
+
+// The idle limit of a session's sandbox counts between turns, when the agent's process waits for the next prompt. It does not end a turn,
+// also after a restart of the server, and the next prompt goes on with the files in a new sandbox.
+//
+// mission: A5, E4
+func TestIdleLimitEndsNoTurn(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	limited := sandbox.Request{Image: "base", IdleTimeoutSeconds: 2}
+	s := h.create(t, session.Request{Sandbox: limited, Prompt: "/run echo kept >kept; while [ ! -e /tmp/go ]; do sleep 0.05; done"})
+	w := h.watch(s.ID)
+	w.status(t, session.RunningTool)
+	ended := func(id string) bool {
+		sb, err := h.fleet.Get(t.Context(), account, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sb.Status.Ended() && sb.End == sandbox.EndIdle
+	}
+	box := mustGet(t, h, s.ID).SandboxID
+	for _, when := range []string{"during a turn", "after a restart"} {
+		other, err := h.fleet.Create(t.Context(), account, limited) // it shows that the limit has passed
+		if err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, "an idle sandbox ends", func() bool { return ended(other.ID) })
+		if ended(box) {
+			t.Fatalf("%s the sandbox has ended as idle", when)
+		}
+		if when == "during a turn" {
+			h.close(t)
+			h.open(t)
+		}
+	}
+	h.sh(t, s.ID, "touch /tmp/go")
+	if done := w.until(t, "done"); done.data.Failed {
+		t.Errorf("the turn: %+v", done.data)
+	}
+	testenv.Eventually(t, "the sandbox ends after the turn", func() bool { return ended(box) })
+	h.send(t, s.ID, "/run while [ ! -e /tmp/go-on ]; do sleep 0.05; done")
+	w.status(t, session.RunningTool)
+	now := mustGet(t, h, s.ID)
+	if text := h.sh(t, s.ID, "cat "+now.Dir+"/kept; touch /tmp/go-on"); text != "kept" || now.SandboxID == box {
+		t.Errorf("the next turn is in sandbox %s, which has the file with %q", now.SandboxID, text)
+	}
+	w.until(t, "done")
+}

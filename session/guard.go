@@ -1,0 +1,82 @@
+package session
+
+import (
+	"context"
+	"path"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// settingsFile is where the agent's own settings are, in memory: they may have the token for its model.
+const settingsFile = "/dev/shm/harvest-agent/settings.json"
+
+// readSettings prints variables of the environment and files that exist, each with its name before it, and NUL behind each part:
+// VARIABLE… -- FILE…
+const readSettings = `
+while [ "$1" != -- ]; do
+	eval "value=\${$1:-}"
+	printf '%s\0%s\0' "$1" "$value"
+	shift
+done
+shift
+printf '\0\0'
+for f; do
+	[ -f "$f" ] || continue
+	printf '%s\0' "$f"
+	head -c 65536 "$f"
+	printf '\0'
+done`
+
+// guard sees to it that settings of a repository do not say where the agent's model is: it writes settings that go over them, and
+// returns a text for each file of which some are not used.
+func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, setup *agent.Setup, dirs ...string) (overridden []string, err error) {
+	g, ok := program.(agent.Guard)
+	if !ok || setup.Access == nil {
+		return nil, nil
+	}
+	params := append(append([]string{}, g.Guarded()...), "--")
+	for i, dir := range dirs {
+		for _, name := range g.SettingsFiles() {
+			if i == 0 || dir != dirs[0] {
+				params = append(params, path.Join(dir, name))
+			}
+		}
+	}
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: readSettings, params: params})
+	if err != nil {
+		return nil, err
+	}
+	if result.ReturnCode != 0 {
+		return nil, errors.Newf(errors.Unavailable, "the repository's settings cannot be read: %s", lastLines(result.Stderr, result.Why()))
+	}
+	env, files := map[string]string{}, false
+	given := program.Command(*setup).Env
+	for parts := strings.Split(string(out), "\x00"); len(parts) > 1; parts = parts[2:] {
+		name, text := parts[0], parts[1]
+		if name == "" {
+			files = true
+			continue
+		}
+		if files {
+			if names := g.Redirects([]byte(text)); len(names) > 0 {
+				overridden = append(overridden, name+" sets "+strings.Join(names, ", ")+": not used, the session has its own way to the model")
+			}
+			continue
+		}
+		if env[name] = text; given[name] != "" {
+			env[name] = given[name]
+		}
+	}
+	settings := g.Guard(env)
+	if settings == nil {
+		return overridden, nil
+	}
+	setup.Settings = settingsFile
+	_, result, err = m.inSandbox(ctx, s, s.SandboxID, shell{script: keyScript, params: []string{settingsFile}, stdin: string(settings)})
+	if err == nil && result.ReturnCode != 0 {
+		err = errors.Newf(errors.Unavailable, "the agent's settings cannot be written: %s", lastLines(result.Stderr, result.Why()))
+	}
+	return overridden, err
+}

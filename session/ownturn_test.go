@@ -1,0 +1,170 @@
+package session_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/claude"
+	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/session"
+)
+
+// likeClaude is an agent whose program prints the lines that Claude Code does when it begins turns by itself, and while its MCP servers start.
+type likeClaude struct{ claude.Agent }
+
+// Modelless says that it asks no model.
+func (likeClaude) Modelless() bool { return true }
+
+const likeClaudeProgram = `
+import json, sys, time
+
+def say(**line):
+    line["session_id"] = "c1"
+    print(json.dumps(line), flush=True)
+
+def lifecycle(state): say(type="command_lifecycle", command_uuid=uuid, state=state)
+def init(): say(type="system", subtype="init")
+def result(text, **more): say(type="result", subtype="success", result=text, model_usage_since_last_result={"m": {"inputTokens": 5}}, **more)
+def own():
+    say(type="system", subtype="task_notification", summary="the build ended")
+    init()
+
+statuses = [
+    [{"name": "quick", "status": "connected"}, {"name": "slow", "status": "pending"}],
+    [{"name": "quick", "status": "connected"}, {"name": "slow", "status": "pending"}],
+    [{"name": "quick", "status": "connected"}, {"name": "slow", "status": "connected"}],
+]
+asked = 0
+for text in sys.stdin:
+    line = json.loads(text)
+    if line["type"] == "control_request":
+        response = {}
+        if line["request"]["subtype"] == "mcp_status":
+            response = {"mcpServers": statuses[min(asked, 2)]}
+            asked += 1
+            if asked == 1 and "die early" in sys.argv[1]: sys.exit(3)
+        say(type="control_response", response={"subtype": "success", "request_id": line["request_id"], "response": response})
+        if line["request"]["subtype"] == "interrupt": result("", terminal_reason="aborted_streaming", is_error=True)
+        continue
+    uuid, prompt = line["uuid"], line["message"]["content"]
+    lifecycle("queued")
+    if prompt.startswith("race"): # the turn of its own began before the prompt was there
+        own()
+        if "die" in prompt and len(sys.argv[2]) == 0: sys.exit(3)
+        result("by itself")
+    if prompt.startswith("join"):
+        own()
+    lifecycle("started")
+    if not prompt.startswith("join"):
+        init()
+    result("answer to " + prompt + ", asked " + str(asked))
+    lifecycle("completed")
+    if prompt.startswith("background"):
+        own()
+        if "forever" in prompt: continue
+        result("by itself")
+`
+
+// Command implements agent.Agent.
+func (likeClaude) Command(s agent.Setup) engine.Command {
+	return engine.Command{Args: []string{"python3", "-c", likeClaudeProgram, s.Model, s.Conversation}, Dir: s.Dir, Env: s.Env}
+}
+
+// turns describes the events of turns.
+func (w *watcher) turns() string {
+	var all []string
+	for _, e := range w.all {
+		switch e.typ {
+		case session.EventMCPReady, session.EventMCPFailed:
+			all = append(all, e.typ+" "+e.data.ID)
+		case session.EventSent:
+			all = append(all, "sent "+e.data.Message.Prompt)
+		case session.EventOwnTurn:
+			all = append(all, "own: "+e.data.Reason)
+		case string(agent.Done):
+			m := e.data.Message
+			reply, _, _ := strings.Cut(m.Reply, "\n")
+			all = append(all, strings.TrimSpace(fmt.Sprintf("%s: %s %s", m.Prompt, m.State, reply)))
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+// No prompt reaches the agent before each MCP server is ready.
+//
+// mission: E5
+func TestPromptWaitsForServers(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}})
+	s := h.create(t, session.Request{MCP: []byte(`{"mcpServers":{"quick":{"command":"true"},"slow":{"command":"true"}}}`), Limits: session.Limits{Seconds: 3600}})
+	w := h.watch(s.ID)
+	w.status(t, session.Ready)
+	h.turn(t, w, "hello")
+	w.status(t, session.Done)
+	want := "mcp.ready quick\nmcp.ready slow\nsent hello\nhello: completed answer to hello, asked 3"
+	if got := w.turns(); got != want {
+		t.Errorf("the turns are:\n%s\nwant:\n%s", got, want)
+	}
+	dies := h.create(t, session.Request{Model: "die early", MCP: []byte(`{"mcpServers":{"quick":{"command":"true"}}}`)})
+	w = h.watch(dies.ID)
+	w.status(t, session.Ready)
+	if done := h.turn(t, w, "hello"); !done.data.Failed || !strings.Contains(done.data.Text, "code 3") {
+		t.Errorf("an agent that ends before its prompt: %+v", done.data)
+	}
+}
+
+// A turn that the agent begins by itself has a record, a state and costs of its own, can be stopped, and its result is never the answer to a prompt.
+//
+// mission: E1
+func TestOwnTurns(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}, StopGrace: time.Minute})
+	for _, test := range []struct{ name, want string }{
+		{"background", "sent background\nbackground: completed answer to background, asked 0\nown: the build ended\nthe build ended: completed by itself"},
+		{"race", "sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, asked 0"},
+		{"join", "sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0"},
+		{"race die", "sent race die\nown: the build ended\nthe build ended: failed the agent's process ended with code 3 and without a result\n" +
+			"race die: completed answer to This goes on from an earlier conversation, of which you have no record. It ended with these messages, the oldest first:"},
+	} {
+		s := h.create(t, session.Request{})
+		w := h.watch(s.ID)
+		w.status(t, session.Ready)
+		h.send(t, w.id, test.name)
+		for range strings.Count(test.want, ": completed") + strings.Count(test.want, ": failed") {
+			w.until(t, string(agent.Done))
+		}
+		if got := w.turns(); got != test.want {
+			t.Errorf("%s: the turns are:\n%s\nwant:\n%s", test.name, got, test.want)
+		}
+		messages, err := h.Messages(t.Context(), account, s.ID)
+		own := slices.IndexFunc(messages, func(m session.Message) bool { return m.Own })
+		if err != nil || own < 0 || messages[own].Ended.IsZero() {
+			t.Errorf("%s: %v, %+v", test.name, err, messages)
+		}
+		if err := h.End(t.Context(), account, s.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	s := h.create(t, session.Request{Limits: session.Limits{Turns: 3}})
+	w := h.watch(s.ID)
+	w.status(t, session.Ready)
+	h.turn(t, w, "background forever")
+	own := w.until(t, session.EventOwnTurn)
+	if err := h.Stop(t.Context(), account, s.ID); err != nil {
+		t.Error(err)
+	}
+	if done := w.until(t, string(agent.Done)); done.data.MessageID != own.data.Message.ID || !done.data.Interrupted {
+		t.Errorf("stopped: %+v", done.data)
+	}
+	h.turn(t, w, "background")
+	if done := w.until(t, string(agent.Done)); !done.data.Message.Own || !strings.Contains(done.data.Reason, "may have 3 turns") {
+		t.Errorf("beyond the limit: %+v", done.data)
+	}
+	if got, err := h.Get(t.Context(), account, s.ID); err != nil || got.Turns != 4 || got.Usage.InputTokens == 0 {
+		t.Errorf("%v, %+v", err, got)
+	}
+}
