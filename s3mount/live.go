@@ -204,6 +204,12 @@ func (n *node) child(name string, e *s3sync.Entry, at time.Time, out *fuse.Entry
 	return inode
 }
 
+// hasName reports whether the kernel finds the node by a name.
+func (n *node) hasName() bool {
+	_, dir := n.Parent()
+	return dir != nil
+}
+
 // spoolChild returns the node of a name at which a file is written.
 func (n *node) spoolChild(name string, s *spool, out *fuse.EntryOut) *fs.Inode {
 	e, at := s.entry(), time.Now()
@@ -213,7 +219,7 @@ func (n *node) spoolChild(name string, s *spool, out *fuse.EntryOut) *fs.Inode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := n.childNode(name)
-	if c == nil || s.node != nil && s.node != c && !s.node.Forgotten() {
+	if c == nil || s.node != nil && s.node.hasName() {
 		c = s.node
 	}
 	if c != nil && c.StableAttr().Mode == typeBits(e.Kind) && c.learned(e, at) {

@@ -163,8 +163,32 @@ func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 	} else if a.merge {
 		r.p.keepMeta(e, a.local, a.base)
 	}
+	own := r.journal
+	if a.copyTo != "" || a.merge {
+		own = nil // it differs from what the bucket has of the path
+	}
+	if err := w.noteFetching(own, e); err != nil {
+		return nil, err
+	}
 	at, err := w.commit(e, r.restoring(), a.copyTo != "" || a.local == nil, check)
-	return arrived(e, at, err)
+	if e, err = arrived(e, at, err); err != nil {
+		return nil, err
+	}
+	return e, own.note(fetched, e)
+}
+
+// noteFetching notes that a file is about to get its name.
+func (w *writer) noteFetching(j *journal, e *Entry) error {
+	var st unix.Stat_t
+	if j == nil {
+		return nil
+	}
+	if err := unix.Fstat(w.fd, &st); err != nil {
+		return explainFile(err)
+	}
+	coming := *e
+	coming.Inode = st.Ino
+	return j.note(fetching, &coming)
 }
 
 // fetchSmall reads an object into buf, and takes from its headers what no manifest says.

@@ -93,7 +93,9 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 		for _, p := range up.parts {
 			e.CRC = combineCRC(e.CRC, p.crc, p.length)
 		}
-		e.ETag, err = r.b.completeUpload(ctx, up, e.CRC, c)
+		if err = r.noteSending(e); err == nil {
+			e.ETag, err = r.b.completeUpload(ctx, up, e.CRC, c)
+		}
 	}
 	resumable := err != nil && (ctx.Err() != nil || fatal(err))
 	if err != nil && !resumable {

@@ -89,6 +89,12 @@ func (m *manifestWriter) add(e *Entry) error {
 	}
 	m.last = place
 	m.count++
+	r := newRecord(e, m.local)
+	return errors.Wrapf(m.enc.Encode(r), "write a manifest")
+}
+
+// newRecord is e as it is written; local keeps what only this machine knows.
+func newRecord(e *Entry, local bool) record {
 	r := record{Path: []byte(e.Path), Kind: e.Kind, Mode: e.Mode, UID: e.UID, GID: e.GID, Size: e.Size,
 		Target: []byte(e.Target), Link: []byte(e.Link), Extents: e.Extents, Sparse: e.Extents != nil, Key: e.Key, ETag: e.ETag}
 	var fits bool
@@ -104,10 +110,10 @@ func (m *manifestWriter) add(e *Entry) error {
 			r.Xattrs[k] = []byte(v)
 		}
 	}
-	if m.local {
+	if local {
 		r.Inode, r.Change = e.Inode, e.Change
 	}
-	return errors.Wrapf(m.enc.Encode(r), "write a manifest")
+	return r
 }
 
 // flush makes what was added readable, should the program end here.

@@ -39,7 +39,8 @@ type world struct {
 	replaced map[string]string
 	// gone are contents that somebody deleted, overwrote or renamed, and the paths where they were: no sync brings them back there.
 	gone map[[2]string]string
-	// touched are contents whose metadata somebody changed: that wins over a deletion.
+	// touched are contents whose metadata somebody changed, and the paths where that was: such a change is merged with another content, and wins over a
+	// deletion.
 	touched map[string]bool
 	log     []string // guarded by mu
 	close   func()
@@ -277,7 +278,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			m, i := w.machine(rt)
 			path, mode := w.there(rt, m), rapid.SampledFrom([]fs.FileMode{0o600, 0o640, 0o755}).Draw(rt, "mode")
 			w.note("%d: %s gets %v", i, path, mode)
-			w.touched[modelFiles(w.t, m.dir)[path]] = true
+			w.touched[modelFiles(w.t, m.dir)[path]], w.touched[path] = true, true
 			must(w.t, os.Chmod(filepath.Join(m.dir, path), mode))
 		},
 		"mkdir": func(rt *rapid.T) {
@@ -406,19 +407,11 @@ func (w *world) sigkill(rt *rapid.T) {
 	at, after := rapid.IntRange(1, 14).Draw(rt, "at"), rapid.Bool().Draw(rt, "after it was served")
 	list := rapid.Bool().Draw(rt, "list")
 	w.note("%d synchronises in a process, list: %v, SIGKILL at request %d, served: %v", i, list, at, after)
-	run := &attempt{}
-	name, end := w.begins(run)
-	defer end()
-	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: Both}, name, list})
-	must(w.t, err)
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec))
-	var problem strings.Builder
-	cmd.Stderr = &problem
 	var mu sync.Mutex // held until the process is known
+	var cmd *exec.Cmd
 	killed := false
 	mu.Lock()
-	run.hook = func(n int) bool {
+	name, end := w.begins(&attempt{hook: func(n int) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		if n == at {
@@ -426,7 +419,14 @@ func (w *world) sigkill(rt *rapid.T) {
 			killed = true
 		}
 		return n > at || n == at && !after
-	}
+	}})
+	defer end()
+	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: Both}, name, list})
+	must(w.t, err)
+	cmd = exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec))
+	var problem strings.Builder
+	cmd.Stderr = &problem
 	must(w.t, cmd.Start())
 	mu.Unlock()
 	err = cmd.Wait()
@@ -484,7 +484,7 @@ func (w *world) finish(rt *rapid.T) {
 	objects := w.objects()
 	for path, content := range files {
 		have[content] = true
-		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !strings.Contains(path, ".conflict-") {
+		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !w.touched[path] && !strings.Contains(path, ".conflict-") {
 			w.fail(rt, "%s came back at %s: it was %s", content, path, why)
 		}
 		if objects["work/"+path] != content {

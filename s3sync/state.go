@@ -30,10 +30,11 @@ type state struct {
 	apart    bool // what this machine remembers is not the manifest
 	flushed  time.Time
 
-	prefix string
-	left   map[string]tombstone // what an earlier sync was to delete and perhaps did not: see doomed
-	kept   map[string]bool      // of these, what the bucket's next manifest has
-	void   map[string]bool      // of these, the keys that have another object by now; written by the plan
+	prefix  string
+	left    map[string]tombstone // what an earlier sync was to delete and perhaps did not: see doomed
+	kept    map[string]bool      // of these, what the bucket's next manifest has
+	void    map[string]bool      // of these, the keys that have another object by now; written by the plan
+	journal *journal
 	// announced are keys of tombstones in the bucket.
 	announced []string
 
@@ -54,6 +55,7 @@ const (
 	stateUploads    = "uploads"          // a directory: see uploads
 	stateDoomed     = "doomed"           // see doomed
 	stateTombstones = "tombstones"       // the name of this machine's tombstones in the bucket
+	stateJournal    = "journal"          // see journal
 	stateSwept      = "swept"            // empty; its time is when the bucket was last swept
 	statePacked     = "packed"           // empty; the bucket's packs are as far as the last sync
 )
@@ -209,6 +211,7 @@ func (s *state) add(j *job) error {
 			mine = unknown(e)
 		}
 	}
+	s.journal.done(j.Path)
 	if e != j.was && (e == nil || j.was == nil || !e.sameRecord(j.was)) {
 		s.changed = true
 	}
@@ -226,7 +229,7 @@ func (s *state) add(j *job) error {
 	s.keep(e)
 	if time.Since(s.flushed) > time.Second {
 		s.flushed = time.Now()
-		if err := s.stateOut.flush(); err != nil {
+		if err := errors.Join(s.stateOut.flush(), s.journal.compact()); err != nil {
 			return err
 		}
 	}
@@ -292,6 +295,9 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	if err := os.Remove(s.file(stateBefore)); err != nil && !errors.IsNotExist(err) {
 		return errors.Wrapf(err, "write the state of a sync")
 	}
+	if err := os.Remove(s.file(stateJournal)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
 	s.done = true
 	if s.apart && etag != "" && !strings.HasPrefix(etag, apartMark) {
 		etag = apartMark + etag
@@ -315,6 +321,7 @@ func (s *state) close() {
 	if s.stateOut != nil && !s.done {
 		_ = s.stateOut.flush()
 	}
+	s.journal.close()
 	for _, f := range []*os.File{s.entries, s.manifest} {
 		if f != nil {
 			f.Close()

@@ -166,7 +166,8 @@ type run struct {
 	buffers  pool
 
 	uploads   uploads
-	repack    *repack    // nil if no packs are kept
+	repack    *repack // nil if no packs are kept
+	journal   *journal
 	unsettled *unsettled // what it says is guarded by mu once files are made
 
 	mu    sync.Mutex // guards what follows
@@ -327,6 +328,10 @@ func (r *run) sync(ctx context.Context) error {
 	if !r.versions() { // none of them ever loses an object
 		st.prefix, st.left, st.kept, st.void = r.b.prefix, st.readDoomed(), map[string]bool{}, map[string]bool{}
 	}
+	if err := r.recover(ctx, st); err != nil {
+		return err
+	}
+	r.journal = st.journal
 	remote, err := source.contents(ctx, st, r.o.List)
 	if err != nil {
 		return err

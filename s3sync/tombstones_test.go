@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -102,5 +103,46 @@ func nextSecond(t *testing.T, b *Bucket) {
 	}
 	for began := last(); last() == began; {
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Keys a and a/b, which no directory can have, come to rest with both contents: the file gets the name of a conflict.
+// mission: 3.2, A8
+func TestFileBesideDirectoryOfItsName(t *testing.T) {
+	b := strictBucket(t)
+	put(t, b, "a", "of the file")
+	put(t, b, "a/b", "beneath it")
+	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	s, err := Sync(t.Context(), openTree(t, one.dir), b, Options{Direction: Both, State: one.state, Owners: true})
+	must(t, err)
+	if s.Conflicts+s.Failed == 0 {
+		t.Errorf("nothing is named: %s", s)
+	}
+	settle(t, one, two)
+	for path, want := range map[string]string{"a copy": "of the file", "a/b": "beneath it"} { // the former is a conflict
+		if got := filesOf(t, two.dir)[path]; len(got) != 1 || got[0] != want {
+			t.Errorf("%s has %q; all: %q", path, got, filesOf(t, two.dir))
+		}
+	}
+	if info, err := os.Lstat(filepath.Join(two.dir, "a")); err != nil || !info.IsDir() {
+		t.Errorf("a is no directory: %v", err)
+	}
+}
+
+// A sparse file keeps its holes from 64 MiB on; a smaller one comes back as it reads.
+func TestSparseFilesBySize(t *testing.T) {
+	b := strictBucket(t)
+	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	for name, size := range map[string]int64{"small": 1 << 20, "large": minSparse} {
+		write(t, one.dir, name, "data")
+		must(t, os.Truncate(filepath.Join(one.dir, name), size))
+	}
+	settle(t, one, two)
+	for name, sparse := range map[string]bool{"small": false, "large": true} {
+		info, err := os.Stat(filepath.Join(two.dir, name))
+		must(t, err)
+		if st := info.Sys().(*syscall.Stat_t); (st.Blocks*512 < info.Size()) != sparse {
+			t.Errorf("%s has %d bytes on the disk, of %d", name, st.Blocks*512, info.Size())
+		}
 	}
 }

@@ -208,6 +208,12 @@ func TestKilledBeforeManifest(t *testing.T) {
 // killedAt runs a sync in a process of its own, which is killed when the server is asked for what.
 func killedAt(t *testing.T, a *asked, c childSpec, method, what string) {
 	t.Helper()
+	killedWhen(t, a, c, func(r *http.Request) bool { return r.Method == method && strings.HasSuffix(r.URL.Path, what) })
+}
+
+// killedWhen is killedAt for the first request that is one.
+func killedWhen(t *testing.T, a *asked, c childSpec, is func(r *http.Request) bool) {
+	t.Helper()
 	spec, err := json.Marshal(c)
 	must(t, err)
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -216,7 +222,7 @@ func killedAt(t *testing.T, a *asked, c childSpec, method, what string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan struct{})
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if r.Method == method && strings.HasSuffix(r.URL.Path, what) {
+		if is(r) {
 			<-started
 			_ = cmd.Process.Kill()
 			return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")

@@ -70,6 +70,9 @@ func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (
 	if err := r.b.keep(ctx, key, h, e, c); err != nil {
 		return nil, err
 	}
+	if err := r.noteSending(e); err != nil {
+		return nil, err
+	}
 	e.ETag, err = r.b.putAs(ctx, key, body, e.CRC, h, c)
 	return e, err
 }

@@ -13,6 +13,12 @@ export function h(tag, attrs, ...children) {
   return el;
 }
 
+// plain is a path or key with its control characters as escapes: a tab, DEL or ESC in it would not be seen.
+export const plain = (text) => String(text ?? '').replace(/[\u0000-\u001f\u007f-\u009f]/g, (c) => ({ '\t': '\\t', '\n': '\\n', '\r': '\\r' })[c] ?? `\\x${c.charCodeAt(0).toString(16).padStart(2, '0')}`);
+
+// plainLines is plain for text that may have several lines.
+export const plainLines = (text) => String(text).split('\n').map(plain).join('\n');
+
 // own is the address of a file of the page, of the version that this one is of.
 export const own = (name) => new URL(name, import.meta.url).href;
 
@@ -42,7 +48,7 @@ export function ago(time) {
 // problemBox shows what went wrong where it did, with what to do about it.
 export function problemBox(p, ...actions) {
   return h('div', { class: 'problem', role: 'alert' },
-    h('strong', null, (p.stage ? `${p.stage}: ` : '') + (p.detail || p.title || String(p))),
+    h('strong', null, (p.stage ? `${p.stage}: ` : '') + plainLines(p.detail || p.title || String(p))),
     p.remedy && h('p', null, p.remedy), p.request_id && h('small', null, `Request ${p.request_id}`), actions.length > 0 && h('div', { class: 'row' }, actions));
 }
 
@@ -101,7 +107,7 @@ export function sure(title, text, yes, act) {
 export function table(label, columns, rows, none = 'There is nothing yet.') {
   if (rows.length === 0) return h('p', { class: 'meta' }, none);
   return h('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': label }, h('table', { class: 'list' }, h('thead', null, h('tr', null, columns.map((c) => h('th', { scope: 'col' }, c || h('span', { class: 'sr' }, 'What to do'))))),
-    h('tbody', null, rows.map((cells) => h('tr', null, cells.map((c) => h('td', null, c ?? '–')))))));
+    h('tbody', null, rows.map((cells) => h('tr', null, cells.map((c) => h('td', null, typeof c === 'string' ? plain(c) : c ?? '–')))))));
 }
 
 // tabs is a row of buttons of which one is chosen; the arrows go from one to the next.

@@ -1,7 +1,7 @@
 // The files of the sandbox: a tree, and the file that was chosen in it, to read, change, fetch or replace.
 
 import { call, problemIn, url } from './api.js';
-import { button, bytes, dialog, field, h, problemBox, sure, when } from './dom.js';
+import { button, bytes, dialog, field, h, plain, problemBox, sure, when } from './dom.js';
 
 const shownMost = 1 << 20; // bytes of a file that is shown
 
@@ -65,12 +65,12 @@ export async function open(body, { sandbox, session, failed }) {
       where.value = path;
       rows.sort((a, b) => (b.kind === 'directory') - (a.kind === 'directory') || a.name.localeCompare(b.name));
       list.replaceChildren(...rows.map((f) => h('li', null,
-        button([h('span', { class: 'name' }, f.kind === 'directory' ? `${f.name}/` : f.name), f.kind === 'symlink' && h('span', { class: 'meta name' }, `→ ${f.link}`)], () => (f.kind === 'directory' ? enter(join(dir, f.name)) : read(join(dir, f.name), f)),
+        button([h('span', { class: 'name' }, plain(f.kind === 'directory' ? `${f.name}/` : f.name)), f.kind === 'symlink' && h('span', { class: 'meta name' }, `→ ${plain(f.link)}`)], () => (f.kind === 'directory' ? enter(join(dir, f.name)) : read(join(dir, f.name), f)),
           { class: 'entry', title: f.kind }), h('span', { class: 'meta' }, f.kind === 'directory' ? '' : bytes(f.size_bytes)), h('span', { class: 'meta' }, when(f.modified_at)),
-        button('Delete', () => sure(`Delete ${f.name}?`, f.kind === 'directory' ? 'The directory and all that is in it is deleted.' : 'The file is deleted.', 'Delete it', () => tell(async () => {
+        button('Delete', () => sure(`Delete ${plain(f.name)}?`, f.kind === 'directory' ? 'The directory and all that is in it is deleted.' : 'The file is deleted.', 'Delete it', () => tell(async () => {
           await call('DELETE', `${at(join(dir, f.name))}&recursive=true`);
           enter(dir);
-        })), { class: 'small danger', 'aria-label': `Delete ${f.name}` }))));
+        })), { class: 'small danger', 'aria-label': `Delete ${plain(f.name)}` }))));
       if (rows.length === 0) list.append(h('li', { class: 'meta' }, 'The directory is empty. Drop files here.'));
     });
   }

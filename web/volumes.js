@@ -1,7 +1,7 @@
 // Volumes, and making one and its place in S3 alike.
 
 import { all, call } from './api.js';
-import { button, bytes, dialog, field, h, ms, problemBox, sure, table, when } from './dom.js';
+import { button, bytes, dialog, field, h, ms, plain, problemBox, sure, table, when } from './dom.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
@@ -40,8 +40,8 @@ export async function open(body, { failed }) {
       try {
         const r = await call('POST', `v1/volumes/${encodeURIComponent(v.name)}/sync`, { direction: direction.value, bucket: bucket.value.trim() || undefined, prefix: prefix.value.trim() || undefined, dry_run: dry.checked }, { patience: 3600e3 });
         result.replaceChildren(h('p', null, `${r.place}: ${r.files} files, ${bytes(r.bytes)}, ${r.skipped} unchanged, ${r.conflicts} conflicts, ${r.failed} failed, in ${ms(r.duration_ms)}.`),
-          ...(r.plan?.length ? [table('Plan', ['What', 'Path', 'Size'], r.plan.slice(0, 200).map((a) => [a.action, h('code', null, a.path), bytes(a.size_bytes ?? 0)]))] : []),
-          ...(r.failures?.length ? [table('Failures', ['Path', 'Why'], r.failures.slice(0, 200).map((f) => [h('code', null, f.path), f.reason]))] : []));
+          ...(r.plan?.length ? [table('Plan', ['What', 'Path', 'Size'], r.plan.slice(0, 200).map((a) => [a.action, h('code', null, plain(a.path)), bytes(a.size_bytes ?? 0)]))] : []),
+          ...(r.failures?.length ? [table('Failures', ['Path', 'Why'], r.failures.slice(0, 200).map((f) => [h('code', null, plain(f.path)), f.reason]))] : []));
       } catch (p) {
         result.replaceChildren(problemBox(p));
       }

@@ -216,7 +216,7 @@ func (c *cli) filesWatch() *cobra.Command {
 		Example: "  harvest sandbox files watch -r dev:/workspace",
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
 		return server.WatchFiles(ctx, ref, path, recursive, func(change api.FileChange) error {
-			_, err := fmt.Fprintln(c.out, change.Kind, change.Path)
+			_, err := fmt.Fprintln(c.out, change.Kind, escaped(change.Path))
 			return err
 		})
 	})

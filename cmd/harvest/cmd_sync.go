@@ -193,6 +193,15 @@ func escaped(text string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
+// escapedLines is escaped for text that may have several lines.
+func escapedLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = escaped(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
 func (c *cli) volumeVersions() *cobra.Command {
 	secret := ""
 	cmd := &cobra.Command{

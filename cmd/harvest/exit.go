@@ -91,7 +91,7 @@ func (c *cli) exit(err error) int {
 		remedy = c.remedy(kind)
 	}
 	fmt.Fprintf(&b, "  try:  %s\n", remedy)
-	fmt.Fprint(c.err, logf.Redacted(b.String()))
+	fmt.Fprint(c.err, escapedLines(logf.Redacted(b.String())))
 	if code := errors.ExitOf(err); code != 0 {
 		return code
 	}
@@ -101,6 +101,6 @@ func (c *cli) exit(err error) int {
 // notef tells the user something beside the results.
 func (c *cli) notef(format string, args ...any) {
 	if !c.quiet {
-		fmt.Fprintf(c.err, "harvest: "+format+"\n", args...)
+		fmt.Fprintln(c.err, "harvest: "+escapedLines(fmt.Sprintf(format, args...)))
 	}
 }

@@ -86,19 +86,11 @@ func printTable(w io.Writer, v view) error {
 	}
 	for _, row := range v.rows {
 		for i := range row {
-			row[i] = strings.Map(printable, row[i])
+			row[i] = escaped(row[i])
 		}
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	return errors.Wrapf(t.Flush(), "print")
-}
-
-// printable keeps what could disturb the table or the terminal out of them.
-func printable(r rune) rune {
-	if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-		return '?'
-	}
-	return r
 }
 
 func size(bytes int64) string {

@@ -106,17 +106,6 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-func TestTableShowsNoControl(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	if err := printTable(&out, view{header: []string{"A"}, rows: [][]string{{"x\x1b[31m\ny\u009b"}}}); err != nil {
-		t.Fatal(err)
-	}
-	if out.String() != "A\nx?[31m?y?\n" {
-		t.Errorf("%q", out.String())
-	}
-}
-
 func TestBuilding(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -331,5 +320,25 @@ func TestSystemdUnit(t *testing.T) {
 	}
 	if verify(strings.Replace(text, "on-failure", "perhaps", 1)) == "" || verify(string(unit)+"[Service]\nNoSuchThing=1\n") == "" {
 		t.Error("faults are not found")
+	}
+}
+
+// Control characters in paths and keys are shown as escapes: in tables, notes, and errors.
+// mission: A8
+func TestPathsAreEscaped(t *testing.T) {
+	const odd, shown = "a\tb\x7fc\x1b[31md\u009be\xff", `a\tb\x7fc\x1b[31md\u009be\xff`
+	var out, notes strings.Builder
+	if err := printTable(&out, view{header: []string{"PATH"}, rows: [][]string{{odd}}}); err != nil || out.String() != "PATH\n"+shown+"\n" {
+		t.Errorf("in a table: %q, %v", out.String(), err)
+	}
+	c := &cli{err: &notes}
+	c.notef("%s: it failed\nsecond line", odd)
+	if want := "harvest: " + shown + ": it failed\nsecond line\n"; notes.String() != want {
+		t.Errorf("in a note: %q", notes.String())
+	}
+	notes.Reset()
+	c.exit(errors.Remedy(errors.Newf(errors.Invalid, "%s is bad", odd), "rename %s", odd))
+	if want := "harvest: " + shown + " is bad\n  try:  rename " + shown + "\n"; notes.String() != want {
+		t.Errorf("in an error: %q", notes.String())
 	}
 }

@@ -1,0 +1,262 @@
+package s3sync
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fxamacker/cbor/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// journal is where a sync notes each file that it is about to store or to put into the volume, until the next state has it. If the process is killed
+// in between, the next sync asks whether that happened. Without the journal, it would take its own file for one that somebody made, and bring it back
+// after others have deleted it. A nil journal notes nothing.
+type journal struct {
+	path string
+
+	mu   sync.Mutex
+	file *os.File            // guarded by mu
+	open map[string]*journey // guarded by mu; by path; what the state does not have yet: no more than is under way
+}
+
+// journey is an entry on its way.
+type journey struct {
+	Step  step   `cbor:"1,keyasint"`
+	Entry record `cbor:"2,keyasint"`
+}
+
+// step is how far an entry is.
+type step uint8
+
+const (
+	sending  step = iota + 1 // about to be stored in the bucket
+	fetching                 // about to get its name in the volume
+	fetched                  // it has it
+)
+
+// note writes down a step. It is safe from the end of the process, not from that of the machine.
+func (j *journal) note(s step, e *Entry) error {
+	if j == nil {
+		return nil
+	}
+	n := &journey{s, newRecord(e, true)}
+	raw, err := cbor.Marshal(n)
+	if err != nil {
+		return errors.Wrapf(err, "note what is under way")
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file == nil {
+		if j.file, err = os.OpenFile(j.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+			return errors.Wrapf(err, "note what is under way")
+		}
+	}
+	j.open[e.Path] = n
+	_, err = j.file.Write(raw)
+	return errors.Wrapf(err, "note what is under way")
+}
+
+// done notes that the next state has a path.
+func (j *journal) done(path string) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.open, path)
+}
+
+// compact drops what the state has by now, and has been flushed.
+func (j *journal) compact() error {
+	if j == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file == nil {
+		return nil
+	}
+	next, err := os.OpenFile(j.path+".next", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return errors.Wrapf(err, "note what is under way")
+	}
+	b := bufio.NewWriter(next)
+	enc := cbor.NewEncoder(b)
+	for _, n := range j.open {
+		err = errors.Join(err, enc.Encode(n))
+	}
+	if err = errors.Join(err, b.Flush(), os.Rename(j.path+".next", j.path)); err != nil {
+		return errors.Join(errors.Wrapf(err, "note what is under way"), next.Close())
+	}
+	j.file.Close()
+	j.file = next
+	return nil
+}
+
+func (j *journal) close() {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file != nil {
+		j.file.Close()
+	}
+}
+
+// readJournal returns the last step of each path, up to the first note that is not whole.
+func readJournal(path string) map[string]*journey {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	in := &itemReader{r: bufio.NewReader(f)}
+	dec, err := decoder(in)
+	if err != nil {
+		return nil
+	}
+	last := map[string]*journey{}
+	for {
+		in.next()
+		var n journey
+		if dec.Decode(&n) != nil {
+			return last
+		}
+		last[string(n.Entry.Path)] = &n
+	}
+}
+
+// recover finds out what of the journal of an interrupted sync happened, and adds that to what the interrupted sync had done.
+func (r *run) recover(ctx context.Context, st *state) error {
+	if st.temp || r.versions() {
+		return nil
+	}
+	name := st.file(stateJournal)
+	st.journal = &journal{path: name, open: map[string]*journey{}}
+	noted := readJournal(name)
+	if len(noted) == 0 {
+		return nil
+	}
+	var mu sync.Mutex
+	var all []*Entry
+	g, asking := errgroup.WithContext(ctx)
+	g.SetLimit(workers)
+	for _, n := range noted {
+		g.Go(func() error {
+			e, err := r.happened(asking, n)
+			if err != nil || e == nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, e)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(a, b *Entry) int { return before(a.order(), b.order()) })
+	if err := st.addBefore(all); err != nil {
+		return err
+	}
+	return errors.Wrapf(os.Remove(name), "note what is under way")
+}
+
+// happened returns the entry of a journey that reached its end, as a state has it; nil for others.
+func (r *run) happened(ctx context.Context, n *journey) (*Entry, error) {
+	e, err := n.Entry.entry()
+	if err != nil {
+		return nil, nil // it is damaged
+	}
+	switch n.Step {
+	case fetched:
+		return e, nil
+	case fetching:
+		now, err := r.t.lstat(e.Path)
+		if err != nil || now == nil || now.Kind != e.Kind || now.Inode != e.Inode || now.Size != e.Size {
+			return nil, nil
+		}
+		e.Change = 0 // not known: it is read before anything depends on it
+		return e, nil
+	case sending:
+		now, err := r.b.stat(ctx, e.keyUnder(r.b.prefix))
+		if errors.KindOf(err) == errors.NotFound {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		size := e.body()
+		if e.Kind == Symlink {
+			size = int64(len(e.Target))
+			now.Kind, now.Size = Symlink, size
+		}
+		if !e.HasCRC || !now.HasCRC || now.CRC != e.CRC || now.Size != size {
+			return nil, nil
+		}
+		e.ETag = now.ETag
+		return e, nil
+	}
+	return nil, nil
+}
+
+// addBefore adds entries, in order, to what interrupted syncs had done. They take the place of what was known of their paths.
+func (s *state) addBefore(all []*Entry) error {
+	if len(all) == 0 {
+		return nil
+	}
+	next := s.file(stateBefore + ".next")
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return errors.Wrapf(err, "read the state of a sync")
+	}
+	defer f.Close()
+	out, err := newManifestWriter(f, 0, true)
+	if err != nil {
+		return err
+	}
+	add := func(e *Entry) {
+		if err == nil {
+			err = out.add(e)
+		}
+	}
+	for e, broken := range readFile(s.file(stateBefore)) {
+		if broken != nil {
+			break
+		}
+		for len(all) > 0 && before(all[0].order(), e.order()) < 0 {
+			add(all[0])
+			all = all[1:]
+		}
+		if len(all) > 0 && all[0].order() == e.order() {
+			continue
+		}
+		add(e)
+	}
+	for _, e := range all {
+		add(e)
+	}
+	if err == nil {
+		err = out.close()
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Wrapf(os.Rename(next, s.file(stateBefore)), "read the state of a sync")
+}
+
+// noteSending notes an entry that is about to be stored, if it is one of the volume.
+func (r *run) noteSending(e *Entry) error {
+	if e.Inode == 0 || e.Kind == Dir || strings.HasPrefix(e.Key, Reserved+"/packs") {
+		return nil
+	}
+	return r.journal.note(sending, e)
+}
