@@ -51,12 +51,9 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if !v.c.quiet {
 			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
 		}
-	case "agent.crashed":
+	case "agent.crashed", "agent.continued":
 		v.endLine()
-		v.c.notef("%s; it is started again", plainText(e.Reason))
-	case "agent.continued":
-		v.endLine()
-		v.c.notef("the agent continues by itself: %s", plainText(orElse(e.Reason, "no reason given")))
+		v.c.notef("%s", agentText(kind, e.Reason))
 	case "session.recalled":
 		v.c.hint("of the conversation before, %s", e.Text)
 	case "repo.synced":
@@ -125,6 +122,14 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 			fmt.Fprintf(v.c.err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens, u.OutputTokens, u.Cost)
 		}
 	}
+}
+
+// agentText describes an event of the agent's process.
+func agentText(kind, reason string) string {
+	if kind == "agent.crashed" {
+		return plainText(reason) + "; it is started again"
+	}
+	return "the agent continues by itself: " + plainText(orElse(reason, "no reason given"))
 }
 
 // syncedText says how old the image of a session's repository was.
