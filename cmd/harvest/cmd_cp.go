@@ -25,7 +25,7 @@ func (c *cli) volumeCopy() *cobra.Command {
 }
 
 func (c *cli) copyCommand(noun, short, example string, open func(server *client.Client, ref string) location) *cobra.Command {
-	follow := false
+	follow, special := false, false
 	cmd := &cobra.Command{
 		Use:     "cp SOURCE TARGET",
 		Short:   short,
@@ -38,10 +38,15 @@ func (c *cli) copyCommand(noun, short, example string, open func(server *client.
 				return err
 			}
 			defer server.Close()
-			one := &copying{in: c.in, out: c.out, follow: follow, noun: noun, open: func(ref string) location { return open(server, ref) }}
+			var to here
+			if !special {
+				to.skipped = func(name string) { c.notef("%s: left out, since it is a FIFO or a device", name) }
+			}
+			one := &copying{here: to, in: c.in, out: c.out, follow: follow, noun: noun, open: func(ref string) location { return open(server, ref) }}
 			return one.run(cmd.Context(), args[0], args[1])
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy the file or directory that a symbolic link SOURCE points to")
+	cmd.Flags().BoolVar(&special, "special-files", false, "create FIFOs on this machine and fail at devices (default: leave both out, with a note)")
 	return cmd
 }

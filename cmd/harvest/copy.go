@@ -64,6 +64,7 @@ type copying struct {
 	in     io.Reader
 	out    io.Writer
 	follow bool                      // links that SOURCE names
+	here   here                      // this machine
 	noun   string                    // "SANDBOX" or "VOLUME"
 	open   func(ref string) location // the place that ref names
 }
@@ -80,7 +81,7 @@ func (c *copying) run(ctx context.Context, source, target string) error {
 		return c.unpack(ctx, to, toPath)
 	}
 	if from == nil {
-		from, fromPath = here{}, source
+		from, fromPath = c.here, source
 	}
 	src, err := c.source(ctx, from, fromPath)
 	if err != nil {
@@ -96,7 +97,7 @@ func (c *copying) run(ctx context.Context, source, target string) error {
 		return err
 	}
 	if to == nil {
-		to, toPath = here{}, target
+		to, toPath = c.here, target
 	}
 	return src.copyTo(ctx, to, toPath)
 }
@@ -325,7 +326,9 @@ func rewrite(stream io.ReadCloser, first *tar.Header, change func(hdr *tar.Heade
 }
 
 // here is the files of this machine.
-type here struct{}
+type here struct {
+	skipped func(name string) // called for FIFOs and devices, which are then not created; nil creates FIFOs
+}
 
 func (here) show(name string) string { return name }
 func (here) mkdir(dir string) string { return "mkdir -p " + dir }
@@ -353,11 +356,11 @@ func (here) out(ctx context.Context, name string) (io.ReadCloser, error) {
 	return tarfs.Open(ctx, root, base)
 }
 
-func (here) in(_ context.Context, dir string, tar io.Reader) error {
+func (h here) in(_ context.Context, dir string, tar io.Reader) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return tarfs.Explain(err, dir)
 	}
 	defer root.Close()
-	return tarfs.Unpack(root, ".", tar, tarfs.Options{})
+	return tarfs.Unpack(root, ".", tar, tarfs.Options{Skipped: h.skipped})
 }

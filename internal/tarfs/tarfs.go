@@ -24,6 +24,8 @@ type Options struct {
 	SetID      bool  // keep the setuid, setgid and sticky bits
 	MaxBytes   int64 // content of all files together; 0 means no limit
 	MaxEntries int64 // entries of the archive; 0 means no limit
+	// Skipped, if set, is called for each FIFO and device of the archive, and the entry is left out.
+	Skipped func(name string)
 }
 
 // escapes is what os.Root answers when a path leaves the root. The package os does not export it.

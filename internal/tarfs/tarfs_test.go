@@ -224,6 +224,25 @@ func TestUnpackReplaces(t *testing.T) {
 	}
 }
 
+// FIFOs and devices are left out, and named, if the caller wants that.
+func TestUnpackLeavesOutSpecialFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var skipped []string
+	data := archive(t, entry{name: "a", content: "a"}, entry{name: "d/p", kind: tar.TypeFifo}, entry{name: "null", kind: tar.TypeChar},
+		entry{name: "disk", kind: tar.TypeBlock}, entry{name: "z", content: "z"})
+	opts := tarfs.Options{Skipped: func(name string) { skipped = append(skipped, name) }}
+	if err := tarfs.Unpack(openRoot(t, dir), ".", bytes.NewReader(data), opts); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"d/p", "null", "disk"}, skipped); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{".": "drwxr-xr-x", "a": "-rw-r--r-- a", "z": "-rw-r--r-- z"}, tree(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func write(t testing.TB, name, content string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(content), 0o644); err != nil {

@@ -112,6 +112,11 @@ func (u *unpacker) entry(hdr *tar.Header) error {
 		return nil
 	}
 	hdr.Name = name
+	special := hdr.Typeflag == tar.TypeFifo || hdr.Typeflag == tar.TypeChar || hdr.Typeflag == tar.TypeBlock
+	if special && u.opts.Skipped != nil {
+		u.opts.Skipped(name)
+		return nil
+	}
 	switch hdr.Typeflag {
 	case tar.TypeDir:
 		err = u.dir(hdr)
