@@ -191,8 +191,8 @@ func TestPoolGivesWhatFitsBest(t *testing.T) {
 		create(t, f, sandbox.Request{Image: "other"}) // ref3, which was prepared since
 		synctest.Wait()
 		create(t, f, sandbox.Request{}) // ref2
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		w.stub.mu.Lock()
+		defer w.stub.mu.Unlock()
 		for _, ref := range []string{"ref1", "ref2", "ref3"} {
 			if b := w.boxes[ref]; b == nil || b.handle.ID == "" {
 				t.Errorf("%s was not taken", ref)

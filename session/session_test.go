@@ -135,7 +135,7 @@ func (h *house) open(t *testing.T) {
 	opts.Fleet, opts.Journal, opts.Store, opts.Image, opts.Default = h.fleet, h.journal, h.sessions, "base", "scripted"
 	opts.Volumes = h.volumes
 	if opts.GitHub == nil { // stubs of GitHub are on this machine
-		opts.GitHub = func(string) *http.Client { return netguard.Rules{Loopback: true}.Client(github.Timeout) }
+		opts.GitHub = func(string) *http.Client { return netguard.Rules{Any: true}.Client(github.Timeout) }
 	}
 	if opts.Agents == nil {
 		opts.Agents = map[string]agent.Agent{"scripted": scripted.Agent{}}

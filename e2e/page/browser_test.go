@@ -135,6 +135,15 @@ func (b *tab) value(expression string) string {
 	return text
 }
 
+// signIn opens a sign-in link, presses its button, and waits for the page behind it.
+func (b *tab) signIn(link string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(link), chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := chromedp.RunResponse(ctx, chromedp.Click("#sign-in"))
+		return err
+	}))
+}
+
 // send writes a prompt and submits it.
 func (b *tab) send(prompt string) {
 	b.t.Helper()
@@ -215,7 +224,7 @@ func (b *tab) accessible(view string) {
 // signedIn opens a link that signs in.
 func (b *tab) signedIn(h *host.Host) {
 	b.t.Helper()
-	b.do(chromedp.Navigate(h.Must("key", "link")), chromedp.Click("#sign-in"))
+	b.signIn(h.Must("key", "link"))
 	b.sees("button", "Create a sandbox")
 }
 

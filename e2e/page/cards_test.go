@@ -80,7 +80,7 @@ func TestPageCards(t *testing.T) {
 	events := make(chan string)
 	through := saying(t, root, events)
 	b := browser(t) // which ends before what its streams go through
-	b.do(chromedp.Navigate(strings.Replace(h.Must("key", "link"), root, through, 1)), chromedp.Click("#sign-in"))
+	b.signIn(strings.Replace(h.Must("key", "link"), root, through, 1))
 	b.creates()
 	b.click(".start summary", "Sandbox ready in")
 	b.sees(".start li", "Repository")

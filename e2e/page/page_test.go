@@ -62,7 +62,7 @@ func TestPage(t *testing.T) {
 	b.sees("pre", "harvest key link")
 	b.accessible("signed out")
 	b.picture("signed-out")
-	b.do(chromedp.Navigate(h.Must("key", "link")), chromedp.Click("#sign-in"))
+	b.signIn(h.Must("key", "link"))
 
 	// mission: 7.1, 7.2, 7.3
 	b.sees("button", "Create a sandbox")
@@ -138,7 +138,7 @@ func TestPage(t *testing.T) {
 
 	// Another browser, behind a proxy that has the server below a path, sees the same, and both go on after a restart of the server.
 	other := b.another()
-	other.do(chromedp.Navigate(strings.Replace(h.Must("key", "link"), root, below(t, "/harvest", root), 1)), chromedp.Click("#sign-in"))
+	other.signIn(strings.Replace(h.Must("key", "link"), root, below(t, "/harvest", root), 1))
 	other.click(".sessions a", "I look at")
 	other.sees(".log", "the end of it")
 	b.send("/ask Which colour? | red | blue")
