@@ -97,7 +97,7 @@ func TestRefreshFails(t *testing.T) {
 		f := w.open(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		w.mu.Lock()
+		w.stub.mu.Lock()
 		w.hooks["start"] = func() {
 			go func() { // as soon as there is a command, it fails
 				for _, ref := range w.refs() {
@@ -105,7 +105,7 @@ func TestRefreshFails(t *testing.T) {
 				}
 			}()
 		}
-		w.mu.Unlock()
+		w.stub.mu.Unlock()
 		report, err := sandbox.Refresh{Fleet: f, Account: account, Image: "base"}.Run(ctx)
 		wantError(t, err, errors.Unavailable, "ended with 3", "| verify")
 		if report.Status != "failed" || !report.ImageRebuilt || report.Verified || !strings.Contains(report.CacheKept, "no volumes") || len(w.refs()) != 0 {
