@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/image/imagetest"
 	"github.com/RelevanceAI/harvest/image/oci"
 	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -101,7 +103,8 @@ func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	}
 	opts.Cache = cache
 	source := dockerfile.New(opts)
-	pulls, err := oci.Open(oci.Options{Dir: filepath.Join(dir, "blobs")})
+	local := oci.NewTransport(netguard.Rules{Loopback: true}) // the registries of tests are on this machine
+	pulls, err := oci.Open(oci.Options{Dir: filepath.Join(dir, "blobs"), Transport: func(string) http.RoundTripper { return local }})
 	if err != nil {
 		t.Fatal(err)
 	}
