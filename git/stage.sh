@@ -15,26 +15,26 @@ nested() { plain ls-files --others --exclude-standard | sed -n 's,/$,,p'; }
 # a nested repository that TREE has as a commit stays one. The current directory must be the top of the work tree.
 stage() {
 	kept=${1:-}
-	todo=
+	pending=
 	if ! complaint=$(plain add --all 2>&1); then
-		todo=$(nested)
-		[ -n "$todo" ] || { printf '%s\n' "$complaint" >&2; return 1; }
+		pending=$(nested)
+		[ -n "$pending" ] || { printf '%s\n' "$complaint" >&2; return 1; }
 		set -- .
 		while IFS= read -r sub; do set -- "$@" ":(exclude,literal)$sub"; done <<END
-$todo
+$pending
 END
 		plain add --all -- "$@"
 	fi
-	todo="$todo
+	pending="$pending
 $(links)"
 	top=$(pwd) store=$(git rev-parse --absolute-git-dir) shared=$(git rev-parse --path-format=absolute --git-common-dir) list=$(mktemp)
 	entries=${GIT_INDEX_FILE:-$store/index}
-	while [ -n "$todo" ]; do
-		sub=${todo%%"
+	while [ -n "$pending" ]; do
+		sub=${pending%%"
 "*}
-		case $todo in *"
-"*) todo=${todo#*"
-"} ;; *) todo= ;; esac
+		case $pending in *"
+"*) pending=${pending#*"
+"} ;; *) pending= ;; esac
 		if [ -n "$sub" ] && [ -e "$sub/.git" ] && ! modules | grep -qxF -- "$sub"; then flatten; fi
 	done
 	rm -f "$list" "$list.rules"
@@ -58,7 +58,7 @@ $rules"
 	inner=$(cd "$sub" && unset GIT_INDEX_FILE && { nested; links; })
 	set -- .
 	while IFS= read -r other; do
-		[ -z "$other" ] || { set -- "$@" ":(exclude,literal)$other"; todo="$todo
+		[ -z "$other" ] || { set -- "$@" ":(exclude,literal)$other"; pending="$pending
 $sub/$other"; }
 	done <<END
 $inner

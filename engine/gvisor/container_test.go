@@ -129,7 +129,7 @@ func TestInContainerWithCgroups(t *testing.T) {
 func TestLiveMountInContainer(t *testing.T) {
 	testenv.Long(t)
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("this machine has no FUSE")
+		t.Skip("no FUSE: load the kernel module fuse, and allow /dev/fuse")
 	}
 	data := prepareData(t)
 	c := startContainer(t, data, "--device", "/dev/fuse", "--cap-add", "SYS_ADMIN", "-e", "HARVEST_S3_ENDPOINT=embedded")

@@ -21,7 +21,7 @@ COPY <<EOF /heredoc
 text
 EOF
 FROM tiny
-WORKDIR /work/dir
+WORKDIR /code/dir
 COPY <<EOF /implied/one/heredoc
 text
 EOF
@@ -35,7 +35,7 @@ RUN mkdir /ran
 
 // made are the names that dated makes, save those that have the time of a file in the context.
 var made = []string{
-	"/work", "/work/dir", "/implied", "/implied/one", "/implied/one/heredoc", "/implied/two", "/implied/three", "/implied/three/heredoc", "/whole",
+	"/code", "/code/dir", "/implied", "/implied/one", "/implied/one/heredoc", "/implied/two", "/implied/three", "/implied/three/heredoc", "/whole",
 	"/unpacked", "/unpacked/no-entry", "/parents", "/ran",
 }
 
@@ -126,7 +126,7 @@ func TestAddOfURLHasItsTime(t *testing.T) {
 	t.Parallel()
 	curl, err := exec.LookPath("curl")
 	if err != nil {
-		t.Skip("needs curl")
+		t.Skip("no curl: install the package curl")
 	}
 	b := newBench(t, Options{})
 	b.lib.add("base", image.Config{}, func(tw *tar.Writer) { tiny(t)(tw); program(t, tw, curl) })
