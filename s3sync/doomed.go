@@ -33,7 +33,7 @@ func (d doomed) match() *string {
 	return &etag
 }
 
-// readDoomed returns what an earlier sync left, by keys. What it cannot read is left in the bucket.
+// readDoomed returns the tombstones of an earlier sync by their keys. Unreadable ones stay in the bucket.
 func (s *state) readDoomed() map[string]tombstone {
 	left := map[string]tombstone{}
 	f, err := os.Open(s.file(stateDoomed))

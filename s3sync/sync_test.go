@@ -533,8 +533,8 @@ func TestInterrupted(t *testing.T) {
 	for _, stop := range []int{40, 150} {
 		ctx, cancel := context.WithCancel(t.Context())
 		a.reset(func(n int, _ http.ResponseWriter, r *http.Request) bool {
-			// What is done is written down in order: the first files arrive, whatever waits. A sync that goes on asks for each file that was
-			// under way, and lists the bucket.
+			// Files are recorded in order, so the first ones must arrive while the others wait. A resumed sync asks for each file that was under way
+			// and lists the bucket, so only writes wait.
 			if n >= stop && (r.Method == http.MethodPut || r.Method == http.MethodPost) && !strings.Contains(r.URL.Path, "/f00") {
 				<-ctx.Done()
 			}

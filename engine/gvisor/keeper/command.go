@@ -260,8 +260,8 @@ func (k *Keeper) enter(dir string) error {
 	return nil
 }
 
-// startError says what was wrong with a command that gVisor did not start. gVisor's errors arrive as text: that of its own package linuxerr, or,
-// where the host's kernel refused, Linux's. processes is the limit of the sandbox.
+// startError explains why gVisor did not start a command. The errors of gVisor arrive as text, in the words of its package linuxerr or, where the
+// kernel of the host refused, in those of Linux. processes is the limit of the sandbox.
 func startError(err error, program, dir string, processes int) error {
 	text := err.Error()
 	has := func(texts ...string) bool {
