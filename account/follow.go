@@ -138,7 +138,7 @@ func (r *Ring) revokeMade(ctx context.Context, by Key) error {
 	return all
 }
 
-// earlier returns the earlier of two ends, of which the zero one is none.
+// earlier returns the earlier of two ends. The zero time is no end.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

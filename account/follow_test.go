@@ -166,7 +166,7 @@ func TestSignInLinksEndWithTheirKey(t *testing.T) {
 			t.Errorf("a link of a key that has %s: %v", name, err)
 		}
 	}
-	// Nor does what is made while the key is revoked stay.
+	// Objects made while the key is revoked end, too.
 	if _, _, err := r.SignInAs(t.Context(), revoked); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("a sign-in with a key that was revoked: %v", err)
 	}

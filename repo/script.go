@@ -146,7 +146,7 @@ func hostname(address string) string {
 	return (&url.URL{Host: host}).Hostname()
 }
 
-// unreachable reports whether git, by what it said, could not reach the repository's server.
+// unreachable reports whether git's output says that the repository's server could not be reached.
 func unreachable(said string) bool {
 	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect", "Connection refused", "Connection timed out", "Network is unreachable"},
 		func(words string) bool { return strings.Contains(said, words) })
