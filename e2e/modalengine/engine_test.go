@@ -35,7 +35,6 @@ func failuresOf(out string) string {
 
 // leftOfModal are checks of the suite that the engine modal does not run here.
 var leftOfModal = map[string]string{
-	"system/host name": "Modal names its hosts itself, and the engine says so",
 	"network/names":    "the host name is Modal's",
 	"dial/killed":      "what kills everything inside kills the program of Harvest's too here, where it is not the first process; the sandbox ends with it",
 }
