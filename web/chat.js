@@ -2,6 +2,7 @@
 // follows them shows the same, whenever it came.
 
 import { call, follow } from './api.js';
+import { intent, keep, kept } from './drafts.js';
 import { endNotice } from './end.js';
 import { button, h, money, ms, problemBox, sure, tabs } from './dom.js';
 import { Log } from './log.js';
@@ -248,7 +249,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       for (const k of ['input_tokens', 'output_tokens', 'cache_read_tokens', 'cache_write_tokens', 'cost_usd']) usage[k] += u?.[k] ?? 0;
       showCosts();
       const took = e.message?.ended_at && e.message.started_at ? ms(new Date(e.message.ended_at) - new Date(e.message.started_at)) : '';
-      const retry = button('Send it again', () => post(e.message.prompt));
+      const retry = button('Send it again', async () => {
+        retry.disabled = true;
+        if (!await post(e.message.prompt)) retry.disabled = false;
+      });
       if (e.interrupted) put(note(`Stopped: ${e.reason || 'the turn was interrupted'}${took && ` · ${took}`}`));
       else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: 'The session goes on: send the prompt again, or another one.' }, ...(e.message ? [retry] : [])));
       else put(note([took, u?.cost_usd ? money(u.cost_usd) : ''].filter(Boolean).join(' · '), 'turn'));
@@ -275,29 +279,35 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     if (live) log.end();
   }
 
+  // post sends a prompt once, however often it is tried.
   async function post(prompt) {
-    const sent = await act(() => call('POST', `v1/sessions/${session.id}/messages`, { prompt }));
+    const once = intent(`message:${session.id}`, { prompt });
+    const sent = await act(() => call('POST', `v1/sessions/${session.id}/messages`, { prompt }, once));
+    if (sent) once.done();
     log.end();
     return sent;
   }
 
+  const draft = `prompt:${session.id}`;
+  let sending = ''; // a prompt of which the server has not told that it has it
   async function submit(event) {
     event?.preventDefault();
     const prompt = input.value.trim();
     if (prompt === '' || send.disabled) return;
     send.disabled = true;
     input.value = ''; // what is typed from now on is the next prompt
+    sending = prompt;
     grow();
-    if (!await post(prompt)) {
-      input.value = [prompt, input.value].filter(Boolean).join('\n');
-      grow();
-    }
+    if (!await post(prompt)) input.value = [prompt, input.value].filter(Boolean).join('\n');
+    sending = '';
+    grow();
     send.disabled = false;
     input.focus();
   }
   const grow = () => {
     input.style.height = 'auto';
     input.style.height = `${Math.min(input.scrollHeight + 2, innerHeight / 3)}px`;
+    keep(draft, [sending, input.value].filter(Boolean).join('\n'));
   };
   composer.addEventListener('submit', submit);
   input.addEventListener('input', grow);
@@ -333,8 +343,13 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       if (p.status === 401) signIn(p);
       else if (!over) put(problemBox(p));
     },
+    broken(name, err) {
+      put(note(`An event (${name}) could not be shown: ${err.message}`, 'broken'));
+    },
   });
   beside(tab ?? '');
+  input.value = kept(draft);
+  grow();
   if (matchMedia('(hover: hover)').matches) input.focus();
   return () => {
     left = true;

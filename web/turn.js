@@ -1,8 +1,9 @@
 // The parts of a conversation: messages, tool calls, questions, as elements that events fill.
 
 import { call } from './api.js';
-import { edited, edits } from './diff.js';
-import { button, copyButton, h, ms, problemBox, soon } from './dom.js';
+import { bare, coloured } from './ansi.js';
+import { clipped, edited, edits } from './diff.js';
+import { button, copyButton, fill, h, ms, problemBox, soon, windowed } from './dom.js';
 import { markdown } from './markdown.js';
 
 const shownMost = 4000; // characters of a prompt
@@ -76,6 +77,9 @@ const about = (input) => {
 // folded is how many lines of output are shown at once.
 const folded = 12;
 
+const few = 2000; // lines of output that are put into the page at once
+const wide = 10_000; // characters of a line that are
+
 // Tool is a card for a tool call.
 export class Tool {
   constructor(e) {
@@ -94,7 +98,7 @@ export class Tool {
     return this.made;
   }
 
-  words() { return `${this.tool} ${about(this.input)} ${this.text} ${this.remarks.join(' ')}`; }
+  words() { return `${this.tool} ${about(this.input)} ${bare(this.text)} ${this.remarks.join(' ')}`; }
 
   build() {
     const brief = about(this.input);
@@ -151,14 +155,25 @@ export class Tool {
     const lines = this.text.replace(/\n$/, '').split('\n');
     const long = lines.length > folded;
     this.output.hidden = this.text === '';
-    this.output.textContent = long && !this.all ? lines.slice(-folded).join('\n') : lines.join('\n');
+    this.show(long && !this.all ? lines.slice(-folded) : lines);
     this.more.hidden = !long;
     this.more.textContent = this.all ? 'Show the end only' : `Show all ${lines.length} lines`;
     if (this.text !== '' && !this.copy) {
-      this.copy = copyButton(() => this.text, this.output);
+      this.copy = copyButton(() => bare(this.text), this.output);
       this.more.after(this.copy);
     }
-    this.notes.replaceChildren(...this.remarks.map((r) => h('small', null, r)));
+    this.notes.replaceChildren();
+    windowed(this.notes, this.remarks.length, (i) => h('small', null, this.remarks[i]), { what: 'remarks' });
+  }
+
+  // show puts lines of output into the card: of many, the first, with a button for more.
+  show(lines) {
+    const widest = lines.reduce((n, l) => Math.max(n, l.length), 0);
+    if (lines.length <= few && widest <= wide) fill(this.output, coloured(lines.join('\n')));
+    else {
+      this.output.replaceChildren();
+      windowed(this.output, lines.length, (i) => h('span', null, lines[i].length > wide ? clipped(bare(lines[i])) : coloured(lines[i]), i < lines.length - 1 && '\n'), { first: few });
+    }
   }
 
   note(text) {

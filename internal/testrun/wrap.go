@@ -48,31 +48,39 @@ func wrap(args []string) (code int, err error) {
 			break
 		}
 	}
-	killLeft(time.Now().Add(settle))
+	killLeft()
 	return code, nil
 }
 
-// killLeft waits until deadline for all descendants to end, then kills and names them.
-func killLeft(deadline time.Time) {
-	for end := deadline.Add(settle); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+// killLeft waits until all descendants have ended. After settle it kills and names them, also those that start meanwhile; after twice that it gives up.
+func killLeft() {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
 		for {
-			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
-			if err == unix.ECHILD {
-				return
-			}
-			if err != unix.EINTR && pid <= 0 {
-				break
+			if _, err := unix.Wait4(-1, nil, 0, nil); err != nil && err != unix.EINTR {
+				return // ECHILD: there are none
 			}
 		}
-		if time.Now().Before(deadline) {
-			continue
+	}()
+	late, over := time.After(settle), time.After(2*settle)
+	again := make(<-chan time.Time)
+	for {
+		select {
+		case <-ended:
+			return
+		case <-over:
+			return
+		case <-late:
+		case <-again:
 		}
 		for _, pid := range descendants(os.Getpid()) {
-			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // one that ended meanwhile has none
 			if unix.Kill(pid, unix.SIGKILL) == nil && len(name) > 0 {
 				fmt.Fprintf(os.Stderr, "left by the tests and killed: %.300q\n", strings.ReplaceAll(strings.TrimRight(string(name), "\x00"), "\x00", " "))
 			}
 		}
+		again = time.After(50 * time.Millisecond)
 	}
 }
 
