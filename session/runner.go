@@ -547,7 +547,7 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	})
 	fault.Point("answer.recorded")
 	r.agent.write(text)
-	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question}}})
+	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Answer: public(a)}}})
 	r.showWork()
 	return nil
 }

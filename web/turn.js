@@ -193,8 +193,11 @@ export function question(session, e) {
     } catch (p) {
       error.replaceChildren(problemBox(p));
       for (const b of form.querySelectorAll('button, input, textarea')) b.disabled = false;
+      return false;
     }
+    return true;
   };
+  let answered; // sends the answers to all questions
   const row = h('div', { class: 'row' });
   if (e.questions?.length) {
     const asked = e.questions.map((q, n) => {
@@ -204,11 +207,11 @@ export function question(session, e) {
         choices.map((c, i) => h('label', { class: 'choice' }, c, h('span', null, q.options[i].label, q.options[i].description && h('small', null, ` ${q.options[i].description}`)))), own));
       return () => [q.text, own.value.trim() || choices.filter((c) => c.checked).map((c) => c.value).join(', ')];
     });
+    answered = () => send({ allow: true, answers: Object.fromEntries(asked.map((get) => get())) });
     form.addEventListener('submit', (event) => {
       event.preventDefault();
-      const answers = Object.fromEntries(asked.map((get) => get()));
-      if (Object.values(answers).some((a) => a === '')) error.replaceChildren(h('p', { role: 'alert' }, 'Choose or write an answer to each question.'));
-      else send({ allow: true, answers });
+      if (asked.some((get) => get()[1] === '')) error.replaceChildren(h('p', { role: 'alert' }, 'Choose or write an answer to each question.'));
+      else answered();
     });
     row.append(h('button', { type: 'submit', class: 'primary' }, 'Answer'), button('No answer', () => send({ allow: false, message: 'the person gave no answer' })));
   } else {
@@ -218,5 +221,28 @@ export function question(session, e) {
       button('Deny', () => send({ allow: false, message: 'the person said no' })));
   }
   form.append(error, row);
+
+  // say answers with words that were typed instead of chosen. It reports whether they were sent.
+  form.say = async (words) => {
+    if (!e.questions?.length) {
+      const said = /^(y|yes|ok|allow)$/i.test(words) ? { allow: true } : /^always$/i.test(words) ? { allow: true, always: true } : { allow: false, message: words };
+      return send(said);
+    }
+    const left = [...form.querySelectorAll('fieldset')].find((f) => !f.querySelector('input:checked') && f.querySelector('input[type=text]').value === '');
+    if (left) left.querySelector('input[type=text]').value = words;
+    if ([...form.querySelectorAll('fieldset')].every((f) => f.querySelector('input:checked') || f.querySelector('input[type=text]').value !== '')) return answered();
+    return true;
+  };
+
+  // settle leaves of the form what was asked and what was answered; answer is undefined if nobody did.
+  form.settle = (answer) => {
+    const asked = e.questions?.length
+      ? e.questions.map((q) => h('p', null, h('b', null, q.text), ' ', answer?.answers?.[q.text] ?? (answer ? 'no answer' : 'nobody answered')))
+      : [h('p', null, h('b', null, e.tool ?? 'A tool'), ` asked to run: ${!answer ? 'nobody answered' : answer.always ? 'allowed always' : answer.allow ? 'allowed' : 'denied'}`), h('pre', { tabindex: '0' }, about(e.input))];
+    if (answer?.message && !answer.allow) asked.push(h('p', null, `“${answer.message}”`));
+    form.classList.add('settled');
+    form.setAttribute('aria-label', 'The agent asked');
+    form.replaceChildren(...asked);
+  };
   return form;
 }

@@ -249,3 +249,60 @@ func TestPageBearsMuch(t *testing.T) {
 	b.clean()
 	b.leavesNoImages()
 }
+
+// What is typed while a question is open answers it, questions stay in the history with their answers, and a stop holds the prompts that wait.
+// mission: 7.4, 7.5, 7.10
+func TestPageAnswers(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	b.creates()
+
+	b.send("/ask Which colour? | red | blue")
+	b.sees("form.question legend", "Which colour?")
+	b.sees(".composer [type=submit]", "Answer")
+	b.do(chromedp.Evaluate(`document.querySelector('.composer textarea').focus()`, nil))
+	b.types("green\r")
+	b.sees(".message.agent", "The answer is green.")
+	b.sees(".question.settled", "Which colour? green")
+	b.send("/ask And the size? | small | large")
+	b.sees("form.question legend", "And the size?")
+	b.click(".question button", "No answer")
+	b.sees(".question.settled", "And the size? no answer")
+	b.do(chromedp.Reload())
+	b.until(`[...document.querySelectorAll('.question.settled')].map((e) => e.textContent).join('; ').startsWith('Which colour? green; And the size? no answer')`)
+	b.accessible("answers")
+
+	b.sees(".status", "Done")
+	b.send("/run until [ -e /tmp/go ]; do sleep 0.1; done")
+	b.sees(".status", "Running a tool")
+	for _, prompt := range []string{"/say held one", "/say held two"} {
+		b.send(prompt)
+		b.sees(".queue", prompt)
+	}
+	b.click(".composer button", "Stop")
+	b.sees(".note", "Stopped")
+	b.until(`document.querySelectorAll('.queue .held').length === 2`)
+	b.picture("held")
+	b.do(chromedp.Reload())
+	b.until(`document.querySelectorAll('.queue .held').length === 2`)
+	b.press("Discard: /say held two")
+	b.until(`document.querySelectorAll('.queue .held').length === 1`)
+	b.click(".queue button", "Send next")
+	b.sees(".message.agent", "held one")
+	b.until(`document.querySelectorAll('.queue li').length === 0`)
+	if got := b.value(`document.querySelector('.log').textContent.includes('held two')`); got != "false" {
+		t.Error("a prompt that was discarded is in the conversation")
+	}
+
+	b.send("A list:\n\n- [x] done\n- [ ] open\n\n| left | right |\n|---|--:|\n| a | 1 |\n\nשלום עולם")
+	b.sees(".message.agent li", "☑ done")
+	b.sees(".message.agent li", "☐ open")
+	b.until(`[...document.querySelectorAll('.message.agent td')].some((e) => e.textContent === '1' && getComputedStyle(e).textAlign.endsWith('right'))`)
+	b.until(`[...document.querySelectorAll('.message.agent p')].some((e) => e.textContent.includes('שלום') && getComputedStyle(e).direction === 'rtl')`)
+	b.clean()
+	b.leavesNoImages()
+}
