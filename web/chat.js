@@ -50,7 +50,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let left = false; // for another page, which the address names already
   let closePanel = () => {};
   const facts = { stages: [], turns: [], changed: new Set(), working: false }; // of the start, the turns and the files, for the views
-  function beside(id) {
+  function beside(id, chosen = true) {
     if (left) return;
     closePanel();
     closePanel = () => {};
@@ -58,7 +58,9 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     choice.select(shown || 'chat');
     aside.hidden = shown === '';
     split.classList.toggle('beside', shown !== '');
-    history.replaceState(null, '', `#/s/${session.id}${shown && `/${shown}`}`);
+    const address = `#/s/${session.id}${shown && `/${shown}`}`;
+    if (chosen && address !== location.hash) history.pushState(null, '', address); // Back leads to the view before
+    else history.replaceState(null, '', address);
     if (shown) closePanel = openPanel(aside, shown, { session, facts, signIn, sandbox: sandboxID });
   }
   async function sandboxID() { // which may be another one than in the beginning
@@ -149,7 +151,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     started.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(started.sum)}` : 'The sandbox could not be made'));
     if (ok) {
       started.el.open = false;
-      if (wanted && shown) beside(shown); // what was not there yet
+      if (wanted && shown) beside(shown, false); // what was not there yet
     } else started.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
   }
 
@@ -175,7 +177,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'message.sent': (e) => {
       ready(true);
       queue.remove(e.message.id);
-      if (title.textContent === 'New session') title.textContent = e.message.prompt.split('\n')[0].slice(0, 80);
+      if (title.textContent === 'New session') {
+        title.textContent = e.message.prompt.split('\n')[0].slice(0, 80);
+        document.title = `${title.textContent} · Harvest`;
+      }
       put(userMessage(e.message.prompt));
       messages = new Map();
       tools = new Map();
@@ -356,15 +361,16 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       put(note(`An event (${name}) could not be shown: ${err.message}`, 'broken'));
     },
   });
-  beside(tab ?? '');
+  beside(tab ?? '', false);
   input.value = kept(draft);
   grow();
   if (matchMedia('(hover: hover)').matches) input.focus();
-  return () => {
+  const close = () => {
     left = true;
     unfollow();
     closePanel();
     log.close();
     clearInterval(timer);
   };
+  return Object.assign(close, { address: `#/s/${session.id}`, show: (view) => beside(view, false) });
 }

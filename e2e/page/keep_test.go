@@ -306,3 +306,41 @@ func TestPageAnswers(t *testing.T) {
 	b.clean()
 	b.leavesNoImages()
 }
+
+// Back goes from view to view, and an address that was opened before signing in is where the person goes afterwards.
+// mission: 7.8, 7.10
+func TestPageAddresses(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	id := b.creates()
+	b.view("Files")
+	b.view("Changes")
+	b.do(chromedp.Evaluate(`window.here = document.querySelector('.log')`, nil))
+	for _, want := range []string{"Files", "Chat"} {
+		b.do(chromedp.Evaluate(`history.back()`, nil))
+		b.until(`document.querySelector('.tabs [aria-selected=true]').textContent === ` + quoted(want))
+	}
+	if b.value(`window.here === document.querySelector('.log')`) != "true" {
+		t.Error("the conversation was made anew")
+	}
+	b.do(chromedp.Evaluate(`history.forward()`, nil))
+	b.until(`document.querySelector('.tabs [aria-selected=true]').textContent === 'Files'`)
+	b.send("/say a title for it")
+	b.until(`document.title.startsWith('/say a title for it')`)
+
+	b.click("button", "Sign out")
+	b.sees("main", "You are not signed in")
+	b.do(chromedp.Evaluate(`location.hash = '#/s/`+id+`/usage'`, nil), chromedp.Reload())
+	b.sees("main", "You are not signed in")
+	b.signIn(h.Must("key", "link"))
+	b.until(`document.querySelector('.tabs [aria-selected=true]')?.textContent === 'Usage'`)
+	b.do(chromedp.Evaluate(`location.hash = '#/s/ses_01aaaaaaaaaaaaaaaaaaaaaaaa'`, nil))
+	b.sees(".problem", "no session")
+	b.sees(".problem a", "New session")
+	b.clean()
+	b.leavesNoImages()
+}
