@@ -39,7 +39,9 @@ export function windowed(el, count, part, { first = 400, step = 2000, what = 'li
     add(el, parts);
     shown = to;
     if (shown < count) {
-      more.textContent = `Show ${Math.min(step, count - shown).toLocaleString('en')} more of ${(count - shown).toLocaleString('en')} ${what}`;
+      const left = count - shown;
+      const number = (n) => n.toLocaleString('en');
+      more.textContent = left <= step ? `Show the other ${number(left)} ${what}` : `Show ${number(step)} more of ${number(left)} ${what}`;
       el.append(more);
     }
   }
