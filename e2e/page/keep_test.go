@@ -344,3 +344,41 @@ func TestPageAddresses(t *testing.T) {
 	b.clean()
 	b.leavesNoImages()
 }
+
+// The terminal begins in the session's directory, asks before a program writes to the clipboard, has keys for phones, and says at once that a sandbox has ended.
+// mission: 7.6, F2
+func TestPageTerminal(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	b.creates()
+	dir := b.run(`return (await (await fetch('v1/sessions')).json()).data[0].dir`)
+	b.view("Terminal")
+	b.sees(".terminal [role=status]", "Connected")
+	const screen = `[...document.querySelectorAll('.xterm-rows > div')].map((r) => r.textContent.trim())`
+	b.do(chromedp.Evaluate(`document.querySelector('.xterm-helper-textarea').focus()`, nil))
+	b.types("echo in:$PWD\r")
+	b.until(screen + `.includes(` + quoted("in:"+dir) + `)`)
+	b.press("Up")
+	b.types("\r")
+	b.until(screen + `.filter((l) => l === ` + quoted("in:"+dir) + `).length === 2`)
+	b.types("sleep 600\r")
+	b.do(chromedp.Evaluate(`document.querySelector('.keys [aria-pressed]').click()`, nil)) // which is shown on touch screens only
+	b.types("c")
+	b.until(screen + `.some((l) => l.endsWith('^C'))`)
+	b.types("printf '\\033]52;c;Y29waWVk\\a'\r")
+	b.sees("dialog", "Copy this to the clipboard?")
+	b.sees("dialog pre", "copied")
+	b.accessible("a copy")
+	b.click("dialog button", "Not now")
+	box := h.Must("sandbox", "ls", "-o", "name")
+	h.Must("sandbox", "rm", box)
+	b.sees(".terminal [role=status]", "ended")
+	b.do(chromedp.Evaluate(`location.hash = '#/b/`+box+`/terminal'`, nil))
+	b.sees(".terminal [role=status]", "The sandbox has ended.")
+	b.harmless()
+	b.leavesNoImages()
+}
