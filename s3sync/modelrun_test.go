@@ -21,8 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Whatever machines do, and whenever their syncs overlap or are killed: no content is lost that nobody replaced or deleted, and all come to rest
-// with the same files. HARVEST_TEST_SEEDS says how many histories are tried.
+// Whatever machines do, and whenever their syncs overlap or are killed: no content is lost that nobody replaced or
+// deleted, and all come to rest with the same files. HARVEST_TEST_SEEDS says how many histories are tried.
 // mission: 3.1, A8, D1
 func TestModel(t *testing.T) {
 	model(t, func(*testing.T) modelServer {
@@ -90,7 +90,8 @@ func model(t *testing.T, place func(*testing.T) modelServer) {
 	if all != "" {
 		checks, steps = all, "100"
 	}
-	for name, value := range map[string]string{"checks": checks, "steps": steps, "nofailfile": "true", "shrinktime": "15s"} {
+	set := map[string]string{"checks": checks, "steps": steps, "nofailfile": "true", "shrinktime": "15s"}
+	for name, value := range set {
 		must(t, flag.Set("rapid."+name, value))
 	}
 	tried, begin := 0, time.Now()

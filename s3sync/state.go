@@ -98,8 +98,9 @@ func (s *state) written() string {
 	return s.file(stateEntries)
 }
 
-// keepPartial adds the partial state of an interrupted sync to the one before. It has all paths up to its last one, as they became; of those after
-// it, what an earlier interrupted sync had done still holds. Done again after it was cut short, it does the same.
+// keepPartial adds the partial state of an interrupted sync to the one before. It has all paths up to its last one, as
+// they became; of those after it, what an earlier interrupted sync had done still holds. Done again after it was cut
+// short, it does the same.
 func (s *state) keepPartial() error {
 	_, err := os.Stat(s.file(statePartial))
 	if errors.IsNotExist(err) {

@@ -54,12 +54,12 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// rclone writes times before 1970 with the sign of the whole number and without zeros at the end (seen with 1.60, and in the source of what 1.75
-// uses). What Harvest writes of them, rclone reads as the same time.
+// rclone writes times before 1970 with the sign of the whole number and without zeros at the end (seen with 1.60, and
+// in the source of what 1.75 uses). What Harvest writes of them, rclone reads as the same time.
 // mission: 3.2
 func TestTimesOfRclone(t *testing.T) {
-	for text, at := range map[string]Time{"0": {0, 0}, "-1": {-1, 0}, "-0.5": {-1, 5e8}, "-1.5": {-2, 5e8}, "-0.000000001": {-1, 999999999}, "-2145916799.25": {-2145916800, 75e7},
-		"981173106.123456789": {981173106, 123456789}} {
+	for text, at := range map[string]Time{"0": {0, 0}, "-1": {-1, 0}, "-0.5": {-1, 5e8}, "-1.5": {-2, 5e8},
+		"-0.000000001": {-1, 999999999}, "-2145916799.25": {-2145916800, 75e7}, "981173106.123456789": {981173106, 123456789}} {
 		var e Entry
 		e.describe(http.Header{"X-Amz-Meta-Mtime": {text}})
 		if e.ModTime != at {
