@@ -43,24 +43,22 @@ func (r *runner) redeliver(ctx context.Context) {
 	if !r.recheck || r.behind || r.agent == nil {
 		return
 	}
-	r.recheck = false
-	s := r.session()
-	if r.agent.counted {
-		for i := range s.Deliveries {
-			r.deliverAgain(ctx, i)
-		}
+	lost := r.lost
+	r.recheck, r.lost = false, nil
+	for _, d := range lost {
+		r.deliverAgain(ctx, d)
 	}
-	if s.Stopping != "" && r.current != nil {
-		r.interrupt(s.Stopping)
+	if why := r.session().Stopping; why != "" && r.current != nil {
+		r.interrupt(why)
 	}
 }
 
-// deliverAgain writes what the agent lacks of the delivery at index i of the record, and records the new position first.
-func (r *runner) deliverAgain(ctx context.Context, i int) {
+// deliverAgain writes what the agent lacks of an earlier server's delivery, and records the new position first.
+func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	s := r.session()
-	d := s.Deliveries[i]
+	i := slices.IndexFunc(s.Deliveries, func(o Delivery) bool { return o.At == d.At && o.Process == d.Process && o.Message == d.Message })
 	m := r.turn(d.Message)
-	if m == nil {
+	if m == nil || i < 0 {
 		return
 	}
 	received := 0

@@ -226,7 +226,10 @@ func (r *runner) attach(ctx context.Context, s Session) {
 	if r.current == nil {
 		r.closeGate() // the first prompt may still wait
 	}
-	r.recheck = true
+	r.recheck, r.lost = true, nil
+	if p.counted {
+		r.lost = s.Deliveries
+	}
 	r.began, r.heard, r.behind, r.timed = time.Now(), time.Now(), r.published > 0, false
 	r.openLine()
 	r.m.work.Go(func() { p.follow(r.m.ctx) })

@@ -58,7 +58,8 @@ type runner struct {
 	timed     bool                 // the turn has begun under this server, so that what its tools take is known
 	asked     map[string]string    // that wait for an answer, and the tool that each asks to run; "" if it asks something else
 	published int64                // bytes of the process's output that have become events
-	recheck   bool                 // redeliver has something to compare
+	recheck   bool                 // redeliver has not looked yet
+	lost      []Delivery           // of an earlier server, which the agent may not have received
 	behind    bool                 // what an earlier server has published is being read again
 	over      string               // why the session ends
 	failed    bool                 // it could not be made ready
@@ -321,6 +322,7 @@ func (r *runner) advance(ctx context.Context) {
 		}
 		m := r.queue[0]
 		r.queue = r.queue[1:]
+		r.lost = nil // they belong to turns that are over
 		m.State, m.Started = Running, time.Now().UTC()
 		r.putMessage(m)
 		r.makeCurrent(&m)

@@ -241,7 +241,7 @@ func TestDeliverAgain(t *testing.T) {
 			r := newRunner(&Manager{opts: Options{Store: store}, ctx: t.Context()}, Session{ID: "ses_1", Process: "p", Conversation: "c", Deliveries: []Delivery{c.d}})
 			r.agent, r.conv = newProcess(), scripted.Agent{}.Open(agent.Setup{})
 			r.agent.received, r.agent.written, r.agent.counted = c.received, c.received, true
-			r.current, r.recheck = &Message{ID: turn, Prompt: prompt}, true
+			r.current, r.recheck, r.lost = &Message{ID: turn, Prompt: prompt}, true, []Delivery{c.d}
 			r.redeliver(t.Context())
 			if got := string(r.agent.in.text); got != c.want {
 				t.Errorf("written: %q, want %q", got, c.want)
