@@ -32,6 +32,8 @@ type Conn struct {
 	message io.Reader // what is left of a message; guarded by reading; nil between messages
 	ended   bool      // the other side has said all; guarded by reading
 
+	gone    context.Context // ends when the other side has left after it had said all
+	leave   context.CancelFunc
 	writing sync.Mutex
 	said    bool // this side has said all; guarded by writing
 
@@ -44,6 +46,7 @@ func New(ctx context.Context, ws *websocket.Conn) *Conn {
 	ws.SetReadLimit(limit)
 	c := &Conn{ws: ws}
 	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.gone, c.leave = context.WithCancel(context.Background())
 	return c
 }
 
@@ -62,6 +65,12 @@ func (c *Conn) Read(p []byte) (int, error) {
 			}
 			if kind == websocket.MessageText {
 				c.ended = true
+				if _, err := io.Copy(io.Discard, r); err != nil {
+					return 0, explain(err)
+				}
+				// Nobody reads from now on, and only a reader notices that the other side leaves.
+				closed := c.ws.CloseRead(c.ctx)
+				context.AfterFunc(closed, c.leave)
 				continue
 			}
 			c.message = r
@@ -106,6 +115,7 @@ func (c *Conn) CloseWrite() error {
 
 // Close ends the stream. What was written arrives.
 func (c *Conn) Close() error {
+	defer c.leave()
 	defer c.cancel()
 	_ = c.SetDeadline(time.Now().Add(closeTime))
 	err := c.ws.Close(websocket.StatusNormalClosure, "")
@@ -157,7 +167,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
 // SetWriteDeadline is SetDeadline.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
 
-// Join copies between a and b until both have said all, or one breaks, and closes both. They have CloseWrite, as the connections of
+// Join copies between a and b until both have said all, one breaks, or the other side of a Conn has left, and closes both. They have CloseWrite, as the connections of
 // TCP have.
 func Join(a, b net.Conn) {
 	var both sync.WaitGroup
@@ -173,6 +183,14 @@ func Join(a, b net.Conn) {
 		if err != nil { // the other direction is of no use any more
 			_ = a.Close()
 			_ = b.Close()
+		}
+	}
+	for _, conn := range []net.Conn{a, b} {
+		if c, ok := conn.(*Conn); ok {
+			defer context.AfterFunc(c.gone, func() {
+				_ = a.Close()
+				_ = b.Close()
+			})()
 		}
 	}
 	both.Go(func() { carry(a, b) })

@@ -124,3 +124,40 @@ func TestCloseWithoutAnEndIsNoOrderlyEnd(t *testing.T) {
 		t.Error("the other side saw an orderly end")
 	}
 }
+
+// A peer that has said all and leaves is noticed, even though what it talked to says nothing and keeps its connection open.
+func TestLeftAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	up, err := net.Dial("tcp", silent.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	joined := make(chan struct{})
+	go func() {
+		bytestream.Join(b, up)
+		close(joined)
+	}()
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(kept); err != nil { // the end arrives
+		t.Fatal(err)
+	}
+	_ = a.Close()
+	select {
+	case <-joined:
+	case <-time.After(time.Minute):
+		t.Error("the connection is still there a minute after its peer has left")
+	}
+}
