@@ -260,16 +260,6 @@ func (r *runner) watchGate(now time.Time) {
 	}
 }
 
-// answerItself answers a question about a tool that was allowed for always.
-func (r *runner) answerItself(id, tool string) {
-	if !slices.Contains(r.session().Allowed, tool) {
-		return
-	}
-	if err := r.answer(id, agent.Answer{Allow: true, Always: true}); err != nil {
-		logf.Errorf(r.m.ctx, "answer for the user: %v", err)
-	}
-}
-
 // allow remembers that a tool need not be asked about any more.
 func (r *runner) allow(tool string) {
 	if tool != "" && !slices.Contains(r.session().Allowed, tool) {

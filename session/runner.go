@@ -56,7 +56,7 @@ type runner struct {
 	conv      agent.Conversation
 	tools     map[string]time.Time // that run, and since when; zero if that is not known
 	timed     bool                 // the turn has begun under this server, so that what its tools take is known
-	asked     map[string]string    // that wait for an answer, and the tool that each asks to run; "" if it asks something else
+	asked     map[string]question  // that wait for an answer
 	published int64                // bytes of the process's output that have become events
 	behind    bool                 // what an earlier server has published is being read again
 	over      string               // why the session ends
@@ -71,7 +71,7 @@ type runner struct {
 }
 
 func newRunner(m *Manager, s Session) *runner {
-	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]string{}}
+	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]question{}}
 }
 
 // session returns the record as it is now.
@@ -392,8 +392,8 @@ func (r *runner) read(l line) {
 		return // the state is as the earlier server has left it
 	}
 	r.publishLines(drafts, l.end)
-	for id, tool := range maps.Clone(r.asked) {
-		r.answerItself(id, tool)
+	for id, q := range maps.Clone(r.asked) {
+		r.answerItself(id, q)
 	}
 	r.showWork()
 }
@@ -441,10 +441,7 @@ func (r *runner) track(e agent.Event) {
 		if slices.Contains(r.session().Answered, e.ID) {
 			return
 		}
-		r.asked[e.ID] = e.Tool
-		if len(e.Questions) > 0 {
-			r.asked[e.ID] = ""
-		}
+		r.open(e)
 	case agent.Withdrawn:
 		delete(r.asked, e.ID)
 	case agent.Done:
@@ -520,18 +517,24 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	if slices.Contains(r.session().Answered, question) {
 		return errors.Remedy(errors.Newf(errors.NotFound, "%.80q was answered already", question), "look at the session's events")
 	}
+	q, open := r.asked[question]
+	if open {
+		if err := q.answerable(a); err != nil {
+			return err
+		}
+	}
 	text, err := r.conv.Answer(question, a)
 	if err != nil {
 		return err
 	}
 	if a.Allow && a.Always {
-		r.allow(r.asked[question])
+		r.allow(q.tool)
 	}
 	delete(r.asked, question)
 	r.agent.in.write(text)
 	r.heard = time.Now()
 	r.change(func(s *Session) { s.Answered = append(slices.Clone(s.Answered), question) })
-	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question}}})
+	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Text: q.answered(a)}}})
 	r.showWork()
 	return nil
 }
@@ -548,6 +551,9 @@ func (r *runner) wait() time.Duration {
 	at := r.heard.Add(r.patience())
 	if !due.IsZero() && due.Before(at) {
 		at = due
+	}
+	if d := r.answerDue(); !d.IsZero() && d.Before(at) {
+		at = d
 	}
 	if !r.killAt.IsZero() && r.killAt.Before(at) {
 		at = r.killAt
@@ -585,6 +591,7 @@ func (r *runner) watch(ctx context.Context) {
 	if r.current == nil {
 		return
 	}
+	r.answerLate(now)
 	switch d := r.deadline(); {
 	case !r.killAt.IsZero() && !now.Before(r.killAt):
 		r.killAt = time.Time{}

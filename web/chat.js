@@ -217,6 +217,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     },
     'agent.withdrawn': (e) => {
       if (asked.has(e.id)) log.remove(asked.get(e.id));
+      if (asked.has(e.id) && e.text) put(note(`Answered: ${e.text}`));
       asked.delete(e.id);
     },
     'agent.retrying': (e) => put(note(`The model's API failed and is asked again: ${e.text ?? ''}`)),
