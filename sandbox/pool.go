@@ -176,7 +176,11 @@ func (p *pool) fill() {
 			p.wait()
 			continue
 		}
+		if !f.boots.try() && f.boots.wait(f.ctx) != nil {
+			return
+		}
 		w, err := p.warmer.Warm(f.ctx, p.limits)
+		f.boots.done()
 		if err != nil {
 			if f.ctx.Err() == nil {
 				logf.Warnf(f.ctx, "boot a warm sandbox (again in %s): %v", pause, err)

@@ -224,7 +224,7 @@ func (r *runner) mcpStatus(servers []agent.MCP) (drafts []draft) {
 // opened opens the gate, and returns the event that reports how long prompts waited.
 func (g *gate) opened() draft {
 	g.open = true
-	return draft{EventStage, Event{Stage: &Stage{"mcp servers", float64(time.Since(g.began).Microseconds()) / 1000}}}
+	return draft{EventStage, Event{Stage: &Stage{Name: "mcp servers", MS: float64(time.Since(g.began).Microseconds()) / 1000}}}
 }
 
 // gateDue returns when the gate needs attention; zero if never.

@@ -116,7 +116,7 @@ func (r *runner) loop(ctx context.Context) {
 		case f := <-r.do:
 			f()
 		case stage := <-r.stages:
-			r.publish(draft{EventStage, Event{Stage: &stage}})
+			r.staged(stage)
 		case p := <-r.prepared:
 			r.prepare(ctx, p)
 		case l := <-r.agent.output():

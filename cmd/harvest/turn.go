@@ -51,6 +51,8 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if !v.c.quiet {
 			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
 		}
+	case "session.queued":
+		v.c.hint("the sandbox waits for its turn to start")
 	case "agent.crashed", "agent.continued":
 		v.endLine()
 		v.c.notef("%s", agentText(kind, e.Reason))
