@@ -111,7 +111,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 				if name == "server" {
 					return
 				}
-				time.Sleep(time.Hour) // the slot is free, and nobody else has it
+				time.Sleep(time.Hour + time.Second) // the slot is free, and nobody else has it
 				before := time.Now()
 				w.hooks["create"] = func() {}
 				create(t, f, sandbox.Request{})
@@ -142,5 +142,30 @@ func TestWarmSandboxDoesNotQueue(t *testing.T) {
 		if err := f.Close(t.Context()); err != nil { // the pool waits for its turn, too
 			t.Error(err)
 		}
+	})
+}
+
+// A boot that hangs does not stop all others for ever.
+func TestHungBootReleasesItsSlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Boots = 1
+		slow := time.Hour
+		w.hooks["create"] = func() {
+			took := slow
+			slow = 0
+			time.Sleep(took)
+		}
+		f := w.open(t)
+		go func() { _, _ = f.Create(t.Context(), account, sandbox.Request{}) }()
+		synctest.Wait()
+		before := time.Now()
+		create(t, f, sandbox.Request{})
+		if took := time.Since(before); took < time.Second || took > time.Minute {
+			t.Errorf("the next one took %s", took)
+		}
+		time.Sleep(time.Hour) // the hung one ends, and does not release the slot again
+		create(t, f, sandbox.Request{})
 	})
 }
