@@ -97,7 +97,7 @@ const (
 	ToolCompleted    Type = "tool.completed"    // ID, Tool, Text, Failed, Denied
 	FileChanged      Type = "file.changed"      // ID of the tool call, Path, Created
 	Asked            Type = "agent.asked"       // ID, Tool, Input, Questions: the agent waits for an Answer; Text: the plan that it proposes
-	Withdrawn        Type = "agent.withdrawn"   // ID: the question needs no answer any more; Text: how it was answered
+	Withdrawn        Type = "agent.withdrawn"   // ID: the question needs no answer any more; Answer, Text: how it was answered
 	Retrying         Type = "agent.retrying"    // Text, Attempt: the model's API failed and is asked again
 	Overridden       Type = "agent.overridden"  // Text: settings of the repository that are not used
 	MCPStatus        Type = "mcp.status"        // MCP: the answer to AskMCP; not for clients
@@ -121,6 +121,7 @@ type Event struct {
 	Created bool            `json:"created,omitempty"` // the file did not exist before
 
 	Questions []Question `json:"questions,omitempty"`
+	Answer    *Answer    `json:"answer,omitempty"` // of a Withdrawn event: what the person answered; nil if the question needed no answer any more
 
 	Attempt     int    `json:"attempt,omitempty"`
 	Interrupted bool   `json:"interrupted,omitempty"`
