@@ -96,8 +96,8 @@ const (
 	ToolOutput       Type = "tool.output"       // ID, Text: a piece, or what it is doing
 	ToolCompleted    Type = "tool.completed"    // ID, Tool, Text, Failed, Denied
 	FileChanged      Type = "file.changed"      // ID of the tool call, Path, Created
-	Asked            Type = "agent.asked"       // ID, Tool, Input, Questions: the agent waits for an Answer
-	Withdrawn        Type = "agent.withdrawn"   // ID: the question needs no answer any more
+	Asked            Type = "agent.asked"       // ID, Tool, Input, Questions: the agent waits for an Answer; Text: the plan that it proposes
+	Withdrawn        Type = "agent.withdrawn"   // ID: the question needs no answer any more; Answer, Text: how it was answered
 	Retrying         Type = "agent.retrying"    // Text, Attempt: the model's API failed and is asked again
 	Overridden       Type = "agent.overridden"  // Text: settings of the repository that are not used
 	MCPStatus        Type = "mcp.status"        // MCP: the answer to AskMCP; not for clients

@@ -32,6 +32,7 @@ type Config struct {
 	UsageInterval  time.Duration // between two looks at what a running sandbox uses
 	Quotas         Quotas        // of all sandboxes together
 	Pool           int           // sandboxes booted ahead of need; 0 means none
+	Boots          int           // sandboxes that boot at once; 0 means two for each core
 	PoolWarmUp     string        // command that is run in them ahead of need; "" means none
 	OutputBytes    int64         // kept of each command's output
 	BuildCache     int64         // bytes kept of what builds have made

@@ -100,6 +100,9 @@ var options = []option{
 	{"pool", "sandboxes booted ahead of need; 0 means none",
 		func(c *Config) value { return (*countValue)(&c.Pool) },
 		func(c Config) string { return between(float64(c.Pool), 0, 256, "a number from 0 to 256") }},
+	{"boots", "sandboxes that boot at once, the others in the order of requests; 0 means two for each core of this machine (at Modal: no bound)",
+		func(c *Config) value { return (*countValue)(&c.Boots) },
+		func(c Config) string { return between(float64(c.Boots), 0, 1024, "a number from 0 to 1024") }},
 	{"pool_warm_up", "command, split at spaces, that is run as nobody in sandboxes of the pool whose image has it, so that the first command is quicker; empty means none",
 		func(c *Config) value { return (*textValue)(&c.PoolWarmUp) },
 		func(c Config) string {

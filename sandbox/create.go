@@ -353,6 +353,11 @@ func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image, spec
 		}
 		logf.Warnf(ctx, "a warm sandbox was of no use: %v", err)
 	}
+	done, err := f.admitBoot(ctx, e, p)
+	if err != nil {
+		return nil, false, err
+	}
+	defer done()
 	err = f.stage(e, "create", func() error {
 		spec.Stage = f.stages(e)
 		box, err = f.opts.Engine.Create(ctx, spec)

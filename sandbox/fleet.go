@@ -19,6 +19,8 @@ type Fleet struct {
 	opts Options
 	caps engine.Capabilities
 	pool *pool // nil without one
+	// boots bounds how many sandboxes boot at once.
+	boots *boots
 
 	ctx   context.Context // of background work; ends with Close
 	stop  context.CancelFunc
@@ -76,7 +78,7 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{
-		opts: opts, caps: opts.Engine.Capabilities(),
+		opts: opts, caps: opts.Engine.Capabilities(), boots: newBoots(opts.Boots),
 		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{}, fills: map[string]chan struct{}{},
 		checkpoints: map[string]Checkpoint{}, held: map[string]int{},
 	}

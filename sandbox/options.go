@@ -33,6 +33,7 @@ type Options struct {
 	Quotas   Quotas        // of every account: none
 	Prices   Prices        // nothing costs anything
 	Timeouts Timeouts
+	Boots    int // how many sandboxes boot at once, the rest in the order of requests: 2 for each core; negative: no bound
 	Warm     int // how many booted sandboxes wait; 0: none
 	// WarmUp is run in those that wait, once the image is mounted that they are expected to be asked for, if that has such a program, so
 	// that the first command finds at hand what it has in common with this one: none.
@@ -95,6 +96,7 @@ type EventType string
 // The events of sandboxes.
 const (
 	EventStarting   EventType = "sandbox.starting"
+	EventQueued     EventType = "sandbox.queued" // it waits for its turn to boot
 	EventStage      EventType = "sandbox.stage"
 	EventReady      EventType = "sandbox.ready"
 	EventOOM        EventType = "sandbox.oom"
@@ -136,6 +138,7 @@ func (o Options) withDefaults() (Options, error) {
 		}
 		o.Machine.Memory = int64(info.Totalram) * int64(info.Unit)
 	}
+	o.Boots = orDefault(o.Boots, bootsPerCore*runtime.NumCPU())
 	d := &o.Defaults
 	d.CPU = orDefault(d.CPU, min(1, o.Machine.CPU))
 	d.Memory = orDefault(d.Memory, min(2<<30, o.Machine.Memory))

@@ -176,7 +176,7 @@ func (p *pool) fill() {
 			p.wait()
 			continue
 		}
-		w, err := p.warmer.Warm(f.ctx, p.limits)
+		w, err := p.boot()
 		if err != nil {
 			if f.ctx.Err() == nil {
 				logf.Warnf(f.ctx, "boot a warm sandbox (again in %s): %v", pause, err)
@@ -190,6 +190,20 @@ func (p *pool) fill() {
 		p.waiting = append(p.waiting, &spare{warm: w})
 		p.mu.Unlock()
 	}
+}
+
+// boot boots a sandbox when it is its turn.
+func (p *pool) boot() (engine.Warm, error) {
+	f := p.fleet
+	done := f.boots.try()
+	if done == nil {
+		var err error
+		if done, err = f.boots.wait(f.ctx); err != nil {
+			return nil, err
+		}
+	}
+	defer done()
+	return p.warmer.Warm(f.ctx, p.limits)
 }
 
 // expectBase has the pool expect the base image until something was asked for.

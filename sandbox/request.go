@@ -46,7 +46,7 @@ type Request struct {
 	Withhold []string `json:"-"`
 
 	Cold     bool                 `json:"cold,omitempty"` // do not take a booted sandbox from the pool
-	Progress func(image.Progress) `json:"-"`              // is told how an image that has to be built comes along
+	Progress func(image.Progress) `json:"-"`              // gets the progress of an image that has to be built, and StepQueue while the sandbox waits for its turn
 }
 
 // Mount puts a volume, made if missing, at a path.

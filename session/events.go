@@ -32,6 +32,8 @@ type Event struct {
 type Stage struct {
 	Name string  `json:"name"`
 	MS   float64 `json:"ms"`
+
+	queued bool // it is not done: the sandbox waits for its turn to start
 }
 
 // The types of events that are not the agent's.
@@ -40,6 +42,7 @@ const (
 	EventStatus    = "session.status_changed"
 	EventEnded     = "session.ended"
 	EventStage     = "session.stage"
+	EventWaits     = "session.queued" // its sandbox waits for its turn to start
 	EventQueued    = "message.queued"
 	EventSent      = "message.sent"
 	EventCancelled = "message.cancelled"

@@ -92,7 +92,7 @@ func (h *house) turn(t *testing.T, w *watcher, prompt string) seen {
 func TestAgentCrashes(t *testing.T) {
 	t.Parallel()
 	h := newRudeHouse(t, session.Options{})
-	s := h.create(t, session.Request{})
+	s := h.create(t, session.Request{Approval: agent.ApproveNone})
 	w := h.watch(s.ID)
 	w.status(t, session.Ready)
 	if done := h.turn(t, w, "crash"); done.data.Failed || done.data.Text != "did go on with c" || done.data.Message.Prompt != "crash" {
@@ -422,7 +422,7 @@ func TestQuestionsOverRestart(t *testing.T) {
 func TestAllowedForAlways(t *testing.T) {
 	t.Parallel()
 	h := newRudeHouse(t, session.Options{})
-	s := h.create(t, session.Request{Prompt: "tools denied"})
+	s := h.create(t, session.Request{Prompt: "tools denied", Approval: agent.ApproveNone})
 	w := h.watch(s.ID)
 	answer := func(a agent.Answer) {
 		t.Helper()
@@ -459,6 +459,84 @@ func TestAllowedForAlways(t *testing.T) {
 	if now := mustGet(t, h, s.ID); len(now.Allowed) != 1 || now.Allowed[0] != "Bash" || len(now.Answered) > 0 {
 		t.Errorf("%+v", now)
 	}
+}
+
+// Where a session asks nothing, a tool that asks in each mode does not wait for a person, and a question of the model does not wait for ever.
+//
+// mission: E1
+func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
+	t.Parallel()
+	h := newRudeHouse(t, session.Options{})
+	s := h.create(t, session.Request{Prompt: "tools"})
+	w := h.watch(s.ID)
+	if done := w.until(t, "done"); done.data.Failed || done.data.Text != "did tools" {
+		t.Errorf("%+v", done.data)
+	}
+	for _, e := range w.all {
+		if e.typ == string(agent.Withdrawn) && e.data.Text != "allowed" {
+			t.Errorf("%+v", e.data)
+		}
+	}
+	if now := mustGet(t, h, s.ID); len(now.Allowed) > 0 {
+		t.Errorf("allowed for always: %v", now.Allowed)
+	}
+
+	h = newHouse(t, session.Options{QuestionWait: 10 * time.Millisecond})
+	s = h.create(t, session.Request{Prompt: "/ask Which? | red"})
+	w = h.watch(s.ID)
+	w.until(t, "done")
+	if said := strings.Join(w.said(), "|"); !strings.HasPrefix(said, "No answer: No person answered within 10ms.") {
+		t.Errorf("said %q", said)
+	}
+}
+
+// Answers must be to what was asked: anything else is refused, and the question stays open.
+//
+// mission: E1
+func TestAnswersToWhatWasNotAsked(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{Prompt: "/ask Which? | red | blue"})
+	w := h.watch(s.ID)
+	id := w.until(t, string(agent.Asked)).data.ID
+	w.status(t, session.Waiting)
+	for name, c := range map[string]struct {
+		id     string
+		answer agent.Answer
+		kind   errors.Kind
+		text   string
+	}{
+		"another id":       {"ask_99", agent.Answer{Allow: true}, errors.NotFound, `does not wait for an answer to "ask_99"`},
+		"no answer":        {id, agent.Answer{Allow: true}, errors.Invalid, `"Which?" has no answer`},
+		"an empty answer":  {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": " "}}, errors.Invalid, `"Which?" has no answer`},
+		"another question": {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red", "Why?": "x"}}, errors.Invalid, `has not asked "Why?"`},
+	} {
+		err := h.Answer(t.Context(), account, s.ID, c.id, c.answer)
+		if errors.KindOf(err) != c.kind || !strings.Contains(errors.Message(err), c.text) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := h.Answer(t.Context(), account, s.ID, id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red"}}); err != nil {
+		t.Fatal(err)
+	}
+	if e := w.until(t, string(agent.Withdrawn)); e.data.Text != "Which? red" {
+		t.Errorf("%+v", e.data)
+	}
+	w.until(t, "done")
+
+	rude := newRudeHouse(t, session.Options{})
+	s = rude.create(t, session.Request{Prompt: "tools", Approval: agent.ApproveEdits})
+	w = rude.watch(s.ID)
+	id = w.until(t, string(agent.Asked)).data.ID
+	w.status(t, session.Waiting)
+	err := rude.Answer(t.Context(), account, s.ID, id, agent.Answer{Allow: true, Answers: map[string]string{"Why?": "x"}})
+	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), `whether "Bash" may run`) {
+		t.Errorf("answers for a tool: %v", err)
+	}
+	if err := rude.Answer(t.Context(), account, s.ID, id, agent.Answer{Allow: true, Always: true}); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, "done")
 }
 
 // An agent that the image does not have fails its prompts with a reason, and nothing else.

@@ -51,6 +51,7 @@ type Options struct {
 	MCPWait       time.Duration // that the first prompt waits for MCP servers: 30 s
 	HangAfter     time.Duration // without a sign of a model at work, until the session counts as hung: 5 minutes
 	ToolHangAfter time.Duration // the same while a tool runs: 30 minutes
+	QuestionWait  time.Duration // that a question of the model waits for a person where the session asks nothing: 5 minutes
 	StopGrace     time.Duration // between an interrupt and the end of the agent's process: 1 s
 }
 
@@ -79,6 +80,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.MCPWait = cmp.Or(opts.MCPWait, 30*time.Second)
 	opts.HangAfter = cmp.Or(opts.HangAfter, 5*time.Minute)
 	opts.ToolHangAfter = cmp.Or(opts.ToolHangAfter, 30*time.Minute)
+	opts.QuestionWait = cmp.Or(opts.QuestionWait, 5*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}, once: map[string]bool{}}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))

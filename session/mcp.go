@@ -224,7 +224,7 @@ func (r *runner) mcpStatus(servers []agent.MCP) (drafts []draft) {
 // opened opens the gate, and returns the event that reports how long prompts waited.
 func (g *gate) opened() draft {
 	g.open = true
-	return draft{EventStage, Event{Stage: &Stage{"mcp servers", float64(time.Since(g.began).Microseconds()) / 1000}}}
+	return draft{EventStage, Event{Stage: &Stage{Name: "mcp servers", MS: float64(time.Since(g.began).Microseconds()) / 1000}}}
 }
 
 // gateDue returns when the gate needs attention; zero if never.
@@ -257,16 +257,6 @@ func (r *runner) watchGate(now time.Time) {
 	r.gate.ask = time.Time{}
 	if !r.gate.open {
 		r.publish(r.gate.opened())
-	}
-}
-
-// answerItself answers a question about a tool that was allowed for always.
-func (r *runner) answerItself(id, tool string) {
-	if !slices.Contains(r.session().Allowed, tool) {
-		return
-	}
-	if err := r.answer(id, agent.Answer{Allow: true, Always: true}); err != nil {
-		logf.Errorf(r.m.ctx, "answer for the user: %v", err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
+	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
@@ -75,8 +76,7 @@ func (r *runner) prepare(ctx context.Context, p prepared) {
 		r.gitSeen = 0 // of its lines
 	}
 	for len(r.stages) > 0 {
-		stage := <-r.stages
-		r.publish(draft{EventStage, Event{Stage: &stage}})
+		r.staged(<-r.stages)
 	}
 	if p.sandbox != "" {
 		r.change(func(s *Session) {
@@ -107,6 +107,15 @@ func (r *runner) prepare(ctx context.Context, p prepared) {
 	r.setStatus(Failed, reason)
 	r.failed = true
 	r.end(reason)
+}
+
+// staged publishes a step of making the session ready.
+func (r *runner) staged(stage Stage) {
+	if stage.queued {
+		r.publish(draft{EventWaits, Event{}})
+		return
+	}
+	r.publish(draft{EventStage, Event{Stage: &stage}})
 }
 
 // preparation makes sandbox and repository.
@@ -159,11 +168,15 @@ func (p *preparation) stage(name string, run func() error) error {
 		}
 		return errors.Stage(err, name)
 	}
+	p.tell(Stage{Name: name, MS: float64(time.Since(begin).Microseconds()) / 1000})
+	return nil
+}
+
+func (p *preparation) tell(stage Stage) {
 	select {
-	case p.stages <- Stage{name, float64(time.Since(begin).Microseconds()) / 1000}:
+	case p.stages <- stage:
 	default: // nobody takes them: the session is about to end
 	}
-	return nil
 }
 
 // createSandbox makes the sandbox: after the first one, from its last files.
@@ -193,6 +206,11 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 	}
 	if !p.m.opts.Fleet.Capabilities().Snapshots() {
 		req.SnapshotOnEnd = false
+	}
+	req.Progress = func(progress image.Progress) {
+		if progress.Step == sandbox.StepQueue {
+			p.tell(Stage{Name: progress.Step, queued: true})
+		}
 	}
 	p.fresh = req.Image == p.s.Sandbox.Image
 	made, err := p.createFrom(ctx, req)

@@ -56,7 +56,7 @@ type runner struct {
 	conv      agent.Conversation
 	tools     map[string]time.Time // that run, and since when; zero if that is not known
 	timed     bool                 // the turn has begun under this server, so that what its tools take is known
-	asked     map[string]string    // that wait for an answer, and the tool that each asks to run; "" if it asks something else
+	asked     map[string]question  // that wait for an answer
 	published int64                // bytes of the process's output that have become events
 	recheck   bool                 // redeliver has not looked yet
 	lost      []Delivery           // of an earlier server, which the agent may not have received
@@ -73,7 +73,7 @@ type runner struct {
 }
 
 func newRunner(m *Manager, s Session) *runner {
-	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]string{}}
+	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]question{}}
 }
 
 // session returns the record as it is now.
@@ -118,7 +118,7 @@ func (r *runner) loop(ctx context.Context) {
 		case f := <-r.do:
 			f()
 		case stage := <-r.stages:
-			r.publish(draft{EventStage, Event{Stage: &stage}})
+			r.staged(stage)
 		case p := <-r.prepared:
 			r.prepare(ctx, p)
 		case l := <-r.agent.output():
@@ -400,8 +400,8 @@ func (r *runner) read(l line) {
 		return // the state is as the earlier server has left it
 	}
 	r.publishLines(drafts, l.end)
-	for id, tool := range maps.Clone(r.asked) {
-		r.answerItself(id, tool)
+	for id, q := range maps.Clone(r.asked) {
+		r.answerItself(id, q)
 	}
 	r.showWork()
 }
@@ -449,10 +449,7 @@ func (r *runner) track(e agent.Event) {
 		if slices.Contains(r.session().Answered, e.ID) {
 			return
 		}
-		r.asked[e.ID] = e.Tool
-		if len(e.Questions) > 0 {
-			r.asked[e.ID] = ""
-		}
+		r.open(e)
 	case agent.Withdrawn:
 		delete(r.asked, e.ID)
 	case agent.Done:
@@ -529,12 +526,18 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	if slices.Contains(r.session().Answered, question) {
 		return errors.Remedy(errors.Newf(errors.NotFound, "%.80q was answered already", question), "look at the session's events")
 	}
+	q, open := r.asked[question]
+	if open {
+		if err := q.answerable(a); err != nil {
+			return err
+		}
+	}
 	text, err := r.conv.Answer(question, a)
 	if err != nil {
 		return err
 	}
 	if a.Allow && a.Always {
-		r.allow(r.asked[question])
+		r.allow(q.tool)
 	}
 	delete(r.asked, question)
 	r.heard = time.Now()
@@ -549,7 +552,8 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	})
 	fault.Point("answer.recorded")
 	r.agent.write(text)
-	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Answer: public(a)}}})
+	shown := public(a)
+	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Answer: shown, Text: q.answered(*shown)}}})
 	r.showWork()
 	return nil
 }
@@ -566,6 +570,9 @@ func (r *runner) wait() time.Duration {
 	at := r.heard.Add(r.patience())
 	if !due.IsZero() && due.Before(at) {
 		at = due
+	}
+	if d := r.answerDue(); !d.IsZero() && d.Before(at) {
+		at = d
 	}
 	if !r.killAt.IsZero() && r.killAt.Before(at) {
 		at = r.killAt
@@ -603,6 +610,7 @@ func (r *runner) watch(ctx context.Context) {
 	if r.current == nil {
 		return
 	}
+	r.answerLate(now)
 	switch d := r.deadline(); {
 	case !r.killAt.IsZero() && !now.Before(r.killAt):
 		r.killAt = time.Time{}

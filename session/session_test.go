@@ -45,6 +45,7 @@ const account = "personal"
 
 // house is a server's worth of packages on a data directory, with real sandboxes. What it stores outlives a restart.
 type house struct {
+	boots    int // at once
 	dir      string
 	images   string
 	opts     session.Options // beside what open fills in
@@ -122,7 +123,7 @@ func (h *house) open(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxes := sandbox.Options{Engine: h.engine, Store: h.boxes}
+	boxes := sandbox.Options{Engine: h.engine, Store: h.boxes, Boots: h.boots}
 	if h.rented != nil {
 		h.rented.Engine = h.engine
 		boxes.Engine, boxes.Event = h.rented, h.rented.note

@@ -187,10 +187,10 @@ func (l *Local) make(temp, name string) error {
 		}
 	}
 	for _, d := range dirs {
-		if err := l.root.Mkdir(d, 0o755); err != nil {
+		if err := l.root.Mkdir(d, freshMode); err != nil {
 			return err
 		}
-		if err := l.root.Chmod(d, 0o755); err != nil { // whatever the umask is
+		if err := l.root.Chmod(d, freshMode); err != nil { // whatever the umask is
 			return err
 		}
 	}

@@ -158,6 +158,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const handlers = {
     'session.created': () => {},
     'session.stage': (e) => stage(e.stage),
+    'session.queued': () => put(note('The sandbox waits for its turn to start.')),
     'session.status_changed': (e) => {
       if (e.status === 'failed' && !started?.finished) ready(false, e.reason);
       else if (e.status !== 'creating' && e.status !== 'ended') ready(true);

@@ -215,7 +215,8 @@ export function question(session, e) {
     });
     row.append(h('button', { type: 'submit', class: 'primary' }, 'Answer'), button('No answer', () => send({ allow: false, message: 'the person gave no answer' })));
   } else {
-    form.append(h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), ...edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input)));
+    if (e.text) form.append(h('p', null, 'The agent asks whether this plan is good:'), h('pre', { tabindex: '0' }, e.text));
+    else form.append(h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), ...edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input)));
     form.addEventListener('submit', (event) => event.preventDefault());
     row.append(button('Allow', () => send({ allow: true }), { class: 'primary' }), button('Allow always', () => send({ allow: true, always: true })),
       button('Deny', () => send({ allow: false, message: 'the person said no' })));
@@ -238,7 +239,7 @@ export function question(session, e) {
   form.settle = (answer) => {
     const asked = e.questions?.length
       ? e.questions.map((q) => h('p', null, h('b', null, q.text), ' ', answer?.answers?.[q.text] ?? (answer ? 'no answer' : 'nobody answered')))
-      : [h('p', null, h('b', null, e.tool ?? 'A tool'), ` asked to run: ${!answer ? 'nobody answered' : answer.always ? 'allowed always' : answer.allow ? 'allowed' : 'denied'}`), h('pre', { tabindex: '0' }, about(e.input))];
+      : [h('p', null, h('b', null, e.tool ?? 'A tool'), ` asked to run: ${!answer ? 'nobody answered' : answer.always ? 'allowed always' : answer.allow ? 'allowed' : 'denied'}`), h('pre', { tabindex: '0' }, e.text || about(e.input))];
     if (answer?.message && !answer.allow) asked.push(h('p', null, `“${answer.message}”`));
     form.classList.add('settled');
     form.setAttribute('aria-label', 'The agent asked');

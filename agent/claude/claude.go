@@ -100,6 +100,7 @@ type conversation struct {
 	prompts []string                   // ids of prompts that the program has started since the last result
 	reports bool                       // the program reports the prompts that it starts
 	notice  string                     // the newest notification of a background task
+	plan    string                     // the newest plan that the model has written or proposed
 }
 
 type userLine struct {

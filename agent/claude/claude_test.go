@@ -141,6 +141,34 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// The question whether a plan is good has the plan, which the program's own request does not.
+//
+// mission: E1
+func TestPlanIsShown(t *testing.T) {
+	t.Parallel()
+	call := func(tool, input string) string {
+		return `{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"t","name":"` + tool + `","input":` + input + `}]}}`
+	}
+	ask := `{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"ExitPlanMode","input":{},"tool_use_id":"t"}}`
+	for name, c := range map[string]struct {
+		lines []string
+		want  string
+	}{
+		"given":   {[]string{call("ExitPlanMode", `{"plan":"1. do it"}`)}, "1. do it"},
+		"none":    {[]string{call("ExitPlanMode", `{}`)}, ""},
+		"odd":     {[]string{call("ExitPlanMode", `[1]`), call("Write", `{"file_path":"/w/plan.md","content":"x"}`)}, ""},
+		"written": {[]string{call("Write", `{"file_path":"/c/plans/a.md","content":"1. a a"}`), call("ExitPlanMode", `{}`)}, "1. a a"},
+		"edited": {[]string{call("Write", `{"file_path":"/c/plans/a.md","content":"1. a a a"}`), call("Edit", `{"file_path":"/c/plans/a.md","old_string":"a","new_string":"b"}`),
+			call("Edit", `{"file_path":"/c/plans/a.md","old_string":"a","new_string":"c","replace_all":true}`)}, "1. b c c"},
+		"of an earlier turn": {[]string{call("ExitPlanMode", `{"plan":"old"}`), `{"type":"result","subtype":"success"}`}, ""},
+	} {
+		got := decode(t, claude.Agent{}.Open(agent.Setup{}), append(c.lines, ask)...)
+		if last := got[len(got)-1]; last.Type != agent.Asked || last.Tool != "ExitPlanMode" || last.Text != c.want {
+			t.Errorf("%s: %+v", name, last)
+		}
+	}
+}
+
 // An end is a failure by is_error, whatever the subtype says, and says when it was interrupted.
 func TestDone(t *testing.T) {
 	t.Parallel()

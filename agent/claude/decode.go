@@ -207,6 +207,7 @@ func (c *conversation) assistant(m *message) []agent.Event {
 			events = append(events, agent.Event{Type: agent.MessageCompleted, ID: id, Text: b.Text + b.Thinking, Thinking: b.Type == "thinking"})
 		case "tool_use":
 			c.tools[b.ID] = b.Name
+			c.planned(b.Name, b.Input)
 			events = append(events, agent.Event{Type: agent.ToolStarted, ID: b.ID, Tool: b.Name, Input: b.Input})
 		}
 	}
@@ -320,8 +321,11 @@ func (c *conversation) ask(p *printed) ([]agent.Event, bool) {
 	}
 	c.asked[p.RequestID] = r.Input
 	e := agent.Event{Type: agent.Asked, ID: p.RequestID, Tool: r.ToolName, Input: r.Input}
-	if r.ToolName == "AskUserQuestion" {
+	switch r.ToolName {
+	case "AskUserQuestion":
 		e.Questions = questionsOf(r.Input)
+	case exitPlan:
+		e.Text = c.plan
 	}
 	return []agent.Event{e}, true
 }
@@ -364,6 +368,7 @@ func (c *conversation) result(p *printed) agent.Event {
 		e.Usage.Add(agent.Usage{InputTokens: u.Input, OutputTokens: u.Output, CacheReadTokens: u.CacheRead, CacheWriteTokens: u.CacheWrite, Cost: u.Cost})
 	}
 	e.Own, e.Prompts, c.prompts = c.ownTurn(), c.prompts, nil
+	c.plan = ""
 	clear(c.tools)
 	clear(c.asked)
 	clear(c.blocks)

@@ -33,6 +33,7 @@ type turn struct {
 	failure     string
 	reason      string
 	interrupted bool
+	tired       bool // the bridge aborts it, since the model's API fails
 }
 
 type state int
@@ -177,6 +178,12 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 		}
 		c.turn.failure, c.turn.reason = e.Message, "request_failed"
 		return c.end(), true
+	case BridgeTired:
+		if c.turn.state == idle {
+			return nil, false
+		}
+		c.turn.failure, c.turn.reason, c.turn.tired = e.Message, "api_error", true
+		return nil, true
 	case "message.updated":
 		return nil, c.message(p)
 	case "message.part.updated":
@@ -240,7 +247,7 @@ func (c *conversation) message(p *properties) bool {
 
 // fail notes why the turn will end.
 func (c *conversation) fail(f *failure) {
-	if f == nil {
+	if f == nil || c.turn.tired {
 		return
 	}
 	c.turn.reason = f.Name
@@ -347,11 +354,14 @@ func (c *conversation) edited(file string) []agent.Event {
 }
 
 func (c *conversation) status(p *properties) []agent.Event {
-	if p.SessionID != c.session {
+	if p.SessionID != c.session && c.children[p.SessionID] == "" {
 		return nil
 	}
 	switch p.Status.Type {
 	case "busy":
+		if p.SessionID != c.session {
+			return nil
+		}
 		if c.again && c.turn.state == idle {
 			c.turn = turn{state: asked}
 		}

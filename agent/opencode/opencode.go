@@ -39,6 +39,7 @@ const (
 	BridgeReady = "harvest.ready" // Notice: the server serves, and the conversation exists
 	BridgeError = "harvest.error" // Notice: a request failed
 	BridgeMCP   = "harvest.mcp"   // Notice: how the MCP servers are
+	BridgeTired = "harvest.tired" // Notice: the model's API has failed too often, and the turn is aborted
 )
 
 // Notice is a line of the bridge's own.

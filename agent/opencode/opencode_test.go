@@ -228,6 +228,24 @@ func TestInterruptedCall(t *testing.T) {
 	}
 }
 
+// A turn that the bridge aborts, since the model's API fails, has failed with the reason, and was not interrupted by a person.
+//
+// mission: E2
+func TestTurnEndsWhenTheModelFails(t *testing.T) {
+	t.Parallel()
+	conv := open(t)
+	tired := `{"type":"harvest.tired","message":"the model's API failed 10 times"}`
+	if got := decode(conv, tired); len(got) != 1 || got[0].Type != agent.Other {
+		t.Errorf("without a turn: %+v", got)
+	}
+	conv.Prompt("p", "go")
+	got := decode(conv, `{"type":"session.status","properties":{"sessionID":"s","status":{"type":"busy"}}}`, tired,
+		`{"type":"session.error","properties":{"sessionID":"s","error":{"name":"MessageAbortedError"}}}`, `{"type":"session.idle","properties":{"sessionID":"s"}}`)
+	if len(got) != 1 || got[0].Type != agent.Done || !got[0].Failed || got[0].Interrupted || got[0].Reason != "api_error" || got[0].Text != "the model's API failed 10 times" {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestAnswer(t *testing.T) {
 	t.Parallel()
 	ask := `{"type":"permission.asked","properties":{"id":"per","sessionID":"s","permission":"bash","metadata":{"command":"ls"}}}`

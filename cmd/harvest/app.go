@@ -330,6 +330,9 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 	var machine sandbox.Machine // this one
 	if cfg.Engine == "modal" {
 		machine = sandbox.Machine{CPU: 1024, Memory: 4 << 40} // more than Modal gives, which itself refuses what it cannot give
+		if cfg.Boots == 0 {
+			cfg.Boots = -1 // they boot elsewhere
+		}
 	}
 	return sandbox.Options{
 		Engine: eng, Store: records, Machine: machine, Checkpoints: filepath.Join(cfg.Data, "checkpoints"),
@@ -338,6 +341,7 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 		Prices:     sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond, GPUSecond: cfg.Prices.GPUSecond},
 		Timeouts:   sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
 		UsageEvery: cfg.UsageInterval,
+		Boots:      cfg.Boots,
 		Warm:       cfg.Pool, WarmUp: strings.Fields(cfg.PoolWarmUp),
 	}
 }

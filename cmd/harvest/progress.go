@@ -8,6 +8,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 // patience is how long something may take before we say what we wait for.
@@ -28,6 +29,7 @@ type building struct {
 	mu   sync.Mutex
 	bar  *progressbar.ProgressBar // guarded by mu
 	step string                   // guarded by mu
+	told func()                   // guarded by mu; ends the wait for the turn to start; nil while there is none
 }
 
 func (c *cli) building() *building {
@@ -39,11 +41,14 @@ const barSteps = 1000
 
 // update takes the news. What is done within a second is not worth showing.
 func (b *building) update(p api.Progress) {
-	if b.c.quiet || time.Since(b.start) < patience {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if p.Step == sandbox.StepQueue && !b.c.quiet && b.told == nil {
+		b.told = b.c.waiting("the sandbox waits for its turn to start, " + p.Message)
+	}
+	if p.Step == sandbox.StepQueue || b.c.quiet || time.Since(b.start) < patience {
+		return
+	}
 	if !b.tty {
 		if p.Step != b.step {
 			b.step = p.Step
@@ -79,6 +84,9 @@ func (b *building) line(text string) {
 func (b *building) done() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.told != nil {
+		b.told()
+	}
 	if b.bar != nil {
 		_ = b.bar.Clear()
 		b.bar = nil

@@ -51,6 +51,8 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if !v.c.quiet {
 			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
 		}
+	case "session.queued":
+		v.c.hint("the sandbox waits for its turn to start")
 	case "agent.crashed", "agent.continued":
 		v.endLine()
 		v.c.notef("%s", agentText(kind, e.Reason))
@@ -103,13 +105,11 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		v.endLine()
 		fmt.Fprintf(v.c.err, "the model's API: %s\n", plainText(e.Text))
 	case "agent.asked":
-		v.endLine()
-		fmt.Fprintf(v.c.out, "? %s %s\n", plainText(e.Tool), toolInput(e.Input))
-		for _, q := range e.Questions {
-			fmt.Fprintf(v.c.out, "  %s\n", plainText(q.Text))
-			for _, o := range q.Options {
-				fmt.Fprintf(v.c.out, "   - %s  %s\n", plainText(o.Label), plainText(o.Description))
-			}
+		v.asked(e)
+	case "agent.withdrawn":
+		if e.Text != "" {
+			v.endLine()
+			fmt.Fprintf(v.c.out, "  answered: %s\n", strings.ReplaceAll(plainText(e.Text), "\n", "\n  "))
 		}
 	case "git.synced", "git.committed", "git.pushed", "git.panic", "git.stashed", "git.left":
 		v.endLine()
@@ -120,6 +120,21 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		v.endLine()
 		if u := e.Usage; u != nil && !v.c.quiet && u.InputTokens+u.OutputTokens > 0 {
 			fmt.Fprintf(v.c.err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens, u.OutputTokens, u.Cost)
+		}
+	}
+}
+
+// asked prints a question of the agent, with the plan or the choices.
+func (v *turnView) asked(e api.SessionEvent) {
+	v.endLine()
+	fmt.Fprintf(v.c.out, "? %s %s\n", plainText(e.Tool), toolInput(e.Input))
+	if plan := strings.TrimSpace(plainText(e.Text)); plan != "" {
+		fmt.Fprintf(v.c.out, "  %s\n", strings.ReplaceAll(plan, "\n", "\n  "))
+	}
+	for _, q := range e.Questions {
+		fmt.Fprintf(v.c.out, "  %s\n", plainText(q.Text))
+		for _, o := range q.Options {
+			fmt.Fprintf(v.c.out, "   - %s  %s\n", plainText(o.Label), plainText(o.Description))
 		}
 	}
 }

@@ -17,6 +17,7 @@ func TestTurnView(t *testing.T) {
 	c := newCLI("harvest", strings.NewReader(""), &out, &stderr, nil)
 	v := newTurnView(c, "text")
 	for _, e := range []struct{ kind, data string }{
+		{"session.queued", `{}`},
 		{"session.stage", `{"stage":{"name":"sandbox","ms":12.3}}`},
 		{"message.sent", `{"message":{"prompt":"do\nit"}}`},
 		{"message.started", `{"id":"t","thinking":true}`},
@@ -33,6 +34,9 @@ func TestTurnView(t *testing.T) {
 		{"file.changed", `{"path":"/w/a"}`},
 		{"agent.retrying", `{"text":"attempt 1"}`},
 		{"agent.asked", `{"id":"q","tool":"AskUserQuestion","questions":[{"text":"Which?","options":[{"label":"red","description":"warm"}]}]}`},
+		{"agent.withdrawn", `{"id":"q","text":"Which? red"}`},
+		{"agent.asked", `{"id":"r","tool":"ExitPlanMode","input":{},"text":"1. look\n2. do it\n"}`},
+		{"agent.withdrawn", `{"id":"r"}`},
 		{"message.completed", `{"id":"b","text":"Done."}`},
 		{"done", `{"usage":{"input_tokens":1000,"cache_read_tokens":234,"output_tokens":5,"cost_usd":0.01}}`},
 	} {
@@ -41,10 +45,10 @@ func TestTurnView(t *testing.T) {
 		}
 	}
 	v.close()
-	if want := "I ]52;c;xlook.\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n? AskUserQuestion \n  Which?\n   - red  warm\nDone.\n"; out.String() != want {
+	if want := "I ]52;c;xlook.\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n? AskUserQuestion \n  Which?\n   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\nDone.\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
-	if want := "sandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n(thinking) in two lines\nthe model's API: attempt 1\n1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
+	if want := "the sandbox waits for its turn to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n(thinking) in two lines\nthe model's API: attempt 1\n1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
 		t.Errorf("%q, want %q", stderr.String(), want)
 	}
 	if _, err := v.event(api.Event{Type: "done", Data: json.RawMessage("7")}); errors.KindOf(err) != errors.Unavailable {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 func TestTables(t *testing.T) {
@@ -138,6 +140,33 @@ func TestBuilding(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("although it should be quiet: %q", out.String())
 	}
+}
+
+// A wait for the sandbox's turn is told once it takes long, and once.
+func TestBuildingTellsOfTheQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, nil)
+		queued := api.Progress{Step: sandbox.StepQueue, Done: -1, Message: "7 wait before it"}
+		b := c.building()
+		b.update(queued)
+		b.done()
+		time.Sleep(2 * patience)
+		synctest.Wait()
+		if out.Len() > 0 {
+			t.Errorf("a short wait: %q", out.String())
+		}
+		b = c.building()
+		b.update(queued)
+		b.update(queued)
+		time.Sleep(2 * patience)
+		synctest.Wait()
+		if got, want := out.String(), "harvest: the sandbox waits for its turn to start, 7 wait before it…\n"; got != want {
+			t.Errorf("a long wait: %q, want %q", got, want)
+		}
+		b.done()
+	})
 }
 
 func TestWaiting(t *testing.T) {

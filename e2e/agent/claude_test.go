@@ -38,7 +38,6 @@ func TestModalClaude(t *testing.T) {
 		t.Fatalf("%s, %v", resp.Status, err)
 	}
 	resp.Body.Close()
-	h.Must("sandbox", "exec", "--user", "0", made.SandboxID, "--", "chmod", "777", "/data")
 	route := strings.Replace(api.ModalClaude, "{id}", made.SandboxID, 1)
 	ask := func(ctx context.Context, prompt string) (*bufio.Scanner, io.Closer) {
 		t.Helper()

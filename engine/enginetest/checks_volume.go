@@ -18,6 +18,7 @@ var volumeChecks = []check{
 	{"volume/in use", "a volume is not deleted while a sandbox has it", mounts, checkVolumeInUse},
 	{"volume/read-only", "a volume that is mounted read-only cannot be written", both(mounts, isolated), checkReadOnly},
 	{"volume/paths", "no path leaves a volume, nor what is no directory or not there is listed or removed", mounts, checkVolumePaths},
+	{"volume/owner", "a fresh volume belongs to the sandbox's user, and one with files keeps its owner", both(mounts, users), checkVolumeOwner},
 	{"volume/restart", "volumes and mounts are there after a restart", mounts, checkVolumeRestart},
 }
 
@@ -55,6 +56,40 @@ func checkVolume(t *testing.T, s *suite) {
 	second := s.create(t, mounted(v, "/somewhere/else/deep"))
 	if got := script(t, second, "/somewhere/else/deep", `cat link; stat -c ' %a' sub/file`); got != "content 750\n" {
 		t.Errorf("the next sandbox reads %q", got)
+	}
+}
+
+func checkVolumeOwner(t *testing.T, s *suite) {
+	as := func(v volume.Volume, user string) engine.Sandbox {
+		t.Helper()
+		spec := mounted(v, "/mnt/data")
+		spec.User = user
+		return s.create(t, spec)
+	}
+	owner := func(sb engine.Sandbox) string {
+		t.Helper()
+		cmd := sh("stat -Lc %u:%g .")
+		cmd.User, cmd.Dir = "0", "/mnt/data"
+		return strings.TrimSpace(output(t, sb, cmd))
+	}
+	fresh := newVolume(t, s)
+	first := as(fresh, "1234:5678")
+	if got := owner(first); got != "1234:5678" {
+		t.Errorf("a fresh volume belongs to %s", got)
+	}
+	if s.engine.Capabilities().Isolated { // elsewhere a volume's path leads through directories of the host
+		output(t, first, sh("mkdir /mnt/data/new && echo content >/mnt/data/new/file"))
+	}
+	put(t, first, "/mnt/data", file("file", "content", 0o644))
+	commit(t, fresh)
+	if got := owner(as(fresh, "4321")); got != "1234:5678" && !s.engine.Capabilities().Views { // where views are, the owners may not be kept
+		t.Errorf("a volume with files belongs to %s for the next user", got)
+	}
+	used := newVolume(t, s)
+	put(t, as(used, ""), "/mnt/data", file("file", "content", 0o644))
+	commit(t, used)
+	if got := owner(as(used, "1234")); got != "0:0" {
+		t.Errorf("a volume with files of root belongs to %s", got)
 	}
 }
 

@@ -213,7 +213,7 @@ func (e *Engine) claim(ctx context.Context, sb *sandbox, spec engine.Spec) error
 	}
 	record, err := e.record(ctx, spec)
 	if err == nil {
-		err = sb.mount(spec.Mounts)
+		err = sb.mount(spec.Mounts, spec.User)
 	}
 	if err == nil {
 		err = ctx.Err()

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/proc"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // record is what is kept of a sandbox on disk. ID is "" while it is warm.
@@ -65,8 +66,8 @@ func (sb *sandbox) save() error {
 }
 
 // use keeps a volume until the sandbox is removed.
-func (sb *sandbox) use(volume string) error {
-	release, err := sb.e.volumes.Use(volume, sb.ref)
+func (sb *sandbox) use(name string) error {
+	release, err := sb.e.volumes.Use(name, sb.ref)
 	if err != nil {
 		return err
 	}
@@ -76,8 +77,12 @@ func (sb *sandbox) use(volume string) error {
 	return nil
 }
 
-// mount puts volumes into place: as symbolic links, which is as far as one gets without rights.
-func (sb *sandbox) mount(mounts []engine.Mount) error {
+// mount puts volumes into place: as symbolic links, which is as far as one gets without rights. Fresh ones become the user's.
+func (sb *sandbox) mount(mounts []engine.Mount, user string) error {
+	uid, gid, err := proc.Owner(user)
+	if err != nil {
+		return err
+	}
 	for _, m := range mounts {
 		if err := sb.use(m.Volume); err != nil {
 			return err
@@ -89,6 +94,12 @@ func (sb *sandbox) mount(mounts []engine.Mount) error {
 		_ = os.Remove(link) // an empty directory of the image
 		if err := os.Symlink(sb.e.volumes.Path(m.Volume), link); err != nil {
 			return errors.Explainf(err, errors.Invalid, "volume %s cannot be mounted at %.200q", m.Volume, m.Path)
+		}
+		if user == "" || m.ReadOnly {
+			continue
+		}
+		if err := volume.Give(sb.e.volumes.Path(m.Volume), uid, gid); err != nil {
+			return err
 		}
 	}
 	return nil

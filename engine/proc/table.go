@@ -209,6 +209,15 @@ func (t *Table) killStarted(ctx context.Context) (asked bool) {
 	return asked
 }
 
+// Owner returns the numbers of a user of this machine, those of this process if user is "". Kinds as those of CheckUser.
+func Owner(user string) (uid, gid int, err error) {
+	id, err := resolve(user)
+	if err != nil || id == nil {
+		return os.Geteuid(), os.Getegid(), err
+	}
+	return int(id.UID), int(id.GID), nil
+}
+
 // CheckUser returns Invalid if there is no such user on this machine.
 func CheckUser(user string) error {
 	_, err := resolve(user)

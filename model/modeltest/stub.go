@@ -3,6 +3,7 @@
 package modeltest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ type Step struct {
 	// What may go wrong instead, the first Times requests (0: each).
 	Status int    // an error
 	Kind   string // and its type, such as "overloaded_error"
+	After  string // the error's header Retry-After; "" is "0", "none" leaves it out
 	Cut    bool   // the stream breaks off
 	Hang   bool   // nothing comes
 	Times  int
@@ -132,7 +134,9 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case fault && step.Status != 0:
 		status = step.Status
-		w.Header().Set("Retry-After", "0")
+		if step.After != "none" {
+			w.Header().Set("Retry-After", cmp.Or(step.After, "0"))
+		}
 		refuse(w, status, step.Kind, "the stub was told to fail")
 	case fault && step.Hang:
 		if a.Stream {

@@ -37,7 +37,11 @@ const (
 	reconnect   = 200 * time.Millisecond
 	// settleTime is how long the server may take after it has said that a session rests until it takes the next prompt: one that came
 	// at once, after a turn that had failed, was seen to be answered by nobody (OpenCode 1.18.33).
-	settleTime   = time.Second
+	settleTime = time.Second
+	// maxAttempts and maxRetryWait bound how often the server asks the model's API again, and for how long it may wait before: after a 429
+	// with a Retry-After it waits as long as that says, even if it is hours.
+	maxAttempts  = 10
+	maxRetryWait = 5 * time.Minute
 	listening    = "opencode server listening on " // the server accepts connections before, and then does not answer
 	user         = "opencode"
 	passwordName = "OPENCODE_SERVER_PASSWORD"
@@ -233,7 +237,7 @@ func (b *bridge) begin(ctx context.Context) error {
 // follow writes the events as lines until ctx ends.
 func (b *bridge) follow(ctx context.Context, events io.ReadCloser) {
 	for {
-		b.copy(events)
+		b.copy(ctx, events)
 		_ = events.Close()
 		for {
 			select {
@@ -266,7 +270,7 @@ func (b *bridge) catchUp(ctx context.Context) {
 }
 
 // copy writes the data of each event (https://html.spec.whatwg.org/multipage/server-sent-events.html): the server's are one line each.
-func (b *bridge) copy(events io.Reader) {
+func (b *bridge) copy(ctx context.Context, events io.Reader) {
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
@@ -275,8 +279,44 @@ func (b *bridge) copy(events io.Reader) {
 				b.rested.Store(time.Now().UnixNano())
 			}
 			b.line(bytes.TrimSpace(data))
+			if bytes.Contains(data, []byte(`"retry"`)) {
+				b.retried(ctx, data)
+			}
 		}
 	}
+}
+
+// retried aborts the turn if the server would ask the model's API too often, or wait too long before it does.
+func (b *bridge) retried(ctx context.Context, data []byte) {
+	var e struct {
+		Type       string
+		Properties struct {
+			Status struct {
+				Type    string
+				Attempt int
+				Message string
+				Next    int64 // milliseconds since 1970
+			}
+		}
+	}
+	if json.Unmarshal(data, &e) != nil || e.Type != "session.status" || e.Properties.Status.Type != "retry" {
+		return
+	}
+	s, why := e.Properties.Status, ""
+	switch wait := time.Until(time.UnixMilli(s.Next)); {
+	case s.Attempt >= maxAttempts:
+		why = fmt.Sprintf("the model's API failed %d times: %s", s.Attempt, s.Message)
+	case wait > maxRetryWait:
+		why = fmt.Sprintf("the model's API would be asked again only after %s: %s", wait.Round(time.Minute), s.Message)
+	default:
+		return
+	}
+	b.tell(opencode.Notice{Type: opencode.BridgeTired, Message: why})
+	go func() { // its answer may come after further events
+		if err := b.answer(ctx, opencode.Request{Op: "abort"}); err != nil {
+			b.tell(opencode.Notice{Type: opencode.BridgeError, Message: why})
+		}
+	}()
 }
 
 func (b *bridge) line(data []byte) {

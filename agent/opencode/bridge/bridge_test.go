@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -111,6 +112,12 @@ func (s *stand) echo(w http.ResponseWriter, r *http.Request) {
 	if bytes.Contains(body, []byte("cut")) {
 		event = []byte("cut")
 	}
+	if _, status, ok := bytes.Cut(body, []byte("retry ")); ok {
+		var attempt, seconds int
+		_, _ = fmt.Sscanf(string(status), "%d %d", &attempt, &seconds)
+		next := time.Now().Add(time.Duration(seconds) * time.Second).UnixMilli()
+		event = fmt.Appendf(nil, `{"type":"session.status","properties":{"sessionID":"ses_new","status":{"type":"retry","attempt":%d,"message":"overloaded","next":%d}}}`, attempt, next)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, events := range s.events {
@@ -200,6 +207,34 @@ func TestBridge(t *testing.T) {
 	r.in.Close()
 	if code := <-r.code; code != 0 {
 		t.Errorf("exit %d: %s", code, r.stderr.String())
+	}
+}
+
+// The server asks the model's API again without end, or after hours: the bridge ends the turn.
+//
+// mission: E2
+func TestRetriesAreBounded(t *testing.T) {
+	t.Parallel()
+	r := start(t, "plain")
+	r.next(t)
+	for _, c := range []struct{ prompt, want string }{
+		{"retry 9 60", ""},
+		{"retry 10 2", "failed 10 times: overloaded"},
+		{"retry 1 3600", "asked again only after 1h0m0s: overloaded"},
+	} {
+		r.send(t, opencode.Request{Op: "prompt", Text: c.prompt})
+		if line := r.next(t); !strings.Contains(line, `"retry"`) {
+			t.Errorf("%s: %s", c.prompt, line)
+		}
+		if c.want == "" {
+			continue
+		}
+		if line := r.next(t); !strings.Contains(line, `"harvest.tired"`) || !strings.Contains(line, c.want) {
+			t.Errorf("%s: %s", c.prompt, line)
+		}
+		if line := r.next(t); !strings.Contains(line, "/session/ses_new/abort") {
+			t.Errorf("%s: %s", c.prompt, line)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moby/sys/user"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // Name is the first argument of a keeper's process.
@@ -295,10 +297,30 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	if err := k.network.set(c.Network, k.guest.addLink); err != nil {
 		return errors.Stage(err, "network")
 	}
-	if _, err := k.lookUp(c.User); err != nil {
+	owner, err := k.lookUp(c.User)
+	if err != nil {
 		return errors.Stage(err, "start")
 	}
+	if err := k.giveVolumes(c.Mounts, owner); err != nil {
+		return errors.Stage(err, "volumes")
+	}
 	return k.claimed(c)
+}
+
+// giveVolumes makes fresh volumes the property of the sandbox's user.
+func (k *Keeper) giveVolumes(mounts []wire.Mount, owner *user.ExecUser) error {
+	if owner.Uid == 0 || k.args.Rootless { // there this process may not change owners
+		return nil
+	}
+	for _, m := range mounts {
+		if m.ReadOnly || m.Foreign {
+			continue
+		}
+		if err := volume.Give(m.Source, owner.Uid, owner.Gid); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // claimed is when the sandbox has its image. k.mu is held.

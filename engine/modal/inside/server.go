@@ -135,6 +135,9 @@ func (s *server) claimed(conn *wire.Conn, args wire.ClaimArgs) error {
 	if err := link(args.Mounts); err != nil {
 		return err
 	}
+	if err := giveVolumes(args); err != nil {
+		return err
+	}
 	if s.table == nil {
 		if err := inherit(s.dir, args.ID); err != nil {
 			return err

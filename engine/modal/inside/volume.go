@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/engine/proc"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/volume"
@@ -125,6 +126,25 @@ func link(mounts []wire.Mount) error {
 		if err := os.Symlink(m.Source, m.Path); err != nil {
 			return errors.Explainf(err, errors.Invalid, "no volume can be at %.200q", m.Path)
 		}
+	}
+	return nil
+}
+
+// giveVolumes makes fresh volumes the property of the sandbox's user. Modal decides whether volumes keep their owners, and a refusal of its file
+// system is no reason to refuse the sandbox.
+func giveVolumes(args wire.ClaimArgs) error {
+	if args.User == "" || args.Spec == nil {
+		return nil
+	}
+	uid, gid, err := proc.Owner(args.User)
+	if err != nil {
+		return err
+	}
+	for _, m := range args.Spec.Mounts {
+		if m.Volume == "" || m.ReadOnly {
+			continue
+		}
+		_ = volume.Give(m.Path, uid, gid)
 	}
 	return nil
 }

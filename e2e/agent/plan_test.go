@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/model/modeltest"
+)
+
+// A plan of the real Claude waits for a person only where the session asks, and is shown there.
+//
+// mission: E1
+func TestPlansOfClaude(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	stub := modeltest.New(t, host.ModelKey)
+	exit := modeltest.Step{Call: "ExitPlanMode", Input: map[string]any{"plan": "1. touch it"}}
+	touch := modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch it", "description": "touch"}}
+	stub.Script("enter", modeltest.Step{Call: "EnterPlanMode", Input: map[string]any{}}, exit, touch, modeltest.Step{Say: "Done."})
+	stub.Script("exit", exit, modeltest.Step{Say: "Done."})
+	h := host.NewCLI(t, stub)
+	start := func(prompt string, flags ...string) string {
+		h.Must(append([]string{"agent", "--agent", "claude", "--repo", "none", "-e", "ENABLE_TOOL_SEARCH=false", "-d", prompt}, flags...)...)
+		return h.Session()
+	}
+	id := start("[enter] plan mode and do it")
+	if done := h.Event(id, 0, "done").Data; done.Failed || done.Text != "Done." {
+		t.Errorf("where nothing is asked: %+v", done)
+	}
+	if out := h.Must("sandbox", "exec", h.Box(), "--", "ls", "/workspace/work"); out != "it" {
+		t.Errorf("files: %q", out)
+	}
+	h.Must("end", "--discard", id)
+
+	id = start("[exit] plan mode", "--approval", "plan")
+	asked := h.Event(id, 0, "agent.asked").Data
+	if asked.Tool != "ExitPlanMode" || asked.Text != "1. touch it" {
+		t.Errorf("asked: %+v", asked)
+	}
+	if _, said, code := h.Run("answer", id, "other", "--allow"); code == 0 || !strings.Contains(said, "does not wait for an answer") {
+		t.Errorf("an answer to another question: %d, %s", code, said)
+	}
+	h.Must("answer", id, asked.ID, "--allow")
+	if done := h.Event(id, 0, "done").Data; done.Failed || done.Text != "Done." {
+		t.Errorf("where the plan was allowed: %+v", done)
+	}
+}
+
+// OpenCode would wait for an hour when the model's API says so.
+//
+// mission: E2
+func TestLongWaitsOfOpenCode(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	stub := modeltest.New(t, host.ModelKey)
+	stub.Script("later", modeltest.Step{Status: 429, Kind: "rate_limit_error", After: "3600"})
+	stub.Script("hello", modeltest.Step{Say: "Hello."})
+	h := host.NewCLI(t, stub)
+	h.Must("agent", "--agent", "opencode", "--repo", "none", "-d", "[later] go")
+	id := h.Session()
+	done := h.Event(id, 0, "done")
+	if !done.Data.Failed || done.Data.Interrupted || !strings.Contains(done.Data.Text, "asked again only after 1h") {
+		t.Errorf("%+v", done.Data)
+	}
+	if !find(h, id, 0, done.ID, "agent.retrying") {
+		t.Error("the retry is in no event")
+	}
+	h.Must("send", "-d", id, "[hello] again")
+	if next := h.Event(id, done.ID, "done").Data; next.Failed || next.Text != "Hello." {
+		t.Errorf("the next turn: %+v", next)
+	}
+}

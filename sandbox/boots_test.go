@@ -1,0 +1,171 @@
+package sandbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+// A burst boots a few at a time, in the order of requests; those that wait say so.
+func TestBootsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Boots = 2
+		var mu sync.Mutex
+		booting, most := 0, 0
+		w.hooks["create"] = func() {
+			mu.Lock()
+			booting++
+			most = max(most, booting)
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			booting--
+			mu.Unlock()
+		}
+		f := w.open(t)
+		begin := time.Now()
+		var order, told []string
+		var all sync.WaitGroup
+		for i := range 6 {
+			name := fmt.Sprintf("b%d", i)
+			all.Go(func() {
+				sb := create(t, f, sandbox.Request{Name: name, Progress: func(p image.Progress) {
+					mu.Lock()
+					defer mu.Unlock()
+					told = append(told, name+" "+p.Step+" "+p.Message)
+				}})
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, fmt.Sprintf("%s after %s", name, time.Since(begin)))
+				waited := slices.ContainsFunc(sb.Stages, func(s sandbox.Stage) bool { return s.Name == sandbox.StepQueue && s.MS >= 1000 })
+				if events := w.seen(sb.ID); waited != (i >= 2) || waited != strings.Contains(events, "queued") {
+					t.Errorf("%s: stages %v, events %s", name, sb.Stages, events)
+				}
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+		slices.Sort(order) // of two that end in the same moment
+		if got, want := strings.Join(order, ", "), "b0 after 1s, b1 after 1s, b2 after 2s, b3 after 2s, b4 after 3s, b5 after 3s"; got != want || most != 2 {
+			t.Errorf("%d at once: %s", most, got)
+		}
+		if got, want := strings.Join(told, ", "), "b2 queue 0 wait before it, b3 queue 1 wait before it, b4 queue 2 wait before it, b5 queue 3 wait before it"; got != want {
+			t.Errorf("told %q, want %q", got, want)
+		}
+	})
+}
+
+// A sandbox that waits for its turn ends like any other: by the end of its request, by its removal, and with the server. Nothing of it stays.
+func TestQueuedBootsEnd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, f *sandbox.Fleet, id string, cancel context.CancelFunc){
+		"request": func(_ *testing.T, _ *sandbox.Fleet, _ string, cancel context.CancelFunc) { cancel() },
+		"removal": func(t *testing.T, f *sandbox.Fleet, id string, _ context.CancelFunc) {
+			if err := f.Destroy(t.Context(), account, id); err != nil {
+				t.Error(err)
+			}
+		},
+		"server": func(t *testing.T, f *sandbox.Fleet, _ string, _ context.CancelFunc) {
+			if err := f.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.opts.Boots = 1
+				w.hooks["create"] = func() { time.Sleep(time.Hour) }
+				f := w.open(t)
+				go func() { _, _ = f.Create(t.Context(), account, sandbox.Request{}) }()
+				synctest.Wait()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				failed := make(chan error, 1)
+				go func() {
+					_, err := f.Create(ctx, account, sandbox.Request{Name: "waits", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
+					failed <- err
+				}()
+				synctest.Wait()
+				id := get(t, f, "waits").ID
+				end(t, f, id, cancel)
+				if err := <-failed; errors.StageOf(err) != sandbox.StepQueue {
+					t.Errorf("stage %q: %v", errors.StageOf(err), err)
+				}
+				synctest.Wait()
+				if sb := get(t, f, id); sb.Status != sandbox.Failed || sb.FailedStage != sandbox.StepQueue || w.uses["acme~v"] != 0 {
+					t.Errorf("%s in %s, in use %v", sb.Status, sb.FailedStage, w.uses)
+				}
+				if name == "server" {
+					return
+				}
+				time.Sleep(time.Hour + time.Second) // the slot is free, and nobody else has it
+				before := time.Now()
+				w.hooks["create"] = func() {}
+				create(t, f, sandbox.Request{})
+				if took := time.Since(before); took > 0 || len(w.refs()) != 2 {
+					t.Errorf("the next one took %s; the engine has %v", took, w.refs())
+				}
+			})
+		})
+	}
+}
+
+// A sandbox that has booted already does not wait for others to boot.
+func TestWarmSandboxDoesNotQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Boots, w.opts.Warm = 1, 1
+		f := w.open(t)
+		synctest.Wait()
+		w.hooks["create"] = func() { time.Sleep(time.Hour) }
+		go func() { _, _ = f.Create(t.Context(), account, sandbox.Request{Cold: true}) }()
+		synctest.Wait()
+		before := time.Now()
+		if sb := create(t, f, sandbox.Request{}); !sb.Warm || time.Since(before) > 0 {
+			t.Errorf("warm %t after %s", sb.Warm, time.Since(before))
+		}
+		synctest.Wait()
+		if err := f.Close(t.Context()); err != nil { // the pool waits for its turn, too
+			t.Error(err)
+		}
+	})
+}
+
+// A boot that hangs does not stop all others for ever.
+func TestHungBootReleasesItsSlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.opts.Boots = 1
+		slow := time.Hour
+		w.hooks["create"] = func() {
+			took := slow
+			slow = 0
+			time.Sleep(took)
+		}
+		f := w.open(t)
+		go func() { _, _ = f.Create(t.Context(), account, sandbox.Request{}) }()
+		synctest.Wait()
+		before := time.Now()
+		create(t, f, sandbox.Request{})
+		if took := time.Since(before); took < time.Second || took > time.Minute {
+			t.Errorf("the next one took %s", took)
+		}
+		time.Sleep(time.Hour) // the hung one ends, and does not release the slot again
+		create(t, f, sandbox.Request{})
+	})
+}

@@ -1,0 +1,118 @@
+package session
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+)
+
+// question is one that the agent waits for.
+type question struct {
+	tool   string           // that asks to run; "" if the model asks
+	asks   []agent.Question // of the model
+	opened time.Time
+}
+
+// open notes a question.
+func (r *runner) open(e agent.Event) {
+	q := question{tool: e.Tool, asks: e.Questions, opened: time.Now()}
+	if len(q.asks) > 0 {
+		q.tool = ""
+	}
+	r.asked[e.ID] = q
+}
+
+// answerable returns Invalid if a does not answer q.
+func (q question) answerable(a agent.Answer) error {
+	var names []string
+	for _, one := range q.asks {
+		names = append(names, fmt.Sprintf("%q", one.Text))
+	}
+	for _, text := range slices.Sorted(maps.Keys(a.Answers)) {
+		if !slices.ContainsFunc(q.asks, func(one agent.Question) bool { return one.Text == text }) {
+			if len(q.asks) == 0 {
+				return errors.Remedy(errors.Newf(errors.Invalid, "the agent asks whether %.80q may run and has no question %.80q", q.tool, text), "allow or deny it")
+			}
+			return errors.Remedy(errors.Newf(errors.Invalid, "the agent has not asked %.200q", text), "answer %s", strings.Join(names, " and "))
+		}
+	}
+	if !a.Allow {
+		return nil
+	}
+	for i, one := range q.asks {
+		if strings.TrimSpace(a.Answers[one.Text]) == "" {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the question %.200q has no answer", one.Text), "answer %s, or deny with a message", strings.Join(names[i:], " and "))
+		}
+	}
+	return nil
+}
+
+// answered describes an answer for people.
+func (q question) answered(a agent.Answer) string {
+	switch {
+	case !a.Allow && a.Message != "":
+		return "denied: " + a.Message
+	case !a.Allow:
+		return "denied"
+	case len(q.asks) > 0:
+		var lines []string
+		for _, one := range q.asks {
+			lines = append(lines, one.Text+" "+a.Answers[one.Text])
+		}
+		return strings.Join(lines, "\n")
+	case a.Always:
+		return "allowed, and from now on"
+	}
+	return "allowed"
+}
+
+// asksNothing reports whether no person is asked in this session.
+func (r *runner) asksNothing() bool { return r.session().Approval == agent.ApproveAll }
+
+// answerItself answers a question about a tool that was allowed for always, or about any tool where the session asks nothing: some of Claude
+// Code's, such as ExitPlanMode, ask in each of its modes.
+func (r *runner) answerItself(id string, q question) {
+	if len(q.asks) > 0 {
+		return
+	}
+	always := slices.Contains(r.session().Allowed, q.tool)
+	if !always && !r.asksNothing() {
+		return
+	}
+	if err := r.answer(id, agent.Answer{Allow: true, Always: always}); err != nil {
+		logf.Errorf(r.m.ctx, "answer for the user: %v", err)
+	}
+}
+
+// answerDue returns when the first question has waited long enough; zero if none may wait too long.
+func (r *runner) answerDue() (due time.Time) {
+	if !r.asksNothing() {
+		return due
+	}
+	for _, q := range r.asked {
+		if at := q.opened.Add(r.m.opts.QuestionWait); due.IsZero() || at.Before(due) {
+			due = at
+		}
+	}
+	return due
+}
+
+// answerLate answers the model's questions that have waited long enough for a person.
+func (r *runner) answerLate(now time.Time) {
+	for id, q := range maps.Clone(r.asked) {
+		if !r.asksNothing() || now.Before(q.opened.Add(r.m.opts.QuestionWait)) {
+			continue
+		}
+		text := fmt.Sprintf("No person answered within %s. Decide yourself, and say what you decided.", r.m.opts.QuestionWait)
+		if err := r.answer(id, agent.Answer{Message: text}); err != nil {
+			logf.Errorf(r.m.ctx, "answer a question to which nobody has an answer: %v", err)
+			delete(r.asked, id)
+		}
+	}
+}
