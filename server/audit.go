@@ -33,7 +33,11 @@ func visitOf(ctx context.Context) *visit {
 
 // refused reports whether a status is a refusal, which has its line in the audit log also where the request would only have read.
 func refused(status int) bool {
-	return status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusTooManyRequests
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusMisdirectedRequest:
+		return true
+	}
+	return false
 }
 
 // signedIn lets the line of a sign-in name the account and the id of the sign-in.
