@@ -6,10 +6,12 @@
 # make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
 # make test-software   small programs of many kinds in a sandbox, with a table of those that work; twenty minutes, and the internet
+# make test-security   the abuse list against a built server, as root and rootless, with a table; half an hour
 # make bench   the benchmarks, with the peers that are installed beside them
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS  := -s -w -X main.release=$(VERSION)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(shell test -z "$$(git status --porcelain 2>/dev/null | head -1)" || echo +changes)
+LDFLAGS  := -s -w -X main.release=$(VERSION) -X main.revision=$(REVISION)
 # Programs with the race detector sleep for a second before they end, so that late reports are seen; the tests run hundreds of them.
 export GORACE ?= atexit_sleep_ms=50
 # What internal/testrun makes: test binaries, logs, durations.json, flaky.md.
@@ -25,11 +27,11 @@ TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # file system to write counters to (the snapshots of engine/enginetest run it).
 UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
-.PHONY: build keeper run test test-long test-modal test-s3 test-software check fmt vulncheck cover bench deps clean
+.PHONY: build keeper run test test-long test-modal test-s3 test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest brings the programs along that its sandboxes need, which are smaller than itself: see cmd/harvest/inner.
 build: keeper
-	CGO_ENABLED=0 go build -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+	CGO_ENABLED=0 go build -buildvcs=auto -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 
 keeper:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper
@@ -63,6 +65,9 @@ test-s3: deps
 
 test-software: build
 	scripts/software
+
+test-security: build
+	scripts/security
 
 fmt:
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

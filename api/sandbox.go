@@ -18,12 +18,13 @@ type SandboxRequest struct {
 	Network  Network           `json:"network,omitzero"`
 	Ports    []int             `json:"ports,omitempty"` // that its user means to connect to
 
-	CPU       float64 `json:"cpu,omitempty"` // cores; 0 means the default, here and below
-	Memory    int64   `json:"memory_bytes,omitempty"`
-	Disk      int64   `json:"disk_bytes,omitempty"`
-	Processes int     `json:"processes,omitempty"`
-	Files     int     `json:"open_files,omitempty"`
-	GPU       string  `json:"gpu,omitempty"` // such as "T4", or "A100:2" for two, where the engine has GPUs
+	CPU         float64 `json:"cpu,omitempty"` // cores; 0 means the default, here and below
+	Memory      int64   `json:"memory_bytes,omitempty"`
+	Disk        int64   `json:"disk_bytes,omitempty"`
+	Processes   int     `json:"processes,omitempty"`
+	Files       int     `json:"open_files,omitempty"`
+	VolumeFiles int     `json:"volume_files,omitempty"` // of each writable volume; at most what the server allows
+	GPU         string  `json:"gpu,omitempty"`          // such as "T4", or "A100:2" for two, where the engine has GPUs
 
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
@@ -88,6 +89,8 @@ type Limits struct {
 	Disk      int64   `json:"disk_bytes"`
 	Processes int     `json:"processes"`
 	Files     int     `json:"open_files"`
+
+	VolumeFiles int `json:"volume_files"`
 }
 
 // Stage is a step of creating a sandbox that is done.

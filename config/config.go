@@ -90,6 +90,8 @@ type Limits struct {
 	Disk      int64 // of what it writes to its own file system
 	Processes int
 	Files     int // open files of one process
+
+	VolumeFiles int // files and directories of a writable volume; 0 means as many as limits.disk has room for, in files of 16 KiB
 }
 
 // Quotas over all sandboxes; zero means no limit.

@@ -70,6 +70,14 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.Limits.Files), 32, 1<<20, "a number from 32 to 1048576")
 		}},
+	{"limits.volume_files", "files and directories that a volume may have when a sandbox creates more; 0 means one for each 16 KiB of limits.disk, and at least 200000",
+		func(c *Config) value { return (*countValue)(&c.Limits.VolumeFiles) },
+		func(c Config) string {
+			if c.Limits.VolumeFiles == 0 {
+				return ""
+			}
+			return between(float64(c.Limits.VolumeFiles), 100, 1<<30, "a number from 100 to 1073741824, or 0 for the default")
+		}},
 	{"timeout", "lifetime of a sandbox",
 		func(c *Config) value { return (*durationValue)(&c.Timeout) },
 		func(c Config) string { return positive(c.Timeout) }},

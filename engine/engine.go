@@ -40,7 +40,7 @@ type Engine interface {
 // Capabilities is what an engine can do on this machine.
 type Capabilities struct {
 	Isolation string   `json:"isolation"` // what separates a sandbox from the host, e.g. "gvisor/systrap"; shown to users, never flattering
-	Limits    []string `json:"limits"`    // which of "cpu", "memory", "processes", "disk", "files" hold
+	Limits    []string `json:"limits"`    // which of "cpu", "memory", "processes", "disk", "files", "volume_files" hold
 	Missing   []string `json:"missing"`   // what is weaker than it could be and why, one sentence each
 	Terminal  bool     `json:"terminal"`
 	Reopen    bool     `json:"reopen"`   // sandboxes implement ProcessOpener
@@ -147,6 +147,9 @@ type Limits struct {
 	Disk      int64 `json:"disk_bytes"`
 	Processes int   `json:"processes"` // beyond it fork fails with EAGAIN
 	Files     int   `json:"files"`     // open files of one process
+	// VolumeFiles is how many files and directories a volume that is mounted writable may have: beyond it they cannot be created, which
+	// fails with EDQUOT.
+	VolumeFiles int `json:"volume_files,omitempty"`
 }
 
 // Network is what a sandbox reaches. Rules are domains ("example.org", "*.example.org"), addresses and CIDRs, each with an optional

@@ -2,10 +2,16 @@ package modalapi_test
 
 import (
 	"context"
+	"net/http"
+	"path"
+	"strings"
 	"sync"
 	"testing"
 
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/RelevanceAI/harvest/account"
@@ -38,34 +44,115 @@ func (c *calls) of(method string) (last modalapi.Call, n int) {
 	return last, n
 }
 
-// Every method that changes or runs something is audited, whatever comes of it, and every refusal; reading is not.
+// servedMethods returns the full names of the methods of a service, streams included.
+func servedMethods(d grpc.ServiceDesc) []string {
+	var all []string
+	for _, m := range d.Methods {
+		all = append(all, "/"+d.ServiceName+"/"+m.MethodName)
+	}
+	for _, m := range d.Streams {
+		all = append(all, "/"+d.ServiceName+"/"+m.StreamName)
+	}
+	return all
+}
+
+// prefixed returns the last call whose method begins with prefix.
+func (c *calls) prefixed(prefix string) (last modalapi.Call, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, call := range c.all {
+		if strings.HasPrefix(call.Method, prefix) {
+			last = call
+			n++
+		}
+	}
+	return last, n
+}
+
+// Every method of Modal's services that changes or runs something is audited, whatever comes of it, and every refusal; reading is not.
 //
 // mission: 9.1
 func TestCallsAreAudited(t *testing.T) {
 	w := newWorld(t)
-	control, _ := modalapi.Scopes()
-	for name, scope := range control {
-		method := "/modal.client.ModalClient/" + name
-		if scope != account.Read && !modalapi.Continuing(name) {
-			err := w.conn.Invoke(w.ctx(), method, &emptypb.Empty{}, &emptypb.Empty{})
-			testenv.Eventually(t, "a line of "+name, func() bool { _, n := w.calls.of(method); return n == 1 })
-			if got, _ := w.calls.of(method); got.Account != "personal" || got.KeyID != w.id || got.Address == "" {
-				t.Errorf("%s: %+v, %v", name, got, err)
-			}
+	control, router := modalapi.Scopes()
+	sb := w.create(nil)
+	routed, _ := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: "one", CommandArgs: []string{"true"}})
+	key, owner := w.id, w.ctx()
+	reader, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.id, w.secret = reader.ID, text.Reveal()
+	reads := w.ctx()
+	for service, c := range map[string]struct {
+		methods []string
+		scopes  map[string]account.Scope
+		ctx     context.Context
+		least   int
+	}{
+		"control": {servedMethods(pb.ModalClient_ServiceDesc), control, owner, 100},
+		"router":  {servedMethods(pb.TaskCommandRouter_ServiceDesc), router, routed, 20},
+	} {
+		if len(c.methods) < c.least {
+			t.Fatalf("%s has only %d methods", service, len(c.methods))
 		}
-		// Without a key all of them are refused.
-		_ = w.conn.Invoke(t.Context(), method, &emptypb.Empty{}, &emptypb.Empty{})
-		testenv.Eventually(t, "a refusal of "+name, func() bool {
-			got, _ := w.calls.of(method)
-			return got.Code == codes.Unauthenticated && got.Account == "" && got.KeyID == ""
-		})
+		for _, method := range c.methods {
+			name := path.Base(method)
+			scope, here := c.scopes[name]
+			if scope != account.Read && !modalapi.Continuing(name) {
+				_, before := w.calls.of(method)
+				err := w.conn.Invoke(c.ctx, method, &emptypb.Empty{}, &emptypb.Empty{})
+				testenv.Eventually(t, "a line of "+name, func() bool { _, n := w.calls.of(method); return n == before+1 })
+				if got, _ := w.calls.of(method); got.Account != "personal" || got.KeyID != key || got.Address == "" || got.Code != status.Code(err) {
+					t.Errorf("%s: %+v, %v", name, got, err)
+				}
+				if here && service == "control" {
+					_ = w.conn.Invoke(reads, method, &emptypb.Empty{}, &emptypb.Empty{})
+					testenv.Eventually(t, "a line of "+name+" without the scope", func() bool {
+						got, _ := w.calls.of(method)
+						return got.Code == codes.PermissionDenied && got.KeyID == reader.ID
+					})
+				}
+			}
+			// Without a key all of them are refused.
+			_ = w.conn.Invoke(t.Context(), method, &emptypb.Empty{}, &emptypb.Empty{})
+			testenv.Eventually(t, "a refusal of "+name, func() bool {
+				got, _ := w.calls.of(method)
+				return got.Code == codes.Unauthenticated && got.Account == "" && got.KeyID == ""
+			})
+		}
 	}
 	list := "/modal.client.ModalClient/SandboxListV2"
 	_, before := w.calls.of(list)
-	if err := w.conn.Invoke(w.ctx(), list, &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
+	if err := w.conn.Invoke(reads, list, &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, n := w.calls.of(list); n != before {
 		t.Error("what is read is audited")
+	}
+}
+
+// Requests with a connect token are audited: which port of which sandbox, and those that are refused.
+func TestConnectTokensAreAudited(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create(nil)
+	token, err := w.control.SandboxCreateConnectTokenV2(w.ctx(), pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := connected(t, token); got != http.StatusBadGateway { // no port can be reached in the sandboxes of this engine
+		t.Errorf("with a token: %d", got)
+	}
+	_, n := w.calls.prefixed("connect/")
+	got, _ := w.calls.prefixed("connect/")
+	if n != 1 || got.Account != "personal" || got.KeyID != w.id || !strings.HasSuffix(got.Method, "/8080") || got.Address == "" || got.Code != codes.Unavailable {
+		t.Errorf("%d lines, %+v", n, got)
+	}
+	if got := connected(t, pb.SandboxCreateConnectTokenResponse_builder{Url: token.GetUrl(), Token: "CANARY." + token.GetToken()}.Build()); got != http.StatusUnauthorized {
+		t.Errorf("with a wrong token: %d", got)
+	}
+	got, n = w.calls.prefixed("connect/")
+	if n != 2 || got.Account != "" || got.KeyID != "" || got.Address == "" || got.Code != codes.Unauthenticated || strings.Contains(got.Method, "CANARY") {
+		t.Errorf("%d lines, %+v", n, got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
@@ -26,6 +27,7 @@ const (
 	connectCookie = "_modal_connect_token"
 	userData      = "X-Verified-User-Data"
 	longestData   = 512
+	connectMethod = "connect/" // what the audit log calls a request with a connect token
 )
 
 // pass is what a connect token says.
@@ -107,8 +109,19 @@ func (s *Server) passOf(text string) (pass, bool) {
 	return p, ok
 }
 
-// connect passes a request on to the sandbox that its token is for. A token in the query becomes a cookie.
+// connect passes a request on to the sandbox that its token is for. A token in the query becomes a cookie. Each request has a line in the
+// audit log, as requests for ports have in the native API.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
+	call := Call{Address: r.RemoteAddr, Method: connectMethod}
+	defer func() {
+		if s.opts.Audit != nil {
+			s.opts.Audit(r.Context(), call)
+		}
+	}()
+	refuse := func(status int, code codes.Code, text string) {
+		call.Code = code
+		http.Error(w, text, status)
+	}
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	query := r.URL.Query()
 	if q := query.Get(connectQuery); q != "" {
@@ -121,27 +134,28 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	}
 	p, ok := s.passOf(token)
 	if !ok {
-		http.Error(w, "the connect token is not valid, or has ended", http.StatusUnauthorized)
+		refuse(http.StatusUnauthorized, codes.Unauthenticated, "the connect token is not valid, or has ended")
 		return
 	}
+	call.Account, call.KeyID, call.Method = p.Account, p.Key, connectMethod+p.Box+"/"+strconv.Itoa(p.Port)
 	ctx, stop, err := s.whilePresent(r.Context(), account.Principal{Account: p.Account, KeyID: p.Key})
 	if err != nil {
-		code := http.StatusBadGateway
 		if errors.KindOf(err) == errors.Unauthenticated {
-			code = http.StatusUnauthorized
+			refuse(http.StatusUnauthorized, codes.Unauthenticated, errors.Message(err))
+			return
 		}
-		http.Error(w, errors.Message(err), code)
+		refuse(http.StatusBadGateway, codes.Unavailable, errors.Message(err))
 		return
 	}
 	defer stop()
 	r = r.WithContext(ctx)
 	b, err := s.boxes.get(ctx, p.Account, p.Box)
 	if err != nil {
-		http.Error(w, errors.Message(err), http.StatusBadGateway)
+		refuse(http.StatusBadGateway, codes.Unavailable, errors.Message(err))
 		return
 	}
 	if !b.allowed(r.RemoteAddr) {
-		http.Error(w, "the sandbox takes no connections from this address", http.StatusForbidden)
+		refuse(http.StatusForbidden, codes.PermissionDenied, "the sandbox takes no connections from this address")
 		return
 	}
 	target := &url.URL{Scheme: "http", Host: "127.0.0.1:" + strconv.Itoa(p.Port)}
@@ -159,7 +173,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 			return s.opts.Fleet.Dial(ctx, p.Account, p.Box, p.Port)
 		}},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			http.Error(w, errors.Message(err), http.StatusBadGateway)
+			refuse(http.StatusBadGateway, codes.Unavailable, errors.Message(err))
 		},
 	}
 	proxy.ServeHTTP(w, r)

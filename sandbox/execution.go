@@ -214,7 +214,7 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 		r.Reason = orDefault(why, carriedReason)
 	}
 	if exit.OutOfSpace {
-		r.Reason = orDefault(r.Reason, "a volume grew beyond the disk limit")
+		r.Reason = orDefault(r.Reason, "a volume grew beyond the limit of disk or of files")
 	}
 	switch {
 	case r.TimedOut:

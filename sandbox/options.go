@@ -52,6 +52,12 @@ type Options struct {
 	Event func(Event)
 }
 
+// A volume may have one file for each bytesPerFile of the disk limit, as file systems have inodes, but enough for a few trees of node_modules.
+const (
+	bytesPerFile     = 16 << 10
+	leastVolumeFiles = 200_000
+)
+
 // Quotas of an account; 0 means no quota.
 type Quotas struct {
 	Sandboxes int     `json:"sandboxes"`
@@ -145,6 +151,7 @@ func (o Options) withDefaults() (Options, error) {
 	d.Disk = orDefault(d.Disk, 10<<30)
 	d.Processes = orDefault(d.Processes, 1024)
 	d.Files = orDefault(d.Files, 65536)
+	d.VolumeFiles = orDefault(d.VolumeFiles, int(max(leastVolumeFiles, d.Disk/bytesPerFile)))
 	t := &o.Timeouts
 	t.MaxLife = orDefault(t.MaxLife, 7*24*time.Hour)
 	t.Life = orDefault(t.Life, min(24*time.Hour, t.MaxLife))

@@ -25,12 +25,13 @@ type Request struct {
 	Ports    []int             `json:"ports,omitempty"` // that its user means to connect to; Dial connects to any
 
 	// Limits; 0 means the default. A limit that the engine cannot hold on this machine is refused, never ignored.
-	CPU       float64 `json:"cpu,omitempty"` // cores
-	Memory    int64   `json:"memory_bytes,omitempty"`
-	Disk      int64   `json:"disk_bytes,omitempty"`
-	Processes int     `json:"processes,omitempty"`
-	Files     int     `json:"open_files,omitempty"`
-	GPU       string  `json:"gpu,omitempty"` // such as "T4", or "A100:2" for two; refused by engines that have none
+	CPU         float64 `json:"cpu,omitempty"` // cores
+	Memory      int64   `json:"memory_bytes,omitempty"`
+	Disk        int64   `json:"disk_bytes,omitempty"`
+	Processes   int     `json:"processes,omitempty"`
+	Files       int     `json:"open_files,omitempty"`
+	VolumeFiles int     `json:"volume_files,omitempty"` // of each writable volume; at most what the server allows
+	GPU         string  `json:"gpu,omitempty"`          // such as "T4", or "A100:2" for two; refused by engines that have none
 
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`      // of its life; 0 means the default
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"` // ends it when nothing ran and nothing was done for so long; 0 means the default

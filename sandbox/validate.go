@@ -252,7 +252,7 @@ func (f *Fleet) checkGPU(p *problems, gpu string) {
 
 // checkLimits decides the limits: what was asked, else the default, as far as the engine holds it.
 func (f *Fleet) checkLimits(p *problems, out *plan) {
-	asked := engine.Limits{CPU: out.CPU, Memory: out.Memory, Disk: out.Disk, Processes: out.Processes, Files: out.Files}
+	asked := engine.Limits{CPU: out.CPU, Memory: out.Memory, Disk: out.Disk, Processes: out.Processes, Files: out.Files, VolumeFiles: out.VolumeFiles}
 	machine, defaults := f.opts.Machine, f.opts.Defaults
 	if math.IsNaN(asked.CPU) || asked.CPU < 0 || (asked.CPU > 0 && asked.CPU < minCPU) || asked.CPU > machine.CPU {
 		p.invalidf(fmt.Sprintf("give a number of cores from %v to %v, or 0 for the default", minCPU, machine.CPU), "cpu cannot be %v on this machine, which has %v cores", asked.CPU, machine.CPU)
@@ -270,11 +270,15 @@ func (f *Fleet) checkLimits(p *problems, out *plan) {
 	if asked.Files < 0 {
 		p.invalidf("give a positive number, or 0 for the default", "open_files cannot be %d", asked.Files)
 	}
+	if asked.VolumeFiles < 0 || asked.VolumeFiles > defaults.VolumeFiles {
+		p.invalidf(fmt.Sprintf("give a number up to %d, or 0 for that; the operator can raise limits.volume_files", defaults.VolumeFiles), "volume_files cannot be %d", asked.VolumeFiles)
+	}
 	out.limits.CPU = limit(f, p, "cpu", asked.CPU, defaults.CPU)
 	out.limits.Memory = limit(f, p, "memory", asked.Memory, defaults.Memory)
 	out.limits.Disk = limit(f, p, "disk", asked.Disk, defaults.Disk)
 	out.limits.Processes = limit(f, p, "processes", asked.Processes, defaults.Processes)
 	out.limits.Files = limit(f, p, "files", asked.Files, defaults.Files)
+	out.limits.VolumeFiles = limit(f, p, "volume_files", asked.VolumeFiles, defaults.VolumeFiles)
 	out.cpu, out.memory = orDefault(asked.CPU, defaults.CPU), orDefault(asked.Memory, defaults.Memory)
 }
 

@@ -98,6 +98,8 @@ func TestBadRequests(t *testing.T) {
 		"negative disk":              {sandbox.Request{Disk: -1}, errors.Invalid, []string{"disk_bytes cannot be -1"}},
 		"hardly any disk":            {sandbox.Request{Disk: 10}, errors.Invalid, []string{"disk_bytes cannot be 10", "1MiB"}},
 		"negative processes":         {sandbox.Request{Processes: -1}, errors.Invalid, []string{"processes cannot be -1"}},
+		"negative volume files":      {sandbox.Request{VolumeFiles: -1}, errors.Invalid, []string{"volume_files cannot be -1"}},
+		"more than the server's":     {sandbox.Request{VolumeFiles: 1 << 30}, errors.Invalid, []string{"volume_files cannot be 1073741824", "up to 655360"}},
 		"negative open files":        {sandbox.Request{Files: -1}, errors.Invalid, []string{"open_files cannot be -1"}},
 		"several at once": {
 			sandbox.Request{Name: "a/b", Memory: 1, Network: sandbox.Network{Mode: "odd"}, Volumes: volumes("..", "/proc")},
@@ -143,7 +145,7 @@ func TestGoodRequests(t *testing.T) {
 func TestDecodeRequest(t *testing.T) {
 	t.Parallel()
 	got, err := sandbox.DecodeRequest([]byte(`{"image":"base","name":"n","tags":{"a":"b"},"env":{"A":"b"},"workdir":"/w","user":"u",
-		"volumes":[{"name":"v","path":"/v","read_only":true}],"cpu":1.5,"memory_bytes":1024,"disk_bytes":2048,"processes":3,"open_files":4,
+		"volumes":[{"name":"v","path":"/v","read_only":true}],"cpu":1.5,"memory_bytes":1024,"disk_bytes":2048,"processes":3,"open_files":4,"volume_files":7,
 		"timeout_seconds":86400,"idle_timeout_seconds":0.5,"network":{"mode":"none","allow":["x"],"deny":["y"]},"ports":[80],"hostname":"h","engine":"gvisor","cold":true,
 		"secrets":null,"s3":null}`))
 	if err != nil {
@@ -151,7 +153,7 @@ func TestDecodeRequest(t *testing.T) {
 	}
 	want := sandbox.Request{
 		Image: "base", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"}, Workdir: "/w", User: "u",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, CPU: 1.5, Memory: 1024, Disk: 2048, Processes: 3, Files: 4,
+		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, CPU: 1.5, Memory: 1024, Disk: 2048, Processes: 3, Files: 4, VolumeFiles: 7,
 		TimeoutSeconds: 86400, IdleTimeoutSeconds: 0.5, Network: sandbox.Network{Mode: "none", Allow: []string{"x"}, Deny: []string{"y"}}, Ports: []int{80}, Hostname: "h", Engine: "gvisor", Cold: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

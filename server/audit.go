@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -30,16 +31,27 @@ func visitOf(ctx context.Context) *visit {
 	return v
 }
 
-// refusedAt has a request that is refused get its line, also where it would only have read.
-func refusedAt(ctx context.Context) {
-	if v := visitOf(ctx); v != nil {
-		v.audited = true
+// refused reports whether a status is a refusal, which has its line in the audit log also where the request would only have read.
+func refused(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusMisdirectedRequest:
+		return true
+	}
+	return false
+}
+
+// signedIn lets the line of a sign-in name the account and the id of the sign-in.
+func signedIn(r *http.Request, ring *account.Ring, secret config.Secret) {
+	if v := visitOf(r.Context()); v != nil {
+		if who, err := ring.Authenticate(r.Context(), account.SignIn, secret.Reveal()); err == nil { // it has just been made
+			v.who = who
+		}
 	}
 }
 
 // audit writes the line of a request that is done. A log that cannot be written must not stop the work, but is reported.
 func (s *Server) audit(r *http.Request, v *visit, status int) {
-	if s.opts.Audit == nil || !v.audited {
+	if s.opts.Audit == nil || !v.audited && !refused(status) {
 		return
 	}
 	ctx := r.Context()

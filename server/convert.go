@@ -17,7 +17,7 @@ func sandboxOut(s sandbox.Sandbox) api.Sandbox {
 		Volumes: each(s.Volumes, func(m sandbox.Mount) api.Mount { return api.Mount(m) }),
 		Secrets: s.Secrets, Network: api.Network(s.Network), Ports: s.Ports,
 		Limits: api.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk, Processes: s.Limits.Processes,
-			Files: s.Limits.Files},
+			Files: s.Limits.Files, VolumeFiles: s.Limits.VolumeFiles},
 		GPU:    s.GPU,
 		Stages: each(s.Stages, func(g sandbox.Stage) api.Stage { return api.Stage(g) }), Warm: s.Warm,
 		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), Expires: s.Expires.UTC(), LastUsed: s.LastUsed.UTC(),

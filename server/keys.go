@@ -162,6 +162,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	signedIn(r, ring, secret)
 	s.setCookie(w, r, secret.Reveal(), expires)
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	w.Header().Set("Location", "./") // not "/": there may be a proxy that has us below a path

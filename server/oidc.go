@@ -21,7 +21,7 @@ func (s *Server) oidcRoutes() []route {
 	}
 	return []route{
 		{method: "GET", path: api.SignInOIDC, handle: s.beginSignIn, summary: "Sign a browser in with the OpenID Connect provider", status: 303},
-		{method: "GET", path: api.SignInBack, handle: s.endSignIn, summary: "Where the provider sends the browser back", query: "state: of the sign-in; code: of the provider", status: 200,
+		{method: "GET", path: api.SignInBack, handle: s.endSignIn, signsIn: true, summary: "Where the provider sends the browser back", query: "state: of the sign-in; code: of the provider", status: 200,
 			rawOut: "text/html"},
 	}
 }
@@ -77,6 +77,7 @@ func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	signedIn(r, ring, secret)
 	s.setCookie(w, r, secret.Reveal(), expires)
 	// A redirect would still be a request that began elsewhere, which the cookie does not go with; a page of ours begins a new one.
 	return sendPage(w, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=../../"><title>Harvest</title><p>Signed in. <a href="../../">Go on</a>.</p></html>`))

@@ -66,7 +66,6 @@ func (s *Server) servePort(to portHost) handler {
 		r.Pattern = "a port's host name" // for the metrics
 		who, opened, err := s.authenticatePort(r, to)
 		if err != nil {
-			refusedAt(r.Context())
 			if limit := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); limit != nil {
 				return limit
 			}

@@ -142,7 +142,7 @@ func repoOut(r repo.Repo) api.Repo {
 			Sandbox: api.SandboxRequest{
 				Image: b.Image, Commands: b.Commands, Tags: b.Tags, Secrets: b.Secrets, Hostname: b.Hostname, Engine: b.Engine, Network: api.Network(b.Network), Ports: b.Ports,
 				Volumes: each(b.Volumes, func(m sandbox.Mount) api.Mount { return api.Mount(m) }),
-				CPU:     b.CPU, Memory: b.Memory, Disk: b.Disk, Processes: b.Processes, Files: b.Files, Cold: b.Cold,
+				CPU:     b.CPU, Memory: b.Memory, Disk: b.Disk, Processes: b.Processes, Files: b.Files, VolumeFiles: b.VolumeFiles, Cold: b.Cold,
 			},
 		},
 		Built: r.Built.UTC(), Checked: r.Checked.UTC(), Behind: r.Behind, Used: r.Used.UTC(), Created: r.Created.UTC(),

@@ -16,6 +16,7 @@ type route struct {
 	handle       handler
 	scope        account.Scope // what who asks must have; "" for everybody, signed in or not
 	operator     bool          // only for who runs the server
+	signsIn      bool          // a GET that ends with a new sign-in
 
 	summary string
 	query   string // its parameters, as "name: what it is" with ';' between them
@@ -28,6 +29,11 @@ type route struct {
 	socket        string // what the route is as a WebSocket
 	secret        bool   // the answer must not be kept
 	raw           bool   // the request is not ours to look at: no Idempotency-Key
+}
+
+// changes reports whether a request may change or run something: its line is in the audit log, whatever comes of it.
+func (rt route) changes() bool {
+	return rt.method != http.MethodGet || rt.signsIn || rt.scope != account.Read && rt.scope != ""
 }
 
 // Queries of several routes.
@@ -164,12 +170,15 @@ func (s *Server) router() http.Handler {
 // guarded lets in who may use the route, as often as they may.
 func (s *Server) guarded(rt route) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
+		v := visitOf(r.Context())
+		if v != nil {
+			v.audited = rt.changes()
+		}
 		if rt.scope == "" {
 			return rt.handle(w, r)
 		}
 		who, err := s.authenticate(r)
 		if err != nil {
-			refusedAt(r.Context())
 			if limit := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); limit != nil {
 				return limit
 			}
@@ -178,6 +187,9 @@ func (s *Server) guarded(rt route) handler {
 		w.Header().Set(api.HeaderVersion, s.opts.Version)
 		w.Header().Set("Cache-Control", "no-store") // unless the route knows better
 		ctx := context.WithValue(r.Context(), principalKey{}, who)
+		if v != nil {
+			v.who = who
+		}
 		if who.KeyID != "" {
 			ctx = logf.With(ctx, "account", who.Account, "key_id", who.KeyID)
 			if err := s.limits.allow(w, who.KeyID, s.opts.Rate); err != nil {
@@ -185,16 +197,11 @@ func (s *Server) guarded(rt route) handler {
 			}
 		}
 		r = r.WithContext(ctx)
-		if v := visitOf(ctx); v != nil {
-			v.who, v.audited = who, rt.scope != account.Read
-		}
 		if err := who.May(rt.scope); err != nil {
-			refusedAt(ctx)
 			return err
 		}
 		if rt.operator {
 			if err := who.MustBeOperator(); err != nil {
-				refusedAt(ctx)
 				return err
 			}
 		}

@@ -649,7 +649,7 @@ func TestSandboxRequestIsUnderstood(t *testing.T) {
 	sent := api.SandboxRequest{
 		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"}, Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
 		Volumes: []api.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e", Network: api.Network{Mode: "none"},
-		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, TimeoutSeconds: 6, IdleTimeoutSeconds: 7, Cold: true,
+		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 8, TimeoutSeconds: 6, IdleTimeoutSeconds: 7, Cold: true,
 	}
 	data, err := json.Marshal(sent)
 	if err != nil {
@@ -662,7 +662,7 @@ func TestSandboxRequestIsUnderstood(t *testing.T) {
 	want := sandbox.Request{
 		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"}, Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
 		Volumes: []sandbox.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e", Network: sandbox.Network{Mode: "none"},
-		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, TimeoutSeconds: 6, IdleTimeoutSeconds: 7, Cold: true,
+		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 8, TimeoutSeconds: 6, IdleTimeoutSeconds: 7, Cold: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -192,8 +192,8 @@ func oneSandbox(s api.Sandbox) view {
 	}
 	add("isolation", "%s", s.Isolation)
 	add("image", "%s (%s)", s.Image, orDash(s.ImageID))
-	add("limits", "%g cores, %s of memory, %s of disk, %d processes, %d open files (0 or -: none)",
-		s.Limits.CPU, size(s.Limits.Memory), size(s.Limits.Disk), s.Limits.Processes, s.Limits.Files)
+	add("limits", "%g cores, %s of memory, %s of disk, %d processes, %d open files, %d files in a volume (0 or -: none)",
+		s.Limits.CPU, size(s.Limits.Memory), size(s.Limits.Disk), s.Limits.Processes, s.Limits.Files, s.Limits.VolumeFiles)
 	if s.GPU != "" {
 		add("gpu", "%s", s.GPU)
 	}

@@ -3,32 +3,56 @@ package main
 import (
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// release is set when a release is built: -ldflags "-X main.release=1.2.3".
-var release string
+// Set when a release is built: -ldflags "-X main.release=1.2.3 -X main.revision=COMMIT".
+var release, revision string
 
 // version is the release, or what the build knows of its source.
 func version() string {
 	if release != "" {
 		return release
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
+	commit, changes, _ := strings.Cut(sourceCommit(), "+")
+	if commit == "" {
 		return "devel"
 	}
-	revision, dirty := "", ""
-	for _, s := range info.Settings {
+	if changes != "" {
+		changes = "+" + changes
+	}
+	return "devel-" + commit[:min(12, len(commit))] + changes
+}
+
+// sourceCommit is the commit of the source, with "+changes" if that had more; "" if the build does not know it.
+func sourceCommit() string {
+	if revision != "" {
+		return revision
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	return stamp(info.Settings)
+}
+
+// stamp is the commit that the go command has put into the binary.
+func stamp(settings []debug.BuildSetting) string {
+	commit, changes := "", ""
+	for _, s := range settings {
 		switch {
-		case s.Key == "vcs.revision" && len(s.Value) >= 12:
-			revision = "-" + s.Value[:12]
+		case s.Key == "vcs.revision":
+			commit = s.Value
 		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = "+changes"
+			changes = "+changes"
 		}
 	}
-	return "devel" + revision + dirty
+	if commit == "" {
+		return ""
+	}
+	return commit + changes
 }
 
 func (c *cli) versionCommand() *cobra.Command {
@@ -39,10 +63,11 @@ func (c *cli) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			v := struct {
 				Version  string `json:"version"`
+				Revision string `json:"revision,omitempty"`
 				Go       string `json:"go"`
 				Platform string `json:"platform"`
-			}{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-			return c.show(view{json: v, names: []string{v.Version}, rows: [][]string{{"harvest " + v.Version, v.Go, v.Platform}}})
+			}{version(), sourceCommit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			return c.show(view{json: v, names: []string{v.Version}, rows: [][]string{{"harvest " + v.Version, orDash(v.Revision), v.Go, v.Platform}}})
 		},
 	}, formatTable)
 }

@@ -18,6 +18,7 @@ type sandboxFlags struct {
 	cpu              float64
 	memory, disk     sizeFlag
 	processes, files int
+	volumeFiles      int
 	gpu              string
 	hostname         string
 }
@@ -38,6 +39,7 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags.Var(&f.disk, "disk", "what may be written outside of volumes, such as 10GiB")
 	flags.IntVar(&f.processes, "processes", 0, "how many processes there may be")
 	flags.IntVar(&f.files, "open-files", 0, "how many files a process may have open")
+	flags.IntVar(&f.volumeFiles, "volume-files", 0, "how many files and directories each volume may have when the sandbox creates more")
 	flags.StringVar(&f.gpu, "gpu", "", "GPU, such as T4, or A100:2 for two, where the engine has GPUs")
 	addNetwork(cmd, &f.network)
 }
@@ -45,9 +47,9 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
 		Image: f.image, Commands: f.commands, Name: f.name, Hostname: f.hostname, Secrets: f.secrets,
-		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files, GPU: f.gpu,
+		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files, VolumeFiles: f.volumeFiles, GPU: f.gpu,
 	}
-	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0} {
+	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0, "volume-files": f.volumeFiles == 0} {
 		if zero && cmd.Flags().Changed(flag) {
 			return req, errors.Remedy(errors.Newf(errors.Invalid, "--%s cannot be 0", flag), "give a number above 0, or leave it out for the default")
 		}

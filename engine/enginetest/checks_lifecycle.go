@@ -40,7 +40,7 @@ func checkCapabilities(t *testing.T, s *suite) {
 		t.Errorf("no isolation or no name: %q, %+v", s.engine.Name(), c)
 	}
 	for _, l := range c.Limits {
-		if !slices.Contains([]string{"cpu", "memory", "processes", "disk", "files"}, l) {
+		if !slices.Contains([]string{"cpu", "memory", "processes", "disk", "files", "volume_files"}, l) {
 			t.Errorf("there is no limit %q", l)
 		}
 	}

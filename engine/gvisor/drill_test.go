@@ -232,6 +232,79 @@ func TestVolumeHasTheDiskLimit(t *testing.T) {
 	}
 }
 
+// A sandbox creates no files beyond the limit of a volume, whichever way it tries. What is there can be used and removed.
+//
+// mission: A6
+func TestVolumeHasAFileLimit(t *testing.T) {
+	testenv.Root(t)
+	dir := testenv.DataDir(t)
+	e := open(t, dir)
+	if _, err := e.Volumes().Create(t.Context(), "data"); err != nil {
+		t.Fatal(err)
+	}
+	sb := create(t, e, engine.Spec{ID: "one", Limits: engine.Limits{VolumeFiles: 300}, Mounts: []engine.Mount{{Volume: "data", Path: "/data"}}})
+	fill := `
+import os, errno, time
+os.symlink("/data/through-a-link", "/tmp/link")
+made, last = 0, time.monotonic()
+while True:
+    try:
+        open("/data/f%d" % made, "x").close()
+        made += 1
+    except OSError as e:
+        print(errno.errorcode[e.errno], 290 <= made < 2000, flush=True)
+        break
+    if made == 5000:
+        print("no limit", flush=True)
+        break
+os.chdir("/data")
+d = os.open("/data", os.O_RDONLY)
+for name, call in {
+    "mkdir": lambda: os.mkdir("dir"),
+    "mkdirat": lambda: os.mkdir("dir", dir_fd=d),
+    "symlink": lambda: os.symlink("x", "sym"),
+    "link": lambda: os.link("f0", "hard"),
+    "mkfifo": lambda: os.mkfifo("/data/fifo"),
+    "openat": lambda: os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=d),
+    "symbolic link": lambda: os.open("/tmp/link", os.O_CREAT | os.O_WRONLY),
+    "..": lambda: os.open("/tmp/../data/./new", os.O_CREAT | os.O_WRONLY),
+    "/proc": lambda: os.open("/proc/self/fd/%d/new" % d, os.O_CREAT | os.O_WRONLY),
+}.items():
+    try:
+        call()
+        print(name, "works")
+    except OSError as e:
+        if e.errno != errno.EDQUOT:
+            print(name, e)
+open("/data/f0", "w").write("used")
+open("/tmp/elsewhere", "x").close()
+try:
+    os.mkdir("/data")
+except FileExistsError:
+    print("exists")
+os.rename("f1", "moved")
+for i in range(100, 200):
+    os.remove("f%d" % i)
+until = time.monotonic() + 120
+while time.monotonic() < until:
+    try:
+        os.mkdir("room")
+        print("room again")
+        break
+    except OSError as e:
+        time.sleep(0.1)
+`
+	exit, out := run(t, sb, "python3", "-c", fill)
+	if exit.Code != 0 || out != "EDQUOT True\nexists\nroom again\n" {
+		t.Errorf("%+v, %q", exit, out)
+	}
+	// Another mount of the same volume has the same limit.
+	again := "mkdir /tmp/again && mount --bind /data /tmp/again && cd /tmp/again && seq 400 | xargs touch"
+	if exit, out := run(t, sb, "sh", "-c", again); exit.Code == 0 || !strings.Contains(out, "quota exceeded") {
+		t.Errorf("another mount: %+v, %.300q", exit, out)
+	}
+}
+
 // mission: F5
 func TestProgramThatNeedsSharedLibraries(t *testing.T) {
 	t.Parallel()

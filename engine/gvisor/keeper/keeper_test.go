@@ -17,10 +17,42 @@ import (
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
+
+// gVisor learns how much room a volume has when it is nearly full, whenever that changes, and when it is far from full again.
+func TestRoomInVolumes(t *testing.T) {
+	t.Parallel()
+	r := rooms{sent: map[string]int64{}}
+	var sent []int64
+	var fails error
+	send := func(room layer.Room) error {
+		sent = append(sent, room.Left)
+		return fails
+	}
+	for _, left := range []int64{nearFull + 1, nearFull, nearFull, 5, -3, 0} {
+		r.set("/data", left, send)
+	}
+	fails = errors.Newf(errors.Unavailable, "the sandbox starts")
+	r.set("/data", 7, send)
+	fails = nil
+	for _, left := range []int64{7, nearFull * 2, nearFull * 3} {
+		r.set("/data", left, send)
+	}
+	if want := []int64{nearFull, 5, 0, 7, 7, layer.Plenty}; !slices.Equal(sent, want) {
+		t.Errorf("sent %v, want %v", sent, want)
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755), os.WriteFile(filepath.Join(dir, "a", "f"), make([]byte, 100<<10), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if size, files := diskUsage(dir); files != 3 || size < 100<<10 {
+		t.Errorf("%d bytes, %d files", size, files)
+	}
+}
 
 func TestInitImageHoldsTheProgram(t *testing.T) {
 	t.Parallel()

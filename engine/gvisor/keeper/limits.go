@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -96,17 +97,21 @@ const (
 	volumeShare    = 10
 )
 
-// watchVolumes kills what runs in the sandbox while a writable volume grows beyond the disk limit. Volumes are plain
-// directories of the host, whose file systems have no limit per directory that every machine offers. While it shrinks,
-// commands live: somebody cleans up.
+// nearFull is how much room a volume has at least for files before gVisor counts them: more than what is created while the keeper counts.
+const nearFull = 100_000
+
+// watchVolumes holds the limits of writable volumes: it kills what runs in the sandbox while a volume grows beyond the disk limit, and has gVisor
+// refuse to create files beyond their limit. Volumes are plain directories of the host, whose file systems have no limit per
+// directory that every machine offers. While a volume shrinks, commands live: somebody cleans up.
 func (k *Keeper) watchVolumes(mounts []wire.Mount) {
-	limit := k.args.Limits.Disk
+	limits := k.args.Limits
 	mounts = slices.DeleteFunc(slices.Clone(mounts), func(m wire.Mount) bool { return m.ReadOnly || m.Foreign })
-	if limit <= 0 || len(mounts) == 0 {
+	if limits.Disk <= 0 && limits.VolumeFiles <= 0 || len(mounts) == 0 {
 		return
 	}
-	last := map[string]int64{}
-	for pause := volumeInterval; ; {
+	last, counted := map[string]int64{}, map[string]int64{}
+	room := rooms{sent: map[string]int64{}}
+	for pause := time.Duration(0); ; {
 		select {
 		case <-k.ended:
 			return
@@ -114,31 +119,59 @@ func (k *Keeper) watchVolumes(mounts []wire.Mount) {
 		}
 		begin := time.Now()
 		for _, m := range mounts {
-			size := diskUsage(m.Source)
-			if before, seen := last[m.Source]; size > limit && (!seen || size > before) {
+			size, files := diskUsage(m.Source)
+			if before, seen := last[m.Source]; limits.Disk > 0 && size > limits.Disk && (!seen || size > before) {
 				k.killForSpace()
 			}
 			last[m.Source] = size
+			if limits.VolumeFiles > 0 {
+				if before, seen := counted[m.Source]; files > int64(limits.VolumeFiles)*5/4 && (!seen || files > before) { // it gets around gVisor's count
+					k.killForSpace()
+				}
+				counted[m.Source] = files
+				room.set(m.Path, int64(limits.VolumeFiles)-files, func(r layer.Room) error { return layer.SetRoom(k.guest.sb, []layer.Room{r}) })
+			}
 		}
 		pause = max(volumeInterval, volumeShare*time.Since(begin))
 	}
 }
 
-// diskUsage returns how many bytes the files below dir take on the disk. It opens no file and follows no link.
-func diskUsage(dir string) int64 {
-	var total int64
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+// rooms remembers what gVisor knows of the room in volumes.
+type rooms struct{ sent map[string]int64 }
+
+// set lets send report the room in a volume if gVisor has to know it. After an error it is sent again.
+func (r rooms) set(path string, left int64, send func(layer.Room) error) {
+	left = max(0, left)
+	if left > nearFull {
+		left = layer.Plenty
+	}
+	before, sent := r.sent[path]
+	if sent && before == left || !sent && left == layer.Plenty {
+		return
+	}
+	if delete(r.sent, path); send(layer.Room{Path: path, Left: left}) == nil {
+		r.sent[path] = left
+	}
+}
+
+// diskUsage returns how many bytes the files below dir take on the disk, and how many files and directories there are. It opens no file
+// and follows no link.
+func diskUsage(dir string) (bytes, files int64) {
+	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // gone meanwhile
 		}
+		if name != dir {
+			files++
+		}
 		if info, err := d.Info(); err == nil {
 			if st, ok := info.Sys().(*syscall.Stat_t); ok {
-				total += st.Blocks * 512
+				bytes += st.Blocks * 512
 			}
 		}
 		return nil
 	})
-	return total
+	return bytes, files
 }
 
 // killForSpace kills all that runs in the sandbox but its first process, and what is started meanwhile.

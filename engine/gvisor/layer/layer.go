@@ -25,8 +25,18 @@ type Request struct {
 	Apply     bool     // fill the layer from the file; otherwise write it there
 	Path      string   // of what is written, "" for all
 	Mounted   []string // where something is mounted, for Apply
+	Room      []Room   `json:",omitempty"` // only how many files volumes have room for
 	Keep      *Kept    `json:",omitempty"` // none of the other, but the processes are made to get through a checkpoint
 }
+
+// Room is how many files and directories can be created in a volume until the keeper counts again.
+type Room struct {
+	Path string // where it is mounted
+	Left int64  // Plenty for any number
+}
+
+// Plenty as Room.Left means that the volume is far from its limit.
+const Plenty = -1
 
 // Kept says which processes of a container get through a checkpoint.
 type Kept struct {
@@ -111,6 +121,12 @@ func Keep(sb *runsc.Sandbox, container string, kept Kept) ([]int32, error) {
 		err = errors.Errorf("%d ids for %d processes", len(inside), len(kept.Commands))
 	}
 	return inside, err
+}
+
+// SetRoom limits how many files are created in volumes. What would be created beyond that fails with EDQUOT.
+func SetRoom(sb *runsc.Sandbox, room []Room) error {
+	_, err := exchange(sb, Request{Room: room})
+	return err
 }
 
 // exchange sends a request and returns what is written to its file.

@@ -27,6 +27,7 @@ import (
 type agent struct {
 	kernel *kernel.Kernel // valid once ready is closed
 	ready  chan struct{}
+	rooms  rooms
 }
 
 // watchedCalls are system calls that every sandbox's init program makes, and hardly anybody else: the first when it starts, the second when it goes on
@@ -51,6 +52,10 @@ func (a *agent) watch() {
 			call.Fn = crashes.watchSender(call.Name, own)
 			table.Table[number] = call
 		}
+		if creates, ok := creatingCalls[call.Name]; ok {
+			call.Fn = a.rooms.watch(creates, own)
+			table.Table[number] = call
+		}
 		if !slices.Contains(watchedCalls, call.Name) {
 			continue
 		}
@@ -69,6 +74,9 @@ func (a *agent) watch() {
 func (a *agent) answer(r layer.Request, file io.ReadWriter) error {
 	if r.Keep != nil {
 		return a.keep(r, file)
+	}
+	if len(r.Room) > 0 {
+		return a.setRoom(r.Room)
 	}
 	v, err := a.open(r.Container)
 	if err != nil {
@@ -95,12 +103,20 @@ type view struct {
 	parent vfs.VirtualDentry
 }
 
-// first returns the main task of a container's first process.
-func (a *agent) first(container string) (*kernel.Task, error) {
+// started returns nil once the kernel is known.
+func (a *agent) started() error {
 	select {
 	case <-a.ready:
+		return nil
 	case <-time.After(readyTime):
-		return nil, errors.Errorf("no program has made one of the system calls %v", watchedCalls)
+		return errors.Errorf("no program has made one of the system calls %v", watchedCalls)
+	}
+}
+
+// first returns the main task of a container's first process.
+func (a *agent) first(container string) (*kernel.Task, error) {
+	if err := a.started(); err != nil {
+		return nil, err
 	}
 	for _, tg := range a.kernel.RootPIDNamespace().ThreadGroups() {
 		leader := tg.Leader()
