@@ -46,7 +46,7 @@ func New(ctx context.Context, ws *websocket.Conn) *Conn {
 	ws.SetReadLimit(limit)
 	c := &Conn{ws: ws}
 	c.ctx, c.cancel = context.WithCancel(ctx)
-	c.gone, c.leave = context.WithCancel(context.Background())
+	c.gone, c.leave = context.WithCancel(context.WithoutCancel(ctx))
 	return c
 }
 
