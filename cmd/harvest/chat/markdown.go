@@ -31,7 +31,7 @@ func blocks(source string) (complete []string, rest string) {
 				}
 			}
 		case bare == "":
-		case blank && begin < at && !strings.HasPrefix(line, " ") && !strings.HasPrefix(line, "\t"):
+		case blank && strings.TrimSpace(source[begin:at]) != "" && !strings.HasPrefix(line, " ") && !strings.HasPrefix(line, "\t"):
 			complete = append(complete, source[begin:at])
 			begin, fence = at, opens
 		default:
