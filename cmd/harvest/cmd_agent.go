@@ -127,8 +127,11 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 	}
 	defer server.Close()
 	if r.continues != "" {
-		if s, err := r.goOn(ctx, server, talks); err != nil || s.ID != "" {
-			return errors.Join(err, r.resume(ctx, server, s, talks))
+		switch s, err := r.goOn(ctx, server, talks); {
+		case err != nil:
+			return err
+		case s.ID != "":
+			return r.resume(ctx, server, s, talks)
 		}
 	}
 	done := r.waiting("creating the session")

@@ -137,9 +137,6 @@ func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) 
 
 // resume goes on with a session that has not ended.
 func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Session, talks bool) error {
-	if s.ID == "" {
-		return nil
-	}
 	r.rememberSession(ctx, s.ID)
 	after := int64(0)
 	if r.req.Prompt != "" {

@@ -22,6 +22,8 @@ func (m *Model) Key(k key) {
 		m.editor.press(k)
 	case "esc":
 		m.stop()
+	case "suspend":
+		m.act(Action{Act: Suspend})
 	case "redraw":
 		m.act(Action{Act: Redraw})
 	case "enter":
@@ -63,16 +65,19 @@ func (m *Model) Submit(text string) {
 	}
 }
 
-const help = `Enter sends; while the agent works, a prompt waits its turn. Alt-Enter, Ctrl-J or a \ at the end begins a new line.
-Up and Down show earlier prompts. Esc stops the turn. Ctrl-C clears the line; on an empty line it leaves, and the agent goes on.
+const help = `Enter sends; while the agent works, a prompt waits its turn.
+Alt-Enter, Ctrl-J or a \ at the end begins a new line. Up and Down show
+earlier prompts. Esc stops the turn.
+Ctrl-C clears the line; on an empty line it leaves, and the agent goes on.
+Ctrl-Z suspends this program, and Ctrl-L draws the screen again.
 
   /diff            what the agent has changed
-  /checkout [NAME] its branch, into the local repository, under another name if you give one
+  /checkout [NAME] its branch, into the local repository, as harvest/ID or NAME
   /apply           its changes, into the files of the work tree
   /output          all of the last tool's output
   /stop            stops the turn, as Esc
   /cancel          takes back the last prompt that waits
-  /end [discard]   ends the session; discard also where changes would be lost
+  /end [discard]   ends the session; discard even if changes are lost
   /quit            leaves; the session stays
   /help            this text
 

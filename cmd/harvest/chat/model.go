@@ -24,6 +24,7 @@ const (
 	Apply    Act = "apply"    // changes to the files of the work tree
 	End      Act = "end"      // Discard
 	Redraw   Act = "redraw"   // the screen
+	Suspend  Act = "suspend"  // the program
 )
 
 // Action is an Act with what it needs.

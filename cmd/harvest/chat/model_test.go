@@ -302,8 +302,8 @@ func TestCommands(t *testing.T) {
 	}
 	s.event("message.cancelled", `{"message":{"id":"msg_2","prompt":"later"},"reason":"why"}`)
 	s.has(s.all(), "not sent: later: why")
-	s.typed("\x15\x0c")
-	if a := s.acted(); len(a) != 1 || a[0].Act != Redraw {
+	s.typed("\x15\x0c\x1a")
+	if a := s.acted(); len(a) != 2 || a[0].Act != Redraw || a[1].Act != Suspend {
 		t.Errorf("%+v", a)
 	}
 	s.Result(Action{Act: Send, Text: "lost"}, "", errors.Newf(errors.Exhausted, "too many"))

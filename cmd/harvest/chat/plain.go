@@ -21,7 +21,7 @@ func (t *talk) lines(ctx context.Context) error {
 	tick := time.NewTicker(refresh)
 	defer tick.Stop()
 	quiet := silence{since: time.Now(), pause: firstWord}
-	input, text := t.bytes, ""
+	input, text, ready := t.bytes, "", false
 	for {
 		t.model.Tick(time.Now())
 		printed, actions := t.model.Take()
@@ -30,6 +30,9 @@ func (t *talk) lines(ctx context.Context) error {
 		}
 		if what := quiet.over(t.model); what != "" {
 			printed = append(printed, "("+what+")")
+		}
+		if !ready && input != nil && t.model.idle() {
+			printed, ready = append(printed, "ready; type a prompt, or /help"), true
 		}
 		if err := t.printLines(printed); err != nil {
 			return err
@@ -70,6 +73,7 @@ func (t *talk) lines(ctx context.Context) error {
 			}
 			t.model.Submit(text)
 			text = ""
+			quiet = silence{since: time.Now(), pause: firstWord}
 		case <-tick.C:
 		}
 	}
@@ -105,5 +109,5 @@ func (s *silence) over(m *Model) string {
 
 // idle reports whether nothing is under way that a user may wait for.
 func (m *Model) idle() bool {
-	return m.seen && (m.current() != nil || m.turn == "" && len(m.queued) == 0 && len(m.sending) == 0 && m.pending == "")
+	return m.seen && m.status != "creating" && (m.current() != nil || m.turn == "" && len(m.queued) == 0 && len(m.sending) == 0 && m.pending == "")
 }

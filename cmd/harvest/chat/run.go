@@ -8,7 +8,10 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/term"
@@ -60,6 +63,7 @@ type talk struct {
 	broken   chan error
 	outcomes chan outcome
 	bytes    chan []byte     // read from In; closed at its end
+	state    *term.State     // of the terminal before
 	changing []Act           // actions under way that change something
 	over     context.Context // ends with the conversation
 }
@@ -120,8 +124,6 @@ func (t *talk) follow(ctx context.Context) {
 // do does an action in the background.
 func (t *talk) do(ctx context.Context, a Action) {
 	switch a.Act {
-	case Redraw:
-		return
 	case Send, Stop, Answer, Cancel, End:
 		ctx = context.WithoutCancel(ctx)
 		t.changing = append(t.changing, a.Act)
@@ -227,23 +229,50 @@ func (t *talk) read(ctx context.Context, lines bool) {
 
 // screen is the conversation on a terminal.
 func (t *talk) screen(ctx context.Context) (err error) {
-	state, err := term.MakeRaw(t.Terminal)
-	if err != nil {
-		return errors.Wrapf(err, "prepare the terminal")
-	}
 	s := &screen{out: t.Out}
-	t.resize(s)
+	if err := t.raw(s); err != nil {
+		return err
+	}
 	defer func() {
 		_, actions := t.model.Take()
 		t.settle(ctx, actions)
 		printed, _ := t.model.Take()
-		err = errors.Join(err, s.close(printed), term.Restore(t.Terminal, state))
+		err = errors.Join(err, t.cooked(s, printed))
 	}()
-	if _, err := io.WriteString(t.Out, begin); err != nil {
-		return errors.Wrapf(err, "write to the terminal")
-	}
 	go t.read(t.over, false)
 	return t.loop(ctx, s)
+}
+
+// raw takes the terminal for the conversation.
+func (t *talk) raw(s *screen) (err error) {
+	if t.state, err = term.MakeRaw(t.Terminal); err != nil {
+		return errors.Wrapf(err, "prepare the terminal")
+	}
+	t.resize(s)
+	if _, err := io.WriteString(t.Out, begin); err != nil {
+		return errors.Join(errors.Wrapf(err, "write to the terminal"), term.Restore(t.Terminal, t.state))
+	}
+	return nil
+}
+
+// cooked removes the frame, prints lines, and gives the terminal back.
+func (t *talk) cooked(s *screen, printed []string) error {
+	return errors.Join(s.close(printed), term.Restore(t.Terminal, t.state))
+}
+
+// suspend stops this process until the shell continues it.
+func (t *talk) suspend(s *screen) error {
+	if err := t.cooked(s, nil); err != nil {
+		return err
+	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTSTP); err != nil {
+		return errors.Wrapf(err, "suspend")
+	}
+	<-continued // the signal may stop us a little later
+	return t.raw(s)
 }
 
 // loop draws, takes what happens next, and so on.
@@ -260,12 +289,17 @@ func (t *talk) loop(ctx context.Context, s *screen) error {
 			return errors.Wrapf(err, "write to the terminal")
 		}
 		for _, a := range actions {
-			if a.Act == Redraw {
+			switch a.Act {
+			case Redraw:
 				_, _ = io.WriteString(t.Out, "\x1b[H\x1b[2J")
 				s.last = frame{}
-				continue
+			case Suspend:
+				if err := t.suspend(s); err != nil {
+					return err
+				}
+			default:
+				t.do(ctx, a)
 			}
-			t.do(ctx, a)
 		}
 		if t.model.Done() {
 			return nil
@@ -305,6 +339,7 @@ func (t *talk) loop(ctx context.Context, s *screen) error {
 
 // take takes an event and those that are there already, so that they are drawn at once.
 func (t *talk) take(e api.Event) error {
+	t.model.Tick(time.Now())
 	for n := 0; ; n++ {
 		if err := t.model.Event(e); err != nil {
 			return err

@@ -98,6 +98,9 @@ func wrap(text string, width int, hang string) []string {
 	if width <= 0 {
 		return strings.Split(text, "\n")
 	}
+	if !strings.Contains(text, "\n") && ansi.StringWidth(text) <= width {
+		return []string{text}
+	}
 	var all []string
 	room := max(width-ansi.StringWidth(hang), 8)
 	for i, line := range balanced(strings.Split(ansi.Wrap(text, room, ""), "\n")) {
