@@ -114,7 +114,9 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 		}
 	}
 	if r.continues == "" {
+		done := r.waiting("reading the repository")
 		err = r.repository(ctx, r.from, &r.req)
+		done()
 	} else if r.cmd.Flags().Changed("repo") {
 		err = usage(r.cmd, "--continue goes on with the repository of that session; leave out --repo")
 	}

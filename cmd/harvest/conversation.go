@@ -22,8 +22,8 @@ import (
 // newestSession is the value of --continue without a session.
 const newestSession = "newest"
 
-// recentDir is the directory of the data directory with a file for each directory in which a session began. The file holds the id of
-// the newest one.
+// recentDir is the directory of the data directory with a file for each directory in which a session began. The
+// file holds the id of the newest one.
 const recentDir = "recent"
 
 // isSession reports whether an argument names a session, and is no prompt.
@@ -31,7 +31,8 @@ func isSession(arg string) bool {
 	return strings.HasPrefix(arg, "ses_") && !strings.ContainsAny(arg, " \t\n")
 }
 
-// splitContinue takes the session that follows --continue out of the arguments: its value is optional, so that pflag leaves it there.
+// splitContinue takes the session that follows --continue out of the arguments: its value is optional, so that
+// pflag leaves it there.
 func (r *agentRun) splitContinue(args []string) ([]string, error) {
 	if r.continues == newestSession {
 		for i, arg := range args {
@@ -58,7 +59,8 @@ func (r *agentRun) converses() bool {
 	return r.plain || in && out
 }
 
-// recentFile returns the file with the newest session of the current directory: of the repository that it is in, if it is in one.
+// recentFile returns the file with the newest session of the current directory: of the repository that it is in, if
+// it is in one.
 func (c *cli) recentFile(ctx context.Context) (string, error) {
 	cfg, err := c.config()
 	if err != nil {
@@ -99,13 +101,14 @@ func (c *cli) newest(ctx context.Context) (string, error) {
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", errors.Remedy(errors.Newf(errors.NotFound, "no session began in this directory"), "name one of those that harvest sessions lists")
+		return "", errors.Remedy(errors.Newf(errors.NotFound, "no session began in this directory"),
+			"name one of those that harvest sessions lists")
 	}
 	return strings.TrimSpace(string(text)), nil
 }
 
-// goOn returns the session of --continue if it has not ended, so that its conversation goes on. Otherwise it returns none, and the
-// request goes on with its files.
+// goOn returns the session of --continue if it has not ended, so that its conversation goes on. Otherwise it
+// returns none, and the request goes on with its files.
 func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) (api.Session, error) {
 	named := r.continues != newestSession
 	r.req.Continues = r.continues

@@ -106,8 +106,8 @@ func (w *window) ends() {
 	}
 }
 
-// A conversation in a terminal of 80 x 24: prompt, streamed answer, folded tool, question, stop, changes, hand-back, resume, end.
-// mission: A4, C3, E1
+// A conversation in a terminal of 80 x 24: prompt, streamed answer, folded tool, question, stop, changes,
+// hand-back, resume, end. mission: A4, C3, E1
 func TestConversation(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)

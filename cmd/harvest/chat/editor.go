@@ -176,8 +176,8 @@ func (e *editor) older(n int) {
 	e.set(e.history[len(e.history)-back])
 }
 
-// view returns the text as rows of at most width columns, each behind its mark, and where the cursor is. At most rows are shown, those
-// around the cursor.
+// view returns the text as rows of at most width columns, each behind its mark, and where the cursor is. At most
+// rows are shown, those around the cursor.
 func (e *editor) view(mark string, width, rows int) (lines []string, row, column int) {
 	indent := strings.Repeat(" ", ansi.StringWidth(mark))
 	room := max(width-len(indent)-1, 1)

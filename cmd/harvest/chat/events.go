@@ -67,7 +67,8 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 		if e.Status == "failed" {
 			m.fail(errors.Newf(errors.Unavailable, "the session failed: %s", e.Reason))
 		} else {
-			m.block("The session has ended. To go on with its files and its conversation:", "  harvest agent --continue "+m.id)
+			m.block("The session has ended. To go on with its files and its conversation:",
+				"  harvest agent --continue "+m.id)
 		}
 		m.quit = true
 	case "repo.synced":
@@ -292,7 +293,8 @@ func (m *Model) gitEvent(kind string, e api.SessionEvent) {
 	}
 	switch {
 	case kind == "git.panic":
-		m.block(wrap(m.in(red, "the agent pressed the panic button: "+FirstLine(g.Reason)+"; a person must "+FirstLine(g.Need)), m.room(), "  ")...)
+		text := "the agent pressed the panic button: " + FirstLine(g.Reason) + "; a person must " + FirstLine(g.Need)
+		m.block(wrap(m.in(red, text), m.room(), "  ")...)
 	case kind == "git.committed":
 		m.notef("committed %s", FirstLine(g.Subject))
 	case kind == "git.pushed":

@@ -28,8 +28,9 @@ var sequences = map[string]string{
 
 // controls are keys of one byte.
 var controls = map[byte]string{
-	0x01: "home", 0x02: "left", 0x03: "ctrl+c", 0x04: "ctrl+d", 0x05: "end", 0x06: "right", 0x08: "backspace", 0x0a: "newline",
-	0x0b: "delete to end", 0x0c: "redraw", 0x0d: "enter", 0x0e: "down", 0x10: "up", 0x15: "delete to start", 0x17: "delete word", 0x1a: "suspend", 0x7f: "backspace",
+	0x01: "home", 0x02: "left", 0x03: "ctrl+c", 0x04: "ctrl+d", 0x05: "end", 0x06: "right", 0x08: "backspace",
+	0x0a: "newline", 0x0b: "delete to end", 0x0c: "redraw", 0x0d: "enter", 0x0e: "down", 0x10: "up",
+	0x15: "delete to start", 0x17: "delete word", 0x1a: "suspend", 0x7f: "backspace",
 }
 
 // decoder makes keys of the bytes that a terminal sends.

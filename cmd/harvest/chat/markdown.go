@@ -11,8 +11,8 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// blocks divides a text of Markdown that still grows into blocks that are complete, and the rest. A block ends at a blank line
-// or with its fence.
+// blocks divides a text of Markdown that still grows into blocks that are complete, and the rest. A block ends at a
+// blank line or with its fence.
 func blocks(source string) (complete []string, rest string) {
 	begin, fence := 0, ""
 	blank := false // the line before is blank
@@ -31,7 +31,7 @@ func blocks(source string) (complete []string, rest string) {
 				}
 			}
 		case bare == "":
-		case blank && strings.TrimSpace(source[begin:at]) != "" && !strings.HasPrefix(line, " ") && !strings.HasPrefix(line, "\t"):
+		case blank && strings.TrimSpace(source[begin:at]) != "" && !strings.ContainsAny(line[:1], " \t"):
 			complete = append(complete, source[begin:at])
 			begin, fence = at, opens
 		default:
@@ -54,7 +54,8 @@ func fenceOf(line string) string {
 	return ""
 }
 
-// markdown returns a text as lines of at most width columns; 0 breaks no lines. Lines of code are never broken, so that they can be copied.
+// markdown returns a text as lines of at most width columns; 0 breaks no lines. Lines of code are never broken, so
+// that they can be copied.
 func (s style) markdown(source string, width int) []string {
 	source = clean(source)
 	if rows := tableOf(source); rows != nil {
@@ -157,7 +158,8 @@ func (w *writer) list(n *ast.List, width int) (all []string) {
 			all = append(all, "")
 		}
 		indent := ansi.StringWidth(mark)
-		all = append(all, prefixed(w.children(item, narrower(width, indent)), w.in(dim, mark), strings.Repeat(" ", indent))...)
+		lines := w.children(item, narrower(width, indent))
+		all = append(all, prefixed(lines, w.in(dim, mark), strings.Repeat(" ", indent))...)
 	}
 	return all
 }
@@ -246,7 +248,8 @@ func (w *writer) link(label, url string) string {
 // tableOf returns the cells of a text that is a table of Markdown, nil for any other.
 func tableOf(source string) [][]string {
 	lines := strings.Split(strings.TrimSpace(source), "\n")
-	if len(lines) < 2 || !strings.HasPrefix(lines[0], "|") || strings.Trim(lines[1], "|-: ") != "" || !strings.Contains(lines[1], "-") {
+	if len(lines) < 2 || !strings.HasPrefix(lines[0], "|") || strings.Trim(lines[1], "|-: ") != "" ||
+		!strings.Contains(lines[1], "-") {
 		return nil
 	}
 	var rows [][]string

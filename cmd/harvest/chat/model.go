@@ -36,8 +36,8 @@ type Action struct {
 	Discard bool
 }
 
-// Model is a conversation on a screen: events, keys and results go in, lines and actions come out. It knows no server and no
-// terminal, and is not safe for concurrent use.
+// Model is a conversation on a screen: events, keys and results go in, lines and actions come out. It knows no
+// server and no terminal, and is not safe for concurrent use.
 type Model struct {
 	style
 	plain         bool // no live part of the screen, and no marks that are read out
@@ -90,11 +90,14 @@ type message struct {
 	deltas   bool
 }
 
-// NewModel returns a conversation with a session of which the events up to first are history. color says whether there are colours, and
-// plain whether the output is only ever appended to. explain may be nil.
+// NewModel returns a conversation with a session of which the events up to first are history. color says whether
+// there are colours, and plain whether the output is only ever appended to. explain may be nil.
 func NewModel(s api.Session, first int64, color, plain bool, explain func(api.SessionEvent) error) *Model {
-	return &Model{style: style{color}, plain: plain, width: 80, height: 24, id: s.ID, status: s.Status, first: first, seen: first == 0, spaced: true,
-		texts: map[string]*message{}, tools: map[string]*tool{}, files: map[string]bool{}, explain: explain}
+	return &Model{
+		style: style{color}, plain: plain, width: 80, height: 24, id: s.ID, status: s.Status,
+		first: first, seen: first == 0, spaced: true,
+		texts: map[string]*message{}, tools: map[string]*tool{}, files: map[string]bool{}, explain: explain,
+	}
 }
 
 // Resize sets the size of the screen.
@@ -122,7 +125,8 @@ func (m *Model) takeActions() []Action {
 // Done reports whether the conversation is over, since the user leaves or the session has ended.
 func (m *Model) Done() bool { return m.quit }
 
-// room is how wide lines may be; 0 means any width. The last column stays free: terminals differ in what they do there.
+// room is how wide lines may be; 0 means any width. The last column stays free: terminals differ in what they do
+// there.
 func (m *Model) room() int {
 	if m.plain {
 		return 0

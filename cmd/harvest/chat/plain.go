@@ -109,5 +109,8 @@ func (s *silence) over(m *Model) string {
 
 // idle reports whether nothing is under way that a user may wait for.
 func (m *Model) idle() bool {
-	return m.seen && m.status != "creating" && (m.current() != nil || m.turn == "" && len(m.queued) == 0 && len(m.sending) == 0 && m.pending == "")
+	if !m.seen || m.status == "creating" {
+		return false
+	}
+	return m.current() != nil || m.turn == "" && len(m.queued) == 0 && len(m.sending) == 0 && m.pending == ""
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// question is something that the agent waits to hear: whether a tool may run, or answers to questions, one after the other.
+// question is something that the agent waits to hear: whether a tool may run, or answers to questions, one after
+// the other.
 type question struct {
 	id        string
 	tool      string
@@ -55,7 +56,8 @@ func (m *Model) showQuestion(q *question) {
 		m.block(m.markdown(plan.Plan, m.room())...)
 		m.block(m.in(yellow, "? ") + m.in(bold, "Is the plan right?"))
 	} else {
-		m.block(wrap(m.in(yellow, "? ")+m.in(bold, "May "+Plain(q.tool)+" run?")+"  "+expand(ToolInput(q.input)), m.room(), "  ")...)
+		text := m.in(yellow, "? ") + m.in(bold, "May "+Plain(q.tool)+" run?") + "  " + expand(ToolInput(q.input))
+		m.block(wrap(text, m.room(), "  ")...)
 		m.print(m.change(changes(q.input))...)
 	}
 	m.print("  1. yes", "  2. yes, always: "+Plain(q.tool)+" no longer asks", "  3. no")

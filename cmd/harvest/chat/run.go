@@ -1,7 +1,7 @@
 // Package chat is a conversation with the agent of a session, on a terminal.
 //
-// Model is the whole of it without a server and a terminal. Run connects the two. What is finished is printed once and scrolls away like
-// any output; only what is under way, the prompt and a line of status are drawn again.
+// Model is the whole of it without a server and a terminal. Run connects the two. What is finished is printed once
+// and scrolls away like any output; only what is under way, the prompt and a line of status are drawn again.
 package chat
 
 import (
@@ -86,7 +86,10 @@ func open(ctx context.Context, o Options) (*talk, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	t := &talk{Options: o, events: make(chan api.Event, 256), broken: make(chan error, 1), outcomes: make(chan outcome, 16), bytes: make(chan []byte)}
+	t := &talk{
+		Options: o, events: make(chan api.Event, 256), broken: make(chan error, 1),
+		outcomes: make(chan outcome, 16), bytes: make(chan []byte),
+	}
 	t.model = NewModel(o.Session, last, o.Color, o.Plain, o.Explain)
 	over, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t.over = over
@@ -172,7 +175,8 @@ func (t *talk) perform(ctx context.Context, a Action) (text string, err error) {
 // leaveTime is how long leaving waits for the server.
 const leaveTime = 10 * time.Second
 
-// settle does the last actions and waits for those that change something, such as the end of a session in which nothing was asked.
+// settle does the last actions and waits for those that change something, such as the end of a session in which
+// nothing was asked.
 func (t *talk) settle(ctx context.Context, actions []Action) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()

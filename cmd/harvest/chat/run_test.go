@@ -264,12 +264,13 @@ func TestRunTerminal(t *testing.T) {
 	if err := pty.Setsize(tty, &pty.Winsize{Rows: 10, Cols: 40}); err != nil {
 		t.Fatal(err)
 	}
-	screen := vt.NewSafeEmulator(40, 10)
-	go func() { _, _ = io.Copy(screen, tty) }()
+	look := &drawn{term: vt.NewEmulator(40, 10)}
+	go func() { _, _ = io.Copy(look, tty) }()
 	resized := make(chan struct{})
 	over := make(chan error, 1)
 	go func() {
-		over <- Run(t.Context(), Options{Server: server, Session: api.Session{ID: "ses_1"}, In: terminal, Out: terminal, Terminal: int(terminal.Fd()), Resized: resized})
+		over <- Run(t.Context(), Options{Server: server, Session: api.Session{ID: "ses_1"}, In: terminal, Out: terminal,
+			Terminal: int(terminal.Fd()), Resized: resized})
 		terminal.Close()
 	}()
 	types := func(text string) {
@@ -277,14 +278,13 @@ func TestRunTerminal(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	look := drawn{screen}
 	shows(t, look, "ready · $0.00 · /help")
 	types("hello")
 	shows(t, look, "› hello")
 	if err := pty.Setsize(tty, &pty.Winsize{Rows: 6, Cols: 30}); err != nil {
 		t.Fatal(err)
 	}
-	screen.Resize(30, 6)
+	look.resize(30, 6)
 	resized <- struct{}{}
 	types("\r")
 	w.asked(t, `{"prompt":"hello"}`)
@@ -301,17 +301,25 @@ func TestRunTerminal(t *testing.T) {
 }
 
 // drawn is what an emulator shows.
-type drawn struct{ *vt.SafeEmulator }
+type drawn struct {
+	mu   sync.Mutex
+	term *vt.Emulator // guarded by mu
+}
 
-func (d drawn) String() string {
-	var b strings.Builder
-	for y := range d.Height() {
-		for x := range d.Width() {
-			if c := d.CellAt(x, y); c != nil {
-				b.WriteString(c.Content)
-			}
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
+func (d *drawn) Write(b []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.term.Write(b)
+}
+
+func (d *drawn) String() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.term.String()
+}
+
+func (d *drawn) resize(width, height int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.term.Resize(width, height)
 }

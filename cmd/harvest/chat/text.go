@@ -11,22 +11,22 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Plain removes everything that could command a terminal or reorder its text: all control characters but newline and tab,
-// and Unicode's controls of direction.
+// Plain removes everything that could command a terminal or reorder its text: all control characters but newline
+// and tab, and Unicode's controls of direction.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
 			return r
-		case r < ' ', r >= 0x7f && r <= 0x9f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0x200e, r == 0x200f, r == 0x2028, r == 0x2029:
+		case r < ' ', r >= 0x7f && r <= 0x9f, r == 0x200e, r == 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
 			return -1
 		}
 		return r
 	}, strings.ToValidUTF8(text, ""))
 }
 
-// clean is Plain for the output of programs: whole escape sequences go, a line that was rewritten with carriage returns has its
-// last text, and tabs are spaces.
+// clean is Plain for the output of programs: whole escape sequences go, a line that was rewritten with carriage
+// returns has its last text, and tabs are spaces.
 func clean(text string) string {
 	text = strings.ReplaceAll(ansi.Strip(text), "\r\n", "\n")
 	if strings.Contains(text, "\r") {
@@ -112,7 +112,8 @@ func wrap(text string, width int, hang string) []string {
 	return all
 }
 
-// balanced ends the styles that reach over the end of a line, and begins them again in the next one: lines are shown apart.
+// balanced ends the styles that reach over the end of a line, and begins them again in the next one: lines are
+// shown apart.
 func balanced(lines []string) []string {
 	open := map[string]string{} // by the code that ends it
 	for i, line := range lines {

@@ -13,7 +13,8 @@ var spinner = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "
 // queuedShown is how many of the prompts that wait are shown.
 const queuedShown = 3
 
-// View returns the part of the screen below what was printed: what is being written, what waits, the prompt and the status line.
+// View returns the part of the screen below what was printed: what is being written, what waits, the prompt and the
+// status line.
 func (m *Model) View() frame {
 	mark := m.mark()
 	if q := m.current(); q != nil {
