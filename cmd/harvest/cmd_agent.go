@@ -50,15 +50,17 @@ func (c *cli) agentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent [flags] [PROMPT]",
 		Short: "Have an agent work on a repository in a sandbox of its own",
-		Long: `Makes a session: a sandbox with the repository in it, and an agent that is sent the prompt. On a terminal it is a conversation: type prompts,
-watch, answer questions by number; /help lists what else there is. Esc stops the turn. Ctrl-C on an empty line leaves, and the agent
-goes on. Elsewhere, and with -o, the events of the turn are printed, and Ctrl-C leaves as well. The agent's changes are on a branch of their own,
-harvest/ID, which "harvest checkout" brings into the local repository, and "harvest diff" shows.
+		Long: `Makes a session: a sandbox with the repository in it, and an agent that is sent the prompt. On a terminal it is a
+conversation: type prompts, watch, answer questions by number; /help lists the rest. Esc stops the turn. Ctrl-C on an
+empty line leaves, and the agent goes on. Elsewhere, and with -o, the events of the turn are printed, and Ctrl-C leaves
+as well. The agent's changes are on a branch of their own, harvest/ID, which "harvest checkout" brings into the local
+repository, and "harvest diff" shows.
 
-The repository is the current directory's, as it is committed, or --repo; --repo none begins with an empty one. The agent "scripted" has no
-model and needs no key: it is there to try things out. --continue goes on with a session of this directory, the newest if none is named:
-in the conversation if it has not ended, otherwise in a new session with its files and its conversation. --plain never redraws: for
-screen readers, and for terminals that cannot. The prompt "-" is read from standard input.`,
+The repository is the current directory's, as it is committed, or --repo; --repo none begins with an empty one. The
+agent "scripted" has no model and needs no key: it is there to try things out. --continue goes on with a session, the
+newest of this directory if none is named: in its conversation if it has not ended, otherwise in a new session with its
+files and its conversation. --plain never redraws: for screen readers, and for terminals that cannot. The prompt "-" is
+read from standard input.`,
 		Example: `  harvest agent
   harvest agent "fix the failing test"
   harvest agent --repo https://github.com/owner/name --agent opencode "describe the code"
