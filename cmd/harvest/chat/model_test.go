@@ -119,10 +119,11 @@ func TestTurn(t *testing.T) {
 	if a := s.acted(); len(a) != 1 || a[0].Act != Send || a[0].Text != "fix it" {
 		t.Errorf("%+v", a)
 	}
-	s.has(s.screen(), "waits: fix it")
+	s.has(s.screen(), "being sent: fix it")
 	s.has(s.screen(), "sending the prompt")
 	s.event("message.queued", `{"message":{"id":"msg_1","prompt":"fix it"}}`)
 	s.Result(Action{Act: Send, Text: "fix it"}, "", nil)
+	s.has(s.screen(), "waits: fix it")
 	s.has(s.screen(), "starting the agent and its MCP servers")
 	s.event("mcp.ready", `{"id":"memory"}`)
 	s.event("mcp.failed", `{"id":"github","reason":"no key"}`)

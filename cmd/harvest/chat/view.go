@@ -71,14 +71,16 @@ func (m *Model) live(most int) (all []string) {
 func (m *Model) waiting() (all []string) {
 	var texts []string
 	for _, q := range m.queued {
-		texts = append(texts, q.Prompt)
+		texts = append(texts, "waits: "+q.Prompt)
 	}
-	texts = append(texts, m.sending...)
+	for _, text := range m.sending {
+		texts = append(texts, "being sent: "+text)
+	}
 	for i, text := range texts {
 		if i == queuedShown {
 			return append(all, m.in(dim, fmt.Sprintf("  … and %d more", len(texts)-i)))
 		}
-		all = append(all, m.in(dim, "  waits: "+expand(FirstLine(text))))
+		all = append(all, m.in(dim, "  "+expand(FirstLine(text))))
 	}
 	return all
 }
@@ -122,13 +124,13 @@ func (m *Model) working() (what string, since time.Time) {
 		t := m.tools[m.running[0]]
 		return "running " + Plain(t.name), t.began
 	}
-	for _, id := range m.order {
-		if m.texts[id].thinking {
-			return "thinking", m.heard
-		}
-		return "answering", m.heard
+	switch {
+	case len(m.order) == 0:
+		return "waiting for the model", m.heard
+	case m.texts[m.order[0]].thinking:
+		return "thinking", m.heard
 	}
-	return "waiting for the model", m.heard
+	return "answering", m.heard
 }
 
 // statusLine says in one line what happens, and what the session has.
