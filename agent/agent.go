@@ -121,6 +121,7 @@ type Event struct {
 	Created bool            `json:"created,omitempty"` // the file did not exist before
 
 	Questions []Question `json:"questions,omitempty"`
+	Answer    *Answer    `json:"answer,omitempty"` // of a Withdrawn event: what the person answered; nil if the question needed no answer any more
 
 	Attempt     int    `json:"attempt,omitempty"`
 	Interrupted bool   `json:"interrupted,omitempty"`

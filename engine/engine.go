@@ -59,6 +59,7 @@ type Capabilities struct {
 	Usage     bool     `json:"usage"`    // sandboxes implement Meter
 	GPUs      bool     `json:"gpus"`     // Spec.GPU works
 	Secrets   bool     `json:"secrets"`  // Spec.Secrets works
+	Hostname  bool     `json:"hostname"` // Spec.Hostname works
 	Isolated  bool     `json:"isolated"` // false only for the fake, which runs commands as plain child processes
 }
 
@@ -76,7 +77,7 @@ type Spec struct {
 	ID       string            // unique, [a-z0-9_-]{1,64}
 	Account  string            // whose it is, for engines that keep accounts apart; "" for none
 	Image    string            // id of an image that Images() holds
-	Hostname string            // "" means HostName(ID)
+	Hostname string            // "" means HostName(ID); only where Capabilities.Hostname is true, else the engine gives its own
 	Env      map[string]string // of every command, over the image's
 	Dir      string            // default working directory; "" means the image's, or "/"
 	User     string            // default user; "" means the image's, or root

@@ -213,44 +213,24 @@ func (s *state) addBefore(all []*Entry) error {
 	if len(all) == 0 {
 		return nil
 	}
-	next := s.file(stateBefore + ".next")
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return errors.Wrapf(err, "read the state of a sync")
-	}
-	defer f.Close()
-	out, err := newManifestWriter(f, 0, true)
-	if err != nil {
-		return err
-	}
-	add := func(e *Entry) {
-		if err == nil {
-			err = out.add(e)
+	return s.rewriteBefore(func(add func(*Entry)) {
+		for e, broken := range readFile(s.file(stateBefore)) {
+			if broken != nil {
+				break
+			}
+			for len(all) > 0 && before(all[0].order(), e.order()) < 0 {
+				add(all[0])
+				all = all[1:]
+			}
+			if len(all) > 0 && all[0].order() == e.order() {
+				continue
+			}
+			add(e)
 		}
-	}
-	for e, broken := range readFile(s.file(stateBefore)) {
-		if broken != nil {
-			break
+		for _, e := range all {
+			add(e)
 		}
-		for len(all) > 0 && before(all[0].order(), e.order()) < 0 {
-			add(all[0])
-			all = all[1:]
-		}
-		if len(all) > 0 && all[0].order() == e.order() {
-			continue
-		}
-		add(e)
-	}
-	for _, e := range all {
-		add(e)
-	}
-	if err == nil {
-		err = out.close()
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Wrapf(os.Rename(next, s.file(stateBefore)), "read the state of a sync")
+	})
 }
 
 // noteSending notes an entry that is about to be stored, if it is one of the volume.

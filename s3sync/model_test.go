@@ -3,7 +3,6 @@ package s3sync
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -28,11 +27,9 @@ import (
 // that anybody ever wrote, and which of them somebody replaced or deleted who had it before his eyes.
 type world struct {
 	t      *testing.T
-	server http.Handler
-	// objects returns what the bucket has, by key.
-	objects func() map[string]string
-	b       *Bucket
-	all     []*machine
+	server modelServer
+	b      *Bucket
+	all    []*machine
 	// written are all contents.
 	written []string
 	// replaced are contents that a person or program replaced or deleted where they were; all others must be somewhere at the end.
@@ -50,6 +47,13 @@ type world struct {
 
 	mu   sync.Mutex
 	runs map[string]*attempt // guarded by mu; syncs under way, by syncHeader
+}
+
+// modelServer is an S3 that the model uses, with an empty place.
+type modelServer struct {
+	handler http.Handler
+	loc     Location                 // without the server's address
+	objects func() map[string]string // what the bucket has, by key
 }
 
 // attempt is a running sync. Requests after its end are dropped, as those of a killed process are.
@@ -77,7 +81,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if run.slow {
 		time.Sleep(2 * time.Millisecond) // the link, not the test
 	}
-	w.server.ServeHTTP(rw, r)
+	w.server.handler.ServeHTTP(rw, r)
 }
 
 // syncHeader tells a server of the model which sync asks; other programs have none.
@@ -99,9 +103,10 @@ func (t tagged) RoundTrip(r *http.Request) (*http.Response, error) {
 // modelPaths may be files or directories. A directory that is no file's elsewhere is rare.
 var modelPaths = []string{"a", "a-b", "a/x", "a/x/y", "b", "c/d", "c/e", "c"}
 
-func newWorld(t *testing.T, server http.Handler, loc Location, objects func() map[string]string) *world {
-	w := &world{t: t, server: server, objects: objects, replaced: map[string]string{}, gone: map[[2]string]string{}, touched: map[string]bool{}}
+func newWorld(t *testing.T, server modelServer) *world {
+	w := &world{t: t, server: server, replaced: map[string]string{}, gone: map[[2]string]string{}, touched: map[string]bool{}}
 	proxy := httptest.NewServer(w)
+	loc := server.loc
 	loc.Endpoint = proxy.URL
 	w.runs = map[string]*attempt{"": {}}
 	var err error
@@ -316,7 +321,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 // foreignKey is one of a file: other programs respect that directories are none.
 func (w *world) foreignKey(rt *rapid.T) string {
 	key := rapid.SampledFrom(modelPaths).Draw(rt, "key")
-	for other := range w.objects() {
+	for other := range w.server.objects() {
 		other = strings.TrimPrefix(other, "work/")
 		if strings.HasPrefix(other, key+"/") || strings.HasPrefix(key, other+"/") {
 			rt.Skip("files are not beneath files")
@@ -326,7 +331,7 @@ func (w *world) foreignKey(rt *rapid.T) string {
 }
 
 func (w *world) foreign(key, why string) {
-	if body, ok := w.objects()["work/"+key]; ok {
+	if body, ok := w.server.objects()["work/"+key]; ok {
 		w.replaced[body] = why
 	}
 }
@@ -481,7 +486,7 @@ func (w *world) finish(rt *rapid.T) {
 	}
 	files := modelFiles(w.t, w.all[0].dir)
 	have := map[string]bool{}
-	objects := w.objects()
+	objects := w.server.objects()
 	for path, content := range files {
 		have[content] = true
 		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !w.touched[path] && !strings.Contains(path, ".conflict-") {
@@ -513,40 +518,4 @@ func modelSnapshot(t *testing.T, dir string) map[string]string {
 		}
 	}
 	return all
-}
-
-// Whatever machines do, and whenever their syncs overlap or are killed: no content is lost that nobody replaced or deleted, and all come to rest
-// with the same files. HARVEST_TEST_SEEDS says how many histories are tried.
-// mission: 3.1, A8, D1
-func TestModel(t *testing.T) {
-	modelChecks(t, "12", "40")
-	rapid.Check(t, func(rt *rapid.T) {
-		server := &strictServer{}
-		w := newWorld(t, server, strictPlace(server), server.contents)
-		rt.Repeat(w.actions())
-		w.finish(rt)
-		w.close()
-	})
-}
-
-// contents are all objects.
-func (s *strictServer) contents() map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make(map[string]string, len(s.objects))
-	for key, o := range s.objects {
-		all[key] = string(o.body)
-	}
-	return all
-}
-
-// modelChecks sets how many histories of how many steps are tried.
-func modelChecks(t *testing.T, checks, steps string) {
-	if n := os.Getenv("HARVEST_TEST_SEEDS"); n != "" {
-		checks, steps = n, "100"
-	}
-	must(t, flag.Set("rapid.checks", checks))
-	must(t, flag.Set("rapid.steps", steps))
-	must(t, flag.Set("rapid.nofailfile", "true"))
-	must(t, flag.Set("rapid.shrinktime", "15s"))
 }

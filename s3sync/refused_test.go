@@ -352,15 +352,6 @@ func TestStateFaults(t *testing.T) {
 			t.Errorf("with a full disk: %s, %v", stats, err)
 		}
 	})
-	// Of two interrupted syncs the one that got further counts.
-	_, place := seeded(t, t.TempDir())
-	must(t, os.WriteFile(filepath.Join(place, stateBefore), make([]byte, 100), 0o600))
-	must(t, os.WriteFile(filepath.Join(place, statePartial), make([]byte, 10), 0o600))
-	st := &state{dir: place}
-	must(t, st.keepPartial())
-	if info, err := os.Stat(filepath.Join(place, stateBefore)); err != nil || info.Size() != 100 {
-		t.Errorf("the longer state was not kept: %v", err)
-	}
 	t.Setenv("TMPDIR", "/nonexistent")
 	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up}); err == nil {
 		t.Error("a sync without a place for its state")

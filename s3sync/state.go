@@ -98,19 +98,69 @@ func (s *state) written() string {
 	return s.file(stateEntries)
 }
 
-// keepPartial makes the partial state of an interrupted sync the one before, if it got further than the one that is there.
+// keepPartial adds the partial state of an interrupted sync to the one before. It has all paths up to its last one, as
+// they became; of those after it, what an earlier interrupted sync had done still holds. Done again after it was cut
+// short, it does the same.
 func (s *state) keepPartial() error {
-	old, err := os.Stat(s.file(statePartial))
+	_, err := os.Stat(s.file(statePartial))
 	if errors.IsNotExist(err) {
 		return nil
 	}
 	if err != nil {
 		return errors.Wrapf(err, "read the state of a sync")
 	}
-	if before, err := os.Stat(s.file(stateBefore)); err == nil && before.Size() > old.Size() {
+	if _, err := os.Stat(s.file(stateBefore)); err == nil {
+		if err := s.mergePartial(); err != nil {
+			return err
+		}
 		return errors.Wrapf(os.Remove(s.file(statePartial)), "read the state of a sync")
 	}
 	return errors.Wrapf(os.Rename(s.file(statePartial), s.file(stateBefore)), "read the state of a sync")
+}
+
+// mergePartial writes the state before anew: the partial one, and what is after its end.
+func (s *state) mergePartial() error {
+	return s.rewriteBefore(func(add func(*Entry)) {
+		var last *Entry
+		for e, broken := range readFile(s.file(statePartial)) {
+			if broken != nil {
+				break
+			}
+			add(e)
+			last = e
+		}
+		for e, broken := range readFile(s.file(stateBefore)) {
+			if broken != nil {
+				break
+			}
+			if last == nil || before(last.order(), e.order()) < 0 {
+				add(e)
+			}
+		}
+	})
+}
+
+// rewriteBefore replaces the state of interrupted syncs by what fill adds, in order.
+func (s *state) rewriteBefore(fill func(add func(*Entry))) error {
+	next := s.file(stateBefore + ".next")
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return errors.Wrapf(err, "read the state of a sync")
+	}
+	defer f.Close()
+	out, err := newManifestWriter(f, 0, true)
+	if err != nil {
+		return err
+	}
+	fill(func(e *Entry) {
+		if err == nil {
+			err = out.add(e)
+		}
+	})
+	if err = errors.Join(err, out.close()); err != nil {
+		return err
+	}
+	return errors.Wrapf(os.Rename(next, s.file(stateBefore)), "read the state of a sync")
 }
 
 // remembered is an entry of the state. A fresh one comes from a sync that was interrupted before it wrote a manifest, and is not what the last whole

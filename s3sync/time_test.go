@@ -2,8 +2,10 @@ package s3sync
 
 import (
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +50,24 @@ func TestTimes(t *testing.T) {
 	for _, ns := range []int64{0, 1, -1, 1e9, -1e9, -1e9 - 1, math.MaxInt64 - 1e9, math.MinInt64 + 1e9} {
 		if got, fits := Nano(ns).unixNano(); !fits || got != ns {
 			t.Errorf("%d ns are %v, which are %d ns, %v", ns, Nano(ns), got, fits)
+		}
+	}
+}
+
+// rclone writes times before 1970 with the sign of the whole number and without zeros at the end (seen with 1.60, and
+// in the source of what 1.75 uses). What Harvest writes of them, rclone reads as the same time.
+// mission: 3.2
+func TestTimesOfRclone(t *testing.T) {
+	for text, at := range map[string]Time{"0": {0, 0}, "-1": {-1, 0}, "-0.5": {-1, 5e8}, "-1.5": {-2, 5e8},
+		"-0.000000001": {-1, 999999999}, "-2145916799.25": {-2145916800, 75e7}, "981173106.123456789": {981173106, 123456789}} {
+		var e Entry
+		e.describe(http.Header{"X-Amz-Meta-Mtime": {text}})
+		if e.ModTime != at {
+			t.Errorf("%q of rclone is %v, want %v", text, e.ModTime, at)
+		}
+		ours := at.decimal()
+		if whole, frac, _ := strings.Cut(ours, "."); strings.TrimSuffix(whole+"."+strings.TrimRight(frac, "0"), ".") != text {
+			t.Errorf("%v is written as %q, and by rclone as %q", at, ours, text)
 		}
 	}
 }

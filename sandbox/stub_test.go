@@ -56,7 +56,7 @@ func newStub() *stub {
 		volumes: map[string]bool{}, blocked: map[string]chan struct{}{},
 		caps: engine.Capabilities{
 			Isolation: "stub", Limits: []string{"cpu", "memory", "processes", "disk", "files"},
-			Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: true, Isolated: true,
+			Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: true, Hostname: true, Isolated: true,
 		},
 	}
 }

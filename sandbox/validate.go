@@ -74,6 +74,7 @@ func (f *Fleet) plan(req Request) (plan, error) {
 		p.addf(errors.Unsupported, "leave user out", "the engine %s has no users on this machine", f.opts.Engine.Name())
 	}
 	f.checkGPU(&p, req.GPU)
+	f.checkHostname(&p, req.Hostname)
 	if req.SnapshotOnEnd {
 		f.checkSnapshots(&p)
 	}
@@ -100,9 +101,6 @@ func checkNames(p *problems, req Request) {
 	if req.Name != "" && (!namePattern().MatchString(req.Name) || strings.HasPrefix(req.Name, idPrefix)) {
 		p.invalidf("use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit and not with \""+idPrefix+"\"",
 			"%.100q cannot be a sandbox's name", req.Name)
-	}
-	if req.Hostname != "" && !hostPattern().MatchString(req.Hostname) {
-		p.invalidf("use 1 to 63 letters, digits or '-', not at the ends", "%.100q cannot be a host name", req.Hostname)
 	}
 	if !isText(req.Image, maxRefText) {
 		p.invalidf("name an image that \"harvest image ls\" shows", "%.100q cannot be an image", req.Image)
@@ -229,6 +227,17 @@ func checkTime(p *problems, field string, seconds float64, otherwise, most time.
 		return otherwise
 	}
 	return time.Duration(seconds * float64(time.Second))
+}
+
+// checkHostname refuses a host name that the engine would ignore.
+func (f *Fleet) checkHostname(p *problems, name string) {
+	switch {
+	case name == "":
+	case !hostPattern().MatchString(name):
+		p.invalidf("use 1 to 63 letters, digits or '-', not at the ends", "%.100q cannot be a host name", name)
+	case !f.caps.Hostname:
+		p.addf(errors.Unsupported, "leave hostname out", "sandboxes of the engine %s have host names of its own", f.opts.Engine.Name())
+	}
 }
 
 func (f *Fleet) checkGPU(p *problems, gpu string) {

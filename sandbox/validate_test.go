@@ -187,6 +187,19 @@ func TestDecodeRequest(t *testing.T) {
 	}
 }
 
+// A host name that the engine would ignore is refused.
+//
+// mission: A4
+func TestHostnameOfEngine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.caps.Hostname = false
+		_, err := w.open(t).Create(t.Context(), account, sandbox.Request{Hostname: "mine"})
+		wantError(t, err, errors.Unsupported, "sandboxes of the engine stub have host names of its own", "leave hostname out")
+	})
+}
+
 // GPUs are for engines that have some.
 //
 // mission: A6

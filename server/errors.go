@@ -85,6 +85,13 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="harvest"`)
 	}
 	w.Header().Set("Content-Type", api.TypeProblem)
+	if wantsPage(r) {
+		text = asPage(p, r)
+		h := w.Header()
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'")
+		h.Set("Cache-Control", "no-store")
+	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(p.Status)
 	if _, err := w.Write(text); err != nil || rc.Flush() != nil {

@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"net/http"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,14 +25,15 @@ const (
 	terminalLife = 7 * 24 * time.Hour
 	terminalSend = 30 * time.Second // until a client that reads nothing is given up
 	terminalMark = "harvest-terminal"
+	terminalDir  = "HARVEST_TERMINAL_DIR" // variable with the directory where a new shell begins
 )
 
 // terminalArgs run the shell that there is. Their last one is how a later server finds it.
-var terminalArgs = []string{"/bin/sh", "-c", `[ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`, terminalMark}
+var terminalArgs = []string{"/bin/sh", "-c", `[ -z "$HARVEST_TERMINAL_DIR" ] || cd -- "$HARVEST_TERMINAL_DIR" 2>/dev/null; unset HARVEST_TERMINAL_DIR; [ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`, terminalMark}
 
 func (s *Server) terminalRoutes() []route {
 	return []route{{method: "GET", path: api.SandboxTerminal, handle: s.openTerminal, scope: account.Exec,
-		summary: "The sandbox's terminal: a shell that goes on when its client leaves. A second client takes it over", query: "rows: lines; cols: columns",
+		summary: "The sandbox's terminal: a shell that goes on when its client leaves. A second client takes it over", query: "rows: lines; cols: columns; dir: where a new shell begins, if the directory is there",
 		socket: "messages are those of a stream, without a first request; what was written before comes again"}}
 }
 
@@ -65,7 +68,7 @@ type terminalClient struct {
 }
 
 // terminal returns the sandbox's terminal, and begins or finds its shell if this server does not know it yet.
-func (s *Server) terminal(ctx context.Context, id string) (*terminal, error) {
+func (s *Server) terminal(ctx context.Context, id, dir string) (*terminal, error) {
 	s.terms.mu.Lock()
 	t := s.terms.by[id]
 	if t == nil {
@@ -77,7 +80,7 @@ func (s *Server) terminal(ctx context.Context, id string) (*terminal, error) {
 		}
 		s.terms.by[id] = t
 		owner := accountOf(ctx)
-		go s.runTerminal(context.WithoutCancel(ctx), t, owner, id)
+		go s.runTerminal(context.WithoutCancel(ctx), t, owner, id, dir)
 	}
 	s.terms.mu.Unlock()
 	select {
@@ -89,8 +92,8 @@ func (s *Server) terminal(ctx context.Context, id string) (*terminal, error) {
 }
 
 // runTerminal begins or finds the shell of t and waits for its end.
-func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id string) {
-	t.x, t.err = s.shell(ctx, t, owner, id)
+func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id, dir string) {
+	t.x, t.err = s.shell(ctx, t, owner, id, dir)
 	close(t.ready)
 	end := api.End{}
 	if t.err == nil {
@@ -115,7 +118,7 @@ func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id string)
 }
 
 // shell finds the shell that an earlier server began, or begins one.
-func (s *Server) shell(ctx context.Context, t *terminal, owner, id string) (*sandbox.Execution, error) {
+func (s *Server) shell(ctx context.Context, t *terminal, owner, id, dir string) (*sandbox.Execution, error) {
 	known, err := s.opts.Fleet.Processes(ctx, owner, id)
 	if err != nil {
 		return nil, err
@@ -128,7 +131,7 @@ func (s *Server) shell(ctx context.Context, t *terminal, owner, id string) (*san
 	}
 	return s.opts.Fleet.Exec(ctx, owner, id, sandbox.ExecRequest{
 		Args: terminalArgs, Terminal: &engine.Size{Rows: 24, Cols: 80}, Timeout: terminalLife, Detach: true,
-		Stdin: t.stdin, Stdout: t, Stderr: t, Env: map[string]string{"TERM": "xterm-256color"},
+		Stdin: t.stdin, Stdout: t, Stderr: t, Env: map[string]string{"TERM": "xterm-256color", terminalDir: dir},
 	})
 }
 
@@ -235,11 +238,15 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	dir := r.URL.Query().Get("dir")
+	if dir != "" && !path.IsAbs(dir) || strings.ContainsRune(dir, 0) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q cannot be a directory", dir), "give an absolute path")
+	}
 	box, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	t, err := s.terminal(r.Context(), box.ID)
+	t, err := s.terminal(r.Context(), box.ID, dir)
 	if err != nil {
 		return err
 	}

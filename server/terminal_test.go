@@ -114,7 +114,7 @@ func TestTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	five.expect("")
-	for query, want := range map[string]int{"rows=0": 400, "cols=1001": 400, "rows=x": 400} {
+	for query, want := range map[string]int{"dir=relative": 400, "rows=0": 400, "cols=1001": 400, "rows=x": 400} {
 		if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, nil); err == nil || resp.StatusCode != want {
 			t.Errorf("%s: %v", query, resp)
 		}

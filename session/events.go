@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/git"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
 // Event is the data of a session's events. The event's type says which fields are set; those of agents are package agent's.
@@ -92,6 +93,12 @@ func (e *Event) size() int {
 			n += len(o.Label) + len(o.Description) + 100
 		}
 	}
+	if e.Answer != nil {
+		n += len(e.Answer.Message)
+		for question, answer := range e.Answer.Answers {
+			n += len(question) + len(answer)
+		}
+	}
 	for _, server := range e.MCP {
 		n += len(server.Name) + len(server.Error) + 100
 	}
@@ -114,6 +121,9 @@ func (e Event) shortened(most int) Event {
 	}
 	if len(e.Input) > most {
 		e.Input = json.RawMessage(`"[too long]"`)
+	}
+	if answer := (&Event{Event: agent.Event{Answer: e.Answer}}).size(); answer > most {
+		e.Answer = &agent.Answer{Allow: e.Answer.Allow, Always: e.Answer.Always, Message: "[too long]"}
 	}
 	if lists := (&Event{Event: agent.Event{Questions: e.Questions, MCP: e.MCP}}).size(); lists > most {
 		e.Questions, e.MCP = nil, nil
@@ -148,4 +158,18 @@ func (m *Manager) Events(ctx context.Context, account, ref string, after int64) 
 		return nil, err
 	}
 	return m.opts.Journal.Subscribe(ctx, s.ID, after)
+}
+
+// public returns an answer as events have it: without secrets.
+func public(a agent.Answer) *agent.Answer {
+	a.Message = logf.Redacted(a.Message)
+	answers := a.Answers
+	a.Answers = nil
+	for question, answer := range answers {
+		if a.Answers == nil {
+			a.Answers = map[string]string{}
+		}
+		a.Answers[question] = logf.Redacted(answer)
+	}
+	return &a
 }

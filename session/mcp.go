@@ -167,7 +167,7 @@ func (r *runner) closeGate() {
 		return
 	}
 	r.gate = &gate{began: time.Now(), pause: mcpAsk, reported: map[string]string{}}
-	r.agent.in.write(asker.AskMCP())
+	r.agent.write(asker.AskMCP())
 }
 
 // servers returns the events of an agent's report of its MCP servers. Its first sign starts the time that prompts wait.
@@ -251,7 +251,7 @@ func (r *runner) watchGate(now time.Time) {
 	}
 	if asker, ok := r.conv.(agent.MCPAsker); ok && !r.gate.ask.IsZero() && r.agent != nil {
 		r.gate.ask = time.Time{}
-		r.agent.in.write(asker.AskMCP())
+		r.agent.write(asker.AskMCP())
 		return
 	}
 	r.gate.ask = time.Time{}

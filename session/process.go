@@ -25,6 +25,10 @@ type process struct {
 	stop   chan struct{} // closed when nobody takes lines any more
 	once   sync.Once
 	stderr tail
+	// The loop of the session uses the rest. received is the engine's count, at the beginning, of the bytes that the process had received from an
+	// earlier server; written adds what this one has written.
+	received, written int64
+	counted           bool // the engine counts
 }
 
 // procEnd is how a process ended; err if that is not known.
@@ -57,6 +61,12 @@ func (p *process) letGo() {
 	if p != nil {
 		p.once.Do(func() { close(p.stop) })
 	}
+}
+
+// write writes to the process's input. It never blocks.
+func (p *process) write(text []byte) {
+	p.written += int64(len(text))
+	p.in.write(text)
 }
 
 // close ends the input of a process that is gone.
@@ -140,7 +150,7 @@ func (r *runner) start(ctx context.Context) bool {
 	r.agent, r.conv = p, program.Open(setup)
 	r.change(func(s *Session) { s.Process = x.ID() })
 	r.m.work.Go(func() { p.follow(r.m.ctx) })
-	p.in.write(r.conv.Begin())
+	p.write(r.conv.Begin())
 	if setup.MCPConfig != "" {
 		r.closeGate()
 	}
@@ -198,7 +208,10 @@ func (r *runner) notStarted(ctx context.Context, err error) bool {
 func (r *runner) attach(ctx context.Context, s Session) {
 	p := newProcess()
 	out := &splitter{lines: p.lines, stop: p.stop}
-	stdio := engine.Stdio{Stdin: p.in, Stdout: out, Stderr: &p.stderr, Truncated: func(n int64) { out.at = n }}
+	stdio := engine.Stdio{
+		Stdin: p.in, Stdout: out, Stderr: &p.stderr, Truncated: func(n int64) { out.at = n },
+		Input: func(n int64, _ bool) { p.received, p.written, p.counted = n, n, true },
+	}
 	x, err := r.m.opts.Fleet.Attach(r.m.ctx, r.account, s.SandboxID, s.Process, stdio)
 	if err != nil {
 		p.close()
@@ -213,6 +226,7 @@ func (r *runner) attach(ctx context.Context, s Session) {
 	if r.current == nil {
 		r.closeGate() // the first prompt may still wait
 	}
+	r.recheck = true
 	r.began, r.heard, r.behind, r.timed = time.Now(), time.Now(), r.published > 0, false
 	r.openLine()
 	r.m.work.Go(func() { p.follow(r.m.ctx) })

@@ -58,6 +58,7 @@ type runner struct {
 	timed     bool                 // the turn has begun under this server, so that what its tools take is known
 	asked     map[string]string    // that wait for an answer, and the tool that each asks to run; "" if it asks something else
 	published int64                // bytes of the process's output that have become events
+	recheck   bool                 // redeliver has something to compare
 	behind    bool                 // what an earlier server has published is being read again
 	over      string               // why the session ends
 	failed    bool                 // it could not be made ready
@@ -300,6 +301,7 @@ func (r *runner) used(planned int) error {
 
 // advance sends the next prompt if nothing is under way.
 func (r *runner) advance(ctx context.Context) {
+	r.redeliver(ctx)
 	for r.over == "" && r.ready && !r.held && r.current == nil && len(r.queue) > 0 {
 		if l := r.session().Limits; l.USD > 0 && r.session().Usage.Cost >= l.USD {
 			for _, m := range r.queue {
@@ -327,8 +329,12 @@ func (r *runner) advance(ctx context.Context) {
 			r.sent = m.ID
 			r.publish(draft{EventSent, Event{Message: &m}})
 		}
+		text := r.conv.Prompt(m.ID, r.prompt(ctx, m))
+		sent := r.delivery(m.ID, len(text), nil)
+		r.change(func(s *Session) { s.recordDelivery(sent) })
 		r.setStatus(Thinking, "")
-		r.agent.in.write(r.conv.Prompt(m.ID, r.prompt(ctx, m)))
+		fault.Point("turn.recorded")
+		r.agent.write(text)
 		r.followGit(ctx)
 	}
 }
@@ -494,7 +500,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	clear(r.tools)
 	clear(r.asked)
 	r.putMessage(m)
-	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage); s.Answered, r.spent = nil, 0 })
+	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage); s.Answered, s.Stopping, r.spent = nil, "", 0 })
 	r.publish(append(drafts, draft{string(agent.Done), Event{Event: e, Message: &m, Offset: end}})...)
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
@@ -509,7 +515,8 @@ func (r *runner) interrupt(why string) {
 		return
 	}
 	r.stopped, r.killAt = why, time.Now().Add(r.m.opts.StopGrace)
-	r.agent.in.write(r.conv.Interrupt())
+	r.change(func(s *Session) { s.Stopping = why })
+	r.agent.write(r.conv.Interrupt())
 }
 
 // answer gives the agent what it has asked for.
@@ -528,10 +535,19 @@ func (r *runner) answer(question string, a agent.Answer) error {
 		r.allow(r.asked[question])
 	}
 	delete(r.asked, question)
-	r.agent.in.write(text)
 	r.heard = time.Now()
-	r.change(func(s *Session) { s.Answered = append(slices.Clone(s.Answered), question) })
-	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question}}})
+	var turn string
+	if r.current != nil {
+		turn = r.current.ID
+	}
+	sent := r.delivery(turn, len(text), text)
+	r.change(func(s *Session) {
+		s.Answered = append(slices.Clone(s.Answered), question)
+		s.recordDelivery(sent)
+	})
+	fault.Point("answer.recorded")
+	r.agent.write(text)
+	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Answer: public(a)}}})
 	r.showWork()
 	return nil
 }

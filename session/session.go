@@ -53,7 +53,11 @@ type Session struct {
 	MCP     json.RawMessage `json:"mcp,omitempty"`     // servers of the user's own, as mcp.Parse takes them
 	Allowed []string        `json:"allowed,omitempty"` // tools that need not be asked about any more
 	// Answered are questions of the turn under way that were: what the agent has printed is read again after a restart.
-	Answered []string        `json:"answered,omitempty"`
+	Answered []string `json:"answered,omitempty"`
+	// Deliveries are the newest prompt and the answers of its turn, as they were written to the agent.
+	Deliveries []Delivery `json:"-"`
+	// Stopping is why the turn under way is being stopped; "" if it is not.
+	Stopping string          `json:"-"`
 	Sandbox  sandbox.Request `json:"-"` // for a new sandbox when the first one is gone; without Env, which may be secret
 }
 

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/event"
 )
 
@@ -201,4 +203,56 @@ func FuzzCheckRepo(f *testing.F) {
 			t.Fatalf("%q: %q", repo, dir)
 		}
 	})
+}
+
+// recordOnly keeps the newest record of a session.
+type recordOnly struct {
+	Store
+	last Session
+}
+
+func (s *recordOnly) PutSession(_ context.Context, record Session) error {
+	s.last = record
+	return nil
+}
+
+// What the agent received of a delivery is not written again, and the rest is.
+//
+// mission: 7.9
+func TestDeliverAgain(t *testing.T) {
+	const turn, prompt = "msg_1", "go on"
+	whole := string(scripted.Agent{}.Open(agent.Setup{}).Prompt(turn, prompt))
+	for _, c := range []struct {
+		name     string
+		received int64 // by the process, of all input
+		d        Delivery
+		want     string
+	}{
+		{"nothing", 100, Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)}, whole},
+		{"less than was there before", 90, Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)}, whole},
+		{"a part", 105, Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)}, whole[5:]},
+		{"all", 100 + int64(len(whole)), Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)}, ""},
+		{"by another process", 500, Delivery{Message: turn, Process: "old", At: 100, Size: len(whole)}, whole},
+		{"of another turn", 100, Delivery{Message: "msg_0", Process: "p", At: 100, Size: len(whole)}, ""},
+		{"of an answer", 103, Delivery{Message: turn, Process: "p", At: 100, Size: 7, Text: []byte("answer\n")}, "wer\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			store := &recordOnly{}
+			r := newRunner(&Manager{opts: Options{Store: store}, ctx: t.Context()}, Session{ID: "ses_1", Process: "p", Conversation: "c", Deliveries: []Delivery{c.d}})
+			r.agent, r.conv = newProcess(), scripted.Agent{}.Open(agent.Setup{})
+			r.agent.received, r.agent.written, r.agent.counted = c.received, c.received, true
+			r.current, r.recheck = &Message{ID: turn, Prompt: prompt}, true
+			r.redeliver(t.Context())
+			if got := string(r.agent.in.text); got != c.want {
+				t.Errorf("written: %q, want %q", got, c.want)
+			}
+			if c.want == "" {
+				return
+			}
+			now := store.last.Deliveries[0]
+			if now.Process != "p" || now.At+int64(now.Size) != r.agent.written {
+				t.Errorf("recorded %+v, written %d", now, r.agent.written)
+			}
+		})
+	}
 }

@@ -20,13 +20,15 @@ func (db *DB) Sessions() Sessions { return Sessions{db} }
 // storedSession is a session with what clients do not see.
 type storedSession struct {
 	session.Session
-	Process string          `json:"process,omitempty"`
-	Sandbox sandbox.Request `json:"sandbox_request"`
+	Process    string             `json:"process,omitempty"`
+	Deliveries []session.Delivery `json:"deliveries,omitempty"`
+	Stopping   string             `json:"stopping,omitempty"`
+	Sandbox    sandbox.Request    `json:"sandbox_request"`
 }
 
 // PutSession implements session.Store.
 func (s Sessions) PutSession(ctx context.Context, record session.Session) error {
-	text, err := json.Marshal(storedSession{record, record.Process, record.Sandbox})
+	text, err := json.Marshal(storedSession{record, record.Process, record.Deliveries, record.Stopping, record.Sandbox})
 	if err != nil {
 		return errors.Wrapf(err, "encode session %s", record.ID)
 	}
@@ -61,7 +63,7 @@ func (s Sessions) query(ctx context.Context, query string, args ...any) ([]sessi
 	stored, err := decodeRows(ctx, s.db, "sessions", func(r *storedSession, account string) { r.Account = account }, query, args...)
 	list := make([]session.Session, 0, len(stored))
 	for _, r := range stored {
-		r.Session.Process, r.Session.Sandbox = r.Process, r.Sandbox
+		r.Session.Process, r.Session.Sandbox, r.Session.Deliveries, r.Session.Stopping = r.Process, r.Sandbox, r.Deliveries, r.Stopping
 		list = append(list, r.Session)
 	}
 	return list, err

@@ -253,7 +253,7 @@ func oldRows(t *testing.T) []oldRow {
 		{4, "replays", "account, key, request, created, status, type, body", "'acme', 'r', 'hash', 1, 201, 'application/json', x'7b7d'", nil},
 		{5, "schedules", "account, name, data", `'acme', 'nightly', '{"name":"nightly"}'`, nil},
 		{5, "runs", "id, account, job, open, data", `'run_old', 'acme', 'nightly', 0, '{"id":"run_old","job":"nightly"}'`, nil},
-		{6, "sessions", "id, account, live, record", "'ses_old', 'acme', 0, ?", []any{text(storedSession{ses, ses.Process, ses.Sandbox})}},
+		{6, "sessions", "id, account, live, record", "'ses_old', 'acme', 0, ?", []any{text(storedSession{ses, ses.Process, ses.Deliveries, ses.Stopping, ses.Sandbox})}},
 		{6, "messages", "id, session, record", `'msg_old', 'ses_old', '{"id":"msg_old","prompt":"p"}'`, nil},
 		{8, "repos", "id, account, name, record", `'repo_old', 'acme', 'r', '{"id":"repo_old","name":"r"}'`, nil},
 		{8, "repo_builds", "id, repo, record", `'bld_old', 'repo_old', '{"id":"bld_old"}'`, nil},

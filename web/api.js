@@ -1,5 +1,7 @@
 // Requests to the server, and its event streams. All addresses are relative to the page's, so that it may stand behind a path prefix.
 
+import { newKey } from './drafts.js';
+
 const base = new URL('.', document.baseURI);
 export const url = (path) => new URL(path, base);
 
@@ -25,13 +27,12 @@ async function problemOf(resp) {
 
 const sleep = (time) => new Promise((done) => { setTimeout(done, time); });
 
-// call sends a request. A POST carries a key by which the server does it once, however often it arrives: so it is safe to send it again
-// when nothing is heard.
-// Neither does one hang for ever: after patience, in milliseconds, it counts as not heard.
-export async function call(method, path, body, { patience = 30e3 } = {}) {
+// call sends a request, up to five times if no answer arrives within patience (milliseconds). A POST carries an idempotency key, a new one or the one
+// that is given, so that the server acts on it once.
+export async function call(method, path, body, { patience = 30e3, key = newKey() } = {}) {
   const headers = {};
   if (body !== undefined) headers['Content-Type'] = 'application/json';
-  if (method === 'POST') headers['Idempotency-Key'] = Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(16)).join('-');
+  if (method === 'POST') headers['Idempotency-Key'] = key;
   for (let attempt = 0; ; attempt++) {
     try {
       const resp = await fetch(url(path), {
@@ -57,7 +58,8 @@ const unseen = 20e3;
 
 // follow reads an event stream from its beginning, and goes on behind the last event it has whenever it breaks off: none is lost and
 // none comes twice. It returns what ends it.
-export function follow(path, { event, state, problem }) {
+// An event whose handler fails is reported to broken, and the ones after it are handled.
+export function follow(path, { event, state, problem, broken }) {
   let last = null;
   let stopped = false;
   let abort;
@@ -103,8 +105,15 @@ export function follow(path, { event, state, problem }) {
         await read(resp.body, abort, (frame) => {
           wait = 250;
           const id = frame.id === null ? null : Number(frame.id);
-          if (frame.data !== '' && !(id !== null && last !== null && id <= last)) event(frame.name, JSON.parse(frame.data), id);
-          if (id !== null && (last === null || id > last)) last = id;
+          const known = id !== null && last !== null && id <= last;
+          if (id !== null && !known) last = id; // also if the event cannot be shown: the stream goes on behind it
+          if (frame.data === '' || known) return;
+          try {
+            event(frame.name, JSON.parse(frame.data), id);
+          } catch (err) {
+            console.error(`event ${frame.id} (${frame.name}):`, err);
+            broken?.(frame.name, err);
+          }
         });
       } catch (err) {
         if (!stopped && err.name !== 'AbortError' && !(err instanceof TypeError) && !(err instanceof Problem)) console.error(err);

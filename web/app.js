@@ -44,9 +44,29 @@ async function signOut() {
   signedOut();
 }
 
+// The address that a person opened before signing in is where they go afterwards. The link may open in another tab.
+const wanted = 'harvest:wanted';
+const wantedFor = 15 * 60e3; // milliseconds
+
+function want(hash) {
+  if (hash.length <= 2) return;
+  try {
+    localStorage.setItem(wanted, JSON.stringify({ hash, at: Date.now() }));
+  } catch { /* the browser keeps nothing: then the page begins at its start */ }
+}
+
+function goWanted() {
+  try {
+    const found = JSON.parse(localStorage.getItem(wanted));
+    localStorage.removeItem(wanted);
+    if (found && location.hash.length <= 2 && Date.now() - found.at < wantedFor && found.hash.startsWith('#/')) history.replaceState(null, '', found.hash);
+  } catch { /* as above */ }
+}
+
 // signedOut says how to come in. What the server says about it fits how it was set up.
 function signedOut(p) {
   clearInterval(timer);
+  want(location.hash);
   const provider = h('p', { hidden: true }, h('a', { class: 'button primary', href: 'sign-in/oidc' }, 'Sign in'));
   document.body.replaceChildren(h('main', { class: 'welcome', id: 'main' }, h('img', { src: own('icon.svg'), alt: '', width: '48', height: '48' }), h('h1', null, 'Harvest'),
     h('p', null, 'You are not signed in. Open the link that the server printed when it started, or make a new one:'), h('pre', null, 'harvest key link'),
@@ -98,6 +118,11 @@ function changed(id, status) {
 
 // route shows what the address names: #/s/SESSION/VIEW, #/b/SANDBOX/VIEW, #/LIST, or the form for a new session.
 async function route() {
+  const [, kind, id, tab] = /^#\/(\w*)\/?(\w*)\/?(\w*)$/.exec(location.hash) ?? ['', '', '', ''];
+  if (id && close.address === `#/${kind}/${id}`) { // another view of what is open
+    close.show(tab);
+    return;
+  }
   close();
   close = () => {};
   open(false);
@@ -106,7 +131,6 @@ async function route() {
     close();
     signedOut(p);
   };
-  const [, kind, id, tab] = /^#\/(\w*)\/?(\w*)\/?(\w*)$/.exec(location.hash) ?? ['', '', '', ''];
   for (const a of side.querySelectorAll('.more a')) {
     if (a.getAttribute('href') === `#/${kind}`) a.setAttribute('aria-current', 'page');
     else a.removeAttribute('aria-current');
@@ -163,6 +187,7 @@ async function begin() {
     }
     return;
   }
+  goWanted();
   document.body.replaceChildren(button('To the content', () => main.focus(), { class: 'skip' }), menu, side, main);
   addEventListener('hashchange', route);
   addEventListener('keydown', (e) => { if (e.key === 'Escape') open(false); });

@@ -8,15 +8,17 @@ export function openBox(main, id, { signIn, tab }) {
   const { changes: _, ...views } = panels;
   const title = h('h1', null, id);
   const about = h('p', { class: 'meta' }, 'Sandbox');
-  const choice = tabs('Views of the sandbox', views, choose);
+  const choice = tabs('Views of the sandbox', views, (view) => choose(view));
   const panel = h('section', { class: 'panel alone', tabindex: '0' });
   main.replaceChildren(h('header', { class: 'top' }, h('div', { class: 'what' }, title, about), choice), panel);
   document.title = `${id} · Harvest`;
   let close = () => {};
-  function choose(view) {
+  function choose(view, chosen = true) {
     close();
     choice.select(view);
-    history.replaceState(null, '', `#/b/${id}/${view}`);
+    const address = `#/b/${id}/${view}`;
+    if (chosen && address !== location.hash) history.pushState(null, '', address);
+    else history.replaceState(null, '', address);
     close = openPanel(panel, view, { session: null, facts: { stages: [], turns: [] }, signIn, sandbox: async () => id });
   }
   call('GET', `v1/sandboxes/${id}`).then((b) => {
@@ -26,6 +28,7 @@ export function openBox(main, id, { signIn, tab }) {
     if (p.status === 401) signIn(p);
     else about.replaceChildren(problemBox(p));
   });
-  choose(tab in views ? tab : 'startup');
-  return () => close();
+  const show = (view) => choose(view in views ? view : 'startup', false);
+  show(tab);
+  return Object.assign(() => close(), { address: `#/b/${id}`, show });
 }

@@ -2,7 +2,7 @@
 
 import { call, Problem, url } from './api.js';
 import { patch } from './diff.js';
-import { button, dialog, field, h, problemBox } from './dom.js';
+import { button, dialog, field, fill, h, problemBox, windowed } from './dom.js';
 
 const long = { patience: 300e3 };
 
@@ -79,7 +79,12 @@ export async function open(body, { session, sandbox, facts, signIn }) {
     save.href = url(`${at}/diff${query()}`).href;
     try {
       const text = await call('GET', `${at}/diff${query()}`);
-      files.replaceChildren(...(text.trim() === '' ? [h('p', null, 'Nothing has changed yet.')] : patch(text)));
+      if (text.trim() === '') fill(files, [h('p', null, 'Nothing has changed yet.')]);
+      else {
+        const all = patch(text);
+        files.replaceChildren();
+        windowed(files, all.length, (i) => all[i], { first: 300, step: 1000, what: 'files' });
+      }
     } catch (p) {
       if (p.status === 401) signIn(p);
       else files.replaceChildren(problemBox(p));

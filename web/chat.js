@@ -2,10 +2,12 @@
 // follows them shows the same, whenever it came.
 
 import { call, follow } from './api.js';
+import { intent, keep, kept } from './drafts.js';
 import { endNotice } from './end.js';
 import { button, h, money, ms, problemBox, sure, tabs } from './dom.js';
 import { Log } from './log.js';
 import { openPanel, panels } from './panel.js';
+import { Queue } from './queue.js';
 import { finder } from './find.js';
 import { Message, question, Tool, userMessage } from './turn.js';
 
@@ -23,12 +25,15 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const status = h('span', { class: 'status', role: 'status', 'data-status': session.status });
   const link = h('span', { class: 'link', role: 'status' });
   const costs = h('span', { class: 'costs' });
-  const queue = h('ul', { class: 'queue', 'aria-label': 'Prompts that wait' });
   const error = h('div');
+  const queue = new Queue(session.id, (what) => act(what), (prompt) => post(prompt));
   const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Say what to do', autocomplete: 'off', maxlength: '900000' });
   const send = h('button', { type: 'submit', class: 'primary' }, 'Send');
-  const stop = button('Stop', () => act(() => call('POST', `v1/sessions/${session.id}/stop`)), { class: 'danger', hidden: true });
-  const composer = h('form', { class: 'composer', 'aria-label': 'Prompt' }, queue, error, h('div', { class: 'row' }, input, send, stop));
+  const stop = button('Stop', () => act(async () => {
+    await queue.hold();
+    await call('POST', `v1/sessions/${session.id}/stop`);
+  }), { class: 'danger', hidden: true });
+  const composer = h('form', { class: 'composer', 'aria-label': 'Prompt' }, queue.el, error, h('div', { class: 'row' }, input, send, stop));
   const end = button('End', confirmEnd, { class: 'danger' });
   const title = h('h1', null, session.title || 'New session');
   const search = finder(log);
@@ -45,7 +50,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let left = false; // for another page, which the address names already
   let closePanel = () => {};
   const facts = { stages: [], turns: [], changed: new Set(), working: false }; // of the start, the turns and the files, for the views
-  function beside(id) {
+  function beside(id, chosen = true) {
     if (left) return;
     closePanel();
     closePanel = () => {};
@@ -53,7 +58,9 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     choice.select(shown || 'chat');
     aside.hidden = shown === '';
     split.classList.toggle('beside', shown !== '');
-    history.replaceState(null, '', `#/s/${session.id}${shown && `/${shown}`}`);
+    const address = `#/s/${session.id}${shown && `/${shown}`}`;
+    if (chosen && address !== location.hash) history.pushState(null, '', address); // Back leads to the view before
+    else history.replaceState(null, '', address);
     if (shown) closePanel = openPanel(aside, shown, { session, facts, signIn, sandbox: sandboxID });
   }
   async function sandboxID() { // which may be another one than in the beginning
@@ -72,7 +79,6 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let messages = new Map();
   let tools = new Map();
   const asked = new Map();
-  const waiting = new Map();
   let over = false;
   let started = null;
 
@@ -95,7 +101,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     facts.working = working.includes(to);
     status.dataset.status = to;
     stop.hidden = !working.includes(to);
-    send.textContent = working.includes(to) || to === 'creating' ? 'Queue' : 'Send';
+    send.textContent = asked.size > 0 ? 'Answer' : working.includes(to) || to === 'creating' ? 'Queue' : 'Send';
     tick(reason);
     changed(session.id, to);
   }
@@ -104,7 +110,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     const text = (words[state] ?? state) + (live && (working.includes(state) || state === 'creating') && time > 2000 ? ` · ${Math.floor(time / 1000)} s` : '');
     if (status.textContent !== text) status.textContent = text;
     if (typeof reason === 'string') status.title = reason;
-    if (started?.next) started.next.lastChild.textContent = ms(performance.now() - started.at);
+    if (started?.next) { // what no finished step has taken is the time of this one
+      started.next.lastChild.textContent = ms(Math.max(0, Date.now() - started.begun - started.sum));
+      started.head.lastChild.textContent = `Making the sandbox · ${ms(Math.max(0, Date.now() - started.begun))}`;
+    }
   }
   function showCosts() {
     const inTokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens;
@@ -116,7 +125,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     const list = h('ol', { class: 'stages' });
     const head = h('summary', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, 'Making the sandbox'));
     const el = put(h('details', { class: 'start', open: true, 'aria-label': 'Start of the sandbox', 'aria-busy': 'true' }, head, list));
-    started = { el, list, head, sum: 0, at: performance.now(), next: null };
+    started = { el, list, head, sum: 0, next: null, begun: Date.parse(session.created_at) };
     next('Working');
   }
   function next(label) {
@@ -130,7 +139,6 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     started.list.append(h('li', null, h('span', null, [stages[name[0]] ?? name[0], ...name.slice(1)].join(' ')), h('span', { class: 'time' }, ms(s.ms))));
     started.sum += s.ms;
     facts.stages.push({ name: s.name, ms: s.ms });
-    started.at = performance.now();
     if (state === 'creating') next('Working');
   }
   function ready(ok, reason) {
@@ -143,13 +151,8 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     started.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(started.sum)}` : 'The sandbox could not be made'));
     if (ok) {
       started.el.open = false;
-      if (wanted && shown) beside(shown); // what was not there yet
+      if (wanted && shown) beside(shown, false); // what was not there yet
     } else started.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
-  }
-
-  function showQueue() {
-    queue.replaceChildren(...[...waiting.values()].map((m) => h('li', null, h('span', { class: 'text' }, m.prompt), button('Cancel', () => act(() =>
-      call('DELETE', `v1/sessions/${session.id}/messages/${m.id}`)), { class: 'small', 'aria-label': `Cancel: ${m.prompt.slice(0, 80)}` }))));
   }
 
   const handlers = {
@@ -163,28 +166,27 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'session.ended': (e) => {
       ready(e.status !== 'failed', e.reason);
       over = true;
-      asked.forEach((f) => log.remove(f));
-      waiting.clear();
-      showQueue();
+      settleAll();
+      queue.clear();
       show(e.status);
       finished(e.reason);
     },
     'message.queued': (e) => {
-      waiting.set(e.message.id, e.message);
-      showQueue();
+      queue.add(e.message);
     },
     'message.sent': (e) => {
       ready(true);
-      waiting.delete(e.message.id);
-      showQueue();
-      if (title.textContent === 'New session') title.textContent = e.message.prompt.split('\n')[0].slice(0, 80);
+      queue.remove(e.message.id);
+      if (title.textContent === 'New session') {
+        title.textContent = e.message.prompt.split('\n')[0].slice(0, 80);
+        document.title = `${title.textContent} · Harvest`;
+      }
       put(userMessage(e.message.prompt));
       messages = new Map();
       tools = new Map();
     },
     'message.cancelled': (e) => {
-      waiting.delete(e.message.id);
-      showQueue();
+      queue.remove(e.message.id);
       if (e.message.reply || e.reason) put(note(`Not sent: ${e.message.prompt.slice(0, 80)} (${e.reason || e.message.reply})`));
     },
     'message.started': (e) => message(e, true),
@@ -214,10 +216,12 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'agent.asked': (e) => {
       const form = put(question(session.id, e));
       asked.set(e.id, form);
+      answering();
     },
     'agent.withdrawn': (e) => {
-      if (asked.has(e.id)) log.remove(asked.get(e.id));
+      asked.get(e.id)?.settle(e.answer);
       asked.delete(e.id);
+      answering();
     },
     'agent.retrying': (e) => put(note(`The model's API failed and is asked again: ${e.text ?? ''}`)),
     'mcp.failed': (e) => put(note(`The MCP server ${e.id} is not there: ${e.reason ?? ''}`)),
@@ -239,8 +243,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     error: (e) => put(problemBox({ detail: e.text || e.detail || e.reason, remedy: e.remedy })),
     done: (e) => {
       for (const m of messages.values()) m.finish();
-      asked.forEach((f) => log.remove(f));
-      asked.clear();
+      settleAll();
       for (const t of tools.values()) if (t.running) t.finish({ failed: true, text: t.text });
       const u = e.usage;
       usage.turns++;
@@ -248,12 +251,26 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       for (const k of ['input_tokens', 'output_tokens', 'cache_read_tokens', 'cache_write_tokens', 'cost_usd']) usage[k] += u?.[k] ?? 0;
       showCosts();
       const took = e.message?.ended_at && e.message.started_at ? ms(new Date(e.message.ended_at) - new Date(e.message.started_at)) : '';
-      const retry = button('Send it again', () => post(e.message.prompt));
+      const retry = button('Send it again', async () => {
+        retry.disabled = true;
+        if (!await post(e.message.prompt)) retry.disabled = false;
+      });
       if (e.interrupted) put(note(`Stopped: ${e.reason || 'the turn was interrupted'}${took && ` · ${took}`}`));
       else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: 'The session goes on: send the prompt again, or another one.' }, ...(e.message ? [retry] : [])));
       else put(note([took, u?.cost_usd ? money(u.cost_usd) : ''].filter(Boolean).join(' · '), 'turn'));
     },
   };
+
+  function settleAll() {
+    for (const f of asked.values()) f.settle();
+    asked.clear();
+    answering();
+  }
+  // answering shows whether what is typed answers a question.
+  function answering() {
+    input.placeholder = asked.size > 0 ? 'Answer the question, or say why not' : 'Say what to do';
+    show(state);
+  }
 
   const note = (text, kind = '') => h('p', { class: `note ${kind}` }, text);
 
@@ -275,29 +292,36 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     if (live) log.end();
   }
 
+  // post sends a prompt once, however often it is tried.
   async function post(prompt) {
-    const sent = await act(() => call('POST', `v1/sessions/${session.id}/messages`, { prompt }));
+    const once = intent(`message:${session.id}`, { prompt });
+    const sent = await act(() => call('POST', `v1/sessions/${session.id}/messages`, { prompt }, once));
+    if (sent) once.done();
     log.end();
     return sent;
   }
 
+  const draft = `prompt:${session.id}`;
+  let sending = ''; // a prompt of which the server has not told that it has it
   async function submit(event) {
     event?.preventDefault();
     const prompt = input.value.trim();
     if (prompt === '' || send.disabled) return;
     send.disabled = true;
     input.value = ''; // what is typed from now on is the next prompt
+    sending = prompt;
     grow();
-    if (!await post(prompt)) {
-      input.value = [prompt, input.value].filter(Boolean).join('\n');
-      grow();
-    }
+    const open = asked.values().next().value;
+    if (!await (open ? open.say(prompt) : post(prompt))) input.value = [prompt, input.value].filter(Boolean).join('\n');
+    sending = '';
+    grow();
     send.disabled = false;
     input.focus();
   }
   const grow = () => {
     input.style.height = 'auto';
     input.style.height = `${Math.min(input.scrollHeight + 2, innerHeight / 3)}px`;
+    keep(draft, [sending, input.value].filter(Boolean).join('\n'));
   };
   composer.addEventListener('submit', submit);
   input.addEventListener('input', grow);
@@ -333,14 +357,20 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       if (p.status === 401) signIn(p);
       else if (!over) put(problemBox(p));
     },
+    broken(name, err) {
+      put(note(`An event (${name}) could not be shown: ${err.message}`, 'broken'));
+    },
   });
-  beside(tab ?? '');
+  beside(tab ?? '', false);
+  input.value = kept(draft);
+  grow();
   if (matchMedia('(hover: hover)').matches) input.focus();
-  return () => {
+  const close = () => {
     left = true;
     unfollow();
     closePanel();
     log.close();
     clearInterval(timer);
   };
+  return Object.assign(close, { address: `#/s/${session.id}`, show: (view) => beside(view, false) });
 }

@@ -1,6 +1,6 @@
 // Changes of files, as lines.
 
-import { h } from './dom.js';
+import { button, h, windowed } from './dom.js';
 
 const most = 2000; // lines of which a comparison is made; the effort grows with their square
 
@@ -16,7 +16,8 @@ export function lineDiff(from, to) {
   const y = b.slice(start, b.length - end);
   const middle = [];
   if (x.length * y.length > most * most) {
-    middle.push(...x.map((l) => ['-', l]), ...y.map((l) => ['+', l]));
+    for (const l of x) middle.push(['-', l]);
+    for (const l of y) middle.push(['+', l]);
   } else { // the longest common subsequence
     const width = y.length + 1;
     const table = new Uint32Array((x.length + 1) * width);
@@ -41,10 +42,23 @@ export function lineDiff(from, to) {
 
 const kinds = { '+': 'added', '-': 'removed', '@': 'hunk' };
 
-// lines shows [sign, line] pairs.
+const widest = 2000; // characters of a line that are shown at first
+
+// lines shows [sign, line] pairs: of many, the first, with a button for more.
 export function lines(all, label) {
-  return h('pre', { class: 'diff', tabindex: '0', role: 'group', 'aria-label': label },
-    all.map(([sign, line]) => h('span', { class: kinds[sign] ?? 'same' }, `${sign}${line}\n`)));
+  const el = h('pre', { class: 'diff', tabindex: '0', role: 'group', 'aria-label': label });
+  return windowed(el, all.length, (i) => {
+    const [sign, line] = all[i];
+    return h('span', { class: kinds[sign] ?? 'same' }, clipped(sign + line), '\n');
+  });
+}
+
+// clipped returns a line, and of a very long one its beginning with a button for the rest.
+export function clipped(line) {
+  if (line.length <= widest) return [line];
+  const rest = line.slice(widest);
+  const more = button(`… ${rest.length.toLocaleString('en')} more characters`, () => more.replaceWith(rest), { class: 'small' });
+  return [line.slice(0, widest), more];
 }
 
 // pairs are the texts before and after that a tool call would bring about, by the names that the agents' tools use.
@@ -62,16 +76,25 @@ const pathOf = (i) => i.file_path ?? i.filePath ?? i.path;
 export const edited = (tool, input) => pairs(tool, input).length > 0;
 export const edits = (tool, input) => pairs(tool, input).map(([a, b]) => lines(lineDiff(a, b), `Change of ${pathOf(input)}`));
 
-// patch shows a unified diff, a section for each file.
+const openMost = 3000; // lines of files that are open at first
+
+// patch returns sections of a unified diff, one for each file. What is in a section is made when it is opened.
 export function patch(text) {
-  const files = text.split(/^(?=diff --git )/m).filter((f) => f.trim() !== '');
-  return files.map((file) => {
+  let opened = 0;
+  return text.split(/^(?=diff --git )/m).filter((f) => f.trim() !== '').map((file) => {
     const all = file.replace(/\n$/, '').split('\n');
     const first = all.findIndex((l) => l.startsWith('@@'));
     const body = first < 0 ? all : all.slice(first);
     const name = /^diff --git "?a\/.* "?b\/(.*?)"?$/.exec(all[0])?.[1] ?? all[0];
-    const count = (sign) => body.filter((l) => l.startsWith(sign)).length;
-    return h('details', { class: 'file', open: true }, h('summary', null, h('code', null, name), h('span', { class: 'meta' }, ` +${count('+')} −${count('-')}`)),
-      lines(body.map((l) => [l.slice(0, 1), l.slice(1)]), `Change of ${name}`));
+    const count = (sign) => body.reduce((n, l) => n + l.startsWith(sign), 0);
+    const el = h('details', { class: 'file' }, h('summary', null, h('code', null, name), h('span', { class: 'meta' }, ` +${count('+')} −${count('-')}`)));
+    const make = () => {
+      if (el.open && el.childElementCount === 1) el.append(lines(body.map((l) => [l.slice(0, 1), l.slice(1)]), `Change of ${name}`));
+    };
+    el.addEventListener('toggle', make);
+    el.open = opened < openMost;
+    opened += body.length;
+    make();
+    return el;
   });
 }

@@ -9,7 +9,43 @@ export function h(tag, attrs, ...children) {
     else if (name === 'value') el.value = value;
     else el.setAttribute(name, value === true ? '' : value);
   }
-  el.append(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
+  return add(el, children.flat());
+}
+
+const most = 10_000; // arguments of a call: engines have limits from 65,000 on
+
+// add appends children to an element, however many there are.
+export function add(el, children) {
+  const all = children.filter((c) => c !== null && c !== undefined && c !== false);
+  for (let i = 0; i < all.length; i += most) el.append(...all.slice(i, i + most));
+  return el;
+}
+
+// fill replaces what is in an element.
+export function fill(el, children) {
+  el.replaceChildren();
+  return add(el, children);
+}
+
+// windowed returns an element with the first of many parts, and a button for more of them. part(i) makes the part at index i of count.
+export function windowed(el, count, part, { first = 400, step = 2000, what = 'lines' } = {}) {
+  let shown = 0;
+  const more = button('', () => show(step), { class: 'small rest' });
+  function show(n) {
+    const to = Math.min(count, shown + n);
+    const parts = [];
+    for (let i = shown; i < to; i++) parts.push(part(i));
+    more.remove();
+    add(el, parts);
+    shown = to;
+    if (shown < count) {
+      const left = count - shown;
+      const number = (n) => n.toLocaleString('en');
+      more.textContent = left <= step ? `Show the other ${number(left)} ${what}` : `Show ${number(step)} more of ${number(left)} ${what}`;
+      el.append(more);
+    }
+  }
+  show(first);
   return el;
 }
 

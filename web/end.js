@@ -2,9 +2,11 @@
 
 import { call, follow } from './api.js';
 import { patch } from './diff.js';
-import { button, bytes, h, problemBox } from './dom.js';
+import { button, bytes, h, problemBox, windowed } from './dom.js';
 
 const patience = 60e3; // milliseconds that what became of files is waited for
+
+const paths = (all) => windowed(h('ul'), all.length, (i) => h('li', null, h('code', null, all[i])), { what: 'files' });
 
 export function endNotice({ session, reason, again, signIn, patch: text, changed }) {
   const files = h('div');
@@ -13,7 +15,7 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
   const el = h('section', { class: 'ended', role: 'alert', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
     h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, row, error);
   if (text?.trim()) el.insertBefore(h('details', null, h('summary', null, 'What the agent has changed'), patch(text)), row);
-  else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files that the agent has changed'), h('ul', null, [...changed].map((path) => h('li', null, h('code', null, path))))), row);
+  else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files that the agent has changed'), paths([...changed])), row);
   resume(0);
 
   // resume offers to go on, as soon as what is left of the sandbox is known.

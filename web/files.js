@@ -2,6 +2,8 @@
 
 import { call, problemIn, url } from './api.js';
 import { button, bytes, dialog, field, h, plain, problemBox, sure, when } from './dom.js';
+import { files as drafts, kept } from './drafts.js';
+import { openEditor } from './editor.js';
 
 const shownMost = 1 << 20; // bytes of a file that is shown
 
@@ -14,10 +16,11 @@ export async function open(body, { sandbox, session, failed }) {
   const at = (path, more = '') => `v1/sandboxes/${id}/files${more}?path=${encodeURIComponent(path)}`;
   const top = session?.dir || '/';
   let dir = top;
+  let closeEditor = () => {};
   const where = h('input', { type: 'text', 'aria-label': 'Directory', value: dir, spellcheck: 'false', autocomplete: 'off' });
   const list = h('ul', { class: 'tree', role: 'list' });
   const drop = h('div', { class: 'drop' }, list);
-  const pick = h('input', { type: 'file', multiple: true, hidden: true, onchange: () => upload(pick.files) });
+  const pick = h('input', { type: 'file', multiple: true, hidden: true, onchange: () => upload([...pick.files]) });
   const result = h('div', { role: 'status' });
   const file = h('div', { class: 'opened' });
   const go = h('form', { class: 'inline' }, where, h('button', { type: 'submit' }, 'Go'));
@@ -26,7 +29,7 @@ export async function open(body, { sandbox, session, failed }) {
     enter(where.value || '/');
   });
   body.replaceChildren(h('h2', null, 'Files'), go, h('div', { class: 'row' }, button('Up', () => enter(join(dir, '..')), { class: 'small' }), button('Refresh', () => enter(dir), { class: 'small' }),
-    button('New file', () => ask('New file', (name) => show(join(dir, name), '')), { class: 'small' }), button('New directory', () => ask('New directory', async (name) => {
+    button('New file', () => ask('New file', (name) => edit(join(dir, name), { text: '', tag: null })), { class: 'small' }), button('New directory', () => ask('New directory', async (name) => {
       await call('POST', `v1/sandboxes/${id}/files/mkdir`, { path: join(dir, name) });
       enter(dir);
     }), { class: 'small' }), button('Upload', () => pick.click(), { class: 'small' }), pick), result, drop, file);
@@ -66,7 +69,7 @@ export async function open(body, { sandbox, session, failed }) {
       rows.sort((a, b) => (b.kind === 'directory') - (a.kind === 'directory') || a.name.localeCompare(b.name));
       list.replaceChildren(...rows.map((f) => h('li', null,
         button([h('span', { class: 'name' }, plain(f.kind === 'directory' ? `${f.name}/` : f.name)), f.kind === 'symlink' && h('span', { class: 'meta name' }, `→ ${plain(f.link)}`)], () => (f.kind === 'directory' ? enter(join(dir, f.name)) : read(join(dir, f.name), f)),
-          { class: 'entry', title: f.kind }), h('span', { class: 'meta' }, f.kind === 'directory' ? '' : bytes(f.size_bytes)), h('span', { class: 'meta' }, when(f.modified_at)),
+          { class: 'entry', title: f.kind }), kept(`${drafts}${id}:${join(dir, f.name)}`) && h('span', { class: 'meta' }, 'unsaved changes'), h('span', { class: 'meta' }, f.kind === 'directory' ? '' : bytes(f.size_bytes)), h('span', { class: 'meta' }, when(f.modified_at)),
         button('Delete', () => sure(`Delete ${plain(f.name)}?`, f.kind === 'directory' ? 'The directory and all that is in it is deleted.' : 'The file is deleted.', 'Delete it', () => tell(async () => {
           await call('DELETE', `${at(join(dir, f.name))}&recursive=true`);
           enter(dir);
@@ -82,37 +85,40 @@ export async function open(body, { sandbox, session, failed }) {
         return;
       }
       if (about.size_bytes > shownMost) {
-        show(path, null, `It has ${bytes(about.size_bytes)}, more than is shown here.`);
+        show(path, `It has ${bytes(about.size_bytes)}, more than is shown here.`);
         return;
       }
-      const resp = await fetch(url(at(path)), { cache: 'no-store' });
-      if (!resp.ok) throw await problemIn(resp);
-      try {
-        show(path, new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(await resp.arrayBuffer()));
-      } catch {
-        show(path, null, 'It is no text.');
-      }
+      const now = await fetchText(path);
+      if (now?.text === undefined) show(path, now ? 'It is no text.' : 'It was deleted.');
+      else edit(path, now);
     });
   }
 
-  // show opens a file; text null is of what cannot be shown.
-  function show(path, text, why) {
-    const edit = h('textarea', { class: 'code', 'aria-label': `Contents of ${path}`, spellcheck: 'false', rows: '18' });
-    edit.value = text ?? '';
-    const save = button('Save', () => tell(async () => {
-      await put(path, edit.value);
-      result.replaceChildren(h('p', null, `Saved ${path}.`));
-      if (path.startsWith(dir)) enterQuietly();
-    }), { class: 'primary' });
-    edit.addEventListener('keydown', (e) => {
-      if (e.key === 's' && (e.ctrlKey || e.metaKey)) {
-        e.preventDefault();
-        save.click();
-      }
-    });
-    file.replaceChildren(h('h3', null, h('code', null, path)), text === null ? h('p', null, why) : edit, h('div', { class: 'row' },
-      text !== null && save, h('a', { class: 'button', href: url(at(path)).href, download: path.split('/').pop() }, 'Download'), button('Close', () => file.replaceChildren())));
-    if (text !== null) edit.focus();
+  // fetchText returns text and tag of a file; no text if it is none, null if there is no such file.
+  async function fetchText(path) {
+    const resp = await fetch(url(at(path)), { cache: 'no-store' });
+    if (resp.status === 404) return null;
+    if (!resp.ok) throw await problemIn(resp);
+    const tag = resp.headers.get('ETag');
+    try {
+      return { tag, text: new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(await resp.arrayBuffer()) };
+    } catch {
+      return { tag };
+    }
+  }
+
+  // edit opens a text.
+  function edit(path, { text, tag }) {
+    closeEditor();
+    closeEditor = openEditor(file, { path, text, tag, draft: `${id}:${path}`, href: url(at(path)).href }, { write: put, fetchText, saved: enterQuietly, tell });
+  }
+
+  // show says why a file is not shown.
+  function show(path, why) {
+    closeEditor();
+    closeEditor = () => {};
+    file.replaceChildren(h('h3', null, h('code', null, path)), h('p', null, why), h('div', { class: 'row' },
+      h('a', { class: 'button', href: url(at(path)).href, download: path.split('/').pop() }, 'Download'), button('Close', () => file.replaceChildren())));
   }
   async function enterQuietly() {
     const said = [...result.childNodes];
@@ -120,33 +126,45 @@ export async function open(body, { sandbox, session, failed }) {
     result.replaceChildren(...said);
   }
 
-  async function put(path, content) {
-    const resp = await fetch(url(at(path)), { method: 'PUT', headers: { 'Content-Type': 'application/octet-stream' }, body: content });
+  // put stores a file on a condition, and returns its tag.
+  async function put(path, content, condition = {}) {
+    const resp = await fetch(url(at(path)), { method: 'PUT', headers: { 'Content-Type': 'application/octet-stream', ...condition }, body: content });
     if (!resp.ok) throw await problemIn(resp);
+    return resp.headers.get('ETag') ?? (await call('GET', `${at(path, '/stat')}&follow=true`)).etag;
   }
-  async function upload(files) {
+  // upload sends files. Those that exist already are replaced only if the person says so.
+  async function upload(chosen, condition = { 'If-None-Match': '*' }) {
+    const there = [];
     await tell(async () => {
       let done = 0;
-      for (const f of files) {
-        result.replaceChildren(h('p', null, `Sending ${f.name}, ${done + 1} of ${files.length}…`));
-        await put(join(dir, f.name), f);
-        done++;
+      for (const f of chosen) {
+        result.replaceChildren(h('p', null, `Sending ${f.name}, ${done + 1} of ${chosen.length}…`));
+        try {
+          await put(join(dir, f.name), f, condition);
+          done++;
+        } catch (p) {
+          if (p.status !== 412) throw p;
+          there.push(f);
+        }
       }
       result.replaceChildren(h('p', null, `Sent ${done} ${done === 1 ? 'file' : 'files'} to ${dir}.`));
     });
     pick.value = '';
     enterQuietly();
+    if (there.length > 0) {
+      sure(there.length === 1 ? `Replace ${plain(there[0].name)}?` : `Replace ${there.length} files?`, `These exist already: ${there.map((f) => plain(f.name)).join(', ')}.`, 'Replace', () => upload(there, {}));
+    }
   }
   for (const name of ['dragenter', 'dragover', 'dragleave', 'drop']) {
     drop.addEventListener(name, (e) => {
       e.preventDefault();
       drop.classList.toggle('over', name === 'dragenter' || name === 'dragover');
-      if (name === 'drop' && e.dataTransfer.files.length > 0) upload(e.dataTransfer.files);
+      if (name === 'drop' && e.dataTransfer.files.length > 0) upload([...e.dataTransfer.files]);
     });
   }
   await enter(dir);
   if (list.childElementCount === 0 && dir !== '/') await enter('/');
-  return undefined;
+  return () => closeEditor();
 }
 
 // join goes from a directory to a name in it; ".." goes up.

@@ -7,7 +7,9 @@ import { copyButton, h } from './dom.js';
 
 const marked = new Marked({
   gfm: true,
-  renderer: { // a picture would be asked for at an address that says what the agent knows
+  renderer: {
+    checkbox({ checked }) { return checked ? '☑ ' : '☐ '; }, // a form's element would not come through
+    // A picture would be requested at an address that tells what the agent knows.
     image({ href, text }) { return `<a href="${href.replace(/["<>&]/g, (c) => `&#${c.charCodeAt(0)};`)}">${(text || 'picture').replace(/[<>&]/g, (c) => `&#${c.charCodeAt(0)};`)}</a>`; },
   },
 });
@@ -18,6 +20,7 @@ const allowed = {
     'span', 'strong', 'sub', 'summary', 'sup', 'table', 'tbody', 'td', 'th', 'thead', 'tr', 'ul'],
   ALLOWED_ATTR: ['href', 'title', 'start', 'align', 'colspan', 'rowspan', 'class'],
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
+  ADD_URI_SAFE_ATTR: ['align', 'colspan', 'rowspan', 'start'], // their values are no addresses
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
@@ -34,6 +37,7 @@ export function markdown(text, complete) {
     a.target = '_blank';
     a.rel = 'noopener noreferrer nofollow';
   }
+  for (const block of fragment.querySelectorAll('p, li, h1, h2, h3, h4, h5, h6, td, th, blockquote')) block.dir = 'auto';
   for (const table of fragment.querySelectorAll('table')) {
     const box = h('div', { class: 'wide', tabindex: '0' });
     table.replaceWith(box);

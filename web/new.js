@@ -1,6 +1,7 @@
 // The form for a new session. Everything in it has a default: one button is enough.
 
 import { call } from './api.js';
+import { intent, keep, kept } from './drafts.js';
 import { field, h, problemBox } from './dom.js';
 
 const keys = ['ANTHROPIC_API_KEY', 'ANTHROPIC_AUTH_TOKEN', 'CLAUDE_CODE_OAUTH_TOKEN', 'AWS_BEARER_TOKEN_BEDROCK'];
@@ -35,6 +36,39 @@ function request(form) {
 
 const patience = 1000; // milliseconds
 
+const draft = 'form:session';
+
+// filled returns what the form's fields have that is not their default, by their names.
+function filled(form) {
+  const all = {};
+  for (const el of form.elements) {
+    if (!el.name || (el.name === 'agent' && !form.dataset.chosen)) continue; // without a choice, keys decide about the agent
+    if (el.type === 'checkbox') {
+      if (el.checked !== el.defaultChecked) all[el.name] = el.checked;
+    } else if (el.value !== '') all[el.name] = el.value;
+  }
+  return all;
+}
+
+// restore fills the form with what was typed before, unless t has settings of another session.
+function restore(form, t) {
+  let all = {};
+  try {
+    all = JSON.parse(kept(draft) || '{}');
+  } catch {
+    return; // it is of another version of the page
+  }
+  if (Object.keys(t).length > 0) all = { prompt: all.prompt ?? '' };
+  for (const [name, value] of Object.entries(all)) {
+    const el = form.elements[name];
+    if (!el) continue;
+    if (el.type === 'checkbox') el.checked = value;
+    else el.value = value;
+  }
+  if (all.agent) form.dataset.chosen = 'yes';
+  if (all.repo || all.image || all.network) form.querySelector('details').open = true;
+}
+
 // openNew shows the form in main. t are settings to begin with; created gets the session; still says whether the form is wanted.
 export async function openNew(main, t, { created, signIn, still }) {
   const error = h('div');
@@ -68,17 +102,28 @@ export async function openNew(main, t, { created, signIn, still }) {
     error, create);
   agent.value = t.agent ?? 'claude';
   prompt.addEventListener('keydown', (e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) form.requestSubmit(); });
-  let chosen = false;
-  agent.addEventListener('change', () => { chosen = true; });
+  agent.addEventListener('change', () => { form.dataset.chosen = 'yes'; });
+  restore(form, t);
+  form.addEventListener('input', () => keep(draft, JSON.stringify(filled(form))));
+  seen();
+  let busy = false;
   form.addEventListener('submit', async (event) => {
     event.preventDefault();
+    if (busy) return;
+    busy = true;
     create.disabled = true;
     create.replaceChildren(h('span', { class: 'spinner', 'aria-hidden': 'true' }), 'Creating…');
     error.replaceChildren();
     await known; // which agent there can be
     try {
-      created(await call('POST', 'v1/sessions', request(form)));
+      const body = request(form);
+      const once = intent('session', body);
+      const made = await call('POST', 'v1/sessions', body, once);
+      once.done();
+      keep(draft, '');
+      created(made);
     } catch (p) {
+      busy = false;
       if (p.status === 401) signIn(p);
       error.replaceChildren(problemBox(p));
       create.disabled = false;
@@ -88,7 +133,7 @@ export async function openNew(main, t, { created, signIn, still }) {
   const known = call('GET', 'v1/secrets?limit=200').then(({ data }) => {
     const has = data.some((s) => s.keys.some((k) => keys.includes(k)));
     hint.hidden = has;
-    if (!has && !t.agent && !chosen) agent.value = 'scripted';
+    if (!has && !t.agent && !form.dataset.chosen) agent.value = 'scripted';
   }, () => {}); // who may not read the secrets' names chooses without that help
   await Promise.race([known, new Promise((done) => { setTimeout(done, patience); })]); // so that nothing moves that is shown
   if (!still()) return;

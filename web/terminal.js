@@ -1,6 +1,6 @@
 // The sandbox's terminal. The shell goes on when nobody looks; whoever connects last has it, and can be taken over by the next one.
 
-import { socket } from './api.js';
+import { call, socket } from './api.js';
 import { button, dialog, h, own, problemBox } from './dom.js';
 
 const stdin = 0;
@@ -10,7 +10,7 @@ const end = 4;
 const most = 1 << 20; // bytes that may be under way
 const piece = 64 << 10;
 
-export async function open(body, { sandbox }) {
+export async function open(body, { sandbox, session }) {
   const id = await sandbox();
   if (!id) {
     body.replaceChildren(h('p', null, 'There is no sandbox yet.'));
@@ -36,11 +36,17 @@ export async function open(body, { sandbox }) {
   term.open(screen);
   fit.fit();
   term.attachCustomKeyEventHandler((e) => { // all other keys are the shell's, Tab, too
+    if (e.type === 'keydown' && e.ctrlKey && e.shiftKey && e.code === 'KeyC') {
+      e.preventDefault();
+      if (term.hasSelection()) navigator.clipboard?.writeText(term.getSelection()).catch(() => {});
+      return false;
+    }
     if (e.type !== 'keydown' || !e.ctrlKey || e.key !== 'F6') return true;
     e.preventDefault();
     document.querySelector('[role=tab][aria-selected=true]')?.focus();
     return false;
   });
+  term.parser.registerOscHandler(52, (data) => copyAsked(data));
   term.onTitleChange((text) => { title.textContent = text.slice(0, 120); });
 
   let ws = null;
@@ -68,7 +74,9 @@ export async function open(body, { sandbox }) {
     for (let at = 0; at < data.length; at += piece) queue.push(data.slice(at, at + piece));
     pump();
   };
-  term.onData((text) => type(utf8.encode(text)));
+  const keys = keyBar((text) => type(utf8.encode(text)), term);
+  screen.before(keys.el);
+  term.onData((text) => type(utf8.encode(keys.held(text))));
   term.onBinary((text) => type(Uint8Array.from(text, (c) => c.charCodeAt(0))));
   term.onResize(({ rows, cols }) => order({ resize: { rows, cols } }));
   const sizes = new ResizeObserver(() => { if (screen.clientHeight > 0) fit.fit(); });
@@ -81,7 +89,7 @@ export async function open(body, { sandbox }) {
     queue = [];
     sent = 0;
     let over = null;
-    ws = socket(`v1/sandboxes/${id}/terminal?rows=${term.rows}&cols=${term.cols}`);
+    ws = socket(`v1/sandboxes/${id}/terminal?rows=${term.rows}&cols=${term.cols}${session?.dir ? `&dir=${encodeURIComponent(session.dir)}` : ''}`);
     ws.onmessage = ({ data }) => {
       const bytes = new Uint8Array(data);
       const rest = bytes.subarray(1);
@@ -104,9 +112,21 @@ export async function open(body, { sandbox }) {
       else if (over?.exit) ended(`The shell has ended with ${over.exit.returncode}.`, 'New shell');
       else if (tries++ < 8) {
         state.textContent = 'Connection lost; trying again…';
-        setTimeout(() => { if (!closed) connect(); }, Math.min(250 * 2 ** tries, 5000));
+        setTimeout(again, Math.min(250 * 2 ** tries, 5000));
       } else ended('The terminal cannot be reached. The sandbox may have ended.', 'Try again');
     };
+  }
+  // again connects, unless the sandbox has ended meanwhile.
+  async function again() {
+    try {
+      const box = await call('GET', `v1/sandboxes/${id}`);
+      if (box.ended_at) {
+        state.textContent = 'The sandbox has ended.';
+        bar.replaceChildren();
+        return;
+      }
+    } catch { /* connect tells */ }
+    if (!closed) connect();
   }
   function ended(text, again, problem) {
     state.textContent = text;
@@ -116,7 +136,7 @@ export async function open(body, { sandbox }) {
       term.focus();
     }, { class: 'primary' })].filter(Boolean));
   }
-  connect();
+  again();
   if (!document.activeElement?.matches('[role=tab]:focus-visible')) term.focus(); // who goes through the views by keys goes on
   return () => {
     closed = true;
@@ -125,6 +145,46 @@ export async function open(body, { sandbox }) {
     term.dispose();
     withStyles();
   };
+}
+
+// copyAsked asks whether a program may put a text into the clipboard (OSC 52). What the clipboard has is never read for it.
+function copyAsked(data) {
+  const [, coded] = /^[^;]*;(.*)$/s.exec(data) ?? [];
+  if (!coded || coded === '?') return true;
+  let text;
+  try {
+    text = new TextDecoder().decode(Uint8Array.from(atob(coded), (c) => c.charCodeAt(0)));
+  } catch {
+    return true;
+  }
+  const el = dialog('Copy', h('h2', null, 'Copy this to the clipboard?'), h('p', null, 'A program in the terminal asks for it.'), h('pre', { tabindex: '0' }, text.slice(0, 2000)), h('div', { class: 'row' },
+    button('Copy', () => {
+      el.close();
+      navigator.clipboard?.writeText(text).catch(() => {});
+    }, { class: 'primary' }), button('Not now', () => el.close(), { autofocus: true })));
+  return true;
+}
+
+// keyBar has the keys that phones' keyboards lack. Ctrl applies to the next key.
+function keyBar(type, term) {
+  let ctrl = false;
+  const hold = button('Ctrl', () => {
+    ctrl = !ctrl;
+    hold.setAttribute('aria-pressed', String(ctrl));
+    term.focus();
+  }, { class: 'small', 'aria-pressed': 'false' });
+  const key = (label, text, name) => button(label, () => {
+    type(text);
+    term.focus();
+  }, { class: 'small', 'aria-label': name ?? label });
+  const el = h('div', { class: 'row keys', role: 'toolbar', 'aria-label': 'Keys' }, key('Esc', '\x1b'), hold, key('Tab', '\t'), key('←', '\x1b[D', 'Left'), key('↑', '\x1b[A', 'Up'), key('↓', '\x1b[B', 'Down'), key('→', '\x1b[C', 'Right'));
+  // held returns what a typed text becomes while Ctrl is held.
+  const held = (text) => {
+    if (!ctrl || text.length !== 1) return text;
+    hold.click();
+    return String.fromCharCode(text.toUpperCase().charCodeAt(0) & 0x1f);
+  };
+  return { el, held };
 }
 
 // follow opens an address that a program in the terminal has made a link. It is shown before: what a link says and where it leads may differ.

@@ -1,8 +1,9 @@
 // The parts of a conversation: messages, tool calls, questions, as elements that events fill.
 
 import { call } from './api.js';
-import { edited, edits } from './diff.js';
-import { button, copyButton, h, ms, problemBox, soon } from './dom.js';
+import { bare, coloured } from './ansi.js';
+import { clipped, edited, edits } from './diff.js';
+import { button, copyButton, fill, h, ms, problemBox, soon, windowed } from './dom.js';
 import { markdown } from './markdown.js';
 
 const shownMost = 4000; // characters of a prompt
@@ -76,6 +77,9 @@ const about = (input) => {
 // folded is how many lines of output are shown at once.
 const folded = 12;
 
+const few = 2000; // lines of output that are put into the page at once
+const wide = 10_000; // characters of a line that are
+
 // Tool is a card for a tool call.
 export class Tool {
   constructor(e) {
@@ -94,7 +98,7 @@ export class Tool {
     return this.made;
   }
 
-  words() { return `${this.tool} ${about(this.input)} ${this.text} ${this.remarks.join(' ')}`; }
+  words() { return `${this.tool} ${about(this.input)} ${bare(this.text)} ${this.remarks.join(' ')}`; }
 
   build() {
     const brief = about(this.input);
@@ -151,14 +155,25 @@ export class Tool {
     const lines = this.text.replace(/\n$/, '').split('\n');
     const long = lines.length > folded;
     this.output.hidden = this.text === '';
-    this.output.textContent = long && !this.all ? lines.slice(-folded).join('\n') : lines.join('\n');
+    this.show(long && !this.all ? lines.slice(-folded) : lines);
     this.more.hidden = !long;
     this.more.textContent = this.all ? 'Show the end only' : `Show all ${lines.length} lines`;
     if (this.text !== '' && !this.copy) {
-      this.copy = copyButton(() => this.text, this.output);
+      this.copy = copyButton(() => bare(this.text), this.output);
       this.more.after(this.copy);
     }
-    this.notes.replaceChildren(...this.remarks.map((r) => h('small', null, r)));
+    this.notes.replaceChildren();
+    windowed(this.notes, this.remarks.length, (i) => h('small', null, this.remarks[i]), { what: 'remarks' });
+  }
+
+  // show puts lines of output into the card: of many, the first, with a button for more.
+  show(lines) {
+    const widest = lines.reduce((n, l) => Math.max(n, l.length), 0);
+    if (lines.length <= few && widest <= wide) fill(this.output, coloured(lines.join('\n')));
+    else {
+      this.output.replaceChildren();
+      windowed(this.output, lines.length, (i) => h('span', null, lines[i].length > wide ? clipped(bare(lines[i])) : coloured(lines[i]), i < lines.length - 1 && '\n'), { first: few });
+    }
   }
 
   note(text) {
@@ -178,8 +193,11 @@ export function question(session, e) {
     } catch (p) {
       error.replaceChildren(problemBox(p));
       for (const b of form.querySelectorAll('button, input, textarea')) b.disabled = false;
+      return false;
     }
+    return true;
   };
+  let answered; // sends the answers to all questions
   const row = h('div', { class: 'row' });
   if (e.questions?.length) {
     const asked = e.questions.map((q, n) => {
@@ -189,11 +207,11 @@ export function question(session, e) {
         choices.map((c, i) => h('label', { class: 'choice' }, c, h('span', null, q.options[i].label, q.options[i].description && h('small', null, ` ${q.options[i].description}`)))), own));
       return () => [q.text, own.value.trim() || choices.filter((c) => c.checked).map((c) => c.value).join(', ')];
     });
+    answered = () => send({ allow: true, answers: Object.fromEntries(asked.map((get) => get())) });
     form.addEventListener('submit', (event) => {
       event.preventDefault();
-      const answers = Object.fromEntries(asked.map((get) => get()));
-      if (Object.values(answers).some((a) => a === '')) error.replaceChildren(h('p', { role: 'alert' }, 'Choose or write an answer to each question.'));
-      else send({ allow: true, answers });
+      if (asked.some((get) => get()[1] === '')) error.replaceChildren(h('p', { role: 'alert' }, 'Choose or write an answer to each question.'));
+      else answered();
     });
     row.append(h('button', { type: 'submit', class: 'primary' }, 'Answer'), button('No answer', () => send({ allow: false, message: 'the person gave no answer' })));
   } else {
@@ -203,5 +221,28 @@ export function question(session, e) {
       button('Deny', () => send({ allow: false, message: 'the person said no' })));
   }
   form.append(error, row);
+
+  // say answers with words that were typed instead of chosen. It reports whether they were sent.
+  form.say = async (words) => {
+    if (!e.questions?.length) {
+      const said = /^(y|yes|ok|allow)$/i.test(words) ? { allow: true } : /^always$/i.test(words) ? { allow: true, always: true } : { allow: false, message: words };
+      return send(said);
+    }
+    const left = [...form.querySelectorAll('fieldset')].find((f) => !f.querySelector('input:checked') && f.querySelector('input[type=text]').value === '');
+    if (left) left.querySelector('input[type=text]').value = words;
+    if ([...form.querySelectorAll('fieldset')].every((f) => f.querySelector('input:checked') || f.querySelector('input[type=text]').value !== '')) return answered();
+    return true;
+  };
+
+  // settle leaves of the form what was asked and what was answered; answer is undefined if nobody did.
+  form.settle = (answer) => {
+    const asked = e.questions?.length
+      ? e.questions.map((q) => h('p', null, h('b', null, q.text), ' ', answer?.answers?.[q.text] ?? (answer ? 'no answer' : 'nobody answered')))
+      : [h('p', null, h('b', null, e.tool ?? 'A tool'), ` asked to run: ${!answer ? 'nobody answered' : answer.always ? 'allowed always' : answer.allow ? 'allowed' : 'denied'}`), h('pre', { tabindex: '0' }, about(e.input))];
+    if (answer?.message && !answer.allow) asked.push(h('p', null, `“${answer.message}”`));
+    form.classList.add('settled');
+    form.setAttribute('aria-label', 'The agent asked');
+    form.replaceChildren(...asked);
+  };
   return form;
 }

@@ -175,8 +175,8 @@ harvest sandbox links. Links work on the server's own machine, and everywhere if
 			if err != nil {
 				return err
 			}
-			if found.Status != "running" {
-				return errors.Remedy(errors.Newf(errors.Conflict, "the sandbox %s is %s", found.ID, found.Status), "wait until it is running")
+			if err := wantRunning(found); err != nil {
+				return err
 			}
 			ports := found.Ports
 			if len(args) == 2 {
@@ -214,6 +214,23 @@ harvest sandbox links. Links work on the server's own machine, and everywhere if
 	cmd.Flags().BoolVar(&link, "link", false, "print a link to the port, and listen nowhere")
 	cmd.Flags().Var(&expires, "expires", "with --link: time after which it is no good any more, up to 720h (default 24h)")
 	return cmd
+}
+
+// wantRunning returns Gone if a sandbox has ended, and Conflict if it is not running for another reason.
+func wantRunning(s api.Sandbox) error {
+	if s.Status == "running" {
+		return nil
+	}
+	why := ""
+	if s.Reason != "" {
+		why = " (" + s.Reason + ")"
+	}
+	if s.Status == "terminated" || s.Status == "failed" {
+		err := errors.Newf(errors.Gone, "sandbox %s is %s%s", s.ID, s.Status, why)
+		return errors.Remedy(err, "create a new sandbox; for details of this one: harvest sandbox get %s", s.ID)
+	}
+	err := errors.Newf(errors.Conflict, "sandbox %s is %s%s", s.ID, s.Status, why)
+	return errors.Remedy(err, "wait until it is running")
 }
 
 // linkPorts prints a link to each port.

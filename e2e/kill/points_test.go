@@ -90,6 +90,10 @@ func TestKilledAtNamedPoints(t *testing.T) {
 		{"turn.started", []string{"send", session, "hello again"}, func(t *testing.T, h *host.Host) {
 			h.Has(t, "hello at last", "send", session, "hello at last")
 		}},
+		{"turn.recorded", []string{"send", session, "/write recorded.txt once"}, func(t *testing.T, h *host.Host) {
+			h.Has(t, "hello after that", "send", session, "hello after that")
+			h.Has(t, "recorded.txt", "diff", session)
+		}},
 		{"session.committed", []string{"checkout", session}, func(t *testing.T, h *host.Host) {
 			cmd := h.Command(t.Context(), "checkout", session)
 			cmd.Dir = work

@@ -35,9 +35,8 @@ func failuresOf(out string) string {
 
 // leftOfModal are checks of the suite that the engine modal does not run here.
 var leftOfModal = map[string]string{
-	"system/host name": "Modal names its hosts itself, and the engine says so",
-	"network/names":    "the host name is Modal's",
-	"dial/killed":      "what kills everything inside kills the program of Harvest's too here, where it is not the first process; the sandbox ends with it",
+	"network/names": "the host name is Modal's",
+	"dial/killed":   "what kills everything inside kills the program of Harvest's too here, where it is not the first process; the sandbox ends with it",
 }
 
 // The conformance suite of engines against the engine modal, through the official SDK and gRPC, with our own server in Modal's place.

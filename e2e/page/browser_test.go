@@ -63,6 +63,10 @@ func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], op
 	chromedp.ListenTarget(ctx, func(e any) {
 		switch e := e.(type) {
 		case *page.EventJavascriptDialogOpening:
+			if e.Type == page.DialogTypeBeforeunload { // the page asks before unsaved changes are lost: leave
+				go func() { _ = chromedp.Run(ctx, page.HandleJavaScriptDialog(true)) }() // it fails when the tab has closed
+				return
+			}
 			b.dialogs.Add(1)
 		case *runtime.EventExceptionThrown:
 			b.mu.Lock()

@@ -146,7 +146,7 @@ func TestPage(t *testing.T) {
 	other.picture("question")
 	other.do(chromedp.Evaluate(`document.querySelector('.question input[value=blue]').click(); document.querySelector('form.question').requestSubmit()`, nil))
 	b.sees(".message.agent", "The answer is blue.")
-	b.until(`!document.querySelector('form.question')`)
+	b.until(`!document.querySelector('form.question:not(.settled)')`)
 	stop()
 	b.sees(".link", "Connection lost")
 	stop = h.UpUntil("--listen", "127.0.0.1:"+port)

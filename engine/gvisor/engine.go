@@ -256,7 +256,7 @@ func (e *Engine) Close() error {
 
 // Capabilities implements engine.Engine.
 func (e *Engine) Capabilities() engine.Capabilities {
-	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Memory: true, Isolated: true,
+	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Memory: true, Hostname: true, Isolated: true,
 		Network: true, Rules: true, Denials: true,
 		Limits: []string{"cpu", "memory", "processes", "disk", "files"}}
 	if e.rootless {

@@ -1,15 +1,12 @@
 package gvisor_test
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"net/url"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/internal/testenv"
@@ -56,12 +53,9 @@ func TestPackageManagersOverTheNetwork(t *testing.T) {
 		t.Errorf("pip, whose index the mode default does not reach: %+v\n%s", exit, out)
 	}
 	t.Run("npm", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		found, err := exec.CommandContext(ctx, testenv.RequireTool(t, "python3", "python3"), "../../image/agent/files/lib/bootstrap.py").Output()
-		registry, perr := url.Parse(strings.TrimSpace(string(found)))
-		if err != nil || perr != nil || registry.Hostname() == "" {
-			t.Skipf("no npm registry can be reached from this machine; connect it and run the test again: %v", err)
+		registry, err := url.Parse(testenv.NPMRegistry(t))
+		if err != nil {
+			t.Fatal(err)
 		}
 		modes := map[string]engine.Network{"allow": {Mode: engine.NetworkAllow, Allow: []string{registry.Hostname()}}}
 		if public(t, registry.Hostname()) {

@@ -71,6 +71,15 @@ func parseFlags(args []string) (options, error) {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	if len(os.Args) > 2 && os.Args[1] == wrapCommand {
+		stop()
+		code, err := wrap(os.Args[2:])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "testrun:", err)
+			code = 1
+		}
+		os.Exit(code)
+	}
 	o, err := parseFlags(os.Args[1:])
 	if err == nil {
 		err = run(ctx, o, os.Stdout)

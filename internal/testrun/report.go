@@ -38,10 +38,13 @@ func (s *schedule) retry(ctx context.Context) {
 	}
 	quiet(ctx)
 	for _, u := range units {
-		if s.o.end > 0 { // failed tests may take a little longer than the others
-			u.limit = max(time.Minute, min(u.limit, s.o.end+grace-time.Since(s.begun)))
-		}
 		for n := 1; n <= s.o.retries && ctx.Err() == nil; n++ {
+			if s.o.end > 0 { // failed tests may take a little longer than the others
+				if u.limit = min(u.limit, s.o.end+grace-time.Since(s.begun)); u.limit < grace/6 {
+					fmt.Fprintf(s.w, "== no time to run it again: %s\n", u)
+					break
+				}
+			}
 			fmt.Fprintf(s.w, "== again, alone: %s\n", u)
 			before := len(s.results)
 			passed := s.do(ctx, u)

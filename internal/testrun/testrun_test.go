@@ -7,10 +7,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 func TestLongTestsAreFound(t *testing.T) {
@@ -72,6 +77,7 @@ const sampleTests = `package a
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 )
 
@@ -112,7 +118,14 @@ func TestLong(t *testing.T) {
 		t.Skip()
 	}
 }
-func TestHangs(t *testing.T) { is(t, "long"); select {} }
+func TestHangs(t *testing.T) {
+	is(t, "long")
+	cmd := exec.Command("setsid", "sh", "-c", "sleep 600 & echo $! > $OUT/left; sleep 600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {}
+}
 `
 
 // built is the binary of sampleTests, made once.
@@ -136,6 +149,14 @@ var built = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == wrapCommand {
+		code, err := wrap(os.Args[2:])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.Exit(code)
+	}
 	calm = 0 // the samples do not mind a busy machine
 	code := m.Run()
 	if dir, err := built(); err == nil {
@@ -227,6 +248,36 @@ func TestTimeForLongTestsIsLimited(t *testing.T) {
 	text, err = runSample(t, "long", o, list)
 	if err != nil || !strings.Contains(text, "a TestHangs (stopped)") || !strings.Contains(text, "1 passed, 0 failed") {
 		t.Errorf("with time for one: %v\n%s", err, text)
+	}
+	left, err := os.ReadFile(filepath.Join(o.out, "left"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(left)))
+	if err != nil || !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		t.Errorf("a process of the stopped test runs: %d, %v", pid, err)
+	}
+	log, err := os.ReadFile(filepath.Join(o.out, "logs", "a-TestHangs.log"))
+	if err != nil || !strings.Contains(string(log), `left by the tests and killed: "sleep 600"`) {
+		t.Errorf("%v: %s", err, log)
+	}
+}
+
+// Failed tests do not run again once the time of the whole run is over.
+func TestTimeForFailedTestsIsLimited(t *testing.T) {
+	t.Parallel()
+	o, list := sample(t)
+	o.retries, o.end = 2, time.Minute
+	var text strings.Builder
+	s := newSchedule(o, time.Now().Add(-time.Hour), &text)
+	s.env = append(os.Environ(), "OUT="+o.out, "MODE=one fails")
+	s.run(t.Context(), quickUnits(list, s))
+	s.retry(t.Context())
+	if err := s.report(); err == nil {
+		t.Error("a failed test fails nothing")
+	}
+	if got := text.String(); !strings.Contains(got, "== no time to run it again: a TestFails") || strings.Contains(got, "== again, alone") {
+		t.Error(got)
 	}
 }
 

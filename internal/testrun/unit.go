@@ -110,14 +110,18 @@ func (u unit) execute(ctx context.Context, o options, env []string, end time.Tim
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.limit+time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, u.pkg.binary, u.args(o)...)
+	self, err := os.Executable()
+	if err != nil {
+		return nil, errors.Wrapf(err, "find the wrapper of test binaries")
+	}
+	cmd := exec.CommandContext(ctx, self, append([]string{wrapCommand, u.pkg.binary}, u.args(o)...)...)
 	cmd.Dir, cmd.Env = u.pkg.dir, append(slices.Clone(env), "PWD="+u.pkg.dir)
 	if o.cover { // for processes of the test binary, as go test does
 		cmd.Env = append(cmd.Env, "GOCOVERDIR="+o.unitCover())
 	}
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = 10 * time.Second // a process that a test left may keep the pipe open
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = 4 * settle
 	convert := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", "-p", u.pkg.path)
 	read, write := io.Pipe()
 	cmd.Stdout, cmd.Stderr = write, write

@@ -1,0 +1,384 @@
+package page
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// edits replaces the text in the editor, as typing does.
+func (b *tab) edits(text string) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(`{ const e = document.querySelector('textarea.code'); e.focus(); e.value = `+quoted(text)+`; e.dispatchEvent(new Event('input', { bubbles: true })); }`, nil))
+}
+
+// opens goes to the files of a sandbox and opens one of them.
+func (b *tab) opens(name string) {
+	b.t.Helper()
+	if b.value(`document.querySelector('.panel .tree') === null`) == "true" {
+		b.view("Files")
+	}
+	b.click(".tree .entry", name)
+	b.until(`document.querySelector('.opened code')?.textContent.endsWith(` + quoted("/"+name) + `)`)
+}
+
+// file returns a file's bytes, quoted as JSON, and its tag.
+func (b *tab) file(box, path string) (text, tag string) {
+	b.t.Helper()
+	got := b.run(`const r = await fetch('v1/sandboxes/` + box + `/files?path=` + path + `'); return JSON.stringify(new TextDecoder('utf-8', { ignoreBOM: true }).decode(await r.arrayBuffer())) + ' ' + r.headers.get('ETag');`)
+	at := strings.LastIndexByte(got, ' ')
+	return got[:at], got[at+1:]
+}
+
+// The editor of files writes what a person changed and nothing else, asks before it replaces what somebody else wrote, and keeps unsaved changes.
+// mission: 7.6, F2
+func TestPageKeepsFiles(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	b.creates()
+	box := h.Must("sandbox", "ls", "-o", "name")
+	sh := func(script string) { t.Helper(); h.Must("sandbox", "exec", box, "--", "sh", "-c", script) }
+	dir := b.run(`return (await (await fetch('v1/sessions')).json()).data[0].dir`)
+	sh(`cd ` + dir + ` && printf '\357\273\277one\r\ntwo\nthree\r\nfour' > mixed.txt && printf 'a\nb\n' > plain.txt`)
+
+	// Line endings, byte order mark and the end of the file stay; nothing is written without a change.
+	b.opens("mixed.txt")
+	_, before := b.file(box, dir+"/mixed.txt")
+	b.click("button", "Save")
+	b.sees(".opened [role=status]", "There is nothing to save.")
+	if _, tag := b.file(box, dir+"/mixed.txt"); tag != before {
+		t.Errorf("a file that nobody changed was written: %s, before %s", tag, before)
+	}
+	b.edits("one\ntwo\nbetween\nthree\nfour")
+	b.click("button", "Save")
+	b.sees(".opened [role=status]", "Saved")
+	if text, _ := b.file(box, dir+"/mixed.txt"); text != quoted("\ufeffone\r\ntwo\nbetween\r\nthree\r\nfour") {
+		t.Errorf("the file is %s", text)
+	}
+
+	// Another version is compared, overwritten or loaded.
+	b.edits("mine")
+	sh(`cd ` + dir + ` && echo theirs > mixed.txt`)
+	b.click("button", "Save")
+	b.sees("dialog", "The file has changed")
+	b.click("dialog button", "Compare")
+	b.sees("dialog .diff .removed", "theirs")
+	b.sees("dialog .diff .added", "mine")
+	b.accessible("a conflict")
+	b.picture("conflict")
+	b.click("dialog button", "Keep editing")
+	b.click("button", "Save")
+	b.sees("dialog", "The file has changed")
+	b.click("dialog button", "Overwrite")
+	b.until(`!document.querySelector('dialog')`)
+	b.sees(".opened [role=status]", "Saved")
+	if text, _ := b.file(box, dir+"/mixed.txt"); text != quoted("\ufeffmine") {
+		t.Errorf("after Overwrite: %s", text)
+	}
+	b.edits("again")
+	sh(`cd ` + dir + ` && echo others > mixed.txt`)
+	b.click("button", "Save")
+	b.click("dialog button", "Reload")
+	b.until(`document.querySelector('textarea.code').value === 'others\n'`)
+
+	// Unsaved changes outlive other views and a reload, and leaving asks.
+	b.opens("plain.txt")
+	b.edits("a\nb\nunsaved\n")
+	b.do(chromedp.Evaluate(`document.querySelector('textarea.code').blur()`, nil))
+	if b.value(`(() => { const e = new Event('beforeunload', { cancelable: true }); dispatchEvent(e); return e.defaultPrevented; })()`) != "true" {
+		t.Error("the page can be left with unsaved changes, unasked")
+	}
+	b.view("Start")
+	b.do(chromedp.Reload())
+	b.view("Files")
+	b.sees(".tree", "unsaved changes")
+	b.opens("plain.txt")
+	b.sees(".opened [role=status]", "unsaved changes")
+	b.until(`document.querySelector('textarea.code').value === 'a\nb\nunsaved\n'`)
+	b.click("button", "Discard changes")
+	b.until(`document.querySelector('textarea.code').value === 'a\nb\n'`)
+	if b.value(`(() => { const e = new Event('beforeunload', { cancelable: true }); dispatchEvent(e); return e.defaultPrevented; })()`) != "false" {
+		t.Error("the page asks although nothing is unsaved")
+	}
+
+	// What exists already is replaced only when the person says so: by a new file, and by an upload.
+	b.click("button", "New file")
+	b.fill("Name", "plain.txt")
+	b.click("dialog button", "Make it")
+	b.until(`document.querySelector('textarea.code').value === ''`)
+	b.edits("new")
+	b.click("button", "Save")
+	b.sees("dialog", "The file exists already")
+	b.click("dialog button", "Keep editing")
+	const drop = `{ const data = new DataTransfer(); data.items.add(new File(['sent'], 'plain.txt')); data.items.add(new File(['fresh'], 'fresh.txt'));
+		document.querySelector('.drop').dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true })); }`
+	b.do(chromedp.Evaluate(drop, nil))
+	b.sees("dialog", "These exist already: plain.txt.")
+	if text, _ := b.file(box, dir+"/plain.txt"); text != quoted("a\nb\n") {
+		t.Errorf("before Replace: %s", text)
+	}
+	b.click("dialog button", "Replace")
+	testenv.Eventually(t, "the upload replaces the file", func() bool { text, _ := b.file(box, dir+"/plain.txt"); return text == quoted("sent") })
+	if text, _ := b.file(box, dir+"/fresh.txt"); text != quoted("fresh") {
+		t.Errorf("the other file: %s", text)
+	}
+	b.clean()
+	b.leavesNoImages()
+}
+
+// Prompts that were typed and not sent are kept for each session and for the next one, and a prompt or session that is submitted twice exists once.
+// mission: 7.5, 7.9, F2
+func TestPageKeepsPrompts(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	sessions := func() string { return b.run(`return (await (await fetch('v1/sessions?all=true')).json()).data.length`) }
+
+	b.fill("First prompt", "/say the first prompt")
+	b.do(chromedp.Evaluate(`location.hash = '#/secrets'`, nil))
+	b.sees("main", "Secrets")
+	b.do(chromedp.Evaluate(`location.hash = '#/'`, nil))
+	b.until(`document.querySelector('textarea[name=prompt]')?.value === '/say the first prompt'`)
+	b.do(chromedp.Reload())
+	b.until(`document.querySelector('textarea[name=prompt]')?.value === '/say the first prompt'`)
+
+	// The answers to the request are lost on the way; then it is submitted twice more.
+	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = async (to, o) => {
+		const r = await window.through(to, o);
+		if (o?.method === 'POST' && String(to).endsWith('/sessions')) throw new TypeError('lost');
+		return r;
+	}`, nil))
+	b.click("button", "Create a sandbox")
+	b.sees(".problem", "cannot be reached")
+	b.do(chromedp.Evaluate(`window.fetch = window.through; { const f = document.querySelector('form.new'); f.requestSubmit(); f.requestSubmit(); }`, nil))
+	b.sees(".message.agent", "the first prompt")
+	if n := sessions(); n != "1" {
+		t.Errorf("%s sessions were made", n)
+	}
+
+	b.do(chromedp.Evaluate(`document.querySelector('.composer textarea').focus()`, nil))
+	b.types("half a thought")
+	session := b.value(`location.hash`)
+	b.do(chromedp.Evaluate(`location.hash = '#/'`, nil))
+	b.until(`document.querySelector('textarea[name=prompt]')?.value === ''`)
+	b.do(chromedp.Evaluate(`location.hash = `+quoted(session), nil))
+	b.until(`document.querySelector('.composer textarea')?.value === 'half a thought'`)
+	b.do(chromedp.Reload())
+	b.until(`document.querySelector('.composer textarea')?.value === 'half a thought'`)
+
+	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = async (to, o) => {
+		const r = await window.through(to, o);
+		if (o?.method === 'POST' && String(to).endsWith('/messages')) throw new TypeError('lost');
+		return r;
+	}; { const e = document.querySelector('.composer textarea'); e.value = '/say once only'; e.form.requestSubmit(); }`, nil))
+	b.sees(".composer .problem", "cannot be reached")
+	b.until(`document.querySelector('.composer textarea').value === '/say once only'`)
+	b.do(chromedp.Evaluate(`window.fetch = window.through; document.querySelector('.composer').requestSubmit()`, nil))
+	b.until(`document.querySelector('.composer textarea').value === ''`)
+	b.sees(".message.agent", "once only")
+	b.send("/say the end")
+	b.sees(".message.agent", "the end")
+	if got := b.value(`[...document.querySelectorAll('.message.user')].filter((e) => e.textContent.includes('once only')).length`); got != "1" {
+		t.Errorf("the prompt was sent %s times", got)
+	}
+	b.clean()
+	b.leavesNoImages()
+}
+
+// One event, one long line or one large change does not stop the page, and outputs have their colours.
+// mission: 7.4, 7.6, F2
+func TestPageBearsMuch(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	b.creates()
+
+	got := b.run(`const { follow } = await import(new URL('api.js', document.querySelector('script[type=module]').src));
+		const real = window.fetch;
+		window.fetch = (to, o) => (String(to).endsWith('/broken') ? Promise.resolve(new Response('id: 1\nevent: a\ndata: {}\n\nid: 2\nevent: bad\ndata: {}\n\nid: 3\nevent: bad\ndata: no json\n\nid: 4\nevent: z\ndata: {}\n\n')) : real(to, o));
+		const seen = [];
+		await new Promise((done) => {
+			const stop = follow('broken', { event: (name) => { if (name === 'bad') throw new Error('out of order'); seen.push(name); if (name === 'z') { stop(); done(); } },
+				state: () => {}, problem: () => {}, broken: (name, err) => seen.push(name + ' ' + err.message.split(' ')[0]) });
+		});
+		window.fetch = real;
+		return seen.join(', ');`)
+	if got != "a, bad out, bad Unexpected, z" {
+		t.Errorf("the stream went on with %s", got)
+	}
+
+	b.send("/run printf '\\033[1;31mred\\033[0m plain \\033[38;5;46mgreen\\033[0m\\rover it\\n'; printf 'p 1%%\\rp 100%%\\n'; head -c 30000 /dev/zero | tr '\\0' x; echo; seq 140000 > many.txt; seq 5000")
+	b.sees(".status", "Done")
+	b.click(".tool button", "Show all")
+	b.sees(".tool .output", "over it")
+	b.sees(".tool .output", "p 100%")
+	b.sees(".tool .output button", "more characters")
+	b.click(".tool .output button", "Show")
+	b.until(`document.querySelectorAll('.tool .output > span').length > 2000`)
+	b.send("/run printf '\\033[1;31mred\\033[0m \\033[38;2;1;2;3mown\\033[0m\\n'")
+	b.sees(".tool .output .ansi-red.ansi-bold", "red")
+	b.until(`[...document.querySelectorAll('.tool .output span')].some((e) => e.textContent === 'own' && e.style.color === 'rgb(1, 2, 3)')`)
+
+	b.view("Changes")
+	b.sees(".changes summary", "many.txt")
+	b.sees(".changes .diff button", "more of 139,")
+	if n := b.value(`document.querySelectorAll('.changes .diff span').length`); len(n) > 4 {
+		t.Errorf("%s lines of a diff are in the page", n)
+	}
+	b.click(".changes .diff button", "Show")
+	b.until(`document.querySelectorAll('.changes .diff span').length > 2000`)
+	b.picture("large-change")
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.sees(".ended", "This session has ended")
+	b.sees(".ended summary", "What the agent has changed")
+	b.clean()
+	b.leavesNoImages()
+}
+
+// What is typed while a question is open answers it, questions stay in the history with their answers, and a stop holds the prompts that wait.
+// mission: 7.4, 7.5, 7.10
+func TestPageAnswers(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	b.creates()
+
+	b.send("/ask Which colour? | red | blue")
+	b.sees("form.question legend", "Which colour?")
+	b.sees(".composer [type=submit]", "Answer")
+	b.do(chromedp.Evaluate(`document.querySelector('.composer textarea').focus()`, nil))
+	b.types("green\r")
+	b.sees(".message.agent", "The answer is green.")
+	b.sees(".question.settled", "Which colour? green")
+	b.send("/ask And the size? | small | large")
+	b.sees("form.question legend", "And the size?")
+	b.click(".question button", "No answer")
+	b.sees(".question.settled", "And the size? no answer")
+	b.do(chromedp.Reload())
+	b.until(`[...document.querySelectorAll('.question.settled')].map((e) => e.textContent).join('; ').startsWith('Which colour? green; And the size? no answer')`)
+	b.accessible("answers")
+
+	b.sees(".status", "Done")
+	b.send("/run until [ -e /tmp/go ]; do sleep 0.1; done")
+	b.sees(".status", "Running a tool")
+	for _, prompt := range []string{"/say held one", "/say held two"} {
+		b.send(prompt)
+		b.sees(".queue", prompt)
+	}
+	b.click(".composer button", "Stop")
+	b.sees(".note", "Stopped")
+	b.until(`document.querySelectorAll('.queue .held').length === 2`)
+	b.picture("held")
+	b.do(chromedp.Reload())
+	b.until(`document.querySelectorAll('.queue .held').length === 2`)
+	b.press("Discard: /say held two")
+	b.until(`document.querySelectorAll('.queue .held').length === 1`)
+	b.click(".queue button", "Send next")
+	b.sees(".message.agent", "held one")
+	b.until(`document.querySelectorAll('.queue li').length === 0`)
+	if got := b.value(`document.querySelector('.log').textContent.includes('held two')`); got != "false" {
+		t.Error("a prompt that was discarded is in the conversation")
+	}
+
+	b.send("A list:\n\n- [x] done\n- [ ] open\n\n| left | right |\n|---|--:|\n| a | 1 |\n\nשלום עולם")
+	b.sees(".message.agent li", "☑ done")
+	b.sees(".message.agent li", "☐ open")
+	b.until(`[...document.querySelectorAll('.message.agent td')].some((e) => e.textContent === '1' && getComputedStyle(e).textAlign.endsWith('right'))`)
+	b.until(`[...document.querySelectorAll('.message.agent p')].some((e) => e.textContent.includes('שלום') && getComputedStyle(e).direction === 'rtl')`)
+	b.clean()
+	b.leavesNoImages()
+}
+
+// Back goes from view to view, and an address that was opened before signing in is where the person goes afterwards.
+// mission: 7.8, 7.10
+func TestPageAddresses(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	id := b.creates()
+	b.view("Files")
+	b.view("Changes")
+	b.do(chromedp.Evaluate(`window.here = document.querySelector('.log')`, nil))
+	for _, want := range []string{"Files", "Chat"} {
+		b.do(chromedp.Evaluate(`history.back()`, nil))
+		b.until(`document.querySelector('.tabs [aria-selected=true]').textContent === ` + quoted(want))
+	}
+	if b.value(`window.here === document.querySelector('.log')`) != "true" {
+		t.Error("the conversation was made anew")
+	}
+	b.do(chromedp.Evaluate(`history.forward()`, nil))
+	b.until(`document.querySelector('.tabs [aria-selected=true]').textContent === 'Files'`)
+	b.send("/say a title for it")
+	b.until(`document.title.startsWith('/say a title for it')`)
+
+	b.click("button", "Sign out")
+	b.sees("main", "You are not signed in")
+	b.do(chromedp.Evaluate(`location.hash = '#/s/`+id+`/usage'`, nil), chromedp.Reload())
+	b.sees("main", "You are not signed in")
+	b.signIn(h.Must("key", "link"))
+	b.until(`document.querySelector('.tabs [aria-selected=true]')?.textContent === 'Usage'`)
+	b.do(chromedp.Evaluate(`location.hash = '#/s/ses_01aaaaaaaaaaaaaaaaaaaaaaaa'`, nil))
+	b.sees(".problem", "no session")
+	b.sees(".problem a", "New session")
+	b.clean()
+	b.leavesNoImages()
+}
+
+// The terminal begins in the session's directory, asks before a program writes to the clipboard, has keys for phones, and says at once that a sandbox has ended.
+// mission: 7.6, F2
+func TestPageTerminal(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	b.creates()
+	dir := b.run(`return (await (await fetch('v1/sessions')).json()).data[0].dir`)
+	b.view("Terminal")
+	b.sees(".terminal [role=status]", "Connected")
+	const screen = `[...document.querySelectorAll('.xterm-rows > div')].map((r) => r.textContent.trim())`
+	b.do(chromedp.Evaluate(`document.querySelector('.xterm-helper-textarea').focus()`, nil))
+	b.types("echo in:$PWD\r")
+	b.until(screen + `.includes(` + quoted("in:"+dir) + `)`)
+	b.press("Up")
+	b.types("\r")
+	b.until(screen + `.filter((l) => l === ` + quoted("in:"+dir) + `).length === 2`)
+	b.types("sleep 600\r")
+	b.do(chromedp.Evaluate(`document.querySelector('.keys [aria-pressed]').click()`, nil)) // which is shown on touch screens only
+	b.types("c")
+	b.until(screen + `.some((l) => l.endsWith('^C'))`)
+	b.types("printf '\\033]52;c;Y29waWVk\\a'\r")
+	b.sees("dialog", "Copy this to the clipboard?")
+	b.sees("dialog pre", "copied")
+	b.accessible("a copy")
+	b.click("dialog button", "Not now")
+	box := h.Must("sandbox", "ls", "-o", "name")
+	h.Must("sandbox", "rm", box)
+	b.sees(".terminal [role=status]", "ended")
+	b.do(chromedp.Evaluate(`location.hash = '#/b/`+box+`/terminal'`, nil))
+	b.sees(".terminal [role=status]", "The sandbox has ended.")
+	b.harmless()
+	b.leavesNoImages()
+}

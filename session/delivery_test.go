@@ -1,0 +1,106 @@
+package session_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/scripted"
+	"github.com/RelevanceAI/harvest/session"
+)
+
+// restartWith ends the server, changes the record of a session to what a server that was killed in the middle leaves, and starts the next server.
+func (h *house) restartWith(t *testing.T, id string, f func(s *session.Session)) {
+	t.Helper()
+	h.close(t)
+	s, err := h.sessions.Session(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f(&s)
+	if err := h.sessions.PutSession(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	h.open(t)
+}
+
+// A prompt that was recorded and did not reach the agent is sent by the next server. One that the agent received is not
+// sent twice.
+//
+// mission: 7.9, E4
+func TestPromptLostWithServer(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "the first"})
+	w := h.watch(s.ID)
+	w.until(t, "done")
+	w.status(t, session.Done)
+	lost := func(id, prompt string, d session.Delivery) {
+		t.Helper()
+		h.restartWith(t, s.ID, func(s *session.Session) {
+			last := s.Deliveries[len(s.Deliveries)-1]
+			end := last.At + int64(last.Size)
+			d.Message, d.At = id, end+d.At
+			if d.Process == "" {
+				d.Process = s.Process
+			}
+			s.Status, s.Deliveries = session.Thinking, []session.Delivery{d}
+			m := session.Message{ID: id, Session: s.ID, Prompt: prompt, State: session.Running, Created: time.Now(), Started: time.Now()}
+			if err := h.sessions.PutMessage(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if done := w.until(t, "done"); done.data.Failed || done.data.Message.ID != id {
+			t.Errorf("%s: %+v", prompt, done.data)
+		}
+		w.status(t, session.Done)
+	}
+	lost("msg_lost", "lost as a whole", session.Delivery{Size: 60})
+	lost("msg_other", "written to another process", session.Delivery{At: -60, Size: 60, Process: "gone"})
+	h.send(t, s.ID, "/run sleep 2\nreceived by the agent")
+	w.until(t, string(agent.ToolStarted))
+	h.restartWith(t, s.ID, func(*session.Session) {})
+	w.until(t, "done")
+	w.status(t, session.Done)
+	got := h.wrote(t, s.ID)
+	for _, prompt := range []string{"the first", "lost as a whole", "written to another process", "received by the agent"} {
+		if n := strings.Count(got, "- "+prompt) + strings.Count(got, "\n+"+prompt); n != 1 {
+			t.Errorf("the agent received %q %d times:\n%s", prompt, n, got)
+		}
+	}
+}
+
+// An answer that was recorded and did not reach the agent is written by the next server, and a turn that was being stopped is stopped.
+//
+// mission: 7.9, E4
+func TestAnswerAndStopLostWithServer(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{StopGrace: time.Minute})
+	s := h.create(t, session.Request{Prompt: "/ask May I? | yes"})
+	w := h.watch(s.ID)
+	question := w.until(t, string(agent.Asked)).data.ID
+	w.status(t, session.Waiting)
+	text, err := json.Marshal(scripted.Request{Op: "answer", ID: question, Answer: &agent.Answer{Allow: true, Answers: map[string]string{"May I?": "yes"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(text, '\n')
+	h.restartWith(t, s.ID, func(s *session.Session) {
+		last := s.Deliveries[len(s.Deliveries)-1]
+		s.Status, s.Answered = session.Thinking, []string{question}
+		s.Deliveries = append(s.Deliveries, session.Delivery{Message: last.Message, Process: s.Process, At: last.At + int64(last.Size), Size: len(text), Text: text})
+	})
+	if done := w.until(t, "done"); done.data.Failed {
+		t.Errorf("after the answer: %+v", done.data)
+	}
+	w.status(t, session.Done)
+
+	h.send(t, s.ID, "/run sleep 600")
+	w.until(t, string(agent.ToolStarted))
+	h.restartWith(t, s.ID, func(s *session.Session) { s.Stopping = "you stopped it" })
+	if done := w.until(t, "done"); !done.data.Interrupted || done.data.Message.State != session.Stopped {
+		t.Errorf("after the stop: %+v", done.data)
+	}
+}

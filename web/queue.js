@@ -1,0 +1,61 @@
+// The prompts of a session that wait for their turn, and those that are held since the turn before them was stopped.
+
+import { call } from './api.js';
+import { button, fill, h } from './dom.js';
+import { keep, kept } from './drafts.js';
+
+export class Queue {
+  // act runs a request and shows what goes wrong; post sends a prompt and reports whether it was sent.
+  constructor(session, act, post) {
+    Object.assign(this, { session, act, post, waiting: new Map(), name: `held:${session}` });
+    this.el = h('ul', { class: 'queue', 'aria-label': 'Prompts that wait' });
+    this.draw();
+  }
+
+  add(message) {
+    this.waiting.set(message.id, message);
+    this.draw();
+  }
+
+  remove(id) {
+    this.waiting.delete(id);
+    this.draw();
+  }
+
+  clear() {
+    this.waiting.clear();
+    this.draw();
+  }
+
+  get held() { return JSON.parse(kept(this.name) || '[]'); }
+
+  set held(all) {
+    keep(this.name, all.length > 0 ? JSON.stringify(all) : '');
+    this.draw();
+  }
+
+  // hold takes the prompts that wait out of the queue: the person sends or discards them.
+  async hold() {
+    for (const m of [...this.waiting.values()]) {
+      try {
+        await this.cancel(m.id);
+        this.held = [...this.held, m.prompt];
+      } catch (p) {
+        if (p.status !== 404 && p.status !== 409) throw p; // it was sent meanwhile
+      }
+    }
+  }
+
+  cancel(id) { return call('DELETE', `v1/sessions/${this.session}/messages/${id}`); }
+
+  draw() {
+    const row = (prompt, kind, ...buttons) => h('li', { class: kind }, h('span', { class: 'text' }, prompt), buttons);
+    const without = (at) => this.held.filter((_, i) => i !== at);
+    fill(this.el, [
+      ...[...this.waiting.values()].map((m) => row(m.prompt, null, button('Cancel', () => this.act(() => this.cancel(m.id)), { class: 'small', 'aria-label': `Cancel: ${m.prompt.slice(0, 80)}` }))),
+      ...this.held.map((prompt, i) => row(prompt, 'held',
+        button('Send next', async () => { if (await this.post(prompt)) this.held = without(i); }, { class: 'small', 'aria-label': `Send next: ${prompt.slice(0, 80)}` }),
+        button('Discard', () => { this.held = without(i); }, { class: 'small', 'aria-label': `Discard: ${prompt.slice(0, 80)}` }))),
+    ]);
+  }
+}
