@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
 	harvestgit "github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/internal/pattern"
@@ -111,7 +112,7 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 		return err
 	}
 	for _, module := range changedModules(string(status)) {
-		c.hint("changes in the submodule %s stay here: push them, so that the agent can fetch them", plainText(module))
+		c.hint("changes in the submodule %s stay here: push them, so that the agent can fetch them", chat.Plain(module))
 	}
 	if len(patch) == 0 {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -28,45 +29,59 @@ Entries of the agent's git stash become branches, too: harvest/ID-stash-1 and so
   harvest checkout ses_01jx --branch second-try`,
 		Args: count(1, 1, "a session"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			top, err := topLevel(ctx)
+			made, stashes, err := c.takeBranch(ctx, server, args[0], repository, branch)
 			if err != nil {
 				return err
 			}
-			s, err := server.Session(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			bundle, err := server.SessionBundle(ctx, args[0], repository)
-			if err != nil {
-				return err
-			}
-			defer bundle.Close()
-			file, err := os.CreateTemp("", "harvest-*.bundle")
-			if err != nil {
-				return errors.Explainf(err, errors.Unavailable, "no temporary file for the branch: %v", err)
-			}
-			defer os.Remove(file.Name())
-			_, err = io.Copy(file, bundle)
-			if err := errors.Join(err, file.Close()); err != nil {
-				return err
-			}
-			t := taking{top: top, session: s.ID, work: s.WorkBranch, branch: orElse(branch, s.WorkBranch), named: branch != ""}
-			made, err := t.run(ctx, file.Name())
-			if err != nil {
-				return err
-			}
-			for _, name := range made {
-				if name == t.branch {
-					fmt.Fprintln(c.out, name)
-				} else {
-					c.hint("the agent stashed changes: git stash apply %s", name)
-				}
+			fmt.Fprintln(c.out, made)
+			for _, name := range stashes {
+				c.hint("the agent stashed changes: git stash apply %s", name)
 			}
 			return nil
 		}),
 	}
 	cmd.Flags().StringVar(&branch, "branch", "", "local branch for the agent's work (default: harvest/ID)")
 	return repositoryFlag(cmd, &repository)
+}
+
+// takeBranch brings the branch of a session into the repository of the current directory, as branch or, if that is "", under its own name.
+// It returns the branch and those of the agent's stashes.
+func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, repository, branch string) (made string, stashes []string, err error) {
+	top, err := topLevel(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	s, err := server.Session(ctx, ref)
+	if err != nil {
+		return "", nil, err
+	}
+	bundle, err := server.SessionBundle(ctx, ref, repository)
+	if err != nil {
+		return "", nil, err
+	}
+	defer bundle.Close()
+	file, err := os.CreateTemp("", "harvest-*.bundle")
+	if err != nil {
+		return "", nil, errors.Explainf(err, errors.Unavailable, "no temporary file for the branch: %v", err)
+	}
+	defer os.Remove(file.Name())
+	_, err = io.Copy(file, bundle)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return "", nil, err
+	}
+	t := taking{top: top, session: s.ID, work: s.WorkBranch, branch: orElse(branch, s.WorkBranch), named: branch != ""}
+	all, err := t.run(ctx, file.Name())
+	if err != nil {
+		return "", nil, err
+	}
+	for _, name := range all {
+		if name == t.branch {
+			made = name
+		} else {
+			stashes = append(stashes, name)
+		}
+	}
+	return made, stashes, nil
 }
 
 // taking is a session's work on its way into a local repository.
@@ -155,7 +170,7 @@ func (t taking) check(ctx context.Context, name string) (next, old string, err e
 		}
 		other := t.free(ctx)
 		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: has commits that are not the agent's, %d of them, and was not moved: %s", name,
-			strings.Count(string(own), "\n"), firstLine(string(own))),
+			strings.Count(string(own), "\n"), chat.FirstLine(string(own))),
 			"harvest checkout %s --branch %s, then git rebase or git merge one with the other", t.session, other)
 	}
 	// git's own rules for branches that are checked out, being rebased or bisected, in any work tree.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/session"
 )
@@ -30,83 +31,128 @@ func (c *cli) prompt(cmd *cobra.Command, given string) (string, error) {
 	return given, nil
 }
 
+// agentRun is a command line of harvest agent.
+type agentRun struct {
+	*cli
+	cmd             *cobra.Command
+	req             api.SessionRequest
+	box             sandboxFlags
+	where           processFlags
+	from            source
+	continues       string // session, or newestSession
+	follow, servers string
+	detach, plain   bool
+	idle            timeFlag
+}
+
 func (c *cli) agentCommand() *cobra.Command {
-	var req api.SessionRequest
-	var box sandboxFlags
-	var where processFlags
-	var from source
-	var follow, servers string
-	var keep bool
-	var idle timeFlag
+	r := &agentRun{cli: c}
 	cmd := &cobra.Command{
-		Use:   "agent [flags] PROMPT",
+		Use:   "agent [flags] [PROMPT]",
 		Short: "Have an agent work on a repository in a sandbox of its own",
-		Long: `Makes a session: a sandbox with the repository in it, and an agent that is sent the prompt. What the agent does is shown as it happens;
-Ctrl-C leaves, and the agent goes on. Its changes are on a branch of their own, harvest/ID, which "harvest checkout" brings into the local
+		Long: `Makes a session: a sandbox with the repository in it, and an agent that is sent the prompt. On a terminal it is a
+conversation: type prompts, watch, answer questions by number; /help lists the rest. Esc stops the turn. Ctrl-C on an
+empty line leaves, and the agent goes on. Elsewhere, and with -o, the events of the turn are printed, and Ctrl-C leaves
+as well. The agent's changes are on a branch of their own, harvest/ID, which "harvest checkout" brings into the local
 repository, and "harvest diff" shows.
 
-The repository is the current directory's, as it is committed, or --repo; --repo none begins with an empty one. The agent "scripted" has no
-model and needs no key: it is there to try things out. --continue goes on with a session that has ended: with its files, and with its
-conversation. The prompt "-" is read from standard input.`,
-		Example: `  harvest agent "fix the failing test"
+The repository is the current directory's, as it is committed, or --repo; --repo none begins with an empty one. The
+agent "scripted" has no model and needs no key: it is there to try things out. --continue goes on with a session, the
+newest of this directory if none is named: in its conversation if it has not ended, otherwise in a new session with its
+files and its conversation. --plain never redraws: for screen readers, and for terminals that cannot. The prompt "-" is
+read from standard input.`,
+		Example: `  harvest agent
+  harvest agent "fix the failing test"
   harvest agent --repo https://github.com/owner/name --agent opencode "describe the code"
-  harvest agent --agent scripted "say hello"
+  harvest agent --agent scripted -o text "say hello"
+  harvest agent --continue
   harvest agent --continue ses_01ab "now write a test"`,
-		Args: count(1, 1, "one prompt; quote it"),
+		Args: count(0, 2, "at most one prompt; quote it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := c.runs(cmd)
-			var err error
-			if req.Sandbox, err = c.agentSandbox(cmd, box, where, idle); err != nil {
-				return err
-			}
-			if servers != "" {
-				if req.MCP, err = os.ReadFile(servers); err != nil || !json.Valid(req.MCP) {
-					return usage(cmd, "--mcp-config: %s cannot be read, or is no JSON", servers)
-				}
-			}
-			if req.Prompt, err = c.prompt(cmd, args[0]); err != nil {
-				return err
-			}
-			if req.Continues == "" {
-				err = c.repository(ctx, from, &req)
-			} else if cmd.Flags().Changed("repo") {
-				err = usage(cmd, "--continue goes on with the repository of that session; leave out --repo")
-			}
-			if err != nil {
-				return err
-			}
-			server, err := c.connect(ctx)
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			made, err := server.CreateSession(ctx, req)
-			if err != nil {
-				return err
-			}
-			if keep {
-				return c.show(oneSession(made))
-			}
-			c.hint("session %s; Ctrl-C leaves it, harvest stop %s stops it", made.ID, made.ID)
-			return c.followTurn(ctx, server, made.ID, 0, 0, follow)
+			r.cmd = cmd
+			return r.run(c.runs(cmd), args)
 		},
 	}
 	flags := cmd.Flags()
-	from.add(cmd, &req)
-	flags.StringVar(&req.Agent, "agent", "", "claude, opencode or scripted (default: claude)")
-	flags.StringVar(&req.Continues, "continue", "", "session that has ended, to go on with its files and conversation")
-	flags.StringVar(&req.Model, "model", "", "model of the agent (default: the agent's own)")
-	flags.StringVar(&req.Approval, "approval", "", "what the agent asks before it does it: edits, ask or plan (default: nothing, the sandbox is the boundary)")
-	flags.IntVar(&req.Limits.Turns, "max-turns", 0, "turns of the session; 0 means no limit")
-	flags.Float64Var(&req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
-	flags.Float64Var(&req.Limits.USD, "max-usd", 0, "cost of the session; 0 means no limit")
-	flags.StringVar(&servers, "mcp-config", "", "file of MCP servers for the agent, as a project's .mcp.json")
-	flags.Var(&idle, "idle-timeout", "ends the sandbox when no turn and nothing else ran in it for so long; the next prompt goes on in a new one (default: idle_timeout of the configuration)")
-	flags.BoolVarP(&keep, "detach", "d", false, "print the session and return")
-	flags.StringVarP(&follow, "output", "o", "text", "text, or json for events")
-	box.add(cmd)
-	where.addEnv(cmd)
+	r.from.add(cmd, &r.req)
+	flags.StringVar(&r.req.Agent, "agent", "", "claude, opencode or scripted (default: claude)")
+	flags.StringVar(&r.continues, "continue", "", "session to go on with (default: the newest of this directory)")
+	flags.Lookup("continue").NoOptDefVal = newestSession
+	flags.StringVar(&r.req.Model, "model", "", "model of the agent (default: the agent's own)")
+	flags.StringVar(&r.req.Approval, "approval", "", "what the agent asks before it does it: edits, ask or plan (default: nothing, the sandbox is the boundary)")
+	flags.IntVar(&r.req.Limits.Turns, "max-turns", 0, "turns of the session; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "cost of the session; 0 means no limit")
+	flags.StringVar(&r.servers, "mcp-config", "", "file of MCP servers for the agent, as a project's .mcp.json")
+	flags.Var(&r.idle, "idle-timeout", "ends the sandbox when no turn and nothing else ran in it for so long; the next prompt goes on in a new one (default: idle_timeout of the configuration)")
+	flags.BoolVarP(&r.detach, "detach", "d", false, "print the session and return")
+	flags.BoolVar(&r.plain, "plain", false, "a conversation in lines that are never redrawn (default: where TERM is dumb)")
+	flags.StringVarP(&r.follow, "output", "o", "text", "text, or json for events (default: a conversation, on a terminal)")
+	r.box.add(cmd)
+	r.where.addEnv(cmd)
 	return cmd
+}
+
+// run makes a session, or goes on with one, and follows it.
+func (r *agentRun) run(ctx context.Context, args []string) (err error) {
+	if args, err = r.splitContinue(args); err != nil {
+		return err
+	}
+	talks := r.converses()
+	switch {
+	case len(args) > 0:
+		if r.req.Prompt, err = r.prompt(r.cmd, args[0]); err != nil {
+			return err
+		}
+	case !talks:
+		return usage(r.cmd, "%s takes one prompt; quote it", r.cmd.CommandPath())
+	}
+	if r.req.Sandbox, err = r.agentSandbox(r.cmd, r.box, r.where, r.idle); err != nil {
+		return err
+	}
+	if r.servers != "" {
+		if r.req.MCP, err = os.ReadFile(r.servers); err != nil || !json.Valid(r.req.MCP) {
+			return usage(r.cmd, "--mcp-config: %s cannot be read, or is no JSON", r.servers)
+		}
+	}
+	if r.continues == "" {
+		done := r.waiting("reading the repository")
+		err = r.repository(ctx, r.from, &r.req)
+		done()
+	} else if r.cmd.Flags().Changed("repo") {
+		err = usage(r.cmd, "--continue goes on with the repository of that session; leave out --repo")
+	}
+	if err != nil {
+		return err
+	}
+	server, err := r.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if r.continues != "" {
+		switch s, err := r.goOn(ctx, server, talks); {
+		case err != nil:
+			return err
+		case s.ID != "":
+			return r.resume(ctx, server, s, talks)
+		}
+	}
+	done := r.waiting("creating the session")
+	made, err := server.CreateSession(ctx, r.req)
+	done()
+	if err != nil {
+		return err
+	}
+	r.rememberSession(ctx, made.ID)
+	switch {
+	case r.detach:
+		return r.show(oneSession(made))
+	case talks:
+		return r.converse(ctx, server, made, r.plain)
+	}
+	r.hint("session %s; Ctrl-C leaves it, harvest stop %s stops it", made.ID, made.ID)
+	return r.followTurn(ctx, server, made.ID, 0, 0, r.follow)
 }
 
 // agentSandbox is the sandbox of a new session.
@@ -209,7 +255,16 @@ var hopeless = []struct {
 
 // turnResult is the error of a turn that has not ended well.
 func (c *cli) turnResult(id string, end api.SessionEvent) error {
-	text := plainText(orElse(end.Text, end.Reason))
+	if err := turnError(id, end); err != nil {
+		return err
+	}
+	c.hint("changes: harvest diff %s, harvest checkout %s", id, id)
+	return nil
+}
+
+// turnError is turnResult without a hint.
+func turnError(id string, end api.SessionEvent) error {
+	text := chat.Plain(orElse(end.Text, end.Reason))
 	switch {
 	case end.Interrupted:
 		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason), "harvest send %s \"…\" goes on", id)
@@ -221,7 +276,6 @@ func (c *cli) turnResult(id string, end api.SessionEvent) error {
 		}
 		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text), "harvest send %s \"…\" tries again, in the same conversation", id)
 	}
-	c.hint("changes: harvest diff %s, harvest checkout %s", id, id)
 	return nil
 }
 

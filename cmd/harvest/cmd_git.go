@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -52,25 +53,30 @@ outside of the repository, and refuses symbolic links that lead out of it.`,
 		Example: "  harvest apply ses_01jx",
 		Args:    count(1, 1, "a session"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			top, err := topLevel(ctx)
-			if err != nil {
-				return err
-			}
-			stream, err := server.SessionDiff(ctx, args[0], repository)
-			if err != nil {
-				return err
-			}
-			defer stream.Close()
-			patch, err := io.ReadAll(io.LimitReader(stream, api.MaxBundle))
-			if err != nil {
-				return err
-			}
-			if len(patch) == 0 {
-				return errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", args[0])
-			}
-			return applyPatch(ctx, top, patch)
+			return c.takeChanges(ctx, server, args[0], repository)
 		}),
 	}, &repository)
+}
+
+// takeChanges applies the changes of a session to the files of the repository of the current directory.
+func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repository string) error {
+	top, err := topLevel(ctx)
+	if err != nil {
+		return err
+	}
+	stream, err := server.SessionDiff(ctx, ref, repository)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	patch, err := io.ReadAll(io.LimitReader(stream, api.MaxBundle))
+	if err != nil {
+		return err
+	}
+	if len(patch) == 0 {
+		return errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", ref)
+	}
+	return applyPatch(ctx, top, patch)
 }
 
 // applyPatch applies a patch to a repository of the user's, all of it or nothing. That it writes nothing outside is git's own affair: git
@@ -119,7 +125,7 @@ func staysIn(root *os.Root, name, target string) bool {
 }
 
 func leadsOut(name string) error {
-	return errors.Remedy(errors.Newf(errors.Denied, "the agent has made a symbolic link, %.200s, that leads out of the repository", plainText(name)),
+	return errors.Remedy(errors.Newf(errors.Denied, "the agent has made a symbolic link, %.200s, that leads out of the repository", chat.Plain(name)),
 		"look at it with harvest diff; harvest checkout brings it as a branch, and touches no file")
 }
 
@@ -138,7 +144,7 @@ the account's secrets. Nothing that somebody else has pushed there is overwritte
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(c.out, plainText(done.Branch))
+			fmt.Fprintln(c.out, chat.Plain(done.Branch))
 			return nil
 		}),
 	}, &req.Repository)
@@ -203,9 +209,9 @@ and the checkpoint stays. A branch of others that was rewritten is not followed 
 				if done.Checkpoint != "" {
 					text += "\nthe checkpoint is the branch " + done.Checkpoint
 				}
-				return errors.Remedy(errors.Newf(errors.Conflict, "%s", plainText(text)), "everything is as it was; have the agent look at it: harvest send %s \"…\"", args[0])
+				return errors.Remedy(errors.Newf(errors.Conflict, "%s", chat.Plain(text)), "everything is as it was; have the agent look at it: harvest send %s \"…\"", args[0])
 			}
-			return c.show(view{json: done, names: []string{done.Branch}, rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", plainText(done.Branch), plainText(done.Onto), done.Commits)}}})
+			return c.show(view{json: done, names: []string{done.Branch}, rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", chat.Plain(done.Branch), chat.Plain(done.Onto), done.Commits)}}})
 		}),
 	}, formatTable)
 	cmd.Flags().StringVar(&req.Branch, "onto", "", "branch of others (default: the one that the work began on)")
@@ -241,5 +247,5 @@ func gitIn(ctx context.Context, dir string, in io.Reader, args ...string) ([]byt
 	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in working directory"):
 		remedy = "nothing was changed; harvest checkout brings the work as a branch that can be merged"
 	}
-	return nil, errors.Remedy(errors.Explainf(err, errors.Conflict, "git could not take it: %s", plainText(said)), "%s", remedy)
+	return nil, errors.Remedy(errors.Explainf(err, errors.Conflict, "git could not take it: %s", chat.Plain(said)), "%s", remedy)
 }

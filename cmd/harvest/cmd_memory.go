@@ -9,6 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -56,11 +57,11 @@ func (c *cli) memoryGet() *cobra.Command {
 					v.json = e
 				}
 				known = true
-				v.names = append(v.names, plainText(e.Name))
+				v.names = append(v.names, chat.Plain(e.Name))
 				for i, text := range e.Observations {
-					row := []string{"", "", plainText(text)}
+					row := []string{"", "", chat.Plain(text)}
 					if i == 0 {
-						row = []string{plainText(e.Name), plainText(e.Type), plainText(text)}
+						row = []string{chat.Plain(e.Name), chat.Plain(e.Type), chat.Plain(text)}
 					}
 					v.rows = append(v.rows, row)
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -111,7 +112,7 @@ func repos(found ...api.Repo) view {
 			managers = append(managers, p.Manager)
 		}
 		v.names = append(v.names, r.Name)
-		v.rows = append(v.rows, []string{r.Name, r.Status, orDash(r.Image), orDash(r.Commit[:min(len(r.Commit), 10)]), strconv.Itoa(r.Behind), ago(r.Built), ago(r.Checked), joined(managers), orDash(firstLine(r.Reason))})
+		v.rows = append(v.rows, []string{r.Name, r.Status, orDash(r.Image), orDash(r.Commit[:min(len(r.Commit), 10)]), strconv.Itoa(r.Behind), ago(r.Built), ago(r.Checked), joined(managers), orDash(chat.FirstLine(r.Reason))})
 	}
 	return v
 }
@@ -208,11 +209,11 @@ func (c *cli) buildEvent(kind string, e api.RepoEvent) {
 	case api.EventBuildStage:
 		title := e.Stage
 		if e.Command != "" {
-			title += ": " + firstLine(e.Command)
+			title += ": " + chat.FirstLine(e.Command)
 		}
 		fmt.Fprintf(c.err, "== %s\n", title)
 	case api.EventBuildLog:
-		fmt.Fprint(c.err, plainText(e.Text))
+		fmt.Fprint(c.err, chat.Plain(e.Text))
 	}
 }
 
@@ -280,7 +281,7 @@ func (c *cli) repoHistory() *cobra.Command {
 				}
 				v.names = append(v.names, b.ID)
 				v.rows = append(v.rows, []string{b.ID, ago(b.Started), orDash(b.Mode), b.Status, time.Duration(b.Seconds * float64(time.Second)).Round(time.Millisecond).String(),
-					orDash(b.Commit[:min(len(b.Commit), 10)]), orDash(b.Image), orDash(firstLine(reason))})
+					orDash(b.Commit[:min(len(b.Commit), 10)]), orDash(b.Image), orDash(chat.FirstLine(reason))})
 			}
 			return c.show(v)
 		}),

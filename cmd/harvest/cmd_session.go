@@ -9,6 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 )
 
 // sessionCommands are those that work with sessions.
@@ -28,7 +29,7 @@ func (c *cli) sessionsCommand() *cobra.Command {
 			return server.Sessions(ctx, all)
 		},
 		func(s api.Session) (string, []string) {
-			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost), ago(s.Active), plainText(s.Title)}
+			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost), ago(s.Active), chat.Plain(s.Title)}
 		})
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
 	return cmd
@@ -38,29 +39,41 @@ func (c *cli) sendCommand() *cobra.Command {
 	var format string
 	detach := false
 	cmd := &cobra.Command{
-		Use:     "send SESSION PROMPT",
-		Short:   "Send a session another prompt, and follow it",
-		Long:    `Sends another prompt. It waits until the agent has done those before it. The prompt "-" is read from standard input.`,
-		Example: `  harvest send ses_01jx "now write a test"`,
-		Args:    count(2, 2, "a session and a prompt; quote it"),
+		Use:   "send [SESSION] PROMPT",
+		Short: "Send a session another prompt, and follow it",
+		Long: `Sends another prompt, to the newest session of this directory if none is named. It waits until the agent has done those before it. The
+prompt "-" is read from standard input.`,
+		Example: `  harvest send "now write a test"
+  harvest send ses_01jx "now write a test"`,
+		Args: count(1, 2, "a session, if it is not the newest of this directory, and a prompt; quote it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			prompt, err := c.prompt(cmd, args[1])
+			if len(args) == 1 && isSession(args[0]) {
+				return usage(cmd, "there is no prompt for session %s", args[0])
+			}
+			prompt, err := c.prompt(cmd, args[len(args)-1])
 			if err != nil {
 				return err
 			}
 			return c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-				after, err := lastEvent(ctx, server, args[0])
+				ref := args[0]
+				if len(args) == 1 {
+					var err error
+					if ref, err = c.newest(ctx); err != nil {
+						return err
+					}
+				}
+				after, err := lastEvent(ctx, server, ref)
 				if err != nil {
 					return err
 				}
-				queued, err := server.Send(ctx, args[0], prompt)
+				queued, err := server.Send(ctx, ref, prompt)
 				if err != nil || detach {
 					return err
 				}
 				if queued.Position > 0 {
 					c.hint("%d before it", queued.Position)
 				}
-				return c.followTurn(ctx, server, args[0], after, after, format)
+				return c.followTurn(ctx, server, ref, after, after, format)
 			})(cmd, args)
 		},
 	}

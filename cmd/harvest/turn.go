@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -63,7 +64,7 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		v.c.hint("%s", syncedText(e.Synced))
 	case "message.sent":
 		if e.Message != nil && !v.c.quiet {
-			fmt.Fprintf(v.c.err, "> %s\n", strings.ReplaceAll(plainText(e.Message.Prompt), "\n", "\n> "))
+			fmt.Fprintf(v.c.err, "> %s\n", strings.ReplaceAll(chat.Plain(e.Message.Prompt), "\n", "\n> "))
 		}
 	case "message.started":
 		v.thought[e.ID] = e.Thinking
@@ -77,7 +78,7 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		delete(v.thought, e.ID)
 		if e.Thinking {
 			v.endLine()
-			if text := strings.TrimSpace(plainText(e.Text)); text != "" && !v.c.quiet {
+			if text := strings.TrimSpace(chat.Plain(e.Text)); text != "" && !v.c.quiet {
 				fmt.Fprintf(v.c.err, "(thinking) %s\n", strings.ReplaceAll(text, "\n", "\n(thinking) "))
 			}
 			return
@@ -89,27 +90,27 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		v.endLine()
 	case "tool.started":
 		v.endLine()
-		fmt.Fprintf(v.c.out, "▸ %s %s\n", plainText(e.Tool), toolInput(e.Input))
+		fmt.Fprintf(v.c.out, "▸ %s %s\n", chat.Plain(e.Tool), chat.ToolInput(e.Input))
 	case "tool.completed":
 		v.endLine()
 		if e.Failed {
-			fmt.Fprintf(v.c.out, "  failed: %s\n", firstLine(e.Text))
+			fmt.Fprintf(v.c.out, "  failed: %s\n", chat.FirstLine(e.Text))
 		}
 	case "file.changed":
 		v.endLine()
-		fmt.Fprintf(v.c.out, "  changed %s\n", plainText(e.Path))
+		fmt.Fprintf(v.c.out, "  changed %s\n", chat.Plain(e.Path))
 	case "agent.overridden":
 		v.endLine()
-		v.c.notef("%s", plainText(e.Text))
+		v.c.notef("%s", chat.Plain(e.Text))
 	case "agent.retrying":
 		v.endLine()
-		fmt.Fprintf(v.c.err, "the model's API: %s\n", plainText(e.Text))
+		fmt.Fprintf(v.c.err, "the model's API: %s\n", chat.Plain(e.Text))
 	case "agent.asked":
 		v.asked(e)
 	case "agent.withdrawn":
 		if e.Text != "" {
 			v.endLine()
-			fmt.Fprintf(v.c.out, "  answered: %s\n", strings.ReplaceAll(plainText(e.Text), "\n", "\n  "))
+			fmt.Fprintf(v.c.out, "  answered: %s\n", strings.ReplaceAll(chat.Plain(e.Text), "\n", "\n  "))
 		}
 	case "git.synced", "git.committed", "git.pushed", "git.panic", "git.stashed", "git.left":
 		v.endLine()
@@ -127,14 +128,14 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 // asked prints a question of the agent, with the plan or the choices.
 func (v *turnView) asked(e api.SessionEvent) {
 	v.endLine()
-	fmt.Fprintf(v.c.out, "? %s %s\n", plainText(e.Tool), toolInput(e.Input))
-	if plan := strings.TrimSpace(plainText(e.Text)); plan != "" {
+	fmt.Fprintf(v.c.out, "? %s %s\n", chat.Plain(e.Tool), chat.ToolInput(e.Input))
+	if plan := strings.TrimSpace(chat.Plain(e.Text)); plan != "" {
 		fmt.Fprintf(v.c.out, "  %s\n", strings.ReplaceAll(plan, "\n", "\n  "))
 	}
 	for _, q := range e.Questions {
-		fmt.Fprintf(v.c.out, "  %s\n", plainText(q.Text))
+		fmt.Fprintf(v.c.out, "  %s\n", chat.Plain(q.Text))
 		for _, o := range q.Options {
-			fmt.Fprintf(v.c.out, "   - %s  %s\n", plainText(o.Label), plainText(o.Description))
+			fmt.Fprintf(v.c.out, "   - %s  %s\n", chat.Plain(o.Label), chat.Plain(o.Description))
 		}
 	}
 }
@@ -142,9 +143,9 @@ func (v *turnView) asked(e api.SessionEvent) {
 // agentText describes an event of the agent's process.
 func agentText(kind, reason string) string {
 	if kind == "agent.crashed" {
-		return plainText(reason) + "; it is started again"
+		return chat.Plain(reason) + "; it is started again"
 	}
-	return "the agent continues by itself: " + plainText(orElse(reason, "no reason given"))
+	return "the agent continues by itself: " + chat.Plain(orElse(reason, "no reason given"))
 }
 
 // syncedText says how old the image of a session's repository was.
@@ -155,7 +156,7 @@ func syncedText(s *api.RepoSynced) string {
 	age := strings.TrimSuffix(ago(s.Built), " ago")
 	switch {
 	case s.Error != "":
-		return "image " + age + " old; what is newer could not be fetched: " + firstLine(s.Error)
+		return "image " + age + " old; what is newer could not be fetched: " + chat.FirstLine(s.Error)
 	case s.Behind == 1:
 		return "image " + age + " old, 1 commit behind"
 	}
@@ -167,21 +168,21 @@ func gitText(kind string, e api.GitEvent) string {
 	text := ""
 	switch {
 	case kind == "git.panic":
-		text = "the agent pressed the panic button: " + firstLine(e.Reason) + "; a person must " + firstLine(e.Need)
+		text = "the agent pressed the panic button: " + chat.FirstLine(e.Reason) + "; a person must " + chat.FirstLine(e.Need)
 	case kind == "git.pushed":
 		text = "pushed " + e.Branch
 	case kind == "git.stashed":
 		text = fmt.Sprintf("stashed: %d entries; harvest checkout brings them as branches", e.Commits)
 	case kind == "git.left":
-		text = "not handed back: " + firstLine(e.Reason)
+		text = "not handed back: " + chat.FirstLine(e.Reason)
 	case kind == "git.committed":
-		text = "committed " + firstLine(e.Subject)
+		text = "committed " + chat.FirstLine(e.Subject)
 	case e.Failed:
-		text = "not synchronised: " + firstLine(e.Reason)
+		text = "not synchronised: " + chat.FirstLine(e.Reason)
 	default:
 		text = fmt.Sprintf("synchronised with origin/%s: %d commits", e.Onto, e.Commits)
 	}
-	return plainText(text)
+	return chat.Plain(text)
 }
 
 // write goes on with a message, on a line of its own.
@@ -190,7 +191,7 @@ func (v *turnView) write(id, text string) {
 		v.endLine()
 		v.writing = id
 	}
-	fmt.Fprint(v.c.out, plainText(text))
+	fmt.Fprint(v.c.out, chat.Plain(text))
 }
 
 func (v *turnView) endLine() {
@@ -201,41 +202,3 @@ func (v *turnView) endLine() {
 }
 
 func (v *turnView) close() { v.endLine() }
-
-// plainText takes away what would command a terminal: all control characters but newline and tab.
-func plainText(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || r >= ' ' && r != 0x7f && (r < 0x80 || r > 0x9f) {
-			return r
-		}
-		return -1
-	}, strings.ToValidUTF8(text, ""))
-}
-
-const shown = 160 // characters of a tool's input or output on a line
-
-func firstLine(text string) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(plainText(text)), "\n")
-	if runes := []rune(line); len(runes) > shown {
-		return string(runes[:shown]) + "…"
-	}
-	return line
-}
-
-// toolInput is what matters most of a tool's input, on one line.
-func toolInput(input json.RawMessage) string {
-	var fields map[string]any
-	if json.Unmarshal(input, &fields) != nil {
-		return ""
-	}
-	for _, name := range []string{"command", "file_path", "filePath", "path", "pattern", "query", "url", "description"} {
-		if text, ok := fields[name].(string); ok {
-			return firstLine(text)
-		}
-	}
-	text, err := json.Marshal(fields)
-	if err != nil || len(fields) == 0 {
-		return ""
-	}
-	return firstLine(string(text))
-}

@@ -74,6 +74,7 @@ var rows = []row{
 	{"server", []string{"account", "account/oidc", "api", "web", "config", "sandbox", "session", "git", "memory", "repo", "schedule", "s3sync", "storage", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
 	{"modalapi/...", []string{"modalapi/...", "account", "api", "sandbox", "session", "secret", "engine", "image", "volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
 
+	{"cmd/harvest/chat", []string{"api", "client"}, "a conversation knows the wire format; the command line gives it what concerns git"},
 	{"cmd/harvest/...", []string{"..."}, ""},
 	{"bench/...", []string{"..."}, ""},
 	{"e2e/...", []string{"..."}, "whole-run tests drive the built binary"},
@@ -141,6 +142,8 @@ var others = []struct {
 	{"github.com/hanwen/go-fuse/...", []string{"s3mount"}, "s3mount alone serves file systems"},
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
 	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
+	{"github.com/charmbracelet/...", []string{"cmd/harvest/chat"}, "only the conversation draws on terminals"},
+	{"github.com/yuin/goldmark/...", []string{"cmd/harvest/chat"}, "only the conversation renders Markdown"},
 	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."}, "report progress to a function; the command line draws it"},
 	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test", "bench/...", "e2e/..."}, "move it to a _test.go file"},
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},

@@ -1,0 +1,159 @@
+package chat
+
+import (
+	"slices"
+	"strings"
+)
+
+// Key takes something that was typed.
+func (m *Model) Key(k key) {
+	switch k.name {
+	case "ctrl+c":
+		if m.editor.text != "" {
+			m.editor.remember(m.editor.take())
+			return
+		}
+		m.Leave()
+	case "ctrl+d":
+		if m.editor.text == "" {
+			m.Leave()
+			return
+		}
+		m.editor.press(k)
+	case "esc":
+		m.stop()
+	case "suspend":
+		m.act(Action{Act: Suspend})
+	case "redraw":
+		m.act(Action{Act: Redraw})
+	case "enter":
+		if text, ok := strings.CutSuffix(m.editor.text, `\`); ok && m.editor.at == len(m.editor.text) {
+			m.editor.set(text + "\n")
+			return
+		}
+		m.Submit(m.editor.take())
+	default:
+		m.editor.press(k)
+	}
+}
+
+// stop interrupts the turn under way.
+func (m *Model) stop() {
+	if m.busy() && !m.stopping {
+		m.stopping = true
+		m.act(Action{Act: Stop})
+	}
+}
+
+// Submit takes a text that is complete: a command of the conversation, an answer, or a prompt.
+func (m *Model) Submit(text string) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return
+	}
+	m.editor.remember(text)
+	switch {
+	case m.command(text):
+	case m.current() != nil:
+		m.answer(text)
+	default:
+		if strings.HasPrefix(text, "//") { // a command of the agent's that is one of ours, too
+			text = text[1:]
+		}
+		m.sending = append(m.sending, text)
+		m.act(Action{Act: Send, Text: text})
+	}
+}
+
+const help = `Enter sends; while the agent works, a prompt waits its turn.
+Alt-Enter, Ctrl-J or a \ at the end begins a new line. Up and Down show
+earlier prompts. Esc stops the turn.
+Ctrl-C clears the line; on an empty line it leaves, and the agent goes on.
+Ctrl-Z suspends this program, and Ctrl-L draws the screen again.
+
+  /diff            what the agent has changed
+  /checkout [NAME] its branch, into the local repository, as harvest/ID or NAME
+  /apply           its changes, into the files of the work tree
+  /output          all of the last tool's output
+  /stop            stops the turn, as Esc
+  /cancel          takes back the last prompt that waits
+  /end [discard]   ends the session; discard even if changes are lost
+  /quit            leaves; the session stays
+  /help            this text
+
+All else that begins with a slash is the agent's; //help sends it /help.`
+
+// command does a command of the conversation, and reports whether the text is one.
+func (m *Model) command(text string) bool {
+	words := strings.Fields(text)
+	name, rest := words[0], words[1:]
+	switch {
+	case name == "/checkout" && len(rest) <= 1:
+		m.wait("fetching the agent's branch")
+		m.act(Action{Act: Checkout, Text: strings.Join(rest, "")})
+		return true
+	case name == "/end" && (len(rest) == 0 || slices.Equal(rest, []string{"discard"})):
+		m.wait("ending the session")
+		m.act(Action{Act: End, Discard: len(rest) > 0})
+		return true
+	case len(rest) > 0:
+		return false
+	}
+	switch name {
+	case "/help":
+		var all []string
+		for line := range strings.SplitSeq(help, "\n") {
+			all = append(all, wrap(line, m.room(), strings.Repeat(" ", indentOf(line)))...)
+		}
+		m.block(all...)
+	case "/diff":
+		m.wait("reading the changes")
+		m.act(Action{Act: Diff})
+	case "/apply":
+		m.wait("applying the changes")
+		m.act(Action{Act: Apply})
+	case "/output":
+		m.showOutput()
+	case "/stop":
+		m.stop()
+	case "/cancel":
+		m.cancel()
+	case "/quit", "/exit":
+		m.Leave()
+	default:
+		return false
+	}
+	return true
+}
+
+// indentOf returns where the explanation of a line of help begins.
+func indentOf(line string) int {
+	if strings.HasPrefix(line, "  /") {
+		return 19
+	}
+	return 0
+}
+
+func (m *Model) showOutput() {
+	if m.last == nil {
+		m.block("No tool has run yet.")
+		return
+	}
+	m.block(m.title(m.last))
+	lines, _ := tail(m.last.output, 1<<30)
+	if len(lines) == 0 {
+		lines = []string{"no output"}
+	}
+	m.print(lines...)
+}
+
+// cancel takes the last prompt that waits back into the editor.
+func (m *Model) cancel() {
+	if len(m.queued) == 0 {
+		m.block("No prompt waits.")
+		return
+	}
+	last := m.queued[len(m.queued)-1]
+	m.act(Action{Act: Cancel, ID: last.ID, Text: last.Prompt})
+	m.editor.set(last.Prompt)
+}

@@ -1,0 +1,238 @@
+package chat
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Act is something that the conversation wants from the server or from its caller.
+type Act string
+
+// The acts, and the fields of Action that are set.
+const (
+	Send     Act = "send"     // Text: a prompt
+	Stop     Act = "stop"     // the turn
+	Cancel   Act = "cancel"   // ID: a prompt that waits
+	Answer   Act = "answer"   // ID, Answer
+	Diff     Act = "diff"     // what the agent has changed
+	Checkout Act = "checkout" // Text: name of the branch, or ""
+	Apply    Act = "apply"    // changes to the files of the work tree
+	End      Act = "end"      // Discard
+	Redraw   Act = "redraw"   // the screen
+	Suspend  Act = "suspend"  // the program
+)
+
+// Action is an Act with what it needs.
+type Action struct {
+	Act     Act
+	ID      string
+	Text    string
+	Answer  api.AnswerRequest
+	Discard bool
+}
+
+// Model is a conversation on a screen: events, keys and results go in, lines and actions come out. It knows no
+// server and no terminal, and is not safe for concurrent use.
+type Model struct {
+	style
+	plain         bool // no live part of the screen, and no marks that are read out
+	width, height int
+	now           time.Time
+	explain       func(api.SessionEvent) error // of a turn that failed; may be nil
+
+	id     string
+	status string
+	stage  string // last step of making the session ready
+	first  int64  // events up to here were there before
+	seen   bool   // they were replayed
+	ended  bool
+	asked  int // prompts that were sent at all
+
+	out     []string // lines to print for good
+	actions []Action
+	spaced  bool // the last line printed is blank
+	quit    bool
+
+	turn     string    // message whose turn is under way
+	since    time.Time // it is
+	heard    time.Time // when the agent began its present kind of work
+	stopping bool
+	retrying string
+	queued   []api.Message
+	sending  []string // prompts on their way to the server
+	pending  string   // what the user waits for beside the agent
+	pendedAt time.Time
+
+	texts     map[string]*message
+	order     []string // of texts that are being written
+	tools     map[string]*tool
+	running   []string // calls under way, in order
+	last      *tool    // that has ended
+	files     map[string]bool
+	questions []*question
+
+	ready, broken int // MCP servers
+	cost          float64
+
+	editor editor
+}
+
+// message is a text that the agent writes.
+type message struct {
+	rest     string // what was not printed
+	thinking bool
+	any      bool // something was printed
+	deltas   bool
+}
+
+// NewModel returns a conversation with a session of which the events up to first are history. color says whether
+// there are colours, and plain whether the output is only ever appended to. explain may be nil.
+func NewModel(s api.Session, first int64, color, plain bool, explain func(api.SessionEvent) error) *Model {
+	return &Model{
+		style: style{color}, plain: plain, width: 80, height: 24, id: s.ID, status: s.Status,
+		first: first, seen: first == 0, spaced: true,
+		texts: map[string]*message{}, tools: map[string]*tool{}, files: map[string]bool{}, explain: explain,
+	}
+}
+
+// Resize sets the size of the screen.
+func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 20), max(height, 4) }
+
+// Tick tells the time.
+func (m *Model) Tick(now time.Time) { m.now = now }
+
+// Take returns the lines that are to be printed for good, and the actions to do, each once.
+func (m *Model) Take() ([]string, []Action) {
+	if !m.seen {
+		return nil, m.takeActions()
+	}
+	out := m.out
+	m.out = nil
+	return out, m.takeActions()
+}
+
+func (m *Model) takeActions() []Action {
+	actions := m.actions
+	m.actions = nil
+	return actions
+}
+
+// Done reports whether the conversation is over, since the user leaves or the session has ended.
+func (m *Model) Done() bool { return m.quit }
+
+// room is how wide lines may be; 0 means any width. The last column stays free: terminals differ in what they do
+// there.
+func (m *Model) room() int {
+	if m.plain {
+		return 0
+	}
+	return m.width - 1
+}
+
+// print prints lines for good.
+func (m *Model) print(lines ...string) {
+	for _, line := range lines {
+		m.out = append(m.out, line)
+		m.spaced = line == ""
+	}
+}
+
+// block prints lines behind a blank one.
+func (m *Model) block(lines ...string) {
+	if len(lines) == 0 {
+		return
+	}
+	if !m.spaced {
+		m.print("")
+	}
+	m.print(lines...)
+}
+
+// notef prints a remark of Harvest's own.
+func (m *Model) notef(format string, args ...any) {
+	m.print(wrap(m.in(dim, Plain(fmt.Sprintf(format, args...))), m.room(), "  ")...)
+}
+
+// fail prints an error and its remedy.
+func (m *Model) fail(err error) {
+	m.block(wrap(m.in(red, "error: "+Plain(errors.Message(err))), m.room(), "  ")...)
+	if remedy := errors.RemedyOf(err); remedy != "" {
+		m.print(wrap("  try: "+Plain(remedy), m.room(), "  ")...)
+	}
+}
+
+func (m *Model) act(a Action) { m.actions = append(m.actions, a) }
+
+// wait says what the user waits for, beside the agent; "" for nothing.
+func (m *Model) wait(what string) { m.pending, m.pendedAt = what, m.now }
+
+// busy reports whether a turn is under way.
+func (m *Model) busy() bool { return m.turn != "" }
+
+// Result tells how an action went. text is what it returned.
+func (m *Model) Result(a Action, text string, err error) {
+	switch a.Act {
+	case Send:
+		if i := slices.Index(m.sending, a.Text); i >= 0 {
+			m.sending = slices.Delete(m.sending, i, i+1)
+		}
+		if err != nil && m.editor.text == "" {
+			m.editor.set(a.Text)
+		}
+	case Stop:
+		m.stopping = m.stopping && err == nil
+	case Diff:
+		m.wait("")
+		if err == nil {
+			m.showDiff(text)
+		}
+	case Checkout, Apply, End:
+		m.wait("")
+		if err == nil && text != "" {
+			m.block(wrap(Plain(strings.TrimSpace(text)), m.room(), "  ")...)
+		}
+	}
+	if err != nil {
+		m.fail(err)
+	}
+}
+
+// showDiff prints a patch in colours.
+func (m *Model) showDiff(patch string) {
+	patch = strings.TrimRight(clean(patch), "\n")
+	if patch == "" {
+		m.block("The agent has changed nothing.")
+		return
+	}
+	var all []string
+	for line := range strings.SplitSeq(patch, "\n") {
+		all = append(all, m.diffLine(line))
+	}
+	m.block(all...)
+}
+
+// Leave ends the conversation; the session goes on.
+func (m *Model) Leave() {
+	if m.quit {
+		return
+	}
+	m.quit = true
+	if m.ended {
+		return
+	}
+	if m.asked == 0 && len(m.sending) == 0 {
+		m.act(Action{Act: End, Discard: false})
+		m.block("Nothing was asked: the session ends.")
+		return
+	}
+	text := "Session " + m.id + " stays."
+	if m.busy() || len(m.queued) > 0 {
+		text = "The agent goes on in session " + m.id + "."
+	}
+	m.block(text+" To come back:", "  harvest agent --continue "+m.id)
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// newestSession is the value of --continue without a session.
+const newestSession = "newest"
+
+// recentDir is the directory of the data directory with a file for each directory in which a session began. The
+// file holds the id of the newest one.
+const recentDir = "recent"
+
+// isSession reports whether an argument names a session, and is no prompt.
+func isSession(arg string) bool {
+	return strings.HasPrefix(arg, "ses_") && !strings.ContainsAny(arg, " \t\n")
+}
+
+// splitContinue takes the session that follows --continue out of the arguments: its value is optional, so that
+// pflag leaves it there.
+func (r *agentRun) splitContinue(args []string) ([]string, error) {
+	if r.continues == newestSession {
+		for i, arg := range args {
+			if isSession(arg) {
+				r.continues = arg
+				args = append(append([]string{}, args[:i]...), args[i+1:]...)
+				break
+			}
+		}
+	}
+	if len(args) > 1 {
+		return nil, usage(r.cmd, "%s takes one prompt; quote it", r.cmd.CommandPath())
+	}
+	return args, nil
+}
+
+// converses reports whether the command is a conversation. Output into a pipe, with -o or with -d is not.
+func (r *agentRun) converses() bool {
+	if r.detach || r.cmd.Flags().Changed("output") {
+		return false
+	}
+	_, in := terminal(r.in)
+	_, out := terminal(r.out)
+	return r.plain || in && out
+}
+
+// recentFile returns the file with the newest session of the current directory: of the repository that it is in, if
+// it is in one.
+func (c *cli) recentFile(ctx context.Context) (string, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return "", err
+	}
+	dir, err := gitLine(ctx, ".", "rev-parse", "--show-toplevel")
+	if err != nil {
+		if dir, err = os.Getwd(); err != nil {
+			return "", errors.Explainf(err, errors.Unavailable, "the current directory cannot be found: %v", err)
+		}
+	}
+	sum := sha256.Sum256([]byte(c.env(envURL) + "\x00" + dir))
+	return filepath.Join(cfg.Data, recentDir, hex.EncodeToString(sum[:16])), nil
+}
+
+// rememberSession makes a session the newest of the current directory. A failure is only noted: the session is there.
+func (c *cli) rememberSession(ctx context.Context, id string) {
+	path, err := c.recentFile(ctx)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err == nil {
+		next := fmt.Sprintf("%s.%d", path, os.Getpid())
+		if err = os.WriteFile(next, []byte(id+"\n"), 0o600); err == nil {
+			err = os.Rename(next, path)
+		}
+	}
+	if err != nil {
+		c.notef("harvest agent --continue will not find session %s by itself: %v", id, err)
+	}
+}
+
+// newest returns the newest session of the current directory. NotFound if none began there.
+func (c *cli) newest(ctx context.Context) (string, error) {
+	path, err := c.recentFile(ctx)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", errors.Remedy(errors.Newf(errors.NotFound, "no session began in this directory"),
+			"name one of those that harvest sessions lists")
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// goOn returns the session of --continue if it has not ended, so that its conversation goes on. Otherwise it
+// returns none, and the request goes on with its files.
+func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) (api.Session, error) {
+	named := r.continues != newestSession
+	r.req.Continues = r.continues
+	if named && !talks {
+		return api.Session{}, nil // the server says what can be gone on with
+	}
+	var err error
+	if !named {
+		if r.req.Continues, err = r.newest(ctx); err != nil {
+			return api.Session{}, err
+		}
+	}
+	s, err := server.Session(ctx, r.req.Continues)
+	if err != nil || !s.Ended.IsZero() {
+		return api.Session{}, err
+	}
+	var given error
+	r.cmd.Flags().Visit(func(f *pflag.Flag) {
+		switch f.Name {
+		case "continue", "plain", "detach", "output":
+			return
+		}
+		if r.cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil {
+			given = usage(r.cmd, "session %s has not ended, and keeps its settings; leave out --%s", s.ID, f.Name)
+		}
+	})
+	return s, given
+}
+
+// resume goes on with a session that has not ended.
+func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Session, talks bool) error {
+	r.rememberSession(ctx, s.ID)
+	after := int64(0)
+	if r.req.Prompt != "" {
+		var err error
+		if after, err = lastEvent(ctx, server, s.ID); err != nil {
+			return err
+		}
+		if _, err := server.Send(ctx, s.ID, r.req.Prompt); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r.detach:
+		return r.show(oneSession(s))
+	case talks:
+		return r.converse(ctx, server, s, r.plain)
+	}
+	return r.followTurn(ctx, server, s.ID, after, after, r.follow)
+}
+
+// converse has a conversation with a session on our terminal, or in lines.
+func (c *cli) converse(ctx context.Context, server *client.Client, s api.Session, plain bool) error {
+	in, inTerminal := terminal(c.in)
+	_, outTerminal := terminal(c.out)
+	plain = plain || c.env("TERM") == "dumb" || !inTerminal || !outTerminal
+	o := chat.Options{
+		Server: server, Session: s, In: c.in, Out: c.out, Plain: plain, Color: !plain && c.env("NO_COLOR") == "",
+		Explain: func(end api.SessionEvent) error { return turnError(s.ID, end) },
+		Checkout: func(ctx context.Context, branch string) (string, error) {
+			made, stashes, err := c.takeBranch(ctx, server, s.ID, "", branch)
+			if err != nil {
+				return "", err
+			}
+			text := "The agent's work is on the branch " + made + ": git merge or git switch it."
+			for _, name := range stashes {
+				text += "\nThe agent stashed changes: git stash apply " + name
+			}
+			return text, nil
+		},
+		Apply: func(ctx context.Context) (string, error) {
+			return "The changes are in the files of the work tree.", c.takeChanges(ctx, server, s.ID, "")
+		},
+	}
+	if !plain {
+		o.Terminal = int(in.Fd())
+		resized, stop := notifyResize()
+		defer stop()
+		o.Resized = resized
+	}
+	return chat.Run(ctx, o)
+}
+
+// notifyResize reports that the size of the terminal may have changed.
+func notifyResize() (resized <-chan struct{}, stop func()) {
+	signals, changed := make(chan os.Signal, 1), make(chan struct{})
+	over := make(chan struct{})
+	signal.Notify(signals, syscall.SIGWINCH)
+	go func() {
+		for {
+			select {
+			case <-signals:
+			case <-over:
+				return
+			}
+			select {
+			case changed <- struct{}{}:
+			case <-over:
+				return
+			}
+		}
+	}()
+	return changed, func() { signal.Stop(signals); close(over) }
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/charmbracelet/x/vt"
+	"github.com/creack/pty"
+
+	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// window is a terminal of 80 columns and 24 rows in which a command runs.
+type window struct {
+	t    *testing.T
+	tty  *os.File
+	cmd  *exec.Cmd
+	mu   sync.Mutex
+	term *vt.Emulator  // guarded by mu
+	gone chan struct{} // closed when all was read
+}
+
+func openWindow(t *testing.T, h *host.Host, dir string, args ...string) *window {
+	t.Helper()
+	cmd := h.Command(t.Context(), args...)
+	cmd.Dir = dir
+	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
+	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &window{t: t, tty: tty, cmd: cmd, term: vt.NewEmulator(80, 24), gone: make(chan struct{})}
+	go func() { _, _ = io.Copy(io.Discard, w.term) }() // what the terminal would answer
+	go func() {
+		defer close(w.gone)
+		buf := make([]byte, 4096)
+		for {
+			n, err := tty.Read(buf)
+			w.mu.Lock()
+			_, _ = w.term.Write(buf[:n])
+			w.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		tty.Close()
+		<-w.gone
+		w.term.Close()
+	})
+	return w
+}
+
+// screen returns what the window shows.
+func (w *window) screen() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.term.String()
+}
+
+// scrolled returns the lines that have left the window at its top.
+func (w *window) scrolled() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var b strings.Builder
+	for _, line := range w.term.Scrollback().Lines() {
+		b.WriteString(line.String() + "\n")
+	}
+	return b.String()
+}
+
+func (w *window) types(text string) {
+	w.t.Helper()
+	if _, err := io.WriteString(w.tty, text); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// shows waits until the window shows all of texts.
+func (w *window) shows(texts ...string) {
+	w.t.Helper()
+	testenv.Try(w.t, func() error {
+		screen := w.screen()
+		for _, text := range texts {
+			if !strings.Contains(screen, text) {
+				return errors.Errorf("%q is not on the screen:\n%s", text, screen)
+			}
+		}
+		return nil
+	})
+}
+
+// ends waits for the end of the command, which must succeed.
+func (w *window) ends() {
+	w.t.Helper()
+	<-w.gone
+	if err := w.cmd.Wait(); err != nil {
+		w.t.Errorf("it ended with %v:\n%s", err, w.screen())
+	}
+}
+
+// A conversation in a terminal of 80 x 24: prompt, streamed answer, folded tool, question, stop, changes,
+// hand-back, resume, end. mission: A4, C3, E1
+func TestConversation(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	project := h.Project()
+	w := openWindow(t, h, project, "agent", "--agent", "scripted")
+	w.shows("› a prompt, or /help", "ready · $0.00 · /help")
+	w.types("say **hello**\r")
+	w.shows("› say **hello**", "You said: say hello", "● Write  SCRIPTED-AGENT.md", "+- say **hello**", "1 file changed")
+	w.types("/run seq 1 40\r")
+	w.shows("● Bash  seq 1 40", "… 35 lines above", "│ 40")
+	w.types("/ask Which colour? | red | blue\r")
+	w.shows("? Which colour?", "1. red", "2. blue", "the agent waits for your answer")
+	w.types("2\r")
+	w.shows("The answer is blue.")
+	w.types("/run sleep 1000\r")
+	w.shows("running Bash", "Esc stops")
+	w.types("and more\r")
+	w.shows("waits: and more")
+	w.types("/cancel\r")
+	w.shows("not sent: and more", "› and more")
+	w.types("\x15\x1b")
+	w.shows("stopped", "ready")
+	w.types("/diff\r")
+	w.shows("+++ b/SCRIPTED-AGENT.md", "+- say **hello**")
+	w.types("/checkout\r")
+	w.shows("The agent's work is on the branch harvest/")
+	w.types("/apply\r")
+	w.shows("The changes are in the files of the work tree.")
+	if text, err := os.ReadFile(project + "/SCRIPTED-AGENT.md"); err != nil || !strings.Contains(string(text), "say **hello**") {
+		t.Errorf("%q, %v", text, err)
+	}
+	w.types("/run seq 1 60\r")
+	w.shows("│ 60", "done")
+	w.types("/output\r")
+	w.shows("\n58\n59\n60\n", "ready")
+	if past := w.scrolled(); strings.Count(past, "ready · ") > 0 || strings.Count(past, "› a prompt") > 0 || !strings.Contains(past, "\n7\n8\n9\n") {
+		t.Errorf("what has scrolled away:\n%s", past)
+	}
+	w.types("\x03")
+	w.shows("harvest agent --continue ses_")
+	w.ends()
+
+	w = openWindow(t, h, project, "agent", "--continue", "/say I am back")
+	w.shows("● Bash  seq 1 60", "› /say I am back", "I am back\n", "ready · $0.00")
+	w.types("/end\r")
+	w.shows("The session has ended.")
+	w.ends()
+	if text := h.Must("sessions", "-o", "name"); text != "" {
+		t.Errorf("sessions that stay: %s", text)
+	}
+}
