@@ -177,7 +177,7 @@ function keyBar(type, term) {
     type(text);
     term.focus();
   }, { class: 'small', 'aria-label': name ?? label });
-  const el = h('div', { class: 'row keys', role: 'toolbar', 'aria-label': 'Keys' }, key('Esc', '\x1b'), hold, key('Tab', '\t'), key('←', '\x1b[D', 'Left'), key('↑', '\x1b[A', 'Up'), key('↓', '\x1b[B', 'Down'), key('→', '\x1b[C', 'Right'));
+  const el = h('div', { class: 'row termkeys', role: 'toolbar', 'aria-label': 'Keys' }, key('Esc', '\x1b'), hold, key('Tab', '\t'), key('←', '\x1b[D', 'Left'), key('↑', '\x1b[A', 'Up'), key('↓', '\x1b[B', 'Down'), key('→', '\x1b[C', 'Right'));
   // held returns what a typed text becomes while Ctrl is held.
   const held = (text) => {
     if (!ctrl || text.length !== 1) return text;

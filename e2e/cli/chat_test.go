@@ -36,7 +36,11 @@ func openWindow(t *testing.T, h *host.Host, dir string, args ...string) *window 
 		t.Fatal(err)
 	}
 	w := &window{t: t, tty: tty, cmd: cmd, term: vt.NewEmulator(80, 24), gone: make(chan struct{})}
-	go func() { _, _ = io.Copy(io.Discard, w.term) }() // what the terminal would answer
+	answers := make(chan struct{})
+	go func() { // the terminal's answers to queries
+		defer close(answers)
+		_, _ = io.Copy(io.Discard, w.term)
+	}()
 	go func() {
 		defer close(w.gone)
 		buf := make([]byte, 4096)
@@ -53,6 +57,8 @@ func openWindow(t *testing.T, h *host.Host, dir string, args ...string) *window 
 	t.Cleanup(func() {
 		tty.Close()
 		<-w.gone
+		_ = w.term.InputPipe().(io.Closer).Close() // Close alone would race with the reader
+		<-answers
 		w.term.Close()
 	})
 	return w

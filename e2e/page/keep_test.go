@@ -366,7 +366,7 @@ func TestPageTerminal(t *testing.T) {
 	b.types("\r")
 	b.until(screen + `.filter((l) => l === ` + quoted("in:"+dir) + `).length === 2`)
 	b.types("sleep 600\r")
-	b.do(chromedp.Evaluate(`document.querySelector('.keys [aria-pressed]').click()`, nil)) // which is shown on touch screens only
+	b.do(chromedp.Evaluate(`document.querySelector('.termkeys [aria-pressed]').click()`, nil)) // which is shown on touch screens only
 	b.types("c")
 	b.until(screen + `.some((l) => l.endsWith('^C'))`)
 	b.types("printf '\\033]52;c;Y29waWVk\\a'\r")
