@@ -261,9 +261,9 @@ type Snapshotter interface {
 type Checkpointer interface {
 	// Checkpoint writes a checkpoint to dir, a directory of this machine that must not exist yet, in a parent
 	// that does. The checkpoint is complete and durable when Checkpoint returns. If it fails or is canceled,
-	// dir does not exist. Commands are paused meanwhile and then continue; connections to ports of the sandbox
-	// are closed. Conflict: the sandbox has ended, or a command has a terminal or is one of Harvest's own.
-	// Unsupported: the sandbox has volumes, or other things that cannot be part of a checkpoint.
+	// dir does not exist. Commands are paused until it returns, and then continue. Connections to ports of the
+	// sandbox are closed. Conflict: the sandbox has ended, or a command has a terminal or is one of Harvest's
+	// own. Unsupported: the sandbox has volumes, or other things that cannot be part of a checkpoint.
 	Checkpoint(ctx context.Context, dir string) error
 }
 
@@ -300,7 +300,7 @@ type Carrier interface {
 type Filer interface {
 	// Files executes req, whose paths are absolute, and writes the answer to w as tarfs.Do does. It sees the
 	// same files as commands do, links included, and has root's permissions if the engine supports users.
-	// Canceling ctx ends it. Kinds: those of tarfs.Do.
+	// Cancelling ctx ends it. Kinds: those of tarfs.Do.
 	Files(ctx context.Context, req tarfs.Request, w io.Writer) error
 }
 
@@ -345,7 +345,7 @@ type Process interface {
 	// pipes when the command itself ends.
 	Wait(ctx context.Context) (Exit, error)
 	// Signal sends a signal by its name, such as "TERM" or "INT". For a command with a terminal, the foreground
-	// process group gets it too. Signaling a process that has ended is not an error. Invalid for an unknown
+	// process group gets it too. Signalling a process that has ended is not an error. Invalid for an unknown
 	// name.
 	Signal(ctx context.Context, sig string) error
 	// Kill ends the command and all its descendants, including those in sessions of their own. It is

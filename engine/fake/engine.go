@@ -1,5 +1,5 @@
 // Package fake is an engine without isolation: sandboxes are directories, and commands are plain child
-// processes. It exists for tests of the packages above engines and of the conformance suite itself. It fulfills
+// processes. It exists for tests of the packages above engines and of the conformance suite itself. It fulfils
 // the contract as far as that is possible. A Dir of "/x" means x below the sandbox's directory. Other absolute
 // paths in commands are the host's.
 package fake

@@ -69,7 +69,7 @@ func checkCgroups() Finding {
 	return Finding{Name: "cgroups", OK: true, Detail: "CPU, memory and process limits are held by the kernel (" + cgroup.Version() + ")"}
 }
 
-// checkKVM is informational: gVisor's systrap platform needs no virtualization, and nested KVM is often broken.
+// checkKVM is informational: gVisor's systrap platform needs no virtualisation, and nested KVM is often broken.
 func checkKVM() Finding {
 	f := Finding{Name: "platform", OK: true, Detail: "systrap (needs no virtualisation)"}
 	if unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil {

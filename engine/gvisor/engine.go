@@ -338,8 +338,8 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 		return nil, errors.Join(err, e.remove(ref))
 	}
 	root := e.opts.Images.Root(img)
-	// The image may be rebuilt while the sandbox exists, so keep a link to its file. If that is a directory or
-	// on another file system, the link fails, and the sandbox uses the image's own path.
+	// The image may be rebuilt while the sandbox exists, so keep a link to its file for Root. The link fails for
+	// a directory and across file systems. In that case, only the image's current file is available.
 	_ = os.Link(root, filepath.Join(e.dir(ref), rootName))
 	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, engine.HostName(spec.ID)), Env: imageEnv(img),
 		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network, Keep: spec.KeepOnOOM}

@@ -270,7 +270,7 @@ func (a *attendants) start(n volumeNote) (*Sandbox, error) {
 // ownImage is the image of attendants.
 const ownImage = "base"
 
-// agentImage is the other image that Harvest builds on this machine rather than at Modal.
+// agentImage is another image of Harvest's own. Harvest builds it on this machine rather than at Modal.
 const agentImage = "agent"
 
 // tagged returns the running sandboxes of this installation that have a tag, in the apps of all accounts.

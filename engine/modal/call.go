@@ -174,7 +174,7 @@ func revoked(err error, what string) error {
 	return errors.Remedy(errors.Explainf(errors.Wrapf(err, "%s", what), errors.Unavailable, "Modal does not accept Harvest's credentials any more"), "%s; then end the server (harvest down) and start it again", SetCredentials)
 }
 
-// explain turns an error of the SDK into one of the errors package, with the details that concern clients.
+// explain turns an error of the SDK into one of package errors, with the details that concern clients.
 func explain(err error, what string) error {
 	if err == nil {
 		return nil

@@ -77,7 +77,7 @@ type profile struct {
 }
 
 // readProfile reads the profile that the SDK uses: the one that MODAL_PROFILE names, or the active one. If
-// several are active, the SDK picks one at random.
+// several are active, the SDK picks an arbitrary one.
 func readProfile(env func(string) string) (profile, error) {
 	file := env("MODAL_CONFIG_PATH")
 	if file == "" {

@@ -136,7 +136,8 @@ func network(params *sdk.SandboxCreateParams, n engine.Network) error {
 }
 
 // SetNetwork implements engine.Networker. It does not send a policy that is already active: Modal's API for
-// running sandboxes can express less than the one for new sandboxes. There, "none" is an empty list.
+// running sandboxes can express less than the one for new sandboxes. For a running sandbox, "none" is an empty
+// list.
 func (s *Sandbox) SetNetwork(ctx context.Context, n engine.Network) error {
 	p, err := policyOf(n)
 	if err != nil {

@@ -39,7 +39,7 @@ type volumeNote struct {
 	Modal   string    `json:"modal"` // its name at Modal
 	Created time.Time `json:"created_at"`
 	Made    bool      `json:"made,omitempty"` // Modal has it, with its initial directories
-	// Size as of the last time that Harvest measured it.
+	// Size and Files are as of the last time that Harvest measured the volume.
 	Size  int64 `json:"size_bytes"`
 	Files int64 `json:"files"`
 }

@@ -89,7 +89,7 @@ func (p *process) start(ctx context.Context, o *order) (net.Conn, error) {
 func startError(name string, answer reply) error {
 	err := errors.Errorf("start a command: %s", answer.Error)
 	switch syscall.Errno(answer.Errno) {
-	case syscall.ENOENT, syscall.ENOTDIR: // also for a script whose interpreter is missing
+	case syscall.ENOENT, syscall.ENOTDIR: // the interpreter of a script is missing
 		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name), engine.ExitNoProgram)
 	case syscall.EACCES, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.E2BIG, syscall.EPERM:
 		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name), engine.ExitNotExecutable)

@@ -154,7 +154,7 @@ func (g *Group) RaiseMemory(bytes int64) error {
 }
 
 // Tasks of a sandbox on the host. gVisor enforces the process limit itself. This limit is the second line of
-// defense.
+// defence.
 const (
 	pidsPerProcess = 4
 	pidsOfSentry   = 256
@@ -192,7 +192,7 @@ func (g *Group) Has(pid int) bool {
 	return true
 }
 
-// OutOfMemory reports whether the kernel's OOM killer was active in the group.
+// OutOfMemory reports whether the kernel's OOM killer has killed a process in the group.
 func (g *Group) OutOfMemory() bool {
 	for _, h := range g.in {
 		if h.controller != "memory" {

@@ -90,7 +90,7 @@ func bootWith(args wire.BootArgs, kept map[int]*os.File, start func(*guest) erro
 		return nil, err
 	}
 	joined := make(chan error, 1)
-	go func() { joined <- g.joinCgroup() }() // during gVisor's start, because it waits for all processors
+	go func() { joined <- g.joinCgroup() }() // during gVisor's start, because a move waits for all processors
 	err = start(g)
 	return g, errors.Join(errors.Wrapf(err, "start sandbox"), <-joined)
 }

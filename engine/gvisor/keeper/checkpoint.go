@@ -19,10 +19,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// The files that gVisor writes, in gVisor's order.
+// checkpointFiles are the files that gVisor writes, in gVisor's order.
 var checkpointFiles = [3]string{wire.CheckpointState, wire.CheckpointIndex, wire.CheckpointPages}
 
-// Number of attempts at a checkpoint while a command is ending, and the delay between them.
+// A checkpoint is retried while a command is ending: up to checkpointTries attempts, with a delay of checkpointPause.
 const (
 	checkpointTries = 200
 	checkpointPause = 5 * time.Millisecond
@@ -43,7 +43,7 @@ func (p *plumbing) identify(number int) []layer.KeptFile {
 	return all
 }
 
-// checkpoint writes a checkpoint to dir, which is empty. It pauses the sandbox meanwhile, and closes the
+// checkpoint writes a checkpoint to dir, which is empty. It pauses the sandbox until it returns, and closes the
 // connections to its ports.
 func (k *Keeper) checkpoint(dir string) error {
 	if err := k.awaitReady(); err != nil {

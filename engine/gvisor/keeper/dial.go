@@ -15,8 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// relay is a tool inside the sandbox, which connects to ports there, including loopback, because packets from
-// outside never reach it. It receives the connections themselves as open files, so that their data does not
+// relay is a tool inside the sandbox. It connects to ports there, including those on loopback, which packets
+// from outside never reach. It receives the connections themselves as open files, so that their data does not
 // pass through the keeper. The first connection starts it.
 type relay struct {
 	mu   sync.Mutex
@@ -27,7 +27,8 @@ type relay struct {
 // relayTime limits how long the relay takes to accept a connection.
 const relayTime = 10 * time.Second
 
-// serveDial hands a connection over to the relay. After the reply, its data belongs to its two ends.
+// serveDial hands a connection over to the relay. After the reply, data flows directly between
+// its two ends.
 func (k *Keeper) serveDial(conn *wire.Conn, args *wire.DialArgs) error {
 	if args.Port < 1 || args.Port > 65535 {
 		return errors.Newf(errors.Invalid, "%d is not a port", args.Port)

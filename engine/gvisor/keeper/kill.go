@@ -68,8 +68,8 @@ func (k *Keeper) killAll(mine func(owner string) bool) error {
 	return errors.Remedy(err, "destroy the sandbox")
 }
 
-// killRound kills the current processes that mine accepts, and returns their number. If frozen, the sandbox is
-// paused meanwhile.
+// killRound kills the current processes that mine accepts, and returns their number. If frozen, it pauses the
+// sandbox for the scan and the signals.
 func (k *Keeper) killRound(known *census, mine func(owner string) bool, frozen bool) (int, error) {
 	sb, id := k.guest.sb, k.guest.mainID()
 	if frozen {

@@ -74,7 +74,7 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 	}
 }
 
-// outOfMemory reports whether the kernel's OOM killer was active in the sandbox's cgroup.
+// outOfMemory reports whether the kernel's OOM killer has killed a process in the sandbox's cgroup.
 func (g *guest) outOfMemory() bool { return g.group != nil && g.group.OutOfMemory() }
 
 // sharedAbove reports whether programs use more than limit bytes according to the cgroup. It first reads a
@@ -181,8 +181,8 @@ func diskUsage(dir string) (bytes, files int64) {
 	return bytes, files
 }
 
-// killForSpace kills all processes in the sandbox except the first, including those of commands that start
-// meanwhile.
+// killForSpace kills all processes in the sandbox except the first one and those of commands that start during
+// the kill.
 func (k *Keeper) killForSpace() {
 	k.mu.Lock()
 	newest := k.started

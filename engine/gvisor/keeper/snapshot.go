@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// stalled limits how long the receiver of a snapshot may read nothing, because the sandbox is paused meanwhile.
+// stalled limits how long the receiver of a snapshot may read nothing. The sandbox is paused for that time.
 const stalled = 30 * time.Second
 
 // serveSnapshot sends the writable layer.

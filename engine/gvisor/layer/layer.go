@@ -107,13 +107,13 @@ func Read(sb *runsc.Sandbox, container, path string, w io.Writer) error {
 }
 
 // Apply fills the container's layer from r, except for the mount points. Nothing else may change its files
-// meanwhile. Invalid: r is not a layer, or it has something other than a directory at a mount point. Exhausted:
-// the layer does not fit.
+// until it returns. Invalid: r is not a layer, or it has something other than a directory at a mount point.
+// Exhausted: the layer does not fit.
 func Apply(sb *runsc.Sandbox, container string, mounted []string, r *os.File) error {
 	return call(sb, Request{Container: container, Apply: true, Mounted: mounted}, r)
 }
 
-// Keep prepares processes of the container for a checkpoint. No process may start or end meanwhile. It returns
+// Keep prepares processes of the container for a checkpoint. No process may start or end until it returns. It returns
 // the PIDs of kept.Commands in the container.
 func Keep(sb *runsc.Sandbox, container string, kept Kept) ([]int32, error) {
 	var inside []int32

@@ -33,7 +33,7 @@ type (
 // uncompressed is the metadata of gVisor's files without compression.
 var uncompressed = map[string]string{"compression": "none"}
 
-// Checkpoint writes the state of the sandbox to files. The sandbox is paused meanwhile, and resumes even after
+// Checkpoint writes the state of the sandbox to files. It pauses the sandbox, and resumes it even after
 // a failure.
 func (s *Sandbox) Checkpoint(files CheckpointFiles) error {
 	return s.call(checkpoint, &saveArgs{HavePagesFile: true, Resume: true, Metadata: uncompressed, FilePayload: urpc.FilePayload{Files: files[:]}}, nil)

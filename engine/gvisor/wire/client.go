@@ -277,7 +277,7 @@ func (c *Client) CopyOut(ctx context.Context, path string) (io.ReadCloser, error
 }
 
 // Tool runs one of Harvest's own tools in the sandbox, with args, to its end. stdin may be nil. It returns the
-// tool's error. Canceling ctx ends the tool.
+// tool's error. Cancelling ctx ends the tool.
 func (c *Client) Tool(ctx context.Context, stdout io.Writer, stdin io.Reader, args ...string) error {
 	p, stderr, err := c.tool(ctx, stdout, stdin, args...)
 	if err != nil {
@@ -343,7 +343,7 @@ func (c *Client) tool(ctx context.Context, stdout io.Writer, stdin io.Reader, ar
 	return p, &stderr, err
 }
 
-// toolEnd waits for a tool and returns its error. Canceling ctx kills the tool.
+// toolEnd waits for a tool and returns its error. Cancelling ctx kills the tool.
 func (c *Client) toolEnd(ctx context.Context, p *process, stderr *bytes.Buffer) error {
 	exit, err := p.Wait(ctx)
 	if err != nil {

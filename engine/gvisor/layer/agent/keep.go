@@ -24,7 +24,7 @@ import (
 // its open files of the host. In Harvest, that caller is the keeper, which waits again and provides such files.
 // So keep makes the processes children of the container's first one, as if they had been started inside, and
 // gives their files the names under which the keeper provides others. No process in the sandbox may start or
-// end meanwhile. keep writes the PIDs in the container to file.
+// end until keep returns. It writes the PIDs in the container to file.
 func (a *agent) keep(r layer.Request, file io.Writer) error {
 	init, err := a.first(r.Container)
 	if err != nil {
