@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Refusal is the reason why a connection was refused after its first data.
+// Refusal is the reason why a connection was refused because of its data.
 type Refusal struct {
 	Domain string // domain that the connection named, if any
 	Reason string // one sentence

@@ -11,7 +11,7 @@ import (
 // conn is an allowed connection, TCP or UDP.
 type conn struct {
 	protocol string
-	addr     netip.Addr // the destination
+	addr     netip.Addr // the destination, in the host's view
 	port     uint16
 	cut      func() // closes the connection; idempotent
 

@@ -21,7 +21,7 @@ type denials struct {
 	total atomic.Uint64
 
 	mu      sync.Mutex
-	counts  map[gateway.Denial]int // guarded by mu: not yet reported, by equality
+	counts  map[gateway.Denial]int // guarded by mu: number of equal denials since the first was reported
 	more    int                    // guarded by mu: number of denials beyond maxDenials
 	pending *time.Timer            // guarded by mu: nil while counts is empty
 }

@@ -41,9 +41,9 @@ const nic tcpip.NICID = 1
 
 // Addresses are the addresses of one family on a link.
 type Addresses struct {
-	Guest   netip.Addr // the sandbox's default route
-	Gateway netip.Addr // the sandbox's name server
-	DNS     netip.Addr // its name server
+	Guest   netip.Addr // the sandbox's
+	Gateway netip.Addr // the sandbox's default route
+	DNS     netip.Addr // the sandbox's name server
 	Bits    int        // length of the network's prefix
 }
 
