@@ -8,16 +8,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// What a command may carry. Linux refuses more, and engines whose kernel would not must not differ.
+// Limits on the size of a command. Linux enforces them itself; engines with another kernel must refuse the same
+// commands.
 const (
-	MaxArg      = 128<<10 - 1 // bytes of one argument, or of one NAME=value of the environment
-	MaxArgs     = 1536 << 10  // bytes of all of them together; the rest of Linux's 2 MiB is left to the image's environment
-	MaxTerminal = 1<<16 - 1   // rows or columns, which the kernel keeps in 16 bits
+	MaxArg = 128<<10 - 1 // bytes of one argument, or of one NAME=value pair of the environment
+	// Bytes of all arguments and variables together. The rest of Linux's 2 MiB is left to the image's
+	// environment.
+	MaxArgs     = 1536 << 10
+	MaxTerminal = 1<<16 - 1 // rows or columns, which the kernel stores in 16 bits
 )
 
-const perArg = 9 // what each argument takes beside its bytes: a NUL and a pointer
+const perArg = 9 // overhead of each argument: a NUL and a pointer
 
-// CheckCommand returns Invalid if no engine could start cmd. Whether its program, directory and user exist is not looked at.
+// CheckCommand returns Invalid if no engine could start cmd. It does not check that the program, the directory
+// and the user exist.
 func CheckCommand(cmd Command) error {
 	if len(cmd.Args) == 0 || cmd.Args[0] == "" {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the command is empty"), "give a program and its arguments")
@@ -54,7 +58,7 @@ func CheckCommand(cmd Command) error {
 	return nil
 }
 
-// CheckEnvName returns Invalid if name cannot be an environment variable's.
+// CheckEnvName returns Invalid if name is not a valid name of an environment variable.
 func CheckEnvName(name string) error {
 	if name == "" || strings.ContainsAny(name, "=\x00") {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be the name of an environment variable", name),
@@ -63,7 +67,7 @@ func CheckEnvName(name string) error {
 	return nil
 }
 
-// CheckSize returns Invalid if size cannot be a terminal's.
+// CheckSize returns Invalid if size is not a valid terminal size.
 func CheckSize(size Size) error {
 	if size.Rows < 1 || size.Cols < 1 || size.Rows > MaxTerminal || size.Cols > MaxTerminal {
 		return errors.Remedy(errors.Newf(errors.Invalid, "a terminal cannot have %d rows and %d columns", size.Rows, size.Cols),

@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// OwnEcho is an own program (Command.Own) that engines themselves have, so that they can be tested: Echo.
+// OwnEcho names the own program (Command.Own) that every engine supports for tests: Echo.
 const OwnEcho = "harvest-echo"
 
-// Echo prints the user's number, the working directory and the arguments, one a line.
+// Echo prints the user ID, the working directory and the arguments, one per line.
 func Echo(args []string, stdout io.Writer) {
 	dir, err := os.Getwd()
 	if err != nil {

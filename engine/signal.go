@@ -13,7 +13,8 @@ import (
 // maxSignal is the last real-time signal of Linux.
 const maxSignal = 64
 
-// ParseSignal returns the signal that name means: "TERM", "SIGTERM", "term" or "15". Invalid if there is none.
+// ParseSignal returns the signal for a name such as "TERM", "SIGTERM", "term" or "15". Invalid for an unknown
+// name.
 func ParseSignal(name string) (syscall.Signal, error) {
 	if n, err := strconv.Atoi(name); err == nil && n > 0 && n <= maxSignal {
 		return syscall.Signal(n), nil
@@ -25,7 +26,7 @@ func ParseSignal(name string) (syscall.Signal, error) {
 		"use a name such as TERM, INT, HUP, KILL or USR1, or a number from 1 to %d", maxSignal)
 }
 
-// SignalName returns the name that Exit.Signal has for sig: "KILL"; the number if it has no name.
+// SignalName returns the name of sig as in Exit.Signal, such as "KILL", or its number if it has no name.
 func SignalName(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return strings.TrimPrefix(name, "SIG")

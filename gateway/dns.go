@@ -13,24 +13,26 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// ednsSize is the largest UDP message that the gateway asks for and accepts, after https://www.dnsflagday.net/2020/.
+// ednsSize is the maximum size of UDP messages that the gateway requests and accepts. It follows
+// https://www.dnsflagday.net/2020/.
 const ednsSize = 1232
 
-// maxNegativeTTL bounds how long it is remembered that a name does not exist.
+// maxNegativeTTL limits how long negative answers are cached.
 const maxNegativeTTL = 5 * time.Minute
 
-// Query is a DNS question of a sandbox. Only the question itself goes on to the host's name servers: flags, options and whatever
-// else the message held do not.
+// Query is a DNS query of a sandbox. Only the question itself is forwarded to the host's name servers. Flags,
+// options and the rest of the message are not.
 type Query struct {
 	Name     string // canonical
 	Type     dnsmessage.Type
-	question dnsmessage.Question // as it was asked, for the answer
+	question dnsmessage.Question // as asked, for the answer
 	id       uint16
 	edns     bool
-	size     int // of the largest answer over UDP
+	size     int // maximum size of an answer over UDP
 }
 
-// ParseQuery reads a query. When it is false there is a reply to send instead, which is nil if the message deserves none.
+// ParseQuery parses a query. If it returns false, the caller sends reply instead, unless that is nil: some
+// messages get no reply.
 func ParseQuery(msg []byte) (q Query, reply []byte, ok bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -88,7 +90,7 @@ func (q Query) header(code dnsmessage.RCode) dnsmessage.Header {
 	return dnsmessage.Header{ID: q.id, Response: true, RecursionDesired: true, RecursionAvailable: true, RCode: code}
 }
 
-// Message returns the query as it is asked of a name server.
+// Message returns the query to a name server.
 func (q Query) Message(id uint16) ([]byte, error) {
 	name, err := dnsmessage.NewName(q.Name + ".")
 	if err != nil {
@@ -110,7 +112,7 @@ func opt() dnsmessage.Resource {
 	return dnsmessage.Resource{Header: h, Body: &dnsmessage.OPTResource{}}
 }
 
-// Answers reports whether msg is a name server's answer to the query with the id.
+// Answers reports whether msg is a name server's answer to this query, with this id.
 func (q Query) Answers(msg []byte, id uint16) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -125,14 +127,14 @@ func (q Query) Answers(msg []byte, id uint16) bool {
 	return name == q.Name
 }
 
-// Truncated reports whether a name server's answer says that the whole is to be had over TCP.
+// Truncated reports whether a name server's answer is truncated, so that the query must be repeated over TCP.
 func Truncated(msg []byte) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
 	return err == nil && h.Truncated
 }
 
-// TTL returns how long a name server's answer may be kept: not at all if it tells of a failure.
+// TTL returns how long a name server's answer may be cached. It is 0 for failures.
 func TTL(msg []byte) time.Duration {
 	var m dnsmessage.Message
 	if m.Unpack(msg) != nil || m.RCode != dnsmessage.RCodeSuccess && m.RCode != dnsmessage.RCodeNameError {
@@ -153,25 +155,27 @@ func TTL(msg []byte) time.Duration {
 	return min(time.Duration(least)*time.Second, maxPinTime)
 }
 
-// Reply is what the sandbox is told.
+// Reply is the answer to a sandbox.
 type Reply struct {
 	Message []byte       // for TCP
-	UDP     []byte       // the same for UDP: if it is too large, the sandbox is told to ask over TCP
-	Addrs   []netip.Addr // that the name has, and the policy allows, for Pins
+	UDP     []byte       // the same for UDP; a truncated one if it is too large
+	Addrs   []netip.Addr // allowed addresses of the name, for Pins
 	TTL     time.Duration
-	Refused []netip.Addr // that the name has, and the policy forbids
+	Refused []netip.Addr // addresses of the name that the policy forbids
 }
 
-// Refuse says that the name does not exist, which programs believe at once, while of a refusal they would ask again.
+// Refuse answers that the name does not exist. Programs accept that immediately, but they would retry after
+// REFUSED.
 func (q Query) Refuse() Reply { return q.Fail(dnsmessage.RCodeNameError) }
 
-// Fail answers with nothing but a code.
+// Fail answers with a response code only.
 func (q Query) Fail(code dnsmessage.RCode) Reply {
 	return q.pack(dnsmessage.Message{Header: q.header(code)}, Reply{})
 }
 
-// Reply makes of a name server's answer, which is age old, what the sandbox is told: without addresses that the policy forbids, records of other names,
-// additional records, and without what leads around the policy (addresses and ECH keys in HTTPS records).
+// Reply converts a name server's answer, which was received age ago, into the answer to the sandbox. It removes
+// addresses that the policy forbids, records of unrelated names, additional records, and data that would bypass
+// the policy (addresses and ECH keys in HTTPS records).
 func (q Query) Reply(p *Policy, host func(netip.Addr) bool, msg []byte, age time.Duration) Reply {
 	var m dnsmessage.Message
 	if err := m.Unpack(msg); err != nil {
@@ -210,10 +214,10 @@ func (q Query) Reply(p *Policy, host func(netip.Addr) bool, msg []byte, age time
 	return q.pack(out, r)
 }
 
-// aliases returns the names that the answers lead to from the question, along CNAME records.
+// aliases returns the name of the question and all names that the answers' CNAME records lead to from it.
 func (q Query) aliases(answers []dnsmessage.Resource) []string {
 	names := []string{q.Name}
-	for range 16 { // long chains are refused elsewhere too
+	for range 16 { // resolvers refuse long chains, too
 		before := len(names)
 		for _, rec := range answers {
 			c, ok := rec.Body.(*dnsmessage.CNAMEResource)
@@ -243,7 +247,8 @@ func addressOf(body dnsmessage.ResourceBody) netip.Addr {
 	return netip.Addr{}
 }
 
-// scrubbed returns a record as the sandbox may see it, age older. It is false for one that makes no sense without what is taken out.
+// scrubbed returns a record in the form that the sandbox may see, with a TTL reduced by age. It returns false
+// if the record makes no sense without the removed parameters.
 func scrubbed(rec dnsmessage.Resource, age time.Duration) (dnsmessage.Resource, bool) {
 	rec.Header.TTL = older(rec.Header.TTL, age)
 	var s *dnsmessage.SVCBResource
@@ -255,7 +260,7 @@ func scrubbed(rec dnsmessage.Resource, age time.Duration) (dnsmessage.Resource, 
 	default:
 		return rec, true
 	}
-	// RFC 9460: 0 names the parameters that must be understood, 4 and 6 are addresses; 5 are ECH keys.
+	// RFC 9460: key 0 lists mandatory parameters, 4 and 6 are addresses, 5 is ECH keys.
 	if _, mandatory := s.GetParam(0); mandatory {
 		return rec, false
 	}
@@ -291,7 +296,7 @@ func (q Query) pack(m dnsmessage.Message, r Reply) Reply {
 	return r
 }
 
-// ReverseAddr returns the address whose name is asked for, as "4.3.2.1.in-addr.arpa" is for 1.2.3.4.
+// ReverseAddr returns the address in a reverse lookup, such as 1.2.3.4 for "4.3.2.1.in-addr.arpa".
 func ReverseAddr(name string) (netip.Addr, bool) {
 	if rest, ok := strings.CutSuffix(name, ".in-addr.arpa"); ok {
 		labels := strings.Split(rest, ".")

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// head handles a request's head. Heads that servers read in different ways are refused, since the server might see another name than we.
+// head handles a request head. It refuses heads that servers interpret differently, because the server might
+// see another host name than the gateway.
 func (i *Inspector) head() (int, error) {
 	end := i.index("\r\n\r\n")
 	if end < 0 {
@@ -35,7 +36,8 @@ func (i *Inspector) head() (int, error) {
 	if method == "CONNECT" && (h.length > 0 || h.chunked) {
 		return 0, malformed("an HTTP request")
 	}
-	// If the server agrees to CONNECT or Upgrade, something else is spoken from there on, by the same rules; if not, the next request comes.
+	// If the server accepts CONNECT or Upgrade, another protocol follows, under the same rules. Otherwise the
+	// next request follows.
 	i.http = method != "CONNECT" && !h.upgrade
 	if h.chunked {
 		i.step = i.chunkSize
@@ -45,8 +47,8 @@ func (i *Inspector) head() (int, error) {
 	return end + 4, nil
 }
 
-// bareBreak reports whether a line ends otherwise than in CR LF. The last byte may be a CR whose LF is still to come, the first an LF whose CR
-// came before.
+// bareBreak reports whether b contains a CR or an LF that is not part of a CRLF. The last byte may be a CR
+// whose LF has not arrived yet. The first may be an LF whose CR came before.
 func bareBreak(b []byte) bool {
 	for n, c := range b {
 		if c == '\n' && n > 0 && b[n-1] != '\r' || c == '\r' && n+1 < len(b) && b[n+1] != '\n' {
@@ -64,7 +66,7 @@ func requestLine(line string) (method, target string, ok bool) {
 	return f[0], f[1], true
 }
 
-// requestHead is what matters of a request's header fields.
+// requestHead holds the relevant header fields of a request.
 type requestHead struct {
 	host    string
 	hosts   int
@@ -73,13 +75,13 @@ type requestHead struct {
 	upgrade bool
 }
 
-// parseHead reads header fields. It is false where they have more than one meaning.
+// parseHead parses header fields. It returns false if they are ambiguous.
 func parseHead(lines []string) (h requestHead, ok bool) {
 	lengths := 0
 	for _, line := range lines {
 		name, value, colon := strings.Cut(line, ":")
 		if !colon || name == "" || strings.ContainsFunc(name, notToken) {
-			return h, false // also a line that continues the one before, and a space before the colon
+			return h, false // this includes continuation lines and a space before the colon
 		}
 		value = strings.Trim(value, " \t")
 		switch strings.ToLower(name) {
@@ -109,7 +111,7 @@ func notToken(r rune) bool {
 	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
 }
 
-// requestNames decides on all names of a request.
+// requestNames decides on all host names of a request.
 func (i *Inspector) requestNames(method, target string, h requestHead) error {
 	var names []string
 	if h.hosts == 1 && h.host != "" {
@@ -158,10 +160,11 @@ func hostOf(s string) (string, bool) {
 	return host, true
 }
 
-// maxChunkLine bounds a chunk's size with its extensions, and a line of the trailer.
+// maxChunkLine limits the length of a chunk's size line with its extensions, and of a trailer line.
 const maxChunkLine = 4 << 10
 
-// chunkLine returns a line at the beginning of held without its end, and how long it is with it; zero if it is not complete.
+// chunkLine returns the line at the beginning of held without its CRLF, and its length including the CRLF, or 0
+// if it is incomplete.
 func (i *Inspector) chunkLine() (string, int, error) {
 	end := i.index("\r\n")
 	if end > maxChunkLine || end < 0 && len(i.held) > maxChunkLine+2 || bareBreak(i.held[:max(end, 0)]) {
@@ -173,7 +176,7 @@ func (i *Inspector) chunkLine() (string, int, error) {
 	return string(i.held[:end]), end + 2, nil
 }
 
-// chunkSize handles the line before a chunk.
+// chunkSize handles the size line before a chunk.
 func (i *Inspector) chunkSize() (int, error) {
 	line, n, err := i.chunkLine()
 	if n == 0 || err != nil {
@@ -192,7 +195,7 @@ func (i *Inspector) chunkSize() (int, error) {
 	return n, nil
 }
 
-// chunkEnd handles the line break after a chunk.
+// chunkEnd handles the CRLF after a chunk.
 func (i *Inspector) chunkEnd() (int, error) {
 	line, n, err := i.chunkLine()
 	if n == 0 || err != nil {
@@ -205,7 +208,7 @@ func (i *Inspector) chunkEnd() (int, error) {
 	return n, nil
 }
 
-// trailer handles a line after the last chunk; an empty one ends the request.
+// trailer handles a line after the last chunk. An empty line ends the request.
 func (i *Inspector) trailer() (int, error) {
 	line, n, err := i.chunkLine()
 	if n == 0 || err != nil {

@@ -5,42 +5,46 @@ import (
 	"strings"
 )
 
-// Refusal is why a connection may not go on, after what it said.
+// Refusal is the reason why a connection was refused because of its data.
 type Refusal struct {
-	Domain string // that it named, if any
+	Domain string // domain that the connection named, if any
 	Reason string // one sentence
 }
 
 // Error returns the reason.
 func (r *Refusal) Error() string { return r.Reason }
 
-// maxHeld bounds what is held back of a connection until it can be decided, in bytes.
+// maxHeld limits the bytes of a connection that are held back until a decision.
 const maxHeld = 64 << 10
 
-// Inspector reads what a client sends on a TCP connection, and holds back what must not go on before its names are known. It is for one
-// goroutine.
+// Inspector reads the data that a client sends over a TCP connection. It holds back data until the names in it
+// are known. It must be used by one goroutine only.
 type Inspector struct {
 	check  Check
 	decide func(name string) Verdict
 	held   []byte
-	// step handles the beginning of held: it returns how many bytes of it may go on, zero if it needs more.
+	// step handles the beginning of held. It returns the number of bytes to forward, or 0 if it needs more
+	// data.
 	step func() (int, error)
-	seen int   // bytes at the beginning of held that step has looked at in vain, so that each byte is looked at once
-	pass int64 // bytes that go on unread
+	// seen counts the bytes at the beginning of held that step has already searched, so that it reads each byte
+	// only once.
+	seen int
+	pass int64 // bytes to forward unread
 	done bool
-	http bool // what follows must be an HTTP request, as what came before was
+	http bool // an HTTP request must follow, because one came before
 	tls  tlsState
 }
 
-// NewInspector returns an Inspector that asks decide about each name that the connection tells. check is what Connect asked for.
+// NewInspector returns an Inspector that calls decide for each name in the connection. check is from Connect's
+// Verdict.
 func NewInspector(check Check, decide func(name string) Verdict) *Inspector {
 	i := &Inspector{check: check, decide: decide, done: check == CheckNothing}
 	i.step = i.start
 	return i
 }
 
-// Next takes the bytes that follow, and returns those that may go on now. They are valid until the next call, and may be p itself. An error is a *Refusal: then
-// nothing may go on.
+// Next takes the next bytes, and returns those to forward now. They are valid until the next call, and may
+// alias p. An error is a *Refusal: then nothing more may be forwarded.
 func (i *Inspector) Next(p []byte) ([]byte, error) {
 	if i.done && len(i.held) == 0 {
 		return p, nil
@@ -82,7 +86,7 @@ func (i *Inspector) Next(p []byte) ([]byte, error) {
 	return out, nil
 }
 
-// index finds text at the end of what was seen, or behind.
+// index returns the position of text in held, or -1. It searches only the bytes that are new.
 func (i *Inspector) index(text string) int {
 	from := max(i.seen-len(text)+1, 0)
 	at := bytes.Index(i.held[from:], []byte(text))
@@ -92,13 +96,14 @@ func (i *Inspector) index(text string) int {
 	return at
 }
 
-// Done reports whether all that follows may go on unread.
+// Done reports whether all further data may be forwarded unread.
 func (i *Inspector) Done() bool { return i.done && len(i.held) == 0 }
 
-// Holding reports whether bytes are held back. If no more come for long, the connection should be refused.
+// Holding reports whether data is held back. If no more data arrives for long, the connection should be
+// refused.
 func (i *Inspector) Holding() bool { return len(i.held) > 0 }
 
-// name decides on a name that the connection told.
+// name decides on a name in the connection.
 func (i *Inspector) name(name string) error {
 	if v := i.decide(name); !v.Allowed {
 		if canonical, ok := CanonicalName(name); ok {
@@ -109,7 +114,7 @@ func (i *Inspector) name(name string) error {
 	return nil
 }
 
-// hidden refuses what tells no name, where a name is needed.
+// hidden refuses a connection without a name, if the check requires one.
 func (i *Inspector) hidden(reason string) error {
 	if i.check == CheckAllowed {
 		return &Refusal{Reason: reason}
@@ -121,7 +126,7 @@ func malformed(what string) error {
 	return &Refusal{Reason: "the connection begins with " + what + " that cannot be read"}
 }
 
-// printable makes of what a connection said something that can be shown.
+// printable makes a name from a connection safe to display.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < 0x21 || r > 0x7e {
@@ -132,23 +137,23 @@ func printable(s string) string {
 	return s[:min(len(s), 253)]
 }
 
-// finish lets all that follows go on.
+// finish forwards everything from here on.
 func (i *Inspector) finish() (int, error) {
 	i.done = true
 	return len(i.held), nil
 }
 
-// The longest method and request line that are waited for.
+// maxMethod and maxLine limit the length of a method and of a request line.
 const (
 	maxMethod = 24
 	maxLine   = 16 << 10
 )
 
-// start finds out what is spoken.
+// start detects the protocol.
 func (i *Inspector) start() (int, error) {
 	b := i.held
 	switch {
-	case b[0] == '\r' || b[0] == '\n': // servers of HTTP skip them, so they decide nothing
+	case b[0] == '\r' || b[0] == '\n': // HTTP servers skip them, so they decide nothing
 		return 1, nil
 	case b[0] == recordHandshake && !i.http:
 		if len(b) < 2 {
@@ -196,8 +201,8 @@ func (i *Inspector) start() (int, error) {
 	return i.other()
 }
 
-// other handles what is neither TLS nor HTTP. It has no names, and its address was decided on; but it may not follow HTTP requests, since a server might
-// still read a request there.
+// other handles other protocols than TLS and HTTP. They have no names, and Connect has decided on the address.
+// They must not follow HTTP requests, because a server might still read the data as a request.
 func (i *Inspector) other() (int, error) {
 	if i.http {
 		return 0, malformed("an HTTP request")
@@ -209,5 +214,5 @@ func isMethod(c byte) bool {
 	return c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_'
 }
 
-// plainMethods are those that HTTP/0.9 might have, in which a request has no more than a method and a path.
+// plainMethods are possible methods of HTTP/0.9, where a request is only a method and a path.
 var plainMethods = map[string]bool{"GET": true, "HEAD": true, "POST": true, "PUT": true}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The bounds of Pins. Programs keep addresses beyond the time that DNS gave them, so each is kept for a while more.
+// Limits of Pins. Programs use addresses beyond the TTL, so Pins keeps each of them for some more time.
 const (
 	maxPins     = 4096
 	maxPinNames = 16
@@ -16,8 +16,8 @@ const (
 	maxPinTime  = 24 * time.Hour
 )
 
-// Pins remembers by which names a sandbox looked addresses up. It is bounded: old addresses make room. The zero
-// Pins is ready, and may be used concurrently.
+// Pins records the names by which a sandbox looked addresses up. Its size is limited: it evicts old addresses.
+// The zero value is ready to use. Its methods may be called concurrently.
 type Pins struct {
 	mu    sync.Mutex
 	addrs map[netip.Addr][]pin // guarded by mu
@@ -28,7 +28,7 @@ type pin struct {
 	until time.Time
 }
 
-// Add remembers that name had the address at now, for ttl and a while more.
+// Add records that name had the address at now, for ttl and some more time.
 func (p *Pins) Add(addr netip.Addr, name string, ttl time.Duration, now time.Time) {
 	addr = addr.Unmap().WithZone("")
 	fresh := pin{name, now.Add(min(max(ttl, minPinTime), maxPinTime))}
@@ -47,8 +47,8 @@ func (p *Pins) Add(addr netip.Addr, name string, ttl time.Duration, now time.Tim
 	}
 }
 
-// makeRoom removes what has ended, and some of the rest if that is not enough, but not keep. p.mu is held. It removes many at once, so that a sandbox
-// that looks up names without end costs little.
+// makeRoom removes expired addresses, and evicts others if that is not enough, but never keep. p.mu is held. It
+// evicts many at once, so that a sandbox with endless lookups costs little.
 func (p *Pins) makeRoom(keep netip.Addr, now time.Time) {
 	maps.DeleteFunc(p.addrs, func(addr netip.Addr, pins []pin) bool {
 		return addr != keep && !slices.ContainsFunc(pins, func(pin pin) bool { return now.Before(pin.until) })
@@ -63,7 +63,7 @@ func (p *Pins) makeRoom(keep netip.Addr, now time.Time) {
 	}
 }
 
-// Names returns the names by which addr is known at now, the newest first.
+// Names returns the names of addr at now, newest first.
 func (p *Pins) Names(addr netip.Addr, now time.Time) []string {
 	addr = addr.Unmap().WithZone("")
 	p.mu.Lock()

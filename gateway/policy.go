@@ -1,32 +1,41 @@
-// Package gateway decides what a sandbox reaches: the policy of its network, the names that its connections tell, and the DNS messages
-// that it may see. It is pure: it opens no connection and reads no clock of its own; package netstack carries out what it decides.
+// Package gateway decides which destinations a sandbox reaches, from the policy of its network, the names in
+// its connections, and the DNS messages that it may see. It is pure: it opens no connections and reads no
+// clock. Package netstack enforces its decisions.
 //
-// A rule is a domain ("example.org"), all domains below one ("*.example.org", at any depth, not example.org itself), an address or a
-// CIDR, each with an optional port ("example.org:443", "[2001:db8::1]:443"). What is denied wins over what is allowed.
+// A rule is a domain ("example.org"), all domains below one ("*.example.org", at any depth, without example.org
+// itself), an address or a CIDR, each with an optional port ("example.org:443", "[2001:db8::1]:443"). Deny
+// rules win over allow rules.
 //
 // # Domains
 //
-// Connections go to addresses, so a domain rule holds through two observations. First, the gateway answers the sandbox's DNS itself and
-// remembers which addresses an allowed name had (Pins): only these are reachable by the rule, at the very address that was checked, so
-// a second look-up cannot lead elsewhere. Second, what a connection says about itself is read: the server name of a TLS or QUIC ClientHello, the
-// Host of each HTTP request, the target of CONNECT. A connection by an allowed name that names a server which is not allowed is refused, so
-// an allowed address cannot be used to reach what else is served there. Conservatively, where a domain rule decides:
+// Connections go to addresses, so domain rules are enforced in two steps. First, the gateway itself answers the
+// sandbox's DNS queries, and records the addresses of allowed names (Pins). The rule opens only these
+// addresses. Because they are the very addresses that were checked, a second lookup cannot change the
+// destination. Second, the gateway reads the names in the connection: the server name in a TLS or QUIC
+// ClientHello, the Host of each HTTP request, and the target of CONNECT. It refuses a connection to an allowed
+// name that names a server which is not allowed. So an allowed address cannot be used to reach other servers at
+// that address. If a domain rule decides, the gateway is conservative:
 //
-//   - TLS without a server name, and HTTP/1 without a Host, are refused: nothing says whom they mean.
-//   - Encrypted ClientHello is refused, also the empty imitation of it that some browsers send, since the two cannot be told apart. The gateway
-//     takes ECH keys out of DNS answers, so what follows DNS does not use it.
-//   - HTTP/2 without TLS is refused: its requests are compressed across one another.
-//   - UDP is by QUIC only where the port is 443; a flow there that does not begin with a readable QUIC ClientHello is refused, and clients fall back to TCP.
-//   - Anything else (ssh, databases) goes by the pinned address alone.
+//   - It refuses TLS without a server name, and HTTP/1 without a Host: nothing identifies the server.
+//   - It refuses Encrypted ClientHello, including the empty imitation that some browsers send, because the two
+//     cannot be distinguished. The gateway removes ECH keys from DNS answers, so clients that rely on DNS do not
+//     use ECH.
+//   - It refuses HTTP/2 without TLS, because its header compression spans requests.
+//   - UDP to port 443 must be QUIC. The gateway refuses a flow that does not begin with a readable QUIC
+//     ClientHello, and clients fall back to TCP. On other ports, UDP need not be QUIC.
+//   - Other protocols (ssh, databases) are allowed by the pinned address alone.
 //
-// What is said inside TLS cannot be seen: a server that serves another name's content under an allowed server name can do so.
+// The gateway cannot see inside TLS: a server can serve the content of another name under an allowed server
+// name.
 //
 // # Addresses
 //
-// The modes default and allow never lead to the addresses of special ranges (loopback, private, link-local, shared, unique local,
-// benchmarks, multicast, reserved), to metadata services, nor to this machine or its router, also not in the forms of IPv6 that embed such
-// an IPv4 address, and whatever name has them. An allowed CIDR opens a special range if it lies within it: 10.1.0.0/16 opens what it names, 0.0.0.0/0 opens no private address.
-// Loopback, metadata services, this machine and its router are opened only by a rule that names the very address.
+// The modes default and allow never open the addresses of special ranges (loopback, private, link-local,
+// shared, unique local, benchmarks, multicast, reserved), metadata services, this machine or its router. This
+// includes IPv6 addresses that embed such an IPv4 address, and holds for every name that resolves to one. An
+// allowed CIDR opens a special range only if it lies within that range: 10.1.0.0/16 opens its own addresses,
+// 0.0.0.0/0 opens no private address. Only a rule for the exact address opens loopback, metadata services, this
+// machine and its router.
 package gateway
 
 import (
@@ -37,23 +46,23 @@ import (
 	"github.com/RelevanceAI/harvest/internal/iprange"
 )
 
-// The modes, as in package engine.
+// The network modes, as in package engine.
 const (
 	ModeNone    = "none"    // nothing
 	ModeDefault = "default" // the internet
-	ModeAllow   = "allow"   // what is allowed by a rule
+	ModeAllow   = "allow"   // only destinations with an allow rule
 )
 
-// maxRules bounds the work that each connection costs.
+// maxRules limits the work for each connection.
 const maxRules = 1000
 
-// Policy is what one sandbox may reach. It does not change; a nil Policy allows nothing.
+// Policy is the network policy of one sandbox. It is immutable. A nil Policy allows nothing.
 type Policy struct {
 	mode        string
 	allow, deny rules
 }
 
-// Compile checks a policy and prepares it. Its errors are Invalid, and name the rule that is wrong.
+// Compile validates and prepares a policy. Its errors are Invalid, and name the wrong rule.
 func Compile(mode string, allow, deny []string) (*Policy, error) {
 	p := &Policy{mode: mode}
 	var err error
@@ -76,14 +85,14 @@ func Compile(mode string, allow, deny []string) (*Policy, error) {
 	return p, nil
 }
 
-// Check is what must be seen of a connection's names before its bytes go on.
+// Check determines which names a connection must contain before its data is forwarded.
 type Check int
 
-// The checks, from the least to the most.
+// The checks, from the weakest to the strictest.
 const (
 	CheckNothing Check = iota // the address alone decides
-	CheckDenied               // a name that the connection tells must not be denied
-	CheckAllowed              // the connection must tell an allowed name, if its protocol tells names at all
+	CheckDenied               // the connection must not contain a denied name
+	CheckAllowed              // the connection must contain an allowed name, if its protocol has names
 )
 
 // Verdict is a decision.
@@ -95,15 +104,15 @@ type Verdict struct {
 
 func deny(reason string) Verdict { return Verdict{Reason: reason} }
 
-// Target is where a connection leads.
+// Target is the destination of a connection.
 type Target struct {
 	Addr  netip.Addr
 	Port  uint16   // 0 for protocols without ports
-	Names []string // by which the sandbox looked Addr up, as Pins tells them
+	Names []string // names by which the sandbox looked Addr up, from Pins
 	Host  bool     // Addr is this machine's or its router's
 }
 
-// Connect decides on a connection by its address and the names by which that was looked up.
+// Connect decides on a connection by its address and the names of that address.
 func (p *Policy) Connect(t Target) Verdict {
 	if p == nil || p.mode == ModeNone {
 		return deny("the sandbox has no network")
@@ -142,7 +151,7 @@ func (p *Policy) Connect(t Target) Verdict {
 	return deny("no rule allows it")
 }
 
-// opened reports whether an allow rule opens the address by itself.
+// opened reports whether an allow rule opens the address without a name.
 func (p *Policy) opened(addr netip.Addr, port uint16, host bool) bool {
 	kind := iprange.Strictest(addr)
 	return slices.ContainsFunc(p.allow.prefixes, func(r prefixRule) bool {
@@ -165,12 +174,12 @@ func (p *Policy) allowedName(name string, port uint16) bool {
 	return p.allow.name(name, port) && !p.deny.name(name, port) && !p.metadata(name, port)
 }
 
-// metadata reports whether name is a metadata service's that no rule names exactly.
+// metadata reports whether name belongs to a metadata service and is not named exactly by a rule.
 func (p *Policy) metadata(name string, port uint16) bool {
 	return iprange.MetadataName(name) && !p.allow.exactName(name, port)
 }
 
-// LookUp decides whether a name may be looked up at all. Where it may, Connect still decides on each address.
+// LookUp decides whether a name may be looked up at all. If so, Connect still decides on each address.
 func (p *Policy) LookUp(name string) Verdict {
 	switch {
 	case p == nil || p.mode == ModeNone:
@@ -185,8 +194,8 @@ func (p *Policy) LookUp(name string) Verdict {
 	return deny("no rule allows the name")
 }
 
-// Name decides on a name that a connection tells, such as a TLS server name, under the check that Connect asked for. The name may be
-// an address.
+// Name decides on a name in a connection, such as a TLS server name, under the check that Connect returned. The
+// name may be an address.
 func (p *Policy) Name(check Check, name string, port uint16) Verdict {
 	if check == CheckNothing {
 		return Verdict{Allowed: true}
@@ -211,5 +220,5 @@ func (p *Policy) Name(check Check, name string, port uint16) Verdict {
 	return Verdict{Allowed: true}
 }
 
-// Names reports whether a rule allows just this name.
+// Names reports whether a rule allows exactly this name.
 func (p *Policy) Names(name string) bool { return p != nil && p.allow.exactName(name, 0) }

@@ -10,42 +10,45 @@ import (
 	"golang.org/x/crypto/cryptobyte"
 )
 
-// quicVersion is what differs between versions of QUIC as far as their first packets go.
+// quicVersion holds the parameters of a QUIC version that its first packets need.
 type quicVersion struct {
 	number         uint32
 	salt           string
 	key, iv, hp    string
-	initial, retry byte // types of long packets
+	initial, retry byte // types of long header packets
 }
 
-// quicVersions are those of RFC 9001 and RFC 9369.
+// quicVersions are the versions of RFC 9001 and RFC 9369.
 var quicVersions = []quicVersion{
 	{1, "\x38\x76\x2c\xf7\xf5\x59\x34\xb3\x4d\x17\x9a\xe6\xa4\xc8\x0c\xad\xcc\xbb\x7f\x0a", "quic key", "quic iv", "quic hp", 0, 3},
 	{0x6b3343cf, "\x0d\xed\xe3\xde\xf7\x00\xa6\xdb\x81\x93\x81\xbe\x6e\x26\x9d\xcb\xf9\xbd\x2e\xd9", "quicv2 key", "quicv2 iv", "quicv2 hp", 1, 0},
 }
 
-// The bounds of what is held of a flow until its ClientHello is complete, and of the connections that one flow may have.
+// maxHeldDatagrams limits the datagrams of a flow that are held until its ClientHello is complete.
+// maxQUICConnections limits the connections on one flow.
 const (
 	maxHeldDatagrams   = 16
 	maxQUICConnections = 32
 )
 
-// DatagramInspector reads what a client sends on a UDP flow, and holds back what must not go on before its names are known: QUIC tells them in its first
-// packets, encrypted with a key that they tell too. Each further QUIC connection on the flow is read as well. It is for one goroutine.
+// DatagramInspector reads the data that a client sends on a UDP flow. It holds back datagrams until the names
+// in them are known. QUIC sends names in its first packets, encrypted with a key that is derived from the same
+// packets. The inspector also reads each further QUIC connection on the flow. It must be used by one goroutine
+// only.
 type DatagramInspector struct {
 	i     *Inspector
 	quic  bool // the flow must be QUIC
-	known bool // one ClientHello was allowed, or the flow is not QUIC
+	known bool // a ClientHello was allowed, or the flow is not QUIC
 	held  [][]byte
 	conns []*quicConn
 }
 
-// quicConn is a QUIC connection whose ClientHello is being gathered, or was allowed.
+// quicConn is a QUIC connection whose ClientHello is incomplete or was allowed.
 type quicConn struct {
 	dcid    string
 	version uint32
 	keys    quicKeys
-	crypto  []byte // from its beginning, with have saying what of it has come
+	crypto  []byte // handshake data from offset 0; have marks the bytes received
 	have    []bool
 	allowed bool
 }
@@ -56,12 +59,13 @@ type quicKeys struct {
 	hp   cipher.Block
 }
 
-// NewDatagramInspector returns an inspector of a flow to a port, which asks decide about each name that the flow tells.
+// NewDatagramInspector returns an inspector for a flow to port. It calls decide for each name in the flow.
 func NewDatagramInspector(check Check, port uint16, decide func(name string) Verdict) *DatagramInspector {
 	return &DatagramInspector{i: NewInspector(check, decide), quic: check == CheckAllowed && port == 443, known: check == CheckNothing}
 }
 
-// Next takes a datagram, and returns those that may go on now, in their order. An error is a *Refusal: then nothing of the flow may go on.
+// Next takes the next datagram, and returns those to forward now, in order. An error is a *Refusal: then
+// nothing more of the flow may be forwarded.
 func (d *DatagramInspector) Next(p []byte) ([][]byte, error) {
 	if d.i.check == CheckNothing {
 		return [][]byte{p}, nil
@@ -93,7 +97,8 @@ func (d *DatagramInspector) Next(p []byte) ([][]byte, error) {
 	return out, nil
 }
 
-// packets reads the packets of a datagram, and reports whether there was an Initial that is not of an allowed connection's.
+// packets reads the packets of a datagram. It reports whether one is an Initial packet of a connection that is
+// not allowed yet.
 func (d *DatagramInspector) packets(p []byte) (initial bool, err error) {
 	for len(p) > 0 {
 		pkt, rest, ok := parseLong(p)
@@ -117,11 +122,12 @@ type longPacket struct {
 	version *quicVersion
 	initial bool
 	dcid    string
-	all     []byte // the packet
-	number  int    // where its protected packet number is
+	all     []byte // the whole packet
+	number  int    // offset of the protected packet number
 }
 
-// parseLong parts the first packet off a datagram. It is false for what has no long header of a version that we know.
+// parseLong splits the first packet off a datagram. It returns false unless that has a long header of a known
+// version.
 func parseLong(p []byte) (pkt longPacket, rest []byte, ok bool) {
 	s := cryptobyte.String(p)
 	var first uint8
@@ -136,7 +142,7 @@ func parseLong(p []byte) (pkt longPacket, rest []byte, ok bool) {
 	}
 	pkt.version, pkt.dcid = &quicVersions[v], string(dcid)
 	kind := first >> 4 & 3
-	if kind == pkt.version.retry { // only servers send it; it has no length
+	if kind == pkt.version.retry { // sent only by servers; has no length field
 		return pkt, nil, true
 	}
 	pkt.initial = kind == pkt.version.initial
@@ -152,7 +158,7 @@ func parseLong(p []byte) (pkt longPacket, rest []byte, ok bool) {
 	return pkt, p[len(pkt.all):], true
 }
 
-// readVarint reads a number of RFC 9000, section 16.
+// readVarint reads a variable-length integer (RFC 9000, section 16).
 func readVarint(s *cryptobyte.String, n *uint64) bool {
 	var first uint8
 	if !s.ReadUint8(&first) {
@@ -169,7 +175,8 @@ func readVarint(s *cryptobyte.String, n *uint64) bool {
 	return true
 }
 
-// initial handles an Initial packet: of a connection that is known, under whose first keys all its Initial packets are, or of a new one.
+// initial handles an Initial packet, of a known or a new connection. All Initial packets of a connection are
+// encrypted with the keys of its first one.
 func (d *DatagramInspector) initial(pkt longPacket) (fresh bool, err error) {
 	for _, c := range d.conns {
 		if frames, ok := c.keys.open(pkt); ok && c.version == pkt.version.number {
@@ -186,7 +193,7 @@ func (d *DatagramInspector) initial(pkt longPacket) (fresh bool, err error) {
 	frames, ok := c.keys.open(pkt)
 	if !ok {
 		if d.known && !d.quic {
-			return false, nil // it only looks like QUIC
+			return false, nil // not QUIC after all
 		}
 		return false, malformed("a QUIC packet")
 	}
@@ -217,7 +224,7 @@ func (d *DatagramInspector) gather(c *quicConn, frames []byte) error {
 				return malformed("a QUIC packet")
 			}
 			c.put(int(offset), data)
-		case 0x1c: // CONNECTION_CLOSE: it ends here
+		case 0x1c: // CONNECTION_CLOSE, the last frame
 			return nil
 		default:
 			return malformed("a QUIC packet")
@@ -261,13 +268,13 @@ func (c *quicConn) put(offset int, data []byte) {
 		c.have = append(c.have, make([]bool, end-len(c.have))...)
 	}
 	for n, b := range data {
-		if !c.have[offset+n] { // what came first counts, as it does for servers
+		if !c.have[offset+n] { // as in servers, the first copy counts
 			c.crypto[offset+n], c.have[offset+n] = b, true
 		}
 	}
 }
 
-// message returns the first handshake message if all of it has come.
+// message returns the first handshake message if it is complete.
 func (c *quicConn) message() ([]byte, bool) {
 	have := slices.Index(c.have, false)
 	if have < 0 {
@@ -280,7 +287,7 @@ func (c *quicConn) message() ([]byte, bool) {
 	return c.crypto[:min(length, have)], have >= length
 }
 
-// newQUICKeys derives the keys of a client's Initial packets, RFC 9001, section 5.2.
+// newQUICKeys derives the keys of a client's Initial packets (RFC 9001, section 5.2).
 func newQUICKeys(v *quicVersion, dcid string) (k quicKeys, err error) {
 	client, err := clientSecret(v, dcid)
 	if err != nil {
@@ -322,7 +329,8 @@ func expandLabel(secret []byte, label string, length int) ([]byte, error) {
 	return hkdf.Expand(sha256.New, secret, string(info), length)
 }
 
-// open returns the frames of an Initial packet, RFC 9001, sections 5.3 and 5.4. It is false if the packet is under other keys.
+// open decrypts the frames of an Initial packet (RFC 9001, sections 5.3 and 5.4). It returns false if the keys
+// are wrong.
 func (k quicKeys) open(pkt longPacket) ([]byte, bool) {
 	const sample = 16
 	if len(pkt.all) < pkt.number+4+sample {

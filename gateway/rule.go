@@ -10,28 +10,29 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// rules are parsed rules, names apart from addresses.
+// rules are parsed rules. Names are separate from addresses.
 type rules struct {
-	exact    map[string][]uint16 // by name; the ports, 0 for all
-	below    map[string][]uint16 // by the domain after "*."
+	exact    map[string][]uint16 // ports by name; 0 for all ports
+	below    map[string][]uint16 // the same, by the domain after "*."
 	prefixes []prefixRule
 }
 
 type prefixRule struct {
 	prefix netip.Prefix
-	port   uint16 // 0 for all
+	port   uint16 // 0 for all ports
 }
 
 func (r prefixRule) matches(addr netip.Addr, port uint16) bool {
 	return r.prefix.Contains(addr) && portMatches(r.port, port)
 }
 
-// portMatches reports whether a rule for want covers port. Port 0 is asked where no port is known, such as for a look-up.
+// portMatches reports whether a rule for want covers port. Port 0 means that the port is unknown, such as in a
+// lookup.
 func portMatches(want, port uint16) bool { return want == 0 || port == 0 || want == port }
 
 func (r rules) address(addr netip.Addr, port uint16) bool {
 	for _, p := range r.prefixes {
-		// An address without a port is denied or allowed as a whole only by a rule without one.
+		// If the port is unknown, only a rule without a port covers an address.
 		if p.matches(addr, port) && (port != 0 || p.port == 0) {
 			return true
 		}
@@ -159,7 +160,7 @@ func parsePrefix(text, host string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// splitPort parts a rule from its port. An IPv6 address or CIDR has a port only in brackets.
+// splitPort splits a rule into host and port. An IPv6 address or CIDR needs brackets to have a port.
 func splitPort(text string) (host string, port uint16, err error) {
 	host = text
 	digits, has := "", false
@@ -187,8 +188,9 @@ func splitPort(text string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// CanonicalName returns a domain in the form in which rules and connections are compared: lower case, without the trailing dot, with
-// non-ASCII labels as punycode. It is false for what is no domain, such as the decimal, octal and shortened forms of IPv4 addresses.
+// CanonicalName returns a domain in the form in which rules and connections are compared: lower case, without
+// the trailing dot, and with non-ASCII labels as punycode. It returns false if name is not a domain, such as a
+// decimal, octal or shortened form of an IPv4 address.
 func CanonicalName(name string) (string, bool) {
 	name = strings.TrimSuffix(name, ".")
 	for i := 0; i < len(name); i++ {
@@ -227,8 +229,8 @@ func validLabel(label string) bool {
 	return true
 }
 
-// numeric reports whether a last label makes its name a number, as programs read "2130706433", "127.1" or "0x7f.1"
-// (https://url.spec.whatwg.org/#ends-in-a-number-checker).
+// numeric reports whether a last label makes its name a number, since programs accept "2130706433", "127.1" or
+// "0x7f.1" as an address (https://url.spec.whatwg.org/#ends-in-a-number-checker).
 func numeric(label string) bool {
 	digits, hex := strings.CutPrefix(label, "0x")
 	for _, c := range []byte(digits) {

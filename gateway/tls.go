@@ -2,32 +2,33 @@ package gateway
 
 import "golang.org/x/crypto/cryptobyte"
 
-// Types of TLS records, RFC 8446.
+// Types of TLS records (RFC 8446).
 const (
 	recordChange      = 20
 	recordHandshake   = 22
 	recordApplication = 23
 )
 
-// maxHello is the most that a ClientHello may have, in bytes; with keys of post-quantum algorithms they have some two thousand.
+// maxHello limits the size of a ClientHello in bytes. With post-quantum keys, its usual size is about two
+// thousand.
 const maxHello = 32 << 10
 
-// maxHelloRecords is the most records that a ClientHello may be cut into.
+// maxHelloRecords limits the number of records of a ClientHello.
 const maxHelloRecords = 128
 
-// maxEarlyData is how far a second ClientHello, which answers a HelloRetryRequest, may be behind the first.
+// maxEarlyData limits the data between a first ClientHello and a second one, which answers a HelloRetryRequest.
 const maxEarlyData = 256 << 10
 
-// tlsState is where an Inspector is in a TLS stream.
+// tlsState is the state of an Inspector in a TLS stream.
 type tlsState struct {
 	hello bool // a ClientHello was seen
-	early bool // which announced data before the handshake's end
-	since int  // bytes since then
-	need  int  // bytes of held, before the next attempt at a message
+	early bool // the ClientHello announced early data
+	since int  // bytes since the first ClientHello
+	need  int  // size of held at which to parse a message again
 }
 
-// record handles a TLS record. After the first ClientHello it goes on until nothing plain can follow, since a server may ask for a second one, whose
-// name counts then.
+// record handles a TLS record. It continues after the first ClientHello until no more plaintext can follow,
+// because the server may request a second ClientHello, whose name then counts.
 func (i *Inspector) record() (int, error) {
 	const headerSize = 5
 	if len(i.held) < headerSize {
@@ -57,7 +58,7 @@ func (i *Inspector) record() (int, error) {
 	return i.gather(headerSize)
 }
 
-// gather handles the handshake records at the beginning of held, which together have one message.
+// gather handles the handshake records at the beginning of held that together contain one message.
 func (i *Inspector) gather(headerSize int) (int, error) {
 	var m []byte
 	n := 0
@@ -81,7 +82,8 @@ func (i *Inspector) gather(headerSize int) (int, error) {
 		}
 		m = append(m, rest[headerSize:size]...)
 		n += size
-		// What comes after the first ClientHello is another one, or the rest of an older handshake, perhaps encrypted.
+		// After the first ClientHello comes a second one, or the rest of an older handshake, possibly
+		// encrypted.
 		if i.tls.hello && (m[0] != 1 || len(m) >= 6 && (m[1] != 0 || m[4] != 3)) {
 			return i.finish()
 		}
@@ -110,13 +112,13 @@ func (i *Inspector) gather(headerSize int) (int, error) {
 	return n, nil
 }
 
-// await has the records not looked at again before held has so many bytes.
+// await postpones parsing until held has need bytes.
 func (i *Inspector) await(need int) (int, error) {
 	i.tls.need = need
 	return 0, nil
 }
 
-// helloNames decides on a ClientHello, of TLS or QUIC.
+// helloNames decides on a ClientHello of TLS or QUIC.
 func (i *Inspector) helloNames(h clientHello) error {
 	if h.encrypted {
 		if err := i.hidden("the connection hides the server's name (ECH); turn Encrypted ClientHello off in the program that connects"); err != nil {
@@ -129,14 +131,14 @@ func (i *Inspector) helloNames(h clientHello) error {
 	return i.name(h.name)
 }
 
-// clientHello is what matters of a TLS ClientHello.
+// clientHello holds the relevant fields of a TLS ClientHello.
 type clientHello struct {
 	name      string
-	encrypted bool // there is an encrypted one inside
+	encrypted bool // it contains an encrypted one
 	early     bool
 }
 
-// TLS extensions, https://www.iana.org/assignments/tls-extensiontype-values.
+// TLS extensions (https://www.iana.org/assignments/tls-extensiontype-values).
 const (
 	extServerName = 0
 	extEarlyData  = 42
@@ -144,7 +146,8 @@ const (
 	extESNI       = 0xffce
 )
 
-// parseClientHello reads a handshake message. It is false for what is no ClientHello, and where there could be two names.
+// parseClientHello parses a handshake message. It returns false if that is not a ClientHello, or if its name is
+// ambiguous.
 func parseClientHello(m []byte) (h clientHello, ok bool) {
 	s := cryptobyte.String(m)
 	var kind uint8

@@ -26,7 +26,7 @@ func python(program string) engine.Command {
 	return engine.Command{Args: []string{"python3", "-c", program}}
 }
 
-// hog takes a GiB of memory, and touches all of it.
+// hog allocates a GiB of memory and touches all of it.
 const hog = `
 import mmap
 print("begin", flush=True)
@@ -63,7 +63,7 @@ func checkMemory(t *testing.T, s *suite) {
 
 func checkMemoryBelow(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 256 << 20}})
-	for range 3 { // what one command used is there for the next
+	for range 3 { // one command must release its memory for the next
 		got := output(t, sb, python(strings.Replace(hog, "range(1024)", "range(100)", 1)))
 		if got != "begin\ntook it all\n" {
 			t.Errorf("output %q", got)
@@ -92,7 +92,7 @@ func checkDisk(t *testing.T, s *suite) {
 }
 
 func checkForks(t *testing.T, s *suite) {
-	const slack = 8 // an engine may add to the limit what it needs itself
+	const slack = 8 // an engine may add its own processes to the limit
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Processes: 64}})
 	c := start(t, sb, python(`
 import errno, os, signal, time
@@ -140,8 +140,9 @@ except OSError as e:
 
 func checkCPU(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{CPU: 0.5}})
-	// Two processes do all the work they can for 4 seconds. The least time that a piece of it took is what it costs without
-	// waiting; accounts of processor time inside a sandbox may count the waiting. A busy machine only makes the result smaller.
+	// Two processes work as fast as they can for 4 seconds. The shortest time of a piece of work is its cost
+	// without waiting. Processor time as counted inside a sandbox may include waiting. A busy machine only
+	// reduces the result.
 	got := output(t, sb, python(`
 import os, time
 end = time.monotonic() + 4
@@ -163,13 +164,13 @@ print((pieces + int(os.read(r, 100))) * least)
 		t.Fatal(err)
 	}
 	t.Logf("%.1f s of processor time in 4 s", used)
-	if used > 4*0.5*2 { // an engine may count what a throttled process waits
+	if used > 4*0.5*2 { // an engine may count the waiting of throttled processes
 		t.Errorf("%.1f s of processor time in 4 s, with half a core", used)
 	}
 }
 
-// bombs take all that a sandbox may have, and try to take more until they are ended. What each says when it is at its limit, or "" if that ends
-// the sandbox, is what the limit is known by.
+// bombs use as much of a resource as a sandbox allows, and try to use more until they are ended. says is the
+// output at the limit. If it is "", the sandbox ends at the limit.
 var bombs = []struct {
 	limit   string
 	limits  engine.Limits
@@ -221,7 +222,7 @@ func checkNeighbour(t *testing.T, s *suite) {
 		if err := sb.Destroy(patient(t)); err != nil {
 			t.Errorf("Destroy of a sandbox at its limit of %s: %v", b.limit, err)
 		}
-		_, _ = c.Wait(patient(t)) // what becomes of it is checked elsewhere
+		_, _ = c.Wait(patient(t)) // other checks cover its result
 		works()
 	}
 	if list, err := s.engine.List(patient(t)); err != nil || len(list) < 1 {

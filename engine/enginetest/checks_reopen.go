@@ -76,7 +76,7 @@ func counted(n int) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// found opens a process that must be there.
+// found opens a process that must exist.
 func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader) command {
 	t.Helper()
 	c := command{stdout: &buffer{}, stderr: &buffer{}}
@@ -97,7 +97,7 @@ func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader
 	return c
 }
 
-// detach starts a command whose output goes nowhere, and restarts the engine.
+// detach starts a command whose output has no reader, and restarts the engine.
 func detach(t *testing.T, s *suite, sb engine.Sandbox, cmd engine.Command) (engine.Sandbox, engine.ProcessOpener, string) {
 	t.Helper()
 	p, err := sb.Start(patient(t), cmd)
@@ -123,7 +123,7 @@ func checkReopenRunning(t *testing.T, s *suite) {
 	if got := c.stderr.String(); got != stderr {
 		t.Errorf("stderr %q", got)
 	}
-	// Once more, now that it has ended.
+	// Repeat this now that the command has ended.
 	s.restart(t)
 	_, opener = s.reopened(t, sb.Handle())
 	found(t, opener, id, nil).expect(t, engine.Exit{Code: 5}, stdout)
@@ -147,7 +147,8 @@ func checkReopenEnded(t *testing.T, s *suite) {
 	if err := s.engine.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	time.Sleep(time.Second) // both end meanwhile, which matters for what is tested but not for whether it succeeds
+	// Both end meanwhile. If they do not, the check is weaker, but still succeeds.
+	time.Sleep(time.Second)
 	s.engine = s.Open(t, s.dataDir)
 	_, opener := s.reopened(t, sb.Handle())
 	c := found(t, opener, p.ID(), nil)
@@ -217,7 +218,7 @@ func checkReopenTerminal(t *testing.T, s *suite) {
 func checkReopenTwice(t *testing.T, s *suite) {
 	opener := s.shared.(engine.ProcessOpener)
 	c := start(t, s.shared, sh(`echo ready; read line; seq 1 100000; exit 2`+"\n"))
-	c.wait(t) // nil input: read ends at once
+	c.wait(t) // with a nil input, read ends immediately
 	want := c.stdout.String()
 	if int64(len(want)) != int64(len("ready\n"))+seqSize(100000) {
 		t.Fatalf("%d bytes came", len(want))
@@ -266,7 +267,7 @@ func checkReopenBounded(t *testing.T, s *suite) {
 	}
 }
 
-// openSequence opens a command that prints numbers. What was dropped counts as if it had come.
+// openSequence opens a command that prints numbers. Dropped output counts as if it had arrived.
 func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 	t.Helper()
 	n = &numbers{}
@@ -339,7 +340,7 @@ func checkProcesses(t *testing.T, s *suite) {
 	before := time.Now().Add(-5 * time.Second)
 	ended := start(t, sb, engine.Command{Args: []string{"sh", "-c", "exit 7", "ü"}})
 	ended.wait(t)
-	// The command must go on when the context of Start ends.
+	// The command must continue when the context of Start ends.
 	ctx, cancel := context.WithCancel(t.Context())
 	running, err := sb.Start(ctx, engine.Command{Args: []string{"sleep", "600"}})
 	cancel()

@@ -1,6 +1,7 @@
-// Package fake is an engine without isolation: sandboxes are directories and commands plain child processes. It exists for
-// tests, of packages above engines and of the conformance suite itself. It keeps the contract as far as that goes, and a
-// Dir of "/x" means x below the sandbox's directory; other absolute paths in commands are the host's.
+// Package fake is an engine without isolation: sandboxes are directories, and commands are plain child
+// processes. It exists for tests of the packages above engines and of the conformance suite itself. It fulfils
+// the contract as far as that is possible. A Dir of "/x" means x below the sandbox's directory. Other absolute
+// paths in commands are the host's.
 package fake
 
 import (
@@ -21,12 +22,12 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
-	KeepOutput int64 // bytes of output that are kept of each command; 0 means 16 MiB
+	KeepOutput int64 // kept output of each command, in bytes; 0 means 16 MiB
 }
 
-// Engine is the fake. Beside the contract it has methods that make things go wrong.
+// Engine is the fake. In addition to the contract, it has methods that inject faults.
 type Engine struct {
 	dir     string
 	opts    Options
@@ -35,9 +36,9 @@ type Engine struct {
 
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox  // by Ref; guarded by mu, like all below
-	ids       map[string]bool      // taken, also by sandboxes that are being created
-	fail      map[Op][]error       // what the next calls answer
-	delay     map[Op]time.Duration // how long every call takes longer
+	ids       map[string]bool      // IDs in use, including those of sandboxes that are being created
+	fail      map[Op][]error       // errors of the next calls
+	delay     map[Op]time.Duration // additional duration of every call
 }
 
 var (
@@ -45,8 +46,9 @@ var (
 	_ engine.Warmer = (*Engine)(nil)
 )
 
-// Main lets commands outlive this process. Call it first in TestMain or main: each command then gets a keeper of its own,
-// which is this program started once more, and Main is where that one goes another way. Without it, keepers are goroutines.
+// Main lets commands outlive this process. Call it first in TestMain or main. Each command then gets its own
+// keeper, which is another process of this program. In that process, Main runs the keeper and does not return.
+// Without Main, keepers are goroutines.
 func Main() {
 	if os.Args[0] == engine.OwnEcho {
 		engine.Echo(os.Args[1:], os.Stdout)
@@ -55,7 +57,7 @@ func Main() {
 	proc.Main()
 }
 
-// Open opens the engine whose sandboxes and volumes are in dir, which is created if missing.
+// Open opens the engine with sandboxes and volumes in dir, which is created if missing.
 func Open(dir string, opts Options) (*Engine, error) {
 	if opts.KeepOutput == 0 {
 		opts.KeepOutput = 16 << 20
@@ -74,7 +76,7 @@ func Open(dir string, opts Options) (*Engine, error) {
 			return nil, errors.Wrapf(err, "make the data directory")
 		}
 	}
-	for _, sub := range []string{"trash", "new"} { // of a process that was killed
+	for _, sub := range []string{"trash", "new"} { // left by a process that was killed
 		if err := emptyDir(filepath.Join(dir, sub)); err != nil {
 			return nil, err
 		}
@@ -96,7 +98,7 @@ func emptyDir(dir string) error {
 	return errors.Wrapf(err, "empty %s", dir)
 }
 
-// load finds the sandboxes that exist.
+// load finds the existing sandboxes.
 func (e *Engine) load() error {
 	entries, err := os.ReadDir(filepath.Join(e.dir, "sandboxes"))
 	if err != nil {
@@ -125,10 +127,10 @@ func (e *Engine) load() error {
 	return nil
 }
 
-// Name is "fake".
+// Name returns "fake".
 func (e *Engine) Name() string { return "fake" }
 
-// Capabilities are those of plain processes.
+// Capabilities returns the capabilities of plain processes.
 func (e *Engine) Capabilities() engine.Capabilities {
 	c := engine.Capabilities{
 		Isolation: "none (plain processes)",
@@ -144,16 +146,16 @@ func (e *Engine) Capabilities() engine.Capabilities {
 	return c
 }
 
-// Images has one image, "base".
+// Images returns a builder with one image, "base".
 func (e *Engine) Images() image.Builder { return e.images }
 
-// Volumes keeps volumes as directories.
+// Volumes returns a provider that stores volumes as directories.
 func (e *Engine) Volumes() volume.Provider { return e.volumes }
 
-// Close lets the volumes go.
+// Close closes the volumes.
 func (e *Engine) Close() error { return e.volumes.Close() }
 
-// Create makes a directory.
+// Create creates the directory of a sandbox.
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
 	if err := e.fault(OpCreate); err != nil {
 		return nil, err
@@ -168,7 +170,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	return sb, nil
 }
 
-// Warm makes a directory that belongs to no spec yet.
+// Warm creates a directory without a spec.
 func (e *Engine) Warm(ctx context.Context, _ engine.Limits) (engine.Warm, error) {
 	if err := e.fault(OpWarm); err != nil {
 		return nil, err
@@ -183,7 +185,7 @@ func (e *Engine) Warm(ctx context.Context, _ engine.Limits) (engine.Warm, error)
 	return &warm{sb: sb}, nil
 }
 
-// make makes the files of a sandbox where nobody sees them yet.
+// make creates the files of a sandbox that is not visible yet.
 func (e *Engine) make(ctx context.Context, stage func(string, time.Duration)) (*sandbox, error) {
 	begin := time.Now()
 	ref := "fake-" + strings.ToLower(rand.Text())
@@ -205,7 +207,8 @@ func (e *Engine) make(ctx context.Context, stage func(string, time.Duration)) (*
 	return sb, nil
 }
 
-// claim makes sb the sandbox that spec describes, and visible if it was not. On failure sb is as it was, but for its files.
+// claim turns sb into the sandbox that spec describes, and makes it visible. If it fails, sb is as before,
+// except for its files.
 func (e *Engine) claim(ctx context.Context, sb *sandbox, spec engine.Spec) error {
 	begin, old := time.Now(), sb.record
 	if err := e.reserve(spec.ID); err != nil {
@@ -238,7 +241,7 @@ func (e *Engine) claim(ctx context.Context, sb *sandbox, spec engine.Spec) error
 	return nil
 }
 
-// record checks spec and merges it with its image.
+// record validates spec and merges it with its image.
 func (e *Engine) record(ctx context.Context, spec engine.Spec) (record, error) {
 	img, err := e.images.Find(ctx, spec.Image)
 	if err != nil {
@@ -260,7 +263,7 @@ func (e *Engine) record(ctx context.Context, spec engine.Spec) (record, error) {
 	return r, nil
 }
 
-// publish writes the record and puts sb where it is found.
+// publish writes the record and makes sb visible.
 func (e *Engine) publish(sb *sandbox) error {
 	if err := sb.save(); err != nil {
 		return err
@@ -309,7 +312,7 @@ func (e *Engine) Open(_ context.Context, h engine.Handle) (engine.Sandbox, error
 	return sb, nil
 }
 
-// List lists the directories.
+// List returns the visible sandboxes.
 func (e *Engine) List(context.Context) ([]engine.Handle, error) {
 	if err := e.fault(OpList); err != nil {
 		return nil, err

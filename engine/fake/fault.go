@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Op is an operation that can be made to fail or to take longer.
+// Op is an operation into which tests can inject errors and delays.
 type Op string
 
 // The operations.
@@ -25,22 +25,23 @@ const (
 	OpDestroy Op = "destroy"
 )
 
-// FailNext makes the next call of op answer with err. Several are answered one after the other; nil lets one call pass.
+// FailNext makes the next call of op return err. Several errors are returned one per call. With nil, one call
+// succeeds.
 func (e *Engine) FailNext(op Op, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.fail[op] = append(e.fail[op], err)
 }
 
-// Delay makes every call of op take d longer, until its context ends. OpCreate, which is also Warm's, waits when half of the
-// work is done. OpOpen and OpList do not wait.
+// Delay makes every call of op take d longer, unless its context ends. OpCreate, which also applies to Warm,
+// waits after half of the work. OpOpen and OpList do not wait.
 func (e *Engine) Delay(op Op, d time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.delay[op] = d
 }
 
-// Lose lets the sandbox with that Spec.ID vanish, as if somebody had pulled a plug.
+// Lose makes the sandbox with that Spec.ID vanish, as after a power failure.
 func (e *Engine) Lose(id string) error {
 	sb, err := e.byID(id)
 	if err != nil {
@@ -49,7 +50,7 @@ func (e *Engine) Lose(id string) error {
 	return sb.destroy(context.Background(), engine.End{Lost: true, Detail: "It is lost."})
 }
 
-// EndOOM ends the sandbox with that Spec.ID as if it had used up its memory. It remains to be destroyed.
+// EndOOM ends the sandbox with that Spec.ID as if it had run out of memory. It still must be destroyed.
 func (e *Engine) EndOOM(id string) error {
 	sb, err := e.byID(id)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// images is a builder with one image, which is there from the start.
+// images is a builder with one image, which exists from the start.
 type images struct {
 	uses func(id string) bool
 
@@ -26,7 +26,7 @@ func newImages(uses func(id string) bool) *images {
 	return &images{uses: uses, base: &base}
 }
 
-// newBase describes the host as an image.
+// newBase returns an image that describes the host.
 func newBase() image.Image {
 	sum := sha256.Sum256([]byte("the host"))
 	digest := hex.EncodeToString(sum[:])

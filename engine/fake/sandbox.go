@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// record is what is kept of a sandbox on disk. ID is "" while it is warm.
+// record is the stored record of a sandbox. ID is "" while it is warm.
 type record struct {
 	ID     string            `json:"id"`
 	Image  string            `json:"image"`
@@ -28,18 +28,18 @@ type record struct {
 	End    *engine.End       `json:"end,omitempty"`
 }
 
-// sandbox is a directory with the sandbox's files in root, what keepers keep in processes, and record.json.
+// sandbox is a directory with the sandbox's files in root, the keepers' files in processes, and record.json.
 type sandbox struct {
 	e   *Engine
 	ref string
-	dir string // does not change once others can see the sandbox
+	dir string // constant once the sandbox is visible
 
 	mu       sync.Mutex
 	record   record        // guarded by mu
-	release  []func()      // of the volumes; guarded by mu
+	release  []func()      // releases the volumes; guarded by mu
 	ended    chan struct{} // closed when record.End is set
 	starting sync.RWMutex  // held for reading while a command starts
-	removing sync.Mutex    // held while remove works
+	removing sync.Mutex    // held by remove
 	removed  bool          // guarded by removing
 }
 
@@ -65,7 +65,7 @@ func (sb *sandbox) save() error {
 	return proc.WriteFile(filepath.Join(sb.dir, "record.json"), data)
 }
 
-// use keeps a volume until the sandbox is removed.
+// use protects a volume from deletion until the sandbox is removed.
 func (sb *sandbox) use(name string) error {
 	release, err := sb.e.volumes.Use(name, sb.ref)
 	if err != nil {
@@ -77,7 +77,8 @@ func (sb *sandbox) use(name string) error {
 	return nil
 }
 
-// mount puts volumes into place: as symbolic links, which is as far as one gets without rights. Fresh ones become the user's.
+// mount mounts volumes as symbolic links, which need no privileges. New volumes get the sandbox's user as their
+// owner.
 func (sb *sandbox) mount(mounts []engine.Mount, user string) error {
 	uid, gid, err := proc.Owner(user)
 	if err != nil {
@@ -105,7 +106,8 @@ func (sb *sandbox) mount(mounts []engine.Mount, user string) error {
 	return nil
 }
 
-// begin is where every operation begins: Conflict after the end, and the faults that tests have asked for.
+// begin starts every operation: it returns Conflict after the end, and injects the faults that tests have
+// requested.
 func (sb *sandbox) begin(ctx context.Context, op Op) error {
 	if err := sb.e.fault(op); err != nil {
 		return err
@@ -125,12 +127,12 @@ func (sb *sandbox) endOf() *engine.End {
 	return sb.record.End
 }
 
-// hostPath is where a path of the sandbox is.
+// hostPath returns the host's path for a path of the sandbox.
 func (sb *sandbox) hostPath(name string) string {
 	return filepath.Join(sb.dir, "root", filepath.Clean("/"+name))
 }
 
-// locate opens the tree that path is in, which is a volume's or the sandbox's own, and returns the rest of the path.
+// locate opens the tree that contains path, a volume or the sandbox's own, and returns the rest of the path.
 func (sb *sandbox) locate(path string) (root *os.Root, rest string, readOnly bool, err error) {
 	base, rest := filepath.Join(sb.dir, "root"), filepath.Clean("/"+path)
 	sb.mu.Lock()
@@ -149,7 +151,7 @@ func (sb *sandbox) locate(path string) (root *os.Root, rest string, readOnly boo
 type untilEnd struct {
 	r  io.Reader
 	sb *sandbox
-	// ctx is that of the copy which reads.
+	// ctx is the context of the copy that reads.
 	ctx context.Context
 }
 
@@ -190,7 +192,8 @@ func (sb *sandbox) CopyOut(ctx context.Context, path string) (io.ReadCloser, err
 	return tarfs.Open(ctx, root, rest)
 }
 
-// Files implements engine.Filer. Links that lead out of the sandbox's directory are refused; moves stay within one volume.
+// Files implements engine.Filer. It refuses links that lead out of the sandbox's directory, and moves between
+// volumes.
 func (sb *sandbox) Files(ctx context.Context, req tarfs.Request, w io.Writer) error {
 	if err := sb.begin(ctx, OpFiles); err != nil {
 		return err
@@ -240,7 +243,7 @@ func (sb *sandbox) Destroy(ctx context.Context) error {
 	return sb.destroy(ctx, engine.End{Destroyed: true, Detail: "It was destroyed."})
 }
 
-// destroy ends the sandbox that way, if it has not ended yet, and removes it.
+// destroy ends the sandbox with this end, if it has not ended yet, and removes it.
 func (sb *sandbox) destroy(ctx context.Context, end engine.End) error {
 	sb.finish(end)
 	if err := sb.table().KillAll(ctx); err != nil {
@@ -249,7 +252,7 @@ func (sb *sandbox) destroy(ctx context.Context, end engine.End) error {
 	return sb.remove()
 }
 
-// finish says that the sandbox has ended. Nothing can be started afterwards.
+// finish marks the sandbox as ended. Afterwards no command can start.
 func (sb *sandbox) finish(end engine.End) {
 	sb.mu.Lock()
 	if sb.record.End == nil {
@@ -257,11 +260,11 @@ func (sb *sandbox) finish(end engine.End) {
 		close(sb.ended)
 	}
 	sb.mu.Unlock()
-	sb.starting.Lock() // those that are starting are started now, and can be found
+	sb.starting.Lock() // wait for commands that are starting, so that they can be found
 	defer sb.starting.Unlock()
 }
 
-// table is the sandbox's commands.
+// table returns the sandbox's commands.
 func (sb *sandbox) table() *proc.Table {
 	return &proc.Table{
 		Dir: filepath.Join(sb.dir, "processes"), Name: sb.ref, Keep: sb.e.opts.KeepOutput,
@@ -290,7 +293,7 @@ func (sb *sandbox) remove() error {
 	}
 	sb.mu.Unlock()
 	err := os.RemoveAll(trash)
-	for range 100 { // a copy, or a keeper's last write, may still be under way
+	for range 100 { // a copy, or a keeper's last write, may still be in progress
 		if err == nil {
 			sb.removed = true
 			return nil

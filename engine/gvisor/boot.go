@@ -20,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// boot starts a keeper for ref, which boots gVisor with what spec says of that and, unless claim is nil, the image. On failure ref is gone.
+// boot starts a keeper for ref. The keeper boots gVisor as spec describes, and starts the image unless claim is
+// nil. If boot fails, ref is removed.
 func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *wire.ClaimArgs) (err error) {
 	defer func() {
 		if err != nil {
@@ -60,7 +61,7 @@ func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *
 	return errors.Stage(errors.Wrapf(err, "boot sandbox %s%s", ref, e.lastWords(ref)), "boot")
 }
 
-// startKeeper starts the process. kill ends it, and with it the sandbox.
+// startKeeper starts the keeper's process. kill ends it, and with it the sandbox.
 func (e *Engine) startKeeper(ref string) (conn *wire.Conn, kill func(), err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -99,14 +100,15 @@ func (e *Engine) startKeeper(ref string) (conn *wire.Conn, kill func(), err erro
 		}
 		return nil, nil, errors.Wrapf(err, "start keeper")
 	}
-	go cmd.Wait() // so that it does not stay as a zombie; its end shows on the connections
+	go cmd.Wait() // reaps the process; its end is detected on the connections
 	return wire.NewConn(c), sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = c.Close()
 	}), nil
 }
 
-// keeperEnv is the keeper's environment: nothing of the server's but where coverage goes. It collects no garbage until gVisor has booted.
+// keeperEnv returns the keeper's environment. Of the server's, it has only the directory for coverage. Garbage
+// collection is off until gVisor has booted.
 func keeperEnv() []string {
 	env := []string{"GOGC=off", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
@@ -115,7 +117,7 @@ func keeperEnv() []string {
 	return env
 }
 
-// lastWords returns the end of what keeper and gVisor logged, for operators.
+// lastWords returns the end of the keeper's and gVisor's logs, for operators.
 func (e *Engine) lastWords(ref string) string {
 	const keep = 2000
 	var words strings.Builder
@@ -156,7 +158,7 @@ type warm struct {
 
 func (w *warm) Handle() engine.Handle { return engine.Handle{Ref: w.ref} }
 
-// Prepare implements engine.Preparer. It does not keep the image from being deleted: gVisor has it open.
+// Prepare implements engine.Preparer. It does not protect the image from deletion, because gVisor has it open.
 func (w *warm) Prepare(ctx context.Context, image string, warmUp []string) error {
 	img, err := w.e.opts.Images.Find(ctx, image)
 	if err != nil {
@@ -167,7 +169,7 @@ func (w *warm) Prepare(ctx context.Context, image string, warmUp []string) error
 	return err
 }
 
-// imageEnv returns the environment that the image gives to commands.
+// imageEnv returns the image's environment for commands.
 func imageEnv(img image.Image) map[string]string {
 	env := map[string]string{"PATH": keeper.DefaultPath}
 	maps.Copy(env, img.Config.Env)

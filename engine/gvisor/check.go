@@ -15,25 +15,25 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Finding is one thing that Check looked at.
+// Finding is one result of Check.
 type Finding struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
-	Weaker bool   `json:"weaker,omitempty"` // not OK, but sandboxes run without it
+	Weaker bool   `json:"weaker,omitempty"` // not OK, but sandboxes work without it
 	Detail string `json:"detail"`
-	Remedy string `json:"remedy,omitempty"` // what to do if not OK
+	Remedy string `json:"remedy,omitempty"` // what to do if it is not OK
 }
 
-// checkTime is how long the trial sandbox may take to boot.
+// checkTime limits the boot of the test sandbox.
 const checkTime = 30 * time.Second
 
-// Check says what of this machine sandboxes can use. It boots one, in a temporary directory under dir. executable and sentry are as in
-// Options.
+// Check reports which features of this machine sandboxes can use. It boots a sandbox in a temporary directory
+// below dir. executable and sentry are as in Options.
 func Check(ctx context.Context, dir, executable, sentry string) []Finding {
 	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkFilter(), checkBoot(ctx, dir, executable, sentry)}
 }
 
-// checkFilter compares the system call filter of gVisor's process with what gVisor would compile.
+// checkFilter compares the system call filter of gVisor's process with the one that gVisor would compile.
 func checkFilter() Finding {
 	const anySocket = 9
 	f := Finding{Name: "system call filter", OK: true, Detail: "compiled ahead, and the same as gVisor's own"}
@@ -69,7 +69,7 @@ func checkCgroups() Finding {
 	return Finding{Name: "cgroups", OK: true, Detail: "CPU, memory and process limits are held by the kernel (" + cgroup.Version() + ")"}
 }
 
-// checkKVM only tells: gVisor's systrap platform needs no virtualisation, and nested KVM is often broken.
+// checkKVM is informational: gVisor's systrap platform needs no virtualisation, and nested KVM is often broken.
 func checkKVM() Finding {
 	f := Finding{Name: "platform", OK: true, Detail: "systrap (needs no virtualisation)"}
 	if unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil {
@@ -78,7 +78,7 @@ func checkKVM() Finding {
 	return f
 }
 
-// checkBoot boots a sandbox that has no image.
+// checkBoot boots a sandbox without an image.
 func checkBoot(ctx context.Context, dir, executable, sentry string) (f Finding) {
 	f = Finding{Name: "sandbox"}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)

@@ -40,7 +40,8 @@ func (s *Sandbox) Checkpoint(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// removeGrowing removes a directory into which a keeper that was not told may yet write a few files.
+// removeGrowing removes a directory in which a keeper may still create a few files, because it does not know
+// that the checkpoint was abandoned.
 func removeGrowing(dir string) (err error) {
 	const files = 8
 	for range files {
@@ -60,7 +61,7 @@ func syncDir(dir string) error {
 	return errors.Wrapf(errors.Join(f.Sync(), f.Close()), "write directory")
 }
 
-// prepareRestore takes ref for a spec that begins with a checkpoint. On failure ref is free again.
+// prepareRestore takes ref for a spec with a checkpoint. If it fails, ref is free again.
 func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec) (*wire.ClaimArgs, error) {
 	saved, err := wire.ReadSaved(spec.Checkpoint)
 	if err == nil {
@@ -75,7 +76,8 @@ func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec)
 	if err := e.writeUses(ref, uses{ID: spec.ID}); err != nil {
 		return nil, errors.Join(err, e.remove(ref))
 	}
-	// The checkpoint may be removed while the sandbox lives, which is checkpointed from here again.
+	// The checkpoint may be removed while the sandbox exists, and a new checkpoint of the sandbox needs this
+	// file.
 	root := filepath.Join(e.dir(ref), rootName)
 	if os.Link(filepath.Join(spec.Checkpoint, wire.CheckpointRoot), root) != nil {
 		root = filepath.Join(spec.Checkpoint, wire.CheckpointRoot)
@@ -96,7 +98,7 @@ func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec)
 	return &claim, nil
 }
 
-// checkSaved refuses a checkpoint with which the sandbox cannot begin here.
+// checkSaved refuses a checkpoint from which the sandbox cannot start here.
 func (e *Engine) checkSaved(saved *wire.Saved, spec engine.Spec) error {
 	switch {
 	case saved.Version != wire.GVisor:

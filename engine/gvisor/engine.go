@@ -1,8 +1,9 @@
 // Package gvisor runs sandboxes on one Linux machine with gVisor, which is built into this binary.
 //
-// Each sandbox has a keeper, a small process of its own (package keeper) that owns gVisor's processes and the commands in
-// it. This package starts keepers and talks to them, so that a server can crash or be upgraded while commands go on.
-// It works as root and as an ordinary user with user namespaces, with cgroups of version 1, 2, both or none.
+// Each sandbox has a keeper, a small process (package keeper) that owns gVisor's processes and the commands in
+// the sandbox. This package starts keepers and talks to them. So commands keep running while a server crashes
+// or is upgraded. It works as root, and as an ordinary user with user namespaces. It works with cgroups of
+// version 1, 2, both or none.
 package gvisor
 
 import (
@@ -28,43 +29,52 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Images is what the engine needs of the image library.
+// Images is the engine's interface to the image library.
 type Images interface {
 	image.Builder
 	// Root returns the path of the image's EROFS file.
 	Root(img image.Image) string
-	// Layer returns the path of what a snapshot adds to that file, as a tar stream in the form of an OCI layer; "" for other images.
+	// Layer returns the path of a snapshot's changes to that file, a tar stream in the form of an OCI layer. It
+	// returns "" for other images.
 	Layer(img image.Image) string
-	// Use keeps the image from being deleted until release.
+	// Use protects the image from deletion until release is called.
 	Use(id, who string) (release func(), err error)
 }
 
-// Volumes is what the engine needs of the volumes on this machine.
+// Volumes is the engine's interface to the volumes on this machine.
 type Volumes interface {
 	volume.Provider
 	// Path returns the volume's directory.
 	Path(name string) string
-	// Use keeps the volume from being deleted until release.
+	// Use protects the volume from deletion until release is called.
 	Use(name, who string) (release func(), err error)
 }
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
-	Dir         string // data directory, absolute, on a disk; one engine at a time uses it
-	Images      Images
-	Volumes     Volumes
-	Platform    string // of gVisor; "" means systrap
-	NoSetuid    bool   // in sandboxes, setuid programs and those with file capabilities gain no privileges
-	OutputBytes int64  // of each command that are kept for ProcessOpener; 0 means 64 MiB
-	Executable  string // a static program that calls keeper.Handover first of all; "" means this process's, which must call Main
-	Sentry      string // a static program that calls sentry.Main first of all; "" means Executable
-	Tools       string // a static program that calls tool.Handover first of all, with whatever else Command.Own starts; "" means Executable
+	// Dir is the data directory: an absolute path, on a disk, used by one engine at a time.
+	Dir      string
+	Images   Images
+	Volumes  Volumes
+	Platform string // gVisor's platform; defaults to systrap
+	// NoSetuid disables privileges from setuid programs and file capabilities in sandboxes.
+	NoSetuid bool
+	// OutputBytes is how much output of each command is kept for ProcessOpener. 0 means 64 MiB.
+	OutputBytes int64
+	// Executable is a static program that calls keeper.Handover first in main. "" means this process's, which
+	// must call Main.
+	Executable string
+	// Sentry is a static program that calls sentry.Main first in main. "" means Executable.
+	Sentry string
+	// Tools is a static program that first in main calls tool.Handover and the handovers of the programs of
+	// Command.Own. "" means Executable.
+	Tools string
 }
 
-// defaultOutput is what of a command's output is kept.
+// defaultOutput is the default of Options.OutputBytes.
 const defaultOutput = 64 << 20
 
-// Engine runs gVisor sandboxes. It is an engine.Engine and engine.Warmer.
+// Engine runs gVisor sandboxes. It implements engine.Engine and engine.Warmer.
 type Engine struct {
 	opts     Options
 	rootless bool
@@ -75,14 +85,14 @@ type Engine struct {
 	holding map[string]*holding // by ref; guarded by mu
 }
 
-// holding is what one sandbox keeps from being deleted.
+// holding protects the objects that one sandbox uses from deletion.
 type holding struct {
-	id       string // of the spec, "" while unclaimed
-	ending   bool   // it is being destroyed: its keeper may be gone before the rest of it is
+	id       string // Spec.ID, "" before the claim
+	ending   bool   // it is being destroyed; its keeper may already be gone
 	releases []func()
 }
 
-// uses is the file in a sandbox's directory from which a later engine knows what it holds.
+// uses is a file in a sandbox's directory. It tells a later engine which objects the sandbox uses.
 type uses struct {
 	ID     string
 	Image  string
@@ -91,10 +101,10 @@ type uses struct {
 
 const usesFile = "uses.json"
 
-// rootName is what a sandbox's directory calls its root file system, if it can have another name there.
+// rootName is the name of the root file system in a sandbox's directory, if a hard link to it is possible.
 const rootName = "root.erofs"
 
-// Open makes the engine on a data directory and adopts the sandboxes that run there.
+// Open opens the engine on a data directory, and adopts the sandboxes that run there.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if opts.Platform == "" {
 		opts.Platform = "systrap"
@@ -134,7 +144,8 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	return e, nil
 }
 
-// checkStatic reports whether gVisor can start the program again in its empty root, where no shared library is.
+// checkStatic returns an error unless the program is statically linked, because gVisor restarts it in its empty
+// root, without shared libraries.
 func checkStatic(path string) error {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -158,11 +169,11 @@ func (e *Engine) cgroup(ref string) string { return "harvest-" + ref }
 // newRef returns a new name for a sandbox.
 func newRef() string { return strings.ToLower(ulid.Make().String()) }
 
-// adopt takes over what an earlier engine left in ref's directory.
+// adopt takes over the sandbox that an earlier engine left in ref's directory.
 func (e *Engine) adopt(ctx context.Context, ref string) {
 	b, err := os.ReadFile(filepath.Join(e.dir(ref), usesFile))
 	if errors.IsNotExist(err) && !e.alive(ctx, ref) {
-		// The earlier engine died before the sandbox was more than a directory.
+		// The earlier engine died before it had made more than the directory.
 		if err := e.remove(ref); err != nil {
 			logf.Errorf(ctx, "remove what was left of sandbox %s: %v", ref, err)
 		}
@@ -184,7 +195,7 @@ func (e *Engine) adopt(ctx context.Context, ref string) {
 	e.holding[ref] = h
 }
 
-// hold marks image and volumes as used by ref.
+// hold marks the image and the volumes as used by ref.
 func (e *Engine) hold(h *holding, ref string, u uses) error {
 	if u.Image != "" {
 		release, err := e.opts.Images.Use(u.Image, ref)
@@ -206,7 +217,7 @@ func (e *Engine) hold(h *holding, ref string, u uses) error {
 	return nil
 }
 
-// take registers a new sandbox; the id must be free.
+// take registers a new sandbox. The ID must be unused.
 func (e *Engine) take(ref, id string) (*holding, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -226,7 +237,7 @@ func (e *Engine) take(ref, id string) (*holding, error) {
 	return h, nil
 }
 
-// drop releases what ref held.
+// drop releases everything that ref holds.
 func (e *Engine) drop(ref string) {
 	e.mu.Lock()
 	h := e.holding[ref]
@@ -309,7 +320,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	return e.sandbox(engine.Handle{ID: spec.ID, Ref: ref}), nil
 }
 
-// prepare takes ref for the spec and resolves its image and volumes. On failure ref is free again.
+// prepare takes ref for the spec, and resolves its image and volumes. If it fails, ref is free again.
 func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wire.ClaimArgs, error) {
 	img, err := e.opts.Images.Find(ctx, spec.Image)
 	if err != nil {
@@ -327,7 +338,8 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 		return nil, errors.Join(err, e.remove(ref))
 	}
 	root := e.opts.Images.Root(img)
-	// The image may be built anew while the sandbox lives. A plain directory, or one on another file system, is what the image has in the end.
+	// The image may be rebuilt while the sandbox exists, so keep a link to its file for Root. The link fails for
+	// a directory and across file systems. In that case, only the image's current file is available.
 	_ = os.Link(root, filepath.Join(e.dir(ref), rootName))
 	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, engine.HostName(spec.ID)), Env: imageEnv(img),
 		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network, Keep: spec.KeepOnOOM}
@@ -342,7 +354,7 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 	return claim, nil
 }
 
-// writeUses makes ref's directory, if missing, and notes in it what the sandbox uses.
+// writeUses records the objects that the sandbox uses in ref's directory, which is created if missing.
 func (e *Engine) writeUses(ref string, u uses) error {
 	b, err := json.Marshal(u)
 	if err == nil {

@@ -29,14 +29,14 @@ func keepersOf(dir string) []int {
 	return pids
 }
 
-// trash removes directories in the background. They are renamed first: on ext4, making files is slow right after a similar
-// tree was deleted in the same place.
+// trash removes directories in the background. It renames them first. Otherwise, on ext4, creating files is
+// slow right after the deletion of a similar tree in the same place.
 type trash struct {
 	dir     string
 	pending sync.WaitGroup
 }
 
-// openTrash begins to remove what an earlier process left.
+// openTrash starts to remove the remains of an earlier process.
 func openTrash(dir string) *trash {
 	t := &trash{dir: dir}
 	t.pending.Go(func() {
@@ -48,7 +48,7 @@ func openTrash(dir string) *trash {
 	return t
 }
 
-// put takes path away at once and removes it later.
+// put moves path away immediately, and removes it later.
 func (t *trash) put(path string) error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return errors.Wrapf(err, "create trash")

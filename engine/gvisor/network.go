@@ -22,7 +22,7 @@ func (s *Sandbox) Denials(ctx context.Context, seq uint64) ([]engine.Denial, err
 	return reply.Denials, err
 }
 
-// dialTries is how often Dial tries where the program inside that connects was ended by somebody there.
+// dialTries is how often Dial tries to connect if the relay in the sandbox is killed from inside.
 const dialTries = 3
 
 // Dial implements engine.Dialer.
@@ -52,7 +52,7 @@ func (s *Sandbox) dialOnce(ctx context.Context, port int) (net.Conn, error) {
 	return c, nil
 }
 
-// dialPort makes conn one to a port of the sandbox.
+// dialPort turns conn into a connection to a port of the sandbox.
 func (s *Sandbox) dialPort(conn *wire.Conn, port int) (net.Conn, error) {
 	if err := conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Dial, Dial: &wire.DialArgs{Port: port}}); err != nil {
 		return nil, err

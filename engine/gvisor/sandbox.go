@@ -16,7 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Sandbox is a gVisor sandbox. It is an engine.Sandbox, engine.ProcessOpener, engine.Networker and engine.Dialer.
+// Sandbox is a gVisor sandbox. It implements engine.Sandbox, engine.ProcessOpener, engine.Networker and
+// engine.Dialer.
 type Sandbox struct {
 	wire.Client
 	e *Engine
@@ -41,7 +42,7 @@ func dial(ctx context.Context, dir string) (*wire.Conn, error) {
 	return wire.NewConn(c), nil
 }
 
-// connect dials the keeper; a sandbox without one has ended.
+// connect connects to the keeper. A sandbox without one has ended.
 func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
 	conn, err := dial(ctx, s.e.dir(s.h.Ref))
 	switch {
@@ -76,7 +77,7 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 	if ctx.Err() != nil {
 		return engine.End{}, err
 	}
-	// The keeper is gone. It may have written down why.
+	// The keeper is gone. It may have saved the reason.
 	s.e.mu.Lock()
 	held := s.e.holding[s.h.Ref]
 	destroyed := held == nil || held.ending
@@ -111,7 +112,7 @@ func (e *Engine) readState(ref string) (wire.State, error) {
 	return s, errors.Wrapf(err, "read state of sandbox %s", ref)
 }
 
-// destroy ends a sandbox, by its keeper if that answers, and removes all of it. What the keeper cannot do, remove does.
+// destroy ends a sandbox through its keeper, if that answers, and removes the rest.
 func (e *Engine) destroy(ctx context.Context, ref string) error {
 	e.mu.Lock()
 	if h := e.holding[ref]; h != nil {
@@ -126,7 +127,7 @@ func (e *Engine) destroy(ctx context.Context, ref string) error {
 	return e.remove(ref)
 }
 
-// remove kills what is left of a sandbox and removes its cgroup and files. It is repeatable.
+// remove kills the remains of a sandbox, and removes its cgroup and files. It is idempotent.
 func (e *Engine) remove(ref string) error {
 	dir := e.dir(ref)
 	if _, err := os.Lstat(dir); errors.IsNotExist(err) {

@@ -15,18 +15,18 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// apps are the apps at Modal: one for each account, and one for what belongs to none. Which there are is noted on this machine, since Modal lists the
-// sandboxes of one app at a time.
+// apps are the apps at Modal: one for each account, and one for sandboxes without an account. Their names are
+// recorded on this machine, since Modal lists sandboxes one app at a time.
 type apps struct {
 	e    *Engine
-	file string // the names, a line each
+	file string // the names, one per line
 	own  *sdk.App
 
 	mu    sync.Mutex          // also held while the file is read or written
 	found map[string]*sdk.App // guarded by mu; by name
 }
 
-// openApps finds the app of what belongs to no account, which is made if there is none.
+// openApps finds the app for sandboxes without an account, and creates it if necessary.
 func openApps(ctx context.Context, e *Engine) (*apps, error) {
 	a := &apps{e: e, file: filepath.Join(e.opts.Dir, "apps"), found: map[string]*sdk.App{}}
 	own, err := bounded(ctx, func(ctx context.Context) (*sdk.App, error) {
@@ -36,7 +36,8 @@ func openApps(ctx context.Context, e *Engine) (*apps, error) {
 	return a, err
 }
 
-// appName is the name of an account's app. Modal takes up to 63 letters, digits, dashes, dots and underscores.
+// appName returns the name of an account's app. Modal allows up to 63 letters, digits, dashes, dots and
+// underscores.
 func appName(prefix, account string) string {
 	name := prefix + "-" + account
 	if len(name) < 64 {
@@ -46,26 +47,26 @@ func appName(prefix, account string) string {
 	return name[:46] + "-" + hex.EncodeToString(sum[:8])
 }
 
-// of returns the app of an account, which is made and noted if there is none.
+// of returns the app of an account. If necessary, it records the name and creates the app.
 func (a *apps) of(ctx context.Context, account string) (*sdk.App, error) {
 	if account == "" {
 		return a.own, nil
 	}
 	name := appName(a.e.opts.App, account)
-	if err := a.note(name); err != nil { // before anything is there that has to be found again
+	if err := a.note(name); err != nil { // first, so that the app can be found after a crash
 		return nil, err
 	}
 	return a.find(ctx, name, true)
 }
 
-// known returns an app that was found before, nil if it was not.
+// known returns an app that was found before, or nil.
 func (a *apps) known(name string) *sdk.App {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.found[name]
 }
 
-// find asks Modal for an app, unless it was found before. Nobody waits for another one's call.
+// find asks Modal for an app, unless it was found before. It does not hold the lock during the call.
 func (a *apps) find(ctx context.Context, name string, create bool) (*sdk.App, error) {
 	if app := a.known(name); app != nil {
 		return app, nil
@@ -94,7 +95,7 @@ func (a *apps) all(ctx context.Context) ([]*sdk.App, error) {
 	for _, name := range names {
 		app, err := a.find(ctx, name, false)
 		if errors.KindOf(err) == errors.NotFound {
-			continue // somebody has removed it at Modal, with all that was there, or it was never made
+			continue // removed at Modal with all its sandboxes, or never created
 		}
 		if err != nil {
 			return nil, err
@@ -104,7 +105,7 @@ func (a *apps) all(ctx context.Context) ([]*sdk.App, error) {
 	return all, nil
 }
 
-// names reads which apps were noted. mu is held.
+// names reads the recorded names. mu is held.
 func (a *apps) names() ([]string, error) {
 	data, err := os.ReadFile(a.file)
 	if err != nil && !errors.IsNotExist(err) {
@@ -113,7 +114,7 @@ func (a *apps) names() ([]string, error) {
 	return strings.Fields(string(data)), nil
 }
 
-// note notes that there may be sandboxes in an app.
+// note records that an app may have sandboxes.
 func (a *apps) note(name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,41 +13,43 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// attendedDir is where an attendant has its volume.
+// attendedDir is the directory in an attendant where its volume is mounted.
 const attendedDir = "/volume"
 
-// tagAttendant is the tag of sandboxes that no Spec has asked for.
+// tagAttendant marks sandboxes that the engine starts for itself, without a Spec.
 const tagAttendant = "harvest-attendant"
 
-// How long an attendant waits for more to do, and how long it lives at most: no longer than that is it there after a crash.
+// attendantIdle is how long an unused attendant keeps running. attendantLife limits its lifetime, so that one
+// that a crash has left behind ends.
 const (
 	attendantIdle = time.Minute
 	attendantLife = time.Hour
 )
 
-// attendants are the sandboxes in which the files of volumes are looked at and changed, for which the SDK has no other way: one for each volume
-// in use, started when it is needed, and ended a while after.
+// attendants are the sandboxes through which the engine reads and changes the files of volumes, because the SDK
+// offers no other way. Each volume in use has one, which is started on demand and ends when it has been idle
+// for a while.
 type attendants struct {
 	e     *Engine
 	idle  time.Duration
-	swept chan struct{} // closed when those of an earlier process are ended
+	swept chan struct{} // closed when the attendants of an earlier process have ended
 
 	mu     sync.Mutex
 	closed bool                  // guarded by mu
 	all    map[string]*attendant // guarded by mu; by the volume's name at Modal
 }
 
-// attendant is one of them.
+// attendant is the attendant of one volume.
 type attendant struct {
 	ready chan struct{} // closed when sb and err are set
 	sb    *Sandbox
 	err   error
 	users int         // guarded by attendants.mu
-	over  bool        // guarded by attendants.mu; nobody is to use it any more, and its last user ends it
-	rest  *time.Timer // guarded by attendants.mu; ends it; nil while it is used
+	over  bool        // guarded by attendants.mu; takes no new users, and ends with its last one
+	rest  *time.Timer // guarded by attendants.mu; ends the idle attendant; nil while it is in use
 }
 
-// wake lets it not end by itself. attendants.mu is held.
+// wake stops the idle timer. attendants.mu is held.
 func (at *attendant) wake() {
 	if at.rest != nil {
 		at.rest.Stop()
@@ -55,19 +57,19 @@ func (at *attendant) wake() {
 	}
 }
 
-// sweep ends what an earlier process has left.
+// sweep ends the attendants that an earlier process left behind.
 func (a *attendants) sweep() {
 	defer close(a.swept)
 	left, err := a.e.tagged(a.e.ctx, tagAttendant)
 	for _, box := range left {
 		err = errors.Join(err, a.e.terminate(a.e.ctx, box))
 	}
-	if err != nil && a.e.ctx.Err() == nil { // they end by themselves within attendantLife
+	if err != nil && a.e.ctx.Err() == nil { // those that remain end after attendantLife
 		logf.Warnf(a.e.ctx, "end what an earlier server has left at Modal: %v", err)
 	}
 }
 
-// begin waits for sweep.
+// begin waits for the end of sweep.
 func (a *attendants) begin(ctx context.Context) error {
 	select {
 	case <-a.swept:
@@ -77,7 +79,8 @@ func (a *attendants) begin(ctx context.Context) error {
 	}
 }
 
-// attend returns the sandbox that attends to a volume, which shows what is committed, until release is called.
+// attend returns the attendant of a volume, which shows the committed files and is kept until release is
+// called.
 func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, release func(), err error) {
 	for {
 		at, fresh, alone := a.take(n)
@@ -93,7 +96,8 @@ func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, rel
 		}
 		err := at.err
 		if err == nil && !fresh && alone {
-			err = a.e.reload(ctx, at.sb.box) // what others have committed meanwhile; it also shows whether it is still there
+			// Reloading fetches commits of other sandboxes, and fails if the attendant has ended.
+			err = a.e.reload(ctx, at.sb.box)
 		}
 		if err == nil {
 			return at.sb, release, nil
@@ -108,7 +112,8 @@ func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, rel
 	}
 }
 
-// take returns the attendant of a volume, which is started if there is none: then it is fresh. It is alone who is its only user.
+// take returns the attendant of a volume. fresh reports that it is only being started, alone that the caller is
+// its only user.
 func (a *attendants) take(n volumeNote) (at *attendant, fresh, alone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,7 +134,7 @@ func (a *attendants) take(n volumeNote) (at *attendant, fresh, alone bool) {
 	return at, fresh, at.users == 1
 }
 
-// there returns the attendant of a volume if there is one that is not just being started.
+// there returns the attendant of a volume if one is running and ready.
 func (a *attendants) there(name string) (*Sandbox, func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,7 +155,7 @@ func (a *attendants) there(name string) (*Sandbox, func()) {
 	return at.sb, func() { a.release(name, at) }
 }
 
-// release lets go of an attendant, which ends when nobody has asked for it for a while.
+// release gives an attendant back. Without users, it ends after the idle time.
 func (a *attendants) release(name string, at *attendant) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -164,7 +169,7 @@ func (a *attendants) release(name string, at *attendant) {
 	}
 }
 
-// drop ends an attendant when its last user is gone. Who comes now gets another one.
+// drop retires an attendant: it ends when its last user is gone. Later callers get a new one.
 func (a *attendants) drop(name string, at *attendant) {
 	a.mu.Lock()
 	if a.all[name] == at {
@@ -207,7 +212,7 @@ func (a *attendants) finish(ctx context.Context, at *attendant) {
 	}
 }
 
-// close ends all of them.
+// close ends all attendants.
 func (a *attendants) close() {
 	if a == nil {
 		return
@@ -229,7 +234,7 @@ func (a *attendants) close() {
 	wg.Wait()
 }
 
-// start starts an attendant. The end of the engine ends that.
+// start starts an attendant. Closing the engine cancels the start.
 func (a *attendants) start(n volumeNote) (*Sandbox, error) {
 	ctx, e := a.e.ctx, a.e
 	if err := a.begin(ctx); err != nil {
@@ -262,13 +267,13 @@ func (a *attendants) start(n volumeNote) (*Sandbox, error) {
 	return e.sandbox(engine.Handle{ID: "of the volume " + n.Name, Ref: box.SandboxID}, box), nil
 }
 
-// ownImage is the image of sandboxes that no Spec has asked for.
+// ownImage is the image of attendants.
 const ownImage = "base"
 
-// agentImage is the other one that Harvest builds on this machine, and not at Modal.
+// agentImage is another image of Harvest's own. Harvest builds it on this machine rather than at Modal.
 const agentImage = "agent"
 
-// tagged are the sandboxes of this installation that run and have a tag, in the apps of all accounts.
+// tagged returns the running sandboxes of this installation that have a tag, in the apps of all accounts.
 func (e *Engine) tagged(ctx context.Context, tag string) (found []*sdk.Sandbox, err error) {
 	apps, err := e.apps.all(ctx)
 	if err != nil {
@@ -296,7 +301,7 @@ func (e *Engine) tagged(ctx context.Context, tag string) (found []*sdk.Sandbox, 
 	return found, nil
 }
 
-// terminate ends a sandbox that may have ended already.
+// terminate ends a sandbox. It is not an error if the sandbox has already ended.
 func (e *Engine) terminate(ctx context.Context, box *sdk.Sandbox) error {
 	_, err := ask(ctx, e, "end a sandbox", func(ctx context.Context) (int, error) {
 		return box.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true})

@@ -17,17 +17,18 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Place is where a bucket is, with the credentials, which go to Modal as a secret without a name and are kept nowhere here.
+// Place is the location of a bucket, with the credentials. They are passed to Modal as an unnamed secret, and
+// are not stored on this machine.
 type Place struct {
-	Endpoint  string // a URL; "" is Amazon's
-	Region    string // "" leaves it to Modal
-	PathStyle bool   // the bucket is in the path, not in the host name
-	Local     bool   // it is at a socket of this machine
+	Endpoint  string // a URL; "" for Amazon's
+	Region    string // "" lets Modal choose
+	PathStyle bool   // the bucket name is in the path, not in the host name
+	Local     bool   // the bucket is served at a socket of this machine
 
-	AccessKeyID, SecretAccessKey, SessionToken string // empty where there are none
+	AccessKeyID, SecretAccessKey, SessionToken string // empty if there are none
 }
 
-// buckets tells Modal of a sandbox's buckets. The sandbox is to be created with the context that it returns.
+// buckets adds a sandbox's buckets to params. The caller must create the sandbox with the returned context.
 func (e *Engine) buckets(ctx context.Context, spec engine.Spec, params *sdk.SandboxCreateParams) (context.Context, error) {
 	var inPath []string
 	for _, m := range spec.Mounts {
@@ -59,7 +60,7 @@ func (e *Engine) buckets(ctx context.Context, spec engine.Spec, params *sdk.Sand
 	return context.WithValue(ctx, pathKey{}, inPath), nil
 }
 
-// cloudBucket is a mount as Modal's SDK has it.
+// cloudBucket converts a mount into the SDK's form.
 func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk.CloudBucketMount, error) {
 	params := &sdk.CloudBucketMountParams{ReadOnly: m.ReadOnly}
 	if p.Endpoint != "" {
@@ -71,7 +72,8 @@ func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk
 	}
 	if p.AccessKeyID != "" {
 		keys := map[string]string{"AWS_ACCESS_KEY_ID": p.AccessKeyID, "AWS_SECRET_ACCESS_KEY": p.SecretAccessKey}
-		if u, err := url.Parse(p.Endpoint); err == nil && strings.HasSuffix(u.Hostname(), "storage.googleapis.com") { // for which Modal has other names
+		// Modal expects Google's credentials under other names.
+		if u, err := url.Parse(p.Endpoint); err == nil && strings.HasSuffix(u.Hostname(), "storage.googleapis.com") {
 			keys = map[string]string{"GOOGLE_ACCESS_KEY_ID": p.AccessKeyID, "GOOGLE_ACCESS_KEY_SECRET": p.SecretAccessKey}
 		}
 		for key, value := range map[string]string{"AWS_SESSION_TOKEN": p.SessionToken, "AWS_REGION": p.Region} {
@@ -88,7 +90,8 @@ func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk
 	return mount, explain(err, "mount a bucket")
 }
 
-// reachable refuses a place that Modal cannot reach: the server that we speak to in Modal's place reaches what is as near to this machine as itself.
+// reachable refuses a bucket that Modal cannot reach. A server that stands in for Modal reaches every place
+// that is at least as far away from this machine as the server itself.
 func reachable(p Place, server string) error {
 	if p.Local {
 		return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach the S3 of this machine"), "name a secret with the credentials of an S3 on the internet (--s3-secret), or have the sandbox run on this machine")
@@ -100,7 +103,8 @@ func reachable(p Place, server string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach S3 at %.200s", u.Host), "use an S3 on the internet, or have the sandbox run on this machine")
 }
 
-// distance is how far away a host is: 0 for this machine, 1 for its network, 2 for the internet, where what has a name is supposed to be.
+// distance classifies the location of a host: 0 for this machine, 1 for its network, 2 for the internet. Host
+// names count as the internet.
 func distance(host string) int {
 	ip, err := netip.ParseAddr(host)
 	switch ip = ip.Unmap(); {
@@ -112,10 +116,11 @@ func distance(host string) int {
 	return 2
 }
 
-// server is where calls to Modal go, as the first of them shows: the SDK finds it in more than one place.
+// server records the destination of calls to Modal. The first call shows it: the SDK has several sources for
+// it.
 type server struct{ target atomic.Pointer[string] }
 
-// host is the server's, "" before the first call.
+// host returns the server's host name, or "" before the first call.
 func (s *server) host() string {
 	if s.target.Load() == nil {
 		return ""
@@ -128,10 +133,11 @@ func (s *server) host() string {
 	return host
 }
 
-// pathKey is the context's key of the mounts whose bucket is in the path, for which the SDK has no parameter.
+// pathKey is the context key of the mounts with the bucket name in the path, for which the SDK has no
+// parameter.
 type pathKey struct{}
 
-// call notes where a call goes, and adds to it what the SDK leaves out.
+// call records the destination of a call, and adds the parameters that the SDK leaves out.
 func (s *server) call(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	target := conn.Target()
 	s.target.Store(&target)
@@ -140,7 +146,7 @@ func (s *server) call(ctx context.Context, method string, req, reply any, conn *
 	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
-// inPath has the buckets that the context names be in the path.
+// inPath requests path-style access for the buckets that the context names.
 func inPath(ctx context.Context, req any) {
 	paths, _ := ctx.Value(pathKey{}).([]string)
 	r, ok := req.(interface{ GetDefinition() *pb.Sandbox })

@@ -15,28 +15,28 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// patience is how long Modal may take, since the SDK itself waits without an end.
+// patience is how long the engine waits for Modal, since the SDK itself waits indefinitely.
 type patience struct {
-	open     time.Duration // until there is an engine, for which a server that starts waits
+	open     time.Duration // to open the engine, for which a starting server waits
 	call     time.Duration // for the answer to one call
-	stream   time.Duration // for the next message of a stream, of which the SDK has Modal end each after 55 seconds
+	stream   time.Duration // for the next message of a stream; the SDK has Modal end streams after 55 seconds
 	poll     time.Duration // to find out whether a sandbox has ended
-	create   time.Duration // a sandbox
-	link     time.Duration // to take what is written to a command, and for the program in a sandbox to answer
-	build    time.Duration // an image
-	upload   time.Duration // the program that is in each sandbox
-	snapshot time.Duration // the files of a sandbox
-	reload   time.Duration // and commit the volumes of a sandbox
-	measure  time.Duration // a volume
+	create   time.Duration // to create a sandbox
+	link     time.Duration // for a write to a command, and for an answer of the program in a sandbox
+	build    time.Duration // to build an image
+	upload   time.Duration // to upload the program that runs in each sandbox
+	snapshot time.Duration // to take a snapshot of a sandbox's files
+	reload   time.Duration // to commit and reload a sandbox's volumes
+	measure  time.Duration // to measure a volume
 }
 
-// usual is the patience of every engine but those of tests.
+// usual is the patience of every engine outside tests.
 var usual = patience{
 	open: 12 * time.Second, call: 30 * time.Second, stream: 90 * time.Second, poll: 10 * time.Second, create: 5 * time.Minute, link: inside.Mux().ConnectionWriteTimeout,
 	build: time.Hour, upload: 10 * time.Minute, snapshot: 10 * time.Minute, reload: 2 * time.Minute, measure: 10 * time.Second,
 }
 
-// Back-off between attempts at what Modal cannot do just now.
+// Delays between retries while Modal is temporarily unable to serve a call.
 const (
 	firstPause = 250 * time.Millisecond
 	lastPause  = 8 * time.Second
@@ -48,8 +48,8 @@ func ask[T any](ctx context.Context, e *Engine, what string, call func(ctx conte
 	return attempt(ctx, ctx, e.patience.call, what, call)
 }
 
-// attempt makes a call until it succeeds, fails for good or who wants it gives up. What Modal refuses because it is busy, at a limit or out of
-// reach is tried again, after longer and longer pauses.
+// attempt makes a call until it succeeds, fails permanently, or wanted ends. It retries calls that fail because
+// Modal is busy, at a limit or unreachable, with increasing delays.
 func attempt[T any](ctx, wanted context.Context, patience time.Duration, what string, call func(ctx context.Context) (T, error)) (T, error) {
 	begin, pause := time.Now(), firstPause
 	for {
@@ -81,7 +81,8 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 	}
 }
 
-// bounded returns when call does, or ctx ends: not every call of the SDK minds its context. Nobody gets what such a call returns later.
+// bounded returns when call returns or ctx ends, because some calls of the SDK ignore their context. A result
+// that arrives after that is dropped.
 func bounded[T any](ctx context.Context, call func(ctx context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -106,13 +107,14 @@ func bounded[T any](ctx context.Context, call func(ctx context.Context) (T, erro
 	}
 }
 
-// limit gives each call of the SDK a deadline, also those of which one method of the SDK's makes many, such as its waits.
+// limit gives each call of the SDK a deadline, including those that one SDK method makes repeatedly, such as in
+// its waits.
 func (p patience) limit(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	most := p.call
 	switch r := req.(type) {
 	case *pb.SandboxCreateV2Request, *pb.SandboxCreateRequest:
 		most = p.create
-	case interface{ GetTimeout() float32 }: // for which Modal waits with its answer
+	case interface{ GetTimeout() float32 }: // Modal may take this long to answer
 		most += time.Duration(float64(r.GetTimeout()) * float64(time.Second))
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -120,7 +122,7 @@ func (p patience) limit(ctx context.Context, method string, req, reply any, conn
 	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
-// limitStream ends a stream that says nothing for too long.
+// limitStream ends a stream that is silent for too long.
 func (p patience) limitStream(
 	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -132,7 +134,7 @@ func (p patience) limitStream(
 	})
 }
 
-// limitedStream is a stream of which each message has a deadline.
+// limitedStream is a stream with a deadline for each message.
 type limitedStream struct {
 	grpc.ClientStream
 	most   time.Duration
@@ -144,7 +146,7 @@ func (s *limitedStream) RecvMsg(m any) error {
 	return s.within(func() error { return s.ClientStream.RecvMsg(m) })
 }
 
-// within has do end in time. Whatever its error is, the stream ends with it.
+// within cancels the stream if do takes too long. Any error of do also ends the stream.
 func (s *limitedStream) within(do func() error) error {
 	timer := time.AfterFunc(s.most, s.cancel)
 	err := do()
@@ -157,21 +159,22 @@ func (s *limitedStream) within(do func() error) error {
 	return err
 }
 
-// grace is how long a call has that ends because its context does.
+// grace is how long a call may take to return after its context has ended.
 const grace = time.Second
 
-// unanswered is the error of a call that Modal did not answer in time.
+// unanswered returns the error of a call that Modal did not answer in time.
 func unanswered(err error, patience time.Duration) error {
 	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "Modal cannot be reached: it did not answer within %v", patience),
 		"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
 }
 
-// revoked is the error of credentials that were good when the engine was opened. It is none of whose request meets it: to them it is not available now.
+// revoked returns the error of credentials that were valid when the engine was opened. Its kind is Unavailable,
+// because the client whose request fails is not at fault.
 func revoked(err error, what string) error {
 	return errors.Remedy(errors.Explainf(errors.Wrapf(err, "%s", what), errors.Unavailable, "Modal does not accept Harvest's credentials any more"), "%s; then end the server (harvest down) and start it again", SetCredentials)
 }
 
-// explain turns an error of the SDK's into one of ours, of which clients learn what is their concern.
+// explain turns an error of the SDK into one of package errors, with the details that concern clients.
 func explain(err error, what string) error {
 	if err == nil {
 		return nil
@@ -202,10 +205,10 @@ func explain(err error, what string) error {
 	return err
 }
 
-// missing reports whether the SDK found no credentials, for which it has no type.
+// missing reports whether err says that the SDK found no credentials. The SDK has no type for this error.
 func missing(err error) bool { return strings.Contains(err.Error(), "missing credentials") }
 
-// kindOf sorts the errors of the SDK, which are types of its own or the status of a call.
+// kindOf returns the kind of an SDK error, which is a type of the SDK or the status of a call.
 func kindOf(err error) errors.Kind {
 	var (
 		notFound  sdk.NotFoundError
@@ -256,7 +259,7 @@ func kindOf(err error) errors.Kind {
 	return errors.Internal
 }
 
-// plain is what the server itself says.
+// plain returns the message of the server itself.
 func plain(err error) string {
 	var coded interface{ GRPCStatus() *status.Status }
 	var invalid sdk.InvalidError
@@ -269,7 +272,6 @@ func plain(err error) string {
 	return err.Error()
 }
 
-// pauseFor waits.
 func pauseFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -19,37 +19,39 @@ import (
 )
 
 const (
-	tagCreation = "harvest-creation" // the tag that says by which creation a sandbox was made
+	tagCreation = "harvest-creation" // identifies the creation that made a sandbox
 	keyHeader   = "x-idempotency-key"
-	// lostFor is how long it is looked for what a creation that has failed may have made: Modal may go on with a request whose client has gone.
+	// lostFor is how long endLost looks for a sandbox of a failed creation: Modal may complete a request after
+	// its client has disconnected.
 	lostFor   = 10 * time.Minute
-	lostPause = time.Minute // at most, between one look and the next
+	lostPause = time.Minute // longest delay between two looks
 )
 
-// creation is one sandbox that Modal is asked for, in as many attempts as it takes. The SDK gives each call another idempotency key, by which
-// two calls would be two sandboxes; those of a creation have the same, until Modal has refused for sure.
+// creation is the creation of one sandbox, in as many attempts as it takes. The SDK gives each call a new
+// idempotency key, with which two calls would create two sandboxes. The attempts of a creation share a key
+// until Modal definitely refuses.
 type creation struct {
 	mu    sync.Mutex
-	key   string // guarded by mu; "" until there is an attempt
-	doubt bool   // guarded by mu; Modal may have made a sandbox whose answer nobody has
-	queue bool   // guarded by mu; Modal has said which sandbox it is, and one with a GPU waits for that
+	key   string // guarded by mu; "" before the first attempt
+	doubt bool   // guarded by mu; Modal may have made a sandbox whose answer was lost
+	queue bool   // guarded by mu; Modal has named the sandbox, which still waits for a GPU
 }
 
 type creationKey struct{}
 
-// in returns a context in which a request for a sandbox belongs to the creation.
+// in returns a context that makes a create request part of this creation.
 func (c *creation) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, creationKey{}, c)
 }
 
-// doubtful reports whether there may be a sandbox that nobody knows of.
+// doubtful reports whether there may be a sandbox whose answer was lost.
 func (c *creation) doubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.doubt
 }
 
-// explain says what became of one with a GPU.
+// explain returns a more specific error for a sandbox with a GPU.
 func (c *creation) explain(err error, gpu string, patience time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,13 +85,13 @@ func (c *creation) send(ctx context.Context, invoke func(ctx context.Context) er
 	c.queue = err == nil
 	if refused(err) {
 		if c.doubt = before; !before {
-			c.key = "" // a server may keep its answer by the key
+			c.key = "" // a server may have cached its answer under the key
 		}
 	}
 	return err
 }
 
-// refused reports whether Modal has said that it did not do what it was asked for.
+// refused reports whether err proves that Modal did not execute the request.
 func refused(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition, codes.OutOfRange,
@@ -99,7 +101,7 @@ func refused(err error) bool {
 	return false
 }
 
-// keep has the requests of one creation say that they are one.
+// keep gives all requests of one creation the same idempotency key.
 func keep(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	c, _ := ctx.Value(creationKey{}).(*creation)
 	switch req.(type) {
@@ -118,8 +120,9 @@ func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreat
 	return e.startIn(ctx, e.apps.own, img, params)
 }
 
-// startIn creates a sandbox, of which params have tags. Who gives up meanwhile waits for Modal's answer nevertheless, since what Modal has made by then
-// must be ended; so is what it has made without an answer.
+// startIn creates a sandbox. params must have tags. If the caller gives up, startIn still waits for Modal's
+// answer, so that it can end a sandbox that Modal has made by then. It also ends one that Modal made without an
+// answer.
 func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	from, err := e.image(ctx, img.Modal)
 	if err != nil {
@@ -130,7 +133,7 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 	box, err := attempt(patient, ctx, e.patience.create, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
 		return e.client.Sandboxes.Create(c.in(ctx), app, from, params)
 	})
-	if err != nil && errors.KindOf(err) == errors.Conflict { // with one that an attempt of ours has made, perhaps
+	if err != nil && errors.KindOf(err) == errors.Conflict { // possibly with a sandbox of an earlier attempt
 		if made, look := e.made(patient, app, params); made != nil && look == nil {
 			box, err = made, nil
 		}
@@ -151,12 +154,12 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 	return box, err
 }
 
-// image returns what Modal has of an image.
+// image looks up an image at Modal.
 func (e *Engine) image(ctx context.Context, id string) (*sdk.Image, error) {
 	return ask(ctx, e, "find an image", func(ctx context.Context) (*sdk.Image, error) { return e.client.Images.FromID(ctx, id, nil) })
 }
 
-// made returns the sandbox that runs and that a creation has made, nil if there is none.
+// made returns the running sandbox of a creation, or nil.
 func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	box, err := ask(ctx, e, "look for a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
 		if params.Name != "" {
@@ -184,10 +187,11 @@ func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCrea
 	return box, nil
 }
 
-// endLost ends what Modal may have made for a creation that has failed, as soon as it can be seen. What is not seen before the engine is closed, the
-// next one finds by its tags. The time that Modal is away is not counted: it is what takes answers away.
+// endLost ends a sandbox that Modal may have made for a failed creation, as soon as it becomes visible. If the
+// engine is closed before that, the next one finds the sandbox by its tags. Time during which Modal is
+// unreachable does not count, since that is when answers get lost.
 func (e *Engine) endLost(app *sdk.App, params *sdk.SandboxCreateParams) {
-	var answered time.Time // the first look that was
+	var answered time.Time // time of the first successful look
 	for pause := firstPause; answered.IsZero() || time.Since(answered) < lostFor; pause = min(2*pause, lostPause) {
 		box, err := e.made(e.ctx, app, params)
 		if err == nil && box != nil {

@@ -11,12 +11,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// SetCredentials is what to do without credentials, or with wrong ones.
+// SetCredentials is the remedy for missing or wrong credentials.
 const SetCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
 	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
 
-// Configured returns nil if Modal's SDK finds whole credentials, right or wrong, in opts, in the environment and in its file, each part where it comes first.
-// Unauthenticated if there are none; Invalid if they are not whole or not clear, or the file, without which the SDK does nothing, cannot be read.
+// Configured returns nil if Modal's SDK finds complete credentials, valid or not, in opts, in the environment
+// or in its file, in this order for each part. Unauthenticated if there are none. Invalid if they are
+// incomplete or ambiguous, or if the file cannot be read, without which the SDK does not work.
 func Configured(opts Options, env func(string) string) error {
 	p, err := readProfile(env)
 	if err != nil {
@@ -43,15 +44,15 @@ func Configured(opts Options, env func(string) string) error {
 	return errors.Remedy(errors.Newf(errors.Unauthenticated, "there are no credentials for Modal: %s", p.without), "%s", SetCredentials)
 }
 
-// lacking is the error of one half of a pair.
+// lacking returns the error for a pair of credentials with one half missing.
 func lacking(has, lacks, set string) error {
 	return errors.Remedy(errors.Newf(errors.Invalid, "half of the credentials for Modal is missing: there is %s, but not %s", has, lacks), "set %s", set)
 }
 
-// part is what was found under a name.
+// part is a value with the name of its source.
 type part struct{ name, value string }
 
-// first is the first part that there is.
+// first returns the first part that is not empty.
 func first(parts ...part) part {
 	for _, p := range parts {
 		if p.value != "" {
@@ -61,7 +62,7 @@ func first(parts ...part) part {
 	return part{}
 }
 
-// profile is what the SDK's file has for us.
+// profile holds the credentials of a profile in the SDK's file.
 type profile struct {
 	TokenID           string `toml:"token_id"`
 	TokenSecret       string `toml:"token_secret"`
@@ -71,11 +72,12 @@ type profile struct {
 	OAuthJWTKey       string `toml:"oauth_jwt_key"`
 	Active            bool   `toml:"active"`
 
-	where   string // of which profile and file it is, or would be
-	without string // why there may be nothing in it
+	where   string // the profile and file of these values, for error texts
+	without string // why the profile may be empty
 }
 
-// readProfile reads the profile that the SDK takes: the one that MODAL_PROFILE names, or the active one. The SDK picks one of several active ones by chance.
+// readProfile reads the profile that the SDK uses: the one that MODAL_PROFILE names, or the active one. If
+// several are active, the SDK picks an arbitrary one.
 func readProfile(env func(string) string) (profile, error) {
 	file := env("MODAL_CONFIG_PATH")
 	if file == "" {
@@ -124,8 +126,8 @@ func readProfile(env func(string) string) (profile, error) {
 	return p, nil
 }
 
-// oauth reports whether there are OAuth credentials, and what is wrong with them. Of the client's secret and its key, those of the environment take
-// the place of the file's.
+// oauth reports whether there are OAuth credentials, and returns an error if they are incomplete. The
+// environment's client secret and key replace those of the file.
 func (p profile) oauth(env func(string) string) (found bool, err error) {
 	token, client := orElse(env("MODAL_OAUTH_REFRESH_TOKEN"), p.OAuthRefreshToken), orElse(env("MODAL_OAUTH_CLIENT_ID"), p.OAuthClientID)
 	secret, key := env("MODAL_OAUTH_CLIENT_SECRET"), env("MODAL_OAUTH_JWT_KEY")

@@ -13,10 +13,11 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// ending is the wait for the end of one sandbox, which all share who wait for it: at Modal it is a call that is made anew every few seconds.
+// ending waits for the end of one sandbox, on behalf of all callers of Wait. At Modal it is a call that is
+// renewed every few seconds.
 type ending struct {
 	done chan struct{}
-	end  engine.End // valid once done is closed, without err
+	end  engine.End // valid once done is closed, if err is nil
 	err  error
 }
 
@@ -31,7 +32,7 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 	}
 }
 
-// ending returns the wait for s, which is begun if there is none.
+// ending returns the wait for s, and starts it if necessary.
 func (e *Engine) ending(s *Sandbox) *ending {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,16 +58,17 @@ func (e *Engine) ending(s *Sandbox) *ending {
 	return w
 }
 
-// rememberEnds is how long ends are remembered. Who asks later asks Modal, which has them longer.
+// rememberEnds is how long ends are remembered. Later requests go to Modal, which remembers them longer.
 const rememberEnds = time.Hour
 
-// seenEnd is the end of a sandbox, and when it was noted.
+// seenEnd is the end of a sandbox, with the time when it was noted.
 type seenEnd struct {
 	end *engine.End
 	at  time.Time
 }
 
-// noteEnd notes how a sandbox ended, unless that is known, and forgets ends that nobody asks for any more. e.mu is held.
+// noteEnd records how a sandbox ended, unless that is known already, and forgets old ends without waiters. e.mu
+// is held.
 func (e *Engine) noteEnd(ref string, end *engine.End) {
 	now := time.Now()
 	for old, seen := range e.ended {
@@ -80,7 +82,8 @@ func (e *Engine) noteEnd(ref string, end *engine.End) {
 	}
 }
 
-// await waits until Modal says that the sandbox has ended, and no longer than it can live. That Modal refuses to tell does not mean that it has ended.
+// await waits until Modal reports the end of the sandbox, at most for its remaining lifetime. If Modal refuses
+// to answer, that does not mean that the sandbox has ended.
 func (s *Sandbox) await(ctx context.Context) (engine.End, error) {
 	life := s.e.opts.Life
 	if !s.end.IsZero() {
@@ -116,14 +119,15 @@ func (s *Sandbox) await(ctx context.Context) (engine.End, error) {
 		case kind != errors.Unavailable:
 			return engine.End{}, explain(err, "wait for a sandbox")
 		}
-		_ = pauseFor(limited, lastPause) // whose end the next call tells
+		_ = pauseFor(limited, lastPause) // the next call notices the end of limited
 	}
 }
 
-// resultKey is the context's key of where the result of a wait goes, of which the SDK itself tells no more than an exit code.
+// resultKey is the context key of the destination for the result of a wait. The SDK itself returns only an exit
+// code.
 type resultKey struct{}
 
-// seeResult notes what Modal says of a sandbox's end for whoever asks for it by the context.
+// seeResult stores Modal's report of a sandbox's end where the context asks for it.
 func seeResult(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, conn, opts...)
 	if to, ok := ctx.Value(resultKey{}).(**pb.GenericResult); ok && err == nil {
@@ -134,14 +138,14 @@ func seeResult(ctx context.Context, method string, req, reply any, conn *grpc.Cl
 	return err
 }
 
-// Exit codes that Modal has for sandboxes.
+// Exit codes that Modal uses for sandboxes.
 const (
 	codeTimeout = 124
 	codeKilled  = 137
 )
 
-// endFor says how a sandbox ended that this server has not destroyed. That its memory ran out is told only where Modal says so itself: the code alone is
-// also that of a program that somebody has killed.
+// endFor describes the end of a sandbox that this server did not destroy. It reports OutOfMemory only if Modal
+// says so, because a killed program has the same exit code.
 func endFor(code int, result *pb.GenericResult) engine.End {
 	said := strings.TrimSuffix(strings.TrimSpace(result.GetException()), ".")
 	if len(said) > 300 {

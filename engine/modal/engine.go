@@ -1,5 +1,6 @@
-// Package modal is an engine whose sandboxes run at Modal (https://modal.com), through Modal's official Go SDK. What the SDK lacks, such as
-// signals, terminals that change their size and commands that are found again, is done by a program of ours in each sandbox: package inside.
+// Package modal is an engine whose sandboxes run at Modal (https://modal.com), through Modal's official Go SDK.
+// The SDK lacks signals, resizable terminals and reopening of commands. A program of Harvest's own in each
+// sandbox provides them: package inside.
 package modal
 
 import (
@@ -24,35 +25,42 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Lifetime is the longest that Modal lets a sandbox live.
+// Lifetime is the maximum lifetime of a sandbox at Modal.
 const Lifetime = 24 * time.Hour
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
-	Dir         string // where the engine notes what it has made; created if missing
-	Executable  string // a static program that calls inside.Main first of all; "" means this one
-	TokenID     string // "" and the next: what Modal's SDK finds in its environment variables or its file
+	Dir string // directory of the engine's records; created if missing
+	// Executable is a static program that calls inside.Main at the start of main; "" for the running one.
+	Executable string
+	// TokenID and TokenSecret default to those that Modal's SDK finds in its environment variables or its file.
+	TokenID     string
 	TokenSecret string
-	Environment string // of Modal; "" means that of the profile
-	App         string // at Modal, of what belongs to no account, and the beginning of the names of the accounts' apps; "" means "harvest"
-	Image       string // a registry's, which the image "base" stands for; "" means DefaultImage
-	OutputBytes int64  // that are kept of each command; 0 means 16 MiB
-	// Locate says where an account's bucket is, whenever a sandbox that has it mounted is made; nil if none can be mounted.
+	Environment string // Modal's environment; defaults to the profile's
+	// App is the app of sandboxes without an account, and the prefix of the accounts' apps. It defaults to
+	// "harvest".
+	App         string
+	Image       string // registry image behind the name "base"; defaults to DefaultImage
+	OutputBytes int64  // output kept of each command; 0 means 16 MiB
+	// Locate returns the place of an account's bucket. It is called for each new sandbox that mounts the
+	// bucket. If it is nil, buckets cannot be mounted.
 	Locate func(ctx context.Context, account string, b engine.Bucket) (Place, error)
 
-	Life       time.Duration // that Modal gives a sandbox, in whole seconds; 0 means Lifetime
-	CarryAhead time.Duration // how long before that is over a sandbox is to be carried over; 0 means an hour, and no more than a quarter of Life
-	VolumeIdle time.Duration // how long what attends to a volume waits for more to do; 0 means a minute
+	Life time.Duration // lifetime of sandboxes at Modal, in whole seconds; 0 means Lifetime
+	// CarryAhead is how long before the end of Life a sandbox is due to be carried over. 0 means an hour, but
+	// at most a quarter of Life.
+	CarryAhead time.Duration
+	VolumeIdle time.Duration // how long an attendant of a volume stays idle; 0 means a minute
 
 	patience patience // the zero value means usual
 }
 
-// DefaultImage is what "base" stands for if nobody says otherwise.
+// DefaultImage is the image behind "base" unless Options.Image is set.
 const DefaultImage = "python:3.13-slim-bookworm"
 
-// Tags of our sandboxes at Modal.
+// Tags of Harvest's sandboxes at Modal.
 const (
-	tagServer = "harvest-server" // which installation of Harvest has made it
+	tagServer = "harvest-server" // the installation of Harvest that made it
 	tagID     = "harvest-id"     // engine.Handle.ID
 	tagEnd    = "harvest-end"    // when Modal ends it, in seconds since 1970
 )
@@ -63,7 +71,7 @@ var refPattern = pattern.New(`^sb-[A-Za-z0-9]{1,64}$`)
 type Engine struct {
 	opts       Options
 	patience   patience
-	server     string // this installation
+	server     string // name of this installation
 	to         *server
 	client     *sdk.Client
 	apps       *apps
@@ -75,15 +83,16 @@ type Engine struct {
 	cancel     context.CancelFunc
 
 	mu      sync.Mutex
-	ids     map[string]string  // guarded by mu; Handle.ID by Ref, as far as known
+	ids     map[string]string  // guarded by mu; Handle.ID by Ref, where known
 	links   map[string]*link   // guarded by mu; by Ref
-	ended   map[string]seenEnd // guarded by mu; sandboxes that this process has destroyed, or whose end it has seen, by Ref
-	endings map[string]*ending // guarded by mu; waits that go on, by Ref
+	ended   map[string]seenEnd // guarded by mu; by Ref; sandboxes that this process destroyed or whose end it saw
+	endings map[string]*ending // guarded by mu; pending waits, by Ref
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
-// Open connects to Modal. Unauthenticated without credentials, or if Modal refuses them; what else Configured says; Unavailable if it cannot be reached.
+// Open connects to Modal. Kinds: Unauthenticated without credentials, or if Modal refuses them; those of
+// Configured; Unavailable if Modal cannot be reached.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
 	opts.App = orElse(opts.App, "harvest")
 	opts.Image = orElse(opts.Image, DefaultImage)
@@ -125,7 +134,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.attendants = &attendants{e: e, idle: opts.VolumeIdle, swept: make(chan struct{}), all: map[string]*attendant{}}
-	// Whoever waits for the server to start shall learn soon that Modal is out of reach: the SDK tries more than once by itself.
+	// A starting server must soon notice that Modal is unreachable, and the SDK retries by itself.
 	limited, cancel := context.WithTimeout(ctx, e.patience.open)
 	defer cancel()
 	if e.apps, err = openApps(limited, e); err != nil {
@@ -157,7 +166,8 @@ func orDefault[T comparable](value, otherwise T) T {
 	return value
 }
 
-// installation returns what this installation of Harvest calls itself at Modal, where others may have sandboxes too.
+// installation returns the name of this Harvest installation at Modal, where other installations may have
+// sandboxes, too.
 func installation(file string) (string, error) {
 	data, err := os.ReadFile(file)
 	if err == nil && len(data) > 0 {
@@ -170,10 +180,10 @@ func installation(file string) (string, error) {
 	return name, errors.Wrapf(os.WriteFile(file, []byte(name), 0o600), "note the name of this installation")
 }
 
-// Name is "modal".
+// Name returns "modal".
 func (e *Engine) Name() string { return "modal" }
 
-// Capabilities are what the SDK and the program in each sandbox can do.
+// Capabilities returns the capabilities of the SDK and of the program in each sandbox.
 func (e *Engine) Capabilities() engine.Capabilities {
 	return engine.Capabilities{
 		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{"cpu", "memory"},
@@ -194,13 +204,13 @@ func (e *Engine) Capabilities() engine.Capabilities {
 	}
 }
 
-// Images are built at Modal.
+// Images returns the builder of images at Modal.
 func (e *Engine) Images() image.Builder { return e.images }
 
-// Volumes are Modal's.
+// Volumes returns the provider of Modal's volumes.
 func (e *Engine) Volumes() volume.Provider { return e.volumes }
 
-// Close lets go of the connections. Sandboxes keep running.
+// Close closes the connections. Sandboxes keep running.
 func (e *Engine) Close() error {
 	e.cancel()
 	e.attendants.close()
@@ -216,7 +226,7 @@ func (e *Engine) Close() error {
 		e.client.Close()
 		close(closed)
 	}()
-	select { // it waits for calls that may have no end
+	select { // closing the SDK waits for calls that may never end
 	case <-closed:
 	case <-time.After(grace):
 	}
@@ -254,7 +264,7 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 	return sb, nil
 }
 
-// List lists the sandboxes of this installation that run, in the apps of all accounts.
+// List lists the running sandboxes of this installation, in the apps of all accounts.
 func (e *Engine) List(ctx context.Context) ([]engine.Handle, error) {
 	all, err := e.apps.all(ctx)
 	if err != nil {
@@ -292,7 +302,7 @@ func (e *Engine) listOf(ctx context.Context, app *sdk.App) ([]engine.Handle, err
 	return handles, nil
 }
 
-// idOf returns the Handle.ID of a sandbox, "" if it has ended meanwhile or is none that a Spec asked for.
+// idOf returns the Handle.ID of a sandbox, or "" if it has ended meanwhile or was not made for a Spec.
 func (e *Engine) idOf(ctx context.Context, box *sdk.Sandbox) (string, error) {
 	e.mu.Lock()
 	id, known := e.ids[box.SandboxID]
@@ -317,7 +327,7 @@ func (e *Engine) note(ref, id string) {
 	e.ids[ref] = id
 }
 
-// nameOf is a sandbox's name at Modal, which is unique among those that run.
+// nameOf returns a sandbox's name at Modal, which is unique among the running ones.
 func (e *Engine) nameOf(id string) string {
 	name := e.server + "-" + id
 	if len(name) <= 64 {
@@ -327,7 +337,7 @@ func (e *Engine) nameOf(id string) string {
 	return e.server + "-" + hex.EncodeToString(sum[:16])
 }
 
-// params are what Modal is told of a sandbox.
+// params returns the SDK's parameters for a sandbox.
 func (e *Engine) params(spec engine.Spec) (*sdk.SandboxCreateParams, error) {
 	p := &sdk.SandboxCreateParams{
 		Timeout: e.opts.Life, Name: e.nameOf(spec.ID), Tags: map[string]string{tagServer: e.server, tagID: spec.ID},
@@ -345,7 +355,8 @@ func (e *Engine) params(spec engine.Spec) (*sdk.SandboxCreateParams, error) {
 	return p, nil
 }
 
-// Create starts a sandbox at Modal with the program inside, and tells that what the sandbox is.
+// Create starts a sandbox at Modal with the program inside, and sends that program the description of the
+// sandbox.
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, errors.Wrapf(err, "create sandbox %s", spec.ID)
@@ -401,7 +412,8 @@ func (e *Engine) launch(ctx context.Context, spec engine.Spec, img record, name 
 	sb.end = end
 	e.note(box.SandboxID, spec.ID)
 	found, err := sb.claim(ctx, spec, links)
-	if err == nil && img.Config.Env == nil && found != nil && len(spec.Secrets) == 0 { // else it has found secrets, too
+	// With secrets, the environment found contains their values.
+	if err == nil && img.Config.Env == nil && found != nil && len(spec.Secrets) == 0 {
 		err = e.images.learn(img, *found)
 	}
 	if err != nil {

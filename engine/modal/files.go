@@ -17,9 +17,9 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// modalVolume is a volume at Modal. Each sandbox has a view of its own, which is committed by Modal every now and then, when the sandbox
-// reloads its volumes and when it ends; the last who writes a file wins. The methods here show and change what is committed, from within
-// a sandbox that attends to the volume.
+// modalVolume is a volume at Modal. Each sandbox has its own view of it. Modal commits the view periodically,
+// when the sandbox reloads its volumes, and when it ends. The last writer of a file wins. The methods here read
+// and change the committed files, from within the volume's attendant.
 type modalVolume struct {
 	v    *volumes
 	name string
@@ -28,8 +28,8 @@ type modalVolume struct {
 // Name implements volume.Volume.
 func (m *modalVolume) Name() string { return m.name }
 
-// Commit implements volume.Volume: all sandboxes of this installation that have the volume commit theirs, and reload them, since Modal has no one
-// without the other.
+// Commit implements volume.Volume: all sandboxes of this installation that mount the volume commit and reload
+// it. Modal does not offer one without the other.
 func (m *modalVolume) Commit(ctx context.Context) error {
 	if err := m.reload(ctx, true); err != nil {
 		return errors.Stage(err, "commit")
@@ -37,7 +37,7 @@ func (m *modalVolume) Commit(ctx context.Context) error {
 	return nil
 }
 
-// Reload implements volume.Volume, for all sandboxes of this installation that have the volume.
+// Reload implements volume.Volume, for all sandboxes of this installation that mount the volume.
 func (m *modalVolume) Reload(ctx context.Context) error {
 	return errors.Stage(m.reload(ctx, false), "reload")
 }
@@ -67,7 +67,7 @@ func (m *modalVolume) reload(ctx context.Context, measure bool) error {
 	return nil
 }
 
-// reload has a sandbox commit and reload its volumes.
+// reload makes a sandbox commit and reload its volumes.
 func (e *Engine) reload(ctx context.Context, box *sdk.Sandbox) error {
 	_, err := attempt(ctx, ctx, e.patience.reload, "commit and reload volumes", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, box.ReloadVolumes(ctx, &sdk.SandboxReloadVolumesParams{Timeout: usual.reload})
@@ -86,7 +86,7 @@ func (e *Engine) over(ctx context.Context, box *sdk.Sandbox) bool {
 	return code != nil || errors.KindOf(explain(err, "")) == errors.NotFound
 }
 
-// measure has a sandbox write what it holds of the volume, and notes how much that is. Nothing depends on it.
+// measure flushes a sandbox's view of the volume, and records the size. It is best effort.
 func (m *modalVolume) measure(ctx context.Context, box *sdk.Sandbox) {
 	ctx, cancel := context.WithTimeout(ctx, m.v.e.patience.measure)
 	defer cancel()
@@ -108,7 +108,7 @@ func (m *modalVolume) measure(ctx context.Context, box *sdk.Sandbox) {
 	}
 }
 
-// volumeTool has something done with a volume, and returns the answer.
+// volumeTool runs a request for a volume, and returns the answer.
 func (s *Sandbox) volumeTool(ctx context.Context, stdin io.Reader, req inside.VolumeRequest) ([]byte, error) {
 	text, err := json.Marshal(req)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *Sandbox) volumeTool(ctx context.Context, stdin io.Reader, req inside.Vo
 	return out.Bytes(), err
 }
 
-// sized notes how much a volume has, as an answer says.
+// sized records the size of a volume from an answer.
 func (m *modalVolume) sized(answer []byte, err error) error {
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (m *modalVolume) sized(answer []byte, err error) error {
 	return m.v.change(m.name, func(n *volumeNote) { n.Size, n.Files = size.Size, size.Files })
 }
 
-// attend returns the sandbox that attends to the volume.
+// attend returns the attendant of the volume.
 func (m *modalVolume) attend(ctx context.Context) (*Sandbox, func(), error) {
 	n, err := m.v.made(m.name)
 	if err != nil {
@@ -140,7 +140,7 @@ func (m *modalVolume) attend(ctx context.Context) (*Sandbox, func(), error) {
 	return m.v.e.attendants.attend(ctx, n)
 }
 
-// CopyIn implements volume.Volume. What was copied is committed.
+// CopyIn implements volume.Volume. It commits the copied files.
 func (m *modalVolume) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
 	n, err := m.v.made(m.name)
 	if err != nil {
@@ -153,7 +153,7 @@ func (m *modalVolume) copyIn(ctx context.Context, n volumeNote, dir string, tar 
 	return m.alter(ctx, n, tar, inside.VolumeRequest{Op: inside.VolumeUnpack, Path: dir})
 }
 
-// Remove implements volume.Volume. It is committed.
+// Remove implements volume.Volume. It commits the removal.
 func (m *modalVolume) Remove(ctx context.Context, path string) error {
 	n, err := m.v.made(m.name)
 	if err != nil {
@@ -162,7 +162,7 @@ func (m *modalVolume) Remove(ctx context.Context, path string) error {
 	return m.alter(ctx, n, nil, inside.VolumeRequest{Op: inside.VolumeRemove, Path: path})
 }
 
-// alter changes files, and returns when that is committed.
+// alter changes files, and returns when the change is committed.
 func (m *modalVolume) alter(ctx context.Context, n volumeNote, stdin io.Reader, req inside.VolumeRequest) error {
 	sb, release, err := m.v.e.attendants.attend(ctx, n)
 	if err != nil {
@@ -174,7 +174,8 @@ func (m *modalVolume) alter(ctx context.Context, n volumeNote, stdin io.Reader, 
 	if ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(err, m.v.e.reload(ctx, sb.box)) // also after an error: what was done before it stays
+	// Commit after an error, too: the changes before it stay.
+	return errors.Join(err, m.v.e.reload(ctx, sb.box))
 }
 
 // ReadDir implements volume.Volume.
@@ -211,7 +212,7 @@ func (m *modalVolume) CopyOut(ctx context.Context, path string) (io.ReadCloser, 
 	return &attendedStream{stream, sync.OnceFunc(release)}, nil
 }
 
-// attendedStream keeps the attendant while it is read.
+// attendedStream keeps the attendant until the stream is closed.
 type attendedStream struct {
 	io.ReadCloser
 	release func()

@@ -16,28 +16,28 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Where the program inside is, in every sandbox.
+// The path of the program inside, in every sandbox.
 const (
 	programDir  = "/.harvest-inside"
 	programPath = programDir + "/" + inside.Name
 )
 
-// helper brings the program inside to Modal: once, into a volume that is named after what is in it.
+// helper uploads the program inside to Modal, once, into a volume named after the program's digest.
 type helper struct {
 	e *Engine
 
 	mu   sync.Mutex
-	sent *sending // guarded by mu; nil before the first
+	sent *sending // guarded by mu; nil before the first upload
 }
 
-// sending is one attempt to have Modal have the program, which all share who need it.
+// sending is one attempt to upload the program, shared by all callers that need it.
 type sending struct {
 	done   chan struct{} // closed when volume and err are set
 	volume *sdk.Volume
 	err    error
 }
 
-// failed reports whether it was without success.
+// failed reports whether the attempt has failed.
 func (s *sending) failed() bool {
 	select {
 	case <-s.done:
@@ -67,7 +67,8 @@ func (h *helper) mount(ctx context.Context, img record, params *sdk.SandboxCreat
 	return nil
 }
 
-// send returns what sends the program, which is begun if nothing does or has. The end of the engine ends that.
+// send returns the current upload, and starts one if there is none or if the last one failed. Closing the
+// engine cancels it.
 func (h *helper) send(img record) *sending {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +83,7 @@ func (h *helper) send(img record) *sending {
 	return h.sent
 }
 
-// upload returns the volume with the program, which is filled if that was not done before.
+// upload returns the volume with the program, and fills it if necessary.
 func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
 	digest, err := digestOf(h.e.opts.Executable)
 	if err != nil {
@@ -95,7 +96,7 @@ func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The volume's ID tells whether it is the one that was filled: another account or server has another one.
+	// The volume's ID shows whether it is the one that was filled: it differs in another account or server.
 	marker := filepath.Join(h.e.opts.Dir, "program-"+digest)
 	if known, err := os.ReadFile(marker); err == nil && string(known) == v.VolumeID {
 		return v, nil
@@ -106,7 +107,7 @@ func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
 	return v, errors.Wrapf(os.WriteFile(marker, []byte(v.VolumeID), 0o600), "note that Modal has the program")
 }
 
-// fill writes the program to the volume, from within a sandbox: the SDK has no other way.
+// fill writes the program to the volume, from within a sandbox, because the SDK has no other way.
 func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error) {
 	if err := h.e.attendants.begin(ctx); err != nil {
 		return err
@@ -119,7 +120,7 @@ func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error
 	if err != nil {
 		return err
 	}
-	defer func() { // which also commits the volume
+	defer func() { // this also commits the volume
 		err = errors.Join(err, h.e.terminate(context.WithoutCancel(ctx), box))
 	}()
 	there := "/volume/" + inside.Name
@@ -135,7 +136,7 @@ func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error
 	return err
 }
 
-// run runs a command that must succeed.
+// run runs a command, and returns an error if the command fails.
 func run(ctx context.Context, box *sdk.Sandbox, args ...string) error {
 	p, err := box.Exec(ctx, args, nil)
 	if err != nil {
@@ -149,7 +150,7 @@ func run(ctx context.Context, box *sdk.Sandbox, args ...string) error {
 	return err
 }
 
-// digestOf returns the beginning of a file's digest.
+// digestOf returns the first digits of a file's SHA-256 digest.
 func digestOf(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// images builds images at Modal, and notes on this machine which it has built. What they say about commands is not told by Modal.
+// images builds images at Modal, and records them on this machine. Modal does not report an image's defaults
+// for commands.
 type images struct {
 	e   *Engine
 	dir string
@@ -30,7 +31,7 @@ type images struct {
 	mu sync.Mutex // held while records are written or read
 }
 
-// record is what is kept of an image.
+// record is the stored record of an image.
 type record struct {
 	image.Image
 	Modal string `json:"modal"` // Modal's ID
@@ -77,15 +78,17 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	return i.named(r, opts.Names)
 }
 
-// pulled reports whether an image is what a registry has under a name, so that it can be asked for a newer one.
+// pulled reports whether an image is a plain registry image of that name, so that a newer one can be pulled.
 func pulled(r record, name string) bool {
 	return r.Spec.Base == name && len(r.Spec.Commands) == 0 && r.Spec.Dockerfile == "" && r.Snapshot == nil
 }
 
-// anewKey is the context's key of whether an image of a registry is to be fetched again, for which the SDK has no parameter.
+// anewKey is the context key that requests a fresh pull of a registry image, for which the SDK has no
+// parameter.
 type anewKey struct{}
 
-// fetchAnew has Modal fetch an image of a registry again if the context says so. For what is built upon it the SDK has a parameter.
+// fetchAnew makes Modal pull a registry image again if the context requests it. The SDK has a parameter for
+// images that are built on top of it.
 func fetchAnew(ctx context.Context, req any) {
 	r, ok := req.(*pb.ImageGetOrCreateRequest)
 	if anew, _ := ctx.Value(anewKey{}).(bool); ok && anew && len(r.GetImage().GetBaseImages()) == 0 {
@@ -93,7 +96,7 @@ func fetchAnew(ctx context.Context, req any) {
 	}
 }
 
-// buildError says what went wrong with a build: what the steps have said is in it.
+// buildError explains why a build failed. It includes the output of the build steps.
 func buildError(err error, spec image.Spec) error {
 	var remote sdk.RemoteError
 	if errors.As(err, &remote) {
@@ -105,7 +108,7 @@ func buildError(err error, spec image.Spec) error {
 	return errors.Stage(err, "build")
 }
 
-// source is what Modal shall build.
+// source translates a build into the SDK's image.
 func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*sdk.Image, error) {
 	unsupported := func(what string) error {
 		return errors.Remedy(errors.Newf(errors.Unsupported, "the engine modal builds no images %s", what),
@@ -141,7 +144,7 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 	return from.DockerfileCommands(commands, &sdk.ImageDockerfileCommandsParams{ForceBuild: opts.Force}), nil
 }
 
-// from is the image that another one of the owner's begins with: one that was built before, or a registry's.
+// from returns the base image of a build: one of the owner's earlier images, or one of a registry.
 func (i *images) from(ctx context.Context, owner, base string, opts image.BuildOptions) (*sdk.Image, error) {
 	if known, err := i.owned(ctx, owner, base); err == nil && !((opts.Force || opts.Pull == image.PullAlways) && pulled(known, base)) {
 		return i.e.image(ctx, known.Modal)
@@ -177,7 +180,8 @@ func registryOf(ref string) string {
 	return "docker.io"
 }
 
-// splitDockerfile returns what the first FROM names, and the instructions that follow, of a Dockerfile with one stage.
+// splitDockerfile splits a Dockerfile with one stage into the image of its FROM and the instructions after
+// that.
 func splitDockerfile(text string) (base string, commands []string, err error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
@@ -202,7 +206,7 @@ func splitDockerfile(text string) (base string, commands []string, err error) {
 func digestOfSpec(spec image.Spec, base string) (string, error) {
 	text, err := json.Marshal(struct {
 		image.Spec
-		Stands string // what "base" stands for
+		Stands string // the image behind "base"
 	}{spec, base})
 	if err != nil {
 		return "", errors.Wrapf(err, "encode an image's description")
@@ -211,7 +215,7 @@ func digestOfSpec(spec image.Spec, base string) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// named writes r's record, with names that others lose.
+// named writes r's record, and takes its names away from other images.
 func (i *images) named(r record, names []string) (image.Image, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -236,11 +240,12 @@ func (i *images) named(r record, names []string) (image.Image, error) {
 	return r.Image, i.write(r)
 }
 
-// learn notes what an image says about commands, which Modal does not tell: its first sandbox has shown it.
+// learn records an image's defaults for commands. Modal does not report them, but the image's first sandbox
+// shows them.
 func (i *images) learn(r record, found wire.Found) error {
 	r.Config.Env, r.Config.Dir = map[string]string{}, found.Dir
 	for name, value := range found.Env {
-		if !strings.HasPrefix(name, "MODAL_") { // which Modal adds
+		if !strings.HasPrefix(name, "MODAL_") { // added by Modal
 			r.Config.Env[name] = value
 		}
 	}
@@ -261,7 +266,7 @@ func (i *images) write(r record) error {
 	return errors.Wrapf(err, "note an image")
 }
 
-// read returns all records, the newest first.
+// read returns all records, newest first.
 func (i *images) read() ([]record, error) {
 	files, err := filepath.Glob(filepath.Join(i.dir, "img_*.json"))
 	if err != nil {
@@ -308,7 +313,7 @@ func (i *images) find(ref string) (record, error) {
 	return record{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "build it, or name one of a registry")
 }
 
-// owned finds an image that an owner, as image.Of has it, may know of.
+// owned finds an image that is visible to an owner, as defined by image.Of.
 func (i *images) owned(ctx context.Context, owner, ref string) (record, error) {
 	img, err := image.Of(i, owner).Find(ctx, ref)
 	if err != nil {
@@ -317,7 +322,7 @@ func (i *images) owned(ctx context.Context, owner, ref string) (record, error) {
 	return i.find(img.ID)
 }
 
-// checkNames refuses names that Harvest's own images have.
+// checkNames refuses the names of Harvest's own images.
 func checkNames(names []string) error {
 	for _, name := range names {
 		if name == ownImage || name == agentImage {
@@ -345,7 +350,7 @@ func (i *images) List(context.Context) ([]image.Image, error) {
 	return list, err
 }
 
-// Use keeps an image from being deleted until release is called, which may be repeated. NotFound if there is none of that ID.
+// Use protects an image from deletion until release is called, which is idempotent. NotFound for an unknown ID.
 func (i *images) Use(id, who string) (release func(), err error) {
 	r, err := i.find(id)
 	if err != nil {
@@ -361,8 +366,8 @@ func (i *images) Use(id, who string) (release func(), err error) {
 	return release, nil
 }
 
-// Delete forgets an image. What was built Modal keeps as long as it likes, since others of the workspace may have built the same; a snapshot is
-// deleted there.
+// Delete removes an image. It deletes snapshots at Modal, too. Built images stay there for as long as Modal
+// likes, because others in the workspace may have built the same image.
 func (i *images) Delete(ctx context.Context, id string) error {
 	r, err := i.find(id)
 	if err != nil {

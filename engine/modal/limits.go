@@ -6,13 +6,13 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 )
 
-// What Modal reserves for a sandbox of which nothing is said.
+// Modal's default reservations for a sandbox.
 const (
 	reservedCPU    = 0.125 // cores
 	reservedMemory = 128   // MiB
 )
 
-// limits has Modal hold what it can hold. It wants what it reserves to be no more than the limit.
+// limits sets the limits that Modal can enforce. Modal requires that a reservation does not exceed its limit.
 func limits(params *sdk.SandboxCreateParams, l engine.Limits) {
 	if l.CPU > 0 {
 		params.CPULimit, params.CPU = l.CPU, min(l.CPU, reservedCPU)

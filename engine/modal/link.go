@@ -13,25 +13,26 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// link carries connections to the program in one sandbox: over the standard input and output of a command that the SDK runs there.
+// link carries connections to the program in one sandbox, over the standard input and output of a command that
+// the SDK runs there.
 type link struct {
 	done    chan struct{}  // closed when session and err are set
 	session *yamux.Session // nil with an error
 	err     error
 }
 
-// close ends the link, and the command that it is.
+// close ends the link and its command.
 func (l *link) close() {
 	select {
 	case <-l.done:
 		if l.session != nil {
 			_ = l.session.Close()
 		}
-	default: // it is being made, in a context that has ended
+	default: // still connecting, in a context that has ended
 	}
 }
 
-// stale reports whether the link cannot be used any more.
+// stale reports whether the link is no longer usable.
 func (l *link) stale() bool {
 	select {
 	case <-l.done:
@@ -41,7 +42,7 @@ func (l *link) stale() bool {
 	}
 }
 
-// link returns the link to a sandbox, which is made if there is none.
+// link returns the link to a sandbox, and connects it if necessary.
 func (e *Engine) link(ctx context.Context, box *sdk.Sandbox) (*link, error) {
 	e.mu.Lock()
 	l := e.links[box.SandboxID]
@@ -62,7 +63,7 @@ func (e *Engine) link(ctx context.Context, box *sdk.Sandbox) (*link, error) {
 	}
 }
 
-// unlink ends the link to a sandbox that has ended.
+// unlink closes the link to a sandbox that has ended.
 func (e *Engine) unlink(ref string) {
 	e.mu.Lock()
 	l := e.links[ref]
@@ -73,7 +74,7 @@ func (e *Engine) unlink(ref string) {
 	}
 }
 
-// dial makes a link.
+// dial starts the command of a link, and opens a session over it.
 func (e *Engine) dial(box *sdk.Sandbox) (*yamux.Session, error) {
 	p, err := ask(e.ctx, e, "connect to the sandbox", func(ctx context.Context) (*sdk.ContainerProcess, error) {
 		return box.Exec(ctx, []string{programPath, inside.Client}, nil)
@@ -99,20 +100,20 @@ func (e *Engine) dial(box *sdk.Sandbox) (*yamux.Session, error) {
 	return session, nil
 }
 
-// pipe is the standard input and output of a command at Modal. Each write to a command there is a call of its own, so what is written
-// meanwhile is collected.
+// pipe is the standard input and output of a command at Modal. Each write to such a command is an API call.
+// While one is in progress, further writes are buffered.
 type pipe struct {
 	p    *sdk.ContainerProcess
-	ctx  context.Context // of writes
-	most time.Duration   // that a write may take
+	ctx  context.Context // context of writes
+	most time.Duration   // time limit of a write
 
 	mu     sync.Mutex
 	moved  *sync.Cond
-	buffer []byte // guarded by mu, like all below; to be sent
-	err    error  // of a write, or of Close
+	buffer []byte // guarded by mu, like all below; data to be sent
+	err    error  // of a write, or set by Close
 }
 
-// collected is how much a pipe collects before writers wait.
+// collected is the size of the buffer at which writers block.
 const collected = 1 << 20
 
 func newPipe(ctx context.Context, p *sdk.ContainerProcess, most time.Duration) *pipe {
@@ -138,7 +139,7 @@ func (c *pipe) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send sends what was written until the pipe is closed.
+// send sends the buffered data until the pipe is closed.
 func (c *pipe) send() {
 	for {
 		c.mu.Lock()
@@ -147,7 +148,9 @@ func (c *pipe) send() {
 		}
 		if c.err != nil {
 			c.mu.Unlock()
-			_, _ = c.write(func() (int, error) { return 0, c.p.Stdin.Close() }) // which ends the command; a sandbox that is gone has no need of it
+			// Closing its input ends the command. An error is harmless: a sandbox that is gone has no command
+			// to end.
+			_, _ = c.write(func() (int, error) { return 0, c.p.Stdin.Close() })
 			return
 		}
 		data := c.buffer
@@ -159,13 +162,14 @@ func (c *pipe) send() {
 			c.fail(errors.Wrapf(err, "write to the sandbox"))
 			_ = c.p.Stdout.Close()
 			if late {
-				return // that write still goes on, so that nothing can be written after it
+				return // that write is still in progress, so nothing may follow it
 			}
 		}
 	}
 }
 
-// write writes, and reports whether Modal has not answered in time: the SDK itself gives a write no end.
+// write calls write with a deadline, and reports whether Modal missed it. The SDK itself sets no deadline for
+// writes.
 func (c *pipe) write(write func() (int, error)) (late bool, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.most)
 	defer cancel()

@@ -21,25 +21,26 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// tagNetwork is the tag that says which policy is in force, as policy.String has it: Modal does not tell.
+// tagNetwork is the tag with the active policy, in the form of policy.String. Modal does not report the policy.
 const tagNetwork = "harvest-network"
 
-// changing is what the tag says while the policy is being changed.
+// changing is the value of the tag while the policy is being changed.
 const changing = "changing"
 
-// What Modal takes for every address and every name.
+// Modal's wildcards for addresses and names.
 const (
 	everyAddress = "0.0.0.0/0"
 	everyName    = "*"
 )
 
-// policy is a network as Modal has it: open, or what the lists name, which is nothing if they are empty.
+// policy is a network policy in Modal's terms: unrestricted, or limited to the lists. Empty lists allow
+// nothing.
 type policy struct {
 	open           bool
 	cidrs, domains []string // sorted
 }
 
-// policyOf translates a network. Invalid for one that can never be, Unsupported for what Modal has no way to say.
+// policyOf translates a network. Invalid for a malformed one, Unsupported for one that Modal cannot express.
 func policyOf(n engine.Network) (policy, error) {
 	if n.Mode == "" {
 		n.Mode = engine.NetworkNone
@@ -67,7 +68,7 @@ func policyOf(n engine.Network) (policy, error) {
 	return p, nil
 }
 
-// add adds a rule, which is one of package gateway's.
+// add adds a rule in the syntax of package gateway.
 func (p *policy) add(rule string) error {
 	host, port := rule, strings.Count(rule, ":") == 1
 	if inside, ok := strings.CutPrefix(rule, "["); ok {
@@ -103,10 +104,10 @@ func (p *policy) add(rule string) error {
 	return nil
 }
 
-// none reports whether nothing is reached.
+// none reports whether the policy allows nothing.
 func (p policy) none() bool { return !p.open && len(p.cidrs) == 0 && len(p.domains) == 0 }
 
-// String names the policy, the same ones the same.
+// String returns a name for the policy. Equal policies have the same name.
 func (p policy) String() string {
 	switch {
 	case p.open:
@@ -118,7 +119,7 @@ func (p policy) String() string {
 	return string(engine.NetworkAllow) + "-" + hex.EncodeToString(sum[:8])
 }
 
-// network has a new sandbox reach what n says.
+// network sets the network policy of a new sandbox.
 func network(params *sdk.SandboxCreateParams, n engine.Network) error {
 	p, err := policyOf(n)
 	if err != nil {
@@ -134,8 +135,9 @@ func network(params *sdk.SandboxCreateParams, n engine.Network) error {
 	return nil
 }
 
-// SetNetwork implements engine.Networker. What is in force already is left alone, since Modal has more ways to say it to a new sandbox than to one
-// that runs: there "none" is an empty list.
+// SetNetwork implements engine.Networker. It does not send a policy that is already active: Modal's API for
+// running sandboxes can express less than the one for new sandboxes. For a running sandbox, "none" is an empty
+// list.
 func (s *Sandbox) SetNetwork(ctx context.Context, n engine.Network) error {
 	p, err := policyOf(n)
 	if err != nil {
@@ -188,7 +190,7 @@ func (s *Sandbox) setPolicy(ctx context.Context, p policy) error {
 	return note(p.String())
 }
 
-// Denials implements engine.Networker. Modal does not tell them, so it waits for the end of the sandbox.
+// Denials implements engine.Networker. Modal does not report denials, so it waits for the end of the sandbox.
 func (s *Sandbox) Denials(ctx context.Context, _ uint64) ([]engine.Denial, error) {
 	if s.e.endOf(s.h.Ref) == nil {
 		if _, err := s.Wait(ctx); err != nil {
@@ -218,9 +220,10 @@ func (s *Sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return &portConn{Conn: conn.Stream(), frames: conn}, nil
 }
 
-// portConn is a connection to a port of a sandbox. What is written goes in frames, since the end of what is written is not the end of the connection.
+// portConn is a connection to a port of a sandbox. Writes are framed, because the end of the written data is
+// not the end of the connection.
 type portConn struct {
-	net.Conn // reads what comes
+	net.Conn // raw data from the sandbox
 	frames   *wire.Conn
 	closed   atomic.Bool
 }
@@ -242,7 +245,7 @@ func (c *portConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// frame is how much is written at once, so that others have their turn.
+// frame is the maximum size of one write, so that other streams of the link get their turn.
 const frame = 256 << 10
 
 // Write implements net.Conn.
@@ -268,12 +271,12 @@ func (c *portConn) CloseWrite() error {
 	return c.frames.Send(wire.KindStdinEnd, nil)
 }
 
-// Close ends the connection, and whoever reads from it.
+// Close closes the connection, and unblocks readers.
 func (c *portConn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // its own end of the connection would not keep it from reading
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // closing the stream alone would not unblock Read
 	return c.frames.Close()
 }
 

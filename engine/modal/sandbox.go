@@ -11,13 +11,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Sandbox is a sandbox at Modal. Commands and files are its wire.Client's.
+// Sandbox is a sandbox at Modal. Its wire.Client runs commands and copies files.
 type Sandbox struct {
 	wire.Client
 	e   *Engine
 	h   engine.Handle
 	box *sdk.Sandbox
-	end time.Time // when Modal ends it; zero if that is not known
+	end time.Time // when Modal ends it; zero if unknown
 }
 
 var (
@@ -37,8 +37,8 @@ func (e *Engine) sandbox(h engine.Handle, box *sdk.Sandbox) *Sandbox {
 // Handle implements engine.Sandbox.
 func (s *Sandbox) Handle() engine.Handle { return s.h }
 
-// claim tells the program inside what the sandbox is, and returns what it found there. The environment, in which secrets may be, is kept in its
-// memory and nowhere else.
+// claim sends the description of the sandbox to the program inside, and returns the defaults that the program
+// found there. The environment may contain secrets. The program keeps it only in memory.
 func (s *Sandbox) claim(ctx context.Context, spec engine.Spec, links []wire.Mount) (*wire.Found, error) {
 	rest := spec
 	rest.Env, rest.Stage = nil, nil
@@ -48,13 +48,13 @@ func (s *Sandbox) claim(ctx context.Context, spec engine.Spec, links []wire.Moun
 	return reply.Found, err
 }
 
-// connect makes a connection to the program inside. Conflict if the sandbox has ended.
+// connect opens a connection to the program inside. Conflict if the sandbox has ended.
 func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, errors.Wrapf(err, "connect to the sandbox")
 	}
 	var problem error
-	for range 2 { // a link may have broken since it was used last
+	for range 2 { // the link may have broken since its last use
 		if s.e.endOf(s.h.Ref) != nil {
 			return nil, s.over()
 		}
@@ -83,7 +83,7 @@ func (s *Sandbox) over() error {
 	return errors.Newf(errors.Conflict, "the sandbox %q has ended", s.h.ID)
 }
 
-// hasEnded asks Modal.
+// hasEnded reports whether the sandbox has ended, and asks Modal unless that is known.
 func (s *Sandbox) hasEnded(ctx context.Context) bool {
 	if s.e.endOf(s.h.Ref) != nil {
 		return true
@@ -91,7 +91,7 @@ func (s *Sandbox) hasEnded(ctx context.Context) bool {
 	return s.e.over(ctx, s.box)
 }
 
-// endOf returns how a sandbox ended that this process has destroyed, or whose end it has seen.
+// endOf returns the end of a sandbox if this process has destroyed it or seen its end, or else nil.
 func (e *Engine) endOf(ref string) *engine.End {
 	e.mu.Lock()
 	defer e.mu.Unlock()

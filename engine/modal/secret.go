@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// secrets finds secrets that Modal keeps. NotFound if there is none of a name.
+// secrets finds secrets that Modal stores. NotFound if one of the names does not exist.
 func (e *Engine) secrets(ctx context.Context, names []string) ([]*sdk.Secret, error) {
 	var found []*sdk.Secret
 	for _, name := range names {

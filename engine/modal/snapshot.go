@@ -49,8 +49,8 @@ func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image, opts im
 	return img, nil
 }
 
-// capture has Modal make an image of the files, which it keeps for ttl, and returns Modal's ID of it. An image that nobody waits for any more is
-// deleted.
+// capture makes Modal take an image of the files, which Modal keeps for ttl, and returns its ID at Modal. If
+// the caller gives up, the image is deleted.
 func (s *Sandbox) capture(ctx context.Context, ttl time.Duration) (string, error) {
 	type answer struct {
 		id  string
@@ -107,7 +107,8 @@ func (s *Sandbox) Ends() (due, end time.Time) {
 	return s.end.Add(-s.e.opts.CarryAhead), s.end
 }
 
-// Carry implements engine.Carrier: by a snapshot that Modal keeps for as long as the new sandbox may need it.
+// Carry implements engine.Carrier with a snapshot, which Modal keeps for as long as the new sandbox may need
+// it.
 func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 	reply, err := s.Call(ctx, wire.Request{Op: wire.Info})
 	if err != nil {
@@ -120,7 +121,9 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 	spec.Env = reply.Claim.Env
 	if slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Volume != "" }) {
 		switch err := s.e.reload(ctx, s.box); {
-		case errors.KindOf(err) == errors.Conflict: // files of it are open, by what no command of ours is; its end commits it, too
+		// A process that is not a command of Harvest's has files of the volume open. Ending the sandbox commits
+		// the volume, too.
+		case errors.KindOf(err) == errors.Conflict:
 			logf.Warnf(ctx, "the volumes of sandbox %s, which is carried over, are committed when it ends: %v", s.h.ID, err)
 		case err != nil:
 			return nil, errors.Stage(err, "carry over")
@@ -130,7 +133,8 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 	if err != nil {
 		return nil, errors.Stage(err, "carry over")
 	}
-	img := record{Modal: id, Image: image.Image{Config: image.Config{Env: map[string]string{}}}} // what it says about commands is known
+	// A Config with an environment keeps launch from learning it anew.
+	img := record{Modal: id, Image: image.Image{Config: image.Config{Env: map[string]string{}}}}
 	next, err := s.e.launch(ctx, spec, img, s.e.nameOf(spec.ID+"."+strconv.FormatInt(time.Now().UnixMilli(), 36)))
 	if err != nil {
 		return nil, errors.Stage(errors.Join(err, s.e.forget(context.WithoutCancel(ctx), id)), "carry over")

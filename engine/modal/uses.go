@@ -8,14 +8,15 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// uses are who of this process needs what, by its name. The zero value is ready.
+// uses tracks the users of named objects within this process. The zero value is ready to use.
 type uses struct {
 	mu     sync.Mutex
 	by     map[string][]string // guarded by mu
-	barred map[string]bool     // guarded by mu; what is being deleted
+	barred map[string]bool     // guarded by mu; names that are being deleted
 }
 
-// take notes that who needs name, until release is called, which may be repeated. Conflict if it is being deleted.
+// take registers who as a user of name until release is called, which is idempotent. Conflict if name is being
+// deleted.
 func (u *uses) take(name, who string) (release func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -39,7 +40,8 @@ func (u *uses) take(name, who string) (release func(), err error) {
 	}), nil
 }
 
-// bar lets nobody take name, which what describes, until it is unbarred. Conflict if somebody needs it, or has barred it.
+// bar makes take fail for name until unbar is called; what describes it in errors. Conflict if name has users
+// or is barred.
 func (u *uses) bar(name, what string) (unbar func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

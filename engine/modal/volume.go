@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// volumes are Modal's, of which this machine notes which there are: the SDK lists none.
+// volumes are Modal's volumes. This machine keeps notes of them, because the SDK cannot list them.
 type volumes struct {
 	e    *Engine
 	dir  string
@@ -33,20 +33,20 @@ type volumes struct {
 	mu sync.Mutex // held while notes are written or read
 }
 
-// volumeNote is what is kept of a volume.
+// volumeNote is the stored note of a volume.
 type volumeNote struct {
-	Name    string    `json:"name"`  // as volume.Stored has it
+	Name    string    `json:"name"`  // as in volume.Stored
 	Modal   string    `json:"modal"` // its name at Modal
 	Created time.Time `json:"created_at"`
-	Made    bool      `json:"made,omitempty"` // Modal has it, with all that belongs to it
-	// As Harvest has seen them last.
+	Made    bool      `json:"made,omitempty"` // Modal has it, with its initial directories
+	// Size and Files are as of the last time that Harvest measured the volume.
 	Size  int64 `json:"size_bytes"`
 	Files int64 `json:"files"`
 }
 
 var _ volume.Provider = (*volumes)(nil)
 
-// Create implements volume.Provider. The note is there before Modal has the volume.
+// Create implements volume.Provider. It writes the note before it creates the volume at Modal.
 func (v *volumes) Create(ctx context.Context, name string) (volume.Volume, error) {
 	n, err := v.find(name)
 	if errors.KindOf(err) == errors.NotFound {
@@ -77,12 +77,13 @@ func (v *volumes) Create(ctx context.Context, name string) (volume.Volume, error
 	return vol, nil
 }
 
-// directories is a tar stream of them.
+// directories returns a tar stream with directories of these names.
 func directories(names []string) *bytes.Buffer {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, name := range names {
-		_ = w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: time.Now()}) // a buffer takes everything
+		// A bytes.Buffer never fails.
+		_ = w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: time.Now()})
 	}
 	_ = w.Close()
 	return &b
@@ -96,7 +97,8 @@ func (v *volumes) Open(_ context.Context, name string) (volume.Volume, error) {
 	return &modalVolume{v, name}, nil
 }
 
-// Use keeps a volume from being deleted until release is called, which may be repeated. NotFound if there is none.
+// Use protects a volume from deletion until release is called, which is idempotent. NotFound for an unknown
+// volume.
 func (v *volumes) Use(name, who string) (release func(), err error) {
 	if release, err = v.uses.take(name, who); err != nil {
 		return nil, err
@@ -108,7 +110,7 @@ func (v *volumes) Use(name, who string) (release func(), err error) {
 	return release, nil
 }
 
-// List implements volume.Provider. Sizes are those of when Harvest has looked into a volume last.
+// List implements volume.Provider. Sizes are as of the last time that Harvest measured the volume.
 func (v *volumes) List(context.Context) ([]volume.Info, error) {
 	files, err := filepath.Glob(filepath.Join(v.dir, "*.json"))
 	if err != nil {
@@ -140,7 +142,7 @@ func (v *volumes) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	what := "the volume " + name
-	unbar, err := v.uses.bar(name, what) // who mounts it meanwhile is told so
+	unbar, err := v.uses.bar(name, what) // from here on, mounting it returns Conflict
 	if err != nil {
 		return err
 	}
@@ -170,10 +172,10 @@ func (v *volumes) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// plainName is what may be a name at Modal.
+// plainName matches names that are valid at Modal.
 var plainName = pattern.New(`^[A-Za-z0-9._-]{1,40}$`)
 
-// nameOf is a volume's name at Modal, where all of an environment share their names.
+// nameOf returns a volume's name at Modal, where all volumes of an environment share one namespace.
 func (v *volumes) nameOf(name string) string {
 	if plainName().MatchString(name) {
 		return v.e.server + "-volume-" + name
@@ -181,7 +183,7 @@ func (v *volumes) nameOf(name string) string {
 	return v.e.server + "-files-" + digestText(name)
 }
 
-// digestText is a name for any text.
+// digestText returns a valid name for any text.
 func digestText(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
@@ -197,7 +199,7 @@ func readNote(file string) (n volumeNote, err error) {
 	return n, errors.Wrapf(err, "read the note of a volume")
 }
 
-// find returns the note of a volume, which may not be made yet. Invalid for a bad name.
+// find returns the note of a volume, which Modal may not have yet. Invalid for a bad name.
 func (v *volumes) find(name string) (volumeNote, error) {
 	if err := volume.CheckStored(name); err != nil {
 		return volumeNote{}, err
@@ -236,7 +238,7 @@ func (v *volumes) writeLocked(n volumeNote) error {
 	return errors.Wrapf(err, "note a volume")
 }
 
-// change changes a note. One that is gone stays so.
+// change updates a note. It does not recreate a deleted one.
 func (v *volumes) change(name string, change func(*volumeNote)) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -251,23 +253,24 @@ func (v *volumes) change(name string, change func(*volumeNote)) error {
 	return v.writeLocked(n)
 }
 
-// at returns what Modal has of a volume.
+// at looks up a volume at Modal.
 func (v *volumes) at(ctx context.Context, n volumeNote) (*sdk.Volume, error) {
 	return ask(ctx, v.e, "find a volume", func(ctx context.Context) (*sdk.Volume, error) {
 		return v.e.client.Volumes.FromName(ctx, n.Modal, nil)
 	})
 }
 
-// tagOf is the tag of sandboxes that have a volume.
+// tagOf returns the tag of sandboxes that mount a volume.
 func tagOf(name string) string { return "harvest-volume-" + digestText(name)[:16] }
 
-// holders are the sandboxes of this installation that run and have the volume.
+// holders returns the running sandboxes of this installation that mount the volume.
 func (v *volumes) holders(ctx context.Context, name string) ([]*sdk.Sandbox, error) {
 	return v.e.tagged(ctx, tagOf(name))
 }
 
-// mount tells Modal of a sandbox's volumes, and returns the paths at which they are besides: Modal mounts each once. release lets them be deleted
-// again as far as the sandbox does not have them.
+// mount adds a sandbox's volumes to params. Modal mounts each volume only once: links are the additional paths
+// of those that a sandbox mounts repeatedly. release ends the protection of the
+// volumes against deletion. From then on, the running sandbox itself protects those that it mounts.
 func (v *volumes) mount(ctx context.Context, spec engine.Spec, params *sdk.SandboxCreateParams) (links []wire.Mount, release func(), err error) {
 	var releases []func()
 	release = func() {

@@ -23,8 +23,9 @@ const keeperName = "harvest-command-keeper"
 
 var detached atomic.Bool
 
-// Main lets commands outlive this process. Call it first in TestMain or main: each command then gets a keeper of its own,
-// which is this program started once more, and Main is where that one goes another way. Without it, keepers are goroutines.
+// Main lets commands outlive this process. Call it first in TestMain or main. Each command then gets its own
+// keeper, which is another process of this program. In that process, Main runs the keeper and does not return.
+// Without Main, keepers are goroutines.
 func Main() {
 	if os.Args[0] == keeperName {
 		if err := keepFile(os.NewFile(3, "socket")); err != nil {
@@ -35,7 +36,7 @@ func Main() {
 	detached.Store(true)
 }
 
-// Detach says whether keepers are processes, and returns what undoes it.
+// Detach determines whether keepers are processes. undo restores the previous setting.
 func Detach(on bool) (undo func()) {
 	before := detached.Swap(on)
 	return func() { detached.Store(before) }
@@ -44,9 +45,9 @@ func Detach(on bool) (undo func()) {
 // Detached reports whether commands outlive this process.
 func Detached() bool { return detached.Load() }
 
-// order is what a keeper needs to know of a command. Everything is of the host.
+// order describes a command for its keeper. All values refer to the host.
 type order struct {
-	Keep     string // directory for the keeper's files
+	Keep     string // directory of the keeper's files
 	Limit    int64  // bytes of output to keep
 	Info     engine.ProcessInfo
 	Program  string
@@ -57,30 +58,30 @@ type order struct {
 	Input    bool // standard input follows
 }
 
-// keeper owns a running command, its pipes and its output. It ends when the command has ended and everybody who is
-// attached has got all output.
+// keeper owns a running command, its pipes and its output. It ends when the command has ended and every
+// attached client has received all output.
 type keeper struct {
 	order
 	spool  *spool
 	listen *net.UnixListener
 	cmd    *exec.Cmd
-	input  *os.File   // the command's standard input, or the terminal
-	output []*os.File // what is pumped into the spool
+	input  *os.File   // the command's standard input, or its terminal
+	output []*os.File // sources of the spool
 	pumps  sync.WaitGroup
 	conns  sync.WaitGroup
 	closed sync.Once     // of input
 	exit   engine.Exit   // valid when done is closed
-	done   chan struct{} // the command has ended, its output is whole and its exit on disk
+	done   chan struct{} // closed when the command has ended, its output is complete and its exit is on disk
 }
 
-// spawn starts a keeper and returns a connection to it, for the request "start".
+// spawn starts a keeper and returns a connection to it for the request "start".
 func spawn(dir string) (net.Conn, error) {
 	conn, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
 	}
 	if !detached.Load() {
-		go func() { _ = keepFile(theirs) }() // what goes wrong is told through the connection
+		go func() { _ = keepFile(theirs) }() // errors are reported through the connection
 		return conn, nil
 	}
 	defer theirs.Close()
@@ -92,7 +93,7 @@ func spawn(dir string) (net.Conn, error) {
 		conn.Close()
 		return nil, errors.Wrapf(err, "start a keeper")
 	}
-	go func() { _ = cmd.Wait() }() // how it ended is seen at the connection
+	go func() { _ = cmd.Wait() }() // reaps the process; its end is detected on the connection
 	return conn, nil
 }
 
@@ -105,7 +106,7 @@ func keepFile(f *os.File) error {
 	return keep(conn)
 }
 
-// keep does a keeper's work.
+// keep runs a keeper.
 func keep(conn net.Conn) error {
 	defer conn.Close()
 	var first request
@@ -118,13 +119,13 @@ func keep(conn net.Conn) error {
 		errors.As(err, &errno)
 		return writeValue(conn, frameReply, reply{Errno: int(errno), Error: err.Error()})
 	}
-	r, _ := k.spool.reader(0) // before the pumps begin, so that nothing is dropped
+	r, _ := k.spool.reader(0) // before the pumps start, so that nothing is dropped
 	for i, f := range k.output {
 		k.pumps.Go(func() { k.pump(f, "oe"[i]) })
 	}
 	k.conns.Go(k.accept)
 	k.conns.Go(func() {
-		if !k.serveOutput(conn, r, reply{}) { // who asked for the command has given up already
+		if !k.serveOutput(conn, r, reply{}) { // the client has already given up
 			_ = killMarked(context.Background(), markProcess+k.Info.ID)
 		}
 	})
@@ -167,7 +168,7 @@ func (k *keeper) start() (err error) {
 	return nil
 }
 
-// connect makes the command's pipes or terminal and returns the command's ends.
+// connect creates the command's pipes or terminal, and returns the command's ends.
 func (k *keeper) connect() (theirs []*os.File, err error) {
 	if k.Size != nil {
 		master, slave, err := openTerminal(*k.Size)
@@ -200,7 +201,7 @@ func (k *keeper) connect() (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// openTerminal makes a pseudo-terminal. Its master is not blocking, so that reads of it can be given up.
+// openTerminal opens a pseudo-terminal. Its master is non-blocking, so that reads can be interrupted.
 func openTerminal(size engine.Size) (master, slave *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -230,7 +231,7 @@ func setSize(master *os.File, size engine.Size) error {
 	})
 }
 
-// control calls do with f's descriptor, which stays not blocking.
+// control calls do with f's descriptor, which stays non-blocking.
 func control(f *os.File, do func(fd int) error) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -240,10 +241,10 @@ func control(f *os.File, do func(fd int) error) error {
 	return errors.Join(failed, err)
 }
 
-// pump moves output into the spool until its end, or until the command has ended and what it wrote is read.
+// pump copies output to the spool until its end, or until the command has ended and its output has been read.
 func (k *keeper) pump(f *os.File, stream byte) {
 	buf := make([]byte, maxData)
-	left := -1 // bytes to the end, while that is not known
+	left := -1 // bytes to the end, or -1 while unknown
 	for left != 0 {
 		part := buf
 		if left > 0 {
@@ -251,7 +252,7 @@ func (k *keeper) pump(f *os.File, stream byte) {
 		}
 		n, err := f.Read(part)
 		if n > 0 {
-			_ = k.spool.append(stream, buf[:n]) // with a full disk, the command goes on without its output
+			_ = k.spool.append(stream, buf[:n]) // if the disk is full, the command continues without its output
 		}
 		if left > 0 {
 			left -= n
@@ -262,7 +263,7 @@ func (k *keeper) pump(f *os.File, stream byte) {
 			k.rest(f, stream, buf)
 			return
 		case left < 0 && errors.Is(err, os.ErrDeadlineExceeded):
-			// Somebody else still holds the pipe. What is in it now includes all that the command wrote.
+			// Another process still holds the pipe. The pipe now contains the rest of the command's output.
 			left = pending(f)
 			_ = f.SetReadDeadline(time.Time{})
 		default:
@@ -271,12 +272,13 @@ func (k *keeper) pump(f *os.File, stream byte) {
 	}
 }
 
-// rest moves what is left in a terminal, which does not count all of it. Somebody else who still writes is heard no longer than that.
+// rest copies the rest of a terminal's output, because the terminal does not report all of it as pending. It
+// stops there, even if another process still writes.
 func (k *keeper) rest(f *os.File, stream byte, buf []byte) {
 	for most := 1 << 20; most > 0; {
 		n := 0
 		err := control(f, func(fd int) (err error) {
-			n, err = unix.Read(fd, buf) // EAGAIN when it is empty, EIO when nobody has it any more
+			n, err = unix.Read(fd, buf) // EAGAIN when it is empty, EIO when no process has it open
 			return err
 		})
 		if err != nil || n <= 0 {
@@ -295,12 +297,12 @@ func pending(f *os.File) (n int) {
 	return n
 }
 
-// wait returns when the command has ended, all it wrote is in the spool and its exit on disk.
+// wait returns when the command has ended, all its output is in the spool and its exit is on disk.
 func (k *keeper) wait() error {
-	_ = k.cmd.Wait() // a failing command is no failure
+	_ = k.cmd.Wait() // a failing command is not an error
 	deadline := time.Now()
 	if k.Size != nil {
-		deadline = deadline.Add(time.Second) // the kernel hangs the terminal up, which is a better end of output
+		deadline = deadline.Add(time.Second) // the kernel hangs the terminal up, which is a cleaner end of the output
 	}
 	for _, f := range k.output {
 		_ = f.SetReadDeadline(deadline)
@@ -336,7 +338,7 @@ func (k *keeper) closeInput() {
 		if k.Size == nil {
 			k.input.Close()
 		} else {
-			_, _ = k.input.Write([]byte{4}) // end-of-file, as one types it
+			_, _ = k.input.Write([]byte{4}) // end-of-file on a terminal
 		}
 	})
 }
@@ -349,7 +351,7 @@ func (k *keeper) saveInfo() error {
 	return WriteFile(filepath.Join(k.Keep, "info.json"), data)
 }
 
-// WriteFile replaces a file at once.
+// WriteFile replaces a file atomically.
 func WriteFile(name string, data []byte) error {
 	if err := os.WriteFile(name+".new", data, 0o600); err != nil {
 		return errors.Wrapf(err, "write %s", name)
@@ -406,8 +408,8 @@ func (k *keeper) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// jobs are the process groups beside the command's own that a signal to the terminal reaches: the one in the foreground. gVisor does not say
-// which one that is: there, all groups of the command's session are.
+// jobs returns the process groups, other than the command's own, that a signal to the terminal reaches: the
+// foreground group. gVisor does not report it, so there it is every group of the command's session.
 func (k *keeper) jobs() []int {
 	var group int
 	err := control(k.input, func(fd int) (err error) {
@@ -420,7 +422,7 @@ func (k *keeper) jobs() []int {
 	if err == nil {
 		return nil
 	}
-	procs, _ := list() // none is as good as no answer
+	procs, _ := list() // on an error, there are no jobs
 	found := []int{}
 	for _, p := range procs {
 		if p.session == k.cmd.Process.Pid && p.group != k.cmd.Process.Pid && !slices.Contains(found, p.group) {
@@ -430,7 +432,8 @@ func (k *keeper) jobs() []int {
 	return found
 }
 
-// serveOutput sends output as it comes, then the exit, and takes input meanwhile. It is false if not even answer could be sent.
+// serveOutput sends output as it is produced, then the exit, and accepts input meanwhile. It returns false if
+// it could not even send answer.
 func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply) bool {
 	defer r.close()
 	if writeValue(conn, frameReply, answer) != nil {
@@ -452,7 +455,7 @@ func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply) bool {
 	return true
 }
 
-// feed passes input on. A connection that ends is somebody who went away: r must not hold the command up any more.
+// feed forwards input. When the connection ends, the client has left, and r must no longer block the command.
 func (k *keeper) feed(conn net.Conn, r *reader) {
 	defer r.stop()
 	buf := make([]byte, maxData)
@@ -462,7 +465,7 @@ func (k *keeper) feed(conn net.Conn, r *reader) {
 		case err != nil:
 			return
 		case kind == frameInput:
-			_, _ = k.input.Write(data) // a command that has closed its input, or ended, needs no more
+			_, _ = k.input.Write(data) // the command may have closed its input, or ended
 		case kind == frameEOF:
 			k.closeInput()
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Marks in the environment of commands, by which what they started is found however it has moved.
+// Variables in the environment of commands. They identify all descendants of a command, whatever their parent
+// or session.
 const (
 	markSandbox = "HARVEST_SANDBOX="
 	markProcess = "HARVEST_PROCESS="
@@ -24,21 +25,24 @@ const (
 // proc is a process of the host.
 type proc struct {
 	pid, parent, group, session int
-	kernel                      bool // a thread of the kernel's own
+	kernel                      bool // a kernel thread
 }
 
-// hunt is a search for the processes with a mark, over several looks.
+// hunt is a search for the processes with a mark, in several scans.
 type hunt struct {
-	mark     string
-	sessions map[int]bool // of processes with the mark, also of those that have ended: a child that is missed belongs to one
-	bare     map[int]bool // processes that had no environment before
-	again    bool         // not the first look: what is found is killed at once, before it can start another
+	mark string
+	// sessions are those of processes with the mark, including ended ones, because a child that was missed
+	// belongs to one.
+	sessions map[int]bool
+	bare     map[int]bool // processes without an environment in an earlier scan
+	// again is set after the first scan. Processes are then killed immediately, before they can start others.
+	again bool
 }
 
-// killMarked ends every process with the mark in its environment, and what descends from those or shares their sessions,
-// until none is left.
+// killMarked kills every process with the mark in its environment, their descendants, and the processes in
+// their sessions, until none is left.
 func killMarked(ctx context.Context, mark string) error {
-	const enough = 20 // looks that find nothing, on a machine that is never quiet
+	const enough = 20 // scans without a match, on a machine that is never idle
 	h := hunt{mark: mark, sessions: map[int]bool{}, bare: map[int]bool{}}
 	for empty := 0; empty < enough; empty++ {
 		before := forks()
@@ -49,12 +53,14 @@ func killMarked(ctx context.Context, mark string) error {
 		if len(leaders)+len(pids) > 0 {
 			empty = -1
 		} else if sure && before != "" && before == forks() {
-			return nil // otherwise one may have forked and ended unseen, and its child is there
+			return nil // otherwise a process may have forked and ended unnoticed, and its child exists
 		}
-		for _, pid := range leaders { // before others of their group, whose deaths may send HUP to all of it once some are stopped
+		// The leaders come first: once members of a group are stopped, another member's death may send SIGHUP
+		// to all of them.
+		for _, pid := range leaders {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		for _, pid := range pids { // stopped first, they cannot start others meanwhile
+		for _, pid := range pids { // stop them first, so that they cannot start others meanwhile
 			_ = unix.Kill(pid, unix.SIGSTOP)
 		}
 		for _, pid := range pids {
@@ -70,19 +76,20 @@ func killMarked(ctx context.Context, mark string) error {
 	return nil
 }
 
-// forks returns a text that changes whenever a process or thread is started on this machine.
+// forks returns a text that changes whenever a process or thread starts on this machine.
 func forks() string {
-	data, _ := os.ReadFile("/proc/stat") // "" is as good as a change
+	data, _ := os.ReadFile("/proc/stat") // "" counts as a change
 	_, rest, _ := strings.Cut(string(data), "\nprocesses ")
 	count, _, _ := strings.Cut(rest, "\n")
 	return count
 }
 
-// look returns the leaders of sessions, as each command is one, and the others. It is not sure if one has not shown its environment yet.
+// look returns the session leaders, one of which is each command, and the other processes. sure is false if the
+// environment of one was not visible yet.
 func (h *hunt) look() (leaders, pids []int, sure bool, err error) {
 	for leader := range h.sessions {
 		if env, _ := environ(leader); len(env) > 0 && !h.has(env) {
-			delete(h.sessions, leader) // the number is somebody else's now
+			delete(h.sessions, leader) // the PID has been reused
 		}
 	}
 	all, err := numbers()
@@ -121,7 +128,7 @@ func (h *hunt) look() (leaders, pids []int, sure bool, err error) {
 	return leaders, pids, sure, nil
 }
 
-// closure adds those that descend from found ones or share a session with them.
+// closure adds the descendants of found processes, and the members of their sessions.
 func (h *hunt) closure(procs []proc, found map[int]bool) (leaders, pids []int) {
 	for before := -1; before != len(found); {
 		before = len(found)
@@ -146,12 +153,13 @@ func (h *hunt) has(env []byte) bool {
 	return slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == h.mark })
 }
 
-// environ fails if the process is gone, or somebody else's. It is empty of one that is just becoming another program.
+// environ returns a process's environment. It fails if the process is gone or belongs to another user. The
+// environment is empty while the process is in execve.
 func environ(pid int) ([]byte, error) {
 	return os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
 }
 
-// numbers returns the numbers of all processes, the newest first: those that have least time left.
+// numbers returns the PIDs of all processes, newest first, because those may end soonest.
 func numbers() ([]int, error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
@@ -167,7 +175,7 @@ func numbers() ([]int, error) {
 	return pids, nil
 }
 
-// read is false for a process that is dead.
+// read returns a process. alive is false for a dead one.
 func read(pid int) (p proc, alive bool) {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -187,7 +195,7 @@ func read(pid int) (p proc, alive bool) {
 	return p, true
 }
 
-// list returns the processes that are not dead.
+// list returns the living processes.
 func list() ([]proc, error) {
 	pids, err := numbers()
 	var procs []proc
@@ -199,7 +207,7 @@ func list() ([]proc, error) {
 	return procs, err
 }
 
-// Keepers returns the keepers that are processes and keep files below dir.
+// Keepers returns the PIDs of keeper processes with files below dir.
 func Keepers(dir string) ([]int, error) {
 	procs, err := list()
 	var pids []int

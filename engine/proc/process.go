@@ -20,21 +20,21 @@ import (
 
 var processID = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
-// process is an attachment to a keeper.
+// process is a connection to a keeper.
 type process struct {
 	t        *Table
 	id       string
-	dir      string // of its keeper
+	dir      string // directory of its keeper
 	terminal bool
-	ctx      context.Context // of Open: its end ends the connection; nil of Start
-	from     int64           // position of the first byte that is kept
+	ctx      context.Context // context of Open, whose end ends the connection; nil for Start
+	from     int64           // position of the first kept byte
 
 	done chan struct{}
 	exit engine.Exit // valid when done is closed, like err
 	err  error
 }
 
-// lookPath finds a program as execvp would.
+// lookPath finds a program like execvp.
 func lookPath(name, dir, path string) (string, error) {
 	var candidates []string
 	switch {
@@ -60,7 +60,7 @@ func lookPath(name, dir, path string) (string, error) {
 	return "", errors.Exit(errors.Newf(errors.Invalid, problem, name), code)
 }
 
-// start starts a keeper and returns the connection to it when the command runs.
+// start starts a keeper, and returns the connection to it once the command runs.
 func (p *process) start(ctx context.Context, o *order) (net.Conn, error) {
 	conn, err := spawn(p.dir)
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *process) start(ctx context.Context, o *order) (net.Conn, error) {
 func startError(name string, answer reply) error {
 	err := errors.Errorf("start a command: %s", answer.Error)
 	switch syscall.Errno(answer.Errno) {
-	case syscall.ENOENT, syscall.ENOTDIR: // a script whose interpreter is missing
+	case syscall.ENOENT, syscall.ENOTDIR: // the interpreter of a script is missing
 		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name), engine.ExitNoProgram)
 	case syscall.EACCES, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.E2BIG, syscall.EPERM:
 		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name), engine.ExitNotExecutable)
@@ -99,7 +99,7 @@ func startError(name string, answer reply) error {
 	return err
 }
 
-// follow passes output and input on until the command has ended.
+// follow forwards output and input until the command has ended.
 func (p *process) follow(conn net.Conn, stdio engine.Stdio) {
 	defer close(p.done)
 	pos := p.from
@@ -132,13 +132,13 @@ func pumpInput(conn net.Conn, in io.Reader) {
 			return
 		}
 		if err != nil {
-			_ = writeFrame(conn, frameEOF, nil) // a keeper that is gone needs to know nothing
+			_ = writeFrame(conn, frameEOF, nil) // the keeper may be gone
 			return
 		}
 	}
 }
 
-// deliver writes output. A writer that fails gets no more.
+// deliver writes output. It stops writing to a writer that fails.
 func deliver(stdio *engine.Stdio, stream byte, data []byte) {
 	w := &stdio.Stdout
 	if stream == frameStderr {
@@ -151,7 +151,7 @@ func deliver(stdio *engine.Stdio, stream byte, data []byte) {
 	}
 }
 
-// receive takes output from a keeper until the exit. It returns how far it came.
+// receive reads output from a keeper until the exit. It returns the position that it has reached.
 func (p *process) receive(conn net.Conn, stdio *engine.Stdio) (pos int64, err error) {
 	pos = p.from
 	buf := make([]byte, maxData)
@@ -168,7 +168,7 @@ func (p *process) receive(conn net.Conn, stdio *engine.Stdio) (pos int64, err er
 	}
 }
 
-// replay delivers what a keeper has left on disk from pos on, and finds out how the command ended.
+// replay delivers the output that a keeper has left on disk from pos on, and reads the command's exit.
 func (p *process) replay(pos int64, stdio *engine.Stdio) error {
 	s, err := openSpool(p.dir)
 	if err != nil {
@@ -206,7 +206,7 @@ func readInfo(dir string) (info engine.ProcessInfo, err error) {
 	return info, errors.Wrapf(json.Unmarshal(data, &info), "read a process")
 }
 
-// attach connects to a keeper that runs.
+// attach connects to a running keeper.
 func (p *process) attach(stdio *engine.Stdio) (net.Conn, error) {
 	conn, err := dial(p.dir)
 	if err != nil {
@@ -260,7 +260,7 @@ func (p *process) Resize(ctx context.Context, size engine.Size) error {
 	return p.request(ctx, request{Op: "resize", Size: size})
 }
 
-// request asks the keeper for something. A command that has ended needs nothing any more.
+// request sends a request to the keeper. It succeeds if the command has ended.
 func (p *process) request(ctx context.Context, req request) error {
 	conn, err := dial(p.dir)
 	if err == nil {
@@ -294,7 +294,7 @@ func (p *process) Kill(ctx context.Context) error {
 	if err := killMarked(ctx, markProcess+p.id); err != nil || p.hasEnded() {
 		return err
 	}
-	// A program that has only just begun may not have shown its environment yet.
+	// The environment of a program that has just started may not be visible yet.
 	_ = p.Signal(ctx, "KILL") // an error means that it has ended
 	return killMarked(ctx, markProcess+p.id)
 }

@@ -13,20 +13,22 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// window is how many bytes the slowest reader of a spool may be behind before the writer waits for it.
+// window is the maximum lag of a spool's slowest reader in bytes before the writer waits.
 const window = 1 << 20
 
-// spool keeps the newest output of one command in a directory. Positions count the bytes of output from the beginning.
+// spool keeps the newest output of one command in a directory. Positions count the bytes of output from the
+// beginning.
 //
-// The files are segments named "out-" and the position of their first byte, and hold frames: stream, length, data. The oldest
-// segment is dropped when a new one begins and all others together have reached the limit.
+// The files are segments, named "out-" and the position of their first byte. They contain frames: stream,
+// length, data. The oldest segment is dropped when a new one starts and all the others together have reached
+// the limit.
 type spool struct {
 	dir   string
 	limit int64
 
 	mu       sync.Mutex
-	moved    *sync.Cond // end, closed or a reader's position has changed
-	out      *os.File   // the last segment; nil in a spool that is only read
+	moved    *sync.Cond // signals a change of end, closed or a reader's position
+	out      *os.File   // the last segment; nil in a read-only spool
 	segments []int64    // guarded by mu, like all below
 	end      int64
 	closed   bool
@@ -39,7 +41,7 @@ func createSpool(dir string, limit int64) (*spool, error) {
 	return s, s.rotate()
 }
 
-// openSpool opens what a writer has left.
+// openSpool opens the spool that a writer has left.
 func openSpool(dir string) (*spool, error) {
 	s := &spool{dir: dir, closed: true, readers: map[*reader]bool{}}
 	s.moved = sync.NewCond(&s.mu)
@@ -66,7 +68,7 @@ func (s *spool) segment(start int64) string {
 	return filepath.Join(s.dir, "out-"+strconv.FormatInt(start, 10))
 }
 
-// segmentEnd returns the position after the last whole frame.
+// segmentEnd returns the position after the last complete frame.
 func segmentEnd(name string, start int64) (int64, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -96,7 +98,7 @@ func frameAt(f *os.File, off int64) (stream byte, n int, err error) {
 	return header[0], int(binary.BigEndian.Uint32(header[1:])), nil
 }
 
-// rotate begins a new segment. The caller holds mu, or is the only one who knows s.
+// rotate starts a new segment. The caller holds mu, or has the only reference to s.
 func (s *spool) rotate() error {
 	f, err := os.OpenFile(s.segment(s.end), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -116,7 +118,7 @@ func (s *spool) rotate() error {
 	return nil
 }
 
-// append adds output, after waiting for slow readers.
+// append adds output. It first waits for slow readers.
 func (s *spool) append(stream byte, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +146,7 @@ func (s *spool) lag() int64 {
 	return lag
 }
 
-// close says that nothing follows.
+// close marks the end of the output.
 func (s *spool) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,17 +157,17 @@ func (s *spool) close() {
 	s.moved.Broadcast()
 }
 
-// reader reads a spool from a position on. It holds the writer up when it is slow, until it is stopped.
+// reader reads a spool from a position on. While it is slow, it blocks the writer, until it is stopped.
 type reader struct {
 	s    *spool
-	pos  int64 // guarded by s.mu; the other fields belong to whoever calls next
+	pos  int64 // guarded by s.mu; the other fields belong to the caller of next
 	file *os.File
 	off  int64
 	gone bool // guarded by s.mu
 }
 
-// reader returns a reader that begins at the oldest kept byte at or after from, and how many bytes it had to pass over.
-// from must be the end of a frame.
+// reader returns a reader that starts at the oldest kept byte at or after from, and the number of bytes that it
+// skipped. from must be the end of a frame.
 func (s *spool) reader(from int64) (r *reader, dropped int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +176,8 @@ func (s *spool) reader(from int64) (r *reader, dropped int64) {
 	return r, r.pos - from
 }
 
-// next waits for a frame and reads it into buf, which must be as large as the largest frame. io.EOF is the end.
+// next waits for a frame and reads it into buf, which must have room for the largest frame. It returns io.EOF
+// at the end.
 func (r *reader) next(buf []byte) (stream byte, data []byte, err error) {
 	r.s.mu.Lock()
 	for r.pos >= r.s.end && !r.s.closed && !r.gone {
@@ -191,7 +194,7 @@ func (r *reader) next(buf []byte) (stream byte, data []byte, err error) {
 		}
 	}
 	stream, n, err := frameAt(r.file, r.off)
-	if err == io.EOF { // the segment is full, the rest is in the next one
+	if err == io.EOF { // end of the segment; the rest is in the next one
 		r.file.Close()
 		r.file = nil
 		return r.next(buf)
@@ -210,7 +213,7 @@ func (r *reader) next(buf []byte) (stream byte, data []byte, err error) {
 	return stream, buf[:n], nil
 }
 
-// open opens the segment with pos in it, and finds the place.
+// open opens the segment with pos in it, at that position.
 func (r *reader) open() error {
 	r.s.mu.Lock()
 	start, pos := r.s.segments[0], r.pos
@@ -236,7 +239,7 @@ func (r *reader) open() error {
 	return nil
 }
 
-// stop lets the writer go on without r, and ends a next that waits.
+// stop unblocks the writer, and a pending next.
 func (r *reader) stop() {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
@@ -245,7 +248,7 @@ func (r *reader) stop() {
 	r.s.moved.Broadcast()
 }
 
-// close stops r and releases its file. Only who calls next may call it.
+// close stops r and closes its file. It must not be called concurrently with next.
 func (r *reader) close() {
 	r.stop()
 	if r.file != nil {

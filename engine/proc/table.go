@@ -1,5 +1,5 @@
-// Package proc starts commands as child processes, keeps their output on disk and finds them again: what engines share whose commands
-// are processes that they start themselves.
+// Package proc starts commands as child processes, stores their output on disk and reopens them. Engines that
+// start commands as their own processes share it.
 package proc
 
 import (
@@ -18,25 +18,25 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Table is the commands of one sandbox. All methods may be called concurrently.
+// Table holds the commands of one sandbox. All methods may be called concurrently.
 type Table struct {
-	Dir  string // where each command has a directory of its own; absolute, and there
-	Name string // of the sandbox, unique on this machine, by which all that its commands started is found
-	Keep int64  // bytes of output that are kept of each command
-	// OutOfMemory, if set, says whether what was killed was killed because memory ran out.
+	Dir  string // parent of the commands' directories; absolute, must exist
+	Name string // name of the sandbox, unique on this machine; marks all its processes
+	Keep int64  // kept output of each command, in bytes
+	// OutOfMemory, if set, reports whether a command was killed because memory ran out.
 	OutOfMemory func() bool
 }
 
-// Defaults are a sandbox's, for commands that say nothing else.
+// Defaults are a sandbox's defaults for commands.
 type Defaults struct {
 	Env  map[string]string
 	Dir  string
 	User string
-	// Host, if set, says where a directory of the sandbox is on this machine.
+	// Host, if set, returns the directory on this machine for a directory of the sandbox.
 	Host func(dir string) string
 }
 
-// Start starts a command; ctx covers starting only. Errors are those of engine.Sandbox.
+// Start starts a command; ctx covers only the start. Errors are those of engine.Sandbox.
 func (t *Table) Start(ctx context.Context, cmd engine.Command, d Defaults) (engine.Process, error) {
 	if err := engine.CheckCommand(cmd); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (t *Table) Start(ctx context.Context, cmd engine.Command, d Defaults) (engi
 	return p, nil
 }
 
-// order resolves cmd to what its keeper needs.
+// order converts cmd to an order for its keeper.
 func (t *Table) order(p *process, cmd engine.Command, d Defaults) (*order, error) {
 	env, dir, userName := maps.Clone(d.Env), d.Dir, d.User
 	if env == nil {
@@ -90,7 +90,7 @@ func (t *Table) order(p *process, cmd engine.Command, d Defaults) (*order, error
 		return nil, errors.Newf(errors.Invalid, "there is no directory %.200q", dir)
 	}
 	if cmd.Own {
-		o.Program = "/proc/self/exe" // which every user reaches, wherever it is
+		o.Program = "/proc/self/exe" // accessible to every user, wherever the program is
 	} else {
 		o.Program, err = lookPath(cmd.Args[0], o.Dir, env["PATH"])
 	}
@@ -104,7 +104,7 @@ func (t *Table) order(p *process, cmd engine.Command, d Defaults) (*order, error
 	return o, nil
 }
 
-// Processes lists the commands that were started here, the oldest first.
+// Processes lists the commands of this table, oldest first.
 func (t *Table) Processes() ([]engine.ProcessInfo, error) {
 	entries, err := os.ReadDir(t.Dir)
 	if err != nil {
@@ -114,7 +114,7 @@ func (t *Table) Processes() ([]engine.ProcessInfo, error) {
 	for _, entry := range entries {
 		info, err := readInfo(filepath.Join(t.Dir, entry.Name()))
 		if errors.IsNotExist(err) {
-			continue // is being started
+			continue // it is being started
 		}
 		if err != nil {
 			return nil, err
@@ -125,7 +125,7 @@ func (t *Table) Processes() ([]engine.ProcessInfo, error) {
 	return infos, nil
 }
 
-// Open attaches to a command, as engine.ProcessOpener says.
+// Open attaches to a command, as described in engine.ProcessOpener.
 func (t *Table) Open(ctx context.Context, id string, stdio engine.Stdio) (engine.Process, error) {
 	p := &process{t: t, id: id, dir: filepath.Join(t.Dir, id), ctx: ctx, done: make(chan struct{})}
 	info, err := engine.ProcessInfo{}, error(errors.NotFound)
@@ -138,16 +138,16 @@ func (t *Table) Open(ctx context.Context, id string, stdio engine.Stdio) (engine
 	p.terminal = info.Terminal
 	conn, err := p.attach(&stdio)
 	if err != nil {
-		conn = nil // the keeper has ended; what it left is on disk
+		conn = nil // the keeper has ended; its output is on disk
 	}
 	go p.follow(conn, stdio)
 	return p, nil
 }
 
-// Control acts on a command that is not followed.
+// Control controls a command without following it.
 type Control struct{ p *process }
 
-// Find returns what acts on a command. NotFound if there is none.
+// Find returns the Control of a command. NotFound if the command does not exist.
 func (t *Table) Find(id string) (Control, error) {
 	p := &process{t: t, id: id, dir: filepath.Join(t.Dir, id)}
 	info, err := engine.ProcessInfo{}, error(errors.NotFound)
@@ -163,13 +163,13 @@ func (c Control) SignalNumber(ctx context.Context, sig int) error {
 	return c.p.request(ctx, request{Op: "signal", Signal: sig})
 }
 
-// Kill is engine.Process.Kill.
+// Kill implements engine.Process.Kill.
 func (c Control) Kill(ctx context.Context) error { return c.p.Kill(ctx) }
 
-// Resize is engine.Process.Resize.
+// Resize implements engine.Process.Resize.
 func (c Control) Resize(ctx context.Context, size engine.Size) error { return c.p.Resize(ctx, size) }
 
-// KillAll ends all commands with all that they started, and their keepers.
+// KillAll kills all commands with their descendants, and ends their keepers.
 func (t *Table) KillAll(ctx context.Context) error {
 	err := killMarked(ctx, markSandbox+t.Name)
 	if err == nil && t.killStarted(ctx) {
@@ -183,7 +183,7 @@ func (t *Table) KillAll(ctx context.Context) error {
 		if err != nil || len(pids) == 0 {
 			return err
 		}
-		if time.Now().After(deadline) || ctx.Err() != nil { // nobody takes their output
+		if time.Now().After(deadline) || ctx.Err() != nil { // no client reads their output
 			for _, pid := range pids {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
@@ -192,24 +192,26 @@ func (t *Table) KillAll(ctx context.Context) error {
 	}
 }
 
-// killStarted kills the commands of which nobody has noted the end: one that has only just begun may not have shown its environment yet.
-// It reports whether there were any.
+// killStarted kills the commands without a recorded exit, because the environment of one that has just started
+// may not be visible yet. It reports whether there were any.
 func (t *Table) killStarted(ctx context.Context) (asked bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	entries, _ := os.ReadDir(t.Dir) // without it there are none
+	entries, _ := os.ReadDir(t.Dir) // without the directory, there are no commands
 	for _, entry := range entries {
 		p := &process{t: t, id: entry.Name(), dir: filepath.Join(t.Dir, entry.Name())}
 		if info, err := readInfo(p.dir); err != nil && !errors.IsNotExist(err) || info.Exit != nil {
 			continue
 		}
-		_ = p.request(ctx, request{Op: "signal", Signal: int(unix.SIGKILL)}) // an error means that it has ended, or never began
+		// An error means that the command has ended, or never started.
+		_ = p.request(ctx, request{Op: "signal", Signal: int(unix.SIGKILL)})
 		asked = true
 	}
 	return asked
 }
 
-// Owner returns the numbers of a user of this machine, those of this process if user is "". Kinds as those of CheckUser.
+// Owner returns the IDs of a user of this machine, or those of this process if user is "". Kinds: those of
+// CheckUser.
 func Owner(user string) (uid, gid int, err error) {
 	id, err := resolve(user)
 	if err != nil || id == nil {
@@ -218,13 +220,14 @@ func Owner(user string) (uid, gid int, err error) {
 	return int(id.UID), int(id.GID), nil
 }
 
-// CheckUser returns Invalid if there is no such user on this machine.
+// CheckUser returns Invalid if the user does not exist on this machine.
 func CheckUser(user string) error {
 	_, err := resolve(user)
 	return err
 }
 
-// EndAll notes of the commands in dir that nobody saw end that they were killed: the sandbox in which they ran has ended.
+// EndAll records for commands in dir without a recorded exit that they were killed, because their sandbox has
+// ended.
 func EndAll(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -233,7 +236,7 @@ func EndAll(dir string) error {
 	for _, entry := range entries {
 		info, err := readInfo(filepath.Join(dir, entry.Name()))
 		if err != nil || info.Exit != nil {
-			continue // one that had only just been started is nobody's
+			continue // it was being started, and has no client
 		}
 		exit := engine.ExitOf(0, unix.SIGKILL)
 		k := keeper{order: order{Keep: filepath.Join(dir, entry.Name()), Info: info}}

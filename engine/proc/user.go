@@ -9,13 +9,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// identity is whom a command runs as.
+// identity is the user of a command.
 type identity struct {
 	UID, GID uint32
 	Groups   []uint32
 }
 
-// resolve finds a user of the host: a name or uid, either with ":group". nil means this process's own user.
+// resolve finds a user of the host by name or uid, either with ":group". nil means this process's own user.
 func resolve(spec string) (*identity, error) {
 	if spec == "" {
 		return nil, nil
@@ -25,7 +25,7 @@ func resolve(spec string) (*identity, error) {
 	var known *user.User
 	uid, err := parseID(name)
 	if err == nil {
-		known, _ = user.LookupId(name) // a number needs no entry
+		known, _ = user.LookupId(name) // a number need not have an entry
 		id.UID = uid
 	} else {
 		if known, err = user.Lookup(name); err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// What goes through a keeper's socket, and into its spool, are frames: a type, a length of four bytes, data. The first frame
-// of a connection is a request.
+// A keeper's socket and its spool contain frames: a type, a length of four bytes, data. The first frame of a
+// connection is a request.
 const (
 	frameHeader = 5
-	maxData     = 64 << 10 // of frames with output or input
+	maxData     = 64 << 10 // for frames with output or input
 	maxRequest  = 8 << 20
 )
 
@@ -35,7 +35,7 @@ const (
 	frameExit    = 'x' // from the keeper: gob of engine.Exit, the last frame
 )
 
-// request is encoded as gob, unlike JSON for strings that are not UTF-8.
+// request is encoded as gob, because JSON would change strings that are not UTF-8.
 type request struct {
 	Op     string // "start", "attach", "signal" or "resize"
 	Order  *order // start
@@ -44,9 +44,9 @@ type request struct {
 }
 
 type reply struct {
-	Errno   int    // of a start that failed
-	Error   string // of a request that failed
-	Dropped int64  // attach: bytes of the beginning that are no longer kept
+	Errno   int    // error of a failed start
+	Error   string // text of a failed request
+	Dropped int64  // attach: dropped bytes at the beginning
 }
 
 func writeFrame(w io.Writer, kind byte, data []byte) error {
@@ -66,7 +66,7 @@ func writeValue(w io.Writer, kind byte, v any) error {
 	return writeFrame(w, kind, b.Bytes())
 }
 
-// readFrame reads a frame into buf if it is large enough.
+// readFrame reads a frame, into buf if that is large enough.
 func readFrame(r io.Reader, buf []byte) (kind byte, data []byte, err error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
@@ -83,7 +83,7 @@ func readFrame(r io.Reader, buf []byte) (kind byte, data []byte, err error) {
 	return header[0], buf[:n], err
 }
 
-// readJSON reads a frame of that kind.
+// readValue reads a frame of the wanted kind, and decodes it.
 func readValue(r io.Reader, want byte, v any) error {
 	kind, data, err := readFrame(r, nil)
 	if err != nil {
@@ -95,7 +95,7 @@ func readValue(r io.Reader, want byte, v any) error {
 	return gob.NewDecoder(bytes.NewReader(data)).Decode(v)
 }
 
-// socketPair returns two connected ends: a connection, and a file to be given to a keeper.
+// socketPair returns two connected ends: a connection, and a file for a keeper.
 func socketPair() (net.Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -111,7 +111,8 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// atSocket calls do with an address of the socket in dir that is short enough for every kernel, however deep dir is.
+// atSocket calls do with an address of the socket in dir that is short enough for every kernel, however long
+// dir is.
 func atSocket(dir string, do func(*net.UnixAddr) error) error {
 	d, err := os.Open(dir)
 	if err != nil {

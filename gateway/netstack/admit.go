@@ -10,8 +10,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// admit reports whether the stack may see a frame, of which it gets at least the headers. What an honest sandbox never sends is dropped without a word: packets
-// with an address that is not the sandbox's, multicast, IP options, extension headers, fragments of what is not UDP.
+// admit reports whether a frame may reach the stack. frame contains at least the headers. Packets that an
+// honest sandbox never sends are dropped silently: those with an address that is not the sandbox's, multicast,
+// IP options, extension headers, and fragments other than UDP.
 func (g *Gateway) admit(frame []byte) bool {
 	eth := header.Ethernet(frame)
 	if dst := eth.DestinationAddress(); dst != g.link.addr && dst[0]&1 == 0 {
@@ -28,7 +29,8 @@ func (g *Gateway) admit(frame []byte) bool {
 	return false
 }
 
-// admitARP lets the sandbox ask for the gateway's addresses, and for no other: the stack would answer for all.
+// admitARP admits only requests for the gateway's own addresses, because the stack would answer for every
+// address.
 func (g *Gateway) admitARP(h header.ARP) bool {
 	if len(h) < header.ARPSize || !h.IsValid() || h.Op() != header.ARPRequest {
 		return false
@@ -41,7 +43,7 @@ func (g *Gateway) own(a netip.Addr) bool {
 	return a == g.o.V4.Gateway || a == g.o.V4.DNS || a == g.o.V6.Gateway || a == g.o.V6.DNS
 }
 
-// admitIPv4 checks a packet whose payload may be cut short.
+// admitIPv4 checks a packet, whose payload may be truncated.
 func (g *Gateway) admitIPv4(h header.IPv4) bool {
 	if len(h) < header.IPv4MinimumSize || h[0] != 4<<4|header.IPv4MinimumSize/4 {
 		return false
@@ -111,7 +113,7 @@ func (g *Gateway) admitIPv6(h header.IPv6) bool {
 	return false
 }
 
-// admitSolicitation lets the sandbox ask for the gateway's addresses, as admitARP does.
+// admitSolicitation admits only requests for the gateway's own addresses, as admitARP does.
 func (g *Gateway) admitSolicitation(src netip.Addr, hops uint8, m []byte) bool {
 	if hops != header.NDPHopLimit || len(m) < header.ICMPv6NeighborSolicitMinimumSize || src != g.o.V6.Guest && !src.IsLinkLocalUnicast() {
 		return false
@@ -120,13 +122,14 @@ func (g *Gateway) admitSolicitation(src netip.Addr, hops uint8, m []byte) bool {
 	return target == g.o.V6.Gateway || target == g.o.V6.DNS
 }
 
-// reachable reports whether a packet may be sent to dst at all; what may not has no meaning outside its own network.
+// reachable reports whether dst is a valid destination. Addresses that are only meaningful within one network
+// are not.
 func reachable(dst netip.Addr) bool {
 	return !dst.IsMulticast() && !dst.IsUnspecified() && dst != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// throttleEvery is the number of SYNs over the limit after which the link is left unread for throttleTime, so that a flood costs its sandbox rather than
-// the machine.
+// throttleEvery is the number of SYNs over the limit after which the link is not read for throttleTime, so that
+// a flood slows down its own sandbox rather than the machine.
 const (
 	throttleEvery = 32
 	throttleTime  = 5 * time.Millisecond
@@ -147,7 +150,7 @@ func (g *Gateway) admitTCP(src, dst netip.Addr, h header.TCP) bool {
 	return true
 }
 
-// allowNew reports whether one more connection may be tried now. Only the link's reader calls it.
+// allowNew reports whether one more connection may be attempted now. Only the link's reader calls it.
 func (g *Gateway) allowNew() bool {
 	if g.limit.Allow() {
 		g.over = 0

@@ -8,22 +8,22 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// conn is a connection that was let through, TCP or UDP.
+// conn is an allowed connection, TCP or UDP.
 type conn struct {
 	protocol string
-	addr     netip.Addr // outside
+	addr     netip.Addr // the destination, in the host's view
 	port     uint16
-	cut      func() // ends it; may be called more than once
+	cut      func() // closes the connection; idempotent
 
 	mu    sync.Mutex
-	names []string      // guarded by mu: what it said about itself
-	check gateway.Check // guarded by mu: how much of that was read, from the beginning on
+	names []string      // guarded by mu: names found in the connection
+	check gateway.Check // guarded by mu: the check that has applied since the beginning
 }
 
-// maxConnNames bounds what is remembered of one connection.
+// maxConnNames limits the names that are remembered for a connection.
 const maxConnNames = 64
 
-// told remembers a name that the connection gave itself.
+// told records a name that was found in the connection.
 func (c *conn) told(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,7 +32,7 @@ func (c *conn) told(name string) {
 	}
 }
 
-// holds reports whether the connection may go on under p.
+// holds reports whether the connection may continue under p.
 func (c *conn) holds(p *gateway.Policy, t gateway.Target) bool {
 	v := p.Connect(t)
 	if !v.Allowed || v.Check == gateway.CheckNothing {
@@ -43,8 +43,8 @@ func (c *conn) holds(p *gateway.Policy, t gateway.Target) bool {
 	return v.Check <= c.check && !slices.ContainsFunc(c.names, func(n string) bool { return !p.Name(v.Check, n, c.port).Allowed })
 }
 
-// add registers a connection if the policy still allows it, it would not be too many, and the gateway is open. It returns the verdict that
-// holds.
+// add registers a connection unless the policy no longer allows it, there are too many connections, or the
+// gateway is closed. It returns the current verdict.
 func (g *Gateway) add(c *conn) gateway.Verdict {
 	t := g.target(c.addr, c.port)
 	g.mu.Lock()
@@ -70,7 +70,7 @@ func (g *Gateway) remove(c *conn) {
 	delete(g.conns, c)
 }
 
-// full reports whether no more connections may be opened, so that none is dialled in vain.
+// full reports whether the limit of connections is reached, so that a dial would be useless.
 func (g *Gateway) full() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,20 +8,21 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// denialWindow is the time for which equal denials are counted rather than told, and maxDenials the most of different ones in that time.
+// denialWindow is the time during which equal denials are counted instead of reported. maxDenials limits the
+// different denials in that time.
 const (
 	denialWindow = 5 * time.Second
 	maxDenials   = 128
 )
 
-// denials tells each denial once, counts equal ones, and is silent and idle while nothing is denied.
+// denials reports each denial once and counts equal ones. It has no timer while nothing is denied.
 type denials struct {
-	tell  func(gateway.Denial) // nil tells nobody
+	tell  func(gateway.Denial) // nil for no reports
 	total atomic.Uint64
 
 	mu      sync.Mutex
-	counts  map[gateway.Denial]int // guarded by mu: since they were told, by what makes them equal
-	more    int                    // guarded by mu: of those beyond maxDenials
+	counts  map[gateway.Denial]int // guarded by mu: number of equal denials since the first was reported
+	more    int                    // guarded by mu: number of denials beyond maxDenials
 	pending *time.Timer            // guarded by mu: nil while counts is empty
 }
 
@@ -50,7 +51,7 @@ func (d *denials) add(denial gateway.Denial) {
 	}
 }
 
-// flush tells what was counted, and begins anew.
+// flush reports the counted denials, and starts over.
 func (d *denials) flush() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

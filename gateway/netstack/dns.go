@@ -22,14 +22,15 @@ import (
 
 const (
 	dnsPort     = 53
-	maxLookUps  = 128              // at once; more are dropped, and programs ask again
-	dnsTime     = 10 * time.Second // for one look-up
-	dnsIdleTime = 30 * time.Second // of a DNS connection over TCP
+	maxLookUps  = 128              // at once; more are dropped, and programs retry
+	dnsTime     = 10 * time.Second // for one lookup
+	dnsIdleTime = 30 * time.Second // idle limit of a DNS connection over TCP
 	maxDNSConns = 16
 	maxDNSQuery = 4096 // bytes
 )
 
-// startDNS answers at the DNS address of both families. Only there: what the sandbox sends to port 53 elsewhere is a connection as any other.
+// startDNS serves DNS at the DNS address of both families. Elsewhere, traffic to port 53 is an ordinary
+// connection.
 func (g *Gateway) startDNS() error {
 	for _, a := range []netip.Addr{g.o.V4.DNS, g.o.V6.DNS} {
 		proto := ipv4.ProtocolNumber
@@ -76,7 +77,7 @@ func (g *Gateway) serveDNS(c *gonet.UDPConn) {
 	}
 }
 
-// acceptDNS answers a connection to the DNS address.
+// acceptDNS handles a TCP connection to the DNS address.
 func (g *Gateway) acceptDNS(r *tcp.ForwarderRequest, port uint16) {
 	select {
 	case g.dns.conns <- struct{}{}:
@@ -117,7 +118,7 @@ func (g *Gateway) answerStream(c net.Conn) error {
 	return err
 }
 
-// readMessage reads a DNS message with its length before it.
+// readMessage reads a DNS message with a length prefix.
 func readMessage(r io.Reader, most int) ([]byte, error) {
 	var size [2]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
@@ -132,7 +133,7 @@ func readMessage(r io.Reader, most int) ([]byte, error) {
 	return msg, err
 }
 
-// answerDNS answers one query, and pins what it tells. The zero Reply is no answer.
+// answerDNS answers one query, and pins the addresses in the answer. The zero Reply means no answer.
 func (g *Gateway) answerDNS(msg []byte) gateway.Reply {
 	q, reply, ok := gateway.ParseQuery(msg)
 	if !ok {
@@ -147,7 +148,7 @@ func (g *Gateway) answerDNS(msg []byte) gateway.Reply {
 		g.deny(gateway.Denial{Protocol: "dns", Domain: q.Name, Reason: v.Reason})
 		return q.Refuse()
 	} else if !strings.Contains(q.Name, ".") && !policy.Names(q.Name) {
-		return q.Refuse() // the host's own names are nobody else's concern
+		return q.Refuse() // do not reveal the host's own names
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, dnsTime)
 	defer cancel()

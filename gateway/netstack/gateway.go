@@ -1,12 +1,12 @@
-// Package netstack is the way out of a sandbox: a TCP/IP stack in this process at the other end of the sandbox's only link, which ends every
-// connection of the sandbox, asks the policy, and connects onwards with the sockets of the host. It needs no privileges, no device, no routes and no
-// firewall of the host.
+// Package netstack is the network exit of a sandbox: a TCP/IP stack in this process, at the other end of the
+// sandbox's only link. It terminates every connection of the sandbox, asks the policy, and connects onwards
+// with sockets of the host. It needs no privileges, and no devices, routes or firewall rules on the host.
 //
-// Only the link is untrusted. What comes from it is checked before it reaches the stack: frames of others' addresses, multicast,
-// IP options, extension headers and protocols other than TCP, UDP and ICMP are dropped.
+// Only the link is untrusted. Its frames are checked before they reach the stack: frames with foreign
+// addresses, multicast, IP options, extension headers, and protocols other than TCP, UDP and ICMP are dropped.
 //
-// The gateway's own address stands for the host's loopback, as it does for other user-space networks: a connection to 10.0.2.2:5432 reaches
-// 127.0.0.1:5432 of the host if a rule allows just that.
+// The gateway's own address stands for the host's loopback, as in other user-space networks: a connection to
+// 10.0.2.2:5432 reaches 127.0.0.1:5432 on the host if a rule allows exactly that.
 package netstack
 
 import (
@@ -33,26 +33,27 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// MTU is the largest packet of a link by default, in bytes: the largest that IPv4 has, in multiples of eight.
+// MTU is the default MTU of a link in bytes: the largest for IPv4 that is a multiple of eight.
 const MTU = 65520
 
-// nic is the number of the stack's only network card.
+// nic is the ID of the stack's only network interface.
 const nic tcpip.NICID = 1
 
-// Addresses are those of one family on a link.
+// Addresses are the addresses of one family on a link.
 type Addresses struct {
 	Guest   netip.Addr // the sandbox's
-	Gateway netip.Addr // its default route
-	DNS     netip.Addr // its name server
+	Gateway netip.Addr // the sandbox's default route
+	DNS     netip.Addr // the sandbox's name server
 	Bits    int        // length of the network's prefix
 }
 
-// IPv4 returns the IPv4 addresses of a link by default. They are the same for each sandbox: links are not connected.
+// IPv4 returns the default IPv4 addresses of a link. They are the same for each sandbox, since links are not
+// connected.
 func IPv4() Addresses {
 	return Addresses{netip.AddrFrom4([4]byte{10, 0, 2, 100}), netip.AddrFrom4([4]byte{10, 0, 2, 2}), netip.AddrFrom4([4]byte{10, 0, 2, 3}), 24}
 }
 
-// IPv6 returns the IPv6 addresses of a link by default, of a unique local network.
+// IPv6 returns the default IPv6 addresses of a link, from a unique local network.
 func IPv6() Addresses {
 	at := func(last byte) netip.Addr {
 		return netip.AddrFrom16([16]byte{0xfd, 0x68, 0x61, 0x72, 0x76, 0x65, 0x73, 0x74, 15: last})
@@ -63,33 +64,35 @@ func IPv6() Addresses {
 // LinkAddress returns the gateway's Ethernet address.
 func LinkAddress() net.HardwareAddr { return net.HardwareAddr{0x02, 0x68, 0x76, 0, 0, 2} }
 
-// Options of a gateway.
+// Options are the options of New.
 type Options struct {
 	Link   *os.File  // an end of Pair, or a tap device; New takes a duplicate
-	MTU    uint32    // in bytes, of the IP packet; 0 is MTU
-	V4, V6 Addresses // the zero Addresses are IPv4() and IPv6()
+	MTU    uint32    // of IP packets, in bytes; defaults to MTU
+	V4, V6 Addresses // default to IPv4() and IPv6()
 	Policy *gateway.Policy
-	// Denied, if set, is told what was refused: the first at once, equal ones that follow with their count every few seconds. It is
-	// called from one goroutine at a time, and must not wait.
+	// Denied, if set, is called for refused connections and lookups: immediately for the first, and every few
+	// seconds with the count of equal ones. It is called from one goroutine at a time, and must not block.
 	Denied func(gateway.Denial)
-	// Dial connects to the very address, for "tcp" or "udp", with a socket (syscall.Conn); nil is the host's network.
+	// Dial connects to exactly this address, for "tcp" or "udp", with a socket (syscall.Conn). It defaults to
+	// the host's network.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	// Exchange sends a DNS query and returns the answer; nil asks the name servers of the host's /etc/resolv.conf.
+	// Exchange sends a DNS query and returns the answer. It defaults to the name servers in the host's
+	// /etc/resolv.conf.
 	Exchange func(ctx context.Context, query []byte) ([]byte, error)
-	// Host reports whether an address is this machine's or its router's; nil asks the machine.
+	// Host reports whether an address belongs to this machine or its router. It defaults to asking the machine.
 	Host func(netip.Addr) bool
-	// Connections is the most that are open at once, TCP and UDP together; 0 is 4096.
+	// Connections limits the open connections, TCP and UDP together. 0 means 4096.
 	Connections int
-	// Rate is how many new connections a second are let through in the long run, and twice as many at once; 0 is 1000.
+	// Rate limits new connections per second, with a burst of twice as many. 0 means 1000.
 	Rate int
 }
 
-// Stats counts since New.
+// Stats are counters since New.
 type Stats struct {
 	In, Out     uint64 // bytes from and to the sandbox, on the link
-	Dropped     uint64 // frames that were not let in, or that the sandbox did not take
-	Open        int    // connections
-	Connections uint64 // that were let through
+	Dropped     uint64 // frames that were refused, or that the sandbox did not accept
+	Open        int    // open connections
+	Connections uint64 // allowed connections
 	Denied      uint64
 }
 
@@ -101,15 +104,15 @@ type Gateway struct {
 	stack  *stack.Stack
 	link   *link
 	limit  *rate.Limiter
-	tcp    []*tcp.Forwarder // by size of the receive buffer, the largest first
+	tcp    []*tcp.Forwarder // by size of the receive buffer, largest first
 	syns   synTable
 	pins   gateway.Pins
 	dns    *resolver
 	pings  pings
 	denied denials
-	wg     sync.WaitGroup // of goroutines that Close waits for
+	wg     sync.WaitGroup // goroutines that Close waits for
 	total  atomic.Uint64
-	over   int // frames in a row over the limit; of the link's reader only
+	over   int // consecutive SYNs over the limit; used by the link's reader only
 
 	mu     sync.Mutex
 	closed bool                 // guarded by mu
@@ -118,7 +121,7 @@ type Gateway struct {
 	flows  map[flowKey]*udpFlow // guarded by mu
 }
 
-// New starts a gateway. ctx covers starting only; Close ends what was started.
+// New starts a gateway. ctx covers only the start. Close stops the gateway.
 func New(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Link == nil {
 		return nil, errors.Errorf("a gateway needs a link")
@@ -189,7 +192,7 @@ func (g *Gateway) start() error {
 			return errors.Errorf("give the gateway the address %s: %s", a, err)
 		}
 	}
-	// Every address that the sandbox connects to is answered here.
+	// The gateway answers for every address that the sandbox connects to.
 	if err := s.SetPromiscuousMode(nic, true); err != nil {
 		return errors.Errorf("let the gateway answer for all addresses: %s", err)
 	}
@@ -202,15 +205,15 @@ func (g *Gateway) start() error {
 	return g.startDNS()
 }
 
-// Policy returns the policy that holds.
+// Policy returns the current policy.
 func (g *Gateway) Policy() *gateway.Policy {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.policy
 }
 
-// SetPolicy replaces the policy. When it returns, the connections that the new one forbids are cut; what no longer shows whether it is allowed, since its
-// beginning went by unread, is cut too where the new policy has to read it.
+// SetPolicy replaces the policy. Before it returns, it closes the connections that the new policy forbids. It
+// also closes those whose names the new policy must check, but whose beginning was not inspected.
 func (g *Gateway) SetPolicy(p *gateway.Policy) {
 	g.mu.Lock()
 	g.policy = p
@@ -227,7 +230,7 @@ func (g *Gateway) SetPolicy(p *gateway.Policy) {
 	}
 }
 
-// Stats returns what was counted.
+// Stats returns the counters.
 func (g *Gateway) Stats() Stats {
 	g.mu.Lock()
 	open := len(g.conns)
@@ -235,10 +238,10 @@ func (g *Gateway) Stats() Stats {
 	return Stats{In: g.link.received.Load(), Out: g.link.sent.Load(), Dropped: g.link.dropped.Load(), Open: open, Connections: g.total.Load(), Denied: g.denied.total.Load()}
 }
 
-// Done is closed when the link has ended, by Close or because its other end was closed.
+// Done returns a channel that is closed when the link has ended, by Close or because its other end was closed.
 func (g *Gateway) Done() <-chan struct{} { return g.link.done }
 
-// Close cuts all connections and releases everything. It is repeatable.
+// Close closes all connections and releases all resources. It is idempotent.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	first := !g.closed
@@ -267,11 +270,11 @@ func (g *Gateway) Close() error {
 	return nil
 }
 
-// closeTime is the most that Close waits for what still runs.
+// closeTime limits how long Close waits for goroutines.
 const closeTime = 10 * time.Second
 
-// waitAborting waits for what runs. Handshakes may still begin meanwhile, so it ends endpoints again and again; a stack that was closed would
-// never tell those that they have failed.
+// waitAborting waits for the goroutines. Handshakes may still start meanwhile, so it aborts endpoints
+// repeatedly. A closed stack would never report their failure.
 func (g *Gateway) waitAborting() {
 	done := make(chan struct{})
 	go func() {
@@ -294,12 +297,13 @@ func (g *Gateway) waitAborting() {
 	}
 }
 
-// target describes where a connection of the sandbox to addr leads.
+// target describes the destination of a sandbox's connection to addr.
 func (g *Gateway) target(addr netip.Addr, port uint16) gateway.Target {
 	return gateway.Target{Addr: addr, Port: port, Names: g.pins.Names(addr, time.Now()), Host: g.o.Host(addr)}
 }
 
-// outside translates an address of the sandbox's view: the gateway's own stands for the host's loopback.
+// outside translates an address from the sandbox's view: the gateway's own address stands for the host's
+// loopback.
 func (g *Gateway) outside(addr netip.Addr) netip.Addr {
 	switch addr {
 	case g.o.V4.Gateway:
@@ -310,7 +314,7 @@ func (g *Gateway) outside(addr netip.Addr) netip.Addr {
 	return addr.Unmap()
 }
 
-// verdict decides on a connection, and tells who watches if it is refused.
+// verdict decides on a connection, and reports a denial.
 func (g *Gateway) verdict(protocol string, addr netip.Addr, port uint16) gateway.Verdict {
 	t := g.target(addr, port)
 	v := g.Policy().Connect(t)

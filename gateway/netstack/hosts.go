@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// hostsFresh is how long the machine's addresses are taken as known.
+// hostsFresh is how long the machine's addresses are cached.
 const hostsFresh = 5 * time.Second
 
-// hostAddresses are those of this machine's interfaces, of their networks as a whole, and of its routers.
+// hostAddresses are the addresses of this machine's interfaces, their broadcast addresses, and its routers.
 type hostAddresses struct {
 	mu    sync.Mutex
 	at    time.Time               // guarded by mu
@@ -52,7 +52,8 @@ func readHostAddresses() map[netip.Addr]struct{} {
 	return all
 }
 
-// routers returns the gateways in the text of /proc/net/route or /proc/net/ipv6_route, which proc(5) describes.
+// routers returns the gateways in the text of /proc/net/route or /proc/net/ipv6_route, in the format of
+// proc(5).
 func routers(text string) []netip.Addr {
 	var all []netip.Addr
 	lines := bufio.NewScanner(strings.NewReader(text))
@@ -74,7 +75,7 @@ func routers(text string) []netip.Addr {
 	return all
 }
 
-// broadcast returns the address that reaches all machines of an IPv4 network, the zero Addr if it has none.
+// broadcast returns the broadcast address of an IPv4 network, or the zero Addr if it has none.
 func broadcast(p netip.Prefix) netip.Addr {
 	if !p.Addr().Is4() || p.Bits() > 30 {
 		return netip.Addr{}

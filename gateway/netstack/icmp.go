@@ -8,7 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// unreachable is why something cannot be reached, as ICMP tells it.
+// unreachable is the reason in an ICMP destination unreachable message.
 type unreachable int
 
 const (
@@ -18,13 +18,14 @@ const (
 	prohibited
 )
 
-// The codes of RFC 792 and 1812, and of RFC 4443. Of the latter gVisor's TCP hears two only; on the others a program would wait for minutes.
+// The codes of RFC 792 and 1812, and of RFC 4443. gVisor's TCP handles only two of the latter. On the others, a
+// program would wait for minutes.
 var (
 	codes4 = [...]header.ICMPv4Code{header.ICMPv4NetUnreachable, header.ICMPv4HostUnreachable, header.ICMPv4PortUnreachable, header.ICMPv4AdminProhibited}
 	codes6 = [...]header.ICMPv6Code{header.ICMPv6NetworkUnreachable, header.ICMPv6NetworkUnreachable, header.ICMPv6PortUnreachable, header.ICMPv6NetworkUnreachable}
 )
 
-// sendUnreachable tells the sandbox that its packet to dst, of which begin is the transport header, did not get there.
+// sendUnreachable sends the sandbox an ICMP error for its packet to dst, whose transport header is begin.
 func (g *Gateway) sendUnreachable(why unreachable, guest, dst netip.Addr, proto tcpip.TransportProtocolNumber, begin []byte) {
 	begin = begin[:min(len(begin), 64)]
 	quote := append(ipHeader(guest, dst, uint8(proto), len(begin)), begin...)
@@ -45,7 +46,7 @@ func (g *Gateway) sendUnreachable(why unreachable, guest, dst netip.Addr, proto 
 	g.sendIP(dst, guest, uint8(header.ICMPv6ProtocolNumber), m)
 }
 
-// sendIP sends a packet to the sandbox, which says that it comes from src.
+// sendIP sends a packet to the sandbox, with src as its source address.
 func (g *Gateway) sendIP(src, guest netip.Addr, proto uint8, payload []byte) {
 	eth := make(header.Ethernet, header.EthernetMinimumSize)
 	kind := header.IPv4ProtocolNumber
@@ -56,7 +57,7 @@ func (g *Gateway) sendIP(src, guest netip.Addr, proto uint8, payload []byte) {
 	_ = g.link.send([][]byte{eth, ipHeader(src, guest, proto, len(payload)), payload})
 }
 
-// ipHeader returns the header of a packet of its family.
+// ipHeader returns an IP header of the family of src.
 func ipHeader(src, dst netip.Addr, proto uint8, payload int) []byte {
 	if src.Is4() {
 		h := make(header.IPv4, header.IPv4MinimumSize)

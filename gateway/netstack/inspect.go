@@ -8,10 +8,10 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// holdTime is how long a connection may leave its beginning unfinished, where that has to be read.
+// holdTime limits how long a connection may leave its beginning incomplete if the beginning must be inspected.
 const holdTime = 15 * time.Second
 
-// decider returns how the policy that holds when it is asked decides on the names that a connection tells.
+// decider returns a function that decides on names in a connection, under the policy at the time of the call.
 func (g *Gateway) decider(c *conn) func(name string) gateway.Verdict {
 	return func(name string) gateway.Verdict {
 		p := g.Policy()
@@ -24,7 +24,7 @@ func (g *Gateway) decider(c *conn) func(name string) gateway.Verdict {
 	}
 }
 
-// refused tells that a connection was refused for what it said.
+// refused reports that a connection was refused for its content.
 func (g *Gateway) refused(c *conn, err error) {
 	d := gateway.Denial{Protocol: c.protocol, Address: c.addr.String(), Port: int(c.port), Reason: err.Error()}
 	var r *gateway.Refusal
@@ -37,21 +37,21 @@ func (g *Gateway) refused(c *conn, err error) {
 	g.deny(d)
 }
 
-// inspected passes on what may go on of a TCP connection.
+// inspected forwards the allowed data of a TCP connection.
 type inspected struct {
 	g     *Gateway
 	c     *conn
 	to    io.Writer
 	names *gateway.Inspector
-	late  *time.Timer // nil while nothing is held back
+	late  *time.Timer // nil while no data is held back
 }
 
-// inspect returns what the sandbox's bytes are written to: to itself, or through an inspector if names must be seen first.
+// inspect returns the writer for the sandbox's data. It inspects the data as far as check requires.
 func (g *Gateway) inspect(c *conn, check gateway.Check, to io.Writer) *inspected {
 	return &inspected{g: g, c: c, to: to, names: gateway.NewInspector(check, g.decider(c))}
 }
 
-// Write returns a *gateway.Refusal if the connection said what the policy forbids.
+// Write returns a *gateway.Refusal if the policy forbids the connection because of its data.
 func (w *inspected) Write(p []byte) (int, error) {
 	out, err := w.names.Next(p)
 	if err != nil {
@@ -75,7 +75,7 @@ func (w *inspected) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close ends the stream. What is still held back was never finished, and does not go on.
+// Close ends the stream. Data that is still held back is incomplete, and is not forwarded.
 func (w *inspected) Close() error {
 	w.stop()
 	if w.names.Holding() {

@@ -16,22 +16,26 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// sendPatience is how long a frame waits for the sandbox to take frames before it is dropped, as a full queue of a network card would.
+// sendPatience is how long a frame waits for a sandbox that accepts no frames. After that it is dropped, as by
+// the full queue of a network card.
 const sendPatience = 20 * time.Millisecond
 
-// viewSizes are those of the buffers that a frame is read into; only those that it fills are used up. Together they hold the largest frame.
+// viewSizes are the sizes of the buffers for one frame. Only the buffers that a frame fills are replaced.
+// Together they hold the largest frame.
 var viewSizes = [...]int{2 << 10, 8 << 10, 56 << 10}
 
-// link is the stack's network card: frames with Ethernet headers to and from a file. Unlike gVisor's own (package fdbased) it sleeps in Go's poller
-// rather than in a thread, drops a malformed frame rather than stop, waits for a full peer rather than drop, and lets admit see each frame first.
+// link is the stack's network card. It reads frames with Ethernet headers from a file, and writes them to it.
+// It differs from gVisor's own (package fdbased): it waits in Go's poller rather than in a thread, drops
+// malformed frames rather than stopping, waits for a full peer rather than dropping frames, and calls admit for
+// each frame first.
 type link struct {
 	file  *os.File
 	raw   syscall.RawConn
 	mtu   uint32
 	addr  tcpip.LinkAddress
-	admit func(frame []byte) bool // sees at least the headers of a frame
+	admit func(frame []byte) bool // gets at least the headers of a frame
 	done  chan struct{}           // closed when reading has ended
-	peer  atomic.Uint64           // the sandbox's link address as its last frame had it, 0 before the first
+	peer  atomic.Uint64           // the sandbox's link address in its last frame, 0 before the first
 
 	received, sent, dropped atomic.Uint64 // bytes, bytes, frames
 
@@ -41,7 +45,7 @@ type link struct {
 	sending sync.Mutex
 }
 
-// newLink takes a duplicate of file.
+// newLink returns a link on a duplicate of file.
 func newLink(file *os.File, mtu uint32, addr tcpip.LinkAddress, admit func([]byte) bool) (*link, error) {
 	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -63,7 +67,7 @@ func newLink(file *os.File, mtu uint32, addr tcpip.LinkAddress, admit func([]byt
 	return l, nil
 }
 
-// readLoop delivers frames until the link is closed or its other end is.
+// readLoop delivers frames until either end of the link is closed.
 func (l *link) readLoop() {
 	defer close(l.done)
 	var views [len(viewSizes)]*buffer.View
@@ -99,7 +103,7 @@ func (l *link) readLoop() {
 	}
 }
 
-// read reads one frame. Zero bytes are the end.
+// read reads one frame. It returns 0 at the end.
 func (l *link) read(bufs [][]byte) (int, error) {
 	var n int
 	var err error
@@ -129,7 +133,7 @@ func (l *link) deliver(data buffer.Buffer) {
 		return
 	}
 	proto := header.Ethernet(hdr).Type()
-	// What comes from the memory of the same machine is not damaged; a wrong checksum harms only who sent it.
+	// Data from memory of the same machine is not corrupted, and a wrong checksum harms only its sender.
 	pkt.RXChecksumValidated = true
 	if src := header.Ethernet(hdr).SourceAddress(); src[0]&1 == 0 {
 		l.peer.Store(packLinkAddress(src))
@@ -142,7 +146,7 @@ func (l *link) deliver(data buffer.Buffer) {
 	}
 }
 
-// send writes one frame, given in parts. It waits for room for a while, then drops the frame.
+// send writes one frame, given in parts. It waits for room for up to sendPatience, then drops the frame.
 func (l *link) send(parts [][]byte) tcpip.Error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -188,21 +192,21 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	return n, nil
 }
 
-// close ends reading and writing, and returns when the reader has ended, if it was started.
+// close ends reading and writing. It returns when the reader has ended, if one was started.
 func (l *link) close() { _ = l.file.Close() }
 
-// The rest implements stack.NetworkLinkEndpoint.
+// The remaining methods implement stack.NetworkLinkEndpoint.
 
 // MTU implements stack.NetworkLinkEndpoint.
 func (l *link) MTU() uint32 { return l.mtu }
 
-// segment is the payload of a full TCP segment of either family, with timestamps.
+// segment returns the payload size of a full TCP segment of either family, with timestamps.
 func (l *link) segment() int {
 	const options = 12
 	return int(l.mtu) - header.IPv6MinimumSize - header.TCPMinimumSize - options
 }
 
-// SetMTU implements stack.NetworkLinkEndpoint; the MTU stays.
+// SetMTU implements stack.NetworkLinkEndpoint. The MTU is fixed.
 func (l *link) SetMTU(uint32) {}
 
 // MaxHeaderLength implements stack.NetworkLinkEndpoint.
@@ -211,7 +215,7 @@ func (l *link) MaxHeaderLength() uint16 { return header.EthernetMinimumSize }
 // LinkAddress implements stack.NetworkLinkEndpoint.
 func (l *link) LinkAddress() tcpip.LinkAddress { return l.addr }
 
-// SetLinkAddress implements stack.NetworkLinkEndpoint; the address stays.
+// SetLinkAddress implements stack.NetworkLinkEndpoint. The address is fixed.
 func (l *link) SetLinkAddress(tcpip.LinkAddress) {}
 
 // Capabilities implements stack.NetworkLinkEndpoint.
@@ -242,7 +246,7 @@ func (l *link) Wait() {}
 // ARPHardwareType implements stack.NetworkLinkEndpoint.
 func (l *link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
 
-// packLinkAddress returns addr as a number, which can be stored atomically.
+// packLinkAddress returns addr as a number, for atomic access.
 func packLinkAddress(addr tcpip.LinkAddress) (n uint64) {
 	for i := range len(addr) {
 		n = n<<8 | uint64(addr[i])
@@ -250,7 +254,8 @@ func packLinkAddress(addr tcpip.LinkAddress) (n uint64) {
 	return n
 }
 
-// peerAddress returns where frames go: all to the one other end, whatever it says about addresses.
+// peerAddress returns the destination of all frames: the only other end of the link, regardless of the
+// addresses that it claims.
 func (l *link) peerAddress() tcpip.LinkAddress {
 	n := l.peer.Load()
 	if n == 0 {

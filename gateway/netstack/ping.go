@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	maxPings = 32               // programs that ping at once
-	pingIdle = 10 * time.Second // without an answer
+	maxPings = 32               // programs that ping at the same time
+	pingIdle = 10 * time.Second // time without an answer
 )
 
 // pings are the host's sockets for echo requests, one for each identifier and address.
@@ -40,8 +40,8 @@ func (p *pings) close() {
 	}
 }
 
-// ping sends an echo request of the sandbox on, if the policy and the host allow it. What the sandbox hears is what came back, or
-// nothing. Requests of more than some 2,000 bytes are not sent.
+// ping forwards an echo request of the sandbox, if the policy and the host allow it. The sandbox receives the
+// answer, or nothing. Requests of more than some 2,000 bytes are not forwarded.
 func (g *Gateway) ping(dst netip.Addr, m []byte) {
 	if len(m) < header.ICMPv4MinimumSize || !g.allowNew() {
 		return
@@ -70,7 +70,8 @@ func (g *Gateway) refusePing(dst netip.Addr, m []byte) {
 	g.sendUnreachable(prohibited, guest, dst, proto, m)
 }
 
-// pingSocket returns the socket for a key, and opens it if need be. Unsupported if the host forbids such sockets.
+// pingSocket returns the socket for a key, and opens it if necessary. Unsupported if the host forbids such
+// sockets.
 func (g *Gateway) pingSocket(key pingKey) (*os.File, error) {
 	g.pings.mu.Lock()
 	defer g.pings.mu.Unlock()
@@ -99,8 +100,8 @@ func (g *Gateway) pingSocket(key pingKey) (*os.File, error) {
 	return f, nil
 }
 
-// openPing opens a socket that sends and receives nothing but echo messages, which needs no privileges where net.ipv4.ping_group_range says so
-// (icmp(7)).
+// openPing opens a socket for echo messages only. It needs no privileges if net.ipv4.ping_group_range permits
+// it (icmp(7)).
 func openPing(dst netip.Addr) (*os.File, error) {
 	family, proto := unix.AF_INET, unix.IPPROTO_ICMP
 	var to unix.Sockaddr
@@ -121,7 +122,7 @@ func openPing(dst netip.Addr) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "ping"), nil
 }
 
-// hearPing passes answers to the sandbox until there are none for a while.
+// hearPing forwards answers to the sandbox until none arrives for pingIdle.
 func (g *Gateway) hearPing(key pingKey, f *os.File) {
 	defer func() {
 		g.pings.mu.Lock()
@@ -144,7 +145,7 @@ func (g *Gateway) hearPing(key pingKey, f *os.File) {
 	}
 }
 
-// echoReply sends the sandbox an answer with the identifier that it knows.
+// echoReply sends an answer to the sandbox, with the sandbox's own identifier.
 func (g *Gateway) echoReply(key pingKey, m []byte) {
 	m[4], m[5] = byte(key.id>>8), byte(key.id)
 	if key.dst.Is4() {

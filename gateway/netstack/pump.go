@@ -14,13 +14,14 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// chunk is how much is carried at once. A connection holds a chunk only while it has something to carry, so that idle ones cost little.
+// chunk is the size of a copy buffer. A connection holds one only while it has data to copy, so that idle ones
+// cost little.
 const chunk = 128 << 10
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
 
-// pumpFromGuest carries what the sandbox sends until it says that this is all. An error means that the connection is broken, or that it said
-// what the policy forbids.
+// pumpFromGuest forwards the sandbox's data until the sandbox ends its direction. An error means that the
+// connection is broken, or that the policy forbids its content.
 func (g *Gateway) pumpFromGuest(c *conn, check gateway.Check, guest *endpoint, up net.Conn) error {
 	entry, readable := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	guest.queue.EventRegister(&entry)
@@ -55,7 +56,7 @@ func (g *Gateway) pumpFromGuest(c *conn, check gateway.Check, guest *endpoint, u
 	}
 }
 
-// pumpToGuest carries what the host's connection receives until it ends.
+// pumpToGuest forwards the data of the host's connection until its end.
 func (g *Gateway) pumpToGuest(guest *endpoint, up net.Conn) error {
 	entry, writable := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	guest.queue.EventRegister(&entry)
@@ -65,7 +66,7 @@ func (g *Gateway) pumpToGuest(guest *endpoint, up net.Conn) error {
 		took, err := from.passOn(up, guest.ep)
 		switch {
 		case err == io.EOF:
-			// Data that the sandbox has not yet read goes before the end.
+			// Data that the sandbox has not read yet is sent before the FIN.
 			if terr := guest.ep.Shutdown(tcpip.ShutdownWrite); terr != nil {
 				return errors.Errorf("end the stream to the sandbox: %s", terr)
 			}
@@ -73,24 +74,26 @@ func (g *Gateway) pumpToGuest(guest *endpoint, up net.Conn) error {
 		case err != nil:
 			return err
 		case !took:
-			// The buffer is full. What is left waits until half of it is empty, so that full segments go out, many at once.
+			// The buffer is full. Wait until half of it is empty, so that many full segments can be sent at
+			// once.
 			<-writable
 		}
 	}
 }
 
-// segmentsAtOnce is how many segments are handed to the stack at once.
+// segmentsAtOnce is the number of segments that are passed to the stack at once.
 const segmentsAtOnce = 4
 
-// hostBytes is what waits at a socket of the host. The stack reads it straight into the buffers of its segments.
+// hostBytes is the readable data of a host socket. The stack reads it directly into the buffers of its
+// segments.
 type hostBytes struct {
 	fd    int
-	ready int // bytes to be read
-	most  int // bytes to hand on at once: whole segments
+	ready int // readable bytes
+	most  int // most bytes to pass on at once: whole segments
 	err   error
 }
 
-// passOn waits until there is something to be read from up, and gives ep as much as it takes. took is false if ep has no room for more; io.EOF
+// passOn waits until up is readable, and passes ep as much as it accepts. took is false if ep is full. io.EOF
 // is the end of up.
 func (h *hostBytes) passOn(up net.Conn, ep tcpip.Endpoint) (took bool, err error) {
 	s, ok := up.(syscall.Conn)
@@ -129,7 +132,8 @@ func (h *hostBytes) passOn(up net.Conn, ep tcpip.Endpoint) (took bool, err error
 	return took, h.err
 }
 
-// waiting returns how many bytes can be read from a socket; io.EOF if there never will be more, EAGAIN if there are none yet.
+// waiting returns the number of readable bytes of a socket. It returns io.EOF at the end of the stream, and
+// EAGAIN if no data is available yet.
 func waiting(fd int) (int, error) {
 	n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 	if err != nil || n > 0 {
@@ -152,7 +156,7 @@ func waiting(fd int) (int, error) {
 // Len implements tcpip.Payloader.
 func (h *hostBytes) Len() int { return h.ready }
 
-// Read implements tcpip.Payloader. It never waits: what Len promised is there.
+// Read implements tcpip.Payloader. It never blocks: the bytes that Len reported are available.
 func (h *hostBytes) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -172,7 +176,8 @@ func (h *hostBytes) Read(p []byte) (int, error) {
 	}
 }
 
-// readChunk reads what there is, and takes a chunk for it only then, where the connection tells.
+// readChunk reads the available data. If the connection is a socket, it takes a chunk from the pool only once
+// there is data.
 func readChunk(c net.Conn) (b *[]byte, n int, err error) {
 	s, ok := c.(syscall.Conn)
 	if !ok {

@@ -18,20 +18,20 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// The bounds of the cache: a thousand names, of which each has some hundred bytes.
+// The limits of the cache: a thousand names, with some hundred bytes each.
 const (
 	maxCached      = 1024
 	maxCachedBytes = 2048
 )
 
-// serverTime is how long one name server may take before the next is asked.
+// serverTime is how long the resolver waits for one name server before it asks the next.
 const serverTime = 3 * time.Second
 
-// resolver asks the host's name servers, and remembers their answers for the time that they give.
+// resolver queries the host's name servers, and caches their answers for their TTL.
 type resolver struct {
 	exchange func(ctx context.Context, query []byte) ([]byte, error)
-	busy     chan struct{} // one for each look-up that runs
-	conns    chan struct{} // one for each DNS connection over TCP
+	busy     chan struct{} // holds one element per lookup in progress
+	conns    chan struct{} // holds one element per DNS connection over TCP
 
 	mu    sync.Mutex
 	cache map[cacheKey]cached // guarded by mu
@@ -55,7 +55,7 @@ func newResolver(exchange func(context.Context, []byte) ([]byte, error)) *resolv
 	return &resolver{exchange: exchange, busy: make(chan struct{}, maxLookUps), conns: make(chan struct{}, maxDNSConns), cache: map[cacheKey]cached{}}
 }
 
-// ask returns a name server's answer, and how old it is.
+// ask returns a name server's answer and its age.
 func (r *resolver) ask(ctx context.Context, q gateway.Query) ([]byte, time.Duration, error) {
 	key, now := cacheKey{q.Name, q.Type}, time.Now()
 	r.mu.Lock()
@@ -92,7 +92,7 @@ func (r *resolver) keep(key cacheKey, c cached) {
 			}
 		}
 	}
-	for k := range r.cache { // any that are left make room, many at once
+	for k := range r.cache { // evict any others, many at once
 		if len(r.cache) < maxCached*7/8 {
 			break
 		}
@@ -103,14 +103,14 @@ func (r *resolver) keep(key cacheKey, c cached) {
 
 func randomID() uint16 {
 	var b [2]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // never fails
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// resolvConf names the host's name servers.
+// resolvConf is the file with the host's name servers.
 const resolvConf = "/etc/resolv.conf"
 
-// hostServers asks the name servers of the host. Its search domains and /etc/hosts are not used: they are the host's own.
+// hostServers queries the name servers of the host. It ignores the host's search domains and /etc/hosts.
 type hostServers struct {
 	mu      sync.Mutex
 	checked time.Time        // guarded by mu
@@ -118,7 +118,7 @@ type hostServers struct {
 	servers []netip.AddrPort // guarded by mu
 }
 
-// current returns the name servers, read anew when the file has changed.
+// current returns the name servers. It reads the file again if it has changed.
 func (h *hostServers) current() []netip.AddrPort {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,7 +139,7 @@ func (h *hostServers) current() []netip.AddrPort {
 	return h.servers
 }
 
-// nameServers returns the first three servers of a resolv.conf(5), or this machine's own if there are none.
+// nameServers returns the first three servers in a resolv.conf(5), or this machine if there are none.
 func nameServers(text string) []netip.AddrPort {
 	var all []netip.AddrPort
 	lines := bufio.NewScanner(strings.NewReader(text))
@@ -170,7 +170,7 @@ func (h *hostServers) exchange(ctx context.Context, query []byte) ([]byte, error
 	return nil, errors.Wrapf(last, "ask the host's name servers")
 }
 
-// askServer asks one server over UDP, and again over TCP if the answer is too large.
+// askServer queries one server over UDP, and again over TCP if the answer was truncated.
 func askServer(ctx context.Context, server netip.AddrPort, query []byte) ([]byte, error) {
 	msg, err := askOver(ctx, "udp", server, query)
 	if err == nil && gateway.Truncated(msg) {
@@ -204,7 +204,7 @@ func askOver(ctx context.Context, network string, server netip.AddrPort, query [
 		if err != nil {
 			return nil, errors.Wrapf(err, "hear the name server %s", server)
 		}
-		if n >= 2 && b[0] == query[0] && b[1] == query[1] { // others are late, or forged
+		if n >= 2 && b[0] == query[0] && b[1] == query[1] { // other answers are late or forged
 			return b[:n], nil
 		}
 	}

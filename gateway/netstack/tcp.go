@@ -21,15 +21,16 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// maxDials is the number of connections being dialled at once; more wait until the sandbox repeats its SYN.
+// maxDials limits the dials in progress. Further connections wait until the sandbox repeats its SYN.
 const maxDials = 512
 
-// dialTime is how long the host tries to connect. The sandbox repeats its SYN for about as long.
+// dialTime limits how long the host tries to connect. The sandbox repeats its SYN for about as long.
 const dialTime = 2 * time.Minute
 
-// buffers are the sizes in bytes of each of the two buffers of a connection, by how many are open: a few fast ones, or many of which all may
-// stall at once. 1,000 connections that stall in one direction keep some 90 MB. The largest is as large as what a sandbox's stack takes at once, so
-// that a sandbox that has to wait for its turn on a busy machine finds much to do then.
+// buffers are the sizes in bytes of a connection's receive and send buffers, by the number of open connections:
+// large buffers for a few fast connections, small ones for many that may all stall at once. 1,000 connections
+// that stall in one direction hold some 90 MB. The largest size is as much as a sandbox's stack accepts at
+// once, so that a sandbox that is scheduled late on a busy machine then finds much data.
 var buffers = [...]struct{ below, size int }{{8, 4 << 20}, {32, 512 << 10}, {160, 128 << 10}, {1 << 30, 32 << 10}}
 
 func tuneTCP(s *stack.Stack) {
@@ -38,7 +39,7 @@ func tuneTCP(s *stack.Stack) {
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: largest, Max: largest}
 	moderate := tcpip.TCPModerateReceiveBufferOption(false)
 	sack := tcpip.TCPSACKEnabled(true)
-	// Nothing is late on a link of one hop, and endpoints that wait for it cost memory.
+	// On a link with one hop, no segment is late, and endpoints in TIME-WAIT cost memory.
 	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Second)
 	linger := tcpip.TCPLingerTimeoutOption(10 * time.Second)
 	s.SetTransportProtocolOption(tcp.ProtocolNumber, &receive)
@@ -105,7 +106,7 @@ func (g *Gateway) acceptTCP(r *tcp.ForwarderRequest, bufferSize int) {
 	g.relay(guest, up, dst, port)
 }
 
-// begin counts a goroutine that Close waits for, unless the gateway is closed.
+// begin adds a goroutine that Close waits for. It returns false if the gateway is closed.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,7 +130,7 @@ func accept(r *tcp.ForwarderRequest, bufferSize int) (*endpoint, error) {
 	return e, nil
 }
 
-// answerDialError lets the sandbox see the error that the host's socket had.
+// answerDialError gives the sandbox the equivalent of the host socket's error.
 func (g *Gateway) answerDialError(r *tcp.ForwarderRequest, err error) {
 	id := r.ID()
 	var timeout net.Error
@@ -152,7 +153,7 @@ func (g *Gateway) answerDialError(r *tcp.ForwarderRequest, err error) {
 	}
 }
 
-// relay carries a connection until both directions have ended, or it is cut.
+// relay forwards a connection until both directions have ended, or it is cut.
 func (g *Gateway) relay(guest *endpoint, up net.Conn, dst netip.Addr, port uint16) {
 	var once sync.Once
 	c := &conn{protocol: "tcp", addr: dst, port: port}
@@ -187,7 +188,7 @@ func (g *Gateway) relay(guest *endpoint, up net.Conn, dst netip.Addr, port uint1
 		select {
 		case <-toGuest:
 			open = false
-		case <-gone: // the sandbox may reset what it had ended in its own direction
+		case <-gone: // the sandbox may send a reset after it has ended its direction
 			if tcp.EndpointState(guest.ep.State()) == tcp.StateError {
 				c.cut()
 			}
@@ -197,7 +198,7 @@ func (g *Gateway) relay(guest *endpoint, up net.Conn, dst netip.Addr, port uint1
 	guest.close()
 }
 
-// abort closes a connection of the host with a reset, so that the other side does not take it for complete.
+// abort closes a connection of the host with a reset, so that the peer does not mistake the data for complete.
 func abort(up net.Conn) {
 	if t, ok := up.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)
@@ -205,8 +206,8 @@ func abort(up net.Conn) {
 	_ = up.Close()
 }
 
-// Dial connects to a TCP port of the sandbox's address; the sandbox sees the gateway's. Kinds: Unavailable if nobody listens or the
-// sandbox has no network, Timeout and Canceled by ctx.
+// Dial connects to a TCP port of the sandbox's address, from the gateway's address. Kinds: Unavailable if
+// nothing listens there or the sandbox has no network, Timeout and Canceled by ctx.
 func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, errors.Newf(errors.Invalid, "there is no port %d", port)
@@ -220,7 +221,7 @@ func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
 	defer context.AfterFunc(g.ctx, cancel)()
 	conn, err := g.dialGuest(ctx, g.o.V4, ipv4.ProtocolNumber, uint16(port))
 	if err != nil && ctx.Err() == nil {
-		// What listens on IPv6 only.
+		// The program may listen on IPv6 only.
 		if six, err6 := g.dialGuest(ctx, g.o.V6, ipv6.ProtocolNumber, uint16(port)); err6 == nil {
 			return six, nil
 		}
@@ -255,7 +256,7 @@ type endpoint struct {
 
 func (e *endpoint) close() { e.once.Do(e.ep.Close) }
 
-// synTable remembers the sequence numbers of SYNs that are being answered, which ICMP errors quote.
+// synTable holds the sequence numbers of SYNs in progress, which ICMP errors quote.
 type synTable struct {
 	mu   sync.Mutex
 	seqs map[stack.TransportEndpointID]uint32 // guarded by mu
@@ -264,7 +265,7 @@ type synTable struct {
 func (t *synTable) remember(id stack.TransportEndpointID, seq uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.seqs == nil || len(t.seqs) > 4*maxDials { // those that the stack dropped were not forgotten
+	if t.seqs == nil || len(t.seqs) > 4*maxDials { // SYNs that the stack dropped were not forgotten
 		t.seqs = map[stack.TransportEndpointID]uint32{}
 	}
 	t.seqs[id] = seq

@@ -22,35 +22,36 @@ import (
 	"github.com/RelevanceAI/harvest/gateway"
 )
 
-// How long a flow may be idle: before anything came back, and after.
+// Idle timeouts of a flow: before the first answer, and after it.
 const (
 	udpUnanswered = 30 * time.Second
 	udpAnswered   = 3 * time.Minute
 )
 
-// maxFlows is the most UDP flows at once; the least recently opened is not closed for a new one, so that a flood harms only itself.
+// maxFlows limits the UDP flows. At the limit, a new flow is refused rather than an old one closed, so that a
+// flood harms only itself.
 const maxFlows = 1024
 
-// flowKey names a flow of the sandbox.
+// flowKey identifies a flow of the sandbox.
 type flowKey struct {
 	guest, dst netip.AddrPort // dst as the sandbox sees it
 }
 
-// udpFlow is what the sandbox sends from one port to one other, and back.
+// udpFlow is the traffic between one port of the sandbox and one destination.
 type udpFlow struct {
 	key      flowKey
 	conn     *conn
 	guest    *endpoint
 	up       net.Conn
 	answered atomic.Bool
-	active   atomic.Int64 // when something was last carried, in nanoseconds
+	active   atomic.Int64 // time of the last datagram, in nanoseconds
 }
 
-// handleUDP takes the packets of flows that the stack does not know. It must not wait.
+// handleUDP handles the first packet of a flow, which the stack does not know yet. It must not block.
 func (g *Gateway) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	dst := netipAddr(id.LocalAddress)
 	if dst == g.o.V4.DNS || dst == g.o.V6.DNS {
-		return false // nothing but DNS is there: the stack says so
+		return false // only DNS is served there: the stack answers with port unreachable
 	}
 	if !g.allowNew() || !g.begin() {
 		return true
@@ -70,7 +71,7 @@ func (g *Gateway) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffe
 		g.deny(gateway.Denial{Protocol: "udp", Address: outside.String(), Port: int(id.LocalPort), Reason: "the sandbox has too many connections open"})
 		return true
 	}
-	// The endpoint is made at once, so that what follows queues there in its order.
+	// Create the endpoint now, so that it queues the following packets in order.
 	ep, terr := udp.NewForwarderRequest(g.stack, id, pkt.Clone()).CreateEndpoint(&f.guest.queue)
 	if terr != nil {
 		g.release(f)
@@ -88,8 +89,8 @@ func (g *Gateway) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffe
 	return true
 }
 
-// refuseUDP tells a program in the sandbox that its datagram went nowhere, whatever the reason: of all errors that ICMP has, gVisor's UDP hears
-// this one only, and who hears nothing waits in vain.
+// refuseUDP sends port unreachable for a datagram, whatever the reason. It is the only ICMP error that gVisor's
+// UDP handles. Without it, a program would wait in vain.
 func (g *Gateway) refuseUDP(guest netip.AddrPort, dst netip.Addr, quote []byte) {
 	g.sendUnreachable(portUnreachable, guest.Addr(), dst, header.UDPProtocolNumber, quote)
 }
@@ -115,7 +116,7 @@ func (g *Gateway) release(f *udpFlow) {
 	delete(g.flows, f.key)
 }
 
-// carryUDP connects a flow and carries it until it is idle, broken or cut.
+// carryUDP connects a flow, and forwards it until it is idle, broken or cut.
 func (g *Gateway) carryUDP(f *udpFlow, dst netip.Addr, quote []byte) {
 	port := f.key.dst.Port()
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
@@ -163,7 +164,7 @@ func (f *udpFlow) expires() time.Time {
 	return time.Unix(0, f.active.Load()).Add(patience)
 }
 
-// sendUDP carries what the sandbox sends.
+// sendUDP forwards the sandbox's datagrams.
 func (g *Gateway) sendUDP(f *udpFlow, check gateway.Check, quote []byte, closed <-chan struct{}) {
 	entry, readable := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	f.guest.queue.EventRegister(&entry)
@@ -177,7 +178,7 @@ func (g *Gateway) sendUDP(f *udpFlow, check gateway.Check, quote []byte, closed 
 			f.touch()
 			datagrams, err := names.Next((*b)[:res.Count])
 			for _, d := range datagrams {
-				_, _ = f.up.Write(d) // one that the host cannot send, such as a too large one, is lost
+				_, _ = f.up.Write(d) // a datagram that the host cannot send, for example because of its size, is lost
 			}
 			chunks.Put(b)
 			if err != nil {
@@ -199,7 +200,7 @@ func (g *Gateway) sendUDP(f *udpFlow, check gateway.Check, quote []byte, closed 
 	}
 }
 
-// receiveUDP carries what comes back, until the flow expires or breaks.
+// receiveUDP forwards the answers, until the flow expires or breaks.
 func (g *Gateway) receiveUDP(f *udpFlow) error {
 	for {
 		until := f.expires()
@@ -228,7 +229,7 @@ func (g *Gateway) receiveUDP(f *udpFlow) error {
 	}
 }
 
-// writeDatagram sends one datagram to the sandbox. One that the link has no room for is lost.
+// writeDatagram sends one datagram to the sandbox. If the link has no room, the datagram is lost.
 func writeDatagram(ep tcpip.Endpoint, p []byte) {
 	_, _ = ep.Write(bytes.NewReader(p), tcpip.WriteOptions{})
 }

@@ -1,7 +1,8 @@
-// Package cgroup holds the limits of a sandbox in the host's control groups, of version 1, version 2 or both at once.
+// Package cgroup enforces the limits of a sandbox with the host's cgroups, of version 1, version 2 or both.
 //
-// gVisor's own code moves the starting process through every hierarchy of version 1 twice, and each first move waits for all
-// processors (10–15 ms). A Group has three controllers, and its processes are moved once, while the sandbox boots.
+// gVisor's own code moves the starting process through every hierarchy of version 1 twice, and each first move
+// waits for all processors (10–15 ms). A Group has three controllers. Its processes are moved once, while the
+// sandbox boots.
 package cgroup
 
 import (
@@ -19,20 +20,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Root is where control groups are mounted.
+// Root is the mount point of cgroups.
 const Root = "/sys/fs/cgroup"
 
-// controllers are those that a sandbox needs.
+// controllers are the controllers that a sandbox needs.
 var controllers = []string{"cpu", "memory", "pids"}
 
-// hierarchy is where one controller's groups are made.
+// hierarchy is the location of one controller's groups.
 type hierarchy struct {
 	controller string
 	dir        string
 	v2         bool
 }
 
-// hierarchies finds the controllers, or says which one is missing.
+// hierarchies finds the controllers, or returns an error that names the missing one.
 func hierarchies(root string) ([]hierarchy, error) {
 	var found []hierarchy
 	for _, c := range controllers {
@@ -47,7 +48,7 @@ func hierarchies(root string) ([]hierarchy, error) {
 
 func find(root, controller string) (hierarchy, bool) {
 	v1 := filepath.Join(root, controller)
-	if _, err := os.Stat(filepath.Join(v1, "tasks")); err == nil { // a file of version 1 only
+	if _, err := os.Stat(filepath.Join(v1, "tasks")); err == nil { // exists in version 1 only
 		return hierarchy{controller: controller, dir: v1}, true
 	}
 	for _, dir := range []string{root, filepath.Join(root, "unified")} {
@@ -59,7 +60,7 @@ func find(root, controller string) (hierarchy, bool) {
 	return hierarchy{}, false
 }
 
-// Available reports whether groups can be made here, by making one.
+// Available returns an error if groups cannot be created here. It creates one to find out.
 func Available(probe string) error {
 	g, err := Create(probe, engine.Limits{Memory: 1 << 30, CPU: 1, Processes: 100}, 0)
 	if err != nil {
@@ -68,13 +69,14 @@ func Available(probe string) error {
 	return g.Remove()
 }
 
-// Group is a control group per controller, all of one name.
+// Group is one cgroup per controller, all with the same name.
 type Group struct {
 	name string
 	in   []hierarchy
 }
 
-// Create makes the group and sets its limits, of which zero means none. extra bytes of memory are for gVisor itself.
+// Create creates the group and sets its limits. Zero means no limit. extra is additional memory in bytes for
+// gVisor itself.
 func Create(name string, limits engine.Limits, extra int64) (*Group, error) {
 	in, err := hierarchies(Root)
 	if err != nil {
@@ -82,7 +84,8 @@ func Create(name string, limits engine.Limits, extra int64) (*Group, error) {
 	}
 	g := &Group{name: name, in: in}
 	for _, h := range in {
-		if h.v2 { // children get only what their parent hands down
+		// Children only have the controllers that their parent enables.
+		if h.v2 {
 			_ = os.WriteFile(filepath.Join(h.dir, "cgroup.subtree_control"), []byte("+"+h.controller), 0)
 		}
 		err = os.Mkdir(filepath.Join(h.dir, name), 0o755)
@@ -96,13 +99,13 @@ func Create(name string, limits engine.Limits, extra int64) (*Group, error) {
 	return g, nil
 }
 
-// Open returns a group that exists, or what is left of it.
+// Open returns an existing group, or the remains of one.
 func Open(name string) *Group {
 	in, _ := hierarchies(Root)
 	return &Group{name: name, in: in}
 }
 
-// cpuPeriod is over how many microseconds CPU time is counted.
+// cpuPeriod is the period of CPU quotas in microseconds.
 const cpuPeriod = 100_000
 
 // limit sets one controller's limit.
@@ -117,13 +120,14 @@ func (g *Group) limit(h hierarchy, l engine.Limits, extra int64) error {
 	case h.controller == "cpu" && quota > 0:
 		return errors.Join(write("cpu.cfs_period_us", cpuPeriod), write("cpu.cfs_quota_us", quota))
 	case h.controller == "memory" && l.Memory > 0 && h.v2:
-		// One process of gVisor is of no use without the others, and swap would only make the end slow.
+		// gVisor's processes are useless without each other, and swap would only delay the end.
 		_ = write("memory.oom.group", 1)
 		_ = write("memory.swap.max", 0)
 		return write("memory.max", l.Memory+extra)
 	case h.controller == "memory" && l.Memory > 0:
 		err := write("memory.limit_in_bytes", l.Memory+extra)
-		_ = write("memory.memsw.limit_in_bytes", l.Memory+extra) // where swap is counted
+		// This file exists only if swap is accounted.
+		_ = write("memory.memsw.limit_in_bytes", l.Memory+extra)
 		return err
 	case h.controller == "pids" && l.Processes > 0:
 		return write("pids.max", int64(l.Processes*pidsPerProcess+pidsOfSentry))
@@ -131,7 +135,7 @@ func (g *Group) limit(h hierarchy, l engine.Limits, extra int64) error {
 	return nil
 }
 
-// RaiseMemory sets the memory limit to bytes, which must not be less than what it is.
+// RaiseMemory sets the memory limit to bytes, which must not be below the current limit.
 func (g *Group) RaiseMemory(bytes int64) error {
 	for _, h := range g.in {
 		if h.controller != "memory" {
@@ -143,13 +147,14 @@ func (g *Group) RaiseMemory(bytes int64) error {
 		if h.v2 {
 			return errors.Wrapf(write("memory.max"), "raise the memory limit")
 		}
-		_ = write("memory.memsw.limit_in_bytes") // first: it is never below the other
+		_ = write("memory.memsw.limit_in_bytes") // first, because it must never be below the other
 		return errors.Wrapf(write("memory.limit_in_bytes"), "raise the memory limit")
 	}
 	return nil
 }
 
-// What a sandbox costs the host in tasks: gVisor holds the limit of processes itself, and this is the wall behind it.
+// Tasks of a sandbox on the host. gVisor enforces the process limit itself. This limit is the second line of
+// defence.
 const (
 	pidsPerProcess = 4
 	pidsOfSentry   = 256
@@ -187,7 +192,7 @@ func (g *Group) Has(pid int) bool {
 	return true
 }
 
-// OutOfMemory reports whether the kernel has killed in the group for want of memory.
+// OutOfMemory reports whether the kernel's OOM killer has killed a process in the group.
 func (g *Group) OutOfMemory() bool {
 	for _, h := range g.in {
 		if h.controller != "memory" {
@@ -207,17 +212,19 @@ func (g *Group) OutOfMemory() bool {
 	return false
 }
 
-// Memory returns how many bytes the group's processes hold that the kernel cannot take back: what is anonymous or shared, and not the cache of files.
+// Memory returns the bytes that the group's processes hold and that the kernel cannot reclaim: anonymous and
+// shared memory, without the page cache.
 func (g *Group) Memory() (int64, error) {
 	return g.memoryStat([]string{"total_rss", "total_shmem"}, []string{"anon", "shmem"})
 }
 
-// Shared returns how many bytes of shared memory the group's processes hold, in which gVisor has the memory of programs.
+// Shared returns the bytes of shared memory that the group's processes hold. gVisor keeps the memory of
+// programs in it.
 func (g *Group) Shared() (int64, error) {
 	return g.memoryStat([]string{"total_shmem"}, []string{"shmem"})
 }
 
-// memoryStat adds up fields of memory.stat, as either version calls them.
+// memoryStat sums fields of memory.stat, with their names in either version.
 func (g *Group) memoryStat(v1, v2 []string) (int64, error) {
 	for _, h := range g.in {
 		if h.controller != "memory" {
@@ -231,7 +238,7 @@ func (g *Group) memoryStat(v1, v2 []string) (int64, error) {
 	return 0, errors.Errorf("the group %s has no memory controller", g.name)
 }
 
-// Charged returns how many bytes are charged to the group, the cache of files included. Unlike Memory, it costs the kernel next to nothing.
+// Charged returns the bytes charged to the group, including the page cache. Unlike Memory, it is very cheap.
 func (g *Group) Charged() (int64, error) {
 	for _, h := range g.in {
 		if h.controller != "memory" {
@@ -251,8 +258,9 @@ func (g *Group) Charged() (int64, error) {
 	return 0, errors.Errorf("the group %s has no memory controller", g.name)
 }
 
-// CPU returns the processor time that the group's processes took, also those that have ended. Where version 1 counts it in a hierarchy apart from that of the
-// limits, it is that of the processes that live and of those that these have waited for.
+// CPU returns the processor time of the group's processes, including ended ones. If version 1 counts it in
+// another hierarchy than that of the limits, it is the time of the living processes and of the children that
+// they have waited for.
 func (g *Group) CPU() (time.Duration, error) {
 	for _, h := range g.in {
 		switch {
@@ -271,7 +279,7 @@ func (g *Group) CPU() (time.Duration, error) {
 	return 0, errors.Errorf("the group %s has no cpu controller", g.name)
 }
 
-// fields adds up fields of a file of "name value" lines.
+// fields sums fields of a file with "name value" lines.
 func (g *Group) fields(h hierarchy, file string, names ...string) (sum int64, err error) {
 	b, err := os.ReadFile(filepath.Join(h.dir, g.name, file))
 	if err != nil {
@@ -291,11 +299,11 @@ func (g *Group) fields(h hierarchy, file string, names ...string) (sum int64, er
 	return sum, nil
 }
 
-// tick is the unit of processor time in /proc, the same on every Linux that Go runs on.
+// tick is the unit of processor time in /proc. It is the same on every Linux system that Go supports.
 const tick = time.Second / 100
 
-// ProcessTime returns the processor time of processes, and of those of their children that have ended and that they have waited for. One that is gone counts
-// nothing.
+// ProcessTime returns the processor time of processes and of the ended children that they have waited for. A
+// process that is gone counts as zero.
 func ProcessTime(pids []int) time.Duration {
 	var sum time.Duration
 	for _, pid := range pids {
@@ -317,13 +325,13 @@ func ProcessTime(pids []int) time.Duration {
 	return sum
 }
 
-// How long Remove waits for processes to be gone.
+// Limits of the time for which Remove waits until processes are gone.
 const (
 	goneRounds = 2000
 	gonePause  = 2 * time.Millisecond
 )
 
-// Remove kills the processes in the group and removes it. It is repeatable, and a group that does not exist is no error.
+// Remove kills the processes in the group and removes it. It is idempotent: a missing group is not an error.
 func (g *Group) Remove() error {
 	var errs []error
 	for _, h := range g.in {
@@ -332,10 +340,11 @@ func (g *Group) Remove() error {
 	return errors.Join(errs...)
 }
 
-// remove removes one directory. It tries again only while processes keep the directory busy: no other error goes away by itself.
+// remove removes one directory. It retries only while processes keep the directory busy, because other errors
+// persist.
 func remove(dir string) error {
 	if _, err := os.Lstat(dir); errors.IsNotExist(err) {
-		return nil // rmdir would report a read-only file system first
+		return nil // rmdir would first report a read-only file system
 	}
 	err := os.Remove(dir)
 	for range goneRounds {
@@ -352,7 +361,7 @@ func remove(dir string) error {
 	return err
 }
 
-// kill ends the processes in one directory.
+// kill kills the processes in one directory.
 func kill(dir string) {
 	pids, _ := members(dir)
 	for _, pid := range pids {
@@ -375,7 +384,7 @@ func members(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// Version names what Available found.
+// Version returns the cgroup version that Available found.
 func Version() string {
 	in, err := hierarchies(Root)
 	if err != nil {

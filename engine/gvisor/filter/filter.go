@@ -1,9 +1,10 @@
-// Package filter holds the seccomp program that confines gVisor's process, compiled ahead of time.
+// Package filter holds the precompiled seccomp program that confines gVisor's process.
 //
-// gVisor compiles its program at every start, which takes longer than anything else that booting does (13 of 55 ms), unless
-// its build has put compiled programs into it. The Go module has none; this package adds the one for the options that Harvest
-// uses. Verify proves that it is, instruction for instruction, the program that gVisor would compile. For other options, and
-// in builds with the race detector, gVisor compiles as ever.
+// Unless its build embeds compiled programs, gVisor compiles its program at every start, which takes longer
+// than any other step of booting (13 of 55 ms). The Go module has no compiled programs. This package adds the
+// one for the options that Harvest uses. Verify proves that it equals, instruction for instruction, the program
+// that gVisor would compile. For other options, and in builds with the race detector, gVisor still compiles at
+// every start.
 package filter
 
 import (
@@ -25,27 +26,29 @@ import (
 //go:embed program.json
 var program []byte
 
-// compiled is gVisor's list of compiled programs, which its own build fills.
+// compiled is gVisor's list of compiled programs, which gVisor's own build fills.
 //
 //go:linkname compiled gvisor.dev/gvisor/runsc/boot/filter.precompiledPrograms
 var compiled map[string]precompiledseccomp.Program
 
-// Options are those of a sandbox: gVisor's network stack, volumes through open files of the host, no devices.
+// Options returns the options of a sandbox: gVisor's network stack, volumes through open files of the host, no
+// devices.
 func Options() config.Options {
 	return config.Options{Platform: (&systrap.Systrap{}).SeccompInfo(), HostFilesystem: true}
 }
 
-// Register makes gVisor use the compiled program. It is called in gVisor's process before gVisor runs.
+// Register makes gVisor use the compiled program. It must be called in gVisor's process before gVisor runs.
 func Register() {
-	boot.ListPrecompiled() // the first look replaces the list
+	boot.ListPrecompiled() // the first call replaces the list
 	var p precompiledseccomp.Program
 	if json.Unmarshal(program, &p) == nil && compiled != nil {
 		compiled[p.Name] = p
 	}
 }
 
-// Verify compiles the program anew and compares: it must be what gVisor would use in this process with that descriptor of
-// the control socket. Unsupported if no program is registered for this build.
+// Verify compiles the program again and compares. The registered program must equal the one that gVisor would
+// use in this process with that descriptor of the control socket. Unsupported if no program is registered for
+// this build.
 func Verify(controlSocket uint32) error {
 	Register()
 	options := Options()

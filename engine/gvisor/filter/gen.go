@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Command gen writes program.json: the seccomp program of gVisor's process with the options that Harvest uses, compiled by
-// gVisor's own code. It takes a few minutes, because gVisor compiles the programs of all options.
+// Command gen writes program.json: the seccomp program of gVisor's process with the options that Harvest uses,
+// compiled by gVisor's own code. It takes a few minutes, because gVisor compiles the programs for all options.
 package main
 
 import (
@@ -37,8 +37,8 @@ func main() {
 	log.Fatalf("gVisor compiles no program for %s", key)
 }
 
-// nameSelf makes the process's own id, which gVisor's rule for tgkill takes from the compiling process, a variable as it is in
-// the other rules.
+// nameSelf turns the PID of the compiling process into a variable. gVisor's rule for tgkill contains the PID;
+// the other rules use a variable.
 func nameSelf(p precompiledseccomp.Program) {
 	const variable, jumpIfEqual, wordsOfInstruction = "self_pid_low32bits", 0x15, 2
 	if len(p.VarOffsets[variable]) > 0 {

@@ -21,31 +21,34 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// sentryMemory is what gVisor itself may use on top of a sandbox's memory limit, so that users get what they asked for.
+// sentryMemory is added to a sandbox's memory limit for gVisor itself, so that users get the full amount they
+// requested.
 const sentryMemory = 64 << 20
 
-// guest is a booted gVisor sandbox: a root container that only sleeps, and a main container once it was claimed.
+// guest is a booted gVisor sandbox: a root container that only sleeps, and, once it is claimed, a main
+// container.
 type guest struct {
 	args     wire.BootArgs
 	sb       *runsc.Sandbox
 	root     string // path of the main container's image
-	hostname string // that its init program was told
-	// machineID is what its init program wrote to /etc/machine-id.
+	hostname string // as passed to its init program
+	// machineID is the content of /etc/machine-id, written by its init program.
 	machineID string
-	mounted   []string          // where something is mounted in the main container
-	files     *runsc.FileServer // of the main container's volumes, if any
+	mounted   []string          // mount points in the main container
+	files     *runsc.FileServer // serves the main container's volumes, if any
 	group     *cgroup.Group     // nil without cgroups
 
-	prepared *prepared // the main container that waits for a claim, or nil
-	taken    bool      // it is the main container
+	prepared *prepared // the prepared container that waits for a claim, or nil
+	taken    bool      // the prepared container is the main container
 }
 
-// bootGuest starts the gVisor process. It must run on the keeper's main thread: gVisor dies with that thread.
+// bootGuest starts the gVisor process. It must run on the keeper's main thread, because gVisor dies with that
+// thread.
 func bootGuest(args wire.BootArgs) (*guest, error) {
 	return bootWith(args, nil, func(g *guest) error { return g.sb.StartRoot() })
 }
 
-// bootWith starts the gVisor process with files that are kept (runsc.Options), and then what shall run in it.
+// bootWith starts the gVisor process with open files that it keeps (runsc.Options), and then calls start.
 func bootWith(args wire.BootArgs, kept map[int]*os.File, start func(*guest) error) (_ *guest, err error) {
 	conf, err := runscConfig(args)
 	if err != nil {
@@ -87,17 +90,17 @@ func bootWith(args wire.BootArgs, kept map[int]*os.File, start func(*guest) erro
 		return nil, err
 	}
 	joined := make(chan error, 1)
-	go func() { joined <- g.joinCgroup() }() // while gVisor starts: it waits for all processors
+	go func() { joined <- g.joinCgroup() }() // during gVisor's start, because a move waits for all processors
 	err = start(g)
 	return g, errors.Join(errors.Wrapf(err, "start sandbox"), <-joined)
 }
 
-// cgroupsInside is where gVisor's own control groups are mounted.
+// cgroupsInside is the mount point of gVisor's own cgroups.
 const cgroupsInside = "/sys/fs/cgroup"
 
-// processLimit returns how the root container's init program limits the processes of the main container:
-// inside gVisor, going beyond the limit is an ordinary EAGAIN. The main container sees its group as the root of a namespace of
-// its own and cannot change the limit. The host's cgroup has a wider one.
+// processLimit returns the steps by which the root container's init program limits the processes of the main
+// container. Inside gVisor, exceeding the limit is an ordinary EAGAIN. The main container sees its group as the
+// root of its own namespace and cannot change the limit. The host's cgroup has a higher limit.
 func (g *guest) processLimit() []initStep {
 	n := g.args.Limits.Processes
 	if n <= 0 {
@@ -106,16 +109,17 @@ func (g *guest) processLimit() []initStep {
 	var steps []initStep
 	for _, id := range []string{g.args.Ref + mainSuffix, g.args.Ref + preparedSuffix} {
 		group := filepath.Join(cgroupsInside, id)
-		steps = append(steps, initStep{dir: group, file: filepath.Join(group, "pids.max"), content: strconv.Itoa(n + 1)}) // init is one
+		// The limit includes the init program.
+		steps = append(steps, initStep{dir: group, file: filepath.Join(group, "pids.max"), content: strconv.Itoa(n + 1)})
 	}
 	return steps
 }
 
-// joinCgroup moves gVisor's processes to their cgroup: the sentry, and the stubs that run programs. What they fork afterwards
-// is born there.
+// joinCgroup moves gVisor's processes to their cgroup: the sentry, and the stubs that run programs. Processes
+// that they fork afterwards start in it.
 func (g *guest) joinCgroup() error {
 	sentry := g.sb.Pid()
-	if g.group == nil || sentry == 0 { // StartRoot says that it has ended
+	if g.group == nil || sentry == 0 { // StartRoot reports that it has ended
 		return nil
 	}
 	for outside := []int{sentry}; len(outside) > 0 && g.sb.Pid() != 0; {
@@ -124,13 +128,13 @@ func (g *guest) joinCgroup() error {
 				return err
 			}
 		}
-		// A fork that was under way while its parent was moved is outside.
+		// Children that were forked while their parent was moved are outside.
 		outside = slices.DeleteFunc(family(sentry), g.group.Has)
 	}
 	return nil
 }
 
-// family returns a process and its descendants that live.
+// family returns a process and its living descendants.
 func family(pid int) []int {
 	all := []int{pid}
 	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
@@ -145,7 +149,8 @@ func family(pid int) []int {
 	return all
 }
 
-// ownUsers gives the spec a user namespace of its own in which all users of this one exist, as gVisor wants it for volumes.
+// ownUsers gives the spec its own user namespace with all users of the current one, which gVisor requires for
+// volumes.
 func ownUsers(s *specs.Spec) error {
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
 	for file, to := range map[string]*[]specs.LinuxIDMapping{"uid_map": &s.Linux.UIDMappings, "gid_map": &s.Linux.GIDMappings} {
@@ -164,14 +169,14 @@ func ownUsers(s *specs.Spec) error {
 	return nil
 }
 
-// The annotations by which gVisor tells a sandbox's root container from the others.
+// gVisor's annotations that distinguish a sandbox's root container from the others.
 const (
 	annotationType    = "io.kubernetes.cri.container-type"
 	annotationSandbox = "io.kubernetes.cri.sandbox-id"
 	annotationName    = "io.kubernetes.cri.container-name"
 )
 
-// rootfsPrefix begins the annotations that say what the root file system is.
+// rootfsPrefix is the prefix of the annotations that describe the root file system.
 const rootfsPrefix = "dev.gvisor.spec.rootfs."
 
 // runscConfig returns gVisor's settings.
@@ -190,12 +195,16 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 		"--overlay2=" + overlay,
 		fmt.Sprintf("--rootless=%t", args.Rootless),
 		fmt.Sprintf("--allow-suid=%t", !args.NoSetuid),
-		"--ignore-cgroups",                                                // package cgroup does it
-		"--in-sandbox-cgroup=v2",                                          // version 1 inside forgets the limit of processes in six of seven forks
-		"--host-settings=ignore",                                          // package gvisor's Check says what could be better
-		"--gofer-network-namespace=new",                                   // the default pins a namespace that outlives the sandbox
-		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // one binary: gVisor is inside ours
-		"--restore-spec-validation=ignore",                                // paths are others; package wire says what else must be the same
+		"--ignore-cgroups", // package cgroup does this
+		// Version 1 of cgroups in the sandbox forgets the process limit in six of seven forks.
+		"--in-sandbox-cgroup=v2",
+		// Check of package gvisor reports possible improvements.
+		"--host-settings=ignore",
+		// The default pins a namespace that outlives the sandbox.
+		"--gofer-network-namespace=new",
+		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // one binary: gVisor is part of Harvest's
+		// Paths differ. Package wire defines the properties that must match.
+		"--restore-spec-validation=ignore",
 		"--log=" + log,
 		"--panic-log=" + log,
 	})
@@ -206,7 +215,7 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 	return conf, errors.Wrapf(err, "gVisor's configuration")
 }
 
-// baseSpec is what root and main container have in common.
+// baseSpec returns the common part of the root and main containers' specs.
 func (g *guest) baseSpec(args []string) *specs.Spec {
 	s := &specs.Spec{
 		Version: specs.Version,
@@ -220,7 +229,7 @@ func (g *guest) baseSpec(args []string) *specs.Spec {
 		Annotations: map[string]string{},
 	}
 	if n := g.args.Limits.Files; n > 0 {
-		// Commands get the limits of the root container (gVisor's loader, executeAsync).
+		// Commands get the root container's limits (gVisor's loader, executeAsync).
 		s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: uint64(n), Hard: uint64(n)}}
 	}
 	for _, t := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace} {
@@ -231,7 +240,8 @@ func (g *guest) baseSpec(args []string) *specs.Spec {
 
 func (g *guest) emptyDir() string { return filepath.Join(g.args.Dir, "empty") }
 
-// setRoot makes the EROFS file at path the spec's root, with a writable layer in medium, if any.
+// setRoot sets the spec's root to the EROFS file at path. If medium is not empty, it has a writable layer
+// there.
 func (g *guest) setRoot(s *specs.Spec, path, medium string) {
 	s.Annotations[rootfsPrefix+"type"] = "erofs"
 	s.Annotations[rootfsPrefix+"source"] = path
@@ -244,7 +254,7 @@ func (g *guest) setRoot(s *specs.Spec, path, medium string) {
 	}
 }
 
-// writeBundle writes the spec where gVisor's processes read it.
+// writeBundle writes the spec for gVisor's processes.
 func writeBundle(dir string, spec *specs.Spec) (string, error) {
 	b, err := runsc.EncodeSpec(spec)
 	if err != nil {
@@ -256,13 +266,13 @@ func writeBundle(dir string, spec *specs.Spec) (string, error) {
 	return dir, errors.Wrapf(os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600), "write bundle")
 }
 
-// The main container's id is the sandbox's name with one of these: it was prepared, or not.
+// Suffixes of the main container's ID, after the sandbox's name: without and with preparation.
 const (
 	mainSuffix     = "-main"
 	preparedSuffix = "-prepared"
 )
 
-// mainID is the id of the container that runs the image.
+// mainID returns the ID of the container that runs the image.
 func (g *guest) mainID() string {
 	if g.taken {
 		return g.args.Ref + preparedSuffix
@@ -270,7 +280,7 @@ func (g *guest) mainID() string {
 	return g.args.Ref + mainSuffix
 }
 
-// claim starts the main container, unless it waits already. It must run on the keeper's main thread.
+// claim starts the main container, or uses the prepared one. It must run on the keeper's main thread.
 func (g *guest) claim(c *wire.ClaimArgs) error {
 	g.root, g.hostname, g.machineID = c.Root, c.Hostname, machineID(c.ID)
 	args := initArgs(initPath+"/init", c.Hostname, mainFiles(c.Hostname, g.machineID)...)
@@ -282,10 +292,10 @@ func (g *guest) claim(c *wire.ClaimArgs) error {
 	return errors.Stage(errors.Wrapf(g.start(spec, c.Root, g.mainID(), nil, g.sb.Start), "start main container"), "start")
 }
 
-// mainSpec describes a main container, whose init program has these arguments.
+// mainSpec returns the spec of a main container, with args for its init program.
 func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs.Spec {
 	spec := g.baseSpec(args)
-	// The init program needs them for the host name and the files, and gives them up after.
+	// The init program needs them for the host name and the files, and drops them afterwards.
 	names := []string{"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"}
 	spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	spec.Process.Capabilities = &specs.LinuxCapabilities{Effective: names, Permitted: names, Bounding: names}
@@ -299,7 +309,8 @@ func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
 		{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"},
-		// gVisor puts a tmpfs on an empty /tmp; with something in it /tmp stays on disk, where the disk limit counts.
+		// gVisor mounts a tmpfs on an empty /tmp. If /tmp is not empty, it stays on disk and counts against the
+		// disk limit.
 		{Destination: "/tmp/.X11-unix", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
 		{Destination: initPath, Type: "erofs", Source: g.args.Init, Options: []string{"ro"}},
 	}
@@ -317,8 +328,9 @@ func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs
 	return spec
 }
 
-// start starts a main container, by the method of its sandbox: image, writable layer and init come as open files, directories of the host through gVisor's file server,
-// a process more. stdin is its init program's; nil means nothing.
+// start starts a main container with the method by. The image, the writable layer and the init image are passed
+// as open files. Directories of the host need gVisor's file server, an additional process. stdin is the
+// standard input of the init program; nil is an empty one.
 func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func(*runsc.Container) error) error {
 	var files []*os.File
 	defer func() {
@@ -339,7 +351,7 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func
 		return errors.Wrapf(err, "create writable layer")
 	}
 	files = append(files, upper)
-	if err := os.Remove(upper.Name()); err != nil { // it lives as long as gVisor has it open
+	if err := os.Remove(upper.Name()); err != nil { // it exists for as long as gVisor has it open
 		return errors.Wrapf(err, "unlink writable layer")
 	}
 	rootConf := runsc.MountConf{Lower: runsc.Erofs, Upper: runsc.Anonymous}
@@ -351,7 +363,8 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func
 	}
 	c := &runsc.Container{ID: id, Spec: spec, Stdio: [3]*os.File{stdin, os.Stdout, null}, Upper: upper, Files: files[:2:2],
 		Mounts: []runsc.MountConf{rootConf, {Lower: runsc.Erofs}}}
-	spec.Annotations[annotationName] = strings.TrimPrefix(id, g.args.Ref+"-") // by which a checkpoint knows it
+	// A checkpoint identifies the container by this name.
+	spec.Annotations[annotationName] = strings.TrimPrefix(id, g.args.Ref+"-")
 	if err := g.serveFiles(c); err != nil {
 		return err
 	}
@@ -361,7 +374,7 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func
 	return errors.Wrapf(by(c), "start container")
 }
 
-// serveFiles starts the file server, if the container mounts directories of the host.
+// serveFiles starts the file server if the container mounts directories of the host.
 func (g *guest) serveFiles(c *runsc.Container) error {
 	n := 0
 	for _, m := range c.Spec.Mounts {
@@ -390,7 +403,7 @@ func (g *guest) serveFiles(c *runsc.Container) error {
 	return nil
 }
 
-// destroy ends the gVisor process and releases what it holds on the host. It is repeatable.
+// destroy ends the gVisor process and releases its resources on the host. It is idempotent.
 func (g *guest) destroy() error {
 	var errs []error
 	if g.sb != nil {
@@ -405,7 +418,7 @@ func (g *guest) destroy() error {
 	return errors.Join(errs...)
 }
 
-// stageClock reports how long each step took.
+// stageClock returns a function that reports how long each step took.
 func stageClock(conn *wire.Conn) func(name string) {
 	last := time.Now()
 	return func(name string) {

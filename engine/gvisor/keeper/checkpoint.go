@@ -19,19 +19,19 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// The files that gVisor writes, in its order.
+// checkpointFiles are the files that gVisor writes, in gVisor's order.
 var checkpointFiles = [3]string{wire.CheckpointState, wire.CheckpointIndex, wire.CheckpointPages}
 
-// How often, and after which pause, a checkpoint is tried while a command is just ending.
+// A checkpoint is retried while a command is ending: up to checkpointTries attempts, with a delay of checkpointPause.
 const (
 	checkpointTries = 200
 	checkpointPause = 5 * time.Millisecond
 )
 
-// filesPerCommand are standard input, output and error.
+// filesPerCommand counts standard input, output and error.
 const filesPerCommand = 3
 
-// identify tells a command's files from others. number is the command's.
+// identify returns the identities of a command's files, for the command with this number.
 func (p *plumbing) identify(number int) []layer.KeptFile {
 	var all []layer.KeptFile
 	for fd, f := range p.guest {
@@ -43,7 +43,8 @@ func (p *plumbing) identify(number int) []layer.KeptFile {
 	return all
 }
 
-// checkpoint writes one to dir, which is empty. The sandbox is paused meanwhile and then goes on, without the connections into its ports.
+// checkpoint writes a checkpoint to dir, which is empty. It pauses the sandbox until it returns, and closes the
+// connections to its ports.
 func (k *Keeper) checkpoint(dir string) error {
 	if err := k.awaitReady(); err != nil {
 		return err
@@ -84,7 +85,7 @@ func (k *Keeper) checkpoint(dir string) error {
 	return nil
 }
 
-// checkKeepable refuses what a checkpoint cannot hold.
+// checkKeepable refuses sandboxes with things that a checkpoint cannot contain.
 func (k *Keeper) checkKeepable() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -106,7 +107,7 @@ func (k *Keeper) checkKeepable() error {
 	return nil
 }
 
-// end ends the relay. r.mu is held; the next connection starts another one.
+// end ends the relay. r.mu is held. The next connection starts a new one.
 func (r *relay) end(g *guest) {
 	if r.conn == nil {
 		return
@@ -117,7 +118,7 @@ func (r *relay) end(g *guest) {
 	r.conn = nil
 }
 
-// pauseBetweenEnds pauses the sandbox at a moment at which each command either runs or is known to have ended.
+// pauseBetweenEnds pauses the sandbox at a moment when each command either runs or is known to have ended.
 func (k *Keeper) pauseBetweenEnds() (resume func(), err error) {
 	resume = func() {
 		if err := k.guest.sb.Resume(); err != nil {
@@ -146,7 +147,7 @@ func (k *Keeper) pauseBetweenEnds() (resume func(), err error) {
 	return nil, errors.Remedy(errors.Newf(errors.Unavailable, "commands in the sandbox end all the time"), "try again when it is quieter")
 }
 
-// allRun reports whether the commands that have not ended are among the processes.
+// allRun reports whether every command that is not known to have ended is among the processes.
 func (k *Keeper) allRun(all []*runsc.Process) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -158,7 +159,7 @@ func (k *Keeper) allRun(all []*runsc.Process) bool {
 	return true
 }
 
-// inventory lists what goes on.
+// inventory lists the commands and their files.
 func (k *Keeper) inventory() (*wire.Saved, layer.Kept, error) {
 	var null unix.Stat_t
 	if err := unix.Stat(os.DevNull, &null); err != nil {
@@ -189,7 +190,7 @@ func (k *Keeper) inventory() (*wire.Saved, layer.Kept, error) {
 	return saved, kept, nil
 }
 
-// write has gVisor write its files, and adds the others. They are durable when it returns.
+// write makes gVisor write its files, and adds the others. All of them are durable when it returns.
 func (k *Keeper) write(dir string, saved *wire.Saved) (err error) {
 	var files runsc.CheckpointFiles
 	defer func() {
@@ -232,7 +233,7 @@ func (k *Keeper) write(dir string, saved *wire.Saved) (err error) {
 	return errors.Wrapf(errors.Join(err, f.Sync(), f.Close()), "write checkpoint")
 }
 
-// saveError says what kept gVisor from making a checkpoint.
+// saveError explains why gVisor could not make a checkpoint.
 func saveError(err error) error {
 	if errors.Is(err, unix.ENOSPC) {
 		err = errors.Explainf(err, errors.Exhausted, "there is no space for the checkpoint")
@@ -242,7 +243,7 @@ func saveError(err error) error {
 	return errors.Remedy(err, "end what holds devices or connections from outside, or make a snapshot of its files")
 }
 
-// fileSum reads a file of a checkpoint from its beginning.
+// fileSum returns the size and checksum of a checkpoint's file.
 func fileSum(f *os.File) (wire.File, error) {
 	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
@@ -252,7 +253,7 @@ func fileSum(f *os.File) (wire.File, error) {
 	return wire.File{Size: n, Sum: h.Sum32()}, errors.Wrapf(err, "read checkpoint")
 }
 
-// linkOrCopy gives a file that never changes another name, or copies it to another file system.
+// linkOrCopy hard-links an immutable file, or copies it to another file system.
 func linkOrCopy(from, to string) error {
 	if os.Link(from, to) == nil {
 		return nil

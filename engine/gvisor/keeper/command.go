@@ -26,41 +26,42 @@ import (
 )
 
 const (
-	// DefaultPath is where commands look for programs if the image does not say.
+	// DefaultPath is the PATH of commands if the image sets none.
 	DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// marker is the environment variable by which Kill finds what a command has started.
+	// marker is the environment variable by which Kill finds a command's descendants.
 	marker = "HARVEST_PROCESS"
-	// keptCommands is how many ended commands keep their output.
+	// keptCommands limits the ended commands whose output is kept.
 	keptCommands = 64
-	// pipeSize is what the kernel buffers of a command's output: fewer changes between gVisor and the keeper.
+	// pipeSize is the kernel's buffer for a command's output. A large buffer saves switches between gVisor and
+	// the keeper.
 	pipeSize = 1 << 20
-	// readSize is the largest frame of output.
+	// readSize is the maximum size of an output frame.
 	readSize = 64 << 10
 )
 
-// capabilities are those of root in a sandbox: the usual set of containers, and CAP_SYS_ADMIN and CAP_SYS_PTRACE. They count inside
-// gVisor only: docs/decisions/027-setuid-programs-in-sandboxes.md.
+// capabilities are root's capabilities in a sandbox: the usual set of containers, CAP_SYS_ADMIN and
+// CAP_SYS_PTRACE. They apply inside gVisor only: docs/decisions/027-setuid-programs-in-sandboxes.md.
 const capabilities = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_KILL | 1<<unix.CAP_MKNOD | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID |
 	1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT
 
-// command is a process in the sandbox and its output.
+// command is a process in the sandbox, with its output.
 type command struct {
 	id       string
-	number   int // id is made of it
+	number   int // the number in id
 	tool     bool
 	args     []string
 	started  time.Time
 	pid      int32
-	inside   int32 // the same as the container has it, by which gVisor waits for what it restored; 0 for others
+	inside   int32 // PID within the container, by which gVisor waits for restored processes; 0 for others
 	out      *spool.Spool
 	terminal *os.File // master side, or nil
 	done     chan struct{}
 	exit     engine.Exit // valid once done is closed
 
-	outOfSpace atomic.Bool // it is killed because a volume is full
+	outOfSpace atomic.Bool // killed because a volume is full
 
-	files []layer.KeptFile // what the command got; none for a tool
+	files []layer.KeptFile // files passed to the command; none for a tool
 
 	mu    sync.Mutex
 	stdin *os.File         // nil once closed; guarded by mu
@@ -68,13 +69,13 @@ type command struct {
 	input input
 }
 
-// plumbing is the files between a command and its keeper.
+// plumbing holds the files between a command and its keeper.
 type plumbing struct {
-	guest   map[int]*os.File // what the command gets
+	guest   map[int]*os.File // passed to the command
 	outputs map[wire.Kind]*os.File
 	stdin   *os.File
 	master  *os.File
-	files   []layer.KeptFile // guest, unless it is Harvest's own
+	files   []layer.KeptFile // identities of guest; none for Harvest's own programs
 }
 
 func (p *plumbing) closeGuest() {
@@ -138,7 +139,7 @@ func winsize(s engine.Size) *pty.Winsize {
 	return &pty.Winsize{Rows: uint16(s.Rows), Cols: uint16(s.Cols)}
 }
 
-// start starts a command. Unless args.Quiet, follower gets all its output and the command waits for it.
+// start starts a command. Unless args.Quiet is set, follower receives all output, and the command waits for it.
 func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follower, err error) {
 	if err := k.awaitReady(); err != nil {
 		return nil, nil, err
@@ -233,7 +234,7 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 	return exec, k.enter(exec.WorkingDirectory)
 }
 
-// environment returns env as a process gets it.
+// environment returns env as a sorted list of NAME=value pairs.
 func environment(env map[string]string) []string {
 	pairs := make([]string, 0, len(env))
 	for name, value := range env {
@@ -243,7 +244,8 @@ func environment(env map[string]string) []string {
 	return pairs
 }
 
-// enter checks the directory of a command, once per directory: gVisor starts commands in files, too.
+// enter checks the working directory of a command, once per directory, because gVisor also starts commands in
+// files.
 func (k *Keeper) enter(dir string) error {
 	k.mu.Lock()
 	known := k.dirs[dir] || dir == "/"
@@ -260,8 +262,8 @@ func (k *Keeper) enter(dir string) error {
 	return nil
 }
 
-// startError explains why gVisor did not start a command. The errors of gVisor arrive as text, in the words of its package linuxerr or, where the
-// kernel of the host refused, in those of Linux. processes is the limit of the sandbox.
+// startError explains why gVisor did not start a command. gVisor's errors arrive as text: in the words of its
+// package linuxerr, or in those of Linux if the host kernel refused. processes is the sandbox's limit.
 func startError(err error, program, dir string, processes int) error {
 	text := err.Error()
 	has := func(texts ...string) bool {
@@ -292,7 +294,7 @@ func startError(err error, program, dir string, processes int) error {
 	return errors.Wrapf(err, "start %q", program)
 }
 
-// listed are arguments as they are shown.
+// listed returns arguments in a form that can be displayed.
 func listed(args [][]byte) []string {
 	list := make([]string, len(args))
 	for i, arg := range args {
@@ -301,7 +303,7 @@ func listed(args [][]byte) []string {
 	return list
 }
 
-// remember lists a command and forgets the oldest that have ended.
+// remember lists a command, and forgets the oldest ended ones.
 func (k *Keeper) remember(c *command) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -327,7 +329,7 @@ func (k *Keeper) forget(c *command) {
 	c.out.Remove()
 }
 
-// tend reads a command's output until it has ended, and then what its children still write.
+// tend reads a command's output until the command has ended, and then the output of its children.
 func (k *Keeper) tend(c *command, p *plumbing) {
 	exited := make(chan struct{})
 	var drained sync.WaitGroup
@@ -337,7 +339,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 	}
 	ws, err := k.guest.sb.WaitPID(k.guest.mainID(), cmp.Or(c.inside, c.pid))
 	if err != nil {
-		<-k.ended // nothing else takes the connection away
+		<-k.ended // only the end of the sandbox breaks the connection
 		ws = unix.WaitStatus(syscall.SIGKILL)
 	}
 	c.exit = exitOf(ws)
@@ -345,7 +347,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 	case <-k.ended:
 		c.exit.OutOfMemory = k.end.OutOfMemory
 	default:
-		// The kernel may be just killing the whole sandbox for want of memory, which is then why the command died.
+		// The OOM killer may be ending the whole sandbox, which then is the reason why the command died.
 		if c.exit.Signal == "KILL" && k.guest.outOfMemory() {
 			<-k.ended
 			c.exit.OutOfMemory = true
@@ -367,8 +369,8 @@ func exitOf(ws unix.WaitStatus) engine.Exit {
 	return engine.Exit{Code: ws.ExitStatus()}
 }
 
-// collect moves what f gives into the spool. When the command has exited, it takes what is in the pipe, calls drained, and
-// goes on with what children write who still hold the other end.
+// collect copies output from f to the spool. When the command has exited, it reads the rest of the pipe and
+// calls drained. Then it continues with the output of children that still hold the other end.
 func collect(out *spool.Spool, kind wire.Kind, f *os.File, exited <-chan struct{}, drained func()) {
 	defer f.Close()
 	var once sync.Once
@@ -378,7 +380,7 @@ func collect(out *spool.Spool, kind wire.Kind, f *os.File, exited <-chan struct{
 	go func() {
 		select {
 		case <-exited:
-			_ = f.SetReadDeadline(time.Now()) // wakes the reader below
+			_ = f.SetReadDeadline(time.Now()) // interrupts the read below
 		case <-stop:
 		}
 	}()
@@ -419,18 +421,18 @@ func drain(out *spool.Spool, kind wire.Kind, f *os.File, buf []byte) {
 	})
 }
 
-// serveStart starts a command and stays with it.
+// serveStart starts a command and follows it.
 func (k *Keeper) serveStart(conn *wire.Conn, args *wire.StartArgs) error {
 	c, follower, err := k.start(args)
 	if err != nil {
 		return err
 	}
-	_ = conn.SendJSON(wire.KindReply, wire.Reply{ID: c.id}) // whether the client is still there shows below
+	_ = conn.SendJSON(wire.KindReply, wire.Reply{ID: c.id}) // a disconnected client is detected below
 	k.follow(conn, c, follower, args.Stdin)
 	return nil
 }
 
-// serveAttach stays with a command that was started before.
+// serveAttach follows a command that was started before.
 func (k *Keeper) serveAttach(conn *wire.Conn, args *wire.AttachArgs) error {
 	c, err := k.find(args.ID)
 	if err != nil {
@@ -452,8 +454,8 @@ func (k *Keeper) serveAttach(conn *wire.Conn, args *wire.AttachArgs) error {
 	return nil
 }
 
-// follow sends output, unless follower is nil, and exit of c, and gives it the input that comes. A client that goes away
-// leaves the command as it is, unless it is a tool, which nobody could find again.
+// follow sends the output (unless follower is nil) and the exit of c, and forwards its input. If the client
+// disconnects, the command keeps running, unless it is a tool, which cannot be reopened.
 func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, stdin bool) {
 	gone := make(chan struct{})
 	var from *feed
@@ -500,7 +502,7 @@ func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, s
 	}
 }
 
-// readStdin passes input frames to the command until the client goes away. from is nil if there shall be none.
+// readStdin forwards input frames to the command until the client disconnects. It discards them if from is nil.
 func (k *Keeper) readStdin(conn *wire.Conn, c *command, from *feed) {
 	defer c.input.leave(from)
 	for {
@@ -520,7 +522,8 @@ func (k *Keeper) readStdin(conn *wire.Conn, c *command, from *feed) {
 	}
 }
 
-// giveInput writes to the command's input. An error means that the command reads no more, which is its right.
+// giveInput writes to the command's input. An error means that the command no longer reads, which is not a
+// failure.
 func (k *Keeper) giveInput(c *command, from *feed, r io.Reader) {
 	c.mu.Lock()
 	f := c.stdin
@@ -536,13 +539,13 @@ func (k *Keeper) giveInput(c *command, from *feed, r io.Reader) {
 	}
 }
 
-// endStdin tells the command that its input has ended.
+// endStdin ends the command's input.
 func (c *command) endStdin() {
 	if c.terminal == nil {
 		c.closeStdin()
 		return
 	}
-	const endOfTransmission = 4 // what a terminal's line discipline takes for the end of the input
+	const endOfTransmission = 4 // end-of-file for a terminal's line discipline
 	_, _ = c.terminal.Write([]byte{endOfTransmission})
 }
 
@@ -555,7 +558,7 @@ func (c *command) closeStdin() {
 	c.stdin = nil
 }
 
-// find returns a command by its id.
+// find returns a command by its ID.
 func (k *Keeper) find(id string) (*command, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -33,7 +33,7 @@ func (k *Keeper) control(args *wire.ControlArgs) error {
 	}
 }
 
-// resize sets the terminal's size and tells the foreground processes.
+// resize sets the terminal's size and notifies the foreground processes.
 func (k *Keeper) resize(c *command, args *wire.ControlArgs) error {
 	if c.terminal == nil {
 		return errors.Newf(errors.Conflict, "process %q has no terminal", c.id)
@@ -47,8 +47,8 @@ func (k *Keeper) resize(c *command, args *wire.ControlArgs) error {
 	return k.signal(c, syscall.SIGWINCH)
 }
 
-// signal sends sig. On a terminal the foreground group gets it; what ends a session goes to its leader, too, as when a
-// line hangs up.
+// signal sends sig. On a terminal, it goes to the foreground process group. Signals that end a session also go
+// to the session leader, as on a hang-up.
 func (k *Keeper) signal(c *command, sig syscall.Signal) error {
 	if ended(c) {
 		return nil
@@ -73,7 +73,7 @@ func (k *Keeper) signal(c *command, sig syscall.Signal) error {
 	return errors.Wrapf(err, "signal process %s", c.id)
 }
 
-// ended reports whether a command has ended, or is about to be found ended.
+// ended reports whether a command has ended, or its end is about to be noticed.
 func ended(c *command) bool {
 	select {
 	case <-c.done:
@@ -83,8 +83,8 @@ func ended(c *command) bool {
 	}
 }
 
-// typeIn passes what somebody typed to a terminal. The kernel's line discipline echoes control characters, but would signal
-// processes of the host; those of the sandbox get their signals from here.
+// typeIn forwards typed input to a terminal. The kernel's line discipline echoes control characters, but would
+// signal processes of the host. So this method sends the signals to the processes of the sandbox.
 func (k *Keeper) typeIn(c *command, r io.Reader) error {
 	typed, err := io.ReadAll(r)
 	if err != nil {
@@ -106,7 +106,7 @@ func (k *Keeper) typeIn(c *command, r io.Reader) error {
 	return nil
 }
 
-// signalKey finds the first key that makes a signal, and how many bytes there are up to it.
+// signalKey finds the first key that generates a signal, and returns the number of bytes up to it.
 func signalKey(typed []byte, mode *unix.Termios) (n int, sig syscall.Signal) {
 	keys := map[byte]syscall.Signal{mode.Cc[unix.VINTR]: syscall.SIGINT, mode.Cc[unix.VQUIT]: syscall.SIGQUIT, mode.Cc[unix.VSUSP]: syscall.SIGTSTP}
 	for i, b := range typed {
@@ -117,10 +117,10 @@ func signalKey(typed []byte, mode *unix.Termios) (n int, sig syscall.Signal) {
 	return len(typed), 0
 }
 
-// maxDatabase is how much of /etc/passwd and /etc/group is read.
+// maxDatabase limits how much of /etc/passwd and /etc/group is read.
 const maxDatabase = 1 << 20
 
-// lookUp finds a user of the sandbox, by "name", "uid", and either with ":group". "" is root.
+// lookUp finds a user of the sandbox, by "name", "uid", or either with ":group". "" is root.
 func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
 	if name == "" || name == "root" || name == "0" || name == "0:0" {
 		return &user.ExecUser{}, nil
@@ -144,12 +144,12 @@ func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
 	return u, nil
 }
 
-// readFile reads a small file of the sandbox from outside; a file that does not exist is empty.
+// readFile reads a small file of the sandbox from outside. A missing file is empty.
 func (k *Keeper) readFile(path string) ([]byte, error) {
 	return k.guest.readFile(k.guest.mainID(), path)
 }
 
-// readFile is readFile in one of the containers.
+// readFile reads a small file in one of the containers. A missing file is empty.
 func (g *guest) readFile(container, path string) ([]byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -169,7 +169,7 @@ func (g *guest) readFile(container, path string) ([]byte, error) {
 	return b, errors.Wrapf(err, "read %s", path)
 }
 
-// checkDir reports whether commands can start in dir.
+// checkDir returns an error if commands cannot start in dir.
 func (g *guest) checkDir(dir string) error {
 	if dir == "" || dir == "/" {
 		return nil
@@ -181,7 +181,7 @@ func (g *guest) checkDir(dir string) error {
 	defer null.Close()
 	err = g.sb.ReadFile(g.mainID(), dir, 1, null)
 	if err != nil && strings.Contains(err.Error(), "is a directory") {
-		return nil // as it should
+		return nil // dir exists
 	}
 	if err == nil {
 		err = errors.Errorf("%s is a file", dir)

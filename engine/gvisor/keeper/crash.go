@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	gvisorLog     = "gvisor.log"
-	keptCrashes   = 64 // reports that wait for the end of their command, and reports in the directory of crashes
-	listedCrashes = 3  // of one command
+	gvisorLog = "gvisor.log"
+	// Reports that wait for the end of their command, and files in the directory of crashes.
+	keptCrashes   = 64
+	listedCrashes = 3 // per command
 	maxLogRead    = 16 << 20
 )
 
-// crashes are the processes of a sandbox that crashed, as gVisor's log has them.
+// crashes are the processes of a sandbox that crashed, according to gVisor's log.
 type crashes struct {
 	mu      sync.Mutex
-	read    int64         // bytes of the log that have been read
-	waiting []layer.Crash // of commands that have not ended
+	read    int64         // offset up to which the log has been read
+	waiting []layer.Crash // crashes of commands that have not ended
 }
 
-// crashesOf returns the crashes of a command that has ended, as one sentence; "" for none.
+// crashesOf returns the crashes of an ended command as one sentence, or "".
 func (k *Keeper) crashesOf(c *command) string {
 	k.crashes.mu.Lock()
 	defer k.crashes.mu.Unlock()
@@ -50,7 +51,7 @@ func (k *Keeper) crashesOf(c *command) string {
 	return strings.Join(all, ", ")
 }
 
-// readCrashes reads what gVisor has added to its log. k.crashes.mu is held.
+// readCrashes reads the new part of gVisor's log. k.crashes.mu is held.
 func (k *Keeper) readCrashes() {
 	f, err := os.Open(filepath.Join(k.args.Dir, gvisorLog))
 	if err != nil {
@@ -88,7 +89,8 @@ func (k *Keeper) sent(r layer.Crash) bool {
 	return false
 }
 
-// keepCrash keeps a report in a file that outlives the sandbox, if it has registers and mappings. The oldest files go.
+// keepCrash writes a report with registers and mappings to a file that outlives the sandbox. It deletes the
+// oldest files.
 func (k *Keeper) keepCrash(r layer.Crash, line string) {
 	dir := k.args.Crashes
 	if dir == "" || r.Registers == nil {
@@ -104,7 +106,7 @@ func (k *Keeper) keepCrash(r layer.Crash, line string) {
 		return
 	}
 	kept, _ := filepath.Glob(filepath.Join(dir, "*.json"))
-	for _, old := range kept[:max(0, len(kept)-keptCrashes)] { // the names begin with the time
+	for _, old := range kept[:max(0, len(kept)-keptCrashes)] { // file names begin with the time
 		_ = os.Remove(old)
 	}
 }

@@ -15,19 +15,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// relay is a tool of ours inside, which connects to ports there, loopback included: packets from outside never reach it. It gets
-// the connections themselves, as open files, so that the keeper has no part in what goes through them. It starts with the first
-// connection.
+// relay is a tool inside the sandbox. It connects to ports there, including those on loopback, which packets
+// from outside never reach. It receives the connections themselves as open files, so that their data does not
+// pass through the keeper. The first connection starts it.
 type relay struct {
 	mu   sync.Mutex
-	conn *net.UnixConn // to the relay; guarded by mu; nil while none runs
+	conn *net.UnixConn // connection to the relay; guarded by mu; nil while none runs
 	pid  int32         // its process; guarded by mu
 }
 
-// relayTime is how long the relay may take to accept a connection.
+// relayTime limits how long the relay takes to accept a connection.
 const relayTime = 10 * time.Second
 
-// serveDial hands a connection over to the relay. After the reply, what comes through it is between its two ends.
+// serveDial hands a connection over to the relay. After the reply, data flows directly between
+// its two ends.
 func (k *Keeper) serveDial(conn *wire.Conn, args *wire.DialArgs) error {
 	if args.Port < 1 || args.Port > 65535 {
 		return errors.Newf(errors.Invalid, "%d is not a port", args.Port)
@@ -41,12 +42,12 @@ func (k *Keeper) serveDial(conn *wire.Conn, args *wire.DialArgs) error {
 		return err
 	}
 	if err := conn.SendJSON(wire.KindReply, wire.Reply{}); err != nil {
-		return nil // the client is gone
+		return nil // the client has disconnected
 	}
 	if err := handOver(to, client, args.Port); err == nil {
 		return nil
 	}
-	// It was killed from inside, or has only just ended.
+	// The relay was killed from inside, or has just ended.
 	if to, err = k.startRelay(to); err == nil {
 		err = handOver(to, client, args.Port)
 	}
@@ -56,7 +57,7 @@ func (k *Keeper) serveDial(conn *wire.Conn, args *wire.DialArgs) error {
 	return nil
 }
 
-// handOver gives the relay a connection, and the port it is for.
+// handOver passes a connection and its port to the relay.
 func handOver(to, conn *net.UnixConn, port int) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -72,7 +73,8 @@ func handOver(to, conn *net.UnixConn, port int) error {
 	return errors.Wrapf(errors.Join(err, sent), "relay")
 }
 
-// startRelay returns the connection to the relay, which it starts if none runs but old, which is of no use.
+// startRelay returns a connection to the relay. It starts one if none runs, or if the current one is old, which
+// is broken.
 func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 	if err := k.awaitReady(); err != nil {
 		return nil, err
@@ -110,7 +112,7 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 	return r.conn, nil
 }
 
-// tendRelay takes note of the relay's end.
+// tendRelay waits for the end of the relay, and clears its state.
 func (k *Keeper) tendRelay(conn *net.UnixConn, pid int32) {
 	_, _ = k.guest.sb.WaitPID(k.guest.mainID(), pid)
 	k.relay.mu.Lock()

@@ -12,26 +12,27 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// initPath is where the init image is mounted in every sandbox, out of the way in /dev and so of every snapshot.
+// initPath is the mount point of the init image in every sandbox. Because it is below /dev, it is in no
+// snapshot.
 const initPath = "/dev/.harvest"
 
-// initBlock is the size to which the program is padded: gVisor reads file data of whole blocks only.
+// initBlock is the size to which the program is padded, because gVisor reads file data in whole blocks only.
 const initBlock = 4096
 
-// assembler builds the init program: x86-64 machine code that loads at base.
+// assembler builds the init program: x86-64 machine code that is loaded at initBase.
 type assembler struct{ code []byte }
 
 const initBase = 0x400000
 
 func (a *assembler) emit(b ...byte) { a.code = append(a.code, b...) }
 
-// relative emits an instruction whose last four bytes are the way from its end to target.
+// relative emits an instruction whose last four bytes are the distance from its end to target.
 func (a *assembler) relative(target int, op ...byte) {
 	a.emit(op...)
 	a.code = binary.LittleEndian.AppendUint32(a.code, uint32(target-(len(a.code)+4)))
 }
 
-// ahead emits a jump; calling what it returns makes the place reached by then its target.
+// ahead emits a jump. Calling the returned function sets its target to the current position.
 func (a *assembler) ahead(op ...byte) func() {
 	a.relative(0, op...)
 	end := len(a.code)
@@ -41,7 +42,7 @@ func (a *assembler) ahead(op ...byte) func() {
 // syscall emits mov eax, number; syscall.
 func (a *assembler) syscall(number byte) { a.emit(0xb8, number, 0, 0, 0, 0x0f, 0x05) }
 
-// length emits what counts the bytes of the string at [rsi] into edx.
+// length emits code that stores the length of the string at [rsi] in edx.
 func (a *assembler) length() {
 	a.emit(0x31, 0xd2)          // xor edx, edx
 	a.emit(0x80, 0x3c, 0x16, 0) // cmp byte [rsi+rdx], 0
@@ -52,10 +53,10 @@ func (a *assembler) length() {
 
 // initStep is a file that the init program writes.
 type initStep struct {
-	dir     string // is made if missing
-	file    string // is made if missing, and written
+	dir     string // created if missing
+	file    string // created if missing, and written
 	content string
-	rename  string // what the file is called in the end, in place of what is there, be it a symbolic link; "" leaves it
+	rename  string // final path; replaces an existing file or symbolic link; "" for no rename
 }
 
 // initArgs returns the arguments of the init program.
@@ -67,14 +68,14 @@ func initArgs(program, hostname string, steps ...initStep) []string {
 	return args
 }
 
-// initOrders is where an init program that has no arguments reads what it shall do from its standard input: the stack that it would
-// have had with them, at that address.
+// initOrders is the address of the orders of an init program without arguments. It reads them from its standard
+// input: the stack that it would have had with arguments, at that address.
 const (
 	initOrders    = 0x600000
-	maxInitOrders = 4096 // and so a write that no pipe cuts in two
+	maxInitOrders = 4096 // within PIPE_BUF, so that a write is atomic
 )
 
-// initStack returns initArgs as what an init program without arguments reads.
+// initStack encodes initArgs for an init program without arguments.
 func initStack(args []string) ([]byte, error) {
 	le := binary.LittleEndian
 	stack := le.AppendUint64(nil, uint64(len(args)))
@@ -93,7 +94,7 @@ func initStack(args []string) ([]byte, error) {
 	return stack, nil
 }
 
-// Where the init program's data lies, from the beginning of its code.
+// Offsets of the init program's data from the start of its code.
 const (
 	initData    = 320
 	initAct     = initData      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
@@ -115,7 +116,7 @@ func initCode() []byte {
 	a.syscall(13)
 	a.emit(0x48, 0x83, 0x3c, 0x24, 2) // cmp qword [rsp], 2
 	arguments := a.ahead(0x0f, 0x8d)  // jge
-	// read(0, orders, maxInitOrders); if nothing comes, there is nothing to do
+	// read(0, orders, maxInitOrders); without input, there is nothing to do
 	a.emit(0x31, 0xff)                                            // xor edi, edi
 	a.emit(0xbe)                                                  // mov esi, orders
 	a.code = binary.LittleEndian.AppendUint32(a.code, initOrders) //
@@ -178,10 +179,11 @@ func initCode() []byte {
 	return a.code
 }
 
-// initProgram returns a static ELF executable that is process 1 of a sandbox: it lets the kernel reap orphans, sets the host
-// name to its first argument, writes the files that initArgs has told it, makes /etc/mtab as mount.fuse and others want it, gives up all capabilities, writes a
-// byte to its standard output, and sleeps. Without arguments it first waits for them on its standard input (initStack). An image need not bring anything for it, and it costs one page of memory and no
-// start-up time.
+// initProgram returns a static ELF executable that is process 1 of a sandbox. It makes the kernel reap orphans,
+// sets the host name to its first argument, and writes the files in its other arguments (initArgs). It creates
+// /etc/mtab, which mount.fuse and other programs need. Then it drops all capabilities, writes a byte to its
+// standard output, and sleeps. Without arguments, it first reads them from its standard input (initStack). An
+// image needs no files for it. It costs one page of memory and no start-up time.
 func initProgram() []byte {
 	const headers = 64 + 2*56
 	image := make([]byte, initBlock)
@@ -203,7 +205,7 @@ func initProgram() []byte {
 	le.PutUint64(ph[32:], headers+initEnd) // size in the file
 	le.PutUint64(ph[40:], headers+initEnd) // size in memory
 	le.PutUint64(ph[48:], initBlock)       // alignment
-	ph = ph[56:]                           // what it reads goes to memory that is no file's
+	ph = ph[56:]                           // data that it reads, in anonymous memory
 	le.PutUint32(ph, 1)                    // PT_LOAD
 	le.PutUint32(ph[4:], 6)                // readable, writable
 	le.PutUint64(ph[16:], initOrders)      // virtual address
@@ -220,13 +222,14 @@ func initProgram() []byte {
 	return image
 }
 
-// InitName is the file name of the init image: another program has another name, and a sandbox keeps the one it has.
+// InitName returns the file name of the init image. It depends on the program, so that a sandbox keeps its
+// version.
 func InitName() string {
 	sum := sha256.Sum256(initProgram())
 	return "init-" + hex.EncodeToString(sum[:4]) + ".erofs"
 }
 
-// WriteInit makes the init image at path, atomically, unless it is there.
+// WriteInit creates the init image at path atomically, unless it exists.
 func WriteInit(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil

@@ -10,22 +10,23 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// lastInput is how long input that is on its way from a server that is gone may take to reach a command: it does not where the command does not read.
+// lastInput limits the wait for input that is in transit from a server that is gone. The input does not arrive
+// if the command does not read.
 const lastInput = 500 * time.Millisecond
 
-// input is who gives a command its input, and how much it has had.
+// input tracks the connections that provide a command's input, and the number of bytes it has received.
 type input struct {
-	writing sync.Mutex // held while a pipe is written to
+	writing sync.Mutex // held during a write to a pipe
 
 	mu    sync.Mutex
-	feeds map[*feed]struct{} // guarded by mu; connections that give some
+	feeds map[*feed]struct{} // guarded by mu; connections that provide input
 	taken int64              // guarded by mu; bytes
 }
 
-// feed is a connection that gives input.
+// feed is a connection that provides input.
 type feed struct {
 	done chan struct{} // closed when it has ended
-	cut  bool          // guarded by input.mu; what it gives is not wanted any more
+	cut  bool          // guarded by input.mu; its further input is discarded
 }
 
 func (i *input) enter() *feed {
@@ -39,7 +40,7 @@ func (i *input) enter() *feed {
 	return f
 }
 
-// leave notes the end of a connection, which may be nil.
+// leave removes a connection, which may be nil.
 func (i *input) leave(f *feed) {
 	if f == nil {
 		return
@@ -62,8 +63,8 @@ func (i *input) add(n int64) {
 	i.taken += n
 }
 
-// takeOver returns what the command has had. What connections that have broken off still had on its way gets to it, unless it does not read; after
-// that they give it no more.
+// takeOver returns the input that the command has received. Input that broken connections still had in transit
+// reaches the command, unless the command does not read. After that, their input is discarded.
 func (c *command) takeOver() *wire.Input {
 	i := &c.input
 	i.mu.Lock()
@@ -93,7 +94,7 @@ func (c *command) takeOver() *wire.Input {
 	c.mu.Lock()
 	pipe, ended := c.stdin, c.stdin == nil
 	c.mu.Unlock()
-	if pipe != nil && c.terminal == nil && over { // whoever writes to the pipe shall say how much of it has gone
+	if pipe != nil && c.terminal == nil && over { // the writer must report how much of its data has gone into the pipe
 		_ = pipe.SetWriteDeadline(time.Now())
 		i.writing.Lock()
 		_ = pipe.SetWriteDeadline(time.Time{})
@@ -104,7 +105,7 @@ func (c *command) takeOver() *wire.Input {
 	return &wire.Input{Bytes: i.taken, Ended: ended}
 }
 
-// feeder writes to the pipe that is a command's input.
+// feeder writes to the input pipe of a command.
 type feeder struct {
 	c    *command
 	from *feed
@@ -124,7 +125,7 @@ func (w feeder) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// counter counts what is read through it.
+// counter counts the bytes read through it.
 type counter struct {
 	r io.Reader
 	n int64

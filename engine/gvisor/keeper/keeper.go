@@ -1,8 +1,9 @@
 // Package keeper is the small process that owns one gVisor sandbox and the commands in it.
 //
-// The server starts a keeper per sandbox and talks to it over a Unix socket (package wire). The keeper outlives the server,
-// so that commands go on and their output is kept while no server runs; the sandbox does not outlive the keeper. It links
-// nothing of gVisor's kernel, since there is one keeper per sandbox: packages runsc and layer ask gVisor's processes.
+// The server starts one keeper per sandbox, and talks to it over a Unix socket (package wire). The keeper
+// outlives the server, so that commands keep running and their output is kept while no server runs. The sandbox
+// does not outlive the keeper. Because there is one keeper per sandbox, it does not link gVisor's kernel:
+// packages runsc and layer send requests to gVisor's processes.
 package keeper
 
 import (
@@ -31,43 +32,44 @@ import (
 // Name is the first argument of a keeper's process.
 const Name = "harvest-keeper"
 
-// Socket and StateFile lie in a sandbox's directory.
+// Socket and StateFile are files in a sandbox's directory.
 const (
 	Socket    = "keeper.sock"
 	StateFile = "state.json"
 )
 
-// bootFD is the connection to the server that started the keeper.
+// bootFD is the file descriptor of the connection to the server that started the keeper.
 const bootFD = 3
 
-// keeperGCPercent keeps an idle keeper small: it allocates little once it has booted.
+// keeperGCPercent keeps an idle keeper small: after booting, it allocates little.
 const keeperGCPercent = 50
 
-// answerTime is how long the end of this process waits for clients that still read.
+// answerTime is how long this process waits at its end for clients that are still reading.
 const answerTime = 200 * time.Millisecond
 
-// initTime is how long the init programs may take.
+// initTime limits the run time of the init programs.
 const initTime = 30 * time.Second
 
-// Keeper holds one sandbox.
+// Keeper owns one sandbox.
 type Keeper struct {
-	thread chan func()   // runs on the main thread, with which gVisor's process dies
-	tools  *os.File      // the program of what runs inside
-	inits  *os.File      // a byte comes from each of the two init programs when it has done its work
-	ready  chan struct{} // closed when both have
+	thread chan func()   // functions for the main thread; gVisor's process dies with that thread
+	tools  *os.File      // the program of the tools inside
+	inits  *os.File      // receives a byte from each of the two init programs when it is done
+	ready  chan struct{} // closed when both are done
 
-	image sync.Mutex // held while the sandbox gets its image, also ahead of need; taken before mu
+	// image is held while the sandbox gets its image, also by a preparation. It is taken before mu.
+	image sync.Mutex
 
 	mu       sync.Mutex
 	args     wire.BootArgs       // guarded by mu; Claim is set once claimed
 	dirs     map[string]bool     // directories that commands have started in; guarded by mu
 	guest    *guest              // guarded by mu; nil before boot
 	commands map[string]*command // guarded by mu
-	order    []string            // ids of commands, oldest first; guarded by mu
-	started  int                 // commands ever; guarded by mu
+	order    []string            // IDs of commands, oldest first; guarded by mu
+	started  int                 // number of commands ever started; guarded by mu
 	oom      bool                // memory ran out; guarded by mu
-	cpu      time.Duration       // the most processor time that was seen; guarded by mu
-	destroy  bool                // Destroy was asked for; guarded by mu
+	cpu      time.Duration       // highest processor time seen; guarded by mu
+	destroy  bool                // Destroy was requested; guarded by mu
 	booted   time.Time
 	network  network
 	relay    relay
@@ -77,18 +79,20 @@ type Keeper struct {
 	ended chan struct{} // closed when the sandbox has ended
 	end   engine.End    // valid once ended is closed
 
-	snapshot sync.Mutex     // held while one is taken
-	starting sync.RWMutex   // held for reading while a command starts, for writing while a checkpoint is made; taken before all others
-	clearing sync.WaitGroup // while a container that was prepared in vain is removed
+	snapshot sync.Mutex // held during a snapshot
+	// starting is held for reading while a command starts, and for writing during a checkpoint. It is taken
+	// before all others.
+	starting sync.RWMutex
+	clearing sync.WaitGroup // removals of unused prepared containers
 
 	finished chan struct{} // closed when this process may end
-	finish   func()        // closes it, once
+	finish   func()        // closes finished, once
 }
 
-// Main runs a keeper and returns its exit code. The calling goroutine must be the process's main one.
+// Main runs a keeper and returns its exit code. It must be called on the process's main goroutine.
 func Main() int {
 	runtime.LockOSThread()
-	// A hang-up of the server's terminal or an interrupt typed there is not for the sandboxes.
+	// Signals from the server's terminal, such as SIGHUP and SIGINT, must not end the sandboxes.
 	ignoreSignals()
 	conn, err := net.FileConn(os.NewFile(bootFD, "boot"))
 	if err != nil {
@@ -108,7 +112,7 @@ func Main() int {
 	}
 }
 
-// onThread runs f on the main thread and waits for it.
+// onThread runs f on the main thread and returns its error.
 func (k *Keeper) onThread(f func() error) error {
 	done := make(chan error, 1)
 	k.thread <- func() { done <- f() }
@@ -134,8 +138,8 @@ func (k *Keeper) run(boot *wire.Conn) int {
 	})
 	_ = boot.SendJSON(wire.KindReply, wire.Reply{})
 	_ = boot.Close()
-	debug.SetGCPercent(keeperGCPercent) // it was off until now (keeperEnv of package gvisor)
-	debug.FreeOSMemory()                // booting is the most that a keeper ever allocates
+	debug.SetGCPercent(keeperGCPercent) // it was off so far (keeperEnv of package gvisor)
+	debug.FreeOSMemory()                // booting allocates more than anything later
 	<-k.ended
 	if !k.end.Destroyed {
 		if err := k.release(); err != nil {
@@ -143,7 +147,7 @@ func (k *Keeper) run(boot *wire.Conn) int {
 		}
 		k.saveState()
 	}
-	<-k.finished // until Destroy, the end and the output can be asked for
+	<-k.finished // until Destroy, clients may still request the end and the output
 	_ = listener.Close()
 	accepting.Wait()
 	answered := make(chan struct{})
@@ -203,7 +207,7 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	return listener, nil
 }
 
-// begin boots gVisor, and gives it its image, unless it is to be warm.
+// begin boots gVisor, and gives the sandbox its image unless it is a warm one.
 func (k *Keeper) begin(claim *wire.ClaimArgs, stage func(string)) (err error) {
 	k.booted = time.Now()
 	if k.args.Restore != "" {
@@ -228,7 +232,7 @@ func (k *Keeper) begin(claim *wire.ClaimArgs, stage func(string)) (err error) {
 	return nil
 }
 
-// listenToInits makes this process's standard output, which is that of the init programs, a pipe to inits.
+// listenToInits replaces this process's standard output, which the init programs share, by a pipe to inits.
 func (k *Keeper) listenToInits() error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -239,7 +243,7 @@ func (k *Keeper) listenToInits() error {
 	return errors.Wrapf(unix.Dup3(int(w.Fd()), int(os.Stdout.Fd()), 0), "replace standard output")
 }
 
-// awaitInits closes ready when the init programs of both containers have done their work.
+// awaitInits closes ready when the init programs of both containers are done.
 func (k *Keeper) awaitInits() {
 	defer k.inits.Close()
 	if _, err := io.ReadFull(k.inits, make([]byte, 2)); err == nil {
@@ -247,7 +251,8 @@ func (k *Keeper) awaitInits() {
 	}
 }
 
-// awaitReady returns when commands can start: a moment after the sandbox got its image. Conflict if it has none, or has ended.
+// awaitReady returns when commands can start, shortly after the sandbox got its image. Conflict if it has no
+// image, or has ended.
 func (k *Keeper) awaitReady() error {
 	if err := k.errEnded(); err != nil {
 		return err
@@ -280,7 +285,7 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	}
 	go k.awaitInits()
 	switch {
-	case k.guest.taken: // it was filled when it was prepared
+	case k.guest.taken: // filled by the preparation
 	case c.Layer != "": // nothing else may write meanwhile
 		select {
 		case <-k.ready:
@@ -307,9 +312,9 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	return k.claimed(c)
 }
 
-// giveVolumes makes fresh volumes the property of the sandbox's user.
+// giveVolumes changes the owner of new volumes to the sandbox's user.
 func (k *Keeper) giveVolumes(mounts []wire.Mount, owner *user.ExecUser) error {
-	if owner.Uid == 0 || k.args.Rootless { // there this process may not change owners
+	if owner.Uid == 0 || k.args.Rootless { // a rootless keeper may not change owners
 		return nil
 	}
 	for _, m := range mounts {
@@ -323,7 +328,7 @@ func (k *Keeper) giveVolumes(mounts []wire.Mount, owner *user.ExecUser) error {
 	return nil
 }
 
-// claimed is when the sandbox has its image. k.mu is held.
+// claimed completes a claim when the sandbox has its image. k.mu is held.
 func (k *Keeper) claimed(c *wire.ClaimArgs) error {
 	if n := k.args.Limits.Memory; c.Keep && k.guest.group != nil && n > 0 {
 		if err := k.guest.group.RaiseMemory(n + sentryMemory + reserve(n)); err != nil {
@@ -336,7 +341,7 @@ func (k *Keeper) claimed(c *wire.ClaimArgs) error {
 	return nil
 }
 
-// serve answers one connection.
+// serve handles one connection.
 func (k *Keeper) serve(conn *wire.Conn) {
 	defer conn.Close()
 	req, err := receiveRequest(conn)
@@ -360,7 +365,7 @@ func receiveRequest(conn *wire.Conn) (wire.Request, error) {
 	return req, errors.Wrapf(json.Unmarshal(payload, &req), "decode request")
 }
 
-// answer does what req asks for and sends the reply.
+// answer executes req and sends the reply.
 func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 	switch {
 	case req.Op == wire.Claim && req.Claim != nil:
@@ -421,7 +426,7 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 	return errors.Errorf("unknown request %q", req.Op)
 }
 
-// awaitEnd returns when the sandbox has ended or the client has gone.
+// awaitEnd returns when the sandbox has ended or the client has disconnected.
 func (k *Keeper) awaitEnd(conn *wire.Conn) {
 	gone := make(chan struct{})
 	go func() {
@@ -449,12 +454,12 @@ func (k *Keeper) serveDestroy(conn *wire.Conn) error {
 	return nil
 }
 
-// release ends gVisor and frees what it holds; commands learn of it by watch.
+// release ends gVisor and frees its resources. watch then notices the end.
 func (k *Keeper) release() error {
 	return errors.Join(k.onThread(k.guest.destroy), k.network.close())
 }
 
-// watch notices the end of the sandbox and says why it ended.
+// watch waits for the end of the sandbox and determines its reason.
 func (k *Keeper) watch() {
 	stop := make(chan struct{})
 	if k.args.Limits.Memory > 0 {
@@ -477,7 +482,8 @@ func (k *Keeper) watch() {
 	close(k.ended)
 }
 
-// watchMain ends the sandbox when process 1 of its main container has ended: nothing can be started in it any more.
+// watchMain ends the sandbox when process 1 of its main container has ended, because no command can start in it
+// then.
 func (k *Keeper) watchMain() {
 	_ = k.guest.sb.WaitContainer(k.guest.mainID())
 	select {
@@ -487,7 +493,7 @@ func (k *Keeper) watchMain() {
 	}
 }
 
-// state is what the keeper knows, without anything that may be secret.
+// state returns the keeper's state, without anything that may be secret.
 func (k *Keeper) state() wire.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -504,7 +510,7 @@ func (k *Keeper) state() wire.State {
 	return s
 }
 
-// saveState writes the state for the time after this process.
+// saveState writes the state to a file that outlives this process.
 func (k *Keeper) saveState() {
 	b, err := json.Marshal(k.state())
 	if err == nil {
@@ -518,7 +524,7 @@ func (k *Keeper) saveState() {
 	}
 }
 
-// logTo sends what gVisor's packages log to a file of the sandbox.
+// logTo redirects the logs of gVisor's packages to a file of the sandbox.
 func logTo(name string) error {
 	f, err := os.OpenFile(filepath.Clean(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

@@ -12,9 +12,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// How killAll chases processes that fork while they are killed: a look may miss one that was just being born, so two in a row
-// must find none. Many, and what still forks after a few rounds, are stopped while they are listed and signalled. A process that
-// stays after many signals is dead, and its parent does not ask for it.
+// Parameters of killAll. Processes may fork while they are being killed, and a scan may miss a child that is
+// just being created, so killLooks scans in a row must find none. If there are many, or if some still fork
+// after a few rounds, they are paused during the scan and the signals. A process that stays after killSignals
+// signals is a zombie whose parent does not wait for it.
 const (
 	killLooks   = 2
 	killPause   = 2 * time.Millisecond
@@ -24,10 +25,10 @@ const (
 	killRounds  = 1000
 )
 
-// endTime is how long after a broken connection to gVisor its end may become known.
+// endTime is the maximum time from a broken connection to gVisor until its end is known.
 const endTime = 2 * time.Second
 
-// killTree kills a command and all that it started.
+// killTree kills a command and all its descendants.
 func (k *Keeper) killTree(c *command) error {
 	if k.errEnded() != nil {
 		return nil
@@ -38,7 +39,7 @@ func (k *Keeper) killTree(c *command) error {
 	return k.killAll(func(owner string) bool { return owner == c.id })
 }
 
-// killAll kills the processes of the commands that mine picks by their id, until it finds none any more.
+// killAll kills the processes of the commands whose IDs mine accepts, until none is left.
 func (k *Keeper) killAll(mine func(owner string) bool) error {
 	known := newCensus(k.guest.environ)
 	n := 0
@@ -47,7 +48,7 @@ func (k *Keeper) killAll(mine func(owner string) bool) error {
 		n, err = k.killRound(known, mine, n > killFew || round >= killFreely)
 		if err != nil {
 			select {
-			case <-k.ended: // a moment after the connection broke
+			case <-k.ended: // shortly after the connection broke
 				return nil
 			case <-time.After(endTime):
 				return err
@@ -67,8 +68,8 @@ func (k *Keeper) killAll(mine func(owner string) bool) error {
 	return errors.Remedy(err, "destroy the sandbox")
 }
 
-// killRound kills the processes that mine picks now, and returns how many there were. If frozen, nothing in the sandbox runs
-// meanwhile.
+// killRound kills the current processes that mine accepts, and returns their number. If frozen, it pauses the
+// sandbox for the scan and the signals.
 func (k *Keeper) killRound(known *census, mine func(owner string) bool, frozen bool) (int, error) {
 	sb, id := k.guest.sb, k.guest.mainID()
 	if frozen {
@@ -92,28 +93,31 @@ func (k *Keeper) killRound(known *census, mine func(owner string) bool, frozen b
 	return len(victims), nil
 }
 
-// environ returns a process's environment, empty if it is gone. The root container sees the processes of all.
+// environ returns a process's environment, or nothing if the process is gone. The root container sees all
+// processes.
 func (g *guest) environ(pid int32) []byte {
 	b, _ := g.readFile(g.args.Ref, fmt.Sprintf("/proc/%d/environ", pid))
 	return b
 }
 
-// census knows to which commands processes belong. Children belong to the command of their parent, members of a process group
-// to that of its leader, and others, whose parents are gone, to the one that marker names in their environment.
+// census determines the command of each process. A child belongs to the command of its parent, and a member of
+// a process group to that of the group leader. A process whose parents are gone belongs to the command that
+// marker names in its environment.
 //
-// gVisor's ProcfsDump tells all of this at once, but ends the sandbox when a process exits at the wrong moment.
+// gVisor's ProcfsDump reports all of this at once, but it ends the sandbox if a process exits at the wrong
+// moment.
 type census struct {
 	environ func(pid int32) []byte
-	owners  map[int32]string // of all processes ever seen
-	signals map[int32]int    // how often a process was chosen
+	owners  map[int32]string // commands of all processes ever seen
+	signals map[int32]int    // number of times that a process was chosen
 }
 
 func newCensus(environ func(pid int32) []byte) *census {
 	return &census{environ: environ, owners: map[int32]string{}, signals: map[int32]int{}}
 }
 
-// choose returns the processes whose command mine picks. all are those of a container, ordered by id, so that the container's
-// first process, which belongs to nobody, comes first.
+// choose returns the processes whose command mine accepts. all are a container's processes, ordered by PID. So
+// the first process of the container, which belongs to no command, comes first.
 func (c *census) choose(all []*runsc.Process, mine func(owner string) bool) []int32 {
 	if len(all) == 0 {
 		return nil
@@ -136,7 +140,7 @@ func (c *census) choose(all []*runsc.Process, mine func(owner string) bool) []in
 	return chosen
 }
 
-// owner finds out to which command a process belongs, and remembers.
+// owner returns the command of a process, and caches it.
 func (c *census) owner(p *runsc.Process, byPID map[int32]*runsc.Process, init int32) string {
 	pid, ppid, group := p.PID, p.PPID, p.PGID
 	if owner, ok := c.owners[pid]; ok && owner != "" {

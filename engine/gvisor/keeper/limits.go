@@ -20,18 +20,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// How often memory is looked at. Without a cgroup, what a sandbox can take above its limit is what it can allocate in this time.
-// With one, the kernel stops what allocates quickly, and this ends the sandbox when gVisor counts more than the limit: the
-// kernel's limit has room for gVisor itself (sentryMemory), and near it file pages are evicted and read back for seconds.
+// Intervals of memory checks. Without a cgroup, a sandbox can exceed its limit by what it allocates within one
+// interval. With a cgroup, the kernel stops fast allocations, and the check ends the sandbox when gVisor counts
+// more than the limit. The kernel's limit leaves room for gVisor itself (sentryMemory). Near that limit, file
+// pages are evicted and read back for seconds.
 const (
 	memoryInterval      = 500 * time.Millisecond
 	memoryWatchInterval = 100 * time.Millisecond
-	// memoryLooks is how often in a row more than the limit must be seen, with a cgroup: gVisor gives freed memory back with a delay.
+	// memoryLooks is the number of consecutive checks that must exceed the limit, with a cgroup, because gVisor
+	// releases freed memory with a delay.
 	memoryLooks = 2
 )
 
-// watchMemory ends the sandbox when its memory ran out, until stop is closed. The kernel may have killed only a part of
-// gVisor, after which the sandbox is of no use.
+// watchMemory ends the sandbox when it runs out of memory, until stop is closed. The kernel may have killed
+// only some of gVisor's processes, after which the sandbox is unusable.
 func (k *Keeper) watchMemory(stop <-chan struct{}) {
 	interval := memoryInterval
 	watched := k.args.Cgroup == ""
@@ -49,7 +51,7 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 		k.mu.Lock()
 		keep := k.args.Claim != nil && k.args.Claim.Keep
 		k.mu.Unlock()
-		if keep && !watched { // the kernel's limit has been raised by reserve
+		if keep && !watched { // reserve has raised the kernel's limit
 			watched = true
 			tick.Reset(memoryWatchInterval)
 		}
@@ -72,11 +74,11 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 	}
 }
 
-// outOfMemory reports whether the kernel has killed in the sandbox's cgroup for want of memory.
+// outOfMemory reports whether the kernel's OOM killer has killed a process in the sandbox's cgroup.
 func (g *guest) outOfMemory() bool { return g.group != nil && g.group.OutOfMemory() }
 
-// sharedAbove reports whether the cgroup says that programs have more than limit bytes. It looks first at a figure that costs the
-// kernel next to nothing.
+// sharedAbove reports whether programs use more than limit bytes according to the cgroup. It first reads a
+// counter that is cheap for the kernel.
 func (g *guest) sharedAbove(limit int64) bool {
 	if charged, err := g.group.Charged(); err != nil || charged <= limit {
 		return false
@@ -85,24 +87,27 @@ func (g *guest) sharedAbove(limit int64) bool {
 	return err == nil && shared > limit
 }
 
-// memoryAbove reports whether the sandbox's own accounting says that it uses more than limit bytes.
+// memoryAbove reports whether the sandbox uses more than limit bytes according to gVisor.
 func (g *guest) memoryAbove(limit int64) bool {
 	used, err := g.sb.Memory()
 	return err == nil && used > uint64(limit)
 }
 
-// The pace of looking at volumes: a second, and for large ones, of which a look takes long, a tenth of the time at most.
+// The pause between two scans of the volumes: volumeInterval, or volumeShare times the duration of a scan if that is
+// longer.
 const (
 	volumeInterval = time.Second
 	volumeShare    = 10
 )
 
-// nearFull is how much room a volume has at least for files before gVisor counts them: more than what is created while the keeper counts.
+// nearFull is the number of further files at which gVisor starts to count the files of a volume. It is larger
+// than the number of files that can be created during a scan by the keeper.
 const nearFull = 100_000
 
-// watchVolumes holds the limits of writable volumes: it kills what runs in the sandbox while a volume grows beyond the disk limit, and has gVisor
-// refuse to create files beyond their limit. Volumes are plain directories of the host, whose file systems have no limit per
-// directory that every machine offers. While a volume shrinks, commands live: somebody cleans up.
+// watchVolumes enforces the limits of writable volumes. It kills the commands in the sandbox while a volume
+// grows beyond the disk limit, and makes gVisor refuse to create files beyond the file limit. Volumes are plain
+// directories of the host, and no limit per directory is available on every machine. While a volume shrinks,
+// commands are not killed, because they may be cleaning up.
 func (k *Keeper) watchVolumes(mounts []wire.Mount) {
 	limits := k.args.Limits
 	mounts = slices.DeleteFunc(slices.Clone(mounts), func(m wire.Mount) bool { return m.ReadOnly || m.Foreign })
@@ -125,7 +130,8 @@ func (k *Keeper) watchVolumes(mounts []wire.Mount) {
 			}
 			last[m.Source] = size
 			if limits.VolumeFiles > 0 {
-				if before, seen := counted[m.Source]; files > int64(limits.VolumeFiles)*5/4 && (!seen || files > before) { // it gets around gVisor's count
+				// The volume still grows although gVisor should refuse new files.
+				if before, seen := counted[m.Source]; files > int64(limits.VolumeFiles)*5/4 && (!seen || files > before) {
 					k.killForSpace()
 				}
 				counted[m.Source] = files
@@ -136,10 +142,11 @@ func (k *Keeper) watchVolumes(mounts []wire.Mount) {
 	}
 }
 
-// rooms remembers what gVisor knows of the room in volumes.
+// rooms remembers the file counts that were sent to gVisor.
 type rooms struct{ sent map[string]int64 }
 
-// set lets send report the room in a volume if gVisor has to know it. After an error it is sent again.
+// set calls send with the number of further files for a volume if gVisor needs it. After an error, it sends it
+// again.
 func (r rooms) set(path string, left int64, send func(layer.Room) error) {
 	left = max(0, left)
 	if left > nearFull {
@@ -154,12 +161,12 @@ func (r rooms) set(path string, left int64, send func(layer.Room) error) {
 	}
 }
 
-// diskUsage returns how many bytes the files below dir take on the disk, and how many files and directories there are. It opens no file
-// and follows no link.
+// diskUsage returns the bytes on disk below dir, and the number of files and directories. It opens no file and
+// follows no link.
 func diskUsage(dir string) (bytes, files int64) {
 	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // gone meanwhile
+			return nil // deleted meanwhile
 		}
 		if name != dir {
 			files++
@@ -174,7 +181,8 @@ func diskUsage(dir string) (bytes, files int64) {
 	return bytes, files
 }
 
-// killForSpace kills all that runs in the sandbox but its first process, and what is started meanwhile.
+// killForSpace kills all processes in the sandbox except the first one and those of commands that start during
+// the kill.
 func (k *Keeper) killForSpace() {
 	k.mu.Lock()
 	newest := k.started
@@ -187,21 +195,22 @@ func (k *Keeper) killForSpace() {
 	_ = k.killAll(func(owner string) bool { return startedBefore(owner, newest) })
 }
 
-// startedBefore reports whether a command's id is at most the one with the number newest. What belongs to no command counts
-// as old.
+// startedBefore reports whether the number in a command's ID is at most newest. Processes without a command
+// count as old.
 func startedBefore(id string, newest int) bool {
 	n, err := strconv.Atoi(strings.TrimPrefix(id, "p"))
 	return err != nil || n <= newest
 }
 
-// limitCPUs binds this process, and so the sandbox that it starts, to as many processors as cpu rounded up: the limit where there is no cgroup.
+// limitCPUs pins this process, and so its sandbox, to cpu processors, rounded up. It is the limit without a
+// cgroup.
 func limitCPUs(cpu float64) {
 	n := int(math.Ceil(cpu))
 	var all, some unix.CPUSet
 	if n <= 0 || unix.SchedGetaffinity(0, &all) != nil || n >= all.Count() {
 		return
 	}
-	// Different sandboxes begin at different processors.
+	// Start at a different processor for each sandbox.
 	skip := os.Getpid() % all.Count()
 	var ids []int
 	for id := range len(all) * 64 {
@@ -212,7 +221,7 @@ func limitCPUs(cpu float64) {
 	for i := range n {
 		some.Set(ids[(skip+i)%len(ids)])
 	}
-	threads, _ := os.ReadDir("/proc/self/task") // whichever of them starts the sandbox hands it on
+	threads, _ := os.ReadDir("/proc/self/task") // any of the threads may start the sandbox, which inherits its affinity
 	for _, thread := range threads {
 		if id, err := strconv.Atoi(thread.Name()); err == nil {
 			_ = unix.SchedSetaffinity(id, &some)
@@ -220,10 +229,10 @@ func limitCPUs(cpu float64) {
 	}
 }
 
-// mebibytes prints a size for people.
+// mebibytes formats a size for users.
 func mebibytes(n int64) string { return strconv.FormatInt(n>>20, 10) + " MiB" }
 
-// describe says how a process ended.
+// describe describes how a process ended.
 func describe(ws unix.WaitStatus) string {
 	if ws.Signaled() {
 		return "signal " + unix.SignalName(ws.Signal())
@@ -231,12 +240,12 @@ func describe(ws unix.WaitStatus) string {
 	return fmt.Sprintf("exit code %d", ws.ExitStatus())
 }
 
-// ignoreSignals lets the keeper live on when its server's terminal hangs up.
+// ignoreSignals makes the keeper survive a hang-up of its server's terminal.
 func ignoreSignals() {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE)
 }
 
-// errEnded is what a sandbox that has ended answers.
+// errEnded returns a Conflict if the sandbox has ended.
 func (k *Keeper) errEnded() error {
 	select {
 	case <-k.ended:

@@ -15,22 +15,24 @@ import (
 
 const linkName = "eth0"
 
-// linkAddress is the sandbox's Ethernet address, the same for each: links are not connected.
+// linkAddress returns the sandbox's Ethernet address. It is the same for each sandbox, since links are not
+// connected.
 func linkAddress() net.HardwareAddr { return net.HardwareAddr{0x02, 0x68, 0x76, 0, 0, 1} }
 
-// addLink gives the sandbox a network interface whose other end is that of file. It works once per sandbox. No device and no
-// namespace of the host takes part: the link is a pair of sockets, and gVisor's network is told of it while it runs.
+// addLink adds a network interface to the sandbox. Its other end is that of file. It works once per sandbox. It
+// needs no device or namespace of the host: the link is a pair of sockets, and gVisor adds the interface while
+// it runs.
 func (g *guest) addLink(file *os.File) error { return g.sb.AddLinks(linkTo(file)) }
 
-// linkTo describes the interface.
+// linkTo returns the interface's configuration.
 func linkTo(file *os.File) *runsc.Links {
 	link := runsc.Link{
 		Name: linkName, MTU: netstack.MTU, NumChannels: 1, LinkAddress: linkAddress(),
-		// What is received goes straight on to TCP, which has goroutines of its own, rather than through one more.
+		// Received packets go directly to TCP, which has its own goroutines, rather than through another one.
 		ProcessorsPerChannel: 1,
-		// Nothing on the way can change a packet.
+		// Packets cannot be corrupted in transit.
 		TXChecksumOffload: true, RXChecksumOffload: true,
-		// The system call filter does not let gVisor ask what kind of socket it is.
+		// gVisor's system call filter forbids it to query the type of the socket.
 		PreConfigured: true, IsPacket: []bool{false},
 	}
 	var routes [2]runsc.Route
@@ -49,15 +51,15 @@ func linkTo(file *os.File) *runsc.Links {
 	}
 }
 
-// networkOf is the network that p lies in.
+// networkOf returns the network of p.
 func networkOf(p netip.Prefix) net.IPNet {
 	p = p.Masked()
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// nameFiles are the files by which programs find addresses by their names. They belong to the sandbox, whatever its image has:
-// nothing of the host's own gets in.
-// They agree on the host name. machineID is "" in checkpoints of earlier versions, whose init program was told less.
+// nameFiles returns the files for name resolution. The sandbox has its own, regardless of its image, and none
+// of them comes from the host. They are consistent with the host name. machineID is "" in checkpoints of
+// earlier versions, whose init program wrote no machine ID.
 func nameFiles(hostname, machineID string) []initStep {
 	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	if hostname != "" && hostname != "localhost" {
@@ -74,7 +76,7 @@ func nameFiles(hostname, machineID string) []initStep {
 	return steps
 }
 
-// machineID is the content of /etc/machine-id of a sandbox: other sandboxes of the same image have another one.
+// machineID returns the content of a sandbox's /etc/machine-id. It differs between sandboxes of the same image.
 func machineID(id string) string {
 	sum := sha256.Sum256([]byte("machine-id of " + id))
 	return hex.EncodeToString(sum[:16])

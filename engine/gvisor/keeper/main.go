@@ -2,7 +2,7 @@ package keeper
 
 import "os"
 
-// Handover makes the process a keeper, if it was started as one. It then never returns.
+// Handover turns the process into a keeper if it was started as one, and then never returns.
 func Handover() {
 	if len(os.Args) > 0 && os.Args[0] == Name {
 		os.Exit(Main())

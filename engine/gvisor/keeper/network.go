@@ -13,7 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/gateway/netstack"
 )
 
-// network is what a sandbox reaches. Until it may reach anything, it has no interface but its loopback, and costs nothing.
+// network is the network of a sandbox. It has only loopback, and costs nothing, until the first policy that
+// allows anything.
 type network struct {
 	denied denials
 
@@ -22,7 +23,8 @@ type network struct {
 	gateway *netstack.Gateway // guarded by mu; nil without an interface
 }
 
-// set puts a policy in force, and gives link the sandbox's end of the link if that is the first that needs one. When it returns, connections that the policy forbids are cut.
+// set activates a policy. If it is the first that needs an interface, it passes the sandbox's end of a new link
+// to link. Before it returns, it closes the connections that the policy forbids.
 func (n *network) set(want engine.Network, link func(*os.File) error) error {
 	if want.Mode == "" {
 		want.Mode = engine.NetworkNone
@@ -45,7 +47,7 @@ func (n *network) set(want engine.Network, link func(*os.File) error) error {
 	return nil
 }
 
-// connect gives the sandbox an interface, with a gateway at its other end.
+// connect adds an interface to the sandbox, with a gateway at its other end.
 func (n *network) connect(policy *gateway.Policy, link func(*os.File) error) (*netstack.Gateway, error) {
 	ours, theirs, err := netstack.Pair()
 	if err != nil {
@@ -63,14 +65,14 @@ func (n *network) connect(policy *gateway.Policy, link func(*os.File) error) (*n
 	return gw, nil
 }
 
-// state is the policy in force.
+// state returns the active policy.
 func (n *network) state() engine.Network {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.current
 }
 
-// close ends the gateway, after the sandbox. It is repeatable.
+// close closes the gateway, after the end of the sandbox. It is idempotent.
 func (n *network) close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,7 +84,7 @@ func (n *network) close() error {
 	return errors.Wrapf(err, "end the gateway")
 }
 
-// setNetwork replaces the policy of a sandbox that runs.
+// setNetwork replaces the policy of a running sandbox.
 func (k *Keeper) setNetwork(want engine.Network) error {
 	if err := k.awaitReady(); err != nil {
 		return err
@@ -94,18 +96,18 @@ func (k *Keeper) setNetwork(want engine.Network) error {
 	return nil
 }
 
-// keptDenials is how many of the newest denials are kept for who asks later.
+// keptDenials is how many recent denials are kept for later requests.
 const keptDenials = 256
 
-// denials are what the policy refused. The zero value is ready.
+// denials are the denials of the policy. The zero value is ready to use.
 type denials struct {
 	mu   sync.Mutex
 	seq  uint64
 	kept []engine.Denial // oldest first
-	more chan struct{}   // closed by the next add; nil while nobody waits
+	more chan struct{}   // closed by the next add; nil while nothing waits
 }
 
-// add notes one. It never waits.
+// add records a denial. It never blocks.
 func (d *denials) add(n gateway.Denial) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,12 +123,12 @@ func (d *denials) add(n gateway.Denial) {
 	}
 }
 
-// after returns those after seq, or, if there are none, what is closed when there is one.
+// after returns the denials after seq. If there are none yet, it returns a channel that the next add closes.
 func (d *denials) after(seq uint64) ([]engine.Denial, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if seq > d.seq {
-		seq = 0 // of another sandbox's count
+		seq = 0 // seq is of another sandbox
 	}
 	i := slices.IndexFunc(d.kept, func(n engine.Denial) bool { return n.Seq > seq })
 	if i >= 0 {
@@ -138,7 +140,7 @@ func (d *denials) after(seq uint64) ([]engine.Denial, <-chan struct{}) {
 	return nil, d.more
 }
 
-// serveDenials answers as soon as something after seq was denied. Conflict when the sandbox ends before.
+// serveDenials sends the denials after seq as soon as there are any. Conflict when the sandbox ends before.
 func (k *Keeper) serveDenials(conn *wire.Conn, seq uint64) error {
 	gone := make(chan struct{})
 	go func() {

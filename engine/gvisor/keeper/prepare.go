@@ -15,20 +15,21 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// prepared is a main container with the image that the next claim is expected to want. Its init program waits to be told the host
-// name; nothing else runs in it.
+// prepared is a main container with the image of an expected claim. Its init program waits for the host name.
+// Nothing else runs in it.
 type prepared struct {
 	root, layer string
-	orders      *os.File // what its init program reads
-	gone        bool     // it was ended
+	orders      *os.File // standard input of its init program
+	gone        bool     // it was destroyed
 }
 
-// fits reports whether the container is the one that c describes. A volume would have to be mounted when it starts.
+// fits reports whether the container matches c. Volumes do not match, because they must be mounted at the
+// start.
 func (p *prepared) fits(c *wire.ClaimArgs) bool {
 	return p != nil && !p.gone && p.root == c.Root && p.layer == c.Layer && len(c.Mounts) == 0
 }
 
-// order tells the init program its arguments.
+// order sends the init program its arguments.
 func (p *prepared) order(args []string) error {
 	stack, err := initStack(args)
 	if err == nil {
@@ -38,14 +39,14 @@ func (p *prepared) order(args []string) error {
 }
 
 const (
-	// warmUpTime is how long a warm-up may take.
+	// warmUpTime limits the run time of a warm-up.
 	warmUpTime = 10 * time.Second
-	// nobody is who runs it. It has no rights, so that it finds next to nothing that it could change.
+	// nobody is the user of the warm-up. It is unprivileged, so that it can change almost nothing.
 	nobody = 65534
 )
 
-// prepare starts the main container that a claim is expected to want. On failure the sandbox is as it was. Conflict if it has an
-// image, or another one was prepared. A claim waits until it is done.
+// prepare starts the main container for an expected claim. If it fails, the sandbox is as before. Conflict if
+// the sandbox has an image or a preparation. A claim waits until prepare returns.
 func (k *Keeper) prepare(a *wire.PrepareArgs) error {
 	k.image.Lock()
 	defer k.image.Unlock()
@@ -95,16 +96,18 @@ func (g *guest) fillPrepared(id, path string) error {
 	return g.fill(id, path)
 }
 
-// unprepare ends the container. Its id is not used again: gVisor has removed its cgroup, and with it the limit of processes.
+// unprepare ends the container. Its ID is not reused, because gVisor has removed its cgroup, and with it the
+// process limit.
 func (g *guest) unprepare() {
 	if err := g.sb.DestroyContainer(g.args.Ref + preparedSuffix); err != nil {
 		log.Warningf("end a container that was prepared: %v", err)
 	}
-	_ = g.prepared.orders.Close() // not before: its init program would go on
+	_ = g.prepared.orders.Close() // not earlier, or its init program would continue
 }
 
-// warmUp runs a command, so that the first one of a user finds open and mapped what both need. An image that has no such program is no
-// failure. One is that anything is different afterwards: what users get is the image, and nothing else.
+// warmUp runs a command, so that a user's first command finds common files open and mapped. It is not an error
+// if the image lacks the program. It is an error if the command changes the file system: users must get exactly
+// the image.
 func (g *guest) warmUp(id string, a *wire.PrepareArgs) error {
 	before, err := g.layerSum(id)
 	if err != nil {
@@ -141,7 +144,7 @@ func (g *guest) warmUp(id string, a *wire.PrepareArgs) error {
 	return err
 }
 
-// layerSum tells one state of a container's writable layer from another.
+// layerSum returns a hash of the state of a container's writable layer.
 func (g *guest) layerSum(id string) ([sha256.Size]byte, error) {
 	h := sha256.New()
 	err := layer.Read(g.sb, id, "", h)

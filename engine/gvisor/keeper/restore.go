@@ -16,19 +16,19 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// restoration is a sandbox that begins with a checkpoint.
+// restoration is the start of a sandbox from a checkpoint.
 type restoration struct {
 	dir    string
 	saved  *wire.Saved
 	claim  *wire.ClaimArgs
 	state  runsc.CheckpointFiles
-	pipes  map[string]*plumbing // by the command
-	others []*os.File           // kept files that are no command's
+	pipes  map[string]*plumbing // by command ID
+	others []*os.File           // kept files that belong to no command
 	links  *runsc.Links
 	link   *os.File // the sandbox's end, nil without a network
 
-	checked chan struct{} // closed when the checkpoint's files were read
-	damaged error         // valid then
+	checked chan struct{} // closed when the checkpoint's files have been read
+	damaged error         // valid once checked is closed
 }
 
 // restore boots gVisor with the checkpoint in k.args.Restore, and takes over its commands.
@@ -43,8 +43,8 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	if r.saved, err = wire.ReadSaved(r.dir); err != nil {
 		return err
 	}
-	_ = k.inits.Close() // the init programs have done their work
-	go func() {         // while gVisor starts
+	_ = k.inits.Close() // the init programs are done
+	go func() {         // during gVisor's start
 		r.damaged = r.check()
 		close(r.checked)
 	}()
@@ -77,7 +77,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	return nil
 }
 
-// connect notes the sandbox's end of its link. Its file is only open during the call.
+// connect keeps the sandbox's end of the link. It duplicates the file, which is only open during the call.
 func (r *restoration) connect(theirs *os.File) error {
 	fd, err := unix.FcntlInt(theirs.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -88,9 +88,10 @@ func (r *restoration) connect(theirs *os.File) error {
 	return nil
 }
 
-// check reports whether the checkpoint's files are as they were written.
+// check verifies that the checkpoint's files are complete and unchanged.
 func (r *restoration) check() error {
-	for _, name := range []string{r.claim.Root, filepath.Join(r.dir, wire.CheckpointInit)} { // images, which are not read whole
+	// Images are not read completely.
+	for _, name := range []string{r.claim.Root, filepath.Join(r.dir, wire.CheckpointInit)} {
 		if _, err := os.Stat(name); err != nil {
 			return wire.Damaged(err)
 		}
@@ -112,7 +113,7 @@ func (r *restoration) check() error {
 	return nil
 }
 
-// open opens what the sandbox's programs had open, anew.
+// open creates new files in place of those that the sandbox's programs had open.
 func (r *restoration) open() (map[int]*os.File, error) {
 	kept := map[int]*os.File{}
 	for i, name := range checkpointFiles {
@@ -149,7 +150,8 @@ func (r *restoration) open() (map[int]*os.File, error) {
 			return nil, err
 		}
 		r.pipes[c.ID] = p
-		p.files = p.identify(c.Number) // now: it makes the files' reads block, which gVisor's must not
+		// Not earlier: this makes reads of the files block, and gVisor's reads must not.
+		p.files = p.identify(c.Number)
 		if !c.Stdin {
 			_ = p.stdin.Close()
 			p.stdin = nil
@@ -161,22 +163,22 @@ func (r *restoration) open() (map[int]*os.File, error) {
 	return kept, nil
 }
 
-// start lets the containers go on.
+// start resumes the containers.
 func (r *restoration) start(g *guest) error {
-	if <-r.checked; r.damaged != nil { // with some that are, gVisor waits for ever
+	if <-r.checked; r.damaged != nil { // with damaged files, gVisor may wait forever
 		return r.damaged
 	}
 	g.taken, g.root, g.hostname, g.machineID = r.saved.Prepared, r.claim.Root, r.saved.Hostname, r.saved.MachineID
 	args := initArgs(initPath+"/init", g.hostname, mainFiles(g.hostname, g.machineID)...)
 	var stdin *os.File
-	if g.taken { // it was a pipe, and gVisor wants the same again
+	if g.taken { // its standard input was a pipe, and gVisor requires one again
 		args, stdin = args[:1], r.others[len(r.others)-1]
 	}
 	spec := g.mainSpec(args, r.claim.Root, nil)
 	return g.start(spec, r.claim.Root, g.mainID(), stdin, func(c *runsc.Container) error { return g.sb.Restore(r.state, r.links, c) })
 }
 
-// close closes what gVisor has now.
+// close closes the files that gVisor has received.
 func (r *restoration) close() {
 	for _, f := range r.state {
 		if f != nil {
@@ -194,7 +196,7 @@ func (r *restoration) close() {
 	}
 }
 
-// takeOver makes the commands ones of this keeper. k.mu is held.
+// takeOver adds the checkpoint's commands to this keeper. k.mu is held.
 func (k *Keeper) takeOver(r *restoration) {
 	k.started = r.saved.Started
 	for _, s := range r.saved.Commands {
@@ -207,7 +209,7 @@ func (k *Keeper) takeOver(r *restoration) {
 	}
 }
 
-// restoreError says why gVisor does not begin with a checkpoint. gVisor's errors arrive as text.
+// restoreError explains why gVisor could not start from a checkpoint. gVisor's errors arrive as text.
 func restoreError(err error) error {
 	if err == nil {
 		return nil

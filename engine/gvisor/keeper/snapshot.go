@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// stalled is how long a snapshot's receiver may take nothing. The sandbox is paused meanwhile.
+// stalled limits how long the receiver of a snapshot may read nothing. The sandbox is paused for that time.
 const stalled = 30 * time.Second
 
 // serveSnapshot sends the writable layer.
@@ -43,16 +43,17 @@ func (k *Keeper) serveSnapshot(conn *wire.Conn, path string) error {
 	return conn.SendJSON(wire.KindReply, wire.Reply{})
 }
 
-// keptFile is the writable layer of a sandbox whose memory ran out.
+// keptFile is the writable layer of a sandbox that ran out of memory.
 const keptFile = "kept.tar"
 
-// reserve is what a sandbox may use beyond its memory limit until that is noticed and its layer is read, if it shall be kept.
+// reserve returns the memory that a sandbox with KeepOnOOM may use beyond its limit until that is noticed and
+// its layer is read.
 func reserve(limit int64) int64 {
 	const least, share = 256 << 20, 4
 	return max(least, limit/share)
 }
 
-// keepLayer reads the layer of a sandbox that is about to be ended.
+// keepLayer writes the layer of a sandbox that is about to be ended to keptFile.
 func (k *Keeper) keepLayer() {
 	f, err := os.OpenFile(keptFile+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -69,7 +70,7 @@ func (k *Keeper) keepLayer() {
 	}
 }
 
-// serveKept sends what was kept of a sandbox that has ended, or says why it ended.
+// serveKept sends the kept layer of an ended sandbox. If there is none, it returns ended.
 func (k *Keeper) serveKept(conn *wire.Conn, path string, ended error) error {
 	f, err := os.Open(keptFile)
 	if err != nil || path != "" {
@@ -83,7 +84,7 @@ func (k *Keeper) serveKept(conn *wire.Conn, path string, ended error) error {
 	return conn.SendJSON(wire.KindReply, wire.Reply{})
 }
 
-// checkMounted refuses what is not in the writable layer, where a snapshot would find nothing.
+// checkMounted refuses paths outside the writable layer, because a snapshot would not contain them.
 func checkMounted(path string, mounts []wire.Mount) error {
 	for _, dir := range []string{"/proc", "/sys", "/dev"} {
 		mounts = append(mounts[:len(mounts):len(mounts)], wire.Mount{Path: dir})
@@ -97,7 +98,7 @@ func checkMounted(path string, mounts []wire.Mount) error {
 	return nil
 }
 
-// frames sends what is written as output.
+// frames sends written data as output frames.
 type frames struct{ conn *wire.Conn }
 
 func (f frames) Write(p []byte) (int, error) {
@@ -107,7 +108,7 @@ func (f frames) Write(p []byte) (int, error) {
 	return len(p), f.conn.Send(wire.KindStdout, p)
 }
 
-// fill fills a container's writable layer from a tar stream, if there is one.
+// fill unpacks a tar stream into a container's writable layer, if path is not empty.
 func (g *guest) fill(container, path string) error {
 	if path == "" {
 		return nil

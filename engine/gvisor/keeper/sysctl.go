@@ -2,11 +2,12 @@ package keeper
 
 import "path/filepath"
 
-// sysctlFS is where sandboxes have a tmpfs over gVisor's directory of the same name, which lacks files that programs read.
+// sysctlFS is the mount point of a tmpfs in sandboxes. It covers gVisor's directory, which lacks files that
+// programs read.
 const sysctlFS = "/proc/sys/fs"
 
-// sysctlFiles are the files of sysctlFS. gVisor limits neither inotify nor open files of all processes together, so the values are
-// those of a large machine; the last three are gVisor's own.
+// sysctlFiles returns the files of sysctlFS. gVisor does not limit inotify or the open files of all processes,
+// so the values are those of a large machine. The last three are gVisor's own.
 func sysctlFiles() []initStep {
 	var steps []initStep
 	for _, f := range [][2]string{
@@ -20,13 +21,13 @@ func sysctlFiles() []initStep {
 	return steps
 }
 
-// traceStep lets programs trace others of the same user that they have not started (gdb -p, strace -p), as distributions do on servers
-// and as there is no one to protect: all of a sandbox's processes belong to one user of Harvest.
+// traceStep lets programs trace processes of the same user that they did not start (gdb -p, strace -p), as
+// distributions do on servers. This is safe, because all processes of a sandbox belong to one user of Harvest.
 func traceStep() initStep {
 	return initStep{dir: "/proc", file: "/proc/sys/kernel/yama/ptrace_scope", content: "0"}
 }
 
-// mainFiles are the files that the init program of a main container writes.
+// mainFiles returns the files that the init program of a main container writes.
 func mainFiles(hostname, machineID string) []initStep {
 	return append(nameFiles(hostname, machineID), sysctlFiles()...)
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 )
 
-// isText reports whether gVisor's control socket can carry a command as it is.
+// isText reports whether gVisor's control socket can transmit a command unchanged.
 func isText(exec *runsc.Exec) bool {
 	bad := func(s string) bool { return !utf8.ValidString(s) }
 	return !slices.ContainsFunc(exec.Argv, bad) && !slices.ContainsFunc(exec.Envv, bad)
 }
 
-// viaTool turns a command into one that starts it from inside.
+// viaTool replaces a command by a tool that starts it from inside.
 func viaTool(exec *runsc.Exec) {
 	var c wire.LaunchArgs
 	for _, arg := range exec.Argv {
@@ -26,7 +26,7 @@ func viaTool(exec *runsc.Exec) {
 	}
 	b, err := json.Marshal(c)
 	if err != nil {
-		return // byte slices always have JSON
+		return // byte slices can always be encoded as JSON
 	}
 	exec.Argv = []string{wire.ToolName, wire.ToolLaunch, string(b)}
 	exec.Envv = slices.DeleteFunc(exec.Envv, func(pair string) bool { return !utf8.ValidString(pair) })

@@ -8,7 +8,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// usage is what the sandbox has taken up to now: as its cgroup counts, or, without one, its processes' own accounts and gVisor's of memory.
+// usage returns the sandbox's use of resources so far, as counted by its cgroup. Without one, it is the sum
+// over its processes, with gVisor's count of memory.
 func (k *Keeper) usage() (engine.Usage, error) {
 	if err := k.errEnded(); err != nil {
 		return engine.Usage{}, err
@@ -24,7 +25,7 @@ func (k *Keeper) usage() (engine.Usage, error) {
 	u.Received, u.Sent = k.network.traffic()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.cpu = max(k.cpu, cpu) // a process that has ended may have taken its account with it
+	k.cpu = max(k.cpu, cpu) // an ended process may have taken its share of the sum with it
 	u.CPU = k.cpu.Seconds()
 	return u, nil
 }
@@ -40,7 +41,7 @@ func (g *guest) usage() (cpu time.Duration, memory int64, err error) {
 	return cpu, memory, err
 }
 
-// traffic is how many bytes the sandbox's interface has received and sent.
+// traffic returns the bytes that the sandbox's interface has received and sent.
 func (n *network) traffic() (received, sent int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package layer reads and fills the writable layer of a sandbox, as OCI layers
+// Package layer reads and fills the writable layer of a sandbox in the form of OCI layers
 // (https://github.com/opencontainers/image-spec/blob/main/layer.md).
 //
-// It asks gVisor's process, where package agent does the work. gVisor's trace sessions are the way in: a keeper asks for one whose sink is
-// ours, and gives it an open file.
+// It sends requests to gVisor's process, where package agent executes them. They are transported as gVisor's
+// trace sessions: a keeper starts a session whose sink is Harvest's, and passes it an open file.
 package layer
 
 import (
@@ -16,54 +16,57 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// SinkName is the name of our sink among gVisor's.
+// SinkName is the name of Harvest's sink in gVisor.
 const SinkName = "harvest-layer"
 
-// Request is what a keeper asks gVisor's process for, as the configuration of the sink, whose file it reads or writes.
+// Request is a keeper's request to gVisor's process. It is the configuration of the sink, which reads or writes
+// its file.
 type Request struct {
 	Container string
-	Apply     bool     // fill the layer from the file; otherwise write it there
-	Path      string   // of what is written, "" for all
-	Mounted   []string // where something is mounted, for Apply
-	Room      []Room   `json:",omitempty"` // only how many files volumes have room for
-	Keep      *Kept    `json:",omitempty"` // none of the other, but the processes are made to get through a checkpoint
+	// Apply fills the layer from the file. Otherwise the sink writes the layer to the file.
+	Apply   bool
+	Path    string   // limits the written files, "" for all
+	Mounted []string // mount points, for Apply
+	Room    []Room   `json:",omitempty"` // if set, the request only sets the room in volumes
+	Keep    *Kept    `json:",omitempty"` // if set, the request only prepares processes for a checkpoint
 }
 
-// Room is how many files and directories can be created in a volume until the keeper counts again.
+// Room is how many files and directories can be created in a volume before the keeper counts again.
 type Room struct {
-	Path string // where it is mounted
-	Left int64  // Plenty for any number
+	Path string // the volume's mount point
+	Left int64  // Plenty for no limit
 }
 
-// Plenty as Room.Left means that the volume is far from its limit.
+// Plenty is the value of Room.Left for a volume that is far from its limit.
 const Plenty = -1
 
-// Kept says which processes of a container get through a checkpoint.
+// Kept describes which processes of a container a checkpoint preserves.
 type Kept struct {
 	Root     string     // the root container, under whose name gVisor looks for the files
-	Commands []int32    // the processes of commands that do
-	Leave    []int32    // processes that do not, with what they have started
-	Files    []KeptFile // the keeper's ends of their files
+	Commands []int32    // the processes of preserved commands
+	Leave    []int32    // processes that are not preserved, with their descendants
+	Files    []KeptFile // the keeper's ends of the files of commands
 }
 
-// Numbers of files that are no command's own.
+// Numbers of files in a checkpoint. FirstFile is the first one of commands.
 const (
 	NullFile  = 3  // the null device
-	SinkFile  = 4  // a pipe that takes what nobody reads
-	EmptyFile = 5  // a pipe that has ended
-	FirstFile = 16 // those of commands begin here
+	SinkFile  = 4  // a pipe for output that nothing reads
+	EmptyFile = 5  // a pipe at its end
+	FirstFile = 16 // the first file of commands
 )
 
-// KeptFile is an open file of the host, and the number under which it is brought along when the checkpoint is restored.
+// KeptFile identifies an open file of the host, with the number that it has when the checkpoint is restored.
 type KeptFile struct {
 	Device, Inode uint64
 	Number        int
 }
 
-// failureMark begins an error of ours in the text of gVisor's, which comes over its control socket.
+// failureMark marks an error of Harvest's in the text of a gVisor error, which comes over gVisor's control
+// socket.
 const failureMark = "harvest-failure:"
 
-// Decode is the request that a sink's configuration holds.
+// Decode returns the request in a sink's configuration.
 func Decode(config map[string]any) (Request, error) {
 	var r Request
 	b, err := json.Marshal(config)
@@ -82,9 +85,9 @@ func encode(r Request) map[string]any {
 	return config
 }
 
-// Read writes the container's layer to w, limited to what lies below path if that is not "". The container is paused
-// meanwhile, so that the layer is consistent in itself, and goes on when it is read or when w fails. NotFound: there is no such
-// path. Invalid: it is no directory.
+// Read writes the container's layer to w. If path is not "", only files below it are written. The container is
+// paused until the layer has been read or w fails, so that the layer is consistent. NotFound: path does not
+// exist. Invalid: path is not a directory.
 func Read(sb *runsc.Sandbox, container, path string, w io.Writer) error {
 	r, theirs, err := os.Pipe()
 	if err != nil {
@@ -96,21 +99,22 @@ func Read(sb *runsc.Sandbox, container, path string, w io.Writer) error {
 		_ = theirs.Close()
 	}()
 	_, err = io.Copy(w, r)
-	_ = r.Close() // a reader that gave up: the layer's writer fails, and the container goes on
+	_ = r.Close() // if the reader gave up, the layer's writer fails, and the container resumes
 	if failed := <-done; failed != nil && err == nil {
 		err = failed
 	}
 	return err
 }
 
-// Apply fills the container's layer from r, save for the directories at which something is mounted. Nothing else may change its files
-// meanwhile. Invalid: this is no layer, or it has something else where a directory is mounted. Exhausted: it does not fit.
+// Apply fills the container's layer from r, except for the mount points. Nothing else may change its files
+// until it returns. Invalid: r is not a layer, or it has something other than a directory at a mount point.
+// Exhausted: the layer does not fit.
 func Apply(sb *runsc.Sandbox, container string, mounted []string, r *os.File) error {
 	return call(sb, Request{Container: container, Apply: true, Mounted: mounted}, r)
 }
 
-// Keep makes processes of the container ones that get through a checkpoint. Nothing may start or end in it meanwhile. It returns the ids that
-// kept.Commands have in the container.
+// Keep prepares processes of the container for a checkpoint. No process may start or end until it returns. It returns
+// the PIDs of kept.Commands in the container.
 func Keep(sb *runsc.Sandbox, container string, kept Kept) ([]int32, error) {
 	var inside []int32
 	answer, err := exchange(sb, Request{Container: container, Keep: &kept})
@@ -123,13 +127,13 @@ func Keep(sb *runsc.Sandbox, container string, kept Kept) ([]int32, error) {
 	return inside, err
 }
 
-// SetRoom limits how many files are created in volumes. What would be created beyond that fails with EDQUOT.
+// SetRoom limits how many files can be created in volumes. Beyond that, creating one fails with EDQUOT.
 func SetRoom(sb *runsc.Sandbox, room []Room) error {
 	_, err := exchange(sb, Request{Room: room})
 	return err
 }
 
-// exchange sends a request and returns what is written to its file.
+// exchange sends a request, and returns the data written to its file.
 func exchange(sb *runsc.Sandbox, request Request) ([]byte, error) {
 	r, theirs, err := os.Pipe()
 	if err != nil {
@@ -152,13 +156,13 @@ func call(sb *runsc.Sandbox, r Request, file *os.File) error {
 	return failure(sb.Trace(SinkName, encode(r), file))
 }
 
-// Mark makes err one that comes through gVisor's control socket with its kind and its texts.
+// Mark encodes err so that its kind and its texts survive gVisor's control socket.
 func Mark(err error) error {
-	b, _ := json.Marshal(wire.FailureOf(err)) // strings always have JSON
+	b, _ := json.Marshal(wire.FailureOf(err)) // strings can always be encoded as JSON
 	return errors.Errorf("%s%s", failureMark, b)
 }
 
-// failure finds our error in gVisor's text.
+// failure decodes a marked error in gVisor's text.
 func failure(err error) error {
 	if err == nil {
 		return nil

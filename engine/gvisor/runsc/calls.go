@@ -16,7 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// call calls a method and waits for its result, over a connection of its own: gVisor answers one call at a time on each.
+// call calls a method and waits for its result. It uses a new connection, because gVisor serves one call at a
+// time on each.
 func (s *Sandbox) call(method string, arg, result any) error {
 	path := s.socket
 	if len(path) >= linux.UnixPathMax {
@@ -35,7 +36,8 @@ func (s *Sandbox) call(method string, arg, result any) error {
 	return errors.Wrapf(conn.Call(method, arg, result), "call %s", method)
 }
 
-// connect is gVisor's client.ConnectTo with a descriptor that processes which are started meanwhile do not get.
+// connect is like gVisor's client.ConnectTo, but its descriptor is not inherited by processes that start
+// meanwhile.
 func connect(path string) (*urpc.Client, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -51,7 +53,7 @@ func connect(path string) (*urpc.Client, error) {
 	return urpc.NewClient(socket), nil
 }
 
-// StartRoot starts the root container, with no network interface but its loopback.
+// StartRoot starts the root container, with loopback as its only network interface.
 func (s *Sandbox) StartRoot() error {
 	if err := s.call(setNetworkArgs, loopback(s.opts.Config.GVisorGRO), nil); err != nil {
 		return err
@@ -59,7 +61,7 @@ func (s *Sandbox) StartRoot() error {
 	return s.call(startRoot, &s.opts.ID, nil)
 }
 
-// Container is one that is started beside the root container.
+// Container is a container that is started in addition to the root container.
 type Container struct {
 	ID     string
 	Spec   *specs.Spec
@@ -82,7 +84,7 @@ func (s *Sandbox) startArgs(c *Container) *startArgs {
 		FilePayload: urpc.FilePayload{Files: slices.Concat(c.Stdio[:], []*os.File{c.Upper}, c.Files)}}
 }
 
-// DestroyContainer ends what runs in the container and removes it. It is repeatable.
+// DestroyContainer ends the container's processes and removes it. It is idempotent.
 func (s *Sandbox) DestroyContainer(id string) error {
 	if err := s.call(destroySubcontainer, &id, nil); err != nil && s.Pid() != 0 {
 		return err
@@ -96,8 +98,8 @@ func (s *Sandbox) WaitContainer(id string) error {
 	return s.call(wait, &id, &status)
 }
 
-// Execute starts a command, with files as its descriptors, of which one may be that of program, which is executed unless it is nil.
-// The command's terminal, if any, becomes root's.
+// Execute starts a command with files as its descriptors. If program is not nil, it is the executable, and may
+// also be one of the files. The command's terminal, if any, becomes root's.
 func (s *Sandbox) Execute(e *Exec, files map[int]*os.File, program *os.File) (pid int32, err error) {
 	e.GuestFDs, e.Files = nil, nil
 	for fd := range files {
@@ -118,14 +120,14 @@ func (s *Sandbox) Execute(e *Exec, files map[int]*os.File, program *os.File) (pi
 	return pid, s.call(executeAsync, e, &pid)
 }
 
-// WaitPID returns when a command has ended, and how it did.
+// WaitPID waits for the end of a command and returns its status.
 func (s *Sandbox) WaitPID(container string, pid int32) (unix.WaitStatus, error) {
 	var status uint32
 	err := s.call(waitPID, &waitPIDArgs{PID: pid, CID: container}, &status)
 	return unix.WaitStatus(status), err
 }
 
-// Signal sends a signal to a process, or to the group of processes in the foreground of its terminal.
+// Signal sends a signal to a process, or to the foreground process group of its terminal.
 func (s *Sandbox) Signal(container string, pid int32, sig syscall.Signal, foreground bool) error {
 	mode := toProcess
 	if foreground {
@@ -134,15 +136,15 @@ func (s *Sandbox) Signal(container string, pid int32, sig syscall.Signal, foregr
 	return s.call(signal, &signalArgs{CID: container, Signo: int32(sig), PID: pid, Mode: mode}, nil)
 }
 
-// Processes lists those of a container, ordered by id.
+// Processes returns the processes of a container, ordered by PID.
 func (s *Sandbox) Processes(container string) (all []*Process, err error) {
 	return all, s.call(processes, &container, &all)
 }
 
-// Pause stops all that runs in the sandbox.
+// Pause pauses all processes in the sandbox.
 func (s *Sandbox) Pause() error { return s.call(pause, nil, nil) }
 
-// Resume lets it go on.
+// Resume resumes them.
 func (s *Sandbox) Resume() error { return s.call(resume, nil, nil) }
 
 // ReadFile writes at most size bytes of a container's file to w.
@@ -150,7 +152,7 @@ func (s *Sandbox) ReadFile(container, path string, size int64, w *os.File) error
 	return s.call(readFile, &readArgs{ContainerID: container, Path: path, Size: size, FilePayload: urpc.FilePayload{Files: []*os.File{w}}}, nil)
 }
 
-// Memory is how many bytes the sandbox uses, as gVisor counts.
+// Memory returns the bytes that the sandbox uses according to gVisor.
 func (s *Sandbox) Memory() (uint64, error) {
 	var u usage
 	err := s.call(collectUsage, &usageArgs{}, &u)
@@ -160,7 +162,7 @@ func (s *Sandbox) Memory() (uint64, error) {
 // AddLinks adds network interfaces.
 func (s *Sandbox) AddLinks(links *Links) error { return s.call(createLinks, links, nil) }
 
-// Trace starts a trace session with one sink, which gets the file.
+// Trace starts a trace session with one sink, which receives the file.
 func (s *Sandbox) Trace(sink string, config map[string]any, file *os.File) error {
 	return s.call(createTraceSession, &traceArgs{Config: traceConfig{Name: traceSession, Sinks: []traceSink{{Name: sink, Config: config}}}, Force: true,
 		FilePayload: urpc.FilePayload{Files: []*os.File{file}}}, nil)

@@ -9,11 +9,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// CheckpointFiles are what a checkpoint consists of, in the order in which gVisor wants them: the kernel's state, where which page of memory is,
-// and the pages.
+// CheckpointFiles are the files of a checkpoint in gVisor's order: the kernel's state, the positions of the
+// memory pages, and the pages.
 type CheckpointFiles [3]*os.File
 
-// saveArgs and restoreArgs have the JSON of gVisor's types of similar names; what is left out is zero there.
+// saveArgs and restoreArgs have the JSON of gVisor's types with similar names. Omitted fields are zero there.
 type (
 	saveArgs struct {
 		HavePagesFile bool `json:"have_pages_file"`
@@ -30,16 +30,18 @@ type (
 	}
 )
 
-// uncompressed is what gVisor's files say of themselves that have no compression.
+// uncompressed is the metadata of gVisor's files without compression.
 var uncompressed = map[string]string{"compression": "none"}
 
-// Checkpoint writes the state of the sandbox to files, and lets it go on, also after a failure. It is paused meanwhile.
+// Checkpoint writes the state of the sandbox to files. It pauses the sandbox, and resumes it even after
+// a failure.
 func (s *Sandbox) Checkpoint(files CheckpointFiles) error {
 	return s.call(checkpoint, &saveArgs{HavePagesFile: true, Resume: true, Metadata: uncompressed, FilePayload: urpc.FilePayload{Files: files[:]}}, nil)
 }
 
-// Restore makes the sandbox, in which nothing was started yet, one that goes on where a checkpoint was made. links are its network, its loopback
-// included, and containers those beside the root container, as they were started. It returns when programs go on, of whose memory some may yet have to be read.
+// Restore turns the sandbox, in which nothing has been started yet, into one that continues from a checkpoint.
+// links are its network, including loopback. containers are those in addition to the root container, as they
+// were started. It returns when programs continue. Some of their memory may still have to be read then.
 func (s *Sandbox) Restore(files CheckpointFiles, links *Links, containers ...*Container) error {
 	links.LoopbackLinks = loopback(s.opts.Config.GVisorGRO).LoopbackLinks
 	if err := s.call(setNetworkArgs, links, nil); err != nil {

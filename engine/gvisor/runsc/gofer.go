@@ -18,21 +18,21 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// mountPatience is how long the file server may take to look at what it serves.
+// mountPatience limits how long the file server examines the directories that it serves.
 const mountPatience = 30 * time.Second
 
-// FileServer is gVisor's gofer: a process that opens files of the host for a container whose mounts are directories of the host. It ends
-// with the container.
+// FileServer is gVisor's gofer: a process that opens files of the host for a container that mounts directories
+// of the host. It ends with the container.
 type FileServer struct {
 	Pid    int
-	Files  []*os.File    // the sandbox's ends of the connections, one per mount that it serves
-	Mounts []specs.Mount // those of the spec, as it has found them
+	Files  []*os.File    // the sandbox's ends of the connections, one per served mount
+	Mounts []specs.Mount // the spec's mounts, as resolved by the file server
 	wait   func()
 	kill   func()
 }
 
-// ServeFiles starts the file server of a container. bundle has the spec as config.json; the spec has a user namespace with mappings.
-// The caller closes the files.
+// ServeFiles starts the file server of a container. bundle is the directory with the spec as config.json. The
+// spec has a user namespace with mappings. The caller closes the files.
 func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountConf) (f *FileServer, err error) {
 	f = &FileServer{}
 	defer func() {
@@ -81,13 +81,13 @@ func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountC
 	if err := cmd.Start(); err != nil {
 		return f, errors.Wrapf(err, "start gVisor's file server")
 	}
-	d.close() // so that its end is the end of the pipe
+	d.close() // so that the pipe ends with the process
 	f.Pid, f.kill = cmd.Process.Pid, func() { _ = cmd.Process.Kill() }
 	f.wait = sync.OnceFunc(func() { _ = cmd.Wait() })
 	if err := openMountsFor(f.Pid, ours); err != nil {
 		return f, err
 	}
-	_ = mounts.SetReadDeadline(time.Now().Add(mountPatience)) // a pipe has deadlines
+	_ = mounts.SetReadDeadline(time.Now().Add(mountPatience)) // pipes support deadlines
 	b, err := io.ReadAll(mounts)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errors.Explainf(err, errors.Unavailable, "a volume does not answer")
@@ -107,7 +107,7 @@ func (f *FileServer) CloseFiles() {
 	f.Files = nil
 }
 
-// Destroy ends the process. It is repeatable.
+// Destroy ends the process. It is idempotent.
 func (f *FileServer) Destroy() {
 	if f.kill != nil {
 		f.kill()
@@ -123,7 +123,7 @@ func socketPair(name string) (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name), nil
 }
 
-// openMountsFor answers the file server of that process id until it closes its end of the connection.
+// openMountsFor serves the file server with this PID until the file server closes its end of the connection.
 func openMountsFor(pid int, conn *os.File) error {
 	fd, err := unix.FcntlInt(conn.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -139,7 +139,7 @@ func openMountsFor(pid int, conn *os.File) error {
 	return nil
 }
 
-// goferToHostRPC is what the file server may ask for; gVisor calls it by this name.
+// goferToHostRPC holds the methods that the file server may call. gVisor requires this name.
 type goferToHostRPC struct{ pid int }
 
 type openMountArgs struct {
@@ -149,17 +149,17 @@ type openMountArgs struct {
 
 type openMountResult struct{ urpc.FilePayload }
 
-// OpenMount opens a mount's source, which the file server's user may not, as it is seen there.
+// OpenMount opens a mount's source as it is visible to the file server, whose user may not open it.
 func (g *goferToHostRPC) OpenMount(args *openMountArgs, result *openMountResult) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 		done <- g.open(args.Mount.Source, result)
 	}()
 	return <-done
 }
 
-// open changes the thread's mount namespace.
+// open opens source in the file server's mount namespace. It changes the namespace of the thread.
 func (g *goferToHostRPC) open(source string, result *openMountResult) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return errors.Wrapf(err, "unshare the working directory")

@@ -30,7 +30,7 @@ const (
 	readFile            = "Fs.Read"
 )
 
-// The messages have the JSON of gVisor's types of similar names; what is left out is zero there.
+// The messages have the JSON of gVisor's types with similar names. Omitted fields are zero there.
 type (
 	createArgs struct {
 		CID string
@@ -87,10 +87,10 @@ type (
 	}
 )
 
-// traceSession is the only one that gVisor has.
+// traceSession is the only trace session of gVisor.
 const traceSession = "Default"
 
-// The modes of signalArgs.
+// Modes of signalArgs.
 const (
 	toProcess    = 0
 	toForeground = 2
@@ -108,21 +108,21 @@ type Exec struct {
 	Capabilities     *Capabilities
 	StdioIsPty       bool
 	ContainerID      string
-	GuestFDs         []int // which descriptors the files are in the command; one file more is the program
+	GuestFDs         []int // descriptors of the files in the command; an additional file is the program
 	urpc.FilePayload
 }
 
-// Capabilities are sets of bits, as in Linux.
+// Capabilities are bit sets, as in Linux.
 type Capabilities struct{ PermittedCaps, InheritableCaps, EffectiveCaps, BoundingCaps, AmbientCaps uint64 }
 
-// Process is one in the sandbox.
+// Process is a process in the sandbox.
 type Process struct {
 	PID  int32 `json:"pid"`
 	PPID int32 `json:"ppid"`
 	PGID int32 `json:"pgid"`
 }
 
-// Links describe network interfaces, whose other ends are the files.
+// Links describe network interfaces. Their other ends are the files.
 type Links struct {
 	LoopbackLinks    []LoopbackLink
 	FDBasedLinks     []Link
@@ -131,7 +131,7 @@ type Links struct {
 	urpc.FilePayload
 }
 
-// LoopbackLink is an interface to the sandbox itself.
+// LoopbackLink is a loopback interface.
 type LoopbackLink struct {
 	Name      string
 	Addresses []Address
@@ -139,7 +139,7 @@ type LoopbackLink struct {
 	GVisorGRO bool
 }
 
-// Link is an interface to a file.
+// Link is an interface whose other end is a file.
 type Link struct {
 	Name                 string
 	MTU                  int
@@ -155,31 +155,31 @@ type Link struct {
 	PreConfigured        bool
 }
 
-// Address is one with the length of its network's prefix in bits.
+// Address is an IP address with the length of its network's prefix in bits.
 type Address struct {
 	Address   net.IP
 	PrefixLen int
 }
 
-// Route is a way to a network.
+// Route is a route to a network.
 type Route struct {
 	Destination net.IPNet
 	Gateway     net.IP
 }
 
-// DefaultRoute is a way to everywhere else, through an interface.
+// DefaultRoute is the default route, through an interface.
 type DefaultRoute struct {
 	Route Route
 	Name  string
 }
 
-// Neighbor is a machine on a link.
+// Neighbor is a host on a link.
 type Neighbor struct {
 	IP           net.IP
 	HardwareAddr net.HardwareAddr
 }
 
-// loopback is what every sandbox has.
+// loopback returns the links of every sandbox.
 func loopback(gro bool) *Links {
 	v4, v6 := net.IPv4(127, 0, 0, 0), net.IPv6loopback
 	return &Links{LoopbackLinks: []LoopbackLink{{Name: "lo", GVisorGRO: gro,
@@ -187,7 +187,7 @@ func loopback(gro bool) *Links {
 		Routes:    []Route{{Destination: net.IPNet{IP: v4, Mask: net.CIDRMask(8, 32)}}, {Destination: net.IPNet{IP: v6, Mask: net.CIDRMask(128, 128)}}}}}}
 }
 
-// Lower is what serves a mount.
+// Lower is the backing of a mount.
 type Lower byte
 
 // The kinds of Lower.
@@ -196,23 +196,24 @@ const (
 	Erofs Lower = 2 // an image
 )
 
-// Upper is what is written to a mount.
+// Upper is the destination of writes to a mount.
 type Upper byte
 
 // The kinds of Upper.
 const (
-	NoOverlay Upper = 0 // goes where Lower is
-	Anonymous Upper = 3 // goes to a file without a name
+	NoOverlay Upper = 0 // to the Lower
+	Anonymous Upper = 3 // to an unlinked file
 )
 
-// MountConf says how a mount of a container is made: the root's, and then of each mount in the spec that has a file.
+// MountConf configures a mount of a container: first the root's, then those of the spec's mounts that have a
+// file.
 type MountConf struct {
 	Lower Lower  `json:"lower"`
 	Upper Upper  `json:"upper"`
-	Size  string `json:"size,omitempty"` // the most bytes of Upper
+	Size  string `json:"size,omitempty"` // maximum size of Upper
 }
 
-// String is the form that arguments have.
+// String returns the form for arguments.
 func (c MountConf) String() string {
 	text := map[Lower]string{Gofer: "lisafs", Erofs: "erofs"}[c.Lower] + ":" + map[Upper]string{NoOverlay: "none", Anonymous: "anon"}[c.Upper]
 	if c.Size != "" {

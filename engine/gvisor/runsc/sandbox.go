@@ -1,6 +1,6 @@
-// Package runsc starts gVisor's processes and speaks to them, as gVisor's own packages runsc/sandbox and runsc/container do for a sandbox of
-// ours, without linking gVisor: a keeper is a small program. What it says is JSON of the types in messages.go; tests hold them, and the
-// processes that it starts, against gVisor's own.
+// Package runsc starts gVisor's processes and calls them, as gVisor's own packages runsc/sandbox and
+// runsc/container do, but without linking gVisor, so that a keeper stays small. Its messages are JSON of the
+// types in messages.go. Tests compare them, and the processes that it starts, with gVisor's own.
 package runsc
 
 import (
@@ -26,20 +26,21 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Options describe a sandbox. Its spec has a user namespace of its own with mappings, and its network is none.
+// Options describe a sandbox. Its spec has a new user namespace with mappings, and its network mode is none.
 type Options struct {
-	Program string // the path of a static program that calls sentry.Main
+	Program string // path of a static program that calls sentry.Main
 	Config  *config.Config
 	ID      string
-	Bundle  string // the directory that has the spec as config.json
+	Bundle  string // directory with the spec as config.json
 	Spec    *specs.Spec
-	Root    *os.File      // the EROFS image of the root container; New closes it
-	Limits  engine.Limits // as programs inside see them: processors and memory
-	// Kept are the open files of programs that Restore lets go on, by the numbers that the checkpoint has for them. The caller closes them.
+	Root    *os.File      // EROFS image of the root container; New closes it
+	Limits  engine.Limits // processors and memory that programs inside see
+	// Kept are the open files of programs that Restore continues, by their numbers in the checkpoint. The
+	// caller closes them.
 	Kept map[int]*os.File
 }
 
-// Sandbox is a gVisor process, a child of this one, that ends with the thread that started it.
+// Sandbox is a gVisor process. It is a child of this process, and ends with the thread that started it.
 type Sandbox struct {
 	opts    Options
 	program *os.File
@@ -49,7 +50,8 @@ type Sandbox struct {
 	status  unix.WaitStatus // valid once ended is closed
 }
 
-// New starts gVisor's process and returns when it can be called. The calling thread must live as long as the sandbox.
+// New starts gVisor's process, and returns when it accepts calls. The calling thread must live as long as the
+// sandbox.
 func New(opts Options) (_ *Sandbox, err error) {
 	defer opts.Root.Close()
 	booted, tell, err := os.Pipe()
@@ -66,7 +68,7 @@ func New(opts Options) (_ *Sandbox, err error) {
 	if err := s.start(tell); err != nil {
 		return nil, errors.Join(err, s.removeSocket(), program.Close())
 	}
-	_ = tell.Close() // so that the end of the process is the end of the pipe
+	_ = tell.Close() // so that the pipe ends with the process
 	if n, err := booted.Read(make([]byte, 1)); n != 1 {
 		return nil, errors.Join(errors.Errorf("gVisor's process ended before it had booted: %v", err), s.Destroy())
 	}
@@ -131,7 +133,7 @@ func (s *Sandbox) start(tell *os.File) error {
 	return nil
 }
 
-// listen makes the control socket.
+// listen creates the control socket.
 func (s *Sandbox) listen() (*os.File, error) {
 	s.socket = filepath.Join(s.opts.Config.RootDir, "runsc-"+s.opts.ID+".sock")
 	fd, err := server.CreateSocket(s.socket)
@@ -148,8 +150,9 @@ func (s *Sandbox) removeSocket() error {
 	return nil
 }
 
-// openProgram opens the program that is started, with a descriptor beyond those that it is given. By its path it would be opened in the
-// mount namespace of the new process, whose copies of all the host's mounts it then kept from being freed, as long as it runs.
+// openProgram opens the program to start, with a descriptor above those that the process receives. If it were
+// opened by its path, it would be opened in the mount namespace of the new process. The process would then keep
+// that namespace's copies of all mounts of the host for as long as it runs.
 func openProgram(path string) (*os.File, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -168,7 +171,8 @@ func openProgram(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// command is a part of gVisor's program, called name there, in a session of its own. Its arguments begin with the configuration.
+// command returns a command that runs gVisor's program as name, in a new session. Its arguments start with the
+// configuration.
 func (s *Sandbox) command(name string) *exec.Cmd {
 	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", s.program.Fd()), s.opts.Config.ToFlags()...)
 	cmd.Args[0] = name
@@ -176,7 +180,7 @@ func (s *Sandbox) command(name string) *exec.Cmd {
 	return cmd
 }
 
-// isolate gives a process namespaces of its own, and root in a user namespace in which the users of the spec exist.
+// isolate gives a process new namespaces. It is root in a user namespace with the users of the spec.
 func isolate(cmd *exec.Cmd, spec *specs.Spec) {
 	a := cmd.SysProcAttr
 	a.Cloneflags = unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUSER
@@ -192,12 +196,14 @@ func mappings(of []specs.LinuxIDMapping) []syscall.SysProcIDMap {
 	return all
 }
 
-// unlimitMemoryLocks lets gVisor lock memory, which it does to have many pages at once, as far as this process may allow it.
+// unlimitMemoryLocks permits gVisor to lock memory, which it does to populate many pages at once. It is best
+// effort.
 func unlimitMemoryLocks() {
 	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 }
 
-// closeOnExec keeps what this process has open, whoever opened it, from those that it starts.
+// closeOnExec prevents processes that this process starts from inheriting its open files, whatever code opened
+// them.
 func closeOnExec() error {
 	const dir = "/proc/self/fd"
 	open, err := os.ReadDir(dir)
@@ -212,9 +218,9 @@ func closeOnExec() error {
 	return nil
 }
 
-// limitArgs are the arguments by which gVisor learns the limits.
+// limitArgs returns the arguments that inform gVisor of the limits.
 func limitArgs(l engine.Limits, fromQuota bool) ([]string, error) {
-	const period, leastCPUs = 100_000, 2 // with one processor programs leave locks out, as gVisor does not want
+	const period, leastCPUs = 100_000, 2 // with one processor, programs omit locks, which gVisor does not expect
 	memory, err := hostos.TotalSystemMemory()
 	if err != nil {
 		return nil, errors.Wrapf(err, "read how much memory this machine has")
@@ -222,7 +228,7 @@ func limitArgs(l engine.Limits, fromQuota bool) ([]string, error) {
 	if l.Memory > 0 {
 		memory = min(memory, uint64(l.Memory))
 	}
-	// "Host memory" is what a tmpfs without a size gets half of.
+	// A tmpfs without a size gets half of the "host memory".
 	args := []string{"--total-host-memory", strconv.FormatUint(memory, 10)}
 	cpus := runtime.NumCPU()
 	quota := int64(math.Ceil(l.CPU * period))
@@ -236,7 +242,7 @@ func limitArgs(l engine.Limits, fromQuota bool) ([]string, error) {
 	return append(args, "--cpu-period", strconv.Itoa(period), "--total-memory", strconv.FormatUint(memory, 10)), nil
 }
 
-// Pid is the process's, or 0 once it has ended.
+// Pid returns the process's PID, or 0 once it has ended.
 func (s *Sandbox) Pid() int {
 	select {
 	case <-s.ended:
@@ -246,16 +252,16 @@ func (s *Sandbox) Pid() int {
 	}
 }
 
-// Wait returns when the process has ended, and how it did.
+// Wait waits for the end of the process and returns its status.
 func (s *Sandbox) Wait() unix.WaitStatus {
 	<-s.ended
 	return s.status
 }
 
-// Kill ends the process, and with it everything in the sandbox. It does not wait.
+// Kill kills the process, and with it everything in the sandbox. It does not wait.
 func (s *Sandbox) Kill() { _ = s.process.Kill() } // it may have ended
 
-// Destroy ends the process and removes its socket. It is repeatable.
+// Destroy ends the process and removes its socket. It is idempotent.
 func (s *Sandbox) Destroy() error {
 	s.Kill()
 	<-s.ended
@@ -263,11 +269,11 @@ func (s *Sandbox) Destroy() error {
 	return s.removeSocket()
 }
 
-// donations are open files for a process, each of which an argument names by its descriptor there.
+// donations are open files for a process. Each has an argument with its descriptor in the process.
 type donations struct {
 	pending []donation
 	owned   []*os.File
-	err     error // the first
+	err     error // the first error
 }
 
 type donation struct {
@@ -275,7 +281,7 @@ type donation struct {
 	file *os.File
 }
 
-// give adds a file of the caller's.
+// give adds a file that the caller owns.
 func (d *donations) give(flag string, f *os.File) {
 	d.pending = append(d.pending, donation{flag, f})
 }
@@ -286,7 +292,7 @@ func (d *donations) own(flag string, f *os.File) {
 	d.give(flag, f)
 }
 
-// open adds the file at path. It may fail later, in d.err.
+// open opens the file at path and adds it. An error is stored in d.err.
 func (d *donations) open(flag, path string, mode int) {
 	f, err := os.OpenFile(path, mode, 0o644)
 	if err != nil {
@@ -298,16 +304,16 @@ func (d *donations) open(flag, path string, mode int) {
 	d.own(flag, f)
 }
 
-// pass adds a file under a number of its own.
+// pass adds a file with a given number.
 func (d *donations) pass(cmd *exec.Cmd, f *os.File, number int) {
 	cmd.Args = append(cmd.Args, fmt.Sprintf("--pass-fd=%d:%d", firstExtra+len(cmd.ExtraFiles), number))
 	cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 }
 
-// firstExtra is the descriptor of a command's first file beyond the standard ones.
+// firstExtra is the descriptor of a command's first file after the standard streams.
 const firstExtra = 3
 
-// transfer adds the files to the command, and their arguments.
+// transfer adds the files and their arguments to the command.
 func (d *donations) transfer(cmd *exec.Cmd) {
 	for _, p := range d.pending {
 		cmd.Args = append(cmd.Args, fmt.Sprintf("--%s=%d", p.flag, firstExtra+len(cmd.ExtraFiles)))
@@ -322,7 +328,7 @@ func (d *donations) close() {
 	}
 }
 
-// joined is a list of values in one argument.
+// joined returns the values as one comma-separated argument.
 func joined(confs []MountConf) string {
 	var all []string
 	for _, c := range confs {

@@ -8,8 +8,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// spec is what of specs.Spec sandboxes of ours have, with its JSON. The first encoding of a type makes tables of all types below it, which
-// stay: those of specs.Spec, with what it has for other systems, are more than a tenth of a keeper's heap.
+// spec is the part of specs.Spec that Harvest's sandboxes use, with the same JSON. The first encoding of a type
+// builds permanent tables for all types in it. Those of specs.Spec, which includes other systems, are more than
+// a tenth of a keeper's heap.
 type spec struct {
 	Version     string            `json:"ociVersion"`
 	Process     *specProcess      `json:"process,omitempty"`
@@ -46,7 +47,7 @@ func specOf(s *specs.Spec) *spec {
 	return of
 }
 
-// EncodeSpec is the JSON of a spec that has nothing but what sandboxes of ours have.
+// EncodeSpec returns the JSON of a spec that only uses the fields of Harvest's sandboxes.
 func EncodeSpec(s *specs.Spec) ([]byte, error) {
 	b, err := json.Marshal(specOf(s))
 	return b, errors.Wrapf(err, "encode spec")

@@ -1,5 +1,5 @@
-// Package sentry is gVisor's own processes: the sandbox, whose kernel gVisor calls its sentry, and the file server. Keepers start them; a
-// keeper itself links nothing of it.
+// Package sentry contains gVisor's own processes: the sandbox, whose kernel gVisor calls its sentry, and the
+// file server. Keepers start them. A keeper itself does not link them.
 package sentry
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer/agent"
 )
 
-// Main hands the process over if it was started as a part of gVisor, which also starts its own binary again under other names. It then
-// never returns.
+// Main takes the process over if it was started as a part of gVisor. gVisor also starts its own binary again
+// under other names. Main then never returns.
 func Main() {
 	if len(os.Args) == 0 {
 		return
@@ -35,16 +35,16 @@ func Main() {
 	os.Exit(0)
 }
 
-// bootTime is when gVisor has certainly booted, and the first command has mostly run.
+// bootTime is a time after which gVisor has certainly booted, and usually the first command has run.
 const bootTime = 400 * time.Millisecond
 
-// bootWithoutGC keeps the garbage collector out of the way while gVisor boots, and makes up for it once: what booting has
-// left goes back to the host.
+// bootWithoutGC disables the garbage collector while gVisor boots. Afterwards it collects once, which returns
+// the memory used for booting to the host.
 func bootWithoutGC() {
-	runtime.MemProfileRate = 0 // nobody reads the profile, and its tables stay
+	runtime.MemProfileRate = 0 // the profile is not used, and its tables would stay allocated
 	percent := debug.SetGCPercent(-1)
 	time.AfterFunc(bootTime, func() {
 		debug.SetGCPercent(percent)
-		debug.FreeOSMemory() // no more than once: each collection leaves bookkeeping of the runtime's behind
+		debug.FreeOSMemory() // only once: each collection leaves bookkeeping of the runtime behind
 	})
 }

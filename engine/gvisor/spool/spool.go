@@ -1,8 +1,9 @@
-// Package spool keeps the output of a command on disk, bounded, and lets followers read it from its beginning while it grows.
+// Package spool stores a limited amount of a command's output on disk. Followers read it from its beginning
+// while it grows.
 //
-// Output is a sequence of frames as package wire has them. It lies in segment files; when the limit is reached, the oldest
-// segment is dropped, but never one that a follower has not read: then Append waits, so that a slow reader slows the
-// command down and nobody who follows loses a byte.
+// Output is a sequence of frames in the format of package wire, stored in segment files. At the limit, the
+// oldest segment is dropped, unless a follower has not read it yet. In that case Append waits, so that a slow
+// reader slows the command down, and no follower loses a byte.
 package spool
 
 import (
@@ -16,7 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// segments is into how many files the limit is divided: what is dropped at once is a small part of what is kept.
+// segments is the number of files that the limit is divided into, so that only a small part of the output is
+// dropped at once.
 const segments = 8
 
 // Spool is the output of one command. All methods may be called concurrently, Append by several streams.
@@ -28,13 +30,13 @@ type Spool struct {
 	mu        sync.Mutex
 	changed   sync.Cond           // more output, a follower moved or left, or the end
 	segs      []*segment          // oldest first; guarded by mu
-	start     int64               // offset of the first byte that is kept; guarded by mu
-	dropped   int64               // bytes of output, without headers, that are no longer kept; guarded by mu
-	end       int64               // offset behind the last byte; guarded by mu
-	followers map[*Follower]int64 // offsets that they have read; guarded by mu
-	ended     bool                // followers get no more; guarded by mu
+	start     int64               // offset of the first kept byte; guarded by mu
+	dropped   int64               // dropped bytes of output, without headers; guarded by mu
+	end       int64               // offset after the last byte; guarded by mu
+	followers map[*Follower]int64 // offsets that they have read up to; guarded by mu
+	ended     bool                // followers get no more output; guarded by mu
 	err       error               // the disk failed: output is discarded from here on; guarded by mu
-	created   int                 // segments ever; guarded by mu
+	created   int                 // number of segments ever created; guarded by mu
 }
 
 type segment struct {
@@ -43,15 +45,16 @@ type segment struct {
 	file       *os.File
 }
 
-// New returns an empty spool that makes its files in dir, which it creates with the first output. It keeps up to limit bytes.
+// New returns an empty spool with files in dir, which the first output creates. It keeps up to limit bytes.
 func New(dir string, limit int64) *Spool {
 	s := &Spool{dir: dir, limit: limit, segSize: max(limit/segments, 4<<10), followers: map[*Follower]int64{}}
 	s.changed.L = &s.mu
 	return s
 }
 
-// Append adds one frame. data must have wire.HeaderSize unused bytes in front, so that frame and header are one write.
-// It waits while followers are behind by the limit. Output after the disk has failed is dropped, and Err tells.
+// Append adds one frame. data must start with wire.HeaderSize unused bytes, so that header and payload are one
+// write. It waits while a follower is behind by the limit. After a disk error, it discards output, and Err
+// returns the error.
 func (s *Spool) Append(k wire.Kind, data []byte) {
 	wire.PutHeader(data, k, len(data)-wire.HeaderSize)
 	s.mu.Lock()
@@ -70,7 +73,7 @@ func (s *Spool) Append(k wire.Kind, data []byte) {
 	s.changed.Broadcast()
 }
 
-// slowest returns the smallest offset that a follower has read.
+// slowest returns the smallest offset of all followers.
 func (s *Spool) slowest() int64 {
 	least := s.end
 	for _, at := range s.followers {
@@ -90,7 +93,7 @@ func (s *Spool) drop() {
 	_ = os.Remove(name)
 }
 
-// write puts data at the end of the last segment, or of a new one.
+// write appends data to the last segment, or to a new one.
 func (s *Spool) write(data []byte) error {
 	if n := len(s.segs); n == 0 || s.segs[n-1].end-s.segs[n-1].start >= s.segSize {
 		if err := os.MkdirAll(s.dir, 0o700); err != nil {
@@ -113,7 +116,8 @@ func (s *Spool) write(data []byte) error {
 	return nil
 }
 
-// End tells followers that nothing follows. Later output is still kept for later followers, but never waits for anyone.
+// End ends the output for followers. Later output is still kept for later followers, but Append no longer
+// waits.
 func (s *Spool) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +125,7 @@ func (s *Spool) End() {
 	s.changed.Broadcast()
 }
 
-// Err returns the error that stopped the spool from keeping output, if any.
+// Err returns the disk error after which output is discarded, if any.
 func (s *Spool) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +145,7 @@ func (s *Spool) Remove() {
 	_ = os.Remove(s.dir)
 }
 
-// Size returns how many bytes are kept.
+// Size returns the number of kept bytes.
 func (s *Spool) Size() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +159,8 @@ type Follower struct {
 	closed bool // guarded by s.mu
 }
 
-// Follow returns a follower that begins with the oldest output kept, and how many bytes of output before it were dropped.
+// Follow returns a follower that starts with the oldest kept output, and the number of output bytes dropped
+// before it.
 func (s *Spool) Follow() (f *Follower, skipped int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +169,8 @@ func (s *Spool) Follow() (f *Follower, skipped int64) {
 	return f, s.dropped
 }
 
-// Next waits for output and returns some, whole frames, or io.EOF after the end. It says that what it returned before has
-// been read. After Close, which may come from another goroutine, it returns io.ErrClosedPipe.
+// Next waits for output and returns some of it, in whole frames, or io.EOF after the end. It marks the output
+// of the previous call as read. After Close, which another goroutine may call, it returns io.ErrClosedPipe.
 func (f *Follower) Next() (io.Reader, error) {
 	s := f.s
 	s.mu.Lock()
@@ -193,7 +198,7 @@ func (f *Follower) Next() (io.Reader, error) {
 	return nil, io.EOF
 }
 
-// Close ends following, so that Append no longer waits for it.
+// Close ends the follower, so that Append no longer waits for it.
 func (f *Follower) Close() {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()

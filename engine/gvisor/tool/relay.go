@@ -15,8 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// localTime is how long the relay waits for one address of the sandbox's to answer. Only a listener that takes no connection needs
-// any; otherwise the answer comes at once.
+// localTime limits how long an address of the sandbox may take to answer. Only a listener that does not accept
+// connections takes time. Others answer immediately.
 const localTime = 30 * time.Second
 
 // Relay connects to ports of this sandbox until its own connection, the descriptor control, ends.
@@ -33,7 +33,7 @@ func Relay(control int) error {
 	}
 }
 
-// receiveConn waits for a connection, and the port it is for.
+// receiveConn waits for a connection with its port.
 func receiveConn(control int) (int, *os.File, error) {
 	var port [2]byte
 	rights := make([]byte, unix.CmsgSpace(4))
@@ -61,7 +61,7 @@ func receiveConn(control int) (int, *os.File, error) {
 	return int(binary.BigEndian.Uint16(port[:])), os.NewFile(uintptr(fds[0]), "connection"), nil
 }
 
-// relayTo connects conn with whoever listens on port here. It closes conn.
+// relayTo connects conn to the listener on port here. It closes conn.
 func relayTo(port int, conn *os.File) {
 	defer conn.Close()
 	local, err := dialLocal(port)
@@ -87,7 +87,7 @@ func relayTo(port int, conn *os.File) {
 	both.Wait()
 }
 
-// dialLocal connects to port on the first address of this machine on which somebody listens.
+// dialLocal connects to port on the first of this machine's addresses with a listener.
 func dialLocal(port int) (*net.TCPConn, error) {
 	hosts := []string{"127.0.0.1", "::1"}
 	addrs, _ := net.InterfaceAddrs()

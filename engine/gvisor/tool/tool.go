@@ -1,5 +1,5 @@
-// Package tool is what of ours runs inside gVisor sandboxes and is no user's command: it packs, unpacks and watches files, and connects to ports. Nothing of
-// an image is needed for it: gVisor executes it from a file of the host.
+// Package tool is Harvest's own program inside gVisor sandboxes. It packs, unpacks and watches files, and
+// connects to ports. It needs no files of an image: gVisor executes it from a file of the host.
 package tool
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// Handover makes the process a tool, if it was started as one. It then never returns.
+// Handover turns the process into a tool if it was started as one, and then never returns.
 func Handover() {
 	if len(os.Args) == 0 {
 		return
@@ -65,7 +65,7 @@ func search(name string, env []string) string {
 	return name
 }
 
-// Main runs a tool and returns its exit code. An error goes to stderr as JSON of wire.Failure.
+// Main runs a tool and returns its exit code. It writes an error to stderr as JSON of wire.Failure.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	err := errors.Errorf("the tools are %s DIR, %s PATH and %s REQUEST", wire.ToolUnpack, wire.ToolPack, wire.ToolFiles)
 	if len(args) == 2 {
@@ -89,7 +89,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// files does what request says. The end of this process is the end of a watch.
+// files executes a request. A watch ends with this process.
 func files(request string, w io.Writer) error {
 	var req tarfs.Request
 	if err := json.Unmarshal([]byte(request), &req); err != nil {

@@ -10,57 +10,58 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Names of what is in a checkpoint's directory.
+// Names of the files in a checkpoint's directory.
 const (
-	CheckpointFile  = "checkpoint.json" // Saved; written last
+	CheckpointFile  = "checkpoint.json" // a Saved; written last
 	CheckpointRoot  = "root.erofs"      // the image
-	CheckpointInit  = "init.erofs"      // the init program's
+	CheckpointInit  = "init.erofs"      // the init program's image
 	CheckpointState = "kernel"          // gVisor's kernel
-	CheckpointIndex = "pages.index"     // where which page of memory is
+	CheckpointIndex = "pages.index"     // positions of the memory pages in CheckpointPages
 	CheckpointPages = "pages"           // memory, and the writable layer
 )
 
-// Saved is what a checkpoint says of itself.
+// Saved is the description of a checkpoint.
 type Saved struct {
-	Version   string          // of gVisor
-	Platform  string          // of gVisor
-	Rootless  bool            // the sandbox had but one user of this machine
-	Ref       string          // of the sandbox, which is in the names of its containers
-	Prepared  bool            // its container had been prepared
-	Hostname  string          // what its init program was told
-	MachineID string          `json:",omitempty"` // what its init program was told; "" in checkpoints of earlier versions
-	Claim     ClaimArgs       // with which commands start
-	Limits    engine.Limits   // that it had
-	Commands  []SavedCommand  // that go on
-	Started   int             // commands ever
-	Files     map[string]File // what is in the directory besides
+	Version   string          // version of gVisor
+	Platform  string          // platform of gVisor
+	Rootless  bool            // the sandbox used a single user of this machine
+	Ref       string          // name of the sandbox, part of its containers' names
+	Prepared  bool            // its container was prepared
+	Hostname  string          // passed to its init program
+	MachineID string          `json:",omitempty"` // as its init program wrote it; "" from earlier versions
+	Claim     ClaimArgs       // defaults of new commands
+	Limits    engine.Limits   // limits of the sandbox
+	Commands  []SavedCommand  // commands that continue
+	Started   int             // number of commands ever started
+	Files     map[string]File // the other files in the directory
 }
 
-// File is what tells that a file of a checkpoint is whole.
+// File verifies the integrity of a checkpoint's file.
 type File struct {
 	Size int64
 	Sum  uint32 // CRC-32C
 }
 
-// SavedCommand is a command that goes on.
+// SavedCommand is a command that continues after a restore.
 type SavedCommand struct {
 	ID      string
 	Args    []string
 	Started time.Time
 	PID     int32 // in the sandbox
-	Inside  int32 // the same in its container
-	Number  int   // of its first file (layer.KeptFile)
+	Inside  int32 // PID in its container
+	Number  int   // number of its first file (layer.KeptFile)
 	Stdin   bool  // its input is open
 }
 
-// GVisor is the version of gVisor that Harvest is built with, which a checkpoint must have: gVisor itself compares but those of its own releases. A
-// test holds it against go.mod.
+// GVisor is the version of gVisor that Harvest is built with. A checkpoint must have the same version; gVisor
+// itself only compares the versions of its own releases. A test compares it with go.mod.
 const GVisor = "v0.0.0-20260905035102-160fafc42237"
 
-// maxSaved is the largest CheckpointFile that is read.
+// maxSaved is the maximum size of CheckpointFile.
 const maxSaved = 16 << 20
 
-// ReadSaved reads what the checkpoint in dir says of itself. NotFound: there is none. Invalid: it is not one.
+// ReadSaved reads the description of the checkpoint in dir. NotFound: dir has no checkpoint. Invalid: it is not
+// a valid one.
 func ReadSaved(dir string) (*Saved, error) {
 	name := filepath.Join(dir, CheckpointFile)
 	info, err := os.Stat(name)
@@ -77,7 +78,7 @@ func ReadSaved(dir string) (*Saved, error) {
 	return ParseSaved(b)
 }
 
-// ParseSaved reads what CheckpointFile has. Invalid: it is damaged.
+// ParseSaved parses the content of CheckpointFile. Invalid: it is damaged.
 func ParseSaved(b []byte) (*Saved, error) {
 	var s Saved
 	if err := json.Unmarshal(b, &s); err != nil || s.Ref == "" || len(s.Files) == 0 || s.Started < 0 {
@@ -93,7 +94,7 @@ func ParseSaved(b []byte) (*Saved, error) {
 	return &s, nil
 }
 
-// Damaged is the error of a checkpoint that is not as it was written.
+// Damaged returns the error for a checkpoint whose files are damaged.
 func Damaged(err error) error {
 	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the checkpoint is damaged"), "remove it, and make another one of a running sandbox")
 }

@@ -14,10 +14,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// Client starts and follows the commands of a sandbox, and copies its files, over connections to whoever keeps it.
+// Client starts and follows the commands of a sandbox, and copies its files, over connections to the sandbox's
+// keeper.
 type Client struct {
-	ID string // of the sandbox, for texts
-	// Connect makes a connection. Its errors are told as they are: Conflict for a sandbox that has ended.
+	ID string // ID of the sandbox, for error texts
+	// Connect opens a connection. Its errors are returned unchanged: Conflict for a sandbox that has ended.
 	Connect func(ctx context.Context) (*Conn, error)
 }
 
@@ -26,7 +27,7 @@ type process struct {
 	c    *Client
 	id   string
 	conn *Conn
-	ctx  context.Context // of OpenProcess: its end ends the connection; nil of Start
+	ctx  context.Context // context of OpenProcess, whose end ends the connection; nil for Start
 	done chan struct{}
 	exit engine.Exit // valid once done is closed
 	err  error       // valid once done is closed
@@ -65,7 +66,8 @@ func (c *Client) start(ctx context.Context, args *StartArgs, stdio engine.Stdio)
 	return c.open(ctx, Request{Op: Start, Start: args}, stdio)
 }
 
-// open sends a request that ends in a connection to a command. If ctx ends while the command starts, it is killed.
+// open sends a request and turns the connection into one to a command. If ctx ends while the command starts,
+// the command is killed.
 func (c *Client) open(ctx context.Context, req Request, stdio engine.Stdio) (*process, error) {
 	conn, err := c.Connect(ctx)
 	if err != nil {
@@ -113,7 +115,7 @@ func (c *Client) open(ctx context.Context, req Request, stdio engine.Stdio) (*pr
 	}
 }
 
-// feed sends the input until it ends or the connection does.
+// feed sends the input until the input or the connection ends.
 func (p *process) feed(stdin io.Reader) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -128,7 +130,7 @@ func (p *process) feed(stdin io.Reader) {
 	}
 }
 
-// deliver passes output on until the command has ended.
+// deliver forwards output until the command has ended.
 func (p *process) deliver(stdio engine.Stdio) {
 	defer close(p.done)
 	defer p.conn.Close()
@@ -146,7 +148,7 @@ func (p *process) deliver(stdio engine.Stdio) {
 		case KindStdout, KindStderr:
 			if w := out[kind]; w != nil {
 				if _, err := io.Copy(w, payload); err != nil {
-					out[kind] = nil // nobody takes it any more
+					out[kind] = nil // the writer has failed
 				}
 			}
 			_, err = io.Copy(io.Discard, payload)
@@ -180,7 +182,7 @@ func (p *process) broke(err error, more string) error {
 	return errors.Explainf(err, errors.Unavailable, "the connection to the sandbox %q broke%s", p.c.ID, more)
 }
 
-// hangUp ends the connection; a tool ends with it.
+// hangUp closes the connection. A tool ends with its connection.
 func (p *process) hangUp() { _ = p.conn.Close() }
 
 // ID implements engine.Process.
@@ -223,7 +225,8 @@ func (p *process) Resize(ctx context.Context, size engine.Size) error {
 	return p.control(ctx, ControlArgs{Size: &size})
 }
 
-// control acts on the command. One that is gone with its sandbox, or that nobody remembers, has ended, which is no error.
+// control acts on the command. If the command or its sandbox is gone, the command has ended, which is not an
+// error.
 func (p *process) control(ctx context.Context, args ControlArgs) error {
 	args.ID = p.id
 	_, err := p.c.Call(ctx, Request{Op: Control, Control: &args})
@@ -233,7 +236,7 @@ func (p *process) control(ctx context.Context, args ControlArgs) error {
 	return err
 }
 
-// Call sends req and returns the reply. ctx ends the waiting.
+// Call sends req and returns the reply. It stops waiting when ctx ends.
 func (c *Client) Call(ctx context.Context, req Request) (Reply, error) {
 	conn, err := c.Connect(ctx)
 	if err != nil {
@@ -273,7 +276,8 @@ func (c *Client) CopyOut(ctx context.Context, path string) (io.ReadCloser, error
 	return c.ToolOutput(ctx, ToolPack, path)
 }
 
-// Tool runs one of Harvest's own tools in the sandbox, with args, to its end. stdin may be nil. The error is what the tool says; ctx ends it.
+// Tool runs one of Harvest's own tools in the sandbox, with args, to its end. stdin may be nil. It returns the
+// tool's error. Cancelling ctx ends the tool.
 func (c *Client) Tool(ctx context.Context, stdout io.Writer, stdin io.Reader, args ...string) error {
 	p, stderr, err := c.tool(ctx, stdout, stdin, args...)
 	if err != nil {
@@ -282,8 +286,8 @@ func (c *Client) Tool(ctx context.Context, stdout io.Writer, stdin io.Reader, ar
 	return c.toolEnd(ctx, p, stderr)
 }
 
-// ToolOutput returns what a tool writes. A tool that fails before its first byte is an error at once. The caller closes the stream, which ends
-// the tool.
+// ToolOutput returns the output of a tool. If the tool fails before its first byte, ToolOutput returns the
+// error. The caller must close the stream, which ends the tool.
 func (c *Client) ToolOutput(ctx context.Context, args ...string) (io.ReadCloser, error) {
 	r, w := io.Pipe()
 	p, stderr, err := c.tool(ctx, w, nil, args...)
@@ -291,7 +295,7 @@ func (c *Client) ToolOutput(ctx context.Context, args ...string) (io.ReadCloser,
 		return nil, err
 	}
 	go func() { _ = w.CloseWithError(c.toolEnd(ctx, p, stderr)) }()
-	// Whether the path exists shows with the first byte.
+	// With the first byte it is known whether the path exists.
 	buffered := bufio.NewReader(r)
 	if _, err := buffered.Peek(1); err != nil && err != io.EOF {
 		_ = r.Close()
@@ -328,7 +332,7 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// tool starts Harvest's own program inside.
+// tool starts one of Harvest's own tools in the sandbox.
 func (c *Client) tool(ctx context.Context, stdout io.Writer, stdin io.Reader, args ...string) (*process, *bytes.Buffer, error) {
 	var stderr bytes.Buffer
 	start := &StartArgs{Args: [][]byte{[]byte(ToolName)}, Tool: true, Stdin: stdin != nil}
@@ -339,7 +343,7 @@ func (c *Client) tool(ctx context.Context, stdout io.Writer, stdin io.Reader, ar
 	return p, &stderr, err
 }
 
-// toolEnd waits for a tool and returns its error. A ctx that ends kills it.
+// toolEnd waits for a tool and returns its error. Cancelling ctx kills the tool.
 func (c *Client) toolEnd(ctx context.Context, p *process, stderr *bytes.Buffer) error {
 	exit, err := p.Wait(ctx)
 	if err != nil {
@@ -359,23 +363,24 @@ func (c *Client) toolEnd(ctx context.Context, p *process, stderr *bytes.Buffer) 
 		return errors.Newf(errors.Exhausted, "the sandbox ran out of memory")
 	}
 	err = errors.Errorf("a tool in sandbox %s ended with code %d: %s", c.ID, exit.Code, stderr)
-	if exit.Signal == "KILL" { // nobody else kills it
+	if exit.Signal == "KILL" { // nothing else sends SIGKILL to it
 		return errors.Explainf(err, errors.Unavailable, "the sandbox was ended while files were copied")
 	}
 	return err
 }
 
-// ToolName is the first argument of Harvest's own program when it is a tool inside a sandbox (StartArgs.Tool).
+// ToolName is the first argument of Harvest's own program when it runs as a tool in a sandbox (StartArgs.Tool).
 const ToolName = "harvest-tool"
 
-// The tools: the first three are started by clients, the others by keepers.
+// The tools. Clients start the first three, keepers the others.
 const (
-	ToolUnpack = "unpack" // DIR: a tar stream on standard input
-	ToolPack   = "pack"   // PATH: to a tar stream on standard output
-	ToolFiles  = "files"  // REQUEST: a tarfs.Request as JSON, answered on standard output
-	ToolLaunch = "launch" // COMMAND: becomes another program, which LaunchArgs as JSON describe
-	ToolRelay  = "relay"  // ".": connects to ports inside; its standard input is a socket over which the connections come
+	ToolUnpack = "unpack" // DIR: unpacks a tar stream from standard input
+	ToolPack   = "pack"   // PATH: writes a tar stream to standard output
+	ToolFiles  = "files"  // REQUEST: a tarfs.Request as JSON; answers on standard output
+	ToolLaunch = "launch" // COMMAND: runs another program, described by LaunchArgs as JSON
+	ToolRelay  = "relay"  // ".": connects to ports inside; receives connections on standard input, a socket
 )
 
-// LaunchArgs are a command whose arguments or environment are not UTF-8: gVisor's control socket, which speaks JSON, would change them.
+// LaunchArgs is a command whose arguments or environment are not UTF-8. gVisor's control socket uses JSON,
+// which would change them.
 type LaunchArgs struct{ Args, Env [][]byte }

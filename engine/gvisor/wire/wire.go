@@ -1,8 +1,8 @@
-// Package wire is what the gVisor engine and the keeper of a sandbox say to each other over a Unix socket.
+// Package wire is the protocol between the gVisor engine and the keeper of a sandbox, over a Unix socket.
 //
-// A connection carries frames: one byte of kind, four bytes of length (big endian), the payload. The client sends one
-// Request; what follows depends on its operation. Output frames have the same form on the wire and in the spool, so that
-// they pass from disk to socket as they are.
+// A connection carries frames: one byte for the kind, four bytes for the length (big endian), and the payload.
+// The client sends one Request. The frames after that depend on its operation. Output frames have the same
+// format on the wire and in the spool, so that they are copied from disk to socket unchanged.
 package wire
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Kind of a frame.
+// Kind is the kind of a frame.
 type Kind byte
 
 // The kinds of frames.
@@ -31,29 +31,30 @@ const (
 	KindStdinEnd  Kind = 'z' // client: end of the input
 	KindStdout    Kind = 'o' // keeper: output
 	KindStderr    Kind = 'u' // keeper: error output
-	KindTruncated Kind = 't' // keeper: JSON number, bytes that are no longer kept; before any output
+	KindTruncated Kind = 't' // keeper: JSON number of dropped bytes; before any output
 	KindExit      Kind = 'x' // keeper: JSON of engine.Exit; after all output
 )
 
-// MaxFrame is the largest payload that a reader accepts: environment and arguments of a command are in one frame.
+// MaxFrame is the maximum payload size that a reader accepts. A command's environment and arguments are in one
+// frame.
 const MaxFrame = 64 << 20
 
 // HeaderSize is the length of a frame's header.
 const HeaderSize = 5
 
-// PutHeader writes a frame's header to b, which must have HeaderSize bytes.
+// PutHeader writes a frame's header to b, which must have at least HeaderSize bytes.
 func PutHeader(b []byte, k Kind, size int) {
 	b[0] = byte(k)
 	binary.BigEndian.PutUint32(b[1:], uint32(size))
 }
 
-// Operation of a Request.
+// Operation is the operation of a Request.
 type Operation string
 
 // The operations.
 const (
-	Boot      Operation = "boot"      // Stage*, then Reply: starts the sandbox; first on the keeper's inherited connection
-	Prepare   Operation = "prepare"   // Reply: mounts the image that a claim is expected to want
+	Boot      Operation = "boot"      // Stage*, then Reply: starts the sandbox; first, on the inherited connection
+	Prepare   Operation = "prepare"   // Reply: mounts the image of an expected claim
 	Claim     Operation = "claim"     // Stage*, then Reply: gives a booted sandbox its image
 	Start     Operation = "start"     // Reply with ID, then output until Exit; the client sends Stdin*, StdinEnd
 	Attach    Operation = "attach"    // the same for a command that was started before
@@ -63,15 +64,16 @@ const (
 	Info      Operation = "info"      // Reply with State
 	Usage     Operation = "usage"     // Reply with Usage
 	Snapshot  Operation = "snapshot"  // KindStdout*, then Reply: the writable layer as a tar stream
-	Destroy   Operation = "destroy"   // Reply when everything is released
+	Destroy   Operation = "destroy"   // Reply when all resources are released
 
 	Checkpoint Operation = "checkpoint" // Reply when the files of a checkpoint are durable in the directory Path
 
-	SetNetwork Operation = "set-network" // Reply when the new policy is in force
-	Denials    Operation = "denials"     // Reply with Denials as soon as there are some
-	Dial       Operation = "dial"        // Reply, then no frames: a byte, DialOK if the port was reached, and what comes from it
-	// Reply if the port was reached, then what comes from it, without frames, while the client sends Stdin* and StdinEnd. Where connections cannot
-	// be handed over, and their ends are not half.
+	SetNetwork Operation = "set-network" // Reply when the new policy is active
+	Denials    Operation = "denials"     // Reply with Denials as soon as there are any
+	Dial       Operation = "dial"        // Reply, then no frames: a byte (DialOK on success), then data from the port
+	// Connect is answered with a Reply if the port was reached, then with data from the port, without frames.
+	// Meanwhile the client sends Stdin* and StdinEnd. It is for sandboxes to which connections cannot be handed
+	// over, and whose connections cannot be closed in one direction.
 	Connect Operation = "connect"
 )
 
@@ -84,63 +86,64 @@ type Request struct {
 	Start   *StartArgs   `json:",omitempty"`
 	Attach  *AttachArgs  `json:",omitempty"`
 	Control *ControlArgs `json:",omitempty"`
-	Path    string       `json:",omitempty"` // of a snapshot, "" for all; of a checkpoint, which is on this machine
+	Path    string       `json:",omitempty"` // of a snapshot ("" for all), or of a checkpoint, on this machine
 
 	Network *engine.Network `json:",omitempty"` // of SetNetwork
 	Denials *DenialsArgs    `json:",omitempty"`
 	Dial    *DialArgs       `json:",omitempty"` // of Dial and Connect
 }
 
-// DenialsArgs ask for what the network policy refused after Seq.
+// DenialsArgs request the denials after Seq.
 type DenialsArgs struct{ Seq uint64 }
 
 // DialArgs name a port of the sandbox.
 type DialArgs struct{ Port int }
 
-// DialOK is the first byte of a connection to a port on which somebody listens. Any other means that nobody does.
+// DialOK is the first byte of a connection to a port with a listener. Any other byte means that there is no
+// listener.
 const DialOK = 'k'
 
 // BootArgs describe a sandbox before it has an image.
 type BootArgs struct {
 	Ref         string
-	Dir         string // of this sandbox, absolute
-	Init        string // path of the image that holds the init program
-	Sentry      string // path of the program that is gVisor
-	Tools       string // path of the program of what runs inside; "" means the keeper's
-	Crashes     string // directory that keeps reports of crashed processes; "" for none
+	Dir         string // directory of this sandbox, absolute
+	Init        string // path of the init program's image
+	Sentry      string // path of gVisor's program
+	Tools       string // path of the tools' program; "" means the keeper's
+	Crashes     string // directory for reports of crashed processes; "" for none
 	Platform    string
 	Rootless    bool
-	NoSetuid    bool   // programs gain no privileges by setuid bits and file capabilities
+	NoSetuid    bool   // no privileges from setuid bits and file capabilities
 	Cgroup      string // name of the cgroup; "" for none
 	Limits      engine.Limits
-	OutputBytes int64      // of each command that are kept
+	OutputBytes int64      // kept output of each command
 	Claim       *ClaimArgs `json:",omitempty"` // nil for a warm sandbox
-	Restore     string     `json:",omitempty"` // directory of a checkpoint with which the sandbox begins, claimed
+	Restore     string     `json:",omitempty"` // directory of a checkpoint to start from, already claimed
 }
 
-// PrepareArgs are what can be done for a claim before anything else of it is known.
+// PrepareArgs describe the part of a claim that can be done in advance.
 type PrepareArgs struct {
 	Root, Layer string // as in ClaimArgs
 	WarmUp      []string
-	Env         map[string]string // of the warm-up
+	Env         map[string]string // environment of the warm-up
 }
 
-// ClaimArgs are what an image and a spec add to a booted sandbox.
+// ClaimArgs add an image and a spec to a booted sandbox.
 type ClaimArgs struct {
 	ID       string
 	Root     string // path of the image's EROFS file
-	Layer    string // path of the tar stream that fills the writable layer; "" for none
+	Layer    string // tar stream for the writable layer; "" for none
 	Hostname string
-	Env      map[string]string // the image's and the sandbox's
+	Env      map[string]string // image's and sandbox's variables
 	Dir      string
 	User     string
 	Mounts   []Mount
 	Network  engine.Network
-	Keep     bool // when memory runs out, the writable layer is read first
+	Keep     bool // read the writable layer first when memory runs out
 
-	OutputBytes int64 `json:",omitempty"` // of each command that are kept, where booting has not said it
+	OutputBytes int64 `json:",omitempty"` // kept output of each command, if not set at boot
 
-	// Spec is what the sandbox was made of, for engines that make another one like it and keep it nowhere else.
+	// Spec is the sandbox's spec, for engines that can replace the sandbox and store the spec nowhere else.
 	Spec *engine.Spec `json:",omitempty"`
 }
 
@@ -148,37 +151,37 @@ type ClaimArgs struct {
 type Mount struct {
 	Source, Path string
 	ReadOnly     bool
-	Foreign      bool // nobody measures it: it has limits of its own, and may take long to answer
+	Foreign      bool // not measured; it has its own limits, and may be slow
 }
 
-// StartArgs are a command.
+// StartArgs describe a command.
 type StartArgs struct {
-	Args     [][]byte // any bytes but NUL; JSON's strings would change what is not UTF-8
+	Args     [][]byte // any bytes but NUL; JSON strings would change those that are not UTF-8
 	Dir      string
 	Env      [][]byte // "NAME=value"
 	User     string
 	Terminal *engine.Size
 	Stdin    bool // input follows; otherwise it is empty
 	Own      bool // runs Harvest's own binary instead of a program of the image
-	Tool     bool // the same, as root and in /; its output is not kept after it ends
-	Quiet    bool // output is only kept; otherwise it is sent on this connection, and the command waits for a slow reader
+	Tool     bool // the same, as root and in /; its output is not kept after its end
+	Quiet    bool // output is only kept; otherwise it is sent here, and a slow reader blocks the command
 }
 
 // AttachArgs name a command.
 type AttachArgs struct {
 	ID    string
 	Stdin bool
-	Input bool // the reply says how much input the command has had, and nobody else gives it any from then on
+	Input bool // the Reply has Input, and other connections provide no more input
 	Quiet bool // only the exit is sent
 }
 
-// Input is what a command has had of its input.
+// Input describes the input that a command has received.
 type Input struct {
 	Bytes int64
-	Ended bool // there will be no more
+	Ended bool // the input has ended
 }
 
-// ControlArgs act on a command.
+// ControlArgs describe an action on a command.
 type ControlArgs struct {
 	ID     string
 	Signal int          `json:",omitempty"`
@@ -186,7 +189,7 @@ type ControlArgs struct {
 	Size   *engine.Size `json:",omitempty"`
 }
 
-// Reply is a success. The operation says which fields are set.
+// Reply is the answer of a successful operation. The operation determines the fields that are set.
 type Reply struct {
 	ID        string               `json:",omitempty"`
 	Input     *Input               `json:",omitempty"`
@@ -196,21 +199,22 @@ type Reply struct {
 	Denials   []engine.Denial      `json:",omitempty"`
 	Usage     *engine.Usage        `json:",omitempty"`
 	Found     *Found               `json:",omitempty"`
-	Claim     *ClaimArgs           `json:",omitempty"` // what the sandbox was claimed with
+	Claim     *ClaimArgs           `json:",omitempty"` // the sandbox's claim
 }
 
-// Found is what a sandbox's image turns out to say about commands, where nobody else tells.
+// Found holds the image's defaults for commands as seen in the sandbox, for engines that cannot know them
+// otherwise.
 type Found struct {
 	Env map[string]string
 	Dir string
 }
 
-// State is what the keeper is, also on disk (state.json) for the time after it.
+// State is the state of a keeper. It is also on disk (state.json), for the time after the keeper's end.
 type State struct {
 	Ref     string
-	ID      string // "" while nobody claimed it
-	Keeper  int    // PID of the keeper, as it sees it
-	Sentry  int    // PID of the sandbox process, as the keeper sees it
+	ID      string // "" before the claim
+	Keeper  int    // PID of the keeper, in its own view
+	Sentry  int    // PID of the sandbox process, in the keeper's view
 	Started time.Time
 	Cgroup  string
 	Limits  engine.Limits
@@ -218,13 +222,13 @@ type State struct {
 	End     *engine.End `json:",omitempty"`
 }
 
-// Stage is a step of booting that is done.
+// Stage is a completed step of booting.
 type Stage struct {
 	Name string
 	Took time.Duration
 }
 
-// Failure is an error on its way to the client.
+// Failure is an error in transit to the client.
 type Failure struct {
 	Kind    errors.Kind
 	Message string // for clients
@@ -234,12 +238,12 @@ type Failure struct {
 	Exit    int `json:",omitempty"`
 }
 
-// FailureOf turns err into a frame's payload.
+// FailureOf converts err to the payload of a frame.
 func FailureOf(err error) Failure {
 	return Failure{Kind: errors.KindOf(err), Message: errors.Message(err), Detail: err.Error(), Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err), Exit: errors.ExitOf(err)}
 }
 
-// Err turns the payload back into an error with the same kind, texts, stage and remedy.
+// Err converts the payload back to an error with the same kind, texts, stage and remedy.
 func (f Failure) Err() error {
 	err := errors.Explainf(errors.Errorf("%s", f.Detail), f.Kind, "%s", f.Message)
 	if f.Stage != "" {
@@ -261,13 +265,13 @@ type Conn struct {
 	mu sync.Mutex // held while a frame is written
 }
 
-// NewConn puts frames on c.
+// NewConn returns a Conn for frames on c.
 func NewConn(c net.Conn) *Conn { return &Conn{Conn: c, r: bufio.NewReaderSize(c, 128<<10)} }
 
-// Stream returns the connection for what follows the last frame.
+// Stream returns the connection for the data after the last frame.
 func (c *Conn) Stream() net.Conn { return &stream{c.Conn, c.r} }
 
-// stream is a connection whose first bytes may already have been read.
+// stream is a connection whose first bytes may be buffered already.
 type stream struct {
 	net.Conn
 	r *bufio.Reader
@@ -275,7 +279,7 @@ type stream struct {
 
 func (s *stream) Read(p []byte) (int, error) { return s.r.Read(p) }
 
-// CloseWrite ends one direction.
+// CloseWrite closes one direction.
 func (s *stream) CloseWrite() error {
 	if c, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
@@ -311,8 +315,8 @@ func (c *Conn) SendFrames(r io.Reader) error {
 	return errors.Explainf(err, errors.Unavailable, "the connection to the sandbox broke")
 }
 
-// Next reads a frame's header and returns its payload as a reader, which must be read to its end before the next call.
-// The error is io.EOF if the connection ended between two frames.
+// Next reads a frame's header and returns a reader for the payload, which must be read to its end before the
+// next call. The error is io.EOF if the connection ended between two frames.
 func (c *Conn) Next() (Kind, *io.LimitedReader, error) {
 	var h [HeaderSize]byte
 	if _, err := io.ReadFull(c.r, h[:1]); err != nil {
@@ -341,7 +345,8 @@ func (c *Conn) Receive() (Kind, []byte, error) {
 	return k, b, errors.Explainf(err, errors.Unavailable, "the connection to the sandbox broke")
 }
 
-// ReceiveReply reads frames up to the Reply; stage, if not nil, is told the stages. A Failure becomes its error.
+// ReceiveReply reads frames up to the Reply. It calls stage, if not nil, for each stage. It returns a Failure
+// as its error.
 func (c *Conn) ReceiveReply(stage func(Stage)) (Reply, error) {
 	for {
 		k, b, err := c.Receive()
@@ -379,7 +384,7 @@ func decodeReply(k Kind, b []byte) (Reply, error) {
 	}
 }
 
-// ReceiveOutput copies the output that comes before the Reply to w.
+// ReceiveOutput copies the output before the Reply to w.
 func (c *Conn) ReceiveOutput(w io.Writer) (Reply, error) {
 	buf := make([]byte, 256<<10)
 	for {

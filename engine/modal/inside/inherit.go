@@ -8,11 +8,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// ownerName is the file beside the commands' directories that says whose commands they are.
+// ownerName is the file next to the commands' directories that names the sandbox they belong to.
 const ownerName = "owner"
 
-// inherit deals with what the image has of commands, because it is a snapshot of a sandbox: those of another sandbox are forgotten; those of
-// the same one, which was carried over, are kept, and what ran has ended.
+// inherit handles commands in the image, which exist if it is a snapshot of a sandbox. Commands of another
+// sandbox are deleted. Those of the same sandbox, which was carried over, are kept, and marked as ended if they
+// were running.
 func inherit(dir, id string) error {
 	file := filepath.Join(filepath.Dir(dir), ownerName)
 	owner, err := os.ReadFile(file)

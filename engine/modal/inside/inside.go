@@ -1,6 +1,6 @@
-// Package inside is what of Harvest runs in each sandbox at Modal: as the sandbox's first process it starts the commands, keeps their
-// output, finds them again and copies files, none of which Modal's SDK offers; and as a client of that process, which the engine starts
-// for each link, it carries bytes between the two.
+// Package inside is the part of Harvest that runs in each sandbox at Modal. As the sandbox's first process, it
+// starts commands, keeps their output, reopens them and copies files, none of which Modal's SDK offers. As a
+// client of that process, which the engine starts for each link, it carries bytes between the two.
 package inside
 
 import (
@@ -20,26 +20,26 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Name is the name of the program's file in a sandbox, by which it knows that it is there.
+// Name is the file name of the program in a sandbox. A program of that name runs as this package's.
 const Name = "harvest-inside"
 
-// The first argument.
+// Values of the first argument.
 const (
-	Serve  = "serve"  // the sandbox's first process
-	Client = "client" // carries bytes between standard input and output and that process
+	Serve  = "serve"  // run as the sandbox's first process
+	Client = "client" // carry bytes between standard input and output and that process
 )
 
-// home is where the first process keeps its files. Only root enters it.
+// home is the directory of the first process's files. Only root can enter it.
 const home = "/run/harvest-inside"
 
-// socketName is the socket's, below home.
+// socketName is the name of the socket in home.
 const socketName = "socket"
 
 // patience is how long a client waits for the first process to listen.
 const patience = 60 * time.Second
 
-// Main hands the process over if it was started as this package's program. It then never returns. A program that brings this package along
-// calls it first of all in main.
+// Main takes the process over if it was started as this package's program, and then never returns. A program
+// that embeds this package must call it at the start of main.
 func Main(ctx context.Context) {
 	if len(os.Args) != 2 || filepath.Base(os.Args[0]) != Name {
 		return
@@ -60,19 +60,19 @@ func Main(ctx context.Context) {
 	os.Exit(0)
 }
 
-// Mux is how both ends of a link put many connections on one stream of bytes.
+// Mux returns the multiplexing configuration for both ends of a link.
 func Mux() *yamux.Config {
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput = io.Discard
 	cfg.MaxStreamWindowSize = 1 << 20
-	cfg.StreamCloseTimeout = 10 * time.Minute // in which the other end may still send
+	cfg.StreamCloseTimeout = 10 * time.Minute // the other end may still send during this time
 	cfg.StreamOpenTimeout = 60 * time.Second
-	cfg.ConnectionWriteTimeout = 2 * time.Minute // of a network that stands still
+	cfg.ConnectionWriteTimeout = 2 * time.Minute // tolerates a stalled network
 	cfg.KeepAliveInterval = 30 * time.Second
 	return cfg
 }
 
-// serve is the first process of a sandbox. It ends when it is told to.
+// serve runs as the first process of a sandbox, until SIGTERM or SIGINT.
 func serve(ctx context.Context, dir string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -84,7 +84,7 @@ func serve(ctx context.Context, dir string) error {
 		return errors.Wrapf(err, "close the directory of commands")
 	}
 	path := filepath.Join(dir, socketName)
-	if err := os.Remove(path); err != nil && !errors.IsNotExist(err) { // of the sandbox whose snapshot this one's image is
+	if err := os.Remove(path); err != nil && !errors.IsNotExist(err) { // present if the image is a snapshot
 		return errors.Wrapf(err, "remove an old socket")
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
@@ -108,7 +108,7 @@ func serve(ctx context.Context, dir string) error {
 	}
 }
 
-// carry connects to the first process, and passes bytes on until either side has no more.
+// carry connects to the first process, and copies bytes until either side ends.
 func carry(ctx context.Context, dir string, in io.Reader, out io.Writer) error {
 	conn, err := dial(ctx, filepath.Join(dir, socketName))
 	if err != nil {
@@ -127,7 +127,7 @@ func carry(ctx context.Context, dir string, in io.Reader, out io.Writer) error {
 	return errors.Join(errors.Wrapf(err, "carry bytes"), conn.Close())
 }
 
-// dial connects to the first process, which may only just be starting.
+// dial connects to the first process, which may still be starting.
 func dial(ctx context.Context, path string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

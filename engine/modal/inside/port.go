@@ -12,10 +12,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// localTime is how long an address of the sandbox's may take to answer. Only a listener that takes no connection needs any.
+// localTime limits how long an address of the sandbox may take to answer. Only a listener that does not accept
+// connections takes noticeable time.
 const localTime = 30 * time.Second
 
-// port connects the engine to a port of the sandbox, until both directions have ended or the engine is gone.
+// port connects the engine to a port of the sandbox, until both directions have ended or the engine has
+// disconnected.
 func (s *server) port(ctx context.Context, conn *wire.Conn, port int) error {
 	if port < 1 || port > 65535 {
 		return errors.Newf(errors.Invalid, "%d is not a port", port)
@@ -32,16 +34,16 @@ func (s *server) port(ctx context.Context, conn *wire.Conn, port int) error {
 	var received sync.WaitGroup
 	received.Go(func() {
 		takeFrames(conn, local)
-		_ = local.Close() // nobody is there any more, who would read either
+		_ = local.Close() // the engine has disconnected and uses neither direction
 		_ = conn.SetWriteDeadline(time.Unix(1, 0))
 	})
 	_, _ = io.Copy(conn.Conn, local)
-	_ = conn.Conn.Close() // of this direction: what the engine sends is still received
+	_ = conn.Conn.Close() // this direction only: data from the engine is still received
 	received.Wait()
 	return nil
 }
 
-// takeFrames writes what the engine sends to local, until the engine is gone.
+// takeFrames writes the engine's data to local, until the engine disconnects.
 func takeFrames(conn *wire.Conn, local *net.TCPConn) {
 	for {
 		kind, payload, err := conn.Next()
@@ -50,7 +52,7 @@ func takeFrames(conn *wire.Conn, local *net.TCPConn) {
 		}
 		switch kind {
 		case wire.KindStdin:
-			_, _ = io.Copy(local, payload) // who takes no more may still have something to say
+			_, _ = io.Copy(local, payload) // a peer that no longer reads may still write
 		case wire.KindStdinEnd:
 			_ = local.CloseWrite()
 		}
@@ -60,7 +62,7 @@ func takeFrames(conn *wire.Conn, local *net.TCPConn) {
 	}
 }
 
-// dialLocal connects to port on the first address of the sandbox's on which somebody listens.
+// dialLocal connects to port on the first of the sandbox's addresses with a listener.
 func dialLocal(ctx context.Context, port int) (*net.TCPConn, error) {
 	hosts := []string{"127.0.0.1", "::1"}
 	addrs, _ := net.InterfaceAddrs()

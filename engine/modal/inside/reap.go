@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reapEach is how often orphans are looked for, and how long a zombie is left to whoever may have started it.
+// reapEach is the interval between scans for zombies, and the time that the parent of a zombie has to wait for
+// it.
 const reapEach = 5 * time.Second
 
-// reap is for the first process of a PID namespace, whose children all orphans become: those that nobody waits for would stay as zombies.
+// reap collects orphans, which become children of the first process of a PID namespace. Without it, they would
+// stay zombies.
 func (s *server) reap(ctx context.Context) {
 	before := map[int]bool{}
 	for {
@@ -25,7 +27,7 @@ func (s *server) reap(ctx context.Context) {
 		}
 		now := map[int]bool{}
 		for _, pid := range zombies("/proc", os.Getpid()) {
-			if before[pid] { // what Go has started, it has waited for by now
+			if before[pid] { // by now, Go has waited for its own children
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 			} else {
 				now[pid] = true
@@ -35,7 +37,7 @@ func (s *server) reap(ctx context.Context) {
 	}
 }
 
-// zombies are the children of parent that have ended and that nobody has waited for.
+// zombies returns the PIDs of parent's zombie children.
 func zombies(proc string, parent int) (pids []int) {
 	names, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "stat"))
 	for _, name := range names {

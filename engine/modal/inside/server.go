@@ -19,15 +19,15 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// server answers the requests of the engine, which are package wire's.
+// server answers the engine's requests, which package wire defines.
 type server struct {
 	dir string // of the commands
 
 	mu    sync.Mutex
 	table *proc.Table    // guarded by mu, like all below; nil until the sandbox is claimed
-	claim wire.ClaimArgs // what the engine said of the sandbox
+	claim wire.ClaimArgs // the engine's description of the sandbox
 	env   map[string]string
-	home  string // the directory that the image says
+	home  string // the image's working directory
 }
 
 func newServer(dir string) *server {
@@ -42,7 +42,7 @@ func newServer(dir string) *server {
 	return s
 }
 
-// link serves the connections of one client until it is gone.
+// link serves the connections of one client until it disconnects.
 func (s *server) link(ctx context.Context, conn net.Conn) {
 	session, err := yamux.Server(conn, Mux())
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *server) serve(ctx context.Context, conn *wire.Conn) {
 	}
 }
 
-// fail sends an error. That nobody receives it is nobody's concern.
+// fail sends an error. The client may have disconnected, so a failure to send it is ignored.
 func (s *server) fail(conn *wire.Conn, err error) {
 	_ = conn.SendJSON(wire.KindFailure, wire.FailureOf(err))
 }
@@ -122,7 +122,7 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, req wire.Request) 
 	return errors.Newf(errors.Unsupported, "the program in the sandbox knows no %.40q", string(req.Op))
 }
 
-// claimed makes the sandbox the one that the engine describes. Users that do not exist are refused.
+// claimed turns the sandbox into the one that the engine describes. Invalid if its user does not exist.
 func (s *server) claimed(conn *wire.Conn, args wire.ClaimArgs) error {
 	if err := proc.CheckUser(args.User); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (s *server) claimed(conn *wire.Conn, args wire.ClaimArgs) error {
 	return conn.SendJSON(wire.KindReply, wire.Reply{Found: &wire.Found{Env: s.env, Dir: s.home}})
 }
 
-// commands returns the commands, and what they have unless they say otherwise.
+// commands returns the commands, and the defaults for new ones.
 func (s *server) commands() (*proc.Table, proc.Defaults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,12 +201,12 @@ func (s *server) attach(ctx context.Context, conn *wire.Conn, table *proc.Table,
 	return s.follow(ctx, conn, p, in, out)
 }
 
-// follow passes output on until the command has ended, and takes input meanwhile.
+// follow forwards output until the command has ended, and accepts input meanwhile.
 func (s *server) follow(ctx context.Context, conn *wire.Conn, p engine.Process, in *input, out *output) error {
 	defer in.end()
 	if err := conn.SendJSON(wire.KindReply, wire.Reply{ID: p.ID()}); err != nil {
 		out.open(err)
-		return nil // the command goes on, and is found again
+		return nil // the command keeps running and can be reopened
 	}
 	out.open(nil)
 	go in.receive()
@@ -233,7 +233,7 @@ func control(ctx context.Context, table *proc.Table, args *wire.ControlArgs) err
 	return p.SignalNumber(ctx, args.Signal)
 }
 
-// tool copies files: what elsewhere a program of its own does.
+// tool copies files. Other engines have a separate program for this.
 func (s *server) tool(ctx context.Context, conn *wire.Conn, args *wire.StartArgs) error {
 	if len(args.Args) != 3 {
 		return errors.Newf(errors.Invalid, "a tool has 3 arguments, not %d", len(args.Args))
@@ -272,10 +272,10 @@ func (s *server) tool(ctx context.Context, conn *wire.Conn, args *wire.StartArgs
 	return nil
 }
 
-// cutOff is an input that fails when its sender is gone.
+// cutOff is an input that fails when its sender has disconnected.
 type cutOff struct {
 	in *input
-	// ctx ends when the sender is gone.
+	// ctx ends when the sender disconnects.
 	ctx context.Context
 }
 
@@ -287,31 +287,31 @@ func (c cutOff) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// output sends a command's output, once the engine knows that it was started.
+// output sends a command's output, once the engine has the reply that it was started.
 type output struct {
 	conn    *wire.Conn
 	opened  chan struct{}
 	failed  error // valid once opened is closed
 	mu      sync.Mutex
-	dropped int64 // guarded by mu; to be told before the next byte
+	dropped int64 // guarded by mu; to be reported before the next byte
 }
 
 func newOutput(conn *wire.Conn) *output { return &output{conn: conn, opened: make(chan struct{})} }
 
-// open lets output through, or fails it.
+// open lets output through, or makes it fail with err.
 func (o *output) open(err error) {
 	o.failed = err
 	close(o.opened)
 }
 
-// truncated notes what is no longer kept.
+// truncated counts output that is no longer kept.
 func (o *output) truncated(n int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.dropped += n
 }
 
-// flush tells what was dropped, if that was not told yet.
+// flush reports dropped output, if it was not reported yet.
 func (o *output) flush() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -344,12 +344,13 @@ func (w *outputWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// input is what the engine sends for a command. That the engine goes away is not its end: the command's input stays open for who comes next.
+// input is the engine's input for a command. It does not end when the engine disconnects: it stays open for the
+// next connection.
 type input struct {
 	conn *wire.Conn
 	r    *io.PipeReader
 	w    *io.PipeWriter
-	gone func() // if set, called when the engine goes away, which then is the end
+	gone func() // if set, called when the engine disconnects, which then ends the input
 }
 
 func newInput(conn *wire.Conn) *input {
@@ -360,10 +361,10 @@ func newInput(conn *wire.Conn) *input {
 
 func (in *input) Read(p []byte) (int, error) { return in.r.Read(p) }
 
-// end lets nobody wait for input any longer.
+// end unblocks everything that waits for input.
 func (in *input) end() { _ = in.r.CloseWithError(io.EOF); _ = in.w.CloseWithError(io.EOF) }
 
-// receive takes input until the engine says that it ends, or is gone.
+// receive accepts input until the engine ends it or disconnects.
 func (in *input) receive() {
 	ended := false
 	for {
@@ -373,7 +374,7 @@ func (in *input) receive() {
 				in.gone()
 				in.end()
 			}
-			_ = in.conn.Close() // nobody reads on the other side, and who writes must not wait for that
+			_ = in.conn.Close() // nothing reads on the other side, and writers must not block on that
 			return
 		}
 		switch {
@@ -381,7 +382,7 @@ func (in *input) receive() {
 			ended = true
 			_ = in.w.Close()
 		case kind == wire.KindStdin && !ended:
-			_, _ = io.Copy(in.w, payload) // a command that takes no more is no reason to stop listening
+			_, _ = io.Copy(in.w, payload) // keep receiving even if the command reads no more
 		}
 		if _, err := io.Copy(io.Discard, payload); err != nil {
 			return

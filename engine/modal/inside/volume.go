@@ -17,34 +17,35 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// ToolVolume is the tool for the files of a volume, none of whose paths leaves it. Its argument is a VolumeRequest as JSON.
+// ToolVolume is the tool for files of a volume. Its argument is a VolumeRequest as JSON, whose paths cannot
+// leave the volume.
 const ToolVolume = "volume"
 
-// VolumeRequest is something to do with the files of a volume.
+// VolumeRequest is an operation on the files of a volume.
 type VolumeRequest struct {
 	Op   VolumeOp
 	Dir  string // where the volume is mounted
 	Path string // in the volume
 }
 
-// VolumeOp is what to do.
+// VolumeOp is the name of an operation.
 type VolumeOp string
 
 // The operations.
 const (
-	VolumeUnpack  VolumeOp = "unpack"  // a tar stream on standard input, below Path; then what VolumeMeasure answers
-	VolumePack    VolumeOp = "pack"    // answered with a tar stream
-	VolumeList    VolumeOp = "list"    // answered with a JSON array of volume.Entry
-	VolumeRemove  VolumeOp = "remove"  // answered as VolumeMeasure is
-	VolumeMeasure VolumeOp = "measure" // answered with a VolumeSize as JSON
+	VolumeUnpack  VolumeOp = "unpack"  // unpack the tar stream on standard input below Path; answers like VolumeMeasure
+	VolumePack    VolumeOp = "pack"    // answers with a tar stream
+	VolumeList    VolumeOp = "list"    // answers with a JSON array of volume.Entry
+	VolumeRemove  VolumeOp = "remove"  // answers like VolumeMeasure
+	VolumeMeasure VolumeOp = "measure" // answers with a VolumeSize as JSON
 )
 
-// VolumeSize is how much a volume has.
+// VolumeSize is the size of a volume.
 type VolumeSize struct {
 	Size, Files int64 // Size in bytes
 }
 
-// volumeFiles carries out a request. What it has changed is on its way to the volume's disk when it returns.
+// volumeFiles executes a request. When it returns, its changes are flushed to the volume's file system.
 func volumeFiles(ctx context.Context, text []byte, in io.Reader, out io.Writer) error {
 	var req VolumeRequest
 	if err := json.Unmarshal(text, &req); err != nil {
@@ -76,7 +77,7 @@ func volumeFiles(ctx context.Context, text []byte, in io.Reader, out io.Writer) 
 	default:
 		err = errors.Newf(errors.Unsupported, "nothing can be done with volumes that is called %.40q", string(req.Op))
 	}
-	// Also after an error: what was done before it stays.
+	// Flush after an error, too: the changes before it stay.
 	if err := errors.Join(err, syncTree(root)); err != nil {
 		return err
 	}
@@ -87,8 +88,8 @@ func volumeFiles(ctx context.Context, text []byte, in io.Reader, out io.Writer) 
 	return answer.Encode(size)
 }
 
-// physical is a path without symbolic links, save the last part of it unless that is to be followed: in gVisor's sandboxes os.Root alone does not
-// keep them within, as package tarfs knows.
+// physical resolves the symbolic links in a path, except the last element unless follow is set. In gVisor's
+// sandboxes, os.Root alone does not keep links within the root; see package tarfs.
 func physical(root *os.Root, name string, follow bool) (string, error) {
 	clean, err := tarfs.Clean(name)
 	if err != nil || clean == "." {
@@ -101,7 +102,7 @@ func physical(root *os.Root, name string, follow bool) (string, error) {
 	return path.Join(dir, path.Base(clean)), err
 }
 
-// syncTree has the kernel write what it holds of a file system.
+// syncTree makes the kernel write its cached data of a file system.
 func syncTree(root *os.Root) error {
 	dir, err := root.Open(".")
 	if err != nil {
@@ -111,11 +112,11 @@ func syncTree(root *os.Root) error {
 	return errors.Wrapf(unix.Syncfs(int(dir.Fd())), "write the volume")
 }
 
-// link makes the paths at which a volume is besides the one where it is mounted: Modal mounts each once.
+// link creates links at a volume's additional paths, because Modal mounts each volume only once.
 func link(mounts []wire.Mount) error {
 	for _, m := range mounts {
 		if now, err := os.Readlink(m.Path); err == nil && now == m.Source {
-			continue // of a sandbox whose snapshot this one's image is
+			continue // from the sandbox whose snapshot is this one's image
 		}
 		if err := os.MkdirAll(filepath.Dir(m.Path), 0o755); err != nil {
 			return errors.Explainf(err, errors.Invalid, "no volume can be at %.200q", m.Path)
@@ -130,8 +131,8 @@ func link(mounts []wire.Mount) error {
 	return nil
 }
 
-// giveVolumes makes fresh volumes the property of the sandbox's user. Modal decides whether volumes keep their owners, and a refusal of its file
-// system is no reason to refuse the sandbox.
+// giveVolumes changes the owner of new volumes to the sandbox's user. Modal decides whether volumes keep
+// owners. If its file system refuses the change, the sandbox still starts.
 func giveVolumes(args wire.ClaimArgs) error {
 	if args.User == "" || args.Spec == nil {
 		return nil

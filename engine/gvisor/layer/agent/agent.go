@@ -30,14 +30,14 @@ type agent struct {
 	rooms  rooms
 }
 
-// watchedCalls are system calls that every sandbox's init program makes, and hardly anybody else: the first when it starts, the second when it goes on
-// after a checkpoint.
+// watchedCalls are system calls that every sandbox's init program makes, and that are rare in other programs.
+// It makes the first one when it starts, and the second one when it continues after a checkpoint.
 var watchedCalls = []string{"capset", "pause"}
 
-// readyTime is how long a request waits for the first init program, which has just been started.
+// readyTime limits how long a request waits for the first init program, which has just been started.
 const readyTime = 10 * time.Second
 
-// watch learns of the kernel when the first program makes one of watchedCalls: gVisor has no other way to get at it.
+// watch obtains the kernel when the first program makes one of watchedCalls. gVisor offers no other way.
 func (a *agent) watch() {
 	host := map[string]arch.Arch{"amd64": arch.AMD64, "arm64": arch.ARM64}[runtime.GOARCH]
 	table, ok := kernel.LookupSyscallTable(abi.Linux, host)
@@ -68,7 +68,7 @@ func (a *agent) watch() {
 		}
 		table.Table[number] = call
 	}
-	table.Init() // makes the lookup table anew
+	table.Init() // rebuilds the lookup table
 }
 
 func (a *agent) answer(r layer.Request, file io.ReadWriter) error {
@@ -91,7 +91,7 @@ func (a *agent) answer(r layer.Request, file io.ReadWriter) error {
 	return v.write(r.Path, file)
 }
 
-// view is a container's root file system without anything that is mounted on it, with the rights of root.
+// view is a container's root file system without its mounts, with the permissions of root.
 type view struct {
 	k     *kernel.Kernel
 	ctx   context.Context
@@ -99,11 +99,11 @@ type view struct {
 	root  vfs.VirtualDentry
 	mount *vfs.Mount
 
-	dir    string // of the file that was opened last
+	dir    string // directory of the file that was opened last
 	parent vfs.VirtualDentry
 }
 
-// started returns nil once the kernel is known.
+// started waits until the kernel is known, for at most readyTime.
 func (a *agent) started() error {
 	select {
 	case <-a.ready:
@@ -141,7 +141,7 @@ func (a *agent) open(container string) (*view, error) {
 	defer mntns.DecRef(ctx)
 	root := mntns.Root(ctx)
 	defer root.DecRef(ctx)
-	// Opening a file to read it must not change its access time.
+	// Reading a file must not change its access time.
 	mount := k.VFS().NewDisconnectedMount(root.Mount().Filesystem(), root.Dentry(), &vfs.MountOptions{Flags: vfs.MountFlags{NoATime: true}})
 	return &view{k: k, ctx: ctx, creds: auth.NewRootCredentials(k.RootUserNamespace()), mount: mount,
 		root: vfs.MakeVirtualDentry(mount, root.Dentry())}, nil
@@ -152,12 +152,12 @@ func (v *view) close() {
 	v.mount.DecRef(v.ctx)
 }
 
-// at is the file of that name, relative to the root; a symbolic link is not followed.
+// at returns the path operation for a name relative to the root. It does not follow a symbolic link at the end.
 func (v *view) at(name string) *vfs.PathOperation {
 	return &vfs.PathOperation{Root: v.root, Start: v.root, Path: fspath.Parse(name)}
 }
 
-// upper returns the tmpfs that is the container's writable layer. The caller drops the reference.
+// upper returns the tmpfs that is the container's writable layer. The caller must drop the reference.
 func (v *view) upper() (*vfs.Filesystem, error) {
 	var found *vfs.Filesystem
 	for _, fs := range v.k.VFS().GetFilesystems() {
@@ -179,7 +179,7 @@ func (v *view) stat(name string) (linux.Statx, error) {
 	return v.k.VFS().StatAt(v.ctx, v.creds, v.at(name), &vfs.StatOptions{Mask: statMask})
 }
 
-// resolve returns the name of a directory relative to the root, with symbolic links on the way followed.
+// resolve returns the name of a directory relative to the root, without symbolic links.
 func (v *view) resolve(dir string) (string, error) {
 	op := v.at(dir)
 	op.FollowFinalSymlink = true
@@ -197,13 +197,15 @@ func (v *view) resolve(dir string) (string, error) {
 	return path.Clean("/" + name)[1:], errors.Wrapf(err, "find %s", dir)
 }
 
-// opened is a file that was looked up once for all that is read of it: gVisor forgets what it has found on the way as soon as nobody holds it.
+// opened is a file that is looked up once for several operations. gVisor drops looked-up path entries without
+// references.
 type opened struct {
 	v  *view
 	vd vfs.VirtualDentry
 }
 
-// open looks a file up; a symbolic link is not followed. The directory stays open, since the next file is mostly in it too.
+// open looks up a file without following a symbolic link. It keeps the directory open, since the next file is
+// usually in the same one.
 func (v *view) open(name string) (opened, error) {
 	dir, base := path.Split(name)
 	if dir != v.dir || !v.parent.Ok() {
@@ -218,7 +220,7 @@ func (v *view) open(name string) (opened, error) {
 	return opened{v, vd}, errors.Wrapf(err, "find %.200q", name)
 }
 
-// leave lets go of the directory that open holds.
+// leave releases the directory that open keeps.
 func (v *view) leave() {
 	if v.parent.Ok() {
 		v.parent.DecRef(v.ctx)

@@ -22,14 +22,14 @@ import (
 type filler struct {
 	*view
 	buf  []byte
-	dirs []*tar.Header // whose times are set last, since filling a directory changes them
-	// mounted are the directories at which something is mounted (true) and those on the way there (false). gVisor has made them
-	// in the layer, where it is missing in the image.
+	dirs []*tar.Header // directories whose times are set last, because filling them changes the times
+	// mounted are the mount points (true) and their parent directories (false). gVisor has created those that
+	// the image lacks in the layer.
 	mounted map[string]bool
 }
 
-// apply fills the container's writable layer from a tar stream in the form of an OCI layer. Memory does not grow with the files'
-// content.
+// apply fills the container's writable layer from a tar stream in the form of an OCI layer. Its memory use does
+// not depend on the size of the files.
 func apply(v *view, mounted []string, r io.Reader) error {
 	f := &filler{view: v, buf: make([]byte, 256<<10), mounted: map[string]bool{}}
 	for _, dir := range mounted {
@@ -62,7 +62,7 @@ func apply(v *view, mounted []string, r io.Reader) error {
 	return nil
 }
 
-// explain says it when the layer does not fit.
+// explain adds a remedy to the error if the layer does not fit.
 func explain(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, linuxerr.ENOSPC) {
 		err = errors.Explainf(err, errors.Exhausted, "the files of the snapshot do not fit into the sandbox's disk limit")
@@ -112,7 +112,7 @@ func (f *filler) entry(hdr *tar.Header, content io.Reader) error {
 	return f.times(name, hdr)
 }
 
-// create makes what is not a directory.
+// create creates an entry that is not a directory.
 func (f *filler) create(hdr *tar.Header, content io.Reader) error {
 	mode := linux.FileMode(hdr.Mode & 0o7777)
 	fs := f.k.VFS()
@@ -133,14 +133,14 @@ func (f *filler) create(hdr *tar.Header, content io.Reader) error {
 	return errors.Newf(errors.Invalid, "%.200q in the snapshot has the unknown type %q", hdr.Name, hdr.Typeflag)
 }
 
-// file makes a regular file. Blocks of zeros stay holes.
+// file creates a regular file. Blocks of zeros become holes.
 func (f *filler) file(hdr *tar.Header, content io.Reader) error {
 	fd, err := f.k.VFS().OpenAt(f.ctx, f.creds, f.at(hdr.Name), &vfs.OpenOptions{Flags: linux.O_WRONLY | linux.O_CREAT | linux.O_EXCL | linux.O_NOFOLLOW, Mode: 0o600})
 	if err != nil {
 		return err
 	}
 	defer fd.DecRef(f.ctx)
-	end := int64(0) // of what is written
+	end := int64(0) // end of the written data
 	for at := int64(0); at < hdr.Size; {
 		part := f.buf[:min(int64(len(f.buf)), hdr.Size-at)]
 		if _, err := io.ReadFull(content, part); err != nil {
@@ -177,7 +177,7 @@ func zero(p []byte) bool {
 	return true
 }
 
-// dir makes a directory, or changes the one that is there.
+// dir creates a directory, or changes an existing one.
 func (f *filler) dir(hdr *tar.Header) error {
 	name := hdr.Name
 	st, err := f.stat(name)
@@ -196,7 +196,7 @@ func (f *filler) dir(hdr *tar.Header) error {
 	return f.owner(name, hdr)
 }
 
-// owner sets owner, mode and attributes, in the order in which none undoes another.
+// owner sets owner, mode and attributes, in an order in which no step undoes another.
 func (f *filler) owner(name string, hdr *tar.Header) error {
 	st := linux.Statx{Mask: linux.STATX_UID | linux.STATX_GID, UID: uint32(hdr.Uid), GID: uint32(hdr.Gid)}
 	if hdr.Typeflag != tar.TypeSymlink {
@@ -224,7 +224,7 @@ func (f *filler) times(name string, hdr *tar.Header) error {
 	return f.k.VFS().SetStatAt(f.ctx, f.creds, f.at(name), &vfs.SetStatOptions{Stat: st})
 }
 
-// hide removes what the image has in a directory.
+// hide removes the image's files in a directory.
 func (f *filler) hide(dir string) error {
 	names, err := f.names(dir)
 	for _, name := range names {
@@ -235,7 +235,7 @@ func (f *filler) hide(dir string) error {
 	return err
 }
 
-// remove removes a file or a tree, if it is there. What is mounted, and the way there, stays.
+// remove removes a file or a tree, if it exists. It keeps mount points and their parents.
 func (f *filler) remove(name string) error {
 	at, kept := f.mounted[name]
 	if at {

@@ -26,7 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 )
 
-// Bounds of the reports: programs inside can crash as often as they like.
+// Limits of the reports, because programs inside can crash arbitrarily often.
 const (
 	fullReports = 64
 	allReports  = 2048
@@ -36,10 +36,11 @@ const (
 	keptSent    = 1024
 )
 
-// marker is the environment variable in which keepers name the command.
+// marker is the environment variable in which keepers store the ID of the command.
 const marker = "HARVEST_PROCESS="
 
-// crashes reports processes that die of one of layer.CrashSignals. gVisor emits an event for each, on the goroutine of the task.
+// crashes reports processes that are killed by one of layer.CrashSignals. gVisor emits an event for each, on
+// the task's goroutine.
 type crashes struct {
 	agent *agent
 
@@ -48,12 +49,13 @@ type crashes struct {
 	sent  map[*kernel.ThreadGroup]string // last sender of one of the signals: a process, or itself
 }
 
-const itself = "itself" // no process has such a name: they end with an id
+const itself = "itself" // not a valid process description, because those end with a PID
 
-// sendingCalls are the system calls that send signals, and the position of the signal among their arguments.
+// sendingCalls are the system calls that send signals, with the index of the signal among their arguments.
 var sendingCalls = map[string]int{"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
 
-// watchSender remembers who sends signals with the system call: gVisor's event does not say it.
+// watchSender records the senders of signals through the system call, because gVisor's event does not contain
+// them.
 func (c *crashes) watchSender(name string, own kernel.SyscallFn) kernel.SyscallFn {
 	at := sendingCalls[name]
 	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
@@ -64,7 +66,7 @@ func (c *crashes) watchSender(name string, own kernel.SyscallFn) kernel.SyscallF
 	}
 }
 
-// note remembers t as the sender for all processes that id means.
+// note records t as the sender for all processes that id addresses.
 func (c *crashes) note(t *kernel.Task, call string, id int32) {
 	ns, self := t.PIDNamespace(), t.ThreadGroup()
 	var targets []*kernel.ThreadGroup
@@ -131,7 +133,7 @@ func (c *crashes) Emit(msg proto.Message) (hangup bool, err error) {
 // Close implements eventchannel.Emitter.
 func (c *crashes) Close() error { return nil }
 
-// report says which process died of what.
+// report describes the crash of a process.
 func (c *crashes) report(t *kernel.Task, s *ucspb.UncaughtSignal) layer.Crash {
 	tg := t.ThreadGroup()
 	r := layer.Crash{Time: time.Now().UTC().Format(time.RFC3339), Process: strings.ToValidUTF8(t.Name(), "?"), Signal: s.SignalNumber,
@@ -140,7 +142,7 @@ func (c *crashes) report(t *kernel.Task, s *ucspb.UncaughtSignal) layer.Crash {
 	if delete(c.sent, tg); sender != itself {
 		r.Sender = sender
 	}
-	if s.SignalNumber != int32(linux.SIGABRT) && sender == "" { // the address of a signal that was sent is none
+	if s.SignalNumber != int32(linux.SIGABRT) && sender == "" { // a signal that was sent has no address
 		r.Address = fmt.Sprintf("%#x", s.FaultAddr)
 		r.Access = access(t, hostarch.Addr(s.FaultAddr))
 	}
@@ -151,7 +153,7 @@ func (c *crashes) report(t *kernel.Task, s *ucspb.UncaughtSignal) layer.Crash {
 	return r
 }
 
-// access lets gVisor handle a fault at the address again, and returns what came of it.
+// access makes gVisor handle a fault at the address again, and returns the result.
 func access(t *kernel.Task, addr hostarch.Addr) string {
 	var can []string
 	var err error
@@ -172,7 +174,7 @@ func access(t *kernel.Task, addr hostarch.Addr) string {
 	return strings.Join(can, ", ")
 }
 
-// commandOf returns the marker of the command in a process's environment.
+// commandOf returns the ID of the command in a process's environment.
 func commandOf(t *kernel.Task) string {
 	env := t.MemoryManager().EnvvStart()
 	size := min(t.MemoryManager().EnvvEnd()-env, keptEnv)
@@ -191,7 +193,7 @@ func read(t *kernel.Task, addr hostarch.Addr, size int) []byte {
 	return b[:n]
 }
 
-// describe adds registers and mappings.
+// describe adds registers and mappings to a report.
 func describe(r *layer.Crash, t *kernel.Task, s *ucspb.UncaughtSignal) {
 	r.Registers = registers(s.Registers.ProtoReflect())
 	r.Vector = hex.EncodeToString([]byte(*t.Arch().FloatingPointData()))
@@ -210,7 +212,7 @@ func describe(r *layer.Crash, t *kernel.Task, s *ucspb.UncaughtSignal) {
 	r.Maps = strings.Split(strings.TrimSpace(strings.ToValidUTF8(all.String(), "?")), "\n")
 }
 
-// registers returns the numbers of a message by their names, whatever the processor's architecture.
+// registers returns the numbers in a message by name, for any processor architecture.
 func registers(m protoreflect.Message) map[string]string {
 	all := map[string]string{}
 	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {

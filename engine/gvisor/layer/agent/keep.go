@@ -19,10 +19,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// keep makes the processes of a container ones that get through a checkpoint. gVisor ends, when it restores one, what was started by its exec,
-// and what that has started: whoever waited for it is gone, and with it its open files of the host. Here that is the keeper, which waits again and
-// brings such files along. So the processes become children of the container's first one, as if they had been started inside, and their files get the names
-// under which the keeper brings others. Nothing inside may start or end meanwhile. Their ids in the container go to file.
+// keep prepares the processes of a container for a checkpoint. When gVisor restores one, it ends processes that
+// were started by its exec, and their descendants, because the caller that waited for them is gone, and with it
+// its open files of the host. In Harvest, that caller is the keeper, which waits again and provides such files.
+// So keep makes the processes children of the container's first one, as if they had been started inside, and
+// gives their files the names under which the keeper provides others. No process in the sandbox may start or
+// end until keep returns. It writes the PIDs in the container to file.
 func (a *agent) keep(r layer.Request, file io.Writer) error {
 	init, err := a.first(r.Container)
 	if err != nil {
@@ -60,7 +62,7 @@ func (a *agent) keep(r layer.Request, file io.Writer) error {
 	return errors.Wrapf(json.NewEncoder(file).Encode(inside), "tell the ids of processes")
 }
 
-// leaves reports whether a process, or one that it descends from, is among those that are not to be kept.
+// leaves reports whether a process or one of its ancestors is among those that are not preserved.
 func leaves(tg *kernel.ThreadGroup, root *kernel.PIDNamespace, pids []int32) bool {
 	for {
 		if slices.Contains(pids, int32(root.IDOfThreadGroup(tg))) {
@@ -74,7 +76,7 @@ func leaves(tg *kernel.ThreadGroup, root *kernel.PIDNamespace, pids []int32) boo
 	}
 }
 
-// adopt makes a task without a parent a child.
+// adopt makes a task without a parent a child of parent.
 func adopt(parent, child *kernel.Task) error {
 	up, err := field[*kernel.Task](child, "parent")
 	if err != nil {
@@ -89,11 +91,11 @@ func adopt(parent, child *kernel.Task) error {
 	return nil
 }
 
-// keepFiles gives names to the open files of the host that a task has.
+// keepFiles names a task's open files of the host.
 func keepFiles(t *kernel.Task, container string, files []layer.KeptFile) (err error) {
 	ctx := t.Kernel().SupervisorContext()
 	t.WithMuLocked(func(t *kernel.Task) {
-		if t.FDTable() == nil { // it is just exiting
+		if t.FDTable() == nil { // the task is exiting
 			return
 		}
 		t.FDTable().ForEach(ctx, func(_ int32, file *vfs.FileDescription, _ kernel.FDFlags) bool {
@@ -111,10 +113,11 @@ func keepFiles(t *kernel.Task, container string, files []layer.KeptFile) (err er
 	return err
 }
 
-// hostInode is the type of gVisor's that is an open file of the host.
+// hostInode is gVisor's type for an open file of the host.
 const hostInode = "*host.inode"
 
-// keepFile names a file as the keeper does. Pipes that the keeper does not know any more are those of commands that have ended.
+// keepFile gives a file the keeper's name for it. Pipes that are unknown to the keeper belong to ended
+// commands.
 func keepFile(inode kernfs.Inode, writable bool, container string, files []layer.KeptFile) error {
 	fd, err := field[int](inode, "hostFD")
 	if err != nil {
@@ -146,7 +149,8 @@ func keepFile(inode kernfs.Inode, writable bool, container string, files []layer
 	return nil
 }
 
-// field is a field of what of points to that gVisor does not export. The version of gVisor is pinned; the tests notice when it has changed.
+// field returns an unexported field of gVisor's struct that of points to. The version of gVisor is pinned.
+// Tests detect a change.
 func field[T any](of any, name string) (*T, error) {
 	v := reflect.ValueOf(of).Elem().FieldByName(name)
 	if !v.IsValid() || v.Type() != reflect.TypeFor[T]() {

@@ -18,15 +18,15 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// rooms holds the limits of files in volumes that are nearly full. A volume is known by its file system, since programs with privileges can mount it at
-// other places of the sandbox.
+// rooms holds the file limits of volumes that are nearly full. It identifies a volume by its file system,
+// because privileged programs can mount it at other places in the sandbox.
 type rooms struct {
 	near atomic.Bool // whether there is any
 	mu   sync.Mutex
 	of   map[*vfs.Filesystem]*atomic.Int64 // guarded by mu
 }
 
-// setRoom is how many files can be created in volumes.
+// setRoom sets how many files can be created in volumes.
 func (a *agent) setRoom(all []layer.Room) error {
 	if err := a.started(); err != nil {
 		return err
@@ -73,11 +73,11 @@ func (r *rooms) set(fs *vfs.Filesystem, left int64) {
 	r.near.Store(len(r.of) > 0)
 }
 
-// creation says what a system call may create.
+// creation describes how a system call may create a file.
 type creation struct {
-	dir, name, flags int  // its arguments: a directory's descriptor, a path, flags of open; -1 for none
-	how              bool // flags are in an open_how
-	follow           bool // creates what a symbolic link leads to
+	dir, name, flags int  // indexes of the arguments: directory descriptor, path, open flags; -1 for none
+	how              bool // the flags are in an open_how
+	follow           bool // creates the target of a symbolic link
 }
 
 var creatingCalls = map[string]creation{
@@ -95,7 +95,7 @@ var creatingCalls = map[string]creation{
 	"linkat":    {dir: 2, name: 3, flags: -1},
 }
 
-// watch refuses a system call that would create a file where there is no room.
+// watch refuses a system call that would create a file in a full volume.
 func (r *rooms) watch(c creation, own kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		if !r.near.Load() {
@@ -121,7 +121,7 @@ func (r *rooms) watch(c creation, own kernel.SyscallFn) kernel.SyscallFn {
 	}
 }
 
-// creates reports whether the flags ask for a file that does not exist, and whether the directory is the root of the path.
+// creates reports whether the flags request a new file, and whether the directory is the root of the path.
 func (c creation) creates(t *kernel.Task, args arch.SyscallArguments) (creates, inRoot bool) {
 	if c.flags < 0 {
 		return true, false
@@ -131,15 +131,16 @@ func (c creation) creates(t *kernel.Task, args arch.SyscallArguments) (creates, 
 	}
 	var how [24]byte // flags, mode, resolve
 	if _, err := t.CopyInBytes(args[c.flags].Pointer(), how[:]); err != nil {
-		return false, false // the call fails, too
+		return false, false // the call itself will fail, too
 	}
 	return binary.LittleEndian.Uint64(how[:])&linux.O_CREAT != 0, binary.LittleEndian.Uint64(how[16:])&linux.RESOLVE_IN_ROOT != 0
 }
 
-// mostLinks is how many symbolic links are followed to a file that does not exist, as by Linux.
+// mostLinks limits the symbolic links that are followed to a missing file, as in Linux.
 const mostLinks = 40
 
-// wanted returns the room of the volume in which the call would create a file; nil if it is in none, or if the file exists.
+// wanted returns the room of the volume in which the call would create a file. It returns nil if the file
+// exists, or is not in a volume.
 func (r *rooms) wanted(t *kernel.Task, c creation, args arch.SyscallArguments, inRoot bool) *atomic.Int64 {
 	name, err := t.CopyInString(args[c.name].Pointer(), linux.PATH_MAX)
 	if err != nil || name == "" {
@@ -173,7 +174,7 @@ func (r *rooms) wanted(t *kernel.Task, c creation, args arch.SyscallArguments, i
 		}
 		parent, err := files.GetDentryAt(t, creds, at(start, dir, true), &vfs.GetDentryOptions{})
 		if err != nil {
-			return nil // the call fails, too
+			return nil // the call itself will fail, too
 		}
 		start.DecRef(t)
 		start = parent
@@ -189,14 +190,14 @@ func (r *rooms) wanted(t *kernel.Task, c creation, args arch.SyscallArguments, i
 	return nil
 }
 
-// startOf is where a relative path begins. The caller drops the reference.
+// startOf returns the start of a relative path. The caller must drop the reference.
 func startOf(t *kernel.Task, c creation, args arch.SyscallArguments) vfs.VirtualDentry {
 	if c.dir < 0 || args[c.dir].Int() == linux.AT_FDCWD {
 		return t.FSContext().WorkingDirectory()
 	}
 	file := t.GetFile(args[c.dir].Int())
 	if file == nil {
-		// An absolute path does not need it.
+		// The path may be absolute, and does not need it then.
 		return t.FSContext().WorkingDirectory()
 	}
 	defer file.DecRef(t)

@@ -1,8 +1,9 @@
 // Package agent reads and fills the writable layers of sandboxes for package layer.
 //
-// It works within gVisor's process, where files have all that they have: whiteouts, times to the nanosecond, any extended
-// attribute, the ranges of sparse files. From inside the sandbox whiteouts cannot be seen; gVisor's own tar of the layer rounds
-// times to seconds, leaves out attributes that are not UTF-8, and reads whole files into memory.
+// It works within gVisor's process, where files have all their properties: whiteouts, times in nanoseconds,
+// arbitrary extended attributes, and the ranges of sparse files. Whiteouts are not visible from inside the
+// sandbox. gVisor's own tar of the layer rounds times to seconds, omits attributes that are not UTF-8, and
+// reads whole files into memory.
 package agent
 
 import (
@@ -12,7 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 )
 
-// Register makes this process, which is to be gVisor's, one that answers. It is called once, before gVisor's code runs.
+// Register makes this process, in which gVisor will run, answer requests. It must be called once, before
+// gVisor's code runs.
 func Register() {
 	a := &agent{ready: make(chan struct{})}
 	a.watch()
@@ -32,7 +34,7 @@ func Register() {
 	})
 }
 
-// sink takes no trace points.
+// sink receives no trace points.
 type sink struct{ seccheck.SinkDefaults }
 
 // Name implements seccheck.Sink.

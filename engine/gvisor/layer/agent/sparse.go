@@ -11,12 +11,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// minHole is from how many bytes without content on a file is written as a sparse one.
+// minHole is the number of bytes without content from which on a file is written as a sparse one.
 const minHole = 64 << 10
 
 const block = 512 // of an archive
 
-// sparse reports whether much of a file has no content.
+// sparse reports whether at least minHole bytes of a file have no content.
 func sparse(e entry) bool {
 	size := e.size
 	for _, s := range e.data {
@@ -25,12 +25,12 @@ func sparse(e entry) bool {
 	return size >= minHole
 }
 
-// sparse writes a file without its holes, in the form of GNU's tar (version 1.0), which Go's library reads but does not write
-// (https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html).
+// sparse writes a file without its holes, in GNU tar's format (version 1.0), which Go's library reads but does
+// not write (https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html).
 func (w *writer) sparse(hdr *tar.Header, e entry, o opened) error {
 	ranges := e.data
 	if len(ranges) == 0 || ranges[len(ranges)-1].end < e.size {
-		ranges = append(slices.Clone(ranges), segment{e.size, e.size}) // as GNU's does, so that readers know the size
+		ranges = append(slices.Clone(ranges), segment{e.size, e.size}) // as in GNU tar, so that readers know the size
 	}
 	var table bytes.Buffer
 	fmt.Fprintf(&table, "%d\n", len(ranges))
@@ -47,7 +47,7 @@ func (w *writer) sparse(hdr *tar.Header, e entry, o opened) error {
 		"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": hdr.Name, "GNU.sparse.realsize": strconv.FormatInt(hdr.Size, 10),
 		"mtime": fmt.Sprintf("%d.%09d", hdr.ModTime.Unix(), hdr.ModTime.Nanosecond()), "size": strconv.FormatInt(stored, 10),
 		"uid": strconv.Itoa(hdr.Uid), "gid": strconv.Itoa(hdr.Gid)})
-	if hdr.ModTime.Unix() < 0 { // fractions count backwards there; whole seconds do
+	if hdr.ModTime.Unix() < 0 { // negative times have fractions that count backwards, so use whole seconds
 		records["mtime"] = strconv.FormatInt(hdr.ModTime.Unix(), 10)
 	}
 	var extended bytes.Buffer
@@ -73,7 +73,7 @@ func (w *writer) sparse(hdr *tar.Header, e entry, o opened) error {
 
 func pad(b *bytes.Buffer) { b.Write(make([]byte, (block-b.Len()%block)%block)) }
 
-// record is "length key=value\n", whose length counts its own digits.
+// record returns "length key=value\n", where the length includes its own digits.
 func record(key, value string) string {
 	const other = 3 // space, equal sign, newline
 	n := len(key) + len(value) + other
@@ -85,7 +85,7 @@ func record(key, value string) string {
 	return text
 }
 
-// header is a plain header block. What does not fit into it stands in the extended one, the name too.
+// header returns a plain header block. Values that do not fit are in the extended header, including the name.
 func header(kind byte, mode, size int64) []byte {
 	b := make([]byte, block)
 	field := func(at, length int, value int64) {

@@ -25,11 +25,11 @@ const (
 	opaque      = ".wh..wh..opq"
 	attribute   = "SCHILY.xattr."
 	opaqueXattr = attribute + "trusted.overlay.opaque"
-	// literal marks a file whose own name begins like a whiteout's.
+	// literal marks a file whose own name starts like a whiteout's.
 	literal = "HARVEST.literal"
 )
 
-// segment is a range of a file that has content.
+// segment is a range of a file with content.
 type segment struct{ start, end int64 }
 
 // entry is a file of the writable layer.
@@ -39,14 +39,14 @@ type entry struct {
 	link   string // target
 	size   int64
 	data   []segment // of a regular file
-	hides  bool      // a directory that hides what is below it in the image
+	hides  bool      // a directory that hides the image's files in it
 	device [2]int64
 }
 
-// gone reports whether the entry is a file of the image that was removed.
+// gone reports whether the entry is a deleted file of the image.
 func (e *entry) gone() bool { return e.kind == tar.TypeChar && e.device == [2]int64{} }
 
-// list returns what is in the writable layer, by name, parents first. The sandbox must be paused.
+// list returns the files of the writable layer, by name, parents first. The sandbox must be paused.
 func (v *view) list() ([]entry, error) {
 	upper, err := v.upper()
 	if err != nil {
@@ -71,7 +71,7 @@ func (v *view) list() ([]entry, error) {
 	return all, nil
 }
 
-// settle sorts the entries, and gives the content of what has several names to the one that sorts first.
+// settle sorts the entries. It assigns the content of a file with several names to the first of them.
 func settle(all []entry) {
 	slices.SortFunc(all, func(a, b entry) int { return order(a.name, b.name) })
 	first := map[string]int{}
@@ -91,7 +91,7 @@ func settle(all []entry) {
 			first[target] = i
 		}
 	}
-	// Whiteouts are one file with many names. Which file that is, is only known now.
+	// Whiteouts are one file with many names. Only now it is known which file that is.
 	gone := map[string]bool{}
 	for _, e := range all {
 		if e.gone() {
@@ -105,7 +105,8 @@ func settle(all []entry) {
 	}
 }
 
-// order compares names as they sort: the root first, and a directory before what is in it, and that before its neighbours.
+// order compares names: the root comes first, a directory before its contents, and these before the directory's
+// siblings.
 func order(a, b string) int {
 	switch {
 	case a == b:
@@ -129,8 +130,8 @@ func order(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// parse reads gVisor's list of a tmpfs: a tar stream in which regular files have, instead of their content, their size and the
-// ranges that have content.
+// parse reads gVisor's list of a tmpfs. It is a tar stream in which regular files have, instead of their
+// content, their size and the ranges with content.
 func parse(r io.Reader) ([]entry, error) {
 	var all []entry
 	tr := tar.NewReader(r)
@@ -157,8 +158,8 @@ func parse(r io.Reader) ([]entry, error) {
 	}
 }
 
-// segments reads what gVisor's list has for a regular file: its size, then three numbers for each range, the last of which says
-// where it lies in memory.
+// segments reads a regular file of gVisor's list: its size, then three numbers for each range. The third one is
+// the range's position in memory.
 func segments(r io.Reader, length int64) (int64, []segment, error) {
 	const word = 8
 	if length < word || (length-word)%(3*word) != 0 {
@@ -200,13 +201,13 @@ func (v *view) write(dir string, file io.Writer) error {
 	w := &writer{v: v, out: out, tw: tar.NewWriter(out)}
 	buf := make([]byte, 256<<10)
 	w.copy = func(to io.Writer, o opened, ranges []segment) error { return o.content(to, ranges, buf) }
-	names := map[string]string{} // of what has several names: those that are written
+	names := map[string]string{} // the written names of files with several names
 	for _, e := range all {
 		if !within(e, below) || ours(e.name) {
 			continue
 		}
 		if e.kind == tar.TypeLink {
-			// Its first name may lie outside of what is asked for.
+			// Its first name may lie outside of dir.
 			if to, ok := names[e.link]; ok {
 				e.link = to
 			} else {
@@ -229,7 +230,8 @@ func (v *view) write(dir string, file io.Writer) error {
 	return errors.Wrapf(out.Flush(), "end the layer")
 }
 
-// ours reports whether the keeper has every sandbox write that file anew: they name this one sandbox, its network and its mounts.
+// ours reports whether the keeper writes this file in every sandbox. Such files contain data of one sandbox:
+// its name, network and mounts.
 func ours(name string) bool {
 	switch name {
 	case "etc/hosts", "etc/resolv.conf", "etc/hostname", "etc/machine-id", "etc/mtab":
@@ -238,7 +240,7 @@ func ours(name string) bool {
 	return strings.HasPrefix(name, "etc/.harvest-")
 }
 
-// within reports whether e belongs to what is asked for: what lies below dir, dir itself, and the directories on the way there.
+// within reports whether e must be written: dir itself, files below it, and the directories that lead to it.
 func within(e entry, dir string) bool {
 	if dir == "." || e.name == dir || strings.HasPrefix(e.name, dir+"/") {
 		return true
