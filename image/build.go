@@ -16,17 +16,17 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// flight is a build in progress and those who wait for it.
+// flight is a build in progress with its waiters.
 type flight struct {
 	cancel context.CancelFunc
-	done   chan struct{} // closed when img and err are set and nothing of the build is left
+	done   chan struct{} // closed when img and err are set and the build has cleaned up
 	img    Image
 	err    error
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{} // guarded by mu
-	lines   []string             // guarded by mu; the last ones of the log, which a late waiter is told first
-	last    *Progress            // guarded by mu; what a late waiter is told first
+	lines   []string             // guarded by mu; last lines of the log, for late waiters
+	last    *Progress            // guarded by mu; for late waiters
 }
 
 type waiter struct {
@@ -34,10 +34,10 @@ type waiter struct {
 	log      func(string)
 }
 
-// keptLines is how much of a build's log a late waiter is told.
+// keptLines is the number of log lines for a late waiter.
 const keptLines = 1000
 
-// join adds a waiter. It returns nil if the build is being given up.
+// join adds a waiter. It returns nil if the build is being canceled.
 func (f *flight) join(progress func(Progress), log func(string)) *waiter {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,7 +57,8 @@ func (f *flight) join(progress func(Progress), log func(string)) *waiter {
 	return w
 }
 
-// leave removes a waiter, which is told nothing any more. It reports whether it was the last one, and then gives the build up.
+// leave removes a waiter and stops its reports. If it was the last one, leave cancels the build and
+// returns true.
 func (f *flight) leave(w *waiter) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +131,8 @@ func (l *Library) Build(ctx context.Context, spec Spec, opts BuildOptions) (Imag
 	return l.named(img, names)
 }
 
-// choose returns what makes an image of that spec, or the image itself if the library has it under that name.
+// choose returns the source for an image of that spec, or the image itself if the library has it
+// under that name.
 func (l *Library) choose(ctx context.Context, spec Spec, opts BuildOptions) (Source, Image, error) {
 	var source Source
 	switch own := l.sources.Named[spec.Base]; {
@@ -156,13 +158,14 @@ func (l *Library) choose(ctx context.Context, spec Spec, opts BuildOptions) (Sou
 	return source, Image{}, nil
 }
 
-// pulled reports whether the image came from a registry as it is, so that a registry can be asked for a newer one.
+// pulled reports whether the image is an unchanged image of a registry, which can be asked for a
+// newer one.
 func (l *Library) pulled(img Image) bool {
 	s := img.Spec
 	return s.Base != "" && s.Dockerfile == "" && len(s.Commands) == 0 && s.Parent == "" && l.sources.Named[s.Base] == nil
 }
 
-// wait returns the image of that digest, built by us or by whoever is at it already.
+// wait returns the image of that digest, from a new build or one in progress.
 func (l *Library) wait(ctx context.Context, source Source, spec Spec, digest string, opts BuildOptions) (Image, error) {
 	for {
 		if !opts.Force {
@@ -173,7 +176,7 @@ func (l *Library) wait(ctx context.Context, source Source, spec Spec, digest str
 		}
 		f := l.flight(ctx, source, spec, digest, opts)
 		w := f.join(opts.Progress, opts.Log)
-		if w == nil { // given up just now: wait until it is gone, and build again
+		if w == nil { // canceled just now: wait for its end, and build again
 			select {
 			case <-f.done:
 				continue
@@ -187,14 +190,14 @@ func (l *Library) wait(ctx context.Context, source Source, spec Spec, digest str
 			return f.img, f.err
 		case <-ctx.Done():
 			if f.leave(w) {
-				<-f.done // so that nothing is left behind when we return
+				<-f.done // leave nothing behind on return
 			}
 			return Image{}, errors.Stage(context.Cause(ctx), "image: build")
 		}
 	}
 }
 
-// flight returns the build of that digest, begun if there is none.
+// flight returns the build of that digest, and starts it if there is none.
 func (l *Library) flight(ctx context.Context, source Source, spec Spec, digest string, opts BuildOptions) *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +220,7 @@ func (l *Library) flight(ctx context.Context, source Source, spec Spec, digest s
 	return f
 }
 
-// build builds an image, or takes the one that another process has built while we waited for it.
+// build builds an image, or returns the one that another process has built while this one waited.
 func (l *Library) build(ctx context.Context, source Source, spec Spec, digest string, opts BuildOptions) (img Image, err error) {
 	digits := hexOf(digest)
 	lock, err := waitLock(ctx, l.path(lockDir, digits), func() {
@@ -233,7 +236,7 @@ func (l *Library) build(ctx context.Context, source Source, spec Spec, digest st
 		}
 	}
 	temp := newPrefix + digits
-	if err := os.RemoveAll(l.path(temp)); err != nil { // of a process that died
+	if err := os.RemoveAll(l.path(temp)); err != nil { // left by a process that died
 		return Image{}, errors.Wrapf(err, "clear an earlier build")
 	}
 	if err := os.Mkdir(l.path(temp), 0o700); err != nil {
@@ -261,7 +264,7 @@ func (l *Library) build(ctx context.Context, source Source, spec Spec, digest st
 	return img, nil
 }
 
-// fill has the source write the root file system.
+// fill makes the source write the root file system.
 func (l *Library) fill(ctx context.Context, source Source, temp string, img *Image, opts BuildOptions) (err error) {
 	own := l.path(temp, "source")
 	if err := os.Mkdir(own, 0o700); err != nil {
@@ -287,7 +290,7 @@ func (l *Library) fill(ctx context.Context, source Source, temp string, img *Ima
 	return errors.Wrapf(errors.Join(root.Sync(), os.RemoveAll(own)), "finish the image")
 }
 
-// describe writes the manifest. It is the last file of a build.
+// describe writes the manifest, which is the last file of a build.
 func (l *Library) describe(temp string, img Image) error {
 	text, err := json.MarshalIndent(img, "", "  ")
 	if err != nil {
@@ -301,7 +304,8 @@ func (l *Library) describe(temp string, img Image) error {
 	return errors.Join(err, f.Sync(), f.Close(), syncDir(l.path(temp)))
 }
 
-// publish gives a finished build its name. An image that is there already is exchanged: at no time is there none.
+// publish renames a finished build to its final name. An existing image is exchanged atomically, so
+// that the name always has an image.
 func (l *Library) publish(temp, digits string) error {
 	from, to := l.path(temp), l.path(digits)
 	err := os.Rename(from, to)

@@ -14,40 +14,41 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Collector is a Builder that can remove what nobody needs.
+// Collector is a Builder that can remove unused data.
 type Collector interface {
-	// Collect removes images that nobody uses, and what sources keep for later builds. It never removes an image that is in use,
-	// that has a name, or that is a snapshot, since nothing could make that again.
+	// Collect removes unused images and the caches of sources. It never removes an image that is in
+	// use, that has a name, or that is a snapshot, since a snapshot cannot be rebuilt.
 	Collect(ctx context.Context, what Collection) (Collected, error)
 }
 
-// Collection is what to collect.
+// Collection selects the data to remove.
 type Collection struct {
-	Age  time.Duration // what was not used for so long; 0 means whatever is not in use
-	Size int64         // and, while all is larger than this, what was not used for the longest time; 0 means no limit
-	All  bool          // also images of registries that have a name: they can be fetched again
-	Dry  bool          // only say what would be removed
+	Age  time.Duration // remove data unused for this long; 0 removes all unused data
+	Size int64         // then remove the longest unused data above this total; 0 means no limit
+	All  bool          // also named images of registries, which can be pulled again
+	Dry  bool          // only report
 }
 
-// Collected is what was removed.
+// Collected reports the removed data.
 type Collected struct {
 	Images []Image // without their names
-	Freed  int64   // bytes, of images and of what sources keep
+	Freed  int64   // bytes of images and caches
 	Left   int64   // bytes
 }
 
-// Cache is a Source that keeps something for later builds.
+// Cache is a Source that keeps data for later builds.
 type Cache interface {
-	// Collect removes what was last used before that time, then what was not used for the longest time until at most size bytes are left,
-	// unless size is negative. If dry, it only says what it would remove. What a build uses now stays.
+	// Collect removes the data last used before that time. Then, unless size is negative, it
+	// removes the longest unused data until at most size bytes are left. With dry, it only reports.
+	// It keeps data that a build in progress uses.
 	Collect(ctx context.Context, before time.Time, size int64, dry bool) (freed, left int64, err error)
 }
 
-// grace is how long an image is safe from being collected for its size after it was used, so that what was just built is not taken away
-// before its sandbox has it.
+// grace protects an image from removal for size after its last use, so that a new image is not
+// removed before its sandbox starts.
 const grace = 10 * time.Minute
 
-// Collect implements Collector. Caches give way to images, for they only save time.
+// Collect implements Collector. It removes caches before images, since caches only save time.
 func (l *Library) Collect(ctx context.Context, what Collection) (done Collected, err error) {
 	var all error
 	before := time.Now().Add(-what.Age)
@@ -106,14 +107,15 @@ func (l *Library) caches() []Cache {
 	return all
 }
 
-// candidate is an image that may be collected.
+// candidate is an image that may be removed.
 type candidate struct {
 	image Image
 	used  time.Time
-	size  int64 // that deleting it frees
+	size  int64 // freed by deleting it
 }
 
-// candidates returns the images that may be collected, the longest unused first, and the size of all images.
+// candidates returns the images that may be removed, longest unused first, and the size of all
+// images.
 func (l *Library) candidates(ctx context.Context, named bool) (found []candidate, total int64, err error) {
 	list, err := l.List(ctx)
 	if err != nil {
@@ -138,7 +140,8 @@ func (l *Library) candidates(ctx context.Context, named bool) (found []candidate
 	return found, total, nil
 }
 
-// usage returns the bytes on the disk that a directory has alone, and adds all of them to total, those of files that are seen again excepted.
+// usage returns the disk space that only this directory uses, and adds its total to total. Files in
+// seen are not counted again.
 func usage(dir string, seen map[uint64]bool, total *int64) (own int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -164,7 +167,7 @@ func usage(dir string, seen map[uint64]bool, total *int64) (own int64, err error
 	return own, err
 }
 
-// collect removes an image unless somebody uses it.
+// collect removes an image unless it is in use.
 func (l *Library) collect(ctx context.Context, img Image, dry bool) (bool, error) {
 	if dry {
 		l.mu.Lock()
@@ -182,7 +185,7 @@ func (l *Library) collect(ctx context.Context, img Image, dry bool) (bool, error
 	return err == nil, err
 }
 
-// touch marks an image as used now. That it cannot be marked is no reason to refuse the image: then it is collected sooner.
+// touch marks an image as used now. A failure is only logged: the image may then be removed sooner.
 func (l *Library) touch(ctx context.Context, img Image) {
 	now := time.Now()
 	if err := os.Chtimes(l.path(hexOf(img.Digest), manifestFile), now, now); err != nil && !errors.IsNotExist(err) {
@@ -190,33 +193,35 @@ func (l *Library) touch(ctx context.Context, img Image) {
 	}
 }
 
-// BuildCache shows an account what its builds have left for later ones, and removes it. What others' builds have left is as if it were not there.
+// BuildCache lists and removes the cached results of an account's builds. Those of other accounts
+// are invisible.
 type BuildCache interface {
-	// Kept returns what there is, the last used first.
+	// Kept returns the results, last used first.
 	Kept(ctx context.Context, owner string) ([]Kept, error)
-	// Forget removes what has that id, or the only one whose id begins so. NotFound if there is none, Conflict while a build may use it.
+	// Forget removes the result with that id, or a unique beginning of it. It returns NotFound if
+	// there is none, and Conflict while a build may use it.
 	Forget(ctx context.Context, owner, id string) (Kept, error)
 }
 
-// Kept is something that a build has left.
+// Kept is a cached result of a build.
 type Kept struct {
 	ID   string // hex digits
 	Kind KeptKind
-	Text string    // the instruction that has made it; of a mount its id
-	Size int64     // bytes that removing it gives back
-	Used time.Time // for the last time
+	Text string    // its instruction; the id of a mount
+	Size int64     // bytes freed by removing it
+	Used time.Time // last use
 }
 
-// KeptKind says what a Kept is.
+// KeptKind is the type of a Kept.
 type KeptKind string
 
 // The kinds.
 const (
-	KeptLayer KeptKind = "layer" // what an instruction has changed
+	KeptLayer KeptKind = "layer" // the changes of an instruction
 	KeptMount KeptKind = "mount" // the files of a RUN --mount=type=cache
 )
 
-// BuildCache returns what its builds of Dockerfiles keep, nil if they keep nothing.
+// BuildCache returns the cache of Dockerfile builds, or nil if there is none.
 func (l *Library) BuildCache() BuildCache {
 	c, _ := l.sources.Dockerfile.(BuildCache)
 	return c

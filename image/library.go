@@ -17,9 +17,10 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Names within a Library's directory. Images are directories named by the digits of their digest.
+// Names within a Library's directory. The directory of an image is named by the digits of its
+// digest.
 const (
-	newPrefix    = ".new-" // followed by the digits: a build in progress, or what is left of one
+	newPrefix    = ".new-" // with the digits: a build in progress, or its remains
 	lockDir      = ".locks"
 	trashDir     = ".trash"
 	namesDir     = ".names"
@@ -27,26 +28,27 @@ const (
 	rootFile     = "root.erofs"
 )
 
-// Library is a Builder that keeps images in a directory. Several processes may share it: they build an image once, and none
-// deletes what another one uses.
+// Library is a Builder that stores images in a directory. Several processes may share it: each
+// image is built once, and no process deletes an image that another one uses.
 type Library struct {
 	dir     string
 	sources Sources
 
 	mu      sync.Mutex
 	flights map[string]*flight  // guarded by mu; builds in progress, by digest
-	uses    map[string][]string // guarded by mu; who uses an image, by its id
+	uses    map[string][]string // guarded by mu; users of an image, by its id
 
-	manifests sync.Map // by the digits of a digest: what read has decoded, as a decoded
+	manifests sync.Map // by the digits of a digest: a decoded of read
 }
 
-// decoded is an image as its description has it. The description never changes: another one is another file.
+// decoded is a decoded image description. A description is immutable: a changed one is a new file.
 type decoded struct {
 	file os.FileInfo
 	img  Image
 }
 
-// OpenLibrary returns the library in dir, which is made if missing. What interrupted builds have left there is removed.
+// OpenLibrary opens the library in dir, which it creates if missing. It removes the remains of
+// interrupted builds.
 func OpenLibrary(dir string, sources Sources) (*Library, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -64,7 +66,7 @@ func OpenLibrary(dir string, sources Sources) (*Library, error) {
 	return l, nil
 }
 
-// Look finds an image, as Find does, of the library in dir without opening it: nothing in dir is changed.
+// Look is Find for the library in dir without opening it: it changes nothing in dir.
 func Look(ctx context.Context, dir, ref string) (Image, error) {
 	if _, err := os.Stat(dir); errors.IsNotExist(err) {
 		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "build it")
@@ -72,7 +74,7 @@ func Look(ctx context.Context, dir, ref string) (Image, error) {
 	return (&Library{dir: dir}).Find(ctx, ref)
 }
 
-// clear removes leftovers and reports images that cannot be read.
+// clear removes remains and logs unreadable images.
 func (l *Library) clear() error {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -98,14 +100,14 @@ func (l *Library) clear() error {
 	return err
 }
 
-// clearBuild removes what a build has left, unless its process still lives.
+// clearBuild removes the remains of a build, unless its process still runs.
 func (l *Library) clearBuild(digits string) error {
 	lock, err := tryLock(l.path(lockDir, digits))
 	if err != nil || lock == nil {
 		return err
 	}
 	defer lock.Close()
-	if strings.HasPrefix(digits, snapshotPrefix) { // nobody else will ever want this lock
+	if strings.HasPrefix(digits, snapshotPrefix) { // the lock of a snapshot is never used again
 		err = os.Remove(l.path(lockDir, digits))
 	}
 	return errors.Join(err, os.RemoveAll(l.path(newPrefix+digits)))
@@ -115,11 +117,12 @@ func (l *Library) path(names ...string) string {
 	return filepath.Join(append([]string{l.dir}, names...)...)
 }
 
-// Root returns where the image's root file system is on this machine: an EROFS image.
+// Root returns the path of the image's root file system, an EROFS image.
 func (l *Library) Root(img Image) string { return l.path(hexOf(img.Digest), rootFile) }
 
-// manifest returns the image as its description has it. Every create of a sandbox asks for all images, several times, so the
-// description is decoded once. What is in the image's maps and slices is shared, and never changed.
+// manifest returns the image from its description. Each creation of a sandbox reads all images
+// several times, so the description is decoded once. The maps and slices of the image are shared
+// and must not be changed.
 func (l *Library) manifest(digits string) (Image, error) {
 	path := l.path(digits, manifestFile)
 	info, err := os.Stat(path)
@@ -144,7 +147,8 @@ func (l *Library) manifest(digits string) (Image, error) {
 	return img, nil
 }
 
-// read returns the image whose digest has those digits. NotFound if there is none or if it is damaged.
+// read returns the image whose digest has those digits. It returns NotFound if the image is missing
+// or damaged.
 func (l *Library) read(digits string) (Image, error) {
 	img, err := l.manifest(digits)
 	if err != nil {
@@ -192,7 +196,7 @@ func (l *Library) List(context.Context) ([]Image, error) {
 	return list, nil
 }
 
-// Find implements Builder. Invalid if ref is the beginning of several ids.
+// Find implements Builder. It returns Invalid if ref is the beginning of several ids.
 func (l *Library) Find(ctx context.Context, ref string) (Image, error) {
 	list, err := l.List(ctx)
 	if err != nil {
@@ -220,7 +224,7 @@ func (l *Library) Find(ctx context.Context, ref string) (Image, error) {
 	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images: %s", ref, len(ids), strings.Join(ids, ", ")), "give more of the id")
 }
 
-// bases says what can be built.
+// bases lists the bases that can be built.
 func (l *Library) bases() string {
 	can := slices.Sorted(maps.Keys(l.sources.Named))
 	if l.sources.Registry != nil {
@@ -229,8 +233,8 @@ func (l *Library) bases() string {
 	return "what can be built: " + strings.Join(can, ", ")
 }
 
-// Use marks the image as used by who, in this and in other processes, until release is called, which may be repeated. NotFound if
-// there is no image of that id.
+// Use marks the image as used by who, for all processes, until release is called. release may be
+// called more than once. Use returns NotFound if there is no image of that id.
 func (l *Library) Use(id, who string) (release func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -303,7 +307,7 @@ func (l *Library) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// discard removes a directory so that nobody ever sees half of it.
+// discard removes a directory, so that a partly removed one is never visible.
 func (l *Library) discard(name string) error {
 	trash := l.path(trashDir, rand.Text())
 	if err := os.Rename(l.path(name), trash); err != nil {

@@ -10,12 +10,15 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Locks are the kernel's on open files: they end with their process, however it ends. The caller unlocks by closing the file.
+// Locks are the kernel's locks of open files, which end with their process. The caller unlocks by
+// closing the file.
 
-// poll is how often a lock is tried that another process holds: waiting in the kernel could not be cancelled.
+// poll is the interval of attempts to get a lock that another process holds. Waiting in the kernel
+// could not be canceled.
 const poll = 50 * time.Millisecond
 
-// tryLock locks the file, which is made if missing. It returns nil if somebody else holds a lock.
+// tryLock locks the file, which it creates if missing. It returns nil if another process holds a
+// lock.
 func tryLock(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -32,7 +35,7 @@ func tryLock(name string) (*os.File, error) {
 	return nil, err
 }
 
-// waitLock locks the file; waiting is called once if somebody else holds a lock.
+// waitLock locks the file. It calls waiting once if another process holds a lock.
 func waitLock(ctx context.Context, name string, waiting func()) (*os.File, error) {
 	for first := true; ; first = false {
 		f, err := tryLock(name)
@@ -50,7 +53,7 @@ func waitLock(ctx context.Context, name string, waiting func()) (*os.File, error
 	}
 }
 
-// shareLock locks the file against tryLock only.
+// shareLock takes a shared lock, which only excludes tryLock.
 func shareLock(name string) (*os.File, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// Names are symbolic links to the digits of images in a directory of their own, so that giving one to another image takes it from
-// the older one in a single step, in all processes.
+// Names are symbolic links to the digits of images in a separate directory. Moving a name to
+// another image is therefore atomic in all processes.
 
-// maxLink is how long the name of a file may be.
+// maxLink is the maximum length of a file name.
 const maxLink = 255
 
-// namePattern is what names look like, those of registries among them.
+// namePattern matches valid names, including those of registries.
 var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._:@/-]*$`)
 
-// CheckName says what is wrong with a name for an image, or nil. The error's kind is Invalid.
+// CheckName returns an Invalid error if a name is not valid for an image, or nil.
 func CheckName(name string) error {
 	switch {
 	case !namePattern().MatchString(name) || len(linkOf(name)) > maxLink:
@@ -33,7 +33,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// checkNames checks names that a user chose: Harvest's own images keep theirs.
+// checkNames checks names chosen by a user. The names of Harvest's own images are reserved.
 func (l *Library) checkNames(names []string) ([]string, error) {
 	for _, name := range names {
 		if err := CheckName(name); err != nil {
@@ -48,7 +48,7 @@ func (l *Library) checkNames(names []string) ([]string, error) {
 
 func linkOf(name string) string { return url.PathEscape(name) }
 
-// named gives the image the names, and returns it with all that it has.
+// named gives the image the names, and returns it with all its names.
 func (l *Library) named(img Image, names []string) (Image, error) {
 	for _, name := range names {
 		if err := l.name(name, hexOf(img.Digest)); err != nil {
@@ -64,7 +64,7 @@ func (l *Library) named(img Image, names []string) (Image, error) {
 	return list[0], nil
 }
 
-// name lets the name mean the image with those digits. It writes nothing if it does already.
+// name makes the name refer to the image with those digits. It writes nothing if it already does.
 func (l *Library) name(name, digits string) error {
 	link := l.path(namesDir, linkOf(name))
 	if now, err := os.Readlink(link); err == nil && now == digits {
@@ -80,7 +80,7 @@ func (l *Library) name(name, digits string) error {
 	return syncDir(l.path(namesDir))
 }
 
-// unname takes all its names from the image with those digits.
+// unname removes all names of the image with those digits.
 func (l *Library) unname(digits string) error {
 	all, err := l.names()
 	for name, of := range all {
@@ -91,7 +91,7 @@ func (l *Library) unname(digits string) error {
 	return err
 }
 
-// nameTable holds the digits of the image that each name means.
+// nameTable maps each name to the digits of its image.
 type nameTable map[string]string
 
 func (l *Library) names() (nameTable, error) {
@@ -122,8 +122,8 @@ func (t nameTable) of(digits string) []string {
 	return names
 }
 
-// give sets the names of all images, which are sorted from the newest. Images of the first releases have their names in their description:
-// there, a name is the newest one's.
+// give sets the names of all images, which are sorted by age, newest first. Images of the first
+// releases have their names in their description. Such a name belongs to the newest of them.
 func (t nameTable) give(list []Image) {
 	taken := map[string]bool{}
 	for name := range t {

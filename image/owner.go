@@ -8,9 +8,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Of returns the owner's images in b, which keeps those of all: its own, and Harvest's, which all share since nothing of anybody is
-// in them. Others' are as if they were not there; what an owner builds is never found in, or taken from, what another one built, so
-// that no cache tells what somebody else may see. The owner "" is who was there before there were others.
+// Of returns the images in b, which holds those of all owners, that are visible to owner: its own,
+// and Harvest's, which are shared since they hold no user's data. Those of other owners are
+// invisible. Builds of an owner never use the images or results of another one, so that caching
+// reveals nothing about other owners. The owner "" is the account that existed before there were
+// others.
 func Of(b Builder, owner string) Builder { return owned{b, owner} }
 
 type owned struct {
@@ -21,12 +23,12 @@ type owned struct {
 // harvests are the bases of Harvest's own images.
 var harvests = []string{"base", "agent"}
 
-// shared reports whether s is one of Harvest's own images, as it is.
+// shared reports whether s is an unchanged image of Harvest.
 func (s Spec) shared() bool {
 	return s.Owner == "" && slices.Contains(harvests, s.Base) && len(s.Commands) == 0 && s.Dockerfile == "" && s.Parent == ""
 }
 
-// VisibleTo reports whether an owner, as Of has it, may know of the image.
+// VisibleTo reports whether the image is visible to an owner as in Of.
 func (i Image) VisibleTo(owner string) bool { return i.Spec.Owner == owner || i.Spec.shared() }
 
 func (o owned) visible(img Image) bool { return img.VisibleTo(o.owner) }
@@ -50,7 +52,7 @@ func (o owned) List(ctx context.Context) ([]Image, error) {
 	return slices.DeleteFunc(all, func(img Image) bool { return !o.visible(img) }), nil
 }
 
-// Find takes the owner's own image for a name that both have.
+// Find implements Builder. If both have an image of that name, it prefers the owner's.
 func (o owned) Find(ctx context.Context, ref string) (Image, error) {
 	list, err := o.List(ctx)
 	if err != nil {
@@ -80,7 +82,7 @@ func (o owned) Find(ctx context.Context, ref string) (Image, error) {
 	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images", ref, len(begins)), "give more of the id")
 }
 
-// Delete does not let one account remove what all share.
+// Delete implements Builder. An account cannot remove a shared image.
 func (o owned) Delete(ctx context.Context, id string) error {
 	img, err := o.Find(ctx, id)
 	if err != nil {
@@ -92,10 +94,10 @@ func (o owned) Delete(ctx context.Context, id string) error {
 	return o.all.Delete(ctx, img.ID)
 }
 
-// ownerMark stands between an owner and a name where both are stored as one. No name that users give has it.
+// ownerMark separates owner and name where both are stored as one. It cannot occur in names.
 const ownerMark = "~"
 
-// stored returns what the owner's name for an image is kept as, so that one account's names are never taken for another's.
+// stored returns the stored form of an owner's name for an image, so that accounts cannot conflict.
 func stored(owner, name string) string {
 	if owner == "" {
 		return name
@@ -103,7 +105,7 @@ func stored(owner, name string) string {
 	return owner + ownerMark + name
 }
 
-// shown is the reverse of stored.
+// shown is the inverse of stored.
 func shown(text string) (owner, name string) {
 	owner, name, owned := strings.Cut(text, ownerMark)
 	if !owned {

@@ -21,46 +21,49 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// layerFile is what a snapshot adds to its root file system: a tar stream in the form of an OCI layer.
+// layerFile holds the layer of a snapshot, a tar stream in the form of an OCI layer.
 const layerFile = "layer.tar"
 
-// snapshotPrefix begins the names of snapshots that are being made.
+// snapshotPrefix begins the names of unfinished snapshots.
 const snapshotPrefix = "snapshot-"
 
-// Snapshot is what an image that was taken of a running sandbox has beside its root file system.
+// Snapshot describes an image taken of a running sandbox.
 type Snapshot struct {
 	Size int64  `json:"size_bytes"`     // of the layer
-	Path string `json:"path,omitempty"` // only what lies below was taken
-	// Lineage are the snapshots that lead to this one, the oldest first, this one last. Earlier images may have been deleted.
+	Path string `json:"path,omitempty"` // only the files below it were taken
+	// Lineage lists the snapshots that lead to this one, oldest first, including this one. Earlier
+	// images may have been deleted.
 	Lineage []Origin `json:"lineage"`
 }
 
-// Origin is where a snapshot came from.
+// Origin is the source of a snapshot.
 type Origin struct {
-	Image   string    `json:"image"`   // that the sandbox was created from
-	Sandbox string    `json:"sandbox"` // of which it was taken
+	Image   string    `json:"image"`   // image of the sandbox
+	Sandbox string    `json:"sandbox"` // the sandbox
 	Time    time.Time `json:"time"`
 }
 
-// Snapshotter is a Builder that keeps snapshots of sandboxes.
+// Snapshotter is a Builder that stores snapshots of sandboxes.
 type Snapshotter interface {
-	// Snapshot makes an image of a sandbox that has the image parent, which the caller keeps in use. fill writes what differs from
-	// parent's root file system, in the form of an OCI layer, or from that of the image that parent was a snapshot of. When
-	// Snapshot returns, the image is durable; after an error, nothing of it is left. Exhausted: the disk is full.
+	// Snapshot makes an image of a sandbox of the image parent, which the caller keeps in use. fill
+	// writes the difference to parent's root file system in the form of an OCI layer. If parent is
+	// a snapshot, it is the difference to the root file system below it. When Snapshot returns, the
+	// image is durable; after an error nothing of it is left. It returns Exhausted if the disk is
+	// full.
 	Snapshot(ctx context.Context, parent Image, opts SnapshotOptions, fill func(io.Writer) error) (Image, error)
 }
 
-// SnapshotOptions of one Library.Snapshot.
+// SnapshotOptions configures one Library.Snapshot.
 type SnapshotOptions struct {
-	Owner   string   // as Spec has it
-	Names   []string // what users will call the image; an older image that has one of the names loses it
-	Sandbox string   // of which it is taken
+	Owner   string   // as in Spec
+	Names   []string // names for the image; older images lose them
+	Sandbox string   // the sandbox
 	Path    string   // "" for all
-	Root    string   // the file that the layer lies over; "" is the parent's, as it is now
+	Root    string   // root file system below the layer; "" is the parent's current one
 }
 
-// Layer returns where what a snapshot adds to its Root is on this machine: a tar stream in the form of an OCI layer. It is "" for other
-// images.
+// Layer returns the path of a snapshot's layer over its Root: a tar stream in the form of an OCI
+// layer. It is "" for other images.
 func (l *Library) Layer(img Image) string {
 	if img.Snapshot == nil {
 		return ""
@@ -68,9 +71,10 @@ func (l *Library) Layer(img Image) string {
 	return l.path(hexOf(img.Digest), layerFile)
 }
 
-// Snapshot implements Snapshotter. The root file system is shared with the parent and not copied, and stays when the parent is
-// deleted; a snapshot of a sandbox that came from a snapshot has one layer over the same root again. The layer is read again before
-// it is reported. Errors of fill are returned.
+// Snapshot implements Snapshotter. The root file system is shared with the parent instead of
+// copied, and stays when the parent is deleted. A snapshot of a sandbox that came from a snapshot
+// again has one layer over the same root. The layer is read back and verified before it is
+// published. Errors of fill are returned.
 func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptions, fill func(io.Writer) error) (img Image, err error) {
 	names, err := l.checkNames(opts.Names)
 	if err != nil {
@@ -79,7 +83,7 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 	for i := range names {
 		names[i] = stored(opts.Owner, names[i])
 	}
-	name := snapshotPrefix + rand.Text() // the image's digits are known when it is written
+	name := snapshotPrefix + rand.Text() // the digest is known once it is written
 	lockName := l.path(lockDir, name)
 	lock, err := tryLock(lockName)
 	if err != nil || lock == nil {
@@ -101,7 +105,7 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 	fault.Point("snapshot.taken")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if same, err := l.read(hexOf(img.Digest)); err == nil { // nothing has changed since the last one
+	if same, err := l.read(hexOf(img.Digest)); err == nil { // unchanged since the last one
 		return l.named(same, names)
 	}
 	img.Built, img.BuildTime = time.Now().UTC(), time.Since(start)
@@ -116,7 +120,7 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 	return l.named(img, names)
 }
 
-// layer fills the directory temp with parent's root and the layer, and returns what the image is like.
+// layer fills the directory temp with parent's root and the layer, and returns the image.
 func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill func(io.Writer) error) (Image, error) {
 	if err := os.Mkdir(l.path(temp), 0o700); err != nil {
 		return Image{}, tarfs.Explain(err, "the snapshot")
@@ -160,8 +164,9 @@ func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill fu
 		Parts: parent.Parts, Missing: parent.Missing, Snapshot: s}, nil
 }
 
-// under returns the file of the root file system that a snapshot's layer lies over, and what distinguishes the image from others of the same
-// parent and layer: the parent may have been built anew since the sandbox began, or since another snapshot.
+// under returns the root file system below a snapshot's layer, and a fingerprint that distinguishes
+// images with the same parent and layer: the parent may have been rebuilt since the sandbox began,
+// or since another snapshot.
 func (l *Library) under(parent Image, opts SnapshotOptions) (root string, fingerprint []byte, err error) {
 	root = cmp.Or(opts.Root, l.Root(parent))
 	info, err := os.Stat(root)
@@ -171,7 +176,7 @@ func (l *Library) under(parent Image, opts SnapshotOptions) (root string, finger
 	return root, fmt.Appendf(nil, "%s\x00%d bytes of %d", opts.Path, info.Size(), info.ModTime().UnixNano()), nil
 }
 
-// checked is a file that keeps a quick checksum of what was written to it: the sandbox waits meanwhile.
+// checked is a writer that computes a fast checksum, since the sandbox waits meanwhile.
 type checked struct {
 	w   io.Writer
 	sum hash.Hash32
@@ -189,7 +194,7 @@ func (c *checked) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// verify reads the file again, compares it with what was written, and returns its digest.
+// verify reads the file back, compares it with the written data, and returns its digest.
 func verify(f *os.File, written *checked) (string, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", errors.Wrapf(err, "read the snapshot again")

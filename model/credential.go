@@ -4,25 +4,26 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 )
 
-// Kind says how a credential is shown to a model's API.
+// Kind is the form in which a credential is sent to a model's API.
 type Kind string
 
 // The kinds.
 const (
 	APIKey  Kind = "api_key" // header X-Api-Key
-	Bearer  Kind = "bearer"  // header Authorization, of a gateway of the user's own
-	OAuth   Kind = "oauth"   // the same, of a subscription: `claude setup-token`
-	Bedrock Kind = "bedrock" // the same, at Amazon Bedrock
+	Bearer  Kind = "bearer"  // header Authorization, for a gateway of the user
+	OAuth   Kind = "oauth"   // same header, for a subscription: `claude setup-token`
+	Bedrock Kind = "bedrock" // same header, for Amazon Bedrock
 )
 
-// Credential is what the provider of a model lets its holder in with. The zero Credential is none.
+// Credential authenticates at the provider of a model. The zero Credential means that there is
+// none.
 type Credential struct {
 	Kind   Kind
 	Value  config.Secret
 	Region string // of Bedrock
 }
 
-// sources are the environment variables that hold credentials; the first that is set counts.
+// sources are the environment variables with credentials, in order of precedence.
 var sources = []struct {
 	key  string
 	kind Kind
@@ -34,10 +35,10 @@ var sources = []struct {
 	{"AWS_BEDROCK_API_KEY", Bedrock},
 }
 
-// defaultRegion is Bedrock's where nothing says otherwise.
+// defaultRegion is the region of Bedrock if none is set.
 const defaultRegion = "us-east-1"
 
-// Keys returns the names of the environment variables that hold credentials, the most wanted first.
+// Keys returns the names of the environment variables with credentials, in order of precedence.
 func Keys() []string {
 	var all []string
 	for _, s := range sources {
@@ -46,7 +47,7 @@ func Keys() []string {
 	return all
 }
 
-// Find returns the credential among environment variables; ok is false if there is none.
+// Find returns the credential in environment variables; ok is false without one.
 func Find(env map[string]string) (c Credential, ok bool) {
 	for _, s := range sources {
 		value := env[s.key]

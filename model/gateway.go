@@ -1,7 +1,9 @@
-// Package model is the way from sandboxes to the API of a model: the program in the sandbox shows a token that is good for its session
-// only, and the real credential is added here, on the way out. So no credential of a model is in a sandbox.
+// Package model forwards requests from sandboxes to the API of a model. The program in the sandbox
+// sends a token that is valid only for its session. The gateway replaces it with the real
+// credential. Thus no model credential is ever in a sandbox.
 //
-// Gateway is the entry. Package tunnel carries the requests out of the sandbox, whatever its network policy.
+// Gateway handles the requests. Package tunnel carries them out of the sandbox, independently of
+// its network policy.
 package model
 
 import (
@@ -24,33 +26,35 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Anthropic is the address of the provider's own API.
+// Anthropic is the URL of the provider's own API.
 const Anthropic = "https://api.anthropic.com"
 
-// Options of a Gateway. Credential and Key are required.
+// Options configures a Gateway. Credential and Key are required.
 type Options struct {
-	// Upstream is the base URL of Anthropic's API or of what speaks like it; "" means Anthropic.
+	// Upstream is the base URL of Anthropic's API or a compatible one; "" means Anthropic.
 	Upstream string
-	// BedrockUpstream is that of Amazon Bedrock; "" means the one of the credential's region.
+	// BedrockUpstream is the base URL of Amazon Bedrock; "" selects that of the credential's
+	// region.
 	BedrockUpstream string
-	// Credential returns what lets an account in, of its named secrets or, if there is none in them, of all it has; the zero Credential if
-	// there is none. It is asked for each request, so that a credential can be replaced while agents work.
+	// Credential returns the credential of an account, from the named secrets or else from all
+	// secrets of the account. It returns the zero Credential if neither has one. It is called for
+	// each request, so that a credential can be replaced while agents work.
 	Credential func(ctx context.Context, account string, secrets []string) (Credential, error)
-	// Key makes the tokens; they stay good as long as it stays the same.
+	// Key signs the tokens, which are valid while it stays the same.
 	Key []byte
-	// Transport sends the requests that lead to one of the addresses above; nil means one of the gateway's own.
+	// Transport sends the requests to the addresses above; nil selects a transport of the gateway.
 	Transport http.RoundTripper
-	// Regional returns the transport for requests of an account whose address comes of the account's credential; nil means one that reaches
-	// the internet only.
+	// Regional returns the transport for requests of an account to an address that depends on its
+	// credential; nil selects one that reaches only the internet.
 	Regional func(account string) http.RoundTripper
 }
 
-// Gateway forwards requests. All methods may be called concurrently.
+// Gateway forwards requests. It is safe for concurrent use.
 type Gateway struct {
 	opts Options
 }
 
-// New returns a Gateway. Invalid if an upstream is no URL.
+// New returns a Gateway. It returns Invalid if an upstream is not a URL.
 func New(opts Options) (*Gateway, error) {
 	if opts.Credential == nil || len(opts.Key) == 0 {
 		return nil, errors.Errorf("a gateway to models needs credentials and a key")
@@ -78,34 +82,35 @@ func NewTransport(rules netguard.Rules) http.RoundTripper {
 	return rules.NewTransport(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100, IdleConnTimeout: 90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
-		DisableCompression: true, // answers are read on the way, and sent on as they come
+		DisableCompression: true, // answers are parsed in transit and passed on unbuffered
 	})
 }
 
-// Credential returns what lets an account in; see Options.
+// Credential returns the credential of an account; see Options.
 func (g *Gateway) Credential(ctx context.Context, account string, secrets []string) (Credential, error) {
 	return g.opts.Credential(ctx, account, secrets)
 }
 
-// Token returns what the programs of a session, or whatever id names, show.
+// Token returns the token of a session or another id.
 func (g *Gateway) Token(id string) string {
 	mac := hmac.New(sha256.New, g.opts.Key)
 	mac.Write([]byte("model\x00" + id))
 	return "hvm_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Grant lets the programs of one session ask a model.
+// Grant allows the programs of one session to use a model.
 type Grant struct {
-	ID      string // whose Token is good
+	ID      string // whose Token is valid
 	Account string
-	Secrets []string // named ones that are looked at first
-	// Spend, if set, is told what a request has used, when it has ended; Left, if set, returns how many USD may still be spent, and is asked
-	// before each request. Both are called from several goroutines.
+	Secrets []string // named secrets to try first
+	// Spend, if set, receives the usage of each request at its end. Left, if set, returns the
+	// remaining budget in USD before each request. Both must be safe for concurrent use.
 	Spend func(Usage)
 	Left  func() float64
 }
 
-// Handler answers what comes out of the sandbox of a grant. It serves what asks models, and nothing else of their APIs.
+// Handler serves the requests from the sandbox of a grant: only those to models, and no other part
+// of their APIs.
 func (g *Gateway) Handler(grant Grant) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, grant) })
 }
@@ -131,7 +136,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		refuse(w, http.StatusBadGateway, "api_error", "Harvest: "+errors.Message(err))
 		return
 	}
-	// 403 and not 401: agents try the latter again for minutes.
+	// Use 403 instead of 401, which agents retry for minutes.
 	bedrock := strings.HasPrefix(r.URL.Path, "/model/") || r.URL.Path == "/inference-profiles"
 	if c.Value == "" || bedrock != (c.Kind == Bedrock) {
 		refuse(w, http.StatusForbidden, "permission_error", NoCredential)
@@ -177,16 +182,18 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 	defer func() {
 		logf.Infof(ctx, "model request of %s: %s %s, status %d, %s", grant.ID, r.Method, r.URL.Path, status, time.Since(begun).Round(time.Millisecond))
 	}()
-	proxy.ServeHTTP(w, r) // which panics with http.ErrAbortHandler where the upstream breaks off: so the sandbox sees it break off, too
+	// If the upstream aborts, ServeHTTP panics with http.ErrAbortHandler, which aborts this answer too.
+	proxy.ServeHTTP(w, r)
 }
 
-// NoCredential is what agents are told, and tell, where there is none.
+// NoCredential is the message for agents, and in turn for users, if there is no credential.
 const NoCredential = `Harvest: there is no credential for the model. Store one with "harvest secret set anthropic ANTHROPIC_API_KEY=…" (or CLAUDE_CODE_OAUTH_TOKEN, or AWS_BEARER_TOKEN_BEDROCK), or start the server with it in its environment`
 
-// region is a part of a host name, so that a secret cannot name another host.
+// region restricts a region to part of a host name, so that a secret cannot name another host.
 var region = pattern.New(`^[a-z0-9][a-z0-9-]{0,61}[a-z0-9]$`)
 
-// Upstream returns the base URL of the API that a credential is for. Invalid if the credential's region is not one.
+// Upstream returns the base URL of the API of a credential. It returns Invalid if the credential's
+// region is invalid.
 func (g *Gateway) Upstream(c Credential) (string, error) {
 	switch {
 	case c.Kind != Bedrock:
@@ -199,8 +206,8 @@ func (g *Gateway) Upstream(c Credential) (string, error) {
 	return fmt.Sprintf("https://bedrock-runtime.%s.amazonaws.com", c.Region), nil
 }
 
-// served reports whether a request asks a model, or about models. Everything else that the credential might be good for is not the
-// sandbox's business.
+// served reports whether a request is to a model or about models. The sandbox gets no access to
+// other uses of the credential.
 func served(r *http.Request) bool {
 	if r.URL.Path != path.Clean(r.URL.Path) {
 		return false
@@ -229,7 +236,7 @@ func shown(h http.Header) string {
 	return token
 }
 
-// rewrite makes a request one of ours.
+// rewrite replaces the credential and target of a request.
 func rewrite(p *httputil.ProxyRequest, base *url.URL, c Credential) {
 	p.SetURL(base)
 	for _, name := range []string{"X-Api-Key", "Authorization", "Cookie", "Accept-Encoding", "Proxy-Authorization", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -242,10 +249,11 @@ func rewrite(p *httputil.ProxyRequest, base *url.URL, c Credential) {
 	}
 }
 
-// refuse answers with an error as Anthropic's API words it: https://docs.claude.com/en/api/errors.
+// refuse responds with an error in the format of Anthropic's API:
+// https://docs.claude.com/en/api/errors.
 func refuse(w http.ResponseWriter, status int, kind, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	body := map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": message}}
-	_ = json.NewEncoder(w).Encode(body) // who asked is gone
+	_ = json.NewEncoder(w).Encode(body) // the client has disconnected
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Usage is what one request has used.
+// Usage is the token usage of one request.
 type Usage struct {
 	Model            string
 	InputTokens      int64
@@ -24,17 +24,19 @@ type price struct {
 	input, output float64
 }
 
-// prices: the first is what Claude Code 2.1.328 prints for what that model has used; the others are taken to keep their families' usual
-// distance, and were not compared with a bill. A model that is none of these is priced as the first: a limit is rather reached too early.
+// prices by family. The first is the price that Claude Code 2.1.328 prints for that model. The
+// others assume the usual ratio of their families and were not compared with a bill. An unknown
+// model has the first price, so that a limit is reached too early rather than too late.
 var prices = []price{{"opus", 4, 20}, {"sonnet", 3, 15}, {"haiku", 1, 5}}
 
-// What tokens of the cache cost, in parts of a token of input: https://docs.claude.com/en/docs/build-with-claude/prompt-caching.
+// Prices of cached tokens, relative to an input token:
+// https://docs.claude.com/en/docs/build-with-claude/prompt-caching.
 const (
 	cacheRead  = 0.1
 	cacheWrite = 1.25
 )
 
-// Cost returns what u has cost in USD, by list price.
+// Cost returns the list price of u in USD.
 func (u Usage) Cost() float64 {
 	p := prices[0]
 	for _, known := range prices {
@@ -46,22 +48,22 @@ func (u Usage) Cost() float64 {
 	return (in*p.input + float64(u.OutputTokens)*p.output) / 1e6
 }
 
-// meter reads what a request has used on the answer's way.
+// meter reads the usage of a request from its answer in transit.
 type meter struct {
 	io.ReadCloser
 	stream bool
-	line   []byte // begun
-	skip   bool   // the rest of a line that is too long
+	line   []byte // incomplete
+	skip   bool   // ignore the rest of a line that is too long
 	usage  Usage
 	spend  func(Usage)
 }
 
 const (
-	maxStreamLine = 1 << 20  // of an event that has usage: some hundred bytes
-	maxWhole      = 16 << 20 // of an answer that is not a stream
+	maxStreamLine = 1 << 20  // an event with usage has some hundred bytes
+	maxWhole      = 16 << 20 // bytes of an answer that is not a stream
 )
 
-// newMeter returns nil for what uses nothing.
+// newMeter returns nil for answers without usage.
 func newMeter(resp *http.Response, spend func(Usage)) *meter {
 	if spend == nil || resp.StatusCode != http.StatusOK || resp.Request.Method != http.MethodPost || strings.HasSuffix(resp.Request.URL.Path, "/count_tokens") {
 		return nil
@@ -84,7 +86,7 @@ func (m *meter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer, and tells what was used, also if the answer broke off.
+// Close implements io.Closer. It reports the usage, even if the answer was aborted.
 func (m *meter) Close() error {
 	if !m.stream {
 		m.note(m.line)
@@ -97,7 +99,7 @@ func (m *meter) Close() error {
 	return m.ReadCloser.Close()
 }
 
-// lines looks for events that have usage.
+// lines parses events that have usage.
 func (m *meter) lines(b []byte) {
 	for len(b) > 0 {
 		text, after, whole := bytes.Cut(b, []byte{'\n'})
@@ -117,7 +119,8 @@ func (m *meter) lines(b []byte) {
 	}
 }
 
-// used is the usage of a message. The last one that is told counts; a message_delta tells of what has changed only.
+// used is the usage in a message. The last value of each field counts; a message_delta has only
+// changed fields.
 type used struct {
 	Input      *int64 `json:"input_tokens"`
 	Output     *int64 `json:"output_tokens"`
@@ -125,7 +128,7 @@ type used struct {
 	CacheWrite *int64 `json:"cache_creation_input_tokens"`
 }
 
-// note reads message_start, message_delta, or a whole message.
+// note parses message_start, message_delta, or a whole message.
 func (m *meter) note(data []byte) {
 	var e struct {
 		Message *struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Check returns why this machine cannot mount, Unsupported, or nil.
+// Check returns nil if this machine can mount, or an Unsupported error with the reason.
 func Check() error { return checkFor(os.Geteuid(), "/dev/fuse") }
 
 func checkFor(uid int, device string) error {
@@ -18,7 +18,7 @@ func checkFor(uid int, device string) error {
 		}
 	}
 	f, err := os.OpenFile(device, os.O_RDWR|syscall.O_CLOEXEC, 0)
-	if uid != 0 && errors.Is(err, syscall.EACCES) { // fusermount3 opens it as who calls it
+	if uid != 0 && errors.Is(err, syscall.EACCES) { // fusermount3 opens it with the caller's rights
 		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "ordinary users may not use FUSE on this machine"), "as root: chmod 666 %s", device)
 	}
 	if err != nil {
@@ -27,7 +27,7 @@ func checkFor(uid int, device string) error {
 	return f.Close()
 }
 
-// fusermount finds the program by which ordinary users mount.
+// fusermount returns the path of the program that mounts for ordinary users.
 func fusermount() (string, error) {
 	path, err := exec.LookPath("fusermount3")
 	if err != nil {
@@ -36,7 +36,7 @@ func fusermount() (string, error) {
 	return path, err
 }
 
-// explainMount says why a mount failed.
+// explainMount explains why a mount failed.
 func explainMount(err error) error {
 	switch {
 	case errors.IsNotExist(err), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENXIO):

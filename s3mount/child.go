@@ -22,31 +22,32 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// Name is the first argument of the process that serves a mount.
+// Name is argv[0] of the process that serves a mount.
 const Name = "harvest-s3mount"
 
-// What is in the directory of a mount.
+// Files in the directory of a mount.
 const (
-	Files      = "files" // where it is mounted
+	Files      = "files" // the mount point
 	spoolName  = "spool"
 	socketName = "s3mount.sock"
 	logName    = "s3mount.log"
 	aboutName  = "about.json"
 )
 
-// settings are what a process is started with, over a pipe: nobody else sees the credentials.
+// settings are passed to a new process over a pipe, so that no other process sees the credentials.
 type settings struct {
 	Location s3sync.Location
 	ReadOnly bool
-	Limit    int64 // of what is written and not stored yet, in bytes
-	UID      int   // whose mount it is; 0 for root, who may keep owners
-	// FlushOnly stores what an earlier process left, and mounts nothing.
+	Limit    int64 // bytes written but not yet stored
+	UID      int   // owner of the mount; 0 for root, which may keep file owners
+	// FlushOnly stores the files that an earlier process left, and mounts nothing.
 	FlushOnly bool
 }
 
-// A process answers its starter, and then whoever connects to its socket, line by line in JSON.
+// The messages of the protocol, one JSON value a line. A process first answers its starter, then
+// the clients of its socket.
 type (
-	// started says that it is mounted, or why not.
+	// started reports that the file system is mounted, or the error.
 	started struct {
 		Kind    errors.Kind `json:"kind,omitempty"`
 		Message string      `json:"message,omitempty"`
@@ -56,7 +57,7 @@ type (
 		Op      string  `json:"op"`
 		Seconds float64 `json:"seconds,omitempty"`
 	}
-	// told is a file that could not be stored, of opWatch.
+	// told is a file that could not be stored, reported by opWatch.
 	told struct {
 		Path    string `json:"path"`
 		Message string `json:"message"`
@@ -67,19 +68,20 @@ type (
 	}
 )
 
-// The operations.
+// The operations of a request.
 const (
-	opWatch  = "watch"  // tells of files that could not be stored, until the process ends
-	opQuiet  = "quiet"  // ends what waits for S3
-	opFinish = "finish" // stores what is not stored yet, for at most Seconds, unmounts and ends
+	opWatch  = "watch"  // report files that could not be stored, until the process ends
+	opQuiet  = "quiet"  // make requests that wait for S3 fail
+	opFinish = "finish" // store unstored files for at most Seconds, unmount and exit
 )
 
-// Main serves a mount if the process was started for that, and then never returns. A program that has a Manager calls it first in main.
+// Main serves a mount if Manager started this process for that, and then never returns. A program
+// that uses a Manager must call it first in main.
 func Main(ctx context.Context) {
 	if len(os.Args) != 2 || os.Args[0] != Name {
 		return
 	}
-	// What is typed at the server's terminal is not for the mounts.
+	// Signals from the server's terminal must not end the mounts.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE)
 	pipe, err := net.FileConn(os.NewFile(3, "starter"))
 	if err != nil {
@@ -92,7 +94,7 @@ func Main(ctx context.Context) {
 	os.Exit(0)
 }
 
-// serve serves the mount in dir as the starter says, until it is finished.
+// serve serves the mount in dir with the settings from starter, until it is finished.
 func serve(ctx context.Context, dir string, starter net.Conn) error {
 	var s settings
 	err := json.NewDecoder(starter).Decode(&s)
@@ -122,22 +124,22 @@ func answerOf(err error) started {
 	return started{errors.KindOf(err), errors.Message(err), errors.RemedyOf(err)}
 }
 
-// child is the process.
+// child is the state of the process.
 type child struct {
 	m        *live
 	dir      string
 	listener net.Listener
 	unmount  func()
-	tends    chan struct{} // closed when nobody tends the spool any more
+	tends    chan struct{} // closed when tend returns
 	done     chan struct{} // closed when it is finished
 	end      func()        // closes it, once
 
 	mu       sync.Mutex
-	tellings []told        // guarded by mu; all that was told
-	more     chan struct{} // guarded by mu; closed when there is more
+	tellings []told        // guarded by mu; everything reported so far
+	more     chan struct{} // guarded by mu; closed when tellings grows
 }
 
-// open mounts, or adopts what is to be flushed.
+// open mounts the file system, or adopts the files to flush.
 func open(ctx context.Context, dir string, s settings) (*child, error) {
 	b, err := s3sync.Open(ctx, s.Location)
 	if err != nil {
@@ -163,7 +165,7 @@ func open(ctx context.Context, dir string, s settings) (*child, error) {
 	return c, nil
 }
 
-// check asks S3 whether the place is there and may be read.
+// check asks S3 whether the place exists and can be read.
 func check(ctx context.Context, b *s3sync.Bucket, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -174,7 +176,7 @@ func check(ctx context.Context, b *s3sync.Bucket, patience time.Duration) error 
 	return err
 }
 
-// unmount takes a mount away at once, whoever still has it open.
+// unmount detaches a mount at once, even while it is in use.
 func unmount(ctx context.Context, dir string) {
 	if unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
 		return
@@ -184,7 +186,7 @@ func unmount(ctx context.Context, dir string) {
 	}
 }
 
-// tend looks after the spool.
+// tend maintains the spool once a second.
 func (c *child) tend() {
 	defer close(c.tends)
 	tick := time.NewTicker(time.Second)
@@ -199,7 +201,7 @@ func (c *child) tend() {
 	}
 }
 
-// tell tells watchers of a file that could not be stored.
+// tell reports a file that could not be stored to the watchers.
 func (c *child) tell(path string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,10 +213,10 @@ func (c *child) tell(path string, err error) {
 	c.more = make(chan struct{})
 }
 
-// maxTellings is how many files that could not be stored a mount tells of.
+// maxTellings is the number of failed files that a mount reports at most.
 const maxTellings = 1000
 
-// run answers until the mount is finished.
+// run answers requests until the mount is finished.
 func (c *child) run() error {
 	go func() {
 		for {
@@ -250,7 +252,7 @@ func (c *child) answer(conn net.Conn) {
 	}
 }
 
-// watched tells what could not be stored, until the other side hangs up.
+// watched reports files that could not be stored, until the client disconnects.
 func (c *child) watched(conn net.Conn, out *json.Encoder) {
 	gone := make(chan struct{})
 	go func() {
@@ -275,7 +277,7 @@ func (c *child) watched(conn net.Conn, out *json.Encoder) {
 	}
 }
 
-// finish ends the mount, and then stores what is not stored yet.
+// finish unmounts, and then stores the unstored files.
 func (c *child) finish(limit time.Duration) []Unsent {
 	c.m.quiet(errQuiet)
 	c.unmount()

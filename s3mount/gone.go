@@ -140,7 +140,8 @@ func (s *spool) detach() {
 // errStale is for handles of files whose content is no longer available.
 var errStale error = syscall.ESTALE
 
-// local returns the file on this machine that stands for the node, nil if there is none. A file that has lost its path has only its orphan.
+// local returns the spool that holds the node's content on this machine, or nil. A file that has
+// lost its path has only its orphan.
 func (n *node) local() (s *spool, gone bool) {
 	n.mu.Lock()
 	s, gone = n.orphan, n.gone
@@ -152,8 +153,8 @@ func (n *node) local() (s *spool, gone bool) {
 	return s, gone
 }
 
-// sees learns that the node was e at a time. It returns false, and learns nothing, if e is another object than the one that open files of the node
-// read: then the name needs another node.
+// sees updates the node to e, as observed at a time. It returns false and changes nothing if e is
+// another object than the one that the node's open files read. The name then needs a new node.
 func (n *node) sees(e *s3sync.Entry, at time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -170,14 +171,15 @@ func (n *node) sees(e *s3sync.Entry, at time.Time) bool {
 	return true
 }
 
-// switched learns that the object is another one, if h is the only reader, has read nothing, and nothing of the old object is cached.
+// switched updates the node to another object, provided that h is its only reader, has read
+// nothing, and the kernel caches nothing of the old object.
 func (h *handle) switched(now *s3sync.Entry) bool {
 	h.mu.Lock()
 	began := h.began || h.cached
 	h.mu.Unlock()
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
-	// The kernel reads no further than the size that it knows.
+	// The kernel reads only up to the size that it knows.
 	if began || h.n.gone || h.n.reads != 1 || now.Kind != s3sync.File || now.Size != h.n.e.Size {
 		return false
 	}
@@ -185,7 +187,7 @@ func (h *handle) switched(now *s3sync.Entry) bool {
 	return true
 }
 
-// stale has the next lookup of the node's name ask S3.
+// stale makes the next lookup of the node's name ask S3.
 func (n *node) stale() {
 	n.mu.Lock()
 	n.replaced = true
@@ -197,7 +199,7 @@ func (n *node) stale() {
 	}
 }
 
-// opened counts a new handle. The kernel looks the name up again if it gets ESTALE.
+// opened counts a new handle. On ESTALE, the kernel looks up the name again.
 func (n *node) opened(h *handle) (keep bool, no syscall.Errno) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -244,7 +246,7 @@ func (n *node) childNode(name string) *node {
 	return c
 }
 
-// newChild makes another node for a name. Handles of the node before keep that one.
+// newChild makes a new node for a name. Open handles keep the previous node.
 func (n *node) newChild(e *s3sync.Entry, at time.Time) (*node, *fs.Inode) {
 	c := &node{m: n.m, path: e.Path, e: e, at: at}
 	return c, n.NewInode(n.m.ctx, c, fs.StableAttr{Mode: typeBits(e.Kind)})

@@ -1,7 +1,9 @@
-// Package s3mount mounts places in S3 as file systems of this machine, for sandboxes to have at a path.
+// Package s3mount mounts places in S3 as file systems of this machine, so that sandboxes can have
+// them at a path.
 //
-// Each mount is served by a process of its own (Main), which holds the credentials, and which outlives the server. Manager starts these
-// processes, finds them again, and ends them. What the file system promises is in docs/s3.md.
+// Each mount is served by its own process (Main), which holds the credentials and outlives the
+// server. Manager starts these processes, finds them again after a restart, and ends them.
+// docs/s3.md describes the guarantees of the file system.
 package s3mount
 
 import (
@@ -17,30 +19,31 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// How the file system behaves where nobody can say.
+// Tuning of the file system.
 const (
-	remember   = 3 * time.Second  // how long names and attributes are believed
-	retryAfter = 20 * time.Second // until a file that could not be stored is tried again
-	settled    = 10 * time.Second // after the last write a file is stored though it is still open
-	idleSpool  = 30 * time.Second // how long a file that was stored is kept here, too
-	idleWindow = 30 * time.Second // how long a part of an object is kept here that nobody reads
+	remember   = 3 * time.Second  // lifetime of cached names and attributes
+	retryAfter = 20 * time.Second // before another attempt to store a file
+	settled    = 10 * time.Second // an open file is stored this long after its last write
+	idleSpool  = 30 * time.Second // before a stored file leaves the spool
+	idleWindow = 30 * time.Second // before an unread window is dropped
 	maxNames   = 500_000          // in one directory
-	describing = 32               // objects that are asked for at once
-	oldMeta    = 30 * time.Second // how long metadata is believed of an object that lists show as it was
+	describing = 32               // concurrent requests for metadata
+	oldMeta    = 30 * time.Second // lifetime of an object's metadata while lists show it unchanged
 )
 
-// live is a mounted place. It has no state that matters but its spool: what was written and is not stored yet.
+// live is a mounted place. Its only lasting state is the spool: files that were written but not
+// stored yet.
 type live struct {
 	b        *s3sync.Bucket
 	readOnly bool
 	limit    int64  // of the spool, in bytes
-	spoolDir string // where files are that are not stored yet
-	owner    uint32 // whom all files belong to, where owners cannot be kept; with oneOwner
+	spoolDir string // directory of unstored files
+	owner    uint32 // owner of all files, if oneOwner is set because owners cannot be kept
 	oneOwner bool
-	failed   func(path string, err error) // is told of files that could not be stored
+	failed   func(path string, err error) // called for files that could not be stored
 	windows  windows
 
-	ctx   context.Context // of requests to S3; ends with quiet
+	ctx   context.Context // for requests to S3; canceled by quiet
 	quiet context.CancelCauseFunc
 
 	mu     sync.Mutex
@@ -49,10 +52,10 @@ type live struct {
 	last   int64             // number of the latest file there; guarded by mu
 }
 
-// errQuiet is what requests end with when the sandbox ends.
+// errQuiet is the cause of canceled requests when the sandbox ends.
 var errQuiet = errors.Newf(errors.Unavailable, "the sandbox ends")
 
-// newLive returns the file system, which works until its quiet is called.
+// newLive returns a file system that works until its quiet is called.
 func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings) *live {
 	m := &live{b: b, readOnly: s.ReadOnly, limit: s.Limit, spoolDir: spoolDir, owner: uint32(s.UID), oneOwner: s.UID != 0, spools: map[string]*spool{}, failed: func(string, error) {}}
 	m.windows.limit, m.windows.all = maxWindows, map[*window]struct{}{}
@@ -60,7 +63,7 @@ func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings)
 	return m
 }
 
-// root is the directory at the top.
+// root returns the root directory.
 func (m *live) root() *node {
 	return &node{m: m, e: &s3sync.Entry{Kind: s3sync.Dir, Mode: 0o755, ModTime: s3sync.Now()}}
 }
@@ -73,7 +76,7 @@ func (m *live) mount(dir string) (*fuse.Server, error) {
 		MaxReadAhead: 1 << 20, DisableXAttrs: true, DisableReadDirPlus: true, Options: []string{"nosuid", "nodev"},
 	}}
 	if m.readOnly {
-		// As a flag: the kernel knows no such option for this kind of file system.
+		// A mount flag, since the kernel knows no "ro" option for this file system.
 		o.DirectMountFlags = syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_RDONLY
 		if m.oneOwner {
 			o.Options = append(o.Options, "ro")
@@ -82,14 +85,14 @@ func (m *live) mount(dir string) (*fuse.Server, error) {
 	return fs.Mount(dir, m.root(), o)
 }
 
-// errno is what programs in the sandbox see of an error.
+// errno converts an error to the errno that programs in the sandbox get.
 func errno(err error) syscall.Errno {
 	var no syscall.Errno
 	if err == nil {
 		return 0
 	}
 	kind := errors.KindOf(err)
-	if kind == errors.Internal && errors.As(err, &no) { // what other kinds have is the network's
+	if kind == errors.Internal && errors.As(err, &no) { // errnos of other kinds come from the network
 		return no
 	}
 	switch kind {
@@ -107,27 +110,27 @@ func errno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// node is a file, link or directory that the kernel knows.
+// node is a file, link or directory known to the kernel.
 type node struct {
 	fs.Inode
 	m *live
 
-	io       sync.Mutex // held by who fetches the content to write to it
+	io       sync.Mutex // held while fetching the content for a write
 	mu       sync.Mutex
-	path     string          // guarded by mu; "" is the root's
-	e        *s3sync.Entry   // guarded by mu; what is known of it, never changed in place
-	at       time.Time       // guarded by mu; when that was asked for
-	mine     string          // guarded by mu; ETag of the content that was written here and stored last
-	seen     string          // guarded by mu; ETag of the content that the kernel may have in its cache
+	path     string          // guarded by mu; "" for the root
+	e        *s3sync.Entry   // guarded by mu; last known state, never changed in place
+	at       time.Time       // guarded by mu; time of the request for e
+	mine     string          // guarded by mu; ETag of the content that this mount stored last
+	seen     string          // guarded by mu; ETag of the content that the kernel may have cached
 	opens    int             // guarded by mu; open files
-	reads    int             // guarded by mu; the number of these that may read
-	gone     bool            // guarded by mu; the path is no longer this file's
-	orphan   *spool          // guarded by mu; the content of a file that is gone and open, if it was kept
-	replaced bool            // guarded by mu; the object at the path is another one than open files read
-	kids     map[string]*kid // guarded by mu; a directory's names; nil if not known
-	listed   time.Time       // guarded by mu; when they were; zero if one changed since
-	change   int             // guarded by mu; counts the times that one changed
-	asking   bool            // guarded by mu; somebody asks for all of them
+	reads    int             // guarded by mu; open files that may read
+	gone     bool            // guarded by mu; the file has lost its path
+	orphan   *spool          // guarded by mu; content of a gone file that is open, if kept
+	replaced bool            // guarded by mu; the object at the path is not the one that open files read
+	kids     map[string]*kid // guarded by mu; names in a directory; nil if not known
+	listed   time.Time       // guarded by mu; time of kids; zero if a name changed since
+	change   int             // guarded by mu; number of changes to names
+	asking   bool            // guarded by mu; a request for all metadata is in progress
 }
 
 var _ = interface {
@@ -145,14 +148,14 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// known is what is known of the node, and its path.
+// known returns the last known entry of the node, and its path.
 func (n *node) known() (*s3sync.Entry, string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.e, n.path
 }
 
-// learned notes what the node is from now on, unless it has lost its path.
+// learned sets the node's entry, unless the node has lost its path.
 func (n *node) learned(e *s3sync.Entry, at time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -163,7 +166,7 @@ func (n *node) learned(e *s3sync.Entry, at time.Time) bool {
 	return true
 }
 
-// stored notes that what was written here is the object now: who reads it goes on with that.
+// stored notes that the content written here is now the object. Readers continue with it.
 func (n *node) stored(e *s3sync.Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -185,12 +188,14 @@ func (n *node) Lookup(_ context.Context, name string, out *fuse.EntryOut) (*fs.I
 	return n.child(name, e, at, out), 0
 }
 
-// believed is for how long the kernel may go on believing what was asked for at a time: what it does not ask for again is not younger for that.
+// believed returns how much longer the kernel may cache an answer of S3. The time counts from the
+// request to S3, not from the kernel's lookup.
 func believed(at time.Time) time.Duration {
 	return max(time.Nanosecond, remember-time.Since(at)) // 0 is the default
 }
 
-// child returns the node of a name, which was e at a time. It is another node than before if open files of that one read another object.
+// child returns the node of a name that S3 described as e at a time. It returns a new node if open
+// files of the old node read another object.
 func (n *node) child(name string, e *s3sync.Entry, at time.Time, out *fuse.EntryOut) *fs.Inode {
 	out.SetEntryTimeout(believed(at))
 	out.SetAttrTimeout(believed(at))
@@ -204,13 +209,13 @@ func (n *node) child(name string, e *s3sync.Entry, at time.Time, out *fuse.Entry
 	return inode
 }
 
-// hasName reports whether the kernel finds the node by a name.
+// hasName reports whether the kernel can reach the node by a name.
 func (n *node) hasName() bool {
 	_, dir := n.Parent()
 	return dir != nil
 }
 
-// spoolChild returns the node of a name at which a file is written.
+// spoolChild returns the node of a name whose file is in the spool.
 func (n *node) spoolChild(name string, s *spool, out *fuse.EntryOut) *fs.Inode {
 	e, at := s.entry(), time.Now()
 	n.m.fill(&out.Attr, e)
@@ -231,9 +236,9 @@ func (n *node) spoolChild(name string, s *spool, out *fuse.EntryOut) *fs.Inode {
 	return inode
 }
 
-const maxTarget = 4095 // bytes of a link's path
+const maxTarget = 4095 // bytes of a symlink's target
 
-// Getattr implements fs.NodeGetattrer. Where S3 does not answer, what was known last has to do.
+// Getattr implements fs.NodeGetattrer. If S3 does not answer, it returns the last known attributes.
 func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.SetTimeout(remember)
 	n.mu.Lock()
@@ -255,11 +260,11 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 	if gone {
 		out.Nlink = 0
 	}
-	out.Ino = n.StableAttr().Ino // files of one number are one file to gVisor
+	out.Ino = n.StableAttr().Ino // gVisor treats files with the same inode number as one file
 	return 0
 }
 
-// fill says what e is in the kernel's words.
+// fill converts e to the kernel's attributes.
 func (m *live) fill(a *fuse.Attr, e *s3sync.Entry) {
 	a.Mode = typeBits(e.Kind) | e.Mode&0o1777
 	a.Size = uint64(max(0, e.Size))
@@ -268,7 +273,7 @@ func (m *live) fill(a *fuse.Attr, e *s3sync.Entry) {
 		a.Mode = syscall.S_IFLNK | 0o777
 	}
 	a.Uid, a.Gid = e.UID, e.GID
-	if m.oneOwner { // an ordinary user's sandbox has no other
+	if m.oneOwner { // there is no other owner in an ordinary user's sandbox
 		a.Uid, a.Gid = m.owner, m.owner
 	}
 	t := e.ModTime.Std()
@@ -291,7 +296,8 @@ func (n *node) Readlink(context.Context) ([]byte, syscall.Errno) {
 	return []byte(e.Target), 0
 }
 
-// Statfs implements fs.NodeStatfser: there is room, as far as programs that ask before they write are concerned.
+// Statfs implements fs.NodeStatfser. It reports plenty of free space, for programs that check
+// before they write.
 func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 	const size, blocks = 4096, 1 << 40 / 4096
 	out.Bsize, out.Frsize, out.NameLen = size, size, 255

@@ -23,24 +23,25 @@ import (
 const (
 	patience    = 15 * time.Second // of one request to S3
 	startTime   = time.Minute      // for a process to mount
-	flushTime   = 2 * time.Minute  // for what is not stored when a sandbox ends
-	quietTime   = 5 * time.Second  // for a process to hear that a sandbox ends
-	rescuePause = 5 * time.Second  // before what a process left is tried again; doubled each time
+	flushTime   = 2 * time.Minute  // to store unstored files when a sandbox ends
+	quietTime   = 5 * time.Second  // for a process to answer opQuiet
+	rescuePause = 5 * time.Second  // before the next attempt to store a dead process's files; doubled each time
 	longPause   = 10 * time.Minute
 	answerExtra = 10 * time.Second
-	ownEnd      = 2 * time.Second // for a process that has done all to end
+	ownEnd      = 2 * time.Second // for a finished process to exit
 )
 
-// Options of a Manager.
+// Options configures a Manager.
 type Options struct {
 	Dir        string // holds a directory per mount; made if missing
-	Executable string // whose main calls Main; "" means this process's
-	// Locate says where a mount is, with credentials, for what an earlier process left.
+	Executable string // program whose main calls Main; "" means this one
+	// Locate returns the location of a mount, with credentials. It is also called for mounts of an
+	// earlier Manager.
 	Locate func(ctx context.Context, about About) (s3sync.Location, error)
-	Tell   func(Told) // is told what clients should know; may be nil; must return soon
+	Tell   func(Told) // called for events that clients should see; may be nil; must return soon
 }
 
-// About is what is known of a mount, also on disk: no credentials.
+// About describes a mount. It is also stored on disk, and holds no credentials.
 type About struct {
 	Sandbox  string `json:"sandbox"`
 	Account  string `json:"account"`
@@ -48,29 +49,29 @@ type About struct {
 	Prefix   string `json:"prefix"`
 	Secret   string `json:"secret"`
 	ReadOnly bool   `json:"read_only"`
-	Limit    int64  `json:"limit"` // bytes that may be written and not stored yet
+	Limit    int64  `json:"limit"` // maximum bytes written but not yet stored
 }
 
-// Told is something that happened to a mount.
+// Told is an event of a mount.
 type Told struct {
 	About
 	What What
-	Path string // in the mount, of FileFailed
+	Path string // of a FileFailed, in the mount
 	// Reason is one sentence.
 	Reason string
-	Unsent []Unsent // of Left
-	Dir    string   // where these are
+	Unsent []Unsent // of a Left
+	Dir    string   // of a Left: the directory of the Unsent files
 }
 
-// What happened to a mount.
+// What names the type of an event.
 type What string
 
-// The things that happen.
+// The types of events.
 const (
-	FileFailed What = "file_failed" // a file could not be stored; it is tried again
+	FileFailed What = "file_failed" // a file could not be stored; it is retried
 	Lost       What = "lost"        // the process that served the mount ended: programs get an error
-	Left       What = "left"        // the sandbox ended, and these files are not stored; they are kept
-	Sent       What = "sent"        // what was not stored at an earlier Lost or Left is stored by now
+	Left       What = "left"        // the sandbox ended with these files unstored; they are kept
+	Sent       What = "sent"        // the files of an earlier Lost or Left are now stored
 )
 
 // Manager mounts places in S3. All methods may be called concurrently.
@@ -81,10 +82,10 @@ type Manager struct {
 	watchers sync.WaitGroup
 
 	mu     sync.Mutex
-	ending map[string]bool // guarded by mu; sandboxes whose mounts are meant to end
+	ending map[string]bool // guarded by mu; sandboxes whose mounts are being ended
 }
 
-// Open returns a Manager. Recover has it take up what an earlier one left.
+// Open returns a Manager. Recover takes over the mounts of an earlier one.
 func Open(ctx context.Context, o Options) (*Manager, error) {
 	if o.Executable == "" {
 		exe, err := os.Executable()
@@ -101,7 +102,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close stops watching. Mounts stay.
+// Close stops watching. The mounts stay.
 func (m *Manager) Close() {
 	m.stop()
 	m.watchers.Wait()
@@ -109,8 +110,8 @@ func (m *Manager) Close() {
 
 func (m *Manager) dir(sandbox string) string { return filepath.Join(m.opts.Dir, sandbox) }
 
-// Mount mounts a place for a sandbox and returns the directory. On failure nothing is left.
-// Kinds: Unsupported if this machine cannot, and those of s3sync.
+// Mount mounts a place for a sandbox and returns the directory. On failure it leaves nothing
+// behind. Kinds: Unsupported if this machine cannot mount, and those of s3sync.
 func (m *Manager) Mount(ctx context.Context, about About) (string, error) {
 	if err := Check(); err != nil {
 		return "", err
@@ -140,7 +141,7 @@ func (m *Manager) prepare(dir string, about About) error {
 	return errors.Wrapf(os.WriteFile(filepath.Join(dir, aboutName), text, 0o600), "describe a mount")
 }
 
-// start starts the process, and waits until it has mounted.
+// start starts the process and waits until it has mounted.
 func (m *Manager) start(ctx context.Context, dir string, about About) error {
 	var s started
 	if err := m.spawn(ctx, dir, about, false, startTime, &s); err != nil {
@@ -156,7 +157,7 @@ func (m *Manager) start(ctx context.Context, dir string, about About) error {
 	return nil
 }
 
-// spawn starts a process for the mount in dir, and reads its first answer.
+// spawn starts a process for the mount in dir and reads its first answer.
 func (m *Manager) spawn(ctx context.Context, dir string, about About, flushOnly bool, limit time.Duration, answer any) error {
 	loc, err := m.opts.Locate(ctx, about)
 	if err != nil {
@@ -210,11 +211,12 @@ func (m *Manager) exec(dir string) (conn net.Conn, kill func(), err error) {
 		conn.Close()
 		return nil, nil, errors.Wrapf(err, "start the process of a mount")
 	}
-	go func() { _ = cmd.Wait() }() // so that it does not stay as a zombie
+	go func() { _ = cmd.Wait() }() // reap it
 	return conn, func() { _ = cmd.Process.Kill() }, nil
 }
 
-// environ is what a process has of the server's environment: how to get to S3, and where coverage goes.
+// environ returns the part of the server's environment that a process gets: the settings to reach
+// S3, and the coverage directory.
 func environ() []string {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOCOVERDIR"} {
@@ -225,7 +227,7 @@ func environ() []string {
 	return env
 }
 
-// watch tells of files that could not be stored, and of the end of the process if nobody asked for it.
+// watch reports files that could not be stored, and an unexpected end of the process.
 func (m *Manager) watch(about About) {
 	m.watchers.Go(func() {
 		conn, err := m.ask(m.ctx, about.Sandbox, request{Op: opWatch}, 0)
@@ -252,18 +254,20 @@ func (m *Manager) watch(about About) {
 	})
 }
 
-// lostReason says what the end of a process means. A sandbox has its mount by an open descriptor, which leads to no other one.
+// lostReason explains the end of a process. A sandbox holds its mount by an open descriptor, which
+// cannot be switched to another mount.
 const lostReason = "the process that served the mount ended, and a running sandbox cannot get another one; what was written is stored all the same; " +
 	"create another sandbox to have the files at hand again"
 
-// rescue stores what a process that ended has not, while the sandbox goes on without its mount, until that is done or the sandbox ends.
+// rescue stores the files of a process that ended, while the sandbox runs on without its mount. It
+// retries until everything is stored or the sandbox ends.
 func (m *Manager) rescue(about About) {
 	dir := m.dir(about.Sandbox)
 	for pause := rescuePause; unsent(dir) && len(processes(dir)) == 0; pause = min(2*pause, longPause) {
 		m.mu.Lock()
 		ends := m.ending[about.Sandbox]
 		m.mu.Unlock()
-		if ends { // which stores it
+		if ends { // Finish stores the files
 			return
 		}
 		var f finished
@@ -287,7 +291,8 @@ func (m *Manager) tell(t Told) {
 	}
 }
 
-// ask sends a request to the process of a mount. limit is for the answer; 0 is none.
+// ask sends a request to the process of a mount. limit bounds the wait for the answer; 0 means no
+// limit.
 func (m *Manager) ask(ctx context.Context, sandbox string, r request, limit time.Duration) (net.Conn, error) {
 	conn, err := socket.Dial(ctx, m.dir(sandbox), socketName)
 	if err != nil {
@@ -303,7 +308,8 @@ func (m *Manager) ask(ctx context.Context, sandbox string, r request, limit time
 	return conn, nil
 }
 
-// Quiet has everything fail in a mount that waits for S3, so that the sandbox can end. A process that does not hear is killed.
+// Quiet makes the requests in a mount that wait for S3 fail, so that the sandbox can end. It kills
+// a process that does not answer.
 func (m *Manager) Quiet(ctx context.Context, sandbox string) {
 	m.mu.Lock()
 	m.ending[sandbox] = true
@@ -319,12 +325,13 @@ func (m *Manager) Quiet(ctx context.Context, sandbox string) {
 		conn.Close()
 	}
 	if err != nil {
-		killAll(dir) // with it, all that waits for it ends
+		killAll(dir) // requests to the mount then fail
 	}
 }
 
-// Finish unmounts what a sandbox has, and stores what it has written and is not stored yet, for a bounded time. What is then left is kept,
-// told of, and named in the error. A sandbox without a mount is no error.
+// Finish unmounts the mount of a sandbox and stores its unstored files, for a bounded time. Files
+// that remain are kept, reported, and named in the error. It is not an error if the sandbox has no
+// mount.
 func (m *Manager) Finish(ctx context.Context, sandbox string) error {
 	dir := m.dir(sandbox)
 	about, err := readAbout(dir)
@@ -341,7 +348,7 @@ func (m *Manager) Finish(ctx context.Context, sandbox string) error {
 		delete(m.ending, sandbox)
 	}()
 	left, err := m.flush(ctx, dir, about)
-	if ctx.Err() != nil { // whoever recovers goes on
+	if ctx.Err() != nil { // Recover continues
 		return errors.Wrapf(context.Cause(ctx), "end a mount")
 	}
 	endAll(dir, ownEnd)
@@ -359,7 +366,7 @@ func (m *Manager) Finish(ctx context.Context, sandbox string) error {
 	return errors.Newf(errors.Unavailable, "what was written could not all be stored in S3, and is kept in %s: %s", t.Dir, t.Reason)
 }
 
-// flush has the process store what is not stored, or another one if it is gone.
+// flush makes the process store the unstored files. If the process is gone, it starts another one.
 func (m *Manager) flush(ctx context.Context, dir string, about About) ([]Unsent, error) {
 	var f finished
 	conn, err := m.ask(ctx, about.Sandbox, request{Op: opFinish, Seconds: flushTime.Seconds()}, flushTime+answerExtra)
@@ -381,18 +388,18 @@ func (m *Manager) flush(ctx context.Context, dir string, about About) ([]Unsent,
 	return f.Unsent, err
 }
 
-// unsent reports whether a mount has files that are not stored.
+// unsent reports whether a mount has unstored files.
 func unsent(dir string) bool {
 	notes, _ := filepath.Glob(filepath.Join(dir, spoolName, "*"+noteSuffix))
 	return len(notes) > 0
 }
 
-// remove removes a mount's directory, when nothing is mounted there any more.
+// remove removes a mount's directory once nothing is mounted in it.
 func (m *Manager) remove(dir string) error {
 	killAll(dir)
 	files := filepath.Join(dir, Files)
 	unmount(context.WithoutCancel(m.ctx), files)
-	// Never into the bucket: only an empty directory can be removed so.
+	// os.Remove removes only an empty directory, so it can never delete files in the bucket.
 	if err := os.Remove(files); err != nil && !errors.IsNotExist(err) {
 		return errors.Wrapf(err, "remove a mount")
 	}
@@ -408,8 +415,8 @@ func readAbout(dir string) (About, error) {
 	return a, errors.Wrapf(err, "read what is known of a mount")
 }
 
-// Recover takes up what an earlier Manager left: it watches the mounts of sandboxes that live, and finishes the others in the
-// background, also what could not be stored then.
+// Recover takes over the mounts of an earlier Manager. It watches the mounts of live sandboxes. It
+// finishes the others in the background, and retries their unstored files.
 func (m *Manager) Recover(ctx context.Context, lives func(sandbox string) bool) error {
 	entries, err := os.ReadDir(m.opts.Dir)
 	if err != nil {
@@ -434,10 +441,11 @@ func (m *Manager) Recover(ctx context.Context, lives func(sandbox string) bool) 
 	return nil
 }
 
-// killAll ends the processes of the mount in dir and waits for that.
+// killAll sends SIGKILL to the processes of the mount in dir and waits for their end.
 func killAll(dir string) { endAll(dir, 0) }
 
-// endAll waits until the processes of the mount in dir have ended, and kills those that have not within grace.
+// endAll waits until the processes of the mount in dir have ended, and kills those that run longer
+// than grace.
 func endAll(dir string, grace time.Duration) {
 	const pause = 20 * time.Millisecond
 	for waited := time.Duration(0); waited < grace+longestEnd; waited += pause {
@@ -454,7 +462,7 @@ func endAll(dir string, grace time.Duration) {
 	}
 }
 
-// longestEnd is how long a process that is killed may take to end, on a machine that has much to do.
+// longestEnd bounds the wait for a killed process on a busy machine.
 const longestEnd = 10 * time.Second
 
 // processes finds the processes of the mount in dir by their arguments.

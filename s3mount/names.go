@@ -16,14 +16,14 @@ import (
 // kid is a name in a directory.
 type kid struct {
 	e    *s3sync.Entry
-	time s3sync.Time // of the object, as the list has it
-	at   time.Time   // when e was asked for with its metadata; zero if e is what lists tell
+	time s3sync.Time // the object's time, from the list
+	at   time.Time   // time of the request for e's metadata; zero if e comes from a list
 }
 
 // full reports whether e has its metadata.
 func (k *kid) full() bool { return !k.at.IsZero() }
 
-// find asks what a name is, or knows it from a list. It returns when that was so.
+// find returns the entry of a name, from a list or from S3, and the time at which it was valid.
 func (n *node) find(name, path string) (*s3sync.Entry, time.Time, error) {
 	n.mu.Lock()
 	fresh, k, listed := n.kids != nil && time.Since(n.listed) < remember, n.kids[name], n.listed
@@ -45,7 +45,7 @@ func (n *node) find(name, path string) (*s3sync.Entry, time.Time, error) {
 	return e, asked, err
 }
 
-// described notes what k, a name in a list, is.
+// described records the metadata of k, a name in a list.
 func (n *node) described(name string, k *kid, e *s3sync.Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,7 +54,8 @@ func (n *node) described(name string, k *kid, e *s3sync.Entry) {
 	}
 }
 
-// describeAll asks for the metadata of all names of a list, since who asks for one often asks for the others next.
+// describeAll requests the metadata of all names in a list. A program that asks for one often asks
+// for the others next.
 func (n *node) describeAll() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,7 +93,7 @@ func (n *node) describe(undescribed <-chan string) {
 		e, err := n.m.b.Describe(n.m.ctx, path)
 		if err != nil {
 			if !errors.Is(err, errors.NotFound) {
-				return // whoever needs it asks by themselves
+				return // later lookups request their names themselves
 			}
 			continue
 		}
@@ -100,7 +101,7 @@ func (n *node) describe(undescribed <-chan string) {
 	}
 }
 
-// list lists the directory anew, unless that was just done.
+// list refreshes the list of the directory, unless it is recent.
 func (n *node) list() error {
 	n.mu.Lock()
 	fresh, change, path := n.kids != nil && time.Since(n.listed) < remember, n.change, n.path
@@ -114,7 +115,7 @@ func (n *node) list() error {
 			return errors.Newf(errors.Unsupported, "the directory has too many names")
 		}
 		name := base(e.Path)
-		if other := kids[name]; other == nil || other.e.Kind == s3sync.Dir { // of a file and a directory, the file is seen
+		if other := kids[name]; other == nil || other.e.Kind == s3sync.Dir { // a file hides such a directory
 			kids[name] = &kid{e: e, time: e.ModTime}
 		}
 		return nil
@@ -130,19 +131,20 @@ func (n *node) list() error {
 		}
 	}
 	n.kids, n.listed = kids, time.Now()
-	if n.change != change { // meanwhile; perhaps it is not in the list
+	if n.change != change { // changed meanwhile; the change may be missing in the list
 		n.listed = time.Time{}
 	}
 	return nil
 }
 
-// describes reports whether what k has of an object is worth keeping, which a list now shows as now. Not for long: the time of an object whose metadata
-// others changed may be the same, to the second or at all.
+// describes reports whether k's metadata of an object is still valid for now, the object's entry in
+// a new list. The validity is short: if another writer changes only the metadata, the object's time
+// may stay the same, within the second or entirely.
 func (k *kid) describes(now *kid) bool {
 	return k.full() && time.Since(k.at) < oldMeta && k.time == now.time && k.e.ETag == now.e.ETag && now.e.Kind != s3sync.Dir
 }
 
-// forget drops what is known of the names in the directory, after one changed.
+// forget expires the list of the directory after a name has changed.
 func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,7 +152,7 @@ func (n *node) forget() {
 	n.change++
 }
 
-// changed has the directory of the node ask for its metadata again, after they were changed here.
+// changed makes the directory request the node's metadata again, after a change by this mount.
 func (n *node) changed() {
 	name, parent := n.Parent()
 	if parent == nil {
@@ -176,7 +178,7 @@ func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	names := make(map[string]uint32, len(n.kids))
 	for name, k := range n.kids {
 		names[name] = typeBits(k.e.Kind)
-		// What is so small may be a link, and only its metadata tells.
+		// A small object may be a link. Only its metadata shows that.
 		if !k.full() && k.e.Kind == s3sync.File && k.e.Size > 0 && k.e.Size <= maxTarget {
 			names[name] = 0
 		}

@@ -13,14 +13,15 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// How much is read at once: little at first, since many readers want no more, and ever more of a file that is read in order.
+// Read-ahead. A window starts small, since many readers want no more, and grows while a file is
+// read in order.
 const (
 	firstWindow = 128 << 10
 	maxWindow   = 8 << 20
-	ahead       = 2         // windows that are on their way before they are asked for
-	behind      = 1 << 20   // what is kept of what was read: the kernel asks a little out of order
+	ahead       = 2         // windows to prefetch
+	behind      = 1 << 20   // bytes kept behind the reader: the kernel asks slightly out of order
 	maxWindows  = 256 << 20 // bytes of all windows of a mount
-	shares      = 16        // a window grows to this part of the room that is left
+	shares      = 16        // a window grows to at most 1/shares of the remaining room
 )
 
 // handle is an open file.
@@ -30,12 +31,12 @@ type handle struct {
 	readable bool // it was opened for reading
 
 	mu     sync.Mutex
-	e      *s3sync.Entry // guarded by mu; the object that the windows are of
-	next   int64         // guarded by mu; the end of the last window: where a reader in order goes on
-	size   int64         // guarded by mu; of the next window
-	open   []*window     // guarded by mu; some of them may have been let go
-	began  bool          // guarded by mu; something was read
-	cached bool          // the kernel may have had content when the file was opened
+	e      *s3sync.Entry // guarded by mu; the object of the windows
+	next   int64         // guarded by mu; end of the last window: the next offset of a sequential reader
+	size   int64         // guarded by mu; size of the next window
+	open   []*window     // guarded by mu; some may have been dropped
+	began  bool          // guarded by mu; a read has returned data
+	cached bool          // the kernel may have cached content when the file was opened
 }
 
 var _ = interface {
@@ -83,7 +84,7 @@ func (h *handle) read(dest []byte, at int64) (int, error) {
 		}
 		if now, _ := h.n.known(); now != e { // it was renamed or stored meanwhile
 			if now.ETag != e.ETag {
-				n, at = 0, from // one answer has one content
+				n, at = 0, from // one answer must not mix two versions
 			}
 			continue
 		}
@@ -98,12 +99,13 @@ func (h *handle) read(dest []byte, at int64) (int, error) {
 	}
 }
 
-// isGone reports whether an error says that the object is another one by now, or not there.
+// isGone reports whether an error means that the object was replaced or deleted.
 func isGone(err error) bool {
 	return errors.Is(err, errors.Conflict) || errors.Is(err, errors.NotFound)
 }
 
-// readOld reads from a file that has lost its path and whose content was not kept. Another program may have put the old object back.
+// readOld reads from a file that has lost its path and whose content was not kept. Another program
+// may have put the old object back.
 func (h *handle) readOld(dest []byte, at int64) (int, error) {
 	if s, _ := h.n.local(); s != nil {
 		n, err := s.file.ReadAt(dest, at)
@@ -119,7 +121,8 @@ func (h *handle) readOld(dest []byte, at int64) (int, error) {
 	return 0, errStale
 }
 
-// part reads what one window has of e at the offset at, and without a window where there is no room for one.
+// part reads from the window of e that contains the offset at. If there is no room for a window, it
+// reads directly from S3.
 func (h *handle) part(e *s3sync.Entry, dest []byte, at int64) (int, error) {
 	dest = dest[:min(int64(len(dest)), e.Size-at)]
 	w := h.window(e, at, int64(len(dest)))
@@ -129,8 +132,8 @@ func (h *handle) part(e *s3sync.Entry, dest []byte, at int64) (int, error) {
 	defer h.n.m.windows.giveBack(w)
 	<-w.done
 	if w.err != nil {
-		h.n.m.windows.letGo(w) // a later reader asks again
-		if isGone(w.err) {     // perhaps it was asked for at an older path
+		h.n.m.windows.letGo(w) // a later reader fetches it again
+		if isGone(w.err) {     // perhaps the request used an older path
 			return len(dest), h.n.m.b.ReadObject(h.n.m.ctx, e, dest, at)
 		}
 		return 0, w.err
@@ -138,8 +141,9 @@ func (h *handle) part(e *s3sync.Entry, dest []byte, at int64) (int, error) {
 	return copy(dest, w.data[at-w.at:]), nil
 }
 
-// window returns the part of e that has the offset at, which the caller gives back, and has what comes after it fetched if e is read in order. Nil if
-// there is no room: then the caller reads by itself.
+// window returns the part of e that contains the offset at. The caller must give it back. If e is
+// read in order, the following windows are fetched too. It returns nil if there is no room; the
+// caller then reads without a window.
 func (h *handle) window(e *s3sync.Entry, at, want int64) *window {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,7 +151,7 @@ func (h *handle) window(e *s3sync.Entry, at, want int64) *window {
 	if h.e == nil || h.e.ETag != e.ETag {
 		h.reset()
 	}
-	h.e = e // its path may be another one
+	h.e = e // its path may have changed
 	h.open = slices.DeleteFunc(h.open, func(w *window) bool {
 		if w.end < at-behind {
 			all.letGo(w)
@@ -169,7 +173,7 @@ func (h *handle) window(e *s3sync.Entry, at, want int64) *window {
 		found = h.fetch(at, max(h.size, want), 2)
 	}
 	if found == nil {
-		h.next = at + want // where a reader in order goes on
+		h.next = at + want // where a sequential reader continues
 	}
 	for n := 0; found != nil && inOrder && n < ahead && h.next < e.Size && h.next-at < ahead*h.size; n++ {
 		h.size = all.next(h.size)
@@ -180,7 +184,8 @@ func (h *handle) window(e *s3sync.Entry, at, want int64) *window {
 	return found
 }
 
-// fetch begins to fetch a window for its users: itself, and a caller who reads it at once. Nil if there is no room. h.mu is held.
+// fetch begins to fetch a window. Its users are the fetch itself, and the caller if it reads the
+// window at once. It returns nil if there is no room. h.mu is held.
 func (h *handle) fetch(at, size int64, users int) *window {
 	e, all := h.e, &h.n.m.windows
 	w := all.begin(at, min(at+size, e.Size), users)

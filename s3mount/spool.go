@@ -19,57 +19,58 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// spool is a file that is being written: here until it is stored. Beside its content is a note of where it belongs, for as long as that
-// is not stored, by which a later process can do it.
+// spool is a file that is being written, kept on this machine until it is stored. While it is not
+// stored, a note beside its content holds its path and metadata, so that a later process can store
+// it.
 type spool struct {
 	m    *live
 	file *os.File
-	name string // of the file; the note's has noteSuffix
+	name string // of the file; its note has noteSuffix
 
-	body    sync.RWMutex // held for writing by who changes the content, for reading by who stores it
-	sending sync.Mutex   // held by who stores it
+	body    sync.RWMutex // write lock to change the content, read lock to store it
+	sending sync.Mutex   // held while storing it
 
 	mu     sync.Mutex
-	node   *node        // guarded by mu; nil for what an earlier process wrote
-	e      s3sync.Entry // guarded by mu; as what it is to be stored
+	node   *node        // guarded by mu; nil for a file of an earlier process
+	e      s3sync.Entry // guarded by mu; the entry to store
 	stored bool         // guarded by mu; there is an object at the path, perhaps an older one
-	dirty  bool         // guarded by mu; the object is not this
-	gone   bool         // guarded by mu; it was removed: it is not stored, and handles still read and write it
-	ended  bool         // guarded by mu; it was stored and dropped: who wants to write begins anew
+	dirty  bool         // guarded by mu; the object differs from this file
+	gone   bool         // guarded by mu; removed: it is not stored, but handles still read and write it
+	ended  bool         // guarded by mu; stored and dropped: a writer must get a new spool
 	used   time.Time    // guarded by mu
-	failed time.Time    // guarded by mu; when storing it failed last
-	told   bool         // guarded by mu; of that
+	failed time.Time    // guarded by mu; time of the last failure to store it
+	told   bool         // guarded by mu; the failure was reported
 }
 
 const noteSuffix = ".json"
 
-// note is what is written down of a file that is not stored.
+// note is the record of a file that is not stored.
 type note struct {
 	Path     string `json:"path"`
 	Mode     uint32 `json:"mode"`
 	UID      uint32 `json:"uid"`
 	GID      uint32 `json:"gid"`
-	Modified int64  `json:"modified_ns"` // of the second
-	Seconds  int64  `json:"modified_s"`  // since 1970; earlier versions have all in Modified
+	Modified int64  `json:"modified_ns"` // nanoseconds of the second
+	Seconds  int64  `json:"modified_s"`  // since 1970; earlier versions put the whole time in Modified
 }
 
 // sortedNames returns the keys of a map in order.
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// base is the last part of a path.
+// base returns the last element of a path.
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// dirOf is the rest.
+// dirOf returns the path without its last element.
 func dirOf(path string) string { return strings.TrimSuffix(path[:len(path)-len(base(path))], "/") }
 
-// spool returns the file that is written at a path, nil if there is none.
+// spool returns the spool at a path, or nil.
 func (m *live) spool(path string) *spool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.spools[path]
 }
 
-// entry is what is written, as far as it is.
+// entry returns the current entry of the file.
 func (s *spool) entry() *s3sync.Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +78,7 @@ func (s *spool) entry() *s3sync.Entry {
 	return &e
 }
 
-// addSpooled adds what is written in a directory to its names.
+// addSpooled adds the spooled files of a directory to names.
 func (m *live) addSpooled(dir string, names map[string]uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,7 +89,7 @@ func (m *live) addSpooled(dir string, names map[string]uint32) {
 	}
 }
 
-// newSpool makes a file for e, whose content is still to come.
+// newSpool makes an empty spool file for e.
 func (m *live) newSpool(e s3sync.Entry, stored bool) (*spool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +102,8 @@ func (m *live) newSpool(e s3sync.Entry, stored bool) (*spool, error) {
 	return &spool{m: m, file: f, name: name, e: e, stored: stored, used: time.Now()}, nil
 }
 
-// publish makes s the one at its path. Of two that begin at once, the first counts.
+// publish makes s the spool at its path. If there is one already, publish drops s and returns the
+// other.
 func (m *live) publish(s *spool) *spool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +117,7 @@ func (m *live) publish(s *spool) *spool {
 	return s
 }
 
-// reserve takes room for n more bytes, ENOSPC if there is none.
+// reserve takes room for n more bytes. It returns ENOSPC if there is not enough.
 func (m *live) reserve(n int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,7 +128,7 @@ func (m *live) reserve(n int64) error {
 	return nil
 }
 
-// fetch fills s with what the object from has.
+// fetch fills s with the content of the object from.
 func (s *spool) fetch(ctx context.Context, from *s3sync.Entry) error {
 	const step = 8 << 20
 	if err := s.m.reserve(from.Size); err != nil {
@@ -155,10 +157,10 @@ func (s *spool) fetch(ctx context.Context, from *s3sync.Entry) error {
 	return nil
 }
 
-// errEnded is for who has a spool that was dropped meanwhile.
+// errEnded reports that the spool was dropped meanwhile.
 var errEnded = errors.Errorf("the file was dropped")
 
-// change runs f, which changes the content or what belongs to it, and has it stored later.
+// change runs f, which changes the content or metadata, and marks the file to be stored later.
 func (s *spool) change(size int64, f func(e *s3sync.Entry) error) error {
 	s.body.Lock()
 	defer s.body.Unlock()
@@ -180,7 +182,7 @@ func (s *spool) change(size int64, f func(e *s3sync.Entry) error) error {
 	s.e.Size += grow
 	s.used = time.Now()
 	if s.dirty && size >= 0 {
-		return nil // the note says nothing of content
+		return nil // the note does not depend on the content
 	}
 	s.dirty = true
 	return s.write()
@@ -217,7 +219,7 @@ func (s *spool) truncate(size int64) error {
 	})
 }
 
-// store stores the file if that has not been done, and waits for it.
+// store stores the file if it is dirty, and waits for the end.
 func (s *spool) store(ctx context.Context) (*s3sync.Entry, error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -246,7 +248,7 @@ func (s *spool) store(ctx context.Context) (*s3sync.Entry, error) {
 	return &e, err
 }
 
-// notStored notes a failure, and tells of the first.
+// notStored records a failure and reports the first one.
 func (s *spool) notStored(ctx context.Context, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +259,7 @@ func (s *spool) notStored(ctx context.Context, err error) {
 	}
 }
 
-// isStored notes that the object is e. Metadata may have changed meanwhile. s.mu is held.
+// isStored notes that the object is e. The metadata may have changed meanwhile. s.mu is held.
 func (s *spool) isStored(e *s3sync.Entry) error {
 	s.used = time.Now()
 	s.e.ETag, s.stored, s.told, s.failed = e.ETag, true, false, time.Time{}
@@ -271,7 +273,7 @@ func (s *spool) isStored(e *s3sync.Entry) error {
 	return nil
 }
 
-// drop takes the file away: it is stored, or nobody wants it.
+// drop deletes the spool file, because it is stored or not needed.
 func (s *spool) drop() {
 	s.m.mu.Lock()
 	if s.m.spools[s.e.Path] == s {
@@ -283,7 +285,8 @@ func (s *spool) drop() {
 	os.Remove(s.name)
 }
 
-// tend stores what nobody has written to for a while, also after it failed, and drops what is not used any more: of what is stored, and of what was read.
+// tend stores files after a pause in writing, and retries failed ones. It drops stored files and
+// windows that are no longer used.
 func (m *live) tend(now time.Time) {
 	m.windows.tend(now)
 	m.mu.Lock()
@@ -295,7 +298,7 @@ func (m *live) tend(now time.Time) {
 		idle := !s.dirty && now.Sub(s.used) > idleSpool
 		s.mu.Unlock()
 		if retry {
-			_, _ = s.store(m.ctx) // which tells
+			_, _ = s.store(m.ctx) // which reports failures
 		}
 		if idle && s.sending.TryLock() {
 			s.body.Lock()
@@ -314,11 +317,11 @@ func (m *live) tend(now time.Time) {
 // Unsent is a file that could not be stored.
 type Unsent struct {
 	Path   string `json:"path"`   // in the mount
-	File   string `json:"file"`   // where its content is on this machine
+	File   string `json:"file"`   // path of its content on this machine
 	Reason string `json:"reason"` // one sentence
 }
 
-// flush stores everything that is not stored yet. After a first file for which S3 is away it does not try the others.
+// flush stores all unstored files. Once S3 is unavailable for one file, it does not try the others.
 func (m *live) flush(ctx context.Context) []Unsent {
 	m.mu.Lock()
 	paths := sortedNames(m.spools)
@@ -352,7 +355,7 @@ func (m *live) flush(ctx context.Context) []Unsent {
 	return left
 }
 
-// adopt takes over what an earlier process wrote and did not store.
+// adopt takes over the unstored files of an earlier process.
 func (m *live) adopt() error {
 	notes, err := filepath.Glob(filepath.Join(m.spoolDir, "*"+noteSuffix))
 	if err != nil {
@@ -382,7 +385,7 @@ func (m *live) adopt() error {
 	return nil
 }
 
-// time is the time of the file.
+// time returns the modification time of the file.
 func (n *note) time() s3sync.Time {
 	t := s3sync.Nano(n.Modified)
 	t.Sec += n.Seconds
@@ -397,7 +400,7 @@ func readNote(file string) (note, error) {
 	return parseNote(text)
 }
 
-// parseNote reads a note, which says nothing that newSpool's callers would not.
+// parseNote reads a note and rejects values that no caller of newSpool would use.
 func parseNote(text []byte) (note, error) {
 	var n note
 	if err := json.Unmarshal(text, &n); err != nil {

@@ -5,36 +5,39 @@ import (
 	"time"
 )
 
-// window is a part of an object that an open file has here.
+// window is a part of an object, held in memory for an open file.
 type window struct {
 	at, end int64
-	done    chan struct{} // closed when data or err is there
-	data    []byte        // for who has taken the window
+	done    chan struct{} // closed when data or err is set
+	data    []byte        // for callers of take
 	err     error
 
-	users int       // guarded by windows.mu; who fetches or reads it: it keeps its bytes for as long
-	gone  bool      // guarded by windows.mu; it was let go: nobody takes it any more
+	users int       // guarded by windows.mu; fetchers and readers; the data is kept while there are any
+	gone  bool      // guarded by windows.mu; dropped: take fails
 	used  time.Time // guarded by windows.mu
 }
 
-// windows are those of all open files, which have a bounded number of bytes together. Nobody waits for room: where there is none, reading goes without
-// a window. Nobody takes room from others either, who would have to fetch again what they have yet to read.
+// windows limits the bytes of the windows of all open files. Without room, a read does not wait but
+// goes to S3 without a window. It does not evict other windows either: their readers would have to
+// fetch the data again.
 type windows struct {
-	limit int64 // bytes of all
+	limit int64 // maximum bytes of all windows
 
 	mu    sync.Mutex
-	bytes int64                // guarded by mu; of all, also of those that are on their way, and of those that were let go and are in use
-	all   map[*window]struct{} // guarded by mu; that were not let go
+	bytes int64                // guarded by mu; bytes of all windows, also of dropped ones in use
+	all   map[*window]struct{} // guarded by mu; windows that were not dropped
 }
 
-// next is how large the window after one of size bytes may be: twice that, but the less the more there are, so that there is room for others.
+// next returns the size of the window after one of size bytes. It is at most double, and less as
+// room runs out, so that other files get room too.
 func (a *windows) next(size int64) int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return min(2*size, maxWindow, max(firstWindow, (a.limit-a.bytes)/shares))
 }
 
-// begin returns a new window, which users take at once; nil if there is no room.
+// begin returns a new window that already has the given number of users, or nil if there is no
+// room.
 func (a *windows) begin(at, end int64, users int) *window {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,7 +50,7 @@ func (a *windows) begin(at, end int64, users int) *window {
 	return w
 }
 
-// take has a window stay until it is given back; false if it was let go.
+// take keeps a window until it is given back. It returns false if the window was dropped.
 func (a *windows) take(w *window) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -58,7 +61,7 @@ func (a *windows) take(w *window) bool {
 	return true
 }
 
-// giveBack ends what take or begin began.
+// giveBack releases a window after take or begin.
 func (a *windows) giveBack(w *window) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,14 +69,14 @@ func (a *windows) giveBack(w *window) {
 	a.free(w)
 }
 
-// letGo has nobody take a window any more.
+// letGo drops a window: take fails from then on.
 func (a *windows) letGo(w *window) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.remove(w)
 }
 
-// remove is letGo where mu is held.
+// remove is letGo with mu held.
 func (a *windows) remove(w *window) {
 	if !w.gone {
 		w.gone = true
@@ -82,7 +85,7 @@ func (a *windows) remove(w *window) {
 	}
 }
 
-// free counts the bytes of a window no longer if it was let go and nobody uses it. mu is held.
+// free returns the bytes of a window that was dropped and has no users. mu is held.
 func (a *windows) free(w *window) {
 	if w.gone && w.users == 0 {
 		a.bytes -= w.end - w.at
@@ -90,14 +93,14 @@ func (a *windows) free(w *window) {
 	}
 }
 
-// isGone reports whether a window was let go.
+// isGone reports whether a window was dropped.
 func (a *windows) isGone(w *window) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return w.gone
 }
 
-// tend lets those go that nobody has read for a while: of files that stay open.
+// tend drops windows of open files that have not been read for idleWindow.
 func (a *windows) tend(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

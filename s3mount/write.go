@@ -34,10 +34,11 @@ var _ = interface {
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
 
-// keptMode is what of a mode is kept: no file from a bucket runs as somebody else than who starts it.
+// keptMode removes the setuid and setgid bits from a mode: a file from a bucket always runs as the
+// user who starts it.
 func keptMode(mode uint32) uint32 { return mode & 0o1777 }
 
-// newEntry is something that a program makes now.
+// newEntry returns an entry for a new file, link or directory.
 func (m *live) newEntry(ctx context.Context, path string, kind s3sync.Kind, mode uint32) s3sync.Entry {
 	e := s3sync.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: s3sync.Now()}
 	if who, ok := fuse.FromContext(ctx); ok && !m.oneOwner {
@@ -46,7 +47,7 @@ func (m *live) newEntry(ctx context.Context, path string, kind s3sync.Kind, mode
 	return e
 }
 
-// place is the path of a new name in the directory n, or why it can have none.
+// place returns the path of a new name in the directory n, or an errno if the name cannot be used.
 func (n *node) place(name string) (string, syscall.Errno) {
 	_, dir := n.known()
 	path := join(dir, name)
@@ -80,7 +81,7 @@ func newHandle(n *node, flags uint32) *handle {
 	return &handle{n: n, writes: access != syscall.O_RDONLY, readable: access != syscall.O_WRONLY}
 }
 
-// Create implements fs.NodeCreater. The object is made when the file is closed.
+// Create implements fs.NodeCreater. The object is stored when the file is closed.
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	path, no := n.place(name)
 	if no != 0 {
@@ -109,9 +110,10 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return inode, h, 0, 0
 }
 
-// writable returns the file here that stands for the node's object, with its content unless that is not wanted.
+// writable returns the spool of the node, or makes one. A new one has the object's content if
+// content is set.
 func (n *node) writable(content bool) (*spool, error) {
-	n.io.Lock() // who comes second gets what the first fetched
+	n.io.Lock() // a second caller uses the content that the first fetched
 	defer n.io.Unlock()
 	s, gone := n.local()
 	switch {
@@ -137,7 +139,7 @@ func (n *node) writable(content bool) (*spool, error) {
 	return n.m.publish(s), nil
 }
 
-// written has do change the node's content.
+// written runs do on the node's spool to change the content.
 func (n *node) written(content bool, do func(*spool) error) error {
 	for range 3 {
 		s, err := n.writable(content)
@@ -160,7 +162,7 @@ func (h *handle) Write(_ context.Context, data []byte, at int64) (uint32, syscal
 	return uint32(len(data)), 0
 }
 
-// Flush implements fs.FileFlusher: a program closes the file, which stores it.
+// Flush implements fs.FileFlusher. It stores the file when a program closes it.
 func (h *handle) Flush(context.Context) syscall.Errno {
 	if !h.writes {
 		return 0
@@ -171,10 +173,10 @@ func (h *handle) Flush(context.Context) syscall.Errno {
 // Fsync implements fs.FileFsyncer.
 func (h *handle) Fsync(context.Context, uint32) syscall.Errno { return h.n.store() }
 
-// Fsync implements fs.NodeFsyncer, for directories too, of which there is nothing to store.
+// Fsync implements fs.NodeFsyncer. For directories there is nothing to store.
 func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno { return n.store() }
 
-// store stores what was written, and waits for it.
+// store stores the node's spool, if there is one, and waits for the end.
 func (n *node) store() syscall.Errno {
 	s, _ := n.local()
 	if s == nil {
@@ -212,7 +214,8 @@ func noError(no syscall.Errno) error {
 	return no
 }
 
-// describeAs changes the metadata: of what is being written, with what is stored; of what is stored, by a copy that S3 makes.
+// describeAs changes the metadata. For a file that is being written, the change is stored with the
+// content; for a stored one, S3 makes a copy of the object.
 func (n *node) describeAs(in *fuse.SetAttrIn) error {
 	e, path := n.known()
 	s, gone := n.local()
@@ -233,13 +236,13 @@ func (n *node) describeAs(in *fuse.SetAttrIn) error {
 		}
 		var err error
 		switch {
-		case path == "": // which has no object
+		case path == "": // the root has no object
 		case e.Kind == s3sync.Dir:
 			err = n.m.b.WriteObject(n.m.ctx, &now, nil)
 		default:
 			err = n.m.b.CopyObject(n.m.ctx, e, &now)
 		}
-		if errors.Is(err, errors.Conflict) && attempt == 0 { // somebody else stored another one
+		if errors.Is(err, errors.Conflict) && attempt == 0 { // another writer has replaced the object
 			if e, err = n.m.b.Describe(n.m.ctx, path); err == nil {
 				continue
 			}
@@ -261,7 +264,8 @@ func sameMeta(a, b *s3sync.Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.ModTime == b.ModTime
 }
 
-// apply changes what in says, but for what is not kept: times of access, and owners where there is only one.
+// apply applies the attributes of in to e, except those that are not kept: access times, and owners
+// where there is only one.
 func (m *live) apply(e *s3sync.Entry, in *fuse.SetAttrIn) {
 	if mode, ok := in.GetMode(); ok && e.Kind != s3sync.Symlink {
 		e.Mode = keptMode(mode)
@@ -277,12 +281,13 @@ func (m *live) apply(e *s3sync.Entry, in *fuse.SetAttrIn) {
 	}
 }
 
-// Mkdir implements fs.NodeMkdirer: an empty object whose key ends with a slash.
+// Mkdir implements fs.NodeMkdirer. A directory is an empty object whose key ends with a slash.
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	return n.make(name, out, func(path string) s3sync.Entry { return n.m.newEntry(ctx, path, s3sync.Dir, mode) })
 }
 
-// Symlink implements fs.NodeSymlinker: an object that holds the path, and whose metadata say that it is a link.
+// Symlink implements fs.NodeSymlinker. A link is an object that contains the target, and whose
+// metadata marks it as a link.
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	return n.make(name, out, func(path string) s3sync.Entry {
 		e := n.m.newEntry(ctx, path, s3sync.Symlink, 0o777)
@@ -291,7 +296,7 @@ func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.Entry
 	})
 }
 
-// make stores something that is no file.
+// make stores an entry that is not a file.
 func (n *node) make(name string, out *fuse.EntryOut, entry func(path string) s3sync.Entry) (*fs.Inode, syscall.Errno) {
 	path, no := n.place(name)
 	if no != 0 {
@@ -305,12 +310,13 @@ func (n *node) make(name string, out *fuse.EntryOut, entry func(path string) s3s
 	return n.child(name, &e, time.Now(), out), 0
 }
 
-// Link implements fs.NodeLinker: objects have one name.
+// Link implements fs.NodeLinker. It always fails, since an object has only one name.
 func (n *node) Link(context.Context, fs.InodeEmbedder, string, *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	return nil, syscall.EPERM
 }
 
-// keep has the directory stay when the last of what is in it goes: gives it an object, if it has none.
+// keep stores an object for a directory that has none, so that the directory survives the removal
+// of its last entry.
 func (n *node) keep() error {
 	e, path := n.known()
 	if path == "" || e.ETag != "" {
@@ -337,7 +343,7 @@ func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 	return errno(n.m.remove(path, n.childNode(name)))
 }
 
-// remove removes a file or link, and what is written at its path. n may be nil.
+// remove removes a file or link, and its spool. n may be nil.
 func (m *live) remove(path string, n *node) error {
 	d := m.leave(path, n)
 	if d.stored() {
@@ -371,8 +377,8 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 	return errno(err)
 }
 
-// Rename implements fs.NodeRenamer: S3 copies the object, and then the old one is deleted. Directories are refused as if they were on
-// another file system, whereupon mv copies them.
+// Rename implements fs.NodeRenamer. S3 copies the object, and then the old one is deleted. Rename
+// refuses directories as if the target were on another file system, so that mv copies them.
 func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	const noReplace = 1
 	dir, ok := to.(*node)
@@ -414,7 +420,7 @@ func (m *live) exists(path string) bool {
 	return err == nil
 }
 
-// move gives a file or link another path, and takes it from target, which may be nil.
+// move moves a file or link to another path and takes that path from target, which may be nil.
 func (m *live) move(file *node, e *s3sync.Entry, old string, target *node, path string) error {
 	moved := *e
 	moved.Path = path
@@ -433,7 +439,7 @@ func (m *live) move(file *node, e *s3sync.Entry, old string, target *node, path 
 		return err
 	}
 	d.commit()
-	file.moved(path, &moved, s) // before the old object goes, for those who read the file
+	file.moved(path, &moved, s) // before the old object is deleted, for readers of the file
 	if err := m.b.DeleteObject(m.ctx, old, s3sync.File); err != nil {
 		file.moved(old, e, s)
 		return err
@@ -441,7 +447,7 @@ func (m *live) move(file *node, e *s3sync.Entry, old string, target *node, path 
 	return nil
 }
 
-// moved notes that the node is at a path, with the spool s, which may be nil.
+// moved notes that the node is now at path, with the spool s, which may be nil.
 func (n *node) moved(path string, e *s3sync.Entry, s *spool) {
 	if s != nil {
 		s.rename(path)
@@ -452,7 +458,7 @@ func (n *node) moved(path string, e *s3sync.Entry, s *spool) {
 	n.stored(e)
 }
 
-// rename has what is written from now on stored at another path.
+// rename makes the spool store later writes at another path.
 func (s *spool) rename(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -465,10 +471,10 @@ func (s *spool) rename(path string) {
 	s.e.Path = path
 }
 
-// errStored is for who changes the metadata of what is stored already.
+// errStored reports that the file is stored already.
 var errStored = errors.Errorf("it is stored")
 
-// describe changes the metadata of what is not stored yet. errStored if it is.
+// describe changes the metadata of a file that is not stored yet. It returns errStored if it is.
 func (s *spool) describe(m *live, in *fuse.SetAttrIn) error {
 	s.mu.Lock()
 	stored := !s.dirty && !s.gone
@@ -482,7 +488,7 @@ func (s *spool) describe(m *live, in *fuse.SetAttrIn) error {
 	})
 }
 
-// describedAs notes that the object has other metadata. s may be nil.
+// describedAs notes the object's new metadata. s may be nil.
 func (s *spool) describedAs(now *s3sync.Entry) {
 	if s == nil {
 		return

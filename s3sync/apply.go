@@ -22,7 +22,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// atOnce does what needs no request, and what must be done in order. What is left for a worker gets a channel.
+// atOnce does the work that needs no request or must happen in order. A job with work left for a
+// worker gets a channel.
 func (r *run) atOnce(ctx context.Context, j *job) {
 	r.asRestored(j)
 	r.remember(j)
@@ -55,7 +56,7 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 			return
 		}
 		if j.remote.Link != "" && j.copyTo == "" {
-			// Its other name is there when all files are.
+			// Its other name exists once all files are in place.
 			r.later = append(r.later, j)
 			j.out = j.remote
 			return
@@ -76,7 +77,7 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 		r.deleteLocal(j)
 	case DeleteRemote:
 		if r.o.from != nil {
-			return // the version before stays as it is
+			return // the previous version stays unchanged
 		}
 		if j.first {
 			r.deleteFirst(ctx, j)
@@ -88,7 +89,8 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 	}
 }
 
-// remember notes the directories above j, whose times change when something in them does, and are put right at the end.
+// remember notes the directories above j. Their times change when an entry in them does, and are
+// restored at the end.
 func (r *run) remember(j *job) {
 	if r.o.Direction == Up {
 		return
@@ -106,7 +108,8 @@ func (r *run) remember(j *job) {
 	}
 }
 
-// kept is what stays as it is on both sides: the bucket's entry, with the volume's inode.
+// kept returns the bucket's entry for a path that stays unchanged on both sides, with the volume's
+// inode.
 func kept(local, remote *Entry) *Entry {
 	if remote == nil || local == nil || remote.Inode == local.Inode && remote.Change == local.Change {
 		return remote
@@ -116,7 +119,8 @@ func kept(local, remote *Entry) *Entry {
 	return &e
 }
 
-// deleteFirst deletes an object at once, since what follows takes its place. What others changed is kept as a copy.
+// deleteFirst deletes an object at once, since another one takes its place. If others changed it,
+// it is kept as a copy.
 func (r *run) deleteFirst(ctx context.Context, j *job) {
 	if j.copyTo != "" {
 		if j.err = r.saveCopy(ctx, j); j.err != nil {
@@ -130,7 +134,7 @@ func (r *run) deleteFirst(ctx context.Context, j *job) {
 	}
 }
 
-// makeDir makes a directory. Its metadata is set when all that belongs in it is there.
+// makeDir makes a directory. Its metadata is set once its entries are in place.
 func (r *run) makeDir(j *job) (*Entry, error) {
 	if r.o.Direction != Up && (r.o.Mirror || r.o.Direction == Both) {
 		if now, err := r.t.lstat(j.Path); err == nil && now != nil && now.Kind != Dir {
@@ -152,7 +156,8 @@ func (r *run) makeDir(j *job) (*Entry, error) {
 	return kept(now, j.remote), err
 }
 
-// outOfTheWay removes a file where a directory belongs, if it was to be deleted or the other side is the master. Otherwise both sides keep it.
+// outOfTheWay removes a file where a directory belongs, if the sync goes down only or was to delete
+// the file. Otherwise both sides keep it.
 func (r *run) outOfTheWay(path string, now *Entry) error {
 	r.way.Lock()
 	defer r.way.Unlock()
@@ -170,12 +175,14 @@ func (r *run) outOfTheWay(path string, now *Entry) error {
 	return r.setAside(path)
 }
 
-// elsewhere reports whether the object of a path is in the version before, and not in the one that is made.
+// elsewhere reports whether the object of a path is in the previous version, and not in the new
+// one.
 func (r *run) elsewhere(j *job) bool {
 	return r.o.from != nil && j.remote != nil && j.remote.ETag != ""
 }
 
-// transfer does a worker's part of a job. A file that a new version could not be given is in it as it was in the one before.
+// transfer does a worker's part of a job. If a file cannot be stored in a new version, the version
+// gets the file of the previous one.
 func (r *run) transfer(ctx context.Context, j *job) {
 	if j.Op != Skip {
 		r.attempt(ctx, j)
@@ -191,10 +198,10 @@ func (r *run) transfer(ctx context.Context, j *job) {
 	}
 }
 
-// carryOut does what was decided.
+// carryOut carries out the action of a job.
 func (r *run) carryOut(ctx context.Context, j *job) {
 	if j.copyTo != "" {
-		// Both changed: the bucket's goes beside the volume's, before that takes its place.
+		// Both changed: save the bucket's file beside the volume's before it is replaced.
 		if j.err = r.saveCopy(ctx, j); j.err != nil {
 			return
 		}
@@ -260,29 +267,31 @@ func (r *run) bring(ctx context.Context, j *job) {
 	}
 }
 
-// deleteLocal notes that a file of the volume is to be deleted, when all that is to be deleted is known.
+// deleteLocal notes that a file of the volume is to be deleted, once all deletions are known.
 func (r *run) deleteLocal(j *job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.goneFiles = append(r.goneFiles, j.Action)
 }
 
-// deleteThere notes that an object is to be deleted when the new manifest is there.
+// deleteThere notes that an object is to be deleted once the new manifest is stored.
 func (r *run) deleteThere(j *job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.removed = append(r.removed, doomed{j.remote.keyUnder(r.b.prefix), j.remote.ETag})
 }
 
-// passingName is what versitygw calls an object, beside its place, for the moment in which it replaces another one (backend/posix, linkatOTmpfile).
+// passingName matches the names under which versitygw briefly stores an object while it replaces
+// another one (backend/posix, linkatOTmpfile).
 var passingName = pattern.New(`^\.(.+)\.sgwtmp\.[0-9]{19}$`)
 
-// passing reports whether a path may have been in a list by chance. Only one that is gone when it is fetched was no file.
+// passing reports whether a path may be a transient entry of a list. It is one only if the object
+// is gone when it is fetched.
 func passing(path string) bool {
 	return passingName().MatchString(path[strings.LastIndexByte(path, '/')+1:])
 }
 
-// carry copies an object from the version before. Where that cannot be, the file goes up once more.
+// carry copies an object from the previous version. If that fails, the file is uploaded again.
 func (r *run) carry(ctx context.Context, j *job) {
 	out, err := r.b.copy(ctx, r.o.from, j.out)
 	if err != nil && ctx.Err() == nil && !fatal(err) && j.local != nil {
@@ -292,7 +301,7 @@ func (r *run) carry(ctx context.Context, j *job) {
 	j.out, j.err = out, err
 }
 
-// settle notes that only metadata changed, or nothing.
+// settle notes that at most the metadata changed.
 func (j *job) settle(op Op) {
 	j.Op = op
 	if j.out.same(j.remote) && (j.out.Extents == nil) == (j.remote.Extents == nil) {
@@ -301,7 +310,8 @@ func (j *job) settle(op Op) {
 	}
 }
 
-// updateLocal gives a file or link the bucket's metadata, once it is sure that the content is the same.
+// updateLocal gives a file or link the bucket's metadata, after checking that the content is the
+// same.
 func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
 	want := j.remote
 	if want.foreign {
@@ -324,7 +334,7 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
 		}
 		defer f.Close()
 		if r.o.Contents || known(j.base) && !j.local.untouched(j.base) {
-			// Size and time say nothing of an inode that is not as it was.
+			// If the inode changed, size and time prove nothing.
 			if have.CRC, err = r.checksum(ctx, f, &have); err != nil {
 				return nil, err
 			}
@@ -343,11 +353,12 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
 	return arrived(&e, at, err)
 }
 
-// restored is what an entry of the bucket is in the volume after a restore to where now is.
+// restored returns the entry that the volume has after e is restored over now.
 func (r *run) restored(e, now *Entry) *Entry { return r.p.restored(e, now) }
 
-// asRestored decides what no plan knows, since it does not look at what a restore may give: a directory or link that only lacks what it will not get
-// is as it should be, and a file that an earlier restore left without its setuid and setgid bits gets them where they are restored.
+// asRestored handles effects of restores, which no plan knows. A directory or link that only lacks
+// attributes which a restore does not set is up to date. A file that an earlier restore left
+// without its setuid and setgid bits gets them if they are restored now.
 func (r *run) asRestored(j *job) {
 	l, rem := j.local, j.remote
 	if r.o.Direction == Up || l == nil || rem == nil || l.Kind != rem.Kind || rem.foreign || !r.concerns(l, rem) {
@@ -361,7 +372,8 @@ func (r *run) asRestored(j *job) {
 	}
 }
 
-// finishLocal does what must wait until all files are there: hard links, removed directories, and the metadata of those that stay.
+// finishLocal does the work that must wait until all files are in place: hard links, removal of
+// directories, and metadata of those that stay.
 func (r *run) finishLocal(ctx context.Context) error {
 	for _, j := range r.later {
 		if ctx.Err() != nil {
@@ -372,7 +384,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 			_, err = r.t.link(j.remote.Link, j.Path)
 		}
 		if err != nil {
-			// Where its other name could not be had, the file has its own object.
+			// If its other name could not be restored, the file has its own object.
 			_, err = r.download(ctx, &j.Action, j.Path)
 		}
 		if err != nil {
@@ -393,7 +405,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 		err := r.t.remove(r.gone[i].Path, Dir)
 		if errors.Is(err, unix.ENOTEMPTY) && r.o.Direction == Both {
 			r.count(func(s *Stats) { s.Deleted-- })
-			r.oncemore.Store(true) // it holds files that stay: it goes up again
+			r.oncemore.Store(true) // it still holds files: it is uploaded again
 			continue
 		}
 		if err != nil {
@@ -420,7 +432,8 @@ func (r *run) finishLocal(ctx context.Context) error {
 	return r.unsettled.settled(r.stats.Failed == 0 && r.o.Only == "")
 }
 
-// describeDirs asks for the metadata of directories that others stored as objects. One that says nothing stays as it is in a list.
+// describeDirs requests the metadata of directories that others stored as objects. Without
+// metadata, the entry stays as listed.
 func (r *run) describeDirs(ctx context.Context) error {
 	g, asking := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
@@ -444,11 +457,11 @@ func (r *run) describeDirs(ctx context.Context) error {
 	return g.Wait()
 }
 
-// deleteAtOnce is how many objects one request deletes.
+// deleteAtOnce is the number of objects that one request can delete.
 // Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
 const deleteAtOnce = 1000
 
-// delete deletes objects, deleteAtOnce at most. Those that are not there are deleted already.
+// delete deletes at most deleteAtOnce objects. Missing ones count as deleted.
 func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, error)) error {
 	all := make([]doomed, len(keys))
 	for i, key := range keys {
@@ -457,7 +470,8 @@ func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, 
 	return b.deleteAll(ctx, all, failed)
 }
 
-// deleteKnown deletes objects, deleteAtOnce at most, that still have their ETags. The others fail with errChangedObject.
+// deleteKnown deletes at most deleteAtOnce objects that still have their ETags. The others fail
+// with errChangedObject.
 func (b *Bucket) deleteKnown(ctx context.Context, all []doomed, failed func(string, error)) error {
 	g, asking := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
@@ -488,7 +502,8 @@ func (b *Bucket) deleteKnown(ctx context.Context, all []doomed, failed func(stri
 	return b.deleteAll(ctx, same, failed)
 }
 
-// deleteAll is delete for objects whose ETags, where they are given, are conditions for servers that know such.
+// deleteAll is delete for objects with optional ETags, which are sent as conditions to servers that
+// support them.
 func (b *Bucket) deleteAll(ctx context.Context, all []doomed, failed func(string, error)) error {
 	if len(all) == 0 {
 		return nil
@@ -531,7 +546,8 @@ func (b *Bucket) deleteAll(ctx context.Context, all []doomed, failed func(string
 	return nil
 }
 
-// deleteSingly is delete for servers that know no other way, several at a time.
+// deleteSingly is delete for servers that delete one object a request. It sends several requests at
+// once.
 func (b *Bucket) deleteSingly(ctx context.Context, all []doomed, failed func(string, error)) error {
 	g, deleting := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
@@ -559,7 +575,7 @@ func (b *Bucket) deleteSingly(ctx context.Context, all []doomed, failed func(str
 	return g.Wait()
 }
 
-// putManifest writes the manifest, unless another sync replaced the one that this one read.
+// putManifest writes the manifest, unless another sync has replaced the one that this sync read.
 func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (string, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -572,7 +588,8 @@ func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (st
 	return b.putIf(ctx, ManifestKey, f, size, "application/zstd", etag)
 }
 
-// putIf stores an object of Harvest's own if the one before still has the ETag, or if there is none with "". Otherwise errOvertaken.
+// putIf stores an object of Harvest's own if the current one still has the ETag, or does not exist
+// if etag is "". Otherwise it fails with errOvertaken.
 func (b *Bucket) putIf(ctx context.Context, key string, body io.ReaderAt, size int64, contentType, etag string) (string, error) {
 	in := &s3.PutObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), ContentLength: &size, ContentType: &contentType,
 		Body: io.NewSectionReader(body, 0, size)}
@@ -600,7 +617,8 @@ func (b *Bucket) putIf(ctx context.Context, key string, body io.ReaderAt, size i
 		out, err = b.s3.PutObject(call, in, b.patiently)
 	}
 	if notImplemented(err) {
-		// It knows no conditions: two syncs that end at one moment are not told of each other.
+		// The server has no conditional writes: two syncs that end at the same moment do not notice
+		// each other.
 		in.IfMatch, in.IfNoneMatch, in.Body = nil, nil, io.NewSectionReader(body, 0, size)
 		out, err = b.s3.PutObject(call, in, b.patiently)
 	}

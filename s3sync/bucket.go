@@ -29,49 +29,56 @@ import (
 	"github.com/RelevanceAI/harvest/internal/socket"
 )
 
-// Location says where files are in S3, and how to get there.
+// Location is the place of files in S3, and the way to reach it.
 type Location struct {
 	Bucket string
-	// Prefix is before all keys; a slash is added at its end. "" is the whole bucket.
+	// Prefix precedes all keys; a slash is appended. "" is the whole bucket.
 	Prefix string
-	// Region is the bucket's, such as "eu-central-1"; "" is what the environment says, else us-east-1.
+	// Region is the bucket's region, such as "eu-central-1". "" uses the environment, or else
+	// us-east-1.
 	Region string
-	// Endpoint is the URL of a server that speaks S3; "" is AWS.
+	// Endpoint is the URL of an S3-compatible server; "" is AWS.
 	Endpoint string
-	// Socket is a Unix socket at which the server of Endpoint listens; "" is what Endpoint says.
+	// Socket is the Unix socket of the server of Endpoint; "" connects to Endpoint.
 	Socket string
-	// PathStyle puts the bucket into the path and not into the host name, as most servers but AWS want it.
+	// PathStyle puts the bucket into the path instead of the host name. Most servers other than AWS
+	// require it.
 	PathStyle bool
-	// CA is what to trust besides the system's authorities, in PEM.
+	// CA holds PEM certificates to trust besides the system's.
 	CA []byte
-	// Proxy is the URL of an HTTP proxy; "" is what the environment says.
+	// Proxy is the URL of an HTTP proxy; "" uses the environment.
 	Proxy string
-	// Rules restrict the addresses that requests are sent to, also those to STS; nil means any address, for places of the operator.
+	// Rules restrict the addresses that requests may go to, including those to STS. nil allows any
+	// address, for places of the operator.
 	Rules *netguard.Rules `json:",omitempty"`
-	// Patience is how long one request is tried again while the server is away or overloaded; 0 is two minutes.
+	// Patience bounds the retries of one request while the server is unavailable or overloaded; 0
+	// means two minutes.
 	Patience time.Duration
 	Credentials
 }
 
-// Credentials are how to sign requests. All empty: none, save with Ambient.
+// Credentials sign the requests. If they are empty and Ambient is false, requests are anonymous.
 type Credentials struct {
 	AccessKeyID     string
 	SecretAccessKey string
 	SessionToken    string
-	// RoleARN is a role that is assumed with the above, or with the web identity token in the file TokenFile.
+	// RoleARN is a role to assume with the keys above, or with the web identity token in the file
+	// TokenFile.
 	RoleARN    string
 	ExternalID string
 	TokenFile  string
 	// STS is the URL of the service that assumes roles; "" is AWS's.
 	STS string
-	// Ambient takes what the AWS SDK finds on this machine: environment, shared files, instance and container roles.
+	// Ambient uses the credentials that the AWS SDK finds on this machine: environment, shared
+	// files, instance and container roles.
 	Ambient bool
 }
 
-// partSize is how large the parts of large files are, at least: 16 MiB. Files above it are sent in parts.
+// partSize is the minimum size of the parts of a large file: 16 MiB. Larger files are sent in
+// parts.
 const partSize = 16 << 20
 
-// maxParts is how many parts S3 allows.
+// maxParts is S3's limit for the number of parts.
 const maxParts = 10000
 
 // Bucket is a prefix in a bucket. All methods may be called concurrently.
@@ -80,20 +87,20 @@ type Bucket struct {
 	prefix  string // "" or with a slash at its end
 	s3      *s3.Client
 	http    *http.Client
-	wire    *wire    // for what there is much of; nil where that goes another way
+	wire    *wire    // for frequent requests; nil if they cannot go directly
 	base    *url.URL // of the bucket
 	region  string
 	creds   aws.CredentialsProvider
 	signer  *signer
 	retry   aws.RetryerV2
-	silence time.Duration // how long a request may go without an answer, besides what its body takes
-	skew    atomic.Int64  // what to add to this machine's clock, in nanoseconds
+	silence time.Duration // maximum wait for an answer, besides the time for its body
+	skew    atomic.Int64  // correction of this machine's clock, in nanoseconds
 	md5     atomic.Bool   // the server does not know CRC-64/NVME
 	single  atomic.Bool   // the server deletes one object at a time
 	heed    *heeding      // of conditions
 }
 
-// Open returns the bucket at loc. It asks nobody; Check does.
+// Open returns the bucket at loc. It sends no request; Check does.
 func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	if err := loc.check(); err != nil {
 		return nil, err
@@ -114,20 +121,22 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	b.region, b.creds = cfg.Region, cfg.Credentials
 	b.s3 = s3.NewFromConfig(cfg, func(o *s3.Options) {
 		o.UsePathStyle = loc.PathStyle
-		// Servers that are not AWS know no trailing checksums; ours are in headers.
+		// Servers other than AWS do not know trailing checksums; this package sends its own in
+		// headers.
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		if loc.Endpoint != "" {
 			o.BaseEndpoint = aws.String(strings.TrimSuffix(loc.Endpoint, "/"))
 		}
-		// The SDK signs Accept-Encoding, which proxies change: Google's storage refuses such a signature. The client asks for no compression anyway.
+		// The SDK signs Accept-Encoding, which proxies change: Google's storage refuses such a
+		// signature. The client asks for no compression anyway.
 		o.APIOptions = append(o.APIOptions, func(s *middleware.Stack) error {
-			_, _ = s.Finalize.Remove("DisableAcceptEncodingGzip") // not every call has it
+			_, _ = s.Finalize.Remove("DisableAcceptEncodingGzip") // not every call has this step
 			return nil
 		})
 	})
 	params := s3.EndpointParameters{Bucket: &loc.Bucket, Region: &b.region, ForcePathStyle: &loc.PathStyle}
-	params.Endpoint = b.s3.Options().BaseEndpoint // the location's, or what the machine's own settings say
+	params.Endpoint = b.s3.Options().BaseEndpoint // the location's endpoint, or that of the machine's settings
 	at, err := s3.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, params)
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Invalid, "the bucket %q has no address in the region %q", loc.Bucket, b.region)
@@ -139,8 +148,8 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	return b, nil
 }
 
-// retryer says what is tried again, and after how long; longest is the most. The SDK's own rules do not know 429, with which others than
-// AWS ask for patience.
+// retryer returns the retry rules, with the longest backoff given. The SDK's own rules do not retry
+// status 429, which servers other than AWS send when they are overloaded.
 func retryer(longest time.Duration) aws.RetryerV2 {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 0, longest, ratelimit.None
@@ -148,7 +157,7 @@ func retryer(longest time.Duration) aws.RetryerV2 {
 	})
 }
 
-// patient bounds the SDK's own attempts by time, not number: the last refusal is then what a call ends with.
+// patient limits the SDK's retries by time instead of number. The call then returns the last error.
 type patient struct {
 	aws.RetryerV2
 	until time.Time
@@ -160,12 +169,12 @@ func (p patient) IsErrorRetryable(err error) bool {
 	return netguard.Refusal(err) == nil && p.RetryerV2.IsErrorRetryable(err) && time.Now().Before(p.until)
 }
 
-// within bounds a call through the SDK, for servers that take it and never answer.
+// within bounds a call through the SDK, for servers that accept a request and never answer.
 func (b *Bucket) within(ctx context.Context, extra time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, b.loc.Patience+2*time.Minute+extra)
 }
 
-// patiently is what each call through the SDK is made with.
+// patiently is an option for each call through the SDK that sets the retry rules.
 func (b *Bucket) patiently(o *s3.Options) {
 	o.Retryer = patient{b.retry, time.Now().Add(b.loc.Patience)}
 }
@@ -196,7 +205,8 @@ func (l Location) check() error {
 	return l.checkRole()
 }
 
-// regionName is what AWS's host names have of regions; who names one must not name another host.
+// regionName restricts regions to characters that AWS uses, since a region becomes part of a host
+// name and must not lead to another host.
 var regionName = pattern.New(`^[A-Za-z0-9-]{1,63}$`)
 
 func (l Location) checkRole() error {
@@ -220,10 +230,10 @@ func cleanPrefix(prefix string) string {
 	return prefix + "/"
 }
 
-// handshakeTime is how long a TLS handshake may take.
+// handshakeTime bounds a TLS handshake.
 const handshakeTime = 15 * time.Second
 
-// client returns an HTTP client that keeps as many connections as there are workers.
+// client returns an HTTP client that keeps as many idle connections as there are workers.
 func (l Location) client() (*http.Client, error) {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -267,10 +277,10 @@ func (l Location) client() (*http.Client, error) {
 	return &http.Client{Transport: rules.NewTransport(t), CheckRedirect: keep}, nil
 }
 
-// keep has a redirect be an answer.
+// keep makes the client return redirects instead of following them.
 func keep(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// config has the SDK find region and credentials.
+// config returns an SDK configuration with region and credentials.
 func (l Location) config(ctx context.Context, client *http.Client) (aws.Config, error) {
 	cfg := aws.Config{Region: l.Region, HTTPClient: client, Credentials: aws.AnonymousCredentials{}}
 	if l.Ambient {
@@ -293,10 +303,12 @@ func (l Location) config(ctx context.Context, client *http.Client) (aws.Config, 
 	return cfg, nil
 }
 
-// roleRenewed is how long before they expire the credentials of a role are replaced: requests that are under way need them, too.
+// roleRenewed is how long before their expiry the credentials of a role are replaced. Requests in
+// progress still need them.
 const roleRenewed = 5 * time.Minute
 
-// role assumes the role with the credentials of cfg, or with the web identity. What it gets it renews before that expires.
+// role assumes the role with the credentials of cfg, or with the web identity. The provider renews
+// its credentials before they expire.
 func (l Location) role(cfg aws.Config) aws.CredentialsProvider {
 	client := sts.NewFromConfig(cfg, func(o *sts.Options) {
 		if l.STS != "" {
@@ -314,7 +326,7 @@ func (l Location) role(cfg aws.Config) aws.CredentialsProvider {
 	}), early)}
 }
 
-// assumed says of a role that cannot be assumed that it cannot, and not S3 refuses something.
+// assumed marks errors of assuming a role, so that they are not taken for refusals by S3.
 type assumed struct{ *aws.CredentialsCache }
 
 // Retrieve implements aws.CredentialsProvider.
@@ -332,7 +344,7 @@ func (a assumed) Retrieve(ctx context.Context) (aws.Credentials, error) {
 		"correct AWS_ROLE_ARN in the secret, and have the role trust who assumes it")
 }
 
-// Close ends idle connections.
+// Close closes idle connections.
 func (b *Bucket) Close() {
 	b.http.CloseIdleConnections()
 	if b.wire != nil {
@@ -350,7 +362,7 @@ func (b *Bucket) At(prefix string) (*Bucket, error) {
 	return b.at(prefix), nil
 }
 
-// at is At for a prefix that is known to be good.
+// at is At for a prefix that is known to be valid.
 func (b *Bucket) at(prefix string) *Bucket {
 	loc := b.loc
 	loc.Prefix = prefix
@@ -361,5 +373,5 @@ func (b *Bucket) at(prefix string) *Bucket {
 	return other
 }
 
-// String is the bucket and prefix as an s3:// URL.
+// String returns the bucket and prefix as an s3:// URL.
 func (b *Bucket) String() string { return "s3://" + b.loc.Bucket + "/" + b.prefix }

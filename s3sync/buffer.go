@@ -6,29 +6,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool keeps the buffers of one sync for bodies, by size. Unlike sync.Pool it does not give large ones to the garbage collector and then
-// ask for new ones: a transfer of many files would spend its time, and its memory, on that. Large ones are not the collector's at all,
-// which would let as much again go to waste before it looks. Close it.
+// pool keeps the body buffers of one sync, by size. Unlike sync.Pool, it does not release large
+// buffers to the garbage collector and then allocate new ones, which would cost a transfer of many
+// files time and memory. Large buffers are not garbage-collected at all, since the collector would
+// let as much memory again go to waste before it runs. Close releases the memory.
 type pool struct {
 	mu   sync.Mutex
 	free [len(sizes)][]*buffer // guarded by mu
-	// held is how many bytes all buffers have, in use or free: maxInFlight at most, as far as those in use leave it.
+	// held is the number of bytes in all buffers, used or free. It is at most maxInFlight, unless
+	// the used ones take more.
 	held int64 // guarded by mu
 }
 
 // buffer is memory for a body.
 type buffer struct {
 	b      []byte
-	mapped bool // by the kernel, to be unmapped
+	mapped bool // allocated with mmap
 }
 
 // sizes of buffers, in bytes.
 var sizes = [...]int64{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, partSize}
 
-// mapFrom is the size from which buffers are not the garbage collector's. Of smaller ones there are no more than workers.
+// mapFrom is the size from which buffers are allocated with mmap. There are at most as many smaller
+// ones as workers.
 const mapFrom = 256 << 10
 
-// class is the index of the smallest size for n bytes, or -1 if none is large enough.
+// class returns the index of the smallest size for n bytes, or -1 if n is larger than all.
 func class(n int64) int {
 	for i, size := range sizes {
 		if n <= size {
@@ -38,7 +41,7 @@ func class(n int64) int {
 	return -1
 }
 
-// weight is how much memory a buffer for n bytes takes.
+// weight returns the memory that a buffer for n bytes takes.
 func weight(n int64) int64 {
 	if c := class(n); c >= 0 {
 		return sizes[c]
@@ -46,7 +49,7 @@ func weight(n int64) int64 {
 	return min(n, maxInFlight)
 }
 
-// get returns a buffer of n bytes at least.
+// get returns a buffer of at least n bytes.
 func (p *pool) get(n int64) *buffer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,7 +76,7 @@ func (p *pool) get(n int64) *buffer {
 	return &buffer{b: make([]byte, n)}
 }
 
-// put takes a buffer back that nobody reads or writes any more.
+// put returns a buffer that is no longer in use.
 func (p *pool) put(b *buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +89,7 @@ func (p *pool) put(b *buffer) {
 	p.free[c] = append(p.free[c], b)
 }
 
-// drop gives memory back. The caller has mu.
+// drop frees a buffer. The caller holds mu.
 func (p *pool) drop(b *buffer) {
 	p.held -= int64(len(b.b))
 	if b.mapped {
@@ -95,7 +98,7 @@ func (p *pool) drop(b *buffer) {
 	b.b = nil
 }
 
-// close gives all that is free back.
+// close frees all unused buffers.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

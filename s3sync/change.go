@@ -2,22 +2,22 @@ package s3sync
 
 import "context"
 
-// change is what one side did to a path since this machine's last sync of it.
+// change is a side's change of a path since this machine's last sync of it.
 type change struct {
-	content bool // or the kind, or whether there is anything
+	content bool // or the kind, or existence
 	meta    bool // mode, owner, time, attributes
 }
 
 func (c change) any() bool { return c.content || c.meta }
 
-// newHere is the change of a side that this machine knows nothing of.
+// newHere returns the change of a side of which this machine has no record.
 func newHere(e *Entry) change { return change{e != nil, e != nil} }
 
 // known reports whether this machine had base in its volume.
 func known(base *Entry) bool { return base != nil && base.Inode != 0 }
 
-// changedHere compares the volume's side with base, as far as that is possible from outside: a file whose inode is another one, or changed, counts
-// as changed in all.
+// changedHere compares the volume's side with base, by its stat data only. A file with another or a
+// changed inode counts as changed in content and metadata.
 func (p policy) changedHere(local, base *Entry) change {
 	switch {
 	case local == nil || local.Kind != base.Kind:
@@ -45,12 +45,13 @@ func changedThere(base, remote *Entry) change {
 	return change{true, true}
 }
 
-// sameMeta compares what a stat says besides the content.
+// sameMeta compares the metadata that stat returns.
 func sameMeta(a, b *Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.ModTime == b.ModTime
 }
 
-// sameStored reports whether two entries of the bucket have the same content. What is not known is another one.
+// sameStored reports whether two entries of the bucket have the same content. Unknown content
+// counts as different.
 func sameStored(a, b *Entry) bool {
 	switch {
 	case a.Kind != b.Kind:
@@ -65,7 +66,7 @@ func sameStored(a, b *Entry) bool {
 	return a.ETag != "" && a.ETag == b.ETag || a.HasCRC && b.HasCRC && a.CRC == b.CRC
 }
 
-// restored is what an entry of the bucket is in the volume after a restore to where now is.
+// restored returns the entry that the volume has after e is restored over now.
 func (p policy) restored(e, now *Entry) *Entry {
 	out := *e
 	out.Mode = p.restores.mode(e)
@@ -75,14 +76,15 @@ func (p policy) restored(e, now *Entry) *Entry {
 	return &out
 }
 
-// unclear reports whether only reading a file tells what changed in it: its inode is not as this machine remembers it, its size is, and the bucket's
-// side changed too.
+// unclear reports whether the file must be read to find its change: its inode differs from this
+// machine's record, its size does not, and the bucket's side changed too.
 func (r *run) unclear(local, base, remote *Entry) bool {
 	return r.o.Direction == Both && local != nil && known(base) && local.Kind == File && base.Kind == File && local.Size == base.Size &&
 		!local.untouched(base) && (remote == nil || !sameObject(base, remote))
 }
 
-// look reads a file, where that is necessary, and says what changed in it since base. A file that cannot be read has changed.
+// look reads a file if that is necessary and returns its change since base. A file that cannot be
+// read counts as changed.
 func (r *run) look(ctx context.Context, local, base, remote *Entry) (*change, error) {
 	if !r.unclear(local, base, remote) {
 		return nil, nil
@@ -105,7 +107,7 @@ func (r *run) look(ctx context.Context, local, base, remote *Entry) (*change, er
 	return &change{meta: !sameMeta(&e, want) || !equalXattrs(e.Xattrs, want.Xattrs)}, nil
 }
 
-// merged is local with the metadata of remote that changed there since base, and not here.
+// merged returns local with the metadata of remote that changed there since base, and not here.
 func (p policy) merged(local, base, remote *Entry) *Entry {
 	out, was := *local, p.restored(base, local)
 	now := p.restored(remote, local)
@@ -125,7 +127,8 @@ func (p policy) merged(local, base, remote *Entry) *Entry {
 	return &out
 }
 
-// keepMeta gives e, which replaces a file of the volume that had base's content, the metadata that changed here, and not in the bucket.
+// keepMeta gives e, which replaces a file with base's content, the metadata that changed here and
+// not in the bucket.
 func (p policy) keepMeta(e, local, base *Entry) {
 	was := p.restored(base, local)
 	if local.Mode != was.Mode && e.Mode == base.Mode {
@@ -143,7 +146,7 @@ func (p policy) keepMeta(e, local, base *Entry) {
 	e.Xattrs = mergedXattrs(e.Xattrs, base.Xattrs, local.Xattrs)
 }
 
-// mergedXattrs is mine with what changed in theirs since base, and not in mine.
+// mergedXattrs returns mine with the changes that theirs has since base and mine does not have.
 func mergedXattrs(mine, base, theirs map[string]string) map[string]string {
 	if equalXattrs(base, theirs) {
 		return mine

@@ -23,7 +23,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// sums are the checksums that objects of others may have, by the header that carries them in base64.
+// sums lists the checksums that other programs' objects may have, by the header that carries them
+// in base64.
 var sums = []struct {
 	header string
 	hash   func() hash.Hash
@@ -35,8 +36,8 @@ var sums = []struct {
 	{"X-Amz-Checksum-Sha1", sha1.New},
 }
 
-// sound fails with errDamaged if an object of size bytes is not what the checksum in an answer's headers says. Where there is none, nothing can
-// be said.
+// sound returns errDamaged if an object of size bytes does not match the checksum in the headers of
+// an answer. Without a checksum it returns nil.
 func (b *Bucket) sound(ctx context.Context, key string, size int64, h http.Header, body io.ReaderAt) error {
 	for _, s := range sums {
 		want := h.Get(s.header)
@@ -63,15 +64,16 @@ func (b *Bucket) sound(ctx context.Context, key string, size int64, h http.Heade
 	return nil
 }
 
-// composite is the checksum of an object's parts' checksums.
+// composite is a checksum of the checksums of an object's parts.
 type composite struct {
 	hash  func() hash.Hash
 	want  string // in base64
 	parts int64
 }
 
-// soundParts is sound for an object that came in parts. Only the server knows how large they were; where it does not tell, nothing can be said.
-// Nearly all tools make all but the last of one size, for which one question is enough.
+// soundParts is sound for an object that was uploaded in parts. Only the server knows the sizes of
+// the parts; if it does not return them, the object is not checked. Nearly all tools make all parts
+// but the last of one size, so that one request is enough.
 func (b *Bucket) soundParts(ctx context.Context, key string, size int64, etag string, c composite, body io.ReaderAt) error {
 	first, err := b.partLength(ctx, key, etag, 1)
 	if err != nil || first < 1 || first > size {
@@ -103,7 +105,7 @@ func (b *Bucket) soundParts(ctx context.Context, key string, size int64, etag st
 	return errDamaged
 }
 
-// matches reports whether a body that came in parts of such lengths has the checksum.
+// matches reports whether a body with parts of these lengths has the checksum.
 func (c composite) matches(body io.ReaderAt, lengths []int64) (bool, error) {
 	all, at := c.hash(), int64(0)
 	for _, n := range lengths {
@@ -117,7 +119,8 @@ func (c composite) matches(body io.ReaderAt, lengths []int64) (bool, error) {
 	return base64.StdEncoding.EncodeToString(all.Sum(nil)) == c.want, nil
 }
 
-// partLength asks how large a part of an object was; -1 if the server does not tell.
+// partLength asks the server for the size of a part of an object. It returns -1 if the server does
+// not say.
 func (b *Bucket) partLength(ctx context.Context, key, etag string, number int64) (int64, error) {
 	r := request{method: http.MethodHead, key: key, query: url.Values{"partNumber": {strconv.FormatInt(number, 10)}}, header: http.Header{}}
 	if etag != "" {
@@ -137,8 +140,8 @@ func (b *Bucket) partLength(ctx context.Context, key, etag string, number int64)
 	return contentLength(res.header), nil
 }
 
-// send stores an object or a part of one with its checksum. Servers that do not know CRC-64/NVME get an MD5, with which they compare what
-// arrives, too.
+// send stores an object or a part with its checksum. Servers without CRC-64/NVME get an MD5
+// instead, against which they also check the body.
 func (b *Bucket) send(ctx context.Context, r request) (*response, error) {
 	if !b.md5.Load() {
 		res, err := b.do(ctx, r, nil)
@@ -154,12 +157,12 @@ func (b *Bucket) send(ctx context.Context, r request) (*response, error) {
 	r.header.Set("Content-Md5", base64.StdEncoding.EncodeToString(sum[:]))
 	res, err := b.do(ctx, r, nil)
 	if err == nil {
-		b.md5.Store(true) // what was refused was the checksum, and it is everywhere
+		b.md5.Store(true) // the checksum was the reason, and this holds for all requests
 	}
 	return res, err
 }
 
-// withMD5 has a call through the SDK carry an MD5 of its body, and no other checksum.
+// withMD5 makes a call through the SDK carry an MD5 of its body and no other checksum.
 func withMD5(o *s3.Options) {
 	o.APIOptions = append(o.APIOptions, smithyhttp.AddContentChecksumMiddleware, func(stack *middleware.Stack) error {
 		_, err := stack.Finalize.Remove("AWSChecksum:ComputeInputPayloadChecksum")
@@ -167,8 +170,8 @@ func withMD5(o *s3.Options) {
 	})
 }
 
-// wantsMD5 reports whether a server refused a request since it has no MD5 of its body. Deletions of several objects were made with one before
-// there were other checksums.
+// wantsMD5 reports whether a server refused a request because it lacks an MD5 of its body.
+// Deletions of several objects required one before there were other checksums.
 func wantsMD5(err error) bool {
 	var api smithy.APIError
 	if !errors.As(err, &api) {
@@ -181,7 +184,7 @@ func wantsMD5(err error) bool {
 	return false
 }
 
-// answered is an answer's status and S3's code for the error, 0 and "" if there was none.
+// answered returns the status and S3's error code of an answer, or 0 and "" if there was none.
 func answered(err error) (status int, code string) {
 	var ours *serverError
 	var api smithy.APIError
@@ -195,13 +198,13 @@ func answered(err error) (status int, code string) {
 	return 0, ""
 }
 
-// notImplemented reports whether a server does not know what it was asked for.
+// notImplemented reports whether a server does not support the request.
 func notImplemented(err error) bool {
 	status, code := answered(err)
 	return status == http.StatusNotImplemented || status == http.StatusMethodNotAllowed || code == "NotImplemented"
 }
 
-// unknownSum reports whether a server may have refused a request for the sake of its checksum.
+// unknownSum reports whether a server may have refused a request because of its checksum.
 func unknownSum(err error) bool {
 	status, code := answered(err)
 	if status == http.StatusNotImplemented {

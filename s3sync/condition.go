@@ -10,13 +10,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// condition is the state that the bucket must have of a key for a write to happen. The zero value asks for nothing.
+// condition is the required state of a key for a write. The zero value requires nothing.
 type condition struct {
 	etag   string // the object with this ETag
 	absent bool   // no object at all
 }
 
-// expecting returns the condition that the bucket still has e, as a plan saw it; nil is no object.
+// expecting returns the condition that the bucket still has e, as the plan saw it. nil means no
+// object.
 func expecting(e *Entry) condition {
 	if e == nil || e.ETag == "" {
 		return condition{absent: true}
@@ -34,7 +35,7 @@ func (c condition) set(h http.Header) {
 	}
 }
 
-// heeding is whether a server heeds conditions of writes, once that is known.
+// heeding records whether a server supports conditional writes, once that is known.
 type heeding struct {
 	mu    sync.Mutex
 	known bool // guarded by mu
@@ -47,8 +48,9 @@ const probeKey = Reserved + "/probe"
 // noETag is an ETag that no object has.
 const noETag = "ffffffffffffffffffffffffffffffff"
 
-// conditions reports whether the server heeds conditions of writes. It asks once, by a write whose condition cannot hold. If there is no clear
-// answer, the server is taken to heed them, and the next write says what is wrong.
+// conditions reports whether the server supports conditional writes. It tests this once, with a
+// write whose condition cannot hold. Without a clear answer it assumes that they work, and the next
+// write returns the problem.
 func (b *Bucket) conditions(ctx context.Context) (bool, error) {
 	b.heed.mu.Lock()
 	defer b.heed.mu.Unlock()
@@ -62,7 +64,7 @@ func (b *Bucket) conditions(ctx context.Context) (bool, error) {
 	switch {
 	case err == nil:
 		b.heed.known = true
-		_ = b.delete(ctx, []string{probeKey}, func(string, error) {}) // what stays is empty, and no list shows it
+		_ = b.delete(ctx, []string{probeKey}, func(string, error) {}) // if it stays, it is empty and in no list
 	case notImplemented(err):
 		b.heed.known = true
 	case errors.Is(err, errChangedObject), errors.KindOf(err) == errors.NotFound && errors.As(err, &refused):
@@ -75,15 +77,15 @@ func (b *Bucket) conditions(ctx context.Context) (bool, error) {
 	return b.heed.heeds, nil
 }
 
-// unconditional reports whether it is known by now that the server does not heed conditions.
+// unconditional reports whether the server is known not to support conditional writes.
 func (b *Bucket) unconditional() bool {
 	b.heed.mu.Lock()
 	defer b.heed.mu.Unlock()
 	return b.heed.known && !b.heed.heeds
 }
 
-// expect returns the condition to send with a write to key. Where the server heeds none, it looks at the object now: errChangedObject if it is not
-// as c wants it.
+// expect returns the condition to send with a write to key. If the server does not support
+// conditions, expect checks the object now, and returns errChangedObject if it does not meet c.
 func (b *Bucket) expect(ctx context.Context, key string, c condition) (condition, error) {
 	if c == (condition{}) {
 		return c, nil
@@ -94,7 +96,7 @@ func (b *Bucket) expect(ctx context.Context, key string, c condition) (condition
 	return condition{}, b.holds(ctx, key, c)
 }
 
-// holds fails with errChangedObject if the bucket does not have of a key what c says at the moment.
+// holds returns errChangedObject if the bucket's object at key does not meet c at the moment.
 func (b *Bucket) holds(ctx context.Context, key string, c condition) error {
 	now, err := b.head(ctx, key)
 	etag := ""
@@ -113,8 +115,8 @@ func (b *Bucket) holds(ctx context.Context, key string, c condition) error {
 	return nil
 }
 
-// unmet turns the refusal of a write into errChangedObject where it says that the condition does not hold: an object that is not there any more
-// has no ETag.
+// unmet turns the refusal of a write into errChangedObject if the condition did not hold. An object
+// that was deleted meanwhile has no ETag, which is NotFound.
 func (c condition) unmet(err error) error {
 	if c.etag != "" && errors.KindOf(err) == errors.NotFound {
 		return errors.Join(errChangedObject, err)
@@ -122,7 +124,8 @@ func (c condition) unmet(err error) error {
 	return err
 }
 
-// unmetUpload is unmet for the end of an upload in parts. A first attempt whose answer was lost has ended it: what is there now tells.
+// unmetUpload is unmet for the completion of an upload in parts. If the answer to a first attempt
+// was lost, the upload no longer exists, and the object at the key shows the result.
 func (c condition) unmetUpload(err error) error {
 	if c != (condition{}) && errors.KindOf(err) == errors.NotFound {
 		return errors.Join(errChangedObject, err)
@@ -130,7 +133,7 @@ func (c condition) unmetUpload(err error) error {
 	return err
 }
 
-// putAs is put for a bucket that has of the key what c says. Otherwise errChangedObject.
+// putAs is put under the condition c. It returns errChangedObject if c does not hold.
 func (b *Bucket) putAs(ctx context.Context, key string, body []byte, crc uint64, header http.Header, c condition) (string, error) {
 	c, err := b.expect(ctx, key, c)
 	if err != nil {

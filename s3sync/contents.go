@@ -10,30 +10,32 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// maxManifest bounds what is fetched as a manifest, in bytes.
+// maxManifest is the maximum size of a manifest to fetch, in bytes.
 const maxManifest = 4 << 30
 
-// contents is what a bucket has beneath its prefix.
+// contents is the content of a bucket below its prefix.
 type contents struct {
 	b *Bucket
-	// etag is the manifest's, "" if there is none.
+	// etag is the manifest's ETag, "" if there is none.
 	etag string
-	// known: the manifest is the one that this machine remembers.
+	// known: the manifest is the one in this machine's state.
 	known bool
-	// healed: the manifest could not be used, or is gone, and a list took its place.
+	// healed: the manifest is unusable or missing, and a list replaces it.
 	healed bool
-	// memory: what this machine remembers is taken for the manifest that was lost, as far as the bucket still has it.
+	// memory: this machine's state replaces the lost manifest, for objects that the bucket still
+	// has.
 	memory bool
 	list   bool
-	// dropped: the manifest has entries whose objects are gone.
+	// dropped: the manifest has entries whose objects are missing.
 	dropped bool
-	empty   bool   // there is no object, and no manifest
-	file    string // the manifest, fetched
-	// entries are the manifest's, if they are few.
+	empty   bool   // there is neither an object nor a manifest
+	file    string // the fetched manifest
+	// entries are the entries of a small manifest.
 	entries []*Entry
 }
 
-// fewEntries is how many entries of a manifest are kept from examining it, and fewBytes how much memory they take at most; with more it is read twice.
+// fewEntries and fewBytes limit a manifest whose entries are kept in memory after it is checked. A
+// larger one is read twice.
 const (
 	fewEntries = 20_000
 	fewBytes   = 16 << 20
@@ -45,7 +47,8 @@ func (c *contents) close() {
 	}
 }
 
-// contents finds out what there is. Where the manifest is the one that st remembers, that is the only question asked.
+// contents determines the content of the bucket. If the manifest is the one in st, this takes a
+// single request.
 func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents, error) {
 	c := &contents{b: b, list: list}
 	res, err := b.head(ctx, ManifestKey)
@@ -53,10 +56,10 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 		return nil, err
 	}
 	if cut(err) {
-		return nil, err // S3 is away, and a list would take as long to say so
+		return nil, err // S3 is unavailable: a list would take as long to fail
 	}
 	if err != nil {
-		// A HEAD is refused without words; a list says why.
+		// The error of a HEAD has no body; that of a list has the reason.
 		if why := b.Check(ctx); why != nil {
 			return nil, why
 		}
@@ -82,7 +85,7 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 	return c, err
 }
 
-// examine reads a fetched manifest once. One that is damaged or lies is not used: a list heals it.
+// examine reads a fetched manifest once. A damaged or inconsistent one is replaced by a list.
 func (c *contents) examine() error {
 	few, size := make([]*Entry, 0, 1024), int64(0)
 	for e, err := range readFile(c.file) {
@@ -104,7 +107,8 @@ func (c *contents) examine() error {
 	return nil
 }
 
-// read yields the entries in order; last has those that the state remembers, for where they are the bucket's.
+// read yields the entries in order. It uses last, the entries of the state, if the state matches
+// the bucket's manifest or replaces a lost one.
 func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter.Seq2[*Entry, error] {
 	manifest := func(yield func(*Entry, error) bool) {
 		switch {
@@ -128,7 +132,7 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter
 			}
 		case c.entries != nil:
 			for i, e := range c.entries {
-				c.entries[i] = nil // who is done with it, lets it go
+				c.entries[i] = nil // let it be garbage-collected after use
 				if !yield(e, nil) {
 					return
 				}
@@ -147,7 +151,7 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter
 	return joined(c.b.prefix, manifest, listed(c.b.objects(ctx)), &c.dropped)
 }
 
-// gone reports whether an object that no list of files shows is not the one any more that this machine remembers.
+// gone reports whether an object that lists do not show differs from this machine's record of it.
 func (c *contents) gone(ctx context.Context, e *Entry) (bool, error) {
 	if e == nil || e.ETag == "" || !e.hiddenUnder(c.b.prefix) {
 		return false, nil
@@ -159,15 +163,15 @@ func (c *contents) gone(ctx context.Context, e *Entry) (bool, error) {
 	return err == nil && now.ETag != e.ETag, err
 }
 
-// item is an entry of a list, or why an object is none.
+// item is an entry of a list, or an error for an object that cannot be one.
 type item struct {
 	*Entry
 	key string
 	err error
 }
 
-// listed turns a list of objects into entries: directories that only appear in keys get one of their own, and keys that are no paths
-// an error.
+// listed converts a list of objects to entries. Directories that appear only in keys get an entry,
+// and keys that are not paths an error.
 func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 	return func(yield func(item, error) bool) {
 		open := []string{} // keys of the directories that the last key was in, with their slashes
@@ -221,14 +225,15 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 	}
 }
 
-// joined yields what the list shows, as the manifest describes it where the manifest knows the very object. Entries without an object of
-// their own, or with one where no list looks, come from the manifest.
+// joined yields the entries of the list, with the manifest's description if it has the same object.
+// Entries without an object, or with one that lists do not show, come from the manifest.
 func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[item, error], dropped *bool) iter.Seq2[*Entry, error] {
 	return func(yield func(*Entry, error) bool) {
 		next, stop := iter.Pull2(manifest)
 		defer stop()
 		m, merr, more := next()
-		// unlisted yields an entry of the manifest that the list does not show, if it need not.
+		// unlisted yields an entry of the manifest that is not in the list, unless its object
+		// should be there.
 		unlisted := func() bool {
 			if m.ETag != "" && !m.hiddenUnder(prefix) {
 				*dropped = true
@@ -285,7 +290,7 @@ func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[ite
 	}
 }
 
-// fetch writes an object, whose header it is given, to a file, which may be large.
+// fetch writes an object, which may be large, to a file. header is the object's.
 func (b *Bucket) fetch(ctx context.Context, key string, header http.Header, path string, limit int64) error {
 	size := contentLength(header)
 	if size < 0 || size > limit {

@@ -3,8 +3,9 @@ package s3sync
 // nvme is the polynomial of CRC-64/NVME, bits reversed (NVM Express NVM Command Set Specification).
 const nvme = 0x9a6c9329ac4bc9b5
 
-// combineCRC returns the checksum of two pieces one after the other, from theirs and the length of the second: appending n zero bytes to
-// what crc was made of is a linear map over GF(2), which is squared once for each bit of n.
+// combineCRC returns the checksum of two concatenated pieces from their checksums and the length of
+// the second. Appending n zero bytes is a linear map over GF(2) of the checksum, and is squared
+// once for each bit of n.
 func combineCRC(crc, next uint64, n int64) uint64 {
 	if n <= 0 {
 		return crc

@@ -17,14 +17,16 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// doomed is an object that a sync is to delete. Those are written down before the manifest without them is put, and deleted after it: a sync that is
-// interrupted in between leaves objects that no manifest has, and a list would bring their files back. The next one finishes what it began.
+// doomed is an object that a sync will delete. The list is recorded before the manifest without
+// these objects is stored, and the objects are deleted after it. A sync that is interrupted in
+// between leaves objects that no manifest has, and a list would bring their files back. The next
+// sync finishes the deletion.
 type doomed struct {
 	Key  string `json:"key"` // relative to the prefix
 	ETag string `json:"etag"`
 }
 
-// match is the condition under which the object is deleted.
+// match returns the condition under which the object is deleted.
 func (d doomed) match() *string {
 	if d.ETag == "" {
 		return nil
@@ -33,7 +35,8 @@ func (d doomed) match() *string {
 	return &etag
 }
 
-// readDoomed returns the tombstones of an earlier sync by their keys. Unreadable ones stay in the bucket.
+// readDoomed returns the tombstones of an earlier sync, by key. The objects of unreadable ones stay
+// in the bucket.
 func (s *state) readDoomed() map[string]tombstone {
 	left := map[string]tombstone{}
 	f, err := os.Open(s.file(stateDoomed))
@@ -47,7 +50,7 @@ func (s *state) readDoomed() map[string]tombstone {
 	return left
 }
 
-// readDoomed yields what was noted, up to the end or the first error.
+// readDoomed yields the recorded objects, up to the end or the first error.
 func readDoomed(in io.Reader) iter.Seq[doomed] {
 	return func(yield func(doomed) bool) {
 		for dec := json.NewDecoder(in); ; {
@@ -59,7 +62,8 @@ func readDoomed(in io.Reader) iter.Seq[doomed] {
 	}
 }
 
-// doomed is what will be deleted when the manifest is there: what this sync decided, and what an earlier one left.
+// doomed returns the objects to delete once the manifest is stored: those of this sync, and those
+// that an earlier one left.
 func (s *state) doomed(all []doomed) []doomed {
 	for key, t := range s.left {
 		if !s.kept[key] {
@@ -69,7 +73,7 @@ func (s *state) doomed(all []doomed) []doomed {
 	return all
 }
 
-// doom writes down what will be deleted.
+// doom records the objects to delete.
 func (s *state) doom(all []doomed) error {
 	if s.temp || len(all) == 0 {
 		return nil
@@ -86,13 +90,14 @@ func (s *state) doom(all []doomed) error {
 	return errors.Wrapf(errors.Join(err, b.Flush(), f.Sync(), f.Close()), "note what is deleted")
 }
 
-// spared leaves out what an earlier sync was to delete, if it is still that and no manifest has it, and directories that show nothing else.
+// spared omits objects that an earlier sync was to delete, if they are unchanged and in no
+// manifest. It also omits directories that exist only through such objects.
 func (s *state) spared(prefix string, entries iter.Seq2[*Entry, error]) iter.Seq2[*Entry, error] {
 	if len(s.left) == 0 {
 		return entries
 	}
 	return func(yield func(*Entry, error) bool) {
-		var held []*Entry // directories above what comes next
+		var held []*Entry // directories above the next entry
 		for e, err := range entries {
 			if err == nil && e.foreign {
 				key := e.keyUnder(prefix)
@@ -121,7 +126,7 @@ func (s *state) spared(prefix string, entries iter.Seq2[*Entry, error]) iter.Seq
 	}
 }
 
-// keep notes that a key is one that the bucket has, whatever an earlier sync thought.
+// keep notes that the bucket's next manifest has a key, even if an earlier sync was to delete it.
 func (s *state) keep(e *Entry) {
 	if len(s.left) == 0 || e.ETag == "" {
 		return
@@ -131,14 +136,15 @@ func (s *state) keep(e *Entry) {
 	}
 }
 
-// deleteRemote deletes what the new manifest does not have any more. Of what an earlier sync left, it deletes what is as it was then.
+// deleteRemote deletes the objects that the new manifest does not have. Objects that an earlier
+// sync left are deleted if they are unchanged.
 func (r *run) deleteRemote(ctx context.Context, st *state) error {
 	if r.o.Mirror && r.o.Direction == Up || r.o.Direction == Both {
 		if err := r.deleteLeft(ctx, st); err != nil {
 			return err
 		}
 	} else if len(st.left) > 0 {
-		return nil // it waits for a sync that deletes
+		return nil // wait for a sync that deletes
 	}
 	refused := false
 	for len(r.removed) > 0 {
@@ -163,7 +169,7 @@ func (r *run) deleteRemote(ctx context.Context, st *state) error {
 	return nil
 }
 
-// deleteLeft adds to what is deleted.
+// deleteLeft adds the objects that an earlier sync left to those to delete.
 func (r *run) deleteLeft(ctx context.Context, st *state) error {
 	g, asking := errgroup.WithContext(ctx)
 	g.SetLimit(workers)

@@ -13,8 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// download puts an entry of the bucket at path, and returns it with the inode that it has there. What arrives has been compared with the
-// checksum that the manifest or the server knows (3.5) before it gets its name.
+// download puts an entry of the bucket at path, and returns it with its inode there. The content is
+// compared with the checksum of the manifest or the server (3.5) before the file gets its name.
 func (r *run) download(ctx context.Context, a *Action, path string) (*Entry, error) {
 	e, key := *a.remote, a.remote.keyUnder(r.b.prefix)
 	e.Path = path
@@ -23,9 +23,9 @@ func (r *run) download(ctx context.Context, a *Action, path string) (*Entry, err
 	}
 	out, err := r.downloadFile(ctx, &e, key, a)
 	if !errors.Is(err, errChangedObject) || r.o.Direction == Both {
-		return out, err // the last: it is planned anew
+		return out, err // with Both, a changed object is planned anew
 	}
-	// Somebody else wrote the object after the manifest: it is taken as it is now.
+	// Another writer replaced the object after the manifest was stored: download the current one.
 	now, err := r.b.stat(ctx, key)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (r *run) place(e *Entry, a *Action) (*Entry, error) {
 
 func (r *run) restoring() restoring { return restoring{owners: r.o.Owners, setID: r.o.SetID} }
 
-// arrived notes where an entry is on this machine.
+// arrived records the inode of an entry on this machine.
 func arrived(e, at *Entry, err error) (*Entry, error) {
 	if err != nil {
 		return nil, err
@@ -59,7 +59,8 @@ func arrived(e, at *Entry, err error) (*Entry, error) {
 	return e, nil
 }
 
-// still fails if the volume does not have what the plan saw: then somebody works there, and what they did is not overwritten.
+// still fails if the volume no longer has the entry that the plan saw. Another process works there,
+// and its changes are not overwritten.
 func (r *run) still(a *Action) error {
 	now, err := r.t.lstat(a.Path)
 	if err != nil {
@@ -68,7 +69,7 @@ func (r *run) still(a *Action) error {
 	return r.stillIs(a, now)
 }
 
-// stillIs is still for who knows what the volume has now.
+// stillIs is still for a caller that knows the volume's current entry.
 func (r *run) stillIs(a *Action, now *Entry) error {
 	switch {
 	case now == nil:
@@ -98,14 +99,16 @@ func (r *run) downloadFile(ctx context.Context, e *Entry, key string, a *Action)
 	if err := r.fetchLarge(ctx, w, e, key); err != nil {
 		return nil, err
 	}
-	// It has its size from the beginning: if the power failed before the end, the next sync would take it for whole.
+	// The file has its full size from the start. After a power failure, the next sync would take it
+	// for complete.
 	if err := unix.Fdatasync(int(w.Fd())); err != nil {
 		return nil, explainFile(err)
 	}
 	return r.settled(w, e, a)
 }
 
-// downloadSmall has a file whole in memory, and compared, before there is anything of it in the volume.
+// downloadSmall reads a whole file into memory and checks it before it creates anything in the
+// volume.
 func (r *run) downloadSmall(ctx context.Context, e *Entry, key string, a *Action) (*Entry, error) {
 	body, packed, err := a.pack.find(ctx, e)
 	if err != nil {
@@ -122,13 +125,13 @@ func (r *run) downloadSmall(ctx context.Context, e *Entry, key string, a *Action
 	if body, err = r.fetchSmall(ctx, e, key, buf); err != nil {
 		return nil, err
 	}
-	if e.Kind == Symlink { // an object whose metadata says so
+	if e.Kind == Symlink { // the object's metadata says so
 		return r.place(e, a)
 	}
 	return r.makeSmall(ctx, e, body, a)
 }
 
-// makeSmall makes a file whose content is in memory.
+// makeSmall makes a file from content in memory.
 func (r *run) makeSmall(ctx context.Context, e *Entry, body []byte, a *Action) (*Entry, error) {
 	if err := r.disk.Acquire(ctx, 1); err != nil {
 		return nil, context.Cause(ctx)
@@ -145,7 +148,7 @@ func (r *run) makeSmall(ctx context.Context, e *Entry, body []byte, a *Action) (
 	return r.settled(w, e, a)
 }
 
-// settled gives a file whose content is written its place.
+// settled moves a written file into place.
 func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 	if e.Extents != nil {
 		if err := w.Truncate(e.Size); err != nil {
@@ -165,7 +168,7 @@ func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 	}
 	own := r.journal
 	if a.copyTo != "" || a.merge {
-		own = nil // it differs from what the bucket has of the path
+		own = nil // it differs from the bucket's object at the path
 	}
 	if err := w.noteFetching(own, e); err != nil {
 		return nil, err
@@ -177,7 +180,7 @@ func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 	return e, own.note(fetched, e)
 }
 
-// noteFetching notes that a file is about to get its name.
+// noteFetching records that a file is about to get its name.
 func (w *writer) noteFetching(j *journal, e *Entry) error {
 	var st unix.Stat_t
 	if j == nil {
@@ -191,7 +194,8 @@ func (w *writer) noteFetching(j *journal, e *Entry) error {
 	return j.note(fetching, &coming)
 }
 
-// fetchSmall reads an object into buf, and takes from its headers what no manifest says.
+// fetchSmall reads an object into buf, and takes the metadata that no manifest has from its
+// headers.
 func (r *run) fetchSmall(ctx context.Context, e *Entry, key string, buf []byte) ([]byte, error) {
 	var known *uint64
 	if e.HasCRC {
@@ -216,9 +220,9 @@ func (r *run) fetchSmall(ctx context.Context, e *Entry, key string, buf []byte) 
 func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) error {
 	n := e.body()
 	if err := unix.Fallocate(int(w.Fd()), 0, 0, n); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return explainFile(err) // before the time is spent
+		return explainFile(err) // before spending time on the download
 	}
-	var header http.Header // with the checksum, where the object is another's
+	var header http.Header // with the checksum, if another program wrote the object
 	if e.foreign {
 		res, err := r.b.head(ctx, key)
 		if err != nil {
@@ -248,11 +252,12 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 	}
 }
 
-// fetchParts fetches an object in parts, and returns the checksum of the whole. Which part is damaged, if one is, S3 does not say.
+// fetchParts fetches an object in parts, and returns the checksum of the whole. S3 does not say
+// which part is damaged.
 func (r *run) fetchParts(ctx context.Context, w *writer, e *Entry, key string) (uint64, error) {
 	n := e.body()
 	r.progress.part(e.Path, -1)
-	parts := cutUp(n, partSize) // any number of them may be asked for
+	parts := cutUp(n, partSize) // downloads have no limit on the number of parts
 	g, part := errgroup.WithContext(ctx)
 	g.SetLimit(partsAtOnce)
 	for i := range parts {
@@ -285,7 +290,8 @@ func (r *run) fetchParts(ctx context.Context, w *writer, e *Entry, key string) (
 	return crc, nil
 }
 
-// fullCRC is the checksum of a whole object in an answer's headers. Of parts that were summed up one by one there is none.
+// fullCRC returns the checksum of a whole object from the headers of an answer. Objects with a
+// composite checksum of their parts have none.
 func fullCRC(h http.Header) (uint64, bool) {
 	if h.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
 		return 0, false
@@ -293,7 +299,7 @@ func fullCRC(h http.Header) (uint64, bool) {
 	return decodeCRC(h.Get(checksumHeader))
 }
 
-// stat describes an object by its headers.
+// stat returns the entry of an object, from its headers.
 func (b *Bucket) stat(ctx context.Context, key string) (*Entry, error) {
 	res, err := b.head(ctx, key)
 	if err != nil {
@@ -308,8 +314,8 @@ func (b *Bucket) stat(ctx context.Context, key string) (*Entry, error) {
 	return e, nil
 }
 
-// describe takes mode, owner and time from an object's headers, whoever wrote them: AWS's own services, Harvest, s3fs, rclone. What is
-// missing or makes no sense stays as it is.
+// describe reads mode, owner and time from the headers of an object. It knows the formats of AWS's
+// own services, Harvest, s3fs and rclone. Missing and invalid values leave the entry unchanged.
 func (e *Entry) describe(h http.Header) {
 	meta := func(names ...string) string {
 		for _, name := range names {
@@ -341,7 +347,8 @@ func (e *Entry) describe(h http.Header) {
 	}
 }
 
-// parseMode reads AWS's form of a mode, or the others': octal with a leading zero, rclone's octal without, s3fs's decimal.
+// parseMode parses a mode: AWS's format, or octal with a leading zero, rclone's octal without one,
+// or s3fs's decimal.
 func parseMode(permissions, mode string) (uint32, bool) {
 	for _, text := range []string{permissions, mode} {
 		if text == "" {
@@ -356,7 +363,8 @@ func parseMode(permissions, mode string) (uint32, bool) {
 		if text == "41471" { // s3fs's symbolic link; in octal it would be an odd directory
 			return unix.S_IFLNK | 0o777, true
 		}
-		// "100644" and "40755" are types in octal; in decimal they would be none.
+		// "100644" and "40755" are octal modes with a type; in decimal they would have no valid
+		// type.
 		if v, err := strconv.ParseUint(text, 8, 32); err == nil && (v>>12 == 0o4 || v>>12 == 0o10 || v>>12 == 0o12 || v <= 0o7777 && len(text) <= 4) {
 			return uint32(v), true
 		}

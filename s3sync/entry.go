@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind tells files, directories and symbolic links apart. Nothing else is synchronised.
+// Kind is the type of an entry. Files of other types are not synced.
 type Kind uint8
 
 // The kinds of entries.
@@ -17,7 +17,7 @@ const (
 	Symlink
 )
 
-// String is the kind as people call it.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case File:
@@ -30,7 +30,8 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Entry is one file, directory or symbolic link: as it is in a volume, and where it is in a bucket.
+// Entry is a file, directory or symbolic link, with its state in a volume and its object in a
+// bucket.
 type Entry struct {
 	Path    string // slash-separated, relative; the bytes of the file system
 	Kind    Kind
@@ -40,33 +41,35 @@ type Entry struct {
 	ModTime Time
 	Size    int64  // of a file, in bytes
 	Target  string // of a symbolic link
-	// Link is the path of the entry before this one that is the same file (a hard link), or "".
+	// Link is the path of an earlier entry that is the same file (a hard link), or "".
 	Link   string
 	Xattrs map[string]string // user.* attributes
-	// Extents are where the data of a sparse file is; its object then holds these bytes only, one after the other. Nil otherwise.
+	// Extents are the data ranges of a sparse file; its object then holds only these bytes,
+	// concatenated. Otherwise it is nil.
 	Extents []Extent
 
-	// What the bucket has of it. An entry that was only seen in a volume has none.
+	// State in the bucket. An entry that was only seen in a volume has none.
 
 	Key  string // if it is not the encoded path
 	ETag string // without quotes; "" if there is no object
 	CRC  uint64 // CRC-64/NVME of the object; meaningful if HasCRC
-	// HasCRC is false for objects that others wrote.
+	// HasCRC is false for objects that other programs wrote.
 	HasCRC bool
 
-	// What only the machine knows on which the volume is: never in a bucket.
+	// State of the machine that has the volume; it is never stored in a bucket.
 
 	Inode  uint64
-	Change int64 // nanoseconds since 1970: when the inode changed last (ctime)
+	Change int64 // nanoseconds since 1970: last change of the inode (ctime)
 	nlink  uint64
 	blocks int64 // of 512 bytes
-	// foreign entries come from a list of objects; their modes and times must be asked for.
+	// foreign entries come from a list of objects; their modes and times must be requested.
 	foreign bool
-	// blocked is a directory whose key has an object with content, which is no file and stays as it is.
+	// blocked is a directory whose key has an object with content. It is not a file and is left as
+	// it is.
 	blocked bool
 }
 
-// setID are the bits of a mode for which a program runs as another user or group than who starts it.
+// setID are the mode bits that make a program run as a user or group other than that of its caller.
 const setID = unix.S_ISUID | unix.S_ISGID
 
 // Extent is a part of a file that has data.
@@ -75,7 +78,7 @@ type Extent struct {
 	Length int64 `cbor:"2,keyasint"`
 }
 
-// memory is about how many bytes the entry takes.
+// memory returns the approximate memory use of the entry, in bytes.
 func (e *Entry) memory() int64 {
 	n := 300 + len(e.Path) + len(e.Target) + len(e.Link) + len(e.Key) + len(e.ETag) + 16*len(e.Extents)
 	for name, value := range e.Xattrs {
@@ -84,7 +87,7 @@ func (e *Entry) memory() int64 {
 	return int64(n)
 }
 
-// order is the entry's place: its encoded path, with a slash at the end for directories.
+// order returns the sort key of the entry: its encoded path, with a trailing slash for directories.
 func (e *Entry) order() string {
 	if e.Kind == Dir {
 		return EncodePath(e.Path) + "/"
@@ -92,7 +95,7 @@ func (e *Entry) order() string {
 	return EncodePath(e.Path)
 }
 
-// key is the entry's key relative to the prefix.
+// key returns the entry's key relative to the prefix.
 func (e *Entry) key() string {
 	switch {
 	case e.Key != "":
@@ -104,7 +107,7 @@ func (e *Entry) key() string {
 	return key
 }
 
-// keyUnder is key, or a hidden one where prefix makes it too long.
+// keyUnder is key, or a hidden key if prefix makes it too long.
 func (e *Entry) keyUnder(prefix string) string {
 	key := e.key()
 	if len(prefix)+len(key) > maxKey {
@@ -113,15 +116,17 @@ func (e *Entry) keyUnder(prefix string) string {
 	return key
 }
 
-// hiddenUnder reports whether the object is where Harvest keeps its own, and no list of files shows it.
+// hiddenUnder reports whether the object is in Harvest's reserved directory, which lists of files
+// omit.
 func (e *Entry) hiddenUnder(prefix string) bool {
 	return strings.HasPrefix(e.keyUnder(prefix), Reserved+"/")
 }
 
-// unmarked reports whether an entry is a directory of which a list only shows that something is in it: nothing tells its mode or its times.
+// unmarked reports whether an entry is a directory that a list shows only through its content, so
+// that its mode and times are unknown.
 func (e *Entry) unmarked() bool { return e.Kind == Dir && e.foreign && e.ETag == "" }
 
-// body is how many bytes the object of a file has.
+// body returns the size of a file's object.
 func (e *Entry) body() int64 {
 	if e.Extents == nil {
 		return e.Size
@@ -133,23 +138,23 @@ func (e *Entry) body() int64 {
 	return n
 }
 
-// needsObject reports whether tools that know no manifest need an object to see the entry as it is. Directories that hold something and
-// have the usual mode are seen through what they hold.
+// needsObject reports whether tools that cannot read the manifest need an object to see the entry.
+// A directory with entries and the usual mode needs none, since the keys of its entries show it.
 func (e *Entry) needsObject(empty bool) bool {
 	return e.Kind != Dir || empty || e.Mode != 0o755
 }
 
-// same reports whether both are the same in all that a manifest keeps of the volume's side.
+// same reports whether both have the same volume-side fields of a manifest.
 func (e *Entry) same(o *Entry) bool {
 	return e.sameContent(o) && e.Mode == o.Mode && e.UID == o.UID && e.GID == o.GID && e.ModTime == o.ModTime && e.Link == o.Link && equalXattrs(e.Xattrs, o.Xattrs)
 }
 
-// sameRecord reports whether a manifest says the same of both.
+// sameRecord reports whether both have the same record in a manifest.
 func (e *Entry) sameRecord(o *Entry) bool {
 	return e.same(o) && e.Key == o.Key && e.ETag == o.ETag && e.CRC == o.CRC && e.HasCRC == o.HasCRC && !o.foreign && slices.Equal(e.Extents, o.Extents)
 }
 
-// sameContent compares all but metadata, files by size and time of change only.
+// sameContent ignores metadata. It compares files by size and mtime only.
 func (e *Entry) sameContent(o *Entry) bool {
 	if e.Kind != o.Kind || e.Path != o.Path {
 		return false
@@ -163,7 +168,8 @@ func (e *Entry) sameContent(o *Entry) bool {
 	return true
 }
 
-// untouched reports whether the volume's inode is the one that state remembers, not changed since. It may have been restored without setID.
+// untouched reports whether the volume's inode is the one in state, unchanged since. It may have
+// been restored without setID.
 func (e *Entry) untouched(state *Entry) bool {
 	return state.Inode != 0 && e.Inode == state.Inode && e.Change == state.Change && e.Kind == state.Kind && e.Size == state.Size &&
 		e.ModTime == state.ModTime && (e.Mode == state.Mode || e.Mode == state.Mode&^setID) && e.Path == state.Path
@@ -181,7 +187,7 @@ func equalXattrs(a, b map[string]string) bool {
 	return true
 }
 
-// parent is the path of the directory that holds path, "" for the root.
+// parent returns the directory of path, "" for the root.
 func parent(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		return path[:i]

@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// explain says what a refusal means, and what to do. Errors that already say it stay as they are.
+// explain converts a refusal to an error with a reason and a remedy. Errors that already have them
+// stay unchanged.
 func (b *Bucket) explain(err error) error {
 	if err == nil {
 		return nil
@@ -68,7 +69,7 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return say(errors.Invalid, "set the bucket's region and endpoint", "the bucket %s is not in the region %s", bucket, b.region)
 	case "NoSuchKey", "NoSuchUpload", "NotFound", "NoSuchVersion":
 		return errors.Explainf(err, errors.NotFound, "there is no such object in %s", b)
-	case "PreconditionFailed", "ConditionalRequestConflict", "InvalidRange": // the last: it is shorter than was planned for
+	case "PreconditionFailed", "ConditionalRequestConflict", "InvalidRange": // InvalidRange: it is shorter than planned
 		return errors.Join(errChangedObject, err)
 	case "InvalidObjectState":
 		return say(errors.Conflict, "restore it first, for example with aws s3api restore-object; then try again", "the object is archived")
@@ -90,7 +91,7 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 	return errors.Explainf(err, errors.Invalid, "S3 refuses it (%d %s)", status, code)
 }
 
-// refusedNow reports whether S3 answered that it does not take something which it may take another time.
+// refusedNow reports whether S3 refused a request that it may accept later.
 func refusedNow(err error) bool {
 	var ours *serverError
 	var api smithy.APIError
@@ -100,7 +101,7 @@ func refusedNow(err error) bool {
 
 func noCredentials(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.KindOf(err) == errors.Unauthenticated {
-		return err // the last: a role that cannot be assumed
+		return err // Unauthenticated: a role cannot be assumed
 	}
 	return errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "there are no credentials for S3"), "set a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 }

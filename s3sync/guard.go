@@ -7,23 +7,23 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Limits of the guard against mass deletion, unless Options says otherwise: a sync deletes fewer files than DefaultMaxDeleteFiles, or at most
-// DefaultMaxDeletePercent of the files of a side.
+// Default limits of the guard against mass deletion. A sync deletes fewer than
+// DefaultMaxDeleteFiles files, or at most DefaultMaxDeletePercent of the files of a side.
 const (
 	DefaultMaxDeleteFiles   = 20
 	DefaultMaxDeletePercent = 50
 )
 
-// guard counts what a sync deletes. It may be used concurrently.
+// guard counts the deletions of a sync. It is safe for concurrent use.
 type guard struct {
 	mu          sync.Mutex
 	here, there side // guarded by mu
 }
 
-// side is one side's files and links.
+// side counts the files and links of a side.
 type side struct{ files, deleted int64 }
 
-// planned counts what was decided of one path.
+// planned counts the decision about a path.
 func (g *guard) planned(a *Action) {
 	if a.Kind == Dir {
 		return
@@ -44,7 +44,8 @@ func (g *guard) planned(a *Action) {
 	}
 }
 
-// check fails if a sync is about to delete more than its options allow. Nothing was deleted until then.
+// check returns an error if a sync would delete more than its options allow. It runs before the
+// first deletion.
 func (g *guard) check(o *Options, b *Bucket) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,7 +64,7 @@ func (g *guard) check(o *Options, b *Bucket) error {
 	return nil
 }
 
-// refuseEmpty fails where a place that holds nothing would empty the volume.
+// refuseEmpty returns an error if an empty place would empty the volume.
 func (r *run) refuseEmpty(ctx context.Context, st *state, remote *contents) error {
 	if !remote.empty || r.o.DeleteMany {
 		return nil
@@ -85,7 +86,7 @@ func (r *run) refuseEmpty(ctx context.Context, st *state, remote *contents) erro
 	return nil
 }
 
-// errEmptyPlace is a place that this machine, or the volume, has files of.
+// errEmptyPlace returns an error for an empty place of which this machine or the volume has files.
 func errEmptyPlace(b *Bucket) error {
 	return errors.Remedy(errors.Newf(errors.Conflict, "%s holds nothing, not even a manifest: somebody emptied it, or this is another server", b),
 		"see whether it is the right place; to fill it again, sync up; to delete the files here, too, sync again with --delete-many")

@@ -17,16 +17,18 @@ const (
 	taggingHeader = "X-Amz-Tagging"
 )
 
-// keptHeaders are what other programs may have set of an object, besides user metadata.
+// keptHeaders are headers of an object that other programs may have set, besides user metadata.
 var keptHeaders = map[string]bool{"Content-Type": true, "Cache-Control": true, "Content-Disposition": true, "Content-Encoding": true,
 	"Content-Language": true, "Expires": true}
 
-// ownMeta are the names of the metadata that describe a file, which are not another program's to keep.
+// ownMeta are the names of the metadata that describe a file. They are not kept from other
+// programs.
 var ownMeta = map[string]bool{"Mode": true, "Uid": true, "Gid": true, "Mtime": true, "File-Permissions": true, "File-Owner": true,
 	"File-Group": true, "File-Mtime": true}
 
-// keep adds to h, for an object that is stored again, what other programs set of the one with the key: headers, user metadata and tags. It fails
-// with errChangedObject if that object is not the one of c.
+// keep adds to h the headers, user metadata and tags that other programs set on the current object
+// of key, so that a new object keeps them. It returns errChangedObject if that object is not the
+// one of c.
 func (b *Bucket) keep(ctx context.Context, key string, h http.Header, e *Entry, c condition) error {
 	if c.etag == "" || e.Kind != File {
 		return nil
@@ -41,7 +43,8 @@ func (b *Bucket) keep(ctx context.Context, key string, h http.Header, e *Entry, 
 	return b.adoptHeaders(ctx, key, h, res.header)
 }
 
-// adoptHeaders adds to h what was set of the object with the key, whose answer to HEAD is given.
+// adoptHeaders adds to h the headers that were set on the object of key. from is its answer to
+// HEAD.
 func (b *Bucket) adoptHeaders(ctx context.Context, key string, h, from http.Header) error {
 	for name, value := range from {
 		meta, user := strings.CutPrefix(name, metaPrefix)
@@ -66,7 +69,7 @@ func (b *Bucket) adoptHeaders(ctx context.Context, key string, h, from http.Head
 	return nil
 }
 
-// userMeta is the user metadata in h, as the SDK wants it.
+// userMeta returns the user metadata in h in the SDK's form.
 func userMeta(h http.Header) map[string]string {
 	meta := map[string]string{}
 	for k, v := range h {
@@ -77,7 +80,7 @@ func userMeta(h http.Header) map[string]string {
 	return meta
 }
 
-// field1 is a header's value, or nil without one.
+// field1 returns a header's value, or nil.
 func field1(h http.Header, name string) *string {
 	if v := h[name]; len(v) > 0 {
 		return &v[0]

@@ -14,33 +14,34 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// journal is where a sync notes each file that it is about to store or to put into the volume, until the next state has it. If the process is killed
-// in between, the next sync asks whether that happened. Without the journal, it would take its own file for one that somebody made, and bring it back
-// after others have deleted it. A nil journal notes nothing.
+// journal records each file that a sync is about to store or to put into the volume, until the next
+// state has it. If the process is killed in between, the next sync checks whether the step
+// happened. Without the journal, it would take its own file for a new one, and bring it back after
+// others have deleted it. A nil journal records nothing.
 type journal struct {
 	path string
 
 	mu   sync.Mutex
 	file *os.File            // guarded by mu
-	open map[string]*journey // guarded by mu; by path; what the state does not have yet: no more than is under way
+	open map[string]*journey // guarded by mu; by path; steps of jobs in progress, not in the state yet
 }
 
-// journey is an entry on its way.
+// journey is an entry with a step in progress.
 type journey struct {
 	Step  step   `cbor:"1,keyasint"`
 	Entry record `cbor:"2,keyasint"`
 }
 
-// step is how far an entry is.
+// step is the progress of an entry.
 type step uint8
 
 const (
 	sending  step = iota + 1 // about to be stored in the bucket
 	fetching                 // about to get its name in the volume
-	fetched                  // it has it
+	fetched                  // it has its name
 )
 
-// note writes down a step. It is safe from the end of the process, not from that of the machine.
+// note records a step. The record survives the end of the process, but not a crash of the machine.
 func (j *journal) note(s step, e *Entry) error {
 	if j == nil {
 		return nil
@@ -72,7 +73,7 @@ func (j *journal) done(path string) {
 	delete(j.open, path)
 }
 
-// compact drops what the state has by now, and has been flushed.
+// compact drops records that the state has and has flushed.
 func (j *journal) compact() error {
 	if j == nil {
 		return nil
@@ -110,7 +111,7 @@ func (j *journal) close() {
 	}
 }
 
-// readJournal returns the last step of each path, up to the first note that is not whole.
+// readJournal returns the last step of each path, up to the first incomplete record.
 func readJournal(path string) map[string]*journey {
 	f, err := os.Open(path)
 	if err != nil {
@@ -133,7 +134,8 @@ func readJournal(path string) map[string]*journey {
 	}
 }
 
-// recover finds out what of the journal of an interrupted sync happened, and adds that to what the interrupted sync had done.
+// recover checks which steps in the journal of an interrupted sync happened, and adds them to the
+// results of that sync.
 func (r *run) recover(ctx context.Context, st *state) error {
 	if st.temp || r.versions() {
 		return nil
@@ -170,7 +172,7 @@ func (r *run) recover(ctx context.Context, st *state) error {
 	return errors.Wrapf(os.Remove(name), "note what is under way")
 }
 
-// happened returns the entry of a journey that reached its end, as a state has it; nil for others.
+// happened returns the entry of a step that was completed, as a state has it, or nil.
 func (r *run) happened(ctx context.Context, n *journey) (*Entry, error) {
 	e, err := n.Entry.entry()
 	if err != nil {
@@ -184,7 +186,7 @@ func (r *run) happened(ctx context.Context, n *journey) (*Entry, error) {
 		if err != nil || now == nil || now.Kind != e.Kind || now.Inode != e.Inode || now.Size != e.Size {
 			return nil, nil
 		}
-		e.Change = 0 // not known: it is read before anything depends on it
+		e.Change = 0 // unknown: the file is read before anything depends on it
 		return e, nil
 	case sending:
 		now, err := r.b.stat(ctx, e.keyUnder(r.b.prefix))
@@ -208,7 +210,8 @@ func (r *run) happened(ctx context.Context, n *journey) (*Entry, error) {
 	return nil, nil
 }
 
-// addBefore adds entries, in order, to what interrupted syncs had done. They take the place of what was known of their paths.
+// addBefore adds entries, in order, to the results of interrupted syncs. They replace earlier
+// records of their paths.
 func (s *state) addBefore(all []*Entry) error {
 	if len(all) == 0 {
 		return nil
@@ -233,7 +236,7 @@ func (s *state) addBefore(all []*Entry) error {
 	})
 }
 
-// noteSending notes an entry that is about to be stored, if it is one of the volume.
+// noteSending records that an entry is about to be stored, if it is in the volume.
 func (r *run) noteSending(e *Entry) error {
 	if e.Inode == 0 || e.Kind == Dir || strings.HasPrefix(e.Key, Reserved+"/packs") {
 		return nil

@@ -7,21 +7,22 @@ import (
 	"unicode/utf8"
 )
 
-// Reserved is the directory beneath a prefix in which Harvest keeps what is no file of the volume. A volume's own directory of that name
-// is escaped.
+// Reserved is the directory below a prefix for objects of Harvest that are not files of the volume.
+// A directory of the volume with that name is escaped.
 const Reserved = ".harvest"
 
-// maxKey is how long a key may be, in bytes (S3's limit).
+// maxKey is S3's limit for the length of a key, in bytes.
 const maxKey = 1024
 
-// escape introduces two hexadecimal digits: a byte that a key should not have. Few names contain it by themselves, so that the keys of
-// nearly all files are their paths.
+// escape introduces two hexadecimal digits for a byte that cannot be in a key. It is rare in names,
+// so that the keys of nearly all files are their paths.
 const escape = "%~"
 
 const hexDigits = "0123456789ABCDEF"
 
-// EncodePath returns the key of a slash-separated path, relative to the prefix. It changes only what S3 or its clients cannot keep: bytes
-// that are no UTF-8, control characters, the characters U+FFFE and U+FFFF, and the reserved name. DecodeKey undoes it.
+// EncodePath returns the key of a slash-separated path, relative to the prefix. It changes only
+// bytes that S3 or its clients cannot keep: invalid UTF-8, control characters, the characters
+// U+FFFE and U+FFFF, and the reserved name. DecodeKey is the inverse.
 func EncodePath(path string) string {
 	if plain(path) {
 		return path
@@ -49,7 +50,7 @@ func EncodePath(path string) string {
 	return b.String()
 }
 
-// plain reports whether path is its own key, as nearly all are.
+// plain reports whether path needs no encoding, which is the usual case.
 func plain(path string) bool {
 	for i := range len(path) {
 		if c := path[i]; c < 0x20 || c >= 0x7f {
@@ -69,8 +70,9 @@ func escapeByte(b *strings.Builder, c byte) {
 	b.WriteByte(hexDigits[c&15])
 }
 
-// DecodeKey returns the path that has the key, and false if none has: keys with "." or ".." or nothing between slashes, with NUL, and
-// escapes that EncodePath would not have written. A slash at the end is the caller's to take away.
+// DecodeKey returns the path of a key. It returns false if there is none: keys with ".", ".." or an
+// empty part between slashes, with NUL, or with escapes that EncodePath would not write. The caller
+// must remove a trailing slash.
 func DecodeKey(key string) (string, bool) {
 	path := key
 	if strings.Contains(key, escape) {
@@ -96,7 +98,8 @@ func DecodeKey(key string) (string, bool) {
 	return path, true
 }
 
-// ValidPath reports whether path names something beneath a directory: slash-separated, relative, no part of it empty, "." or "..".
+// ValidPath reports whether path is slash-separated, relative, and without empty, "." or ".."
+// parts.
 func ValidPath(path string) bool {
 	if path == "" || len(path) > maxPath || strings.IndexByte(path, 0) >= 0 {
 		return false
@@ -109,17 +112,19 @@ func ValidPath(path string) bool {
 	return true
 }
 
-// Linux's limits of a name, and ours of a path: deeper trees are refused by name.
+// maxName is Linux's limit, maxPath that of this package: deeper trees are refused with their
+// names.
 const (
 	maxName = 255
 	maxPath = 64 << 10
 )
 
-// hidden returns the key of a file whose own key cannot be used, beneath the reserved directory.
+// hidden returns a key in the reserved directory for a file whose own key cannot be used.
 func hidden(kind, path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return Reserved + "/" + kind + "/" + hex.EncodeToString(sum[:])
 }
 
-// before compares the keys of two entries as a bucket lists them. The key of a directory ends with a slash.
+// before compares the keys of two entries in the order of a bucket's list. The key of a directory
+// ends with a slash.
 func before(a, b string) int { return strings.Compare(a, b) }

@@ -18,13 +18,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// partsAtOnce is how many parts of one file are under way.
+// partsAtOnce is the number of parts of one file in transfer.
 const partsAtOnce = 4
 
-// Stale is how old an upload is that nobody continues.
+// Stale is the age at which an unfinished upload counts as abandoned.
 const Stale = 7 * 24 * time.Hour
 
-// part is one of a large object.
+// part is a part of a large object.
 type part struct {
 	number     int32 // from 1
 	at, length int64
@@ -32,8 +32,9 @@ type part struct {
 	crc        uint64
 }
 
-// split divides n bytes that are sent into parts of equal size, as many as S3 allows. One for which there is no room beside others is in memory alone:
-// those of a file beyond 625 GiB take more than maxInFlight, up to 1 GiB at 5 TiB.
+// split divides n bytes to upload into parts of equal size, within S3's limit on their number. The
+// part size doubles as needed. A part that exceeds the room beside others is in memory alone: those
+// of a file beyond 625 GiB take more than maxInFlight, up to 1 GiB at 5 TiB.
 func split(n int64) []part {
 	size := int64(partSize)
 	for n > size*maxParts {
@@ -42,7 +43,7 @@ func split(n int64) []part {
 	return cutUp(n, size)
 }
 
-// cutUp divides n bytes into parts of size, the last one what is left.
+// cutUp divides n bytes into parts of size; the last one has the rest.
 func cutUp(n, size int64) []part {
 	parts := make([]part, 0, (n+size-1)/size)
 	for at := int64(0); at < n; at += size {
@@ -51,8 +52,8 @@ func cutUp(n, size int64) []part {
 	return parts
 }
 
-// uploadLarge sends a file in parts. If it is interrupted, what was sent stays, and the next sync sends the rest; if it fails, S3 is told
-// to forget it.
+// uploadLarge uploads a file in parts. If it is interrupted, the parts stay and the next sync sends
+// the rest. After any other failure it aborts the upload.
 func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*Entry, error) {
 	if has(remote, &Entry{Kind: File, Size: e.Size, Extents: e.Extents, CRC: remoteCRC(remote), HasCRC: true}, nil) {
 		crc, err := r.checksum(ctx, f, e)
@@ -70,7 +71,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 	}
 	h, c := e.header(), r.seen(key, remote)
 	if err := r.b.keep(ctx, key, h, e, c); err != nil {
-		return nil, err // before the time is spent
+		return nil, err // before spending time on the upload
 	}
 	id, other := r.uploads.find(r.b.prefix+key, e)
 	if other != "" {
@@ -114,7 +115,7 @@ func remoteCRC(e *Entry) uint64 {
 	return e.CRC
 }
 
-// checksum reads a file's content once.
+// checksum reads a file's content once and returns its CRC.
 func (r *run) checksum(ctx context.Context, f *os.File, e *Entry) (uint64, error) {
 	const step = 4 << 20
 	buf, release, err := r.buffer(ctx, step)
@@ -178,7 +179,7 @@ type multipart struct {
 	key   string
 	id    string
 	parts []part
-	there map[int32]stored // what the bucket has of it already
+	there map[int32]stored // parts that the bucket already has
 }
 
 // stored is a part that the bucket has.
@@ -200,7 +201,8 @@ func (s stored) matches(p *part, body []byte) bool {
 	return s.etag == hex.EncodeToString(sum[:])
 }
 
-// beginUpload continues the upload id, if it is there still, or begins one to key. Whether its parts are right, each says itself.
+// beginUpload continues the upload id if it still exists, or begins a new one to key. The checksums
+// of the parts show whether they match.
 func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry, h http.Header, id string) (*multipart, error) {
 	up := &multipart{key: key, parts: split(e.body()), there: map[int32]stored{}}
 	full := b.prefix + key
@@ -234,7 +236,7 @@ func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry, h http.H
 	return up, nil
 }
 
-// failed explains an error of the SDK, unless the caller gave up.
+// failed explains an error of the SDK, unless the caller's context ended.
 func (b *Bucket) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -258,7 +260,8 @@ func (b *Bucket) storedParts(ctx context.Context, key, id string, there map[int3
 	return nil
 }
 
-// completeUpload makes the parts an object, which the server compares with the checksum of the whole, if it knows that.
+// completeUpload combines the parts into an object. The server checks the CRC of the whole, if it
+// supports that.
 func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64, c condition) (string, error) {
 	c, err := b.expect(ctx, up.key, c)
 	if err != nil {
@@ -281,7 +284,7 @@ func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64, 
 	case c.absent:
 		in.IfNoneMatch = aws.String("*")
 	}
-	// Putting large objects together takes a server its time.
+	// Servers need time to combine large objects.
 	call, cancel := b.within(ctx, 30*time.Minute)
 	defer cancel()
 	out, err := b.s3.CompleteMultipartUpload(call, in, b.patiently)
@@ -291,23 +294,25 @@ func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64, 
 	return unquote(aws.ToString(out.ETag)), nil
 }
 
-// abortUpload forgets what was sent. A failure is not reported: Sweep finds what stays.
+// abortUpload discards the parts. It does not report a failure: Sweep finds the remains.
 func (b *Bucket) abortUpload(ctx context.Context, key, id string) {
 	ctx, cancel := b.within(ctx, 0)
 	defer cancel()
 	for range abortTries {
 		if _, err := b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), UploadId: &id}, b.patiently); err != nil {
-			return // it is gone, or Sweep is tried later
+			return // it is gone, or Sweep tries again later
 		}
 	}
 }
 
-// abortTries is how often an upload is aborted: a part that was under way may arrive after the first time, and then the upload is there still
+// abortTries is the number of times an upload is aborted. A part in transfer may arrive after the
+// first attempt, and the upload then still exists
 // (https://docs.aws.amazon.com/AmazonS3/latest/API/API_AbortMultipartUpload.html).
 const abortTries = 3
 
-// Sweep aborts uploads beneath the prefix that were begun longer than age ago, and returns how many there were. They cost money and no
-// list of objects shows them. Younger ones than Stale may still be continued.
+// Sweep aborts uploads below the prefix that began longer than age ago, and returns their number.
+// They cost money and appear in no list of objects. Uploads younger than Stale may still be
+// continued.
 func (b *Bucket) Sweep(ctx context.Context, age time.Duration) (int, error) {
 	n := 0
 	for u, err := range b.uploadsBegun(ctx) {

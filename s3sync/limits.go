@@ -10,10 +10,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// limits are the times that a tree's file system can hold. The kernel stores the nearest one instead of any other.
+// limits are the first and last time that a tree's file system can hold. The kernel stores the
+// nearest one instead of a time outside of them.
 type limits struct{ first, last int64 } // seconds since 1970
 
-// storedTime returns the time that the tree's file system stores instead of at, which is nearly always at itself.
+// storedTime returns the time that the tree's file system stores for at, which is nearly always at.
 func (t *Tree) storedTime(at Time) Time {
 	if at.Sec == int64(int32(at.Sec)) {
 		return at
@@ -27,7 +28,8 @@ func (t *Tree) storedTime(at Time) Time {
 	return at
 }
 
-// findLimits asks the file system with a file that has no name. Where there can be none, all times count as held.
+// findLimits probes the file system with an unnamed file. If none can be made, it assumes no
+// limits.
 func (t *Tree) findLimits() limits {
 	all := limits{math.MinInt64, math.MaxInt64}
 	fd, err := unix.Openat(int(t.root.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -53,7 +55,8 @@ func (t *Tree) findLimits() limits {
 	return all
 }
 
-// adoptTime gives an entry of the volume the time that another entry has of it, if the file system holds the former instead of the latter.
+// adoptTime sets the time of a volume's entry to that of another entry, if the file system stores
+// the former for the latter.
 func (t *Tree) adoptTime(local *Entry, others ...*Entry) {
 	for _, o := range others {
 		if local != nil && o != nil && o.Kind == local.Kind && o.ModTime != local.ModTime && t.storedTime(o.ModTime) == local.ModTime {
@@ -63,17 +66,19 @@ func (t *Tree) adoptTime(local *Entry, others ...*Entry) {
 	}
 }
 
-// asSet is a file that was given the metadata of e.
+// asSet returns the entry of a file that was given the metadata of e.
 func (t *Tree) asSet(e *Entry, st *unix.Stat_t) *Entry {
 	at := fromStat(e.Path, st)
 	t.adoptTime(at, e)
 	return at
 }
 
-// errTime names a file whose time is not as in the bucket. The bucket keeps the right one.
+// errTime reports a file whose time differs from that in the bucket. The bucket keeps the correct
+// one.
 var errTime = errors.Newf(errors.Unsupported, "the volume's file system cannot hold its time, which is too far from 1970: it has the nearest one there")
 
-// timeLost reports whether a job gave an entry of the volume a time that the file system does not hold.
+// timeLost reports whether a job gave an entry of the volume a time that the file system cannot
+// hold.
 func (r *run) timeLost(j *job) bool {
 	return (j.Op == Download || j.Op == UpdateLocal) && j.out != nil && r.t.storedTime(j.out.ModTime) != j.out.ModTime
 }

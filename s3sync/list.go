@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// object is one of a list.
+// object is an object in a list.
 type object struct {
 	key  string // relative to the prefix
 	size int64
@@ -22,13 +22,13 @@ type object struct {
 	time time.Time
 }
 
-// Check asks whether the bucket is there and may be listed.
+// Check checks that the bucket exists and can be listed.
 func (b *Bucket) Check(ctx context.Context) error {
 	_, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), MaxKeys: aws.Int32(1)})
 	return err
 }
 
-// empty reports whether there is no object beneath the prefix but those that Harvest reserves.
+// empty reports whether there is no object below the prefix, apart from reserved ones.
 func (b *Bucket) empty(ctx context.Context) (bool, error) {
 	for _, err := range b.objects(ctx) {
 		return false, err
@@ -36,7 +36,8 @@ func (b *Bucket) empty(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// objects lists what is beneath the prefix, but for what Harvest reserves, in the order of the keys' bytes.
+// objects lists the objects below the prefix, without reserved ones, in the byte order of their
+// keys.
 func (b *Bucket) objects(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		last := ""
@@ -51,8 +52,8 @@ func (b *Bucket) objects(ctx context.Context) iter.Seq2[object, error] {
 	}
 }
 
-// inOrder checks a page before any of it is used, and notes the last key. Two lists are compared by going through both at once: in another
-// order, what is there would seem to be gone.
+// inOrder checks a page before it is used, and records the last key. Two lists are compared by a
+// merge: in another order, existing objects would seem to be missing.
 func inOrder(last *string, page []types.Object) error {
 	for i := range page {
 		key := aws.ToString(page[i].Key)
@@ -65,7 +66,8 @@ func inOrder(last *string, page []types.Object) error {
 	return nil
 }
 
-// all lists all objects beneath the prefix but that of the prefix itself, each page after check has seen it.
+// all lists all objects below the prefix except that of the prefix itself. check sees each page
+// before its objects are yielded.
 func (b *Bucket) all(ctx context.Context, check func([]types.Object) error) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix)}
@@ -91,10 +93,10 @@ func (b *Bucket) all(ctx context.Context, check func([]types.Object) error) iter
 	}
 }
 
-// anyOrder is for those who need none.
+// anyOrder is a check for callers that need no order.
 func anyOrder([]types.Object) error { return nil }
 
-// pages yields the pages of a list, to the last or the first error.
+// pages yields the pages of a list, up to the last or the first error.
 func (b *Bucket) pages(ctx context.Context, in *s3.ListObjectsV2Input) iter.Seq2[*s3.ListObjectsV2Output, error] {
 	return func(yield func(*s3.ListObjectsV2Output, error) bool) {
 		for {
@@ -110,8 +112,9 @@ func (b *Bucket) pages(ctx context.Context, in *s3.ListObjectsV2Input) iter.Seq2
 	}
 }
 
-// page asks for one page of a list. XML cannot have all characters that keys can: keys are asked for as in URLs, and decoded if the server says
-// that they are so. AWS and MinIO do, others take no notice.
+// page requests one page of a list. XML cannot hold all characters of keys, so it requests URL
+// encoding, and decodes the keys if the server says that they are encoded. AWS and MinIO do this;
+// other servers ignore the request.
 func (b *Bucket) page(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
@@ -139,7 +142,7 @@ func (b *Bucket) page(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListO
 	return page, nil
 }
 
-// decodeListed makes what a list calls a key the key. A plus is a space there, as in a form.
+// decodeListed decodes a key in a list. A plus is a space, as in a form.
 // Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html, encoding-type
 func decodeListed(text *string) error {
 	if text == nil || !strings.ContainsAny(*text, "%+") {
@@ -153,7 +156,7 @@ func decodeListed(text *string) error {
 	return nil
 }
 
-// uploadsBegun lists uploads in parts beneath the prefix that are neither complete nor aborted.
+// uploadsBegun lists uploads in parts below the prefix that are neither complete nor aborted.
 func (b *Bucket) uploadsBegun(ctx context.Context) iter.Seq2[types.MultipartUpload, error] {
 	return func(yield func(types.MultipartUpload, error) bool) {
 		in := &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), EncodingType: types.EncodingTypeUrl}

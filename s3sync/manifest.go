@@ -11,16 +11,17 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// ManifestKey is where the manifest is, beneath a prefix. Its content is a stream of CBOR items (RFC 8949), compressed with zstd: a header,
-// then the entries in the order of their keys, then a trailer that counts them.
+// ManifestKey is the key of the manifest below a prefix. The manifest is a stream of CBOR items
+// (RFC 8949), compressed with zstd: a header, then the entries in the order of their keys, then a
+// trailer with their number.
 const ManifestKey = Reserved + "/manifest-v1"
 
-// manifestVersion is of the manifests that this package writes. It reads those up to it.
+// manifestVersion is the version that this package writes. It reads this and older versions.
 const manifestVersion = 1
 
 const manifestFormat = "harvest-manifest"
 
-// What a manifest may at most be: others can write into buckets.
+// Limits for manifests, since others can write into buckets.
 const (
 	maxEntries = 50_000_000
 	maxXattrs  = 256
@@ -35,14 +36,14 @@ type header struct {
 	Created int64  `cbor:"3,keyasint"` // seconds since 1970
 }
 
-// record is an entry as it is written. A zero Kind is the trailer.
+// record is an encoded entry. A zero Kind marks the trailer.
 type record struct {
 	Path    []byte            `cbor:"1,keyasint,omitempty"`
 	Kind    Kind              `cbor:"2,keyasint,omitempty"`
 	Mode    uint32            `cbor:"3,keyasint,omitempty"`
 	UID     uint32            `cbor:"4,keyasint,omitempty"`
 	GID     uint32            `cbor:"5,keyasint,omitempty"`
-	ModTime int64             `cbor:"6,keyasint,omitempty"` // nanoseconds since 1970; the nearest that fits, if Sec is there
+	ModTime int64             `cbor:"6,keyasint,omitempty"` // nanoseconds since 1970; nearest value if Sec is set
 	Size    int64             `cbor:"7,keyasint,omitempty"`
 	Target  []byte            `cbor:"8,keyasint,omitempty"`
 	Link    []byte            `cbor:"9,keyasint,omitempty"`
@@ -53,25 +54,25 @@ type record struct {
 	ETag    string            `cbor:"14,keyasint,omitempty"`
 	CRC     *uint64           `cbor:"15,keyasint,omitempty"`
 	Count   int64             `cbor:"16,keyasint,omitempty"` // of the trailer
-	// Sec and Nsec are the time of an entry where ModTime cannot hold it: before 1678 and after 2262.
+	// Sec and Nsec are the time of an entry if ModTime cannot hold it: before 1678 and after 2262.
 	Sec  int64 `cbor:"17,keyasint,omitempty"`
 	Nsec int32 `cbor:"18,keyasint,omitempty"`
-	// Of the state on this machine only.
+	// For the state on this machine only.
 	Inode  uint64 `cbor:"20,keyasint,omitempty"`
 	Change int64  `cbor:"21,keyasint,omitempty"`
 }
 
-// manifestWriter writes a manifest. Entries must come in order.
+// manifestWriter writes a manifest. The caller adds entries in order.
 type manifestWriter struct {
 	z     *zstd.Encoder
 	b     *bufio.Writer
 	enc   *cbor.Encoder
-	local bool // keep what only this machine knows
+	local bool // keep the fields for this machine only
 	last  string
 	count int64
 }
 
-// newManifestWriter begins a manifest on w, which stays the caller's to close.
+// newManifestWriter begins a manifest on w, which the caller closes.
 func newManifestWriter(w io.Writer, created int64, local bool) (*manifestWriter, error) {
 	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
@@ -93,7 +94,7 @@ func (m *manifestWriter) add(e *Entry) error {
 	return errors.Wrapf(m.enc.Encode(r), "write a manifest")
 }
 
-// newRecord is e as it is written; local keeps what only this machine knows.
+// newRecord encodes e. local keeps the fields for this machine only.
 func newRecord(e *Entry, local bool) record {
 	r := record{Path: []byte(e.Path), Kind: e.Kind, Mode: e.Mode, UID: e.UID, GID: e.GID, Size: e.Size,
 		Target: []byte(e.Target), Link: []byte(e.Link), Extents: e.Extents, Sparse: e.Extents != nil, Key: e.Key, ETag: e.ETag}
@@ -116,7 +117,7 @@ func newRecord(e *Entry, local bool) record {
 	return r
 }
 
-// flush makes what was added readable, should the program end here.
+// flush makes the entries added so far readable, in case the process ends.
 func (m *manifestWriter) flush() error {
 	if err := m.b.Flush(); err != nil {
 		return errors.Wrapf(err, "write a manifest")
@@ -124,7 +125,7 @@ func (m *manifestWriter) flush() error {
 	return errors.Wrapf(m.z.Flush(), "write a manifest")
 }
 
-// close writes the trailer. Without it a manifest is not whole.
+// close writes the trailer. A manifest without one is incomplete.
 func (m *manifestWriter) close() error {
 	if err := m.enc.Encode(record{Count: m.count}); err != nil {
 		return errors.Wrapf(err, "write a manifest")
@@ -135,11 +136,12 @@ func (m *manifestWriter) close() error {
 	return errors.Wrapf(m.z.Close(), "write a manifest")
 }
 
-// errTorn is what readManifest ends with where a manifest stops before its trailer. What came before is good.
+// errTorn reports a manifest that ends before its trailer. The entries before the end are valid.
 var errTorn = errors.Newf(errors.Invalid, "the manifest is cut off")
 
-// readManifest yields a manifest's entries in order. The last error, if any, ends it: errTorn, or Invalid for what is no manifest of ours,
-// is damaged or lies. Nothing of it is trusted: each path is one beneath the root, each place comes once and in order.
+// readManifest yields the entries of a manifest in order. An error ends the sequence: errTorn, or
+// Invalid for a file that is not a Harvest manifest, or a damaged or inconsistent one. The content
+// is not trusted: each path must be below the root, and each place must occur once and in order.
 func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
 	return func(yield func(*Entry, error) bool) {
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
@@ -202,7 +204,7 @@ func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
 	}
 }
 
-// decoder returns one that takes no more memory than an entry of ours needs.
+// decoder returns a CBOR decoder limited to the memory that an entry of Harvest needs.
 func decoder(r io.Reader) (*cbor.Decoder, error) {
 	mode, err := cbor.DecOptions{MaxArrayElements: maxExtents, MaxMapPairs: 1024, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
 		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
@@ -212,7 +214,8 @@ func decoder(r io.Reader) (*cbor.Decoder, error) {
 	return mode.NewDecoder(r), nil
 }
 
-// itemReader gives one item no more than an entry may have, so that a small manifest cannot become much memory.
+// itemReader limits the size of one item to that of an entry, so that a small manifest cannot
+// expand to much memory.
 type itemReader struct {
 	r    io.Reader
 	left int
@@ -229,7 +232,7 @@ func (i *itemReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// torn tells a manifest that ends too early from one that is damaged.
+// torn distinguishes a manifest that ends too early from a damaged one.
 func torn(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.Join(errTorn, err)
@@ -237,7 +240,7 @@ func torn(err error) error {
 	return errors.Explainf(err, errors.Invalid, "the manifest is damaged")
 }
 
-// entry checks a record.
+// entry validates a record and returns its entry.
 func (r *record) entry() (*Entry, error) {
 	e := &Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID, ModTime: Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
 		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change}

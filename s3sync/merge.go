@@ -10,14 +10,15 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// plan yields what to do with each path, in the order of keys, to do. It holds no more than one entry of each side at a time.
+// plan calls do with the action for each path, in the order of keys. It holds at most one entry of
+// each side at a time.
 func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Action) error) error {
 	local := r.local(ctx)
 	both := remote.known && !remote.list && !st.interrupted()
 	baseSeq := st.read()
 	remoteSeq := st.spared(r.b.prefix, remote.read(ctx, st.last()))
 	if both {
-		// The state is the bucket's manifest: reading it once is enough.
+		// The state is the bucket's manifest: read it only once.
 		baseSeq = func(func(remembered) bool) {}
 	}
 	unread := map[string]bool{} // paths of the volume that could not be read
@@ -64,15 +65,15 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 			return nil // both sides deleted it
 		}
 		if le == nil && rem != nil && beneath(unread, rem.Path) || !r.concerns(le, cmp.Or(rem, p.base)) {
-			return p.aside(do) // whether the volume still has it is not known, or it is outside of Only
+			return p.aside(do) // unknown in the volume, or outside of Only
 		}
 		return r.planned(ctx, &p, remote, do)
 	})
 }
 
-// place is what all sides have of one path.
+// place is the state of one path on all sides.
 type place struct {
-	*scanned     // of the volume; nil if nothing
+	*scanned     // of the volume; nil if there is none
 	base, remote *Entry
 	fresh, added bool // of base: see remembered
 	list         bool // remote comes from a list
@@ -85,7 +86,8 @@ func (p *place) local() *Entry {
 	return p.Entry
 }
 
-// aside leaves a path as it is: the bucket keeps what it has, and this machine remembers of it what it did.
+// aside leaves a path unchanged: the bucket keeps its entry, and this machine keeps its record of
+// it.
 func (p *place) aside(do func(Action) error) error {
 	if p.remote == nil {
 		return nil
@@ -93,7 +95,7 @@ func (p *place) aside(do func(Action) error) error {
 	return do(Action{Op: Keep, Path: p.remote.Path, Kind: p.remote.Kind, remote: p.remote, was: p.remote, base: p.base, aside: true})
 }
 
-// planned decides about one path, and has that done.
+// planned decides about one path and passes the action to do.
 func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(Action) error) error {
 	local, rem, unsure := p.local(), p.remote, false
 	if p.fresh && r.o.Direction != Down {
@@ -110,7 +112,7 @@ func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(A
 	a := decide(r.p, local, p.base, rem, read)
 	a.was, a.unsure = p.remote, unsure
 	if (a.Op == DeleteLocal || a.Op == DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
-		return p.aside(do) // it may hold files that the sync is not about
+		return p.aside(do) // it may hold files that are not part of the sync
 	}
 	if r.o.Direction == Both && a.Op == Download && local == nil && rem.Kind != Dir && !unsure {
 		if here, err := r.t.lstat(a.Path); err == nil && here != nil && here.Kind == Dir {
@@ -137,15 +139,16 @@ func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(A
 	return do(a)
 }
 
-// resumed is what the bucket has of a path that an interrupted sync left as base says, if no manifest knows that yet. It is not sure where only the
-// object itself can tell: others may have replaced it since.
+// resumed returns the bucket's entry of a path that an interrupted sync left as base, if no
+// manifest has it yet. unsure is set if only the object itself can confirm this: others may have
+// replaced it since.
 func (p *place) resumed(prefix string) (remote *Entry, unsure bool) {
 	switch {
 	case p.remote != nil && p.remote.ETag == p.base.ETag && p.remote.foreign:
 		return p.base, false
 	case p.base.Kind == Dir || p.base.ETag == "":
 		if p.remote == nil && p.added {
-			return p.base, false // nobody else had it to delete it
+			return p.base, false // no other machine had the entry and could delete it
 		}
 		return p.remote, false
 	case p.list && !p.base.hiddenUnder(prefix) || p.remote != nil && p.remote.ETag == p.base.ETag:
@@ -154,8 +157,8 @@ func (p *place) resumed(prefix string) (remote *Entry, unsure bool) {
 	return p.base, true
 }
 
-// errUnlisted is why nothing is deleted in a volume because of a bucket whose manifest cannot be read: a list does not show sparse files, nor those
-// with very long paths.
+// errUnlisted explains why nothing in the volume is deleted because of a bucket with an unreadable
+// manifest: a list shows neither sparse files nor those with very long paths.
 var errUnlisted = errors.Remedy(errors.Newf(errors.Conflict, "the bucket's manifest is damaged, and only that says which files are gone: it is not deleted here"),
 	"sync up from a volume that has the files, or delete it yourself")
 
@@ -169,7 +172,7 @@ func beneath(paths map[string]bool, path string) bool {
 	return false
 }
 
-// interrupted reports whether an earlier sync left work that no manifest knows.
+// interrupted reports whether an earlier sync left results that no manifest has.
 func (s *state) interrupted() bool {
 	for range readFile(s.file(stateBefore)) {
 		return true
@@ -177,7 +180,8 @@ func (s *state) interrupted() bool {
 	return false
 }
 
-// last yields what the last whole sync remembered. A state that cannot be read ends with errState, and is forgotten.
+// last yields the entries of the last complete sync. If the state is unreadable, it deletes the
+// state and ends with errState.
 func (s *state) last() iter.Seq2[*Entry, error] {
 	return func(yield func(*Entry, error) bool) {
 		for e, err := range readFile(s.file(stateEntries)) {
@@ -193,17 +197,17 @@ func (s *state) last() iter.Seq2[*Entry, error] {
 	}
 }
 
-// errState is a state on this machine that is damaged. The next attempt does without.
+// errState reports a damaged state on this machine. The next attempt runs without it.
 var errState = errors.Newf(errors.Unavailable, "what this machine remembers of the last sync is damaged")
 
-// forget makes the state that of a first sync.
+// forget deletes the state, as before the first sync.
 func (s *state) forget() {
 	for _, name := range []string{stateETag, stateEntries, stateBefore, statePartial} {
 		_ = os.Remove(s.file(name))
 	}
 }
 
-// concerns reports whether the sync is about what is at a path, on either side.
+// concerns reports whether the entry at a path, on either side, is part of the sync.
 func (r *run) concerns(local, remote *Entry) bool {
 	e := local
 	if e == nil {
@@ -212,14 +216,16 @@ func (r *run) concerns(local, remote *Entry) bool {
 	return e == nil || r.about(e.Path, e.Kind == Dir)
 }
 
-// about reports whether the sync is about a path: always, unless Only says otherwise. The directories above are part of it.
+// about reports whether a path is part of the sync: all are, unless Only is set. The directories
+// above Only are part of it.
 func (r *run) about(path string, dir bool) bool {
 	only := r.o.Only
 	return only == "" || path == only || strings.HasPrefix(path, only+"/") || dir && strings.HasPrefix(only, path+"/")
 }
 
-// local yields the volume's entries, with hard links known as such and without files that are not whole. Those that a killed restore left
-// are removed by the next: what this one makes itself is in directories that have been listed by then.
+// local yields the volume's entries, with hard links resolved and without incomplete files. A sync
+// that may change the volume removes the incomplete files of a killed restore. It cannot hit its
+// own, since it makes them in directories that have been listed already.
 func (r *run) local(ctx context.Context) iter.Seq[scanned] {
 	return func(yield func(scanned) bool) {
 		for s := range r.t.scan(ctx) {
@@ -244,22 +250,24 @@ func (r *run) local(ctx context.Context) iter.Seq[scanned] {
 	}
 }
 
-// replaced handles a path of the bucket whose name is something of another kind in the volume: what goes up takes its place. A file must
-// be gone before others can be beneath its name, since many servers keep objects as files.
+// replaced handles a path of the bucket at which the volume has an entry of another kind, which
+// replaces it. A file must be deleted before objects can be stored below its name, since many
+// servers store objects as files.
 func (r *run) replaced(a *Action) {
 	if a.local != nil || a.remote == nil || r.o.Direction == Down || a.Op != Keep && a.Op != DeleteRemote {
 		return
 	}
 	here, err := r.t.lstat(a.Path)
 	if err != nil || here == nil && !r.t.shadowed(a.Path) || here != nil && here.Kind == a.Kind {
-		return // the last: made since the scan, and the next sync's
+		return // made since the scan: left to the next sync
 	}
 	a.Op = DeleteRemote
 	a.first = here != nil && here.Kind == Dir
 }
 
-// merge walks three ordered streams at once, and calls do for each place with what they have there. An error of the bucket's stream with
-// an entry belongs to that key; without one it ends all.
+// merge walks three ordered streams at once, and calls do for each place with their entries. An
+// error of the bucket's stream that comes with an entry belongs to that key; any other ends the
+// walk.
 func merge(local iter.Seq[scanned], base iter.Seq[remembered], remote iter.Seq2[*Entry, error], do func(*scanned, *remembered, *Entry, error) error) error {
 	nextLocal, stopLocal := iter.Pull(local)
 	defer stopLocal()
@@ -322,7 +330,7 @@ func merge(local iter.Seq[scanned], base iter.Seq[remembered], remote iter.Seq2[
 	return nil
 }
 
-// place is the order of what was scanned, or of what could not be.
+// place returns the sort key of a scanned entry, or of a path that could not be scanned.
 func (s *scanned) place() string {
 	if s.err != nil && s.isDir {
 		return EncodePath(s.path) + "/"

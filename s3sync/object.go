@@ -18,18 +18,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// This file has single objects, for those who serve them one by one. Paths are slash-separated and relative to the prefix; "" is its
-// root. Nothing here reads or writes a manifest.
+// This file has operations on single objects, for programs that serve them one by one. Paths are
+// slash-separated and relative to the prefix; "" is its root. Nothing here reads or writes a
+// manifest.
 
-// slowest is the least that a transfer must bring per second; below it the server counts as away.
+// slowest is the minimum rate of a transfer in bytes per second. Below it, the server counts as
+// unavailable.
 const slowest = 256 << 10
 
-// bounded bounds a request that carries n bytes.
+// bounded limits the duration of a request that carries n bytes.
 func (b *Bucket) bounded(ctx context.Context, n int64) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, b.loc.Patience+time.Duration(n/slowest)*time.Second, errSilent)
 }
 
-// objectKey is the key of an entry, which must not be too long.
+// objectKey returns the key of an entry, or an error if it is too long.
 func (b *Bucket) objectKey(path string, kind Kind) (string, error) {
 	key := EncodePath(path)
 	if kind == Dir {
@@ -41,14 +43,15 @@ func (b *Bucket) objectKey(path string, kind Kind) (string, error) {
 	return key, nil
 }
 
-// Fits reports whether a file or directory can be at a path.
+// Fits reports whether a file or directory can exist at a path.
 func (b *Bucket) Fits(path string) bool {
 	_, err := b.objectKey(path, Dir)
 	return err == nil
 }
 
-// Describe returns what is at a path: a file or link by its object's headers, or a directory, of which an object or anything beneath it
-// tells. A directory with ETag "" has no object. NotFound if there is nothing.
+// Describe returns the entry at a path: a file or link from the headers of its object, or a
+// directory if there is an object for it or below it. A directory with ETag "" has no object.
+// Describe returns NotFound if there is nothing.
 func (b *Bucket) Describe(ctx context.Context, path string) (*Entry, error) {
 	key, err := b.objectKey(path, File)
 	if err != nil {
@@ -73,7 +76,7 @@ func (b *Bucket) Describe(ctx context.Context, path string) (*Entry, error) {
 	return e, nil
 }
 
-// readTarget reads where a link leads.
+// readTarget reads the target of a link.
 func (b *Bucket) readTarget(ctx context.Context, key string, e *Entry) error {
 	res, err := b.do(ctx, request{method: http.MethodGet, key: key}, make([]byte, maxTarget))
 	if err != nil {
@@ -82,11 +85,11 @@ func (b *Bucket) readTarget(ctx context.Context, key string, e *Entry) error {
 	if e.Target = string(res.body); e.Target == "" || strings.IndexByte(e.Target, 0) >= 0 {
 		return errors.Newf(errors.Invalid, "the object %.200q says that it is a link, but holds no path", e.Path)
 	}
-	e.foreign = false // all is known
+	e.foreign = false // the entry is complete
 	return nil
 }
 
-// maxTarget is the longest path that a link may have in Linux.
+// maxTarget is Linux's limit for the target of a link.
 const maxTarget = 4095
 
 func (b *Bucket) describeDir(ctx context.Context, path string) (*Entry, error) {
@@ -102,27 +105,28 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*Entry, error) {
 		return nil, errors.Newf(errors.NotFound, "there is nothing at %.200q", path)
 	}
 	e := &Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}
-	if aws.ToString(page.Contents[0].Key) != b.prefix+key { // keys beneath it come after its own
+	if aws.ToString(page.Contents[0].Key) != b.prefix+key { // keys below the directory sort after its own
 		return e, nil
 	}
 	return e, b.describeMarker(ctx, e)
 }
 
-// describeMarker takes what the object of a directory says of it.
+// describeMarker sets the metadata of a directory from its object.
 func (b *Bucket) describeMarker(ctx context.Context, e *Entry) error {
 	marker, err := b.stat(ctx, e.keyUnder(b.prefix))
 	if err != nil {
 		return err
 	}
 	e.ETag, e.ModTime, e.UID, e.GID = marker.ETag, marker.ModTime, marker.UID, marker.GID
-	if marker.Mode != 0o644 { // which is what objects without metadata have
+	if marker.Mode != 0o644 { // the mode of objects without metadata
 		e.Mode = marker.Mode
 	}
 	return nil
 }
 
-// ReadDir lists a directory. What comes with do is not described yet: files and links look alike, with sizes and times of objects, and
-// directories have no metadata. Keys that are no paths are left out. A directory without anything is empty, whether it is there or not.
+// ReadDir lists a directory. The entries passed to do have no metadata yet: files and links look
+// alike, with the sizes and times of their objects. Keys that are not paths are omitted. A
+// directory that does not exist is listed as empty.
 func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*Entry) error) error {
 	under := b.prefix
 	if path != "" {
@@ -167,7 +171,7 @@ func (b *Bucket) pageWithin(ctx context.Context, in *s3.ListObjectsV2Input) (*s3
 	return b.page(ctx, in)
 }
 
-// childPath is the path of a key if that is one directly beneath the directory dir.
+// childPath returns the path of a key that is directly below the directory dir.
 func (b *Bucket) childPath(dir, key string) (string, bool) {
 	key, ok := strings.CutPrefix(key, b.prefix)
 	if !ok || key == Reserved || strings.HasSuffix(key, "/") {
@@ -177,7 +181,8 @@ func (b *Bucket) childPath(dir, key string) (string, bool) {
 	return path, ok && parent(path) == dir
 }
 
-// ReadObject reads part of a file into buf, which must not reach beyond its end. Conflict if the object is another one by now.
+// ReadObject reads part of a file into buf, which must not extend beyond the end of the file. It
+// returns Conflict if the object was replaced.
 func (b *Bucket) ReadObject(ctx context.Context, e *Entry, buf []byte, at int64) error {
 	key, err := b.objectKey(e.Path, e.Kind)
 	if err != nil || len(buf) == 0 {
@@ -189,8 +194,8 @@ func (b *Bucket) ReadObject(ctx context.Context, e *Entry, buf []byte, at int64)
 	return err
 }
 
-// WriteObject stores an entry, with its metadata: a directory, a link, or a file whose e.Size bytes f has. Readers see the old object or
-// the new one, nothing between. It fills in the ETag.
+// WriteObject stores an entry with its metadata: a directory, a link, or a file of e.Size bytes
+// from f. Readers see either the old or the new object. WriteObject sets the ETag of e.
 func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error {
 	key, err := b.objectKey(e.Path, e.Kind)
 	if err != nil {
@@ -215,11 +220,12 @@ func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error
 	return err
 }
 
-// keptHeader is the header of a file's object, with what other programs set of the object that has the key now.
+// keptHeader returns the header for a file's object, including the fields that other programs set
+// on the current object of key.
 func (b *Bucket) keptHeader(ctx context.Context, key string, e *Entry) (http.Header, error) {
 	h := e.header()
 	if e.Kind != File || e.ETag == "" {
-		return h, nil // the latter: it is new
+		return h, nil // without an ETag, the file is new
 	}
 	now, err := b.head(ctx, key)
 	if errors.KindOf(err) == errors.NotFound {
@@ -283,8 +289,9 @@ func (b *Bucket) writePart(ctx context.Context, up *multipart, p *part, f io.Rea
 	return err
 }
 
-// CopyObject has the server store the content of a file or link at another path, or at the same one with the metadata of to, whose ETag
-// it fills in. Unsupported for what is larger than 5 GiB, the most that one request may copy.
+// CopyObject makes the server copy a file or link to another path, or to the same path with the
+// metadata of to. It sets the ETag of to. It returns Unsupported for objects over 5 GiB, the limit
+// of one copy request.
 func (b *Bucket) CopyObject(ctx context.Context, from, to *Entry) error {
 	source, err := b.objectKey(from.Path, from.Kind)
 	if err != nil {
@@ -297,7 +304,7 @@ func (b *Bucket) CopyObject(ctx context.Context, from, to *Entry) error {
 	if from.Size > maxCopy {
 		return errors.Newf(errors.Unsupported, "S3 copies at most 5 GiB in one step")
 	}
-	// Servers that keep plain files copy about as fast as their disk.
+	// Servers that store plain files copy about as fast as their disk.
 	call, cancel := b.bounded(ctx, from.Size/64)
 	defer cancel()
 	h, err := b.keptHeader(call, source, &Entry{Path: to.Path, Kind: to.Kind, Mode: to.Mode, UID: to.UID, GID: to.GID, ModTime: to.ModTime, ETag: from.ETag})
@@ -318,7 +325,7 @@ func (b *Bucket) CopyObject(ctx context.Context, from, to *Entry) error {
 	return nil
 }
 
-// DeleteObject deletes the object of an entry. One that is not there is deleted already.
+// DeleteObject deletes the object of an entry. It is not an error if there is none.
 func (b *Bucket) DeleteObject(ctx context.Context, path string, kind Kind) error {
 	key, err := b.objectKey(path, kind)
 	if err != nil {

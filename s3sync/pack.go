@@ -13,11 +13,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Packs are copies of small files, many in one object, with which an empty volume is filled by a few large requests instead of thousands of small ones.
-// They lie beside the objects of the files and never take their place: what a pack has not, or has otherwise than the manifest says, comes from the object.
+// Packs are objects with copies of many small files. An empty volume is filled from them with a few
+// large requests instead of thousands of small ones. They do not replace the objects of the files:
+// a file that is missing in its pack, or differs from the manifest there, comes from its object.
 //
-// Each pack is for the files whose keys are in one range, and packsKey says which. A pack ages with the files of its range that change, and is made
-// anew when they are many.
+// Each pack holds the files of one range of keys; packsKey is the index. A pack ages as files of
+// its range change, and is rebuilt when many have changed.
 const (
 	packsKey   = Reserved + "/packs-v1" // the index: a packIndex in CBOR
 	packPrefix = Reserved + "/packs"    // the directory of the packs
@@ -28,42 +29,44 @@ const (
 	packsVersion = 1
 
 	packFile    = 256 << 10            // the largest file in a pack, in bytes
-	packSize    = 4<<20 - 64<<10       // of all in it: compressed and not, it is in one buffer of 4 MiB
+	packSize    = 4<<20 - 64<<10       // of a pack: compressed or not, it fits in one buffer of 4 MiB
 	packMembers = 16 << 10             // files in a pack
 	maxPacks    = 128 << 10            // of an index
-	packAges    = 16                   // it is made anew when one file in so many has changed
+	packAges    = 16                   // a pack is rebuilt when more than one file in so many has changed
 	maxIndex    = 16 << 20             // bytes of an index
 	maxPackID   = 64                   // bytes of a pack's name
-	packsAtOnce = 2                    // made at a time
-	packsAhead  = 4                    // fetched at a time, those in use among them
-	packsMemory = packsAhead * 8 << 20 // what these take of maxInFlight, compressed and not
+	packsAtOnce = 2                    // built at a time
+	packsAhead  = 4                    // fetched at a time, including those in use
+	packsMemory = packsAhead * 8 << 20 // their share of maxInFlight, compressed and not
 )
 
-// packIndex says which packs there are, in the order of their ranges.
+// packIndex lists the packs in the order of their ranges.
 type packIndex struct {
 	Format  string    `cbor:"1,keyasint"`
 	Version int       `cbor:"2,keyasint"`
 	Packs   []packRow `cbor:"3,keyasint"`
 }
 
-// packRow is a range of keys and the pack of its files. The range ends where the next begins; the first begins with "".
+// packRow is a range of keys and the pack of its files. A range ends where the next begins; the
+// first begins with "".
 type packRow struct {
 	First []byte `cbor:"1,keyasint"`
-	ID    string `cbor:"2,keyasint"` // the pack's name beneath packPrefix; "" if the range has no small file
+	ID    string `cbor:"2,keyasint"` // the pack's name below packPrefix; "" if the range has no small file
 	ETag  string `cbor:"3,keyasint"`
 	Size  int64  `cbor:"4,keyasint"` // of the object, in bytes
 	CRC   uint64 `cbor:"5,keyasint"` // of the object, CRC-64/NVME
 	Count int64  `cbor:"6,keyasint"` // files in it
-	Stale int64  `cbor:"7,keyasint"` // files of the range that came, changed or went since
-	Sum   uint64 `cbor:"8,keyasint"` // of the marks of all small files of the range, with exclusive or, as far as they are counted in Count and Stale
+	Stale int64  `cbor:"7,keyasint"` // files of the range added, changed or removed since
+	Sum   uint64 `cbor:"8,keyasint"` // exclusive or of the marks of all small files in Count and Stale
 }
 
 func (p *packRow) key() string { return packPrefix + "/" + p.ID }
 
-// aged reports whether so much has changed in a range that its pack is to be made anew.
+// aged reports whether so much of a range has changed that its pack must be rebuilt.
 func (p *packRow) aged() bool { return p.Stale*packAges > p.Count }
 
-// packMember is a file in a pack. A pack is compressed with zstd, and begins with its members, in order; their contents follow in the same order.
+// packMember is a file in a pack. A pack is compressed with zstd. It begins with its members, in
+// order; their contents follow in the same order.
 type packMember struct {
 	_     struct{} `cbor:",toarray"`
 	Place []byte   // the entry's order
@@ -71,12 +74,12 @@ type packMember struct {
 	CRC   uint64
 }
 
-// packable reports whether a file belongs in a pack: small, and known by its checksum.
+// packable reports whether a file belongs in a pack: it is small and its checksum is known.
 func (e *Entry) packable() bool {
 	return e != nil && e.Kind == File && e.Link == "" && e.Extents == nil && e.HasCRC && e.Size <= packFile
 }
 
-// mark is a number that tells a file, and what is in it, from others.
+// mark returns a hash of the file's place and content.
 func (e *Entry) mark() uint64 {
 	sum := crc64nvme.New()
 	var known [16]byte
@@ -87,14 +90,16 @@ func (e *Entry) mark() uint64 {
 	return sum.Sum64()
 }
 
-// packMode decodes an index or the members of a pack, of which there are so many at most, with no more memory than ours need.
+// packMode returns a decoder for an index or for the members of a pack, with at most most elements.
+// It limits the memory to that of a valid one.
 func packMode(most int) (cbor.DecMode, error) {
 	mode, err := cbor.DecOptions{MaxArrayElements: most, MaxMapPairs: 64, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
 		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
 	return mode, errors.Wrapf(err, "decode packs")
 }
 
-// decodeIndex reads an index. Nothing in it is trusted: one that is not ours, or damaged, is Invalid, a newer Harvest's Unsupported.
+// decodeIndex reads an index, which is not trusted. It returns Invalid for a damaged or foreign
+// one, and Unsupported for that of a newer Harvest.
 func decodeIndex(raw []byte) (*packIndex, error) {
 	mode, err := packMode(maxPacks)
 	if err != nil {
@@ -121,12 +126,12 @@ func decodeIndex(raw []byte) (*packIndex, error) {
 	return &x, nil
 }
 
-// plainID reports whether a name has letters and digits only.
+// plainID reports whether a name has only letters and digits.
 func plainID(id string) bool {
 	return !bytes.ContainsFunc([]byte(id), func(r rune) bool { return (r < 'A' || r > 'Z') && (r < '0' || r > '9') })
 }
 
-// row returns the index of the range that a place is in, from at on; the caller asks in order.
+// row returns the index of the range of a place, searching from at. The caller asks in order.
 func (x *packIndex) row(at int, place string) int {
 	for at+1 < len(x.Packs) && string(x.Packs[at+1].First) <= place {
 		at++
@@ -134,7 +139,7 @@ func (x *packIndex) row(at int, place string) int {
 	return at
 }
 
-// encodePack makes a pack of members and their contents, in out if it has room.
+// encodePack encodes a pack of members and their contents, into out if it has room.
 func encodePack(members []packMember, contents, out []byte) ([]byte, error) {
 	head, err := cbor.Marshal(members)
 	if err != nil {
@@ -168,7 +173,7 @@ type packContent struct {
 	content []byte
 }
 
-// decodePack reads a pack, into buf if it has room.
+// decodePack decodes a pack, into buf if it has room.
 func decodePack(z *zstd.Decoder, raw, buf []byte) (*packContent, error) {
 	plain, err := z.DecodeAll(raw, buf[:0])
 	if err != nil {
@@ -194,7 +199,7 @@ func decodePack(z *zstd.Decoder, raw, buf []byte) (*packContent, error) {
 	return p, nil
 }
 
-// find returns the content of e, if the pack has the very bytes that the manifest says.
+// find returns the content of e, if the pack has the content that the manifest describes.
 func (p *packContent) find(e *Entry) ([]byte, bool) {
 	i, ok := slices.BinarySearchFunc(p.members, []byte(e.order()), func(m packMember, place []byte) int { return bytes.Compare(m.Place, place) })
 	if !ok || !e.HasCRC || p.members[i].Size != e.body() || p.members[i].CRC != e.CRC {
@@ -204,8 +209,9 @@ func (p *packContent) find(e *Entry) ([]byte, bool) {
 	return body, crc64nvme.Checksum(body) == e.CRC
 }
 
-// index fetches the index of packs, and its ETag. Without one, or with one that is damaged, it is nil; the ETag says what a new one replaces. A newer
-// Harvest's is Unsupported, and is not replaced.
+// index fetches the index of packs and its ETag. The index is nil if it is missing or damaged; the
+// ETag is then that of the object to replace. For the index of a newer Harvest it returns
+// Unsupported, and that index must not be replaced.
 func (b *Bucket) index(ctx context.Context) (*packIndex, string, error) {
 	res, err := b.head(ctx, packsKey)
 	if errors.KindOf(err) == errors.NotFound {
@@ -230,7 +236,7 @@ func (b *Bucket) index(ctx context.Context) (*packIndex, string, error) {
 		return nil, "", err
 	}
 	if err != nil {
-		return nil, etag, nil //nolint:nilerr // it is made anew
+		return nil, etag, nil //nolint:nilerr // it is rebuilt
 	}
 	return x, etag, nil
 }

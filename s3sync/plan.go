@@ -6,31 +6,31 @@ import (
 	"unicode/utf8"
 )
 
-// Direction is which side a sync changes.
+// Direction is the side that a sync changes.
 type Direction string
 
 // The directions.
 const (
 	Up   Direction = "up"   // volume to bucket
 	Down Direction = "down" // bucket to volume
-	Both Direction = "both" // what changed on either side since the last time goes to the other
+	Both Direction = "both" // changes on either side since the last sync go to the other
 )
 
-// Conflicts is what Both does with a path that changed on both sides.
+// Conflicts is the policy of Both for a path that changed on both sides.
 type Conflicts string
 
 // The policies.
 const (
-	KeepBoth   Conflicts = "both"   // the bucket's goes to the path with a suffix, the volume's stays; the default
-	KeepNewer  Conflicts = "newer"  // the one changed last, the volume's if it cannot be told
+	KeepBoth   Conflicts = "both"   // the bucket's file gets a suffix, the volume's stays; the default
+	KeepNewer  Conflicts = "newer"  // the one changed last; the volume's if unknown
 	KeepLocal  Conflicts = "local"  // the volume's
 	KeepRemote Conflicts = "remote" // the bucket's
 )
 
-// Op is what a sync does with a path.
+// Op is the operation of a sync on a path.
 type Op string
 
-// The operations. Their names are what a plan shows.
+// The operations. Plans show their names.
 const (
 	Keep         Op = "keep"
 	Upload       Op = "upload"
@@ -39,33 +39,34 @@ const (
 	UpdateLocal  Op = "update local"
 	DeleteRemote Op = "delete remote"
 	DeleteLocal  Op = "delete local"
-	Skip         Op = "skip" // it cannot be synchronised; Action.Err says why
+	Skip         Op = "skip" // cannot be synced; Action.Err has the reason
 )
 
-// Action is what a sync does, or would do, with one path.
+// Action is an operation that a sync does, or would do, on one path.
 type Action struct {
 	Op   Op
 	Path string
 	Kind Kind
 	Size int64 // in bytes, of a file
-	// Conflict is what was decided where both sides had changed, "" elsewhere.
+	// Conflict is the decision if both sides had changed, otherwise "".
 	Conflict string
 	Err      error
 
 	local, remote *Entry
-	// base is what this machine remembers of the path, and was what the bucket's manifest or list has of it. Each may be nil.
+	// base is this machine's record of the path, and was is its entry in the bucket's manifest or
+	// list. Each may be nil.
 	base, was *Entry
-	// copyTo is where the bucket's file goes beside the volume's.
+	// copyTo is the path for the bucket's file beside the volume's.
 	copyTo string
 	empty  bool  // a directory of the volume without entries
-	first  bool  // delete it before what follows goes up
-	pack   *pack // which may have the file; nil if none
-	merge  bool  // one side has another content, the other side other metadata: both stay
-	aside  bool  // the sync is not about it
-	unsure bool  // the object may be another one than remote: it is looked at, and then decided anew
+	first  bool  // delete it before later paths are uploaded
+	pack   *pack // may hold the file; nil if none
+	merge  bool  // one side changed the content, the other the metadata: keep both
+	aside  bool  // not part of the sync
+	unsure bool  // the object may have been replaced: look at it and decide again
 }
 
-// weight is what the entries of an action take of heavyBytes.
+// weight returns the share of heavyBytes that the entries of an action take.
 func (a *Action) weight() int64 {
 	n := int64(0)
 	for i, e := range []*Entry{a.local, a.remote, a.base} {
@@ -79,20 +80,21 @@ func (a *Action) weight() int64 {
 	return min(n, heavyBytes)
 }
 
-// policy is what decides between two sides.
+// policy has the settings for decisions between two sides.
 type policy struct {
 	dir      Direction
 	mirror   bool
 	conflict Conflicts
 	stamp    time.Time // of copies
 	checked  bool      // compare contents, not sizes and times
-	restores restoring // what files have that came from the bucket
-	mayOwn   bool      // files may be given to others
+	restores restoring // metadata that restores set
+	mayOwn   bool      // the process may change owners
 }
 
-// decide says what happens to one path. local is what the volume has, remote what the bucket has, base what both had after the last sync
-// that this machine remembers; each may be nil. read says what reading local showed, where that was necessary: see unclear. It is a pure function
-// of these.
+// decide returns the action for one path. local is the volume's entry, remote the bucket's, and
+// base that of both after the last sync in this machine's state; each may be nil. read is the
+// change found by reading local, if that was necessary: see unclear. decide is a pure function of
+// its arguments.
 func decide(p policy, local, base, remote *Entry, read *change) Action {
 	a := Action{Op: Keep, local: local, remote: remote, base: base}
 	if local == nil && remote == nil {
@@ -114,7 +116,7 @@ func decide(p policy, local, base, remote *Entry, read *change) Action {
 	return a
 }
 
-// up is the volume's side winning.
+// up decides if the volume's side wins.
 func up(p policy, local, base, remote *Entry) Op {
 	switch {
 	case local == nil && p.mirror:
@@ -133,7 +135,7 @@ func up(p policy, local, base, remote *Entry) Op {
 	return Upload
 }
 
-// down is the bucket's side winning.
+// down decides if the bucket's side wins.
 func down(p policy, local, base, remote *Entry) Op {
 	switch {
 	case remote == nil && p.mirror:
@@ -154,14 +156,15 @@ func down(p policy, local, base, remote *Entry) Op {
 	return Download
 }
 
-// both takes over what changed on one side, merges content of one side with metadata of the other, and asks the policy where both have another
-// content. The volume's side is compared with base: what others wrote into a manifest says nothing of it.
+// both takes over a change on one side, merges content of one side with metadata of the other, and
+// follows the policy if the content changed on both. It compares the volume's side with base, since
+// others could have written anything into the manifest.
 func both(a *Action, p policy, base *Entry, read *change) {
 	local, remote := a.local, a.remote
 	if local != nil && remote != nil && diff(p, local, base, remote) == equal {
 		return
 	}
-	// Without an inode, base was never on this machine: then only the bucket's side of it is known.
+	// Without an inode, base was never on this machine: it describes only the bucket's side.
 	here, there := newHere(local), newHere(remote)
 	if known(base) {
 		there = changedThere(base, remote)
@@ -193,7 +196,7 @@ func both(a *Action, p policy, base *Entry, read *change) {
 	}
 }
 
-// conflict decides where both sides changed. Nobody's change is lost to a deletion.
+// conflict decides if both sides changed. A deletion never discards a change.
 func conflict(a *Action, p policy) {
 	local, remote := a.local, a.remote
 	switch {
@@ -225,13 +228,13 @@ func conflict(a *Action, p policy) {
 	}
 }
 
-// keep notes that the bucket's file is kept beside the volume's.
+// keep makes the action keep the bucket's file beside the volume's.
 func (a *Action) keep(why string, stamp time.Time) {
 	a.copyTo = conflictName(a.Path, stamp)
 	a.Conflict = why + a.copyTo
 }
 
-// Conflicts of which both sides are kept, before the name of the copy.
+// Descriptions of conflicts in which both sides are kept, followed by the name of the copy.
 const (
 	keptBoth     = "changed on both sides: both are kept, the bucket's as "
 	keptUnseen   = "changed in the bucket meanwhile: the volume's is kept, the bucket's as "
@@ -239,12 +242,12 @@ const (
 	keptAsideDir = "a file here and a directory in the bucket: both are kept, the file as "
 )
 
-// conflictName is the path of the bucket's file beside the volume's.
+// conflictName returns the path for the bucket's file beside the volume's.
 func conflictName(path string, at time.Time) string {
 	return besideName(path, ".conflict-"+at.UTC().Format("20060102T150405Z"))
 }
 
-// besideName is path with a suffix, short enough for a file system.
+// besideName returns path with a suffix, shortened to fit a file system.
 func besideName(path, suffix string) string {
 	dir, name := parent(path), path[strings.LastIndexByte(path, '/')+1:]
 	for len(name)+len(suffix) > maxName {
@@ -254,7 +257,7 @@ func besideName(path, suffix string) string {
 	return join(dir, name+suffix)
 }
 
-// difference is how much two entries differ.
+// difference is the degree to which two entries differ.
 type difference int
 
 const (
@@ -263,7 +266,8 @@ const (
 	content
 )
 
-// diff compares both sides, by what is cheap to know. base saves looking at attributes where the inode is as it was.
+// diff compares both sides by their cheap properties. base makes it unnecessary to read attributes
+// if the inode is unchanged.
 func diff(p policy, local, base, remote *Entry) difference {
 	if local.Kind != remote.Kind {
 		return content
@@ -273,7 +277,7 @@ func diff(p policy, local, base, remote *Entry) difference {
 			return equal
 		}
 		if !sameStored(base, remote) {
-			return content // whatever size and time say
+			return content // even if size and time are the same
 		}
 	}
 	if !local.sameContent(remote) {
@@ -282,11 +286,11 @@ func diff(p policy, local, base, remote *Entry) difference {
 	if local.same(remote) && local.Kind != File {
 		return equal
 	}
-	// Whether a file has other attributes is only known once it is opened.
+	// Attributes are only known once the file is opened.
 	return metadata
 }
 
-// sameObject reports whether both are the same state of the bucket.
+// sameObject reports whether both are the same state of an object in the bucket.
 func sameObject(a, b *Entry) bool {
 	if a == b {
 		return true
@@ -300,5 +304,5 @@ func sameObject(a, b *Entry) bool {
 	return a.same(b)
 }
 
-// skipped is an action for what cannot be synchronised.
+// skipped returns an action for a path that cannot be synced.
 func skipped(path string, err error) Action { return Action{Op: Skip, Path: path, Err: err} }

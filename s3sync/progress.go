@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// measureAfter is when a sync that is watched begins to count what there is to do: most have ended by then.
+// measureAfter is when a sync with a progress report begins to count its work. Most syncs have
+// ended by then.
 const measureAfter = time.Second
 
-// progress is how far a sync has got.
+// progress is the progress of a sync.
 type progress struct {
 	mu    sync.Mutex
-	seen  int64            // guarded by mu; bytes of files that are done, sent or not
-	parts map[string]int64 // guarded by mu; bytes that went of files in parts that are not done, by path
-	total int64            // guarded by mu; bytes of all files, 0 while they are not counted
+	seen  int64            // guarded by mu; bytes of finished files, transferred or not
+	parts map[string]int64 // guarded by mu; transferred bytes of unfinished files in parts, by path
+	total int64            // guarded by mu; bytes of all files; 0 until they are counted
 }
 
-// part notes that n more bytes of a file in parts went. With a negative n it begins anew.
+// part counts n more transferred bytes of a file in parts. A negative n restarts its count.
 func (p *progress) part(path string, n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,7 +32,7 @@ func (p *progress) part(path string, n int64) {
 	p.parts[path] += n
 }
 
-// done notes that nothing more happens to j's path.
+// done notes that j's path is finished.
 func (p *progress) done(j *job, d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +46,7 @@ func (p *progress) done(j *job, d Direction) {
 	}
 }
 
-// shown is what the statistics are at the moment, with how far the sync has got.
+// shown returns the current statistics with the progress.
 func (r *run) shown() Stats {
 	stats := r.finished()
 	r.progress.mu.Lock()
@@ -55,13 +56,13 @@ func (r *run) shown() Stats {
 		stats.Seen += n
 	}
 	if stats.Total > 0 {
-		stats.Seen = min(stats.Seen, stats.Total) // what only the other side has is not in it, and files grow
+		stats.Seen = min(stats.Seen, stats.Total) // files only on the other side are not in it, and files grow
 	}
 	return stats
 }
 
-// measure counts what there is to do: the volume's files on the way up, and those that the manifest has on the way down. Without a manifest
-// it is not known before the end.
+// measure counts the work: for Down, the files of the manifest, otherwise those of the volume.
+// Without a manifest, the work of a Down is unknown until its end.
 func (r *run) measure(ctx context.Context, st *state, remote *contents) {
 	n := int64(0)
 	if r.o.Direction == Down {
@@ -95,7 +96,7 @@ func (r *run) measure(ctx context.Context, st *state, remote *contents) {
 	r.progress.total = n
 }
 
-// report calls Progress until what it returns is called.
+// report calls Progress until the returned function is called.
 func (r *run) report(ctx context.Context, st *state, remote *contents) func() {
 	if r.o.Progress == nil {
 		return func() {}

@@ -11,9 +11,10 @@ import (
 	"github.com/minio/crc64nvme"
 )
 
-// reconcile finds out whether a path that changed on both sides, as far as one can see from outside, has the same content: then there is no
-// conflict. That is so for all of a tree that both sides have when this machine first synchronises it. What cannot be read now is not the same;
-// whoever goes on with it says why.
+// reconcile checks whether a path that changed on both sides, judging by its metadata, has the same
+// content. Then there is no conflict. That is so for a tree that both sides have when this machine
+// first syncs it. Content that cannot be read counts as different; the operation that follows
+// reports why.
 func (r *run) reconcile(ctx context.Context, a *Action) error {
 	l, rem := a.local, a.remote
 	if l == nil || rem == nil || l.Kind == Dir || rem.Kind == Dir || l.Kind != rem.Kind && !rem.foreign {
@@ -70,7 +71,8 @@ func (r *run) sameBytes(ctx context.Context, l, rem *Entry) bool {
 	return has(rem, &e, func() string { return md5sum(f) }) && unchanged(f, &e) == nil
 }
 
-// md5sum is the ETag that most servers give an object that came in one piece; "" if the content cannot be read.
+// md5sum returns the ETag that most servers give an object uploaded in one piece, or "" if the
+// content cannot be read.
 func md5sum(content io.ReaderAt) string {
 	sum := md5.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(content, 0, math.MaxInt64)); err != nil {

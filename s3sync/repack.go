@@ -19,7 +19,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// repack is what a sync up does about packs: it counts what changes in the range of each, and makes those anew that have aged.
+// repack maintains the packs during a sync up: it counts the changes in each range and rebuilds the
+// packs that have aged.
 type repack struct {
 	r  *run
 	st *state
@@ -32,10 +33,10 @@ type repack struct {
 	err     error
 
 	mu   sync.Mutex
-	made map[string]bool // guarded by mu: names of the packs that this sync has stored, or may have
+	made map[string]bool // guarded by mu: packs that this sync has stored, or may have
 }
 
-// changes counts the small file of a job that came, changed or went. Jobs come in order.
+// changes counts a small file of a job that was added, changed or removed. Jobs come in order.
 func (p *repack) changes(ctx context.Context, j *job) {
 	if p == nil || p.err != nil || j.err != nil {
 		return
@@ -68,13 +69,13 @@ func (p *repack) changes(ctx context.Context, j *job) {
 	p.changed = true
 }
 
-// load fetches the index, once. Without one all files are yet to be packed.
+// load fetches the index once. Without an index, all files need to be packed.
 func (p *repack) load(ctx context.Context) {
 	if p.loaded || p.err != nil {
 		return
 	}
 	p.loaded = true
-	// From now on it is not known whether the packs are as they should be, until they are.
+	// The packs may be out of date until this sync has updated them.
 	if err := os.Remove(p.st.file(statePacked)); err != nil && !errors.IsNotExist(err) {
 		p.err = errors.Wrapf(err, "note that packs are to be made")
 		return
@@ -90,13 +91,13 @@ func (p *repack) load(ctx context.Context) {
 	if p.err == nil && (p.index == nil || len(p.index.Packs) == 0) {
 		p.index, p.changed = &packIndex{Format: packsFormat, Version: packsVersion, Packs: []packRow{{Stale: 1}}}, true
 	}
-	if p.r.o.from != nil { // its packs stay there
+	if p.r.o.from != nil { // its packs are not in this version
 		p.etag, p.changed = "", true
 	}
 }
 
-// make brings the packs to what the bucket has since this sync, from the files of the volume. All files are in the bucket by now: what fails is named, and
-// ends nothing.
+// make updates the packs from the files of the volume. All files are in the bucket by now, so
+// failures are reported but do not end the sync.
 func (p *repack) make(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -116,7 +117,7 @@ func (p *repack) make(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, errOvertaken) {
-		return nil // the packs are as another sync made them; the next one looks again
+		return nil // another sync has updated the packs; the next one checks again
 	}
 	if err == nil {
 		err = errors.Wrapf(os.WriteFile(p.st.file(statePacked), nil, 0o600), "note that packs are made")
@@ -127,8 +128,8 @@ func (p *repack) make(ctx context.Context) error {
 	return nil
 }
 
-// recount makes the packs anew of ranges that have other files than were counted: a sync that counted them did not get as far as the index, or none
-// was asked to.
+// recount marks packs for a rebuild if their ranges have other files than were counted: an earlier
+// sync counted them but did not write the index, or did not maintain packs.
 func (p *repack) recount() error {
 	sums, at := make([]uint64, len(p.index.Packs)), 0
 	for e, err := range readFile(p.st.written()) {
@@ -148,9 +149,10 @@ func (p *repack) recount() error {
 	return nil
 }
 
-// replace writes the packs that are to be made anew, then the index, and then deletes the packs that it does not have.
+// replace writes the packs that must be rebuilt, then the index, and then deletes the packs that
+// are not in the index.
 func (p *repack) replace(ctx context.Context) error {
-	p.r.buffers.close() // what was free is given back: other sizes are needed now
+	p.r.buffers.close() // free the unused buffers: other sizes are needed now
 	before := map[string]bool{}
 	for _, row := range p.index.Packs {
 		before[row.ID] = true
@@ -169,7 +171,7 @@ func (p *repack) replace(ctx context.Context) error {
 	return p.sweep(ctx, before, next)
 }
 
-// write stores the packs that are to be made anew, and then the index, whose rows it returns.
+// write stores the packs that must be rebuilt and then the index, and returns its rows.
 func (p *repack) write(ctx context.Context) ([]packRow, error) {
 	next, err := p.rows(ctx)
 	if err != nil {
@@ -188,11 +190,11 @@ func (p *repack) write(ctx context.Context) ([]packRow, error) {
 
 var errTooManyPacks = errors.Newf(errors.Exhausted, "there are too many packs")
 
-// withdrawTime is for how long a sync that could not store the index tries to delete its packs.
+// withdrawTime bounds the attempt to delete the packs of an index that could not be stored.
 const withdrawTime = 5 * time.Second
 
-// withdraw deletes the packs of an index that could not be stored, so that they take no room that files need. Where it is not known whether it was, or
-// they cannot be deleted now, a sweep of another day does.
+// withdraw deletes the packs of an index that could not be stored, so that files can use their
+// room. If the state of the index is unknown, or the deletion fails, a later sweep deletes them.
 func (p *repack) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
@@ -208,7 +210,8 @@ func (p *repack) withdraw(ctx context.Context) {
 	_ = p.delete(ctx, slices.Collect(maps.Keys(p.made)), func(error) {})
 }
 
-// sweep deletes packs that no index has: those of the index before, and what syncs left that were cut short a day ago.
+// sweep deletes packs that are in no index: those of the previous index, and those that interrupted
+// syncs left more than a day ago.
 func (p *repack) sweep(ctx context.Context, before map[string]bool, next []packRow) error {
 	has := map[string]bool{}
 	for _, row := range next {
@@ -243,7 +246,7 @@ func (p *repack) delete(ctx context.Context, names []string, failed func(error))
 	return nil
 }
 
-// name gives a pack of this sync a name.
+// name records the name of a pack of this sync.
 func (p *repack) name(id string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,7 +254,7 @@ func (p *repack) name(id string) string {
 	return id
 }
 
-// rows returns the rows of the next index. Ranges that have not aged keep theirs.
+// rows returns the rows of the next index. Ranges that have not aged keep their rows.
 func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 	g, making := errgroup.WithContext(ctx)
 	g.SetLimit(packsAtOnce)
@@ -268,7 +271,7 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 		}
 	}
 	at := -1
-	// reach comes to the range of a place; from one that has aged to another one, a pack may go on.
+	// reach advances to the range of a place. A pack may span adjacent ranges that have aged.
 	reach := func(to int) {
 		for ; at < to; at++ {
 			row := &p.index.Packs[at+1]
@@ -304,7 +307,7 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 			pack()
 			first = []byte(place)
 		}
-		// No more of it than is needed: many are in memory.
+		// Keep only the fields that are needed, since many are in memory.
 		members = append(members, &Entry{Path: e.Path, Kind: File, Size: e.Size, CRC: e.CRC, HasCRC: true})
 		size, sum = size+n, sum^e.mark()
 		if making.Err() != nil {
@@ -328,7 +331,8 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 	return rows, nil
 }
 
-// carry copies a pack from the version before. One that is gone there leaves its range to be packed by the next sync.
+// carry copies a pack from the previous version. If it is missing there, the next sync packs the
+// range.
 func (p *repack) carry(ctx context.Context, row *packRow) error {
 	key := packPrefix + "/" + p.name(row.ID)
 	etag, err := p.r.b.copyObject(ctx, p.r.o.from, key, key, row.ETag)
@@ -340,7 +344,8 @@ func (p *repack) carry(ctx context.Context, row *packRow) error {
 	return err
 }
 
-// pack makes one pack of what the volume has of its members. What is not there as it went up, is not in it.
+// pack makes one pack of its members from the volume. It omits files that changed since they were
+// uploaded.
 func (p *repack) pack(ctx context.Context, row *packRow, entries []*Entry) error {
 	buf, release, err := p.r.buffer(ctx, packSize)
 	if err != nil {
@@ -375,7 +380,7 @@ func (p *repack) pack(ctx context.Context, row *packRow, entries []*Entry) error
 	return err
 }
 
-// holds reads a file into body, and reports whether it is as e says.
+// holds reads a file into body, and reports whether it matches e.
 func (t *Tree) holds(e *Entry, body []byte) bool {
 	f, st, err := t.open(e.Path)
 	if err != nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// replans is how often a path is decided anew in one sync, because others go on writing to it.
+// replans is how often a path is planned again in one sync because others keep writing to it.
 const replans = 8
 
-// attempt does a worker's part of a job: as planned, and once more as often as the object proves to be another one than the plan saw.
+// attempt does a worker's part of a job as planned. It plans again if the object differs from the
+// one that the plan saw.
 func (r *run) attempt(ctx context.Context, j *job) {
 	for n := 1; ; n++ {
 		j.err = nil
@@ -30,7 +31,7 @@ func (r *run) attempt(ctx context.Context, j *job) {
 	}
 }
 
-// replan reads what the bucket has of a path now, and decides anew.
+// replan reads the bucket's current entry of a path and decides again.
 func (r *run) replan(ctx context.Context, j *job) error {
 	now, err := r.now(ctx, j)
 	if err != nil {
@@ -43,7 +44,7 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	a := decide(r.p, j.local, j.base, now, read)
 	a.Path, a.Kind, a.was, a.empty, a.Conflict = j.Path, j.Kind, j.was, j.empty, firstOf(a.Conflict, j.Conflict)
 	if a.copyTo == "" && r.o.Direction == Up && a.Op == Upload && now != nil && now.Kind != Dir && now.foreign {
-		// The volume's side wins, and nobody has seen what it replaces.
+		// The volume's side wins, but no plan has seen the object that it replaces.
 		a.keep(keptUnseen, r.p.stamp)
 	}
 	if r.o.Direction == Up && a.Op == DeleteRemote && now.foreign {
@@ -66,7 +67,7 @@ func firstOf(a, b string) string {
 	return b
 }
 
-// now describes the object of a path, or returns nil if there is none.
+// now returns the entry of a path's current object, or nil if there is none.
 func (r *run) now(ctx context.Context, j *job) (*Entry, error) {
 	var key string
 	var like *Entry
@@ -104,11 +105,11 @@ func (r *run) now(ctx context.Context, j *job) (*Entry, error) {
 	return now, nil
 }
 
-// errDirContent is an object that no file can be: its key is a directory's.
+// errDirContent reports an object that cannot be a file, since its key is that of a directory.
 var errDirContent = errors.Remedy(errors.Newf(errors.Unsupported, "its object has content, and a key that ends with a slash: that can be no file, and is left as it is"),
 	"give the object another key")
 
-// freeName finds a name for a copy beside path that nothing has in the volume.
+// freeName returns a name for a copy beside path that is not in use in the volume.
 func (r *run) freeName(path string) (string, error) {
 	free := path
 	for n := 2; ; n++ {
@@ -120,7 +121,7 @@ func (r *run) freeName(path string) (string, error) {
 	}
 }
 
-// saveCopy puts the bucket's file beside the volume's, and names it.
+// saveCopy copies the bucket's file beside the volume's, and records the name.
 func (r *run) saveCopy(ctx context.Context, j *job) error {
 	if r.o.Direction == Up {
 		return r.saveThere(ctx, j)
@@ -133,12 +134,12 @@ func (r *run) saveCopy(ctx context.Context, j *job) error {
 		return err
 	}
 	j.Conflict = strings.TrimSuffix(j.Conflict, j.copyTo) + to
-	j.copyTo = "" // it is there, whatever comes
+	j.copyTo = "" // the copy stays even if a later step fails
 	r.oncemore.Store(true)
 	return nil
 }
 
-// saveThere has the server keep an object beside the one that replaces it.
+// saveThere makes the server copy an object beside the one that replaces it.
 func (r *run) saveThere(ctx context.Context, j *job) error {
 	planned, key := j.copyTo, ""
 	for n := 2; ; n++ {
@@ -163,10 +164,10 @@ func (r *run) saveThere(ctx context.Context, j *job) error {
 	return nil
 }
 
-// maxCopies is how many conflicts of one file in one second have names.
+// maxCopies is the maximum number of conflict names of one file in one second.
 const maxCopies = 100
 
-// setAside gives a file that is where a directory belongs another name.
+// setAside renames a file that is in the way of a directory.
 func (r *run) setAside(path string) error {
 	to, err := r.freeName(conflictName(path, r.p.stamp))
 	if err != nil {
@@ -185,7 +186,8 @@ func (r *run) setAside(path string) error {
 	return nil
 }
 
-// makeWay makes the directory path, with those above it, where a file that both sides keep has become something else here.
+// makeWay makes the directory path and its parents. It renames a file that is in the way and that
+// both sides keep.
 func (r *run) makeWay(path string) error {
 	if path == "" {
 		return nil
@@ -210,7 +212,7 @@ func (r *run) makeWay(path string) error {
 	return err
 }
 
-// rename gives what is at path a name that nothing has.
+// rename moves the file at path to a name that is not in use.
 func (t *Tree) rename(path, to string) error {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
@@ -220,7 +222,8 @@ func (t *Tree) rename(path, to string) error {
 	return explainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):], unix.RENAME_NOREPLACE))
 }
 
-// mergeHere gives a file of the volume the metadata that changed in the bucket, and not here, before it goes up.
+// mergeHere gives a file of the volume the metadata that changed in the bucket and not here, before
+// the upload.
 func (r *run) mergeHere(j *job) error {
 	have := *j.local
 	if have.Kind == File {

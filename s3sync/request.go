@@ -22,14 +22,15 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// unsigned is what stands for a body's hash in a signature. Bodies are protected by their CRC, which is signed, and by TLS.
+// unsigned replaces the hash of the body in a signature. Bodies are protected by their CRC, which
+// is signed, and by TLS.
 const unsigned = "UNSIGNED-PAYLOAD"
 
 // checksumHeader carries a CRC-64/NVME, big-endian in base64 (AWS's "full object" checksum).
 const checksumHeader = "X-Amz-Checksum-Crc64nvme"
 
-// request is one of the few calls of which there are many: an object or a part up or down. The rest goes through the SDK, whose cost
-// per call is several times this one's.
+// request is one of the few frequent calls: an object or a part up or down. Other calls go through
+// the SDK, which costs several times as much per call.
 type request struct {
 	method string
 	key    string // relative to the prefix
@@ -37,17 +38,18 @@ type request struct {
 	header http.Header
 	body   []byte
 	crc    *uint64 // of the body
-	bare   bool    // nobody looks at the answer's header
+	bare   bool    // the caller ignores the answer's header
 }
 
-// response is what came back; its body is read whole into buf, or as much of it as there is.
+// response is an answer, with the body read into buf.
 type response struct {
 	header http.Header
 	status int
 	body   []byte
 }
 
-// do sends r until it succeeds, is refused, or patience ends. What the answer holds goes into buf, which is large enough or nil.
+// do sends r until it succeeds, is refused, or Patience ends. The body of the answer goes into buf,
+// which is large enough or nil.
 func (b *Bucket) do(ctx context.Context, r request, buf []byte) (*response, error) {
 	end := time.Now().Add(b.loc.Patience)
 	for attempt := 1; ; attempt++ {
@@ -85,33 +87,34 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// cut reports whether a connection ended too early, or what it brought was damaged.
+// cut reports whether a connection ended too early, or its data was damaged.
 func cut(err error) bool {
 	var u *url.Error
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, errDamaged) || errors.Is(err, errSilent) || errors.As(err, &u)
 }
 
-// garbled reports whether the server got other bytes than were sent: its checksum is not ours.
+// garbled reports whether the server received other bytes than were sent, since the checksums
+// differ.
 func garbled(err error) bool {
 	var e *serverError
 	return errors.As(err, &e) && (e.code == "BadDigest" || e.code == "XAmzContentChecksumMismatch")
 }
 
-// errDamaged is what arrives with another checksum than it left with.
+// errDamaged reports data whose checksum differs from that of the stored data.
 var errDamaged = errors.Newf(errors.Unavailable, "S3 sent other bytes than were stored")
 
-// request makes a request of HTTP, all but its body, the time and the signature.
+// request makes an HTTP request without body, time and signature.
 func (b *Bucket) request(ctx context.Context, r *request) *http.Request {
 	u := *b.base
 	key := b.prefix + r.key
 	u.Path = strings.TrimSuffix(u.Path, "/") + "/" + key
 	if u.RawPath = strings.TrimSuffix(b.base.EscapedPath(), "/") + "/" + escapeKey(key); u.RawPath == u.Path {
-		u.RawPath = "" // nothing in it to escape, and then nobody looks again
+		u.RawPath = "" // nothing to escape; saves another look
 	}
 	if len(r.query) > 0 {
 		u.RawQuery = strings.ReplaceAll(r.query.Encode(), "+", "%20")
 	}
-	host := u.Host // usual ports are not said, neither sent nor signed
+	host := u.Host // default ports are neither sent nor signed
 	switch u.Scheme {
 	case "http":
 		host = strings.TrimSuffix(host, ":80")
@@ -134,7 +137,7 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 	if err != nil {
 		return nil, noCredentials(err)
 	}
-	// A server that takes a request and never answers is one that is away.
+	// A server that accepts a request and never answers counts as unavailable.
 	ctx, cancel := context.WithTimeoutCause(ctx, b.silence+time.Duration(len(r.body)+len(buf))*20*time.Microsecond, errSilent)
 	defer cancel()
 	req := b.request(ctx, &r)
@@ -144,7 +147,7 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 		sent := &lease{b: r.body}
 		defer sent.end()
 		again = func() io.ReadCloser { return &leased{lease: sent} }
-	case n > 0: // what net/http knows to be in memory goes with the header, in one write
+	case n > 0: // net/http sends bytes in memory and the header in one write
 		again = func() io.ReadCloser { return io.NopCloser(bytes.NewReader(r.body)) }
 	}
 	if r.body != nil {
@@ -190,15 +193,15 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 	return out, err
 }
 
-// lease is a body for as long as its caller waits. A transport may read on after a server has answered early, when the memory is
-// another body's already, or nobody's.
+// lease lends a body for as long as its caller waits. A transport may read on after a server has
+// answered early, when the memory holds another body or is freed.
 type lease struct {
 	mu    sync.Mutex
 	b     []byte // guarded by mu
 	ended bool   // guarded by mu
 }
 
-// end has all readers fail from now on.
+// end makes all later reads fail.
 func (l *lease) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,13 +232,14 @@ func (l *leased) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (l *leased) Close() error { return nil }
 
-// errChangedObject is an object that is not the one that was planned for.
+// errChangedObject reports an object that differs from the one planned for.
 var errChangedObject = errors.Newf(errors.Conflict, "somebody else changed it in the bucket meanwhile")
 
-// errSilent is a server that does not answer.
+// errSilent reports a server that does not answer.
 var errSilent = errors.Newf(errors.Unavailable, "S3 does not answer")
 
-// escapeKey encodes a key as signatures of S3 want it: all but unreserved characters and slashes.
+// escapeKey encodes a key as S3's signatures require: everything but unreserved characters and
+// slashes.
 func escapeKey(key string) string {
 	i := 0
 	for i < len(key) && unreserved(key[i]) {
@@ -274,12 +278,12 @@ func decodeCRC(text string) (uint64, bool) {
 	return binary.BigEndian.Uint64(raw), true
 }
 
-// serverError is what a server answered instead of what it was asked for.
+// serverError is an error answer of a server.
 type serverError struct {
 	status int
 	code   string
 	text   string
-	region string // where it says that the bucket is
+	region string // the bucket's region, according to the server
 	date   time.Time
 }
 
@@ -287,7 +291,7 @@ func (e *serverError) Error() string {
 	return fmt.Sprintf("S3 answered %d %s: %s", e.status, e.code, e.text)
 }
 
-// HTTPStatusCode, ErrorCode, ErrorMessage and the like are how the SDK's rules of retrying see an error.
+// HTTPStatusCode and the other methods are the interface of the SDK's retry rules.
 func (e *serverError) HTTPStatusCode() int           { return e.status }
 func (e *serverError) ErrorCode() string             { return e.code }
 func (e *serverError) ErrorMessage() string          { return e.text }
@@ -307,14 +311,14 @@ func refusal(res *http.Response) error {
 	return e
 }
 
-// corrected notices a clock that is off, and corrects for it.
+// corrected detects a clock that is off, and corrects for it.
 func (b *Bucket) corrected(err error) bool {
 	var e *serverError
 	if !errors.As(err, &e) || e.date.IsZero() {
 		return false
 	}
 	off := time.Until(e.date) - time.Duration(b.skew.Load())
-	// A HEAD is refused without words; S3 allows a quarter of an hour.
+	// The error of a HEAD has no body. S3 tolerates a skew of 15 minutes.
 	if wordless := e.status == http.StatusForbidden && e.text == "" && off.Abs() > 10*time.Minute; e.code != "RequestTimeTooSkewed" && !wordless {
 		return false
 	}
@@ -331,17 +335,17 @@ func (b *Bucket) put(ctx context.Context, key string, body []byte, crc uint64, h
 	return unquote(res.header.Get("ETag")), nil
 }
 
-// get reads length bytes of an object from offset on, into buf. The object must be the one with the ETag, if any. A whole object is
-// compared with the checksum that the server has of it, if it has one.
+// get reads length bytes of an object into buf, beginning at offset. If etag is not "", the object
+// must have it. A whole object is checked against the server's checksum, if there is one.
 func (b *Bucket) get(ctx context.Context, key, etag string, offset, length, size int64, buf []byte) (*response, error) {
 	return b.getKnown(ctx, key, etag, offset, length, size, buf, nil)
 }
 
-// getKnown is get for bytes whose checksum is known: the server need not look for one, and the bytes are compared once. The answer may come
-// without its header.
+// getKnown is get for bytes with a known checksum: the server need not look one up, and the bytes
+// are checked only once. The answer may lack its header.
 func (b *Bucket) getKnown(ctx context.Context, key, etag string, offset, length, size int64, buf []byte, known *uint64) (*response, error) {
 	r := request{method: http.MethodGet, key: key, header: make(http.Header, 2), bare: known != nil}
-	asked := known == nil && length == size // of parts no server has one
+	asked := known == nil && length == size // servers have no checksum of a range
 	if asked {
 		r.header["X-Amz-Checksum-Mode"] = []string{"ENABLED"}
 	}
@@ -379,7 +383,7 @@ func (b *Bucket) getKnown(ctx context.Context, key, etag string, offset, length,
 	}
 }
 
-// head asks for an object's headers. NotFound if there is none.
+// head requests the headers of an object. It returns NotFound if there is none.
 func (b *Bucket) head(ctx context.Context, key string) (*response, error) {
 	return b.do(ctx, request{method: http.MethodHead, key: key, header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}}, nil)
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 )
 
-// signer signs the requests of which there are many, as the SDK's does (AWS Signature Version 4, body not signed) for a third of its
-// price. The zero value is ready; it may be used concurrently.
+// signer signs the frequent requests like the SDK (AWS Signature Version 4, body not signed), at a
+// third of the cost. The zero value is ready to use. A signer is safe for concurrent use.
 type signer struct {
 	key atomic.Pointer[signingKey]
 }
 
-// signingKey is good for a day, a region and a secret.
+// signingKey is valid for a day, a region and a secret.
 type signingKey struct {
 	day, region, secret string
 	key                 []byte
@@ -31,8 +31,9 @@ const (
 	stampForm = "20060102T150405Z"
 )
 
-// sign adds the time, the session token and the signature to a request's header, all of whose fields are signed. The request's URL has
-// its query as signatures want it: sorted, with %20 for spaces.
+// sign adds the time, the session token and the signature to the header of a request. All fields
+// are signed. The query in the request's URL must be in the form that signatures require: sorted,
+// with %20 for spaces.
 func (s *signer) sign(req *http.Request, c aws.Credentials, region string, now time.Time) {
 	stamp := now.UTC().Format(stampForm)
 	req.Header["X-Amz-Date"] = []string{stamp}
@@ -54,13 +55,14 @@ func (s *signer) sign(req *http.Request, c aws.Credentials, region string, now t
 	req.Header["Authorization"] = []string{algorithm + " Credential=" + c.AccessKeyID + "/" + scope + ", SignedHeaders=" + names + ", Signature=" + signature}
 }
 
-// field is one of a header, its name in small letters.
+// field is a header field, its name in lower case.
 type field struct {
 	name   string
 	values []string
 }
 
-// appendHeader adds a request's header to its canonical form, and returns that and the fields' names.
+// appendHeader appends the header of a request in canonical form, and returns the result and the
+// names of the fields.
 func appendHeader(canonical []byte, req *http.Request) ([]byte, string) {
 	host := req.Host
 	if host == "" {
@@ -94,7 +96,7 @@ func appendHeader(canonical []byte, req *http.Request) ([]byte, string) {
 	return canonical, names.String()
 }
 
-// smallNames are the fields that nearly all requests have.
+// smallNames are the lower-case names of the usual fields.
 var smallNames = map[string]string{
 	"Content-Type": "content-type", "If-Match": "if-match", "Range": "range", "X-Amz-Checksum-Mode": "x-amz-checksum-mode",
 	"X-Amz-Content-Sha256": "x-amz-content-sha256", "X-Amz-Date": "x-amz-date", "X-Amz-Security-Token": "x-amz-security-token",
@@ -110,7 +112,7 @@ func small(name string) string {
 	return strings.ToLower(name)
 }
 
-// single is a value with single spaces, and none around it.
+// single trims a value and reduces runs of spaces to one.
 func single(value string) string {
 	value = strings.TrimSpace(value)
 	for strings.Contains(value, "  ") {
@@ -119,7 +121,7 @@ func single(value string) string {
 	return value
 }
 
-// keyFor returns the key for a day, made anew only where the last one is another's.
+// keyFor returns the key for a day. It reuses the last key if it matches.
 func (s *signer) keyFor(day, region, secret string) []byte {
 	if k := s.key.Load(); k != nil && k.day == day && k.region == region && k.secret == secret {
 		return k.key

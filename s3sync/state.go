@@ -14,12 +14,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// state is what this machine remembers of a tree and one place: the entries of the last sync with the inodes they had here, and which manifest they
-// belong to. While a sync runs, it is also where the next of both are written.
+// state is this machine's record of a tree and one place: the entries of the last sync with their
+// inodes, and the manifest that they belong to. While a sync runs, the next state and manifest are
+// written here too.
 type state struct {
 	dir  string
-	temp bool // nobody asked to remember
-	down bool // the bucket's manifest stays as it is
+	temp bool // temporary: nothing is kept
+	down bool // the bucket's manifest is not written
 	etag string
 
 	entries  *os.File // being written: the next state
@@ -27,13 +28,13 @@ type state struct {
 	manifest *os.File // being written: the next manifest
 	out      *manifestWriter
 	changed  bool // the bucket's manifest must be written
-	apart    bool // what this machine remembers is not the manifest
+	apart    bool // the state differs from the manifest
 	flushed  time.Time
 
 	prefix  string
-	left    map[string]tombstone // what an earlier sync was to delete and perhaps did not: see doomed
-	kept    map[string]bool      // of these, what the bucket's next manifest has
-	void    map[string]bool      // of these, the keys that have another object by now; written by the plan
+	left    map[string]tombstone // objects that an earlier sync was to delete and perhaps did not: see doomed
+	kept    map[string]bool      // those of left that are in the bucket's next manifest
+	void    map[string]bool      // those of left whose keys have another object now; written by the plan
 	journal *journal
 	// announced are keys of tombstones in the bucket.
 	announced []string
@@ -41,26 +42,26 @@ type state struct {
 	done bool
 }
 
-// apartMark is before the ETag of a manifest that has something else of some path than the state.
+// apartMark precedes the ETag of a manifest that differs from the state in some path.
 const apartMark = "apart from "
 
 // Files of a state.
 const (
 	stateEntries    = "entries"          // a manifest with inodes
-	stateETag       = "etag"             // of the bucket's manifest that belongs to it
-	statePartial    = "entries.partial"  // of a sync under way, or interrupted
-	stateBefore     = "entries.before"   // of one interrupted earlier, while the next is under way
+	stateETag       = "etag"             // of the bucket's manifest for these entries
+	statePartial    = "entries.partial"  // of a sync in progress or interrupted
+	stateBefore     = "entries.before"   // of an earlier interrupted sync, during the next
 	stateNext       = "manifest.next"    //
 	stateRemote     = "manifest.fetched" //
 	stateUploads    = "uploads"          // a directory: see uploads
 	stateDoomed     = "doomed"           // see doomed
-	stateTombstones = "tombstones"       // the name of this machine's tombstones in the bucket
+	stateTombstones = "tombstones"       // name of this machine's tombstones in the bucket
 	stateJournal    = "journal"          // see journal
-	stateSwept      = "swept"            // empty; its time is when the bucket was last swept
-	statePacked     = "packed"           // empty; the bucket's packs are as far as the last sync
+	stateSwept      = "swept"            // empty; its mtime is that of the last sweep of the bucket
+	statePacked     = "packed"           // empty; the bucket's packs are up to date with the last sync
 )
 
-// openState opens what dir remembers of a place, and removes what an interrupted sync left that is of no use.
+// openState opens the state of a place in dir, and removes useless remains of an interrupted sync.
 func openState(dir, place string, direction Direction) (*state, error) {
 	s := &state{down: direction == Down}
 	if dir == "" {
@@ -81,7 +82,8 @@ func openState(dir, place string, direction Direction) (*state, error) {
 		return nil, errors.Wrapf(err, "read the state of a sync")
 	}
 	s.etag = string(raw)
-	// What an interrupted sync had done is known from now on by another name, until this one has got as far.
+	// Keep the results of an interrupted sync under another name until this sync has processed the
+	// same paths.
 	if err := s.keepPartial(); err != nil {
 		return nil, err
 	}
@@ -90,7 +92,7 @@ func openState(dir, place string, direction Direction) (*state, error) {
 
 func (s *state) file(name string) string { return filepath.Join(s.dir, name) }
 
-// written is the file with the entries of the sync that was committed last.
+// written returns the file with the entries of the last committed sync.
 func (s *state) written() string {
 	if s.temp {
 		return s.file(statePartial)
@@ -98,9 +100,9 @@ func (s *state) written() string {
 	return s.file(stateEntries)
 }
 
-// keepPartial adds the partial state of an interrupted sync to the one before. It has all paths up to its last one, as
-// they became; of those after it, what an earlier interrupted sync had done still holds. Done again after it was cut
-// short, it does the same.
+// keepPartial adds the partial state of an interrupted sync to the one before. The partial state
+// has the results for all paths up to its last one. For later paths, the results of an earlier
+// interrupted sync are still valid. keepPartial is idempotent, also if it was itself interrupted.
 func (s *state) keepPartial() error {
 	_, err := os.Stat(s.file(statePartial))
 	if errors.IsNotExist(err) {
@@ -118,7 +120,8 @@ func (s *state) keepPartial() error {
 	return errors.Wrapf(os.Rename(s.file(statePartial), s.file(stateBefore)), "read the state of a sync")
 }
 
-// mergePartial writes the state before anew: the partial one, and what is after its end.
+// mergePartial rewrites the earlier state: the partial state, then the earlier entries after its
+// end.
 func (s *state) mergePartial() error {
 	return s.rewriteBefore(func(add func(*Entry)) {
 		var last *Entry
@@ -140,7 +143,7 @@ func (s *state) mergePartial() error {
 	})
 }
 
-// rewriteBefore replaces the state of interrupted syncs by what fill adds, in order.
+// rewriteBefore replaces the state of interrupted syncs with the entries that fill adds, in order.
 func (s *state) rewriteBefore(fill func(add func(*Entry))) error {
 	next := s.file(stateBefore + ".next")
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -163,16 +166,18 @@ func (s *state) rewriteBefore(fill func(add func(*Entry))) error {
 	return errors.Wrapf(os.Rename(next, s.file(stateBefore)), "read the state of a sync")
 }
 
-// remembered is an entry of the state. A fresh one comes from a sync that was interrupted before it wrote a manifest, and is not what the last whole
-// sync knew of the path: no manifest may have it.
+// remembered is an entry of the state. A fresh one comes from a sync that was interrupted before it
+// wrote a manifest. It differs from the record of the last complete sync, and may be in no
+// manifest.
 type remembered struct {
 	*Entry
 	fresh bool
-	added bool // and the last whole sync knew nothing there
+	added bool // the last complete sync had no entry at the path
 }
 
-// read yields what is remembered, in order: what an interrupted sync got done, and what the last whole one knew of all other paths. A state that
-// cannot be read is none: everything is compared anew.
+// read yields the state in order: the results of an interrupted sync, and the records of the last
+// complete one for all other paths. An unreadable state counts as empty, and everything is compared
+// anew.
 func (s *state) read() iter.Seq[remembered] {
 	return func(yield func(remembered) bool) {
 		next, stop := iter.Pull2(readFile(s.file(stateEntries)))
@@ -245,14 +250,14 @@ func (s *state) begin() error {
 	return err
 }
 
-// add writes down what became of a job.
+// add records the result of a job.
 func (s *state) add(j *job) error {
 	if s.stateOut == nil {
 		if err := s.begin(); err != nil {
 			return err
 		}
 	}
-	e, mine := j.out, j.out // of the manifest, and of this machine
+	e, mine := j.out, j.out // for the manifest, and for this machine
 	if j.err != nil || j.Op == Skip || j.aside {
 		if !j.aside {
 			e = j.was
@@ -289,7 +294,7 @@ func (s *state) add(j *job) error {
 	return s.out.add(e)
 }
 
-// unknown is an entry that this machine never had.
+// unknown returns an entry as if this machine had never had it.
 func unknown(e *Entry) *Entry {
 	if e == nil || e.Inode == 0 {
 		return e
@@ -299,7 +304,8 @@ func unknown(e *Entry) *Entry {
 	return &out
 }
 
-// commit puts the new manifest into the bucket if anything in it is new, and then remembers it.
+// commit stores the new manifest if it differs from the bucket's, and then makes the new state
+// current.
 func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	if s.stateOut == nil {
 		if err := s.begin(); err != nil {
@@ -315,7 +321,7 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	}
 	etag := remote.etag
 	if remote.healed {
-		etag = s.etag // the bucket has none that could be trusted the next time
+		etag = s.etag // the bucket has none that the next sync could trust
 	}
 	all := s.doomed(r.removed)
 	if err := s.doom(all); err != nil {
@@ -335,7 +341,8 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	if err := s.entries.Sync(); err != nil {
 		return errors.Wrapf(err, "write the state of a sync")
 	}
-	// Until the tag is there, the entries belong to no manifest, and the next sync reads the bucket's.
+	// Until the ETag is written, the entries belong to no manifest, and the next sync reads the
+	// bucket's.
 	if err := os.Remove(s.file(stateETag)); err != nil && !errors.IsNotExist(err) {
 		return errors.Wrapf(err, "write the state of a sync")
 	}
@@ -355,18 +362,18 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	return errors.Wrapf(os.WriteFile(s.file(stateETag), []byte(etag), 0o600), "write the state of a sync")
 }
 
-// sweepDue reports whether the last sweep was longer than age ago, and notes that there is one now.
+// sweepDue reports whether the last sweep was longer than age ago, and if so records a new one.
 func (s *state) sweepDue(age time.Duration) bool {
 	info, err := os.Stat(s.file(stateSwept))
 	if s.temp || err == nil && time.Since(info.ModTime()) < age {
 		return false
 	}
 	now := time.Now()
-	// Where that cannot be noted, nothing is swept: otherwise each sync would ask.
+	// If the time cannot be recorded, skip the sweep: otherwise each sync would do one.
 	return os.WriteFile(s.file(stateSwept), nil, 0o600) == nil && os.Chtimes(s.file(stateSwept), now, now) == nil
 }
 
-// close ends the writing. What a sync under way had done stays for the next.
+// close closes the files. The results of an unfinished sync stay for the next one.
 func (s *state) close() {
 	if s.stateOut != nil && !s.done {
 		_ = s.stateOut.flush()

@@ -1,11 +1,14 @@
-// Package s3sync makes a volume and a prefix of an S3 bucket alike, in either direction or both.
+// Package s3sync syncs a volume with a prefix of an S3 bucket, in one direction or both.
 //
-// Each file is an object whose key is its path, so that any tool reads them, with metadata in headers that rclone, s3fs and AWS's own
-// services understand. Beside them is one object of Harvest's own, the manifest (see ManifestKey), which has what headers cannot say, and
-// by which a sync with nothing changed asks one question. A bucket that others filled has none; then a list of its objects does, more slowly.
+// Each file is an object whose key is its path, so that any tool can read it, with metadata in
+// headers that rclone, s3fs and AWS's own services understand. Harvest adds one object of its own,
+// the manifest (see ManifestKey). It holds the data that does not fit into headers, and lets a sync
+// without changes finish after one request. A bucket filled by other tools has no manifest; Harvest
+// then lists its objects, which is slower.
 //
-// A sync scans, plans and applies at once, in the order of keys, and holds a few thousand paths at most. What it has done is written
-// down as it goes, so that the next continues where one was interrupted. Both sides are taken to be hostile: see Tree and readManifest.
+// A sync scans, plans and applies at the same time, in the order of keys, and holds at most a few
+// thousand paths in memory. It records its results as it goes, so that the next sync can continue
+// an interrupted one. Both sides are treated as hostile: see Tree and readManifest.
 package s3sync
 
 import (
@@ -23,112 +26,125 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// workers is how many requests are under way at most: enough for a server that answers after 20 ms (design: s3.md), with
-// maxInFlight bounding what they hold.
+// workers is the maximum number of concurrent requests: enough for a server that answers after 20
+// ms (design: s3.md). maxInFlight bounds the memory of their bodies.
 const workers = 128
 
-// maxInFlight bounds the bytes of bodies in memory, all files together.
+// maxInFlight bounds the bytes of bodies in memory, for all files together.
 const maxInFlight = 64 << 20
 
-// writers is how many small files are made at once. They are in memory by then: more would only wait for one another in the kernel, for
-// the directory that all of them are made in.
+// writers is the number of small files created at the same time. Their content is in memory by
+// then. More writers would only wait for one another in the kernel, for the lock of the directory.
 const writers = 8
 
-// What was written goes to the disk when it is so much, or so long ago.
+// Written data is flushed to the disk at this size or age.
 const (
 	flushBytes = 32 << 20
 	flushTime  = time.Second
 	flushTick  = 100 * time.Millisecond
 )
 
-// ahead is how many paths may be finished before the first of them is; it bounds memory, and what an interrupted sync does again.
+// ahead is the number of paths that may be finished before an earlier one. It bounds memory, and
+// the work that must be repeated after an interruption.
 const ahead = 4096
 
-// An entry may have attributes and extents of some MiB. Those that are larger than heavyEntry, in bytes, have heavyBytes together while they are among
-// the paths ahead.
+// An entry may have some MiB of attributes and extents. Entries over heavyEntry bytes share
+// heavyBytes while they are among the paths ahead.
 const (
 	heavyEntry = 8 << 10
 	heavyBytes = 32 << 20
 )
 
-// Options of a Sync.
+// Options configures a Sync.
 type Options struct {
 	Direction Direction
-	// Mirror deletes on the side that changes what the other does not have. Without it nothing is deleted (2.1), save by Both,
-	// which takes over deletions.
+	// Mirror deletes entries on the changing side that the other side does not have. Without it
+	// nothing is deleted (2.1), except by Both, which propagates deletions.
 	Mirror bool
-	// Conflicts is for Both; "" is KeepBoth.
+	// Conflicts is the policy of Both; "" is KeepBoth.
 	Conflicts Conflicts
-	// State is a directory, outside of the tree, in which this machine remembers the last sync of the tree with each place; made if missing.
-	// No other tree may have it: Both would take what that one has and this one has not for deleted. With "" nothing is remembered:
-	// unchanged files are told by size and time, and Both treats what differs as changed on both sides.
+	// State is a directory outside of the tree with this machine's records of the last sync of the
+	// tree with each place. It is created if missing. Trees must not share it: Both would take
+	// files that only the other tree has for deleted. With "" nothing is recorded: unchanged files
+	// are recognized by size and mtime, and Both treats any difference as a change on both sides.
 	State string
-	// List asks the bucket for all its objects, and sees what others changed there. Without it a manifest is trusted where there is one.
+	// List lists all objects of the bucket to find changes by other tools. Without it, the manifest
+	// is trusted if there is one.
 	List bool
-	// Contents compares what files hold, and not only their sizes and times.
+	// Contents compares the content of files, and not only their sizes and times.
 	Contents bool
-	// Owners gives restored files the users and groups they had, if the process may.
+	// Owners restores the users and groups of files, if the process is permitted to.
 	Owners bool
-	// SetID restores the setuid and setgid bits: only for buckets that nobody else writes into. Files that were restored without them count as unchanged.
+	// SetID restores the setuid and setgid bits. Use it only for buckets that nobody else writes
+	// to. Files that were restored without these bits count as unchanged.
 	SetID bool
-	// Only limits a sync to what is beneath this path of the tree (3.3); "" is all. Deletions stay beneath it too.
+	// Only limits a sync, including deletions, to this path of the tree and below (3.3); "" is the
+	// whole tree.
 	Only string
-	// Packs keeps copies of small files, many in one object, with which empty volumes are filled many times faster. A sync down uses what packs there
-	// are, whatever this says.
+	// Packs keeps copies of small files, many in one object, which fill empty volumes many times
+	// faster. A sync down uses existing packs regardless of this option.
 	Packs bool
-	// Plan is called for each action but Keep before anything is done, and DryRun ends there.
+	// Plan is called for each action but Keep, before any action is done. With DryRun, the sync
+	// ends there.
 	Plan   func(Action)
 	DryRun bool
-	// DeleteMany allows a sync to delete at least MaxDeleteFiles files that are more than MaxDeletePercent of a side's, or all files of a volume whose
-	// place holds nothing. Otherwise it ends with a Conflict before it deletes anything. 0 means the defaults.
+	// DeleteMany allows a sync to delete MaxDeleteFiles or more files that are more than
+	// MaxDeletePercent of a side's files, or all files of a volume whose place is empty. Otherwise
+	// such a sync fails with Conflict before it deletes anything. 0 selects the defaults.
 	DeleteMany       bool
 	MaxDeleteFiles   int
 	MaxDeletePercent int
-	// Progress is called about ten times a second with what was done so far, and at the end. It must not block.
+	// Progress is called about ten times a second with the statistics so far, and at the end. It
+	// must not block.
 	Progress func(Stats)
 
-	// from is another prefix that has the version before: what is the same is copied there, and not sent.
+	// from is the prefix of the previous version. Unchanged files are copied from there instead of
+	// uploaded.
 	from *Bucket
-	// version says that the prefix is one of several versions of the same files.
+	// version means that the prefix is one of several versions of the same files.
 	version bool
 }
 
-// Stats is what a sync did (2.6).
+// Stats is the result of a sync (2.6).
 type Stats struct {
-	Files     int64 `json:"files"`     // sent or received whole
-	Bytes     int64 `json:"bytes"`     // of them
+	Files     int64 `json:"files"`     // transferred whole
+	Bytes     int64 `json:"bytes"`     // of Files
 	Updated   int64 `json:"updated"`   // only their metadata changed
 	Skipped   int64 `json:"skipped"`   // the same on both sides
 	Deleted   int64 `json:"deleted"`   //
-	Failed    int64 `json:"failed"`    // Failures has the first of them
+	Failed    int64 `json:"failed"`    // Failures has the first ones
 	Conflicts int64 `json:"conflicts"` // changed on both sides
-	// Seen is how many bytes of files are done, sent or not, and Total how many there are: 0 in the first second and where that is not
-	// known. Both are for Options.Progress only.
+	// Seen is the number of bytes of finished files, transferred or not, and Total that of all
+	// files. Total is 0 in the first second and if it is unknown. Both are for Options.Progress
+	// only.
 	Seen     int64         `json:"-"`
 	Total    int64         `json:"-"`
 	Duration time.Duration `json:"duration_ns"` //
-	// There is when all that came was there, to be read and written by anybody; Duration says when it was on the disk too. 0 for Up.
+	// There is the time until all files were in place for readers and writers; Duration also
+	// includes the flush to the disk. It is 0 for Up.
 	There    time.Duration `json:"-"`
 	Failures []Failure     `json:"failures,omitempty"`
-	// Refused are those of Failures that S3 did not take, and may take another time: it is full, or does not allow it.
+	// Refused are those of Failures that S3 refused and may accept later: it is full, or denies
+	// access.
 	Refused []Failure `json:"-"`
-	// Unconditional says that the server ignores conditions of writes, so that each was preceded by a look at the object.
+	// Unconditional means that the server ignores conditional writes, so that the object was
+	// checked before each write.
 	Unconditional bool `json:"unconditional,omitempty"`
-	// Decided says what was done about conflicts, for the first thousand.
+	// Decided has the decisions about the first thousand conflicts.
 	Decided []Failure `json:"decided,omitempty"`
 }
 
-// Failure is a path and what happened to it.
+// Failure is a path with the reason for its failure.
 type Failure struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// maxNamed is how many failures are named.
+// maxNamed is the maximum number of failures with a name.
 const maxNamed = 1000
 
-// Rate is bytes a second.
+// Rate returns the bytes per second.
 func (s Stats) Rate() float64 {
 	if s.Duration <= 0 {
 		return 0
@@ -136,7 +152,7 @@ func (s Stats) Rate() float64 {
 	return float64(s.Bytes) / s.Duration.Seconds()
 }
 
-// String is one line for people.
+// String returns a line of text for people.
 func (s Stats) String() string {
 	text := fmt.Sprintf("%d files, %d bytes in %s; %d unchanged", s.Files, s.Bytes, s.Duration.Round(time.Millisecond), s.Skipped)
 	for _, more := range []struct {
@@ -150,14 +166,14 @@ func (s Stats) String() string {
 	return text
 }
 
-// run is a sync under way.
+// run is a sync in progress.
 type run struct {
 	b     *Bucket
 	t     *Tree
 	o     Options
 	p     policy
 	sem   *semaphore.Weighted // bytes of bodies in memory
-	room  int64               // how many of them one body can have
+	room  int64               // maximum of them for one body
 	disk  *semaphore.Weighted // small files being made
 	heavy *semaphore.Weighted // bytes of heavy entries
 	start time.Time
@@ -168,30 +184,31 @@ type run struct {
 	uploads   uploads
 	repack    *repack // nil if no packs are kept
 	journal   *journal
-	unsettled *unsettled // what it says is guarded by mu once files are made
+	unsettled *unsettled // guarded by mu once files are made
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	stats Stats
 
 	links map[[2]uint64]string // inode to the first of its paths
-	above []*Entry             // the directories that the last path is in and that stay
-	dirs  []*Entry             // whose metadata is set when all is in them
+	above []*Entry             // remaining directories above the last path
+	dirs  []*Entry             // to get their metadata once their entries are in place
 	later []*job               // hard links
 	gone  []*Entry             // local directories to remove, parents first
-	// goneFiles are files and links of the volume to remove when all is decided.
+	// goneFiles are files and links of the volume to remove once all paths are decided.
 	goneFiles []Action // guarded by mu
 	guard     guard
-	way       sync.Mutex  // for making way where both sides have something of another kind
-	oncemore  atomic.Bool // what became of conflicts is to be synchronised, too
-	// removed is to be deleted when the new manifest is there.
+	way       sync.Mutex  // held to make way where the two sides differ in kind
+	oncemore  atomic.Bool // sync again, to include the results of conflicts
+	// removed are objects to delete once the new manifest is stored.
 	removed []doomed
 }
 
-// Sync makes one side like the other, and returns what it did. Paths that fail are in the statistics, with the reason, and the rest is
-// done all the same; the error is for what ends a sync: a bucket that cannot be read, no space for the state, or the context. An
-// interrupted sync is continued by the next one with the same State.
+// Sync makes one side like the other and returns the statistics. Paths that fail are in the
+// statistics with the reason, and the sync continues with the rest. The error is for failures that
+// end the sync: an unreadable bucket, no space for the state, or the context. The next sync with
+// the same State continues an interrupted one.
 //
-// Conflict is returned where another sync to the same place ended meanwhile three times over.
+// Sync returns Conflict if another sync to the same place ended meanwhile, three times in a row.
 func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
 	if err := o.check(); err != nil {
 		return Stats{}, err
@@ -222,7 +239,7 @@ func newRun(t *Tree, b *Bucket, o Options) *run {
 			restores: restoring{owners: o.Owners, setID: o.SetID}, mayOwn: t.owners}}
 }
 
-// then is what two syncs did, one after the other. What failed in the first, the second tried again.
+// then combines the statistics of two syncs in a row. The second retried the failures of the first.
 func (s Stats) then(next Stats) Stats {
 	next.Files += s.Files
 	next.Bytes += s.Bytes
@@ -262,7 +279,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// errOvertaken is what happens to a sync whose manifest another one replaced meanwhile.
+// errOvertaken reports that another sync replaced the manifest meanwhile.
 var errOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"), "sync again")
 
 func (r *run) finished() Stats {
@@ -279,10 +296,10 @@ func (r *run) count(change func(*Stats)) {
 	change(&r.stats)
 }
 
-// fail notes that a path failed.
+// fail records the failure of a path.
 func (r *run) fail(path string, err error) { r.failed(path, err, refusedNow(err)) }
 
-// lack notes that something beside the files failed, all of which are there: nothing is to be sent again for it.
+// lack records a failure that affects no file, so that nothing needs to be sent again.
 func (r *run) lack(path string, err error) { r.failed(path, err, false) }
 
 func (r *run) failed(path string, err error, refused bool) {
@@ -298,17 +315,17 @@ func (r *run) failed(path string, err error, refused bool) {
 	})
 }
 
-// job is an action on its way.
+// job is an action in progress.
 type job struct {
 	Action
-	out  *Entry // what the bucket has of the path now, and the volume; nil if neither
+	out  *Entry // the path's entry in the bucket and the volume afterwards; nil if there is none
 	err  error
 	done chan struct{}
 
-	weight int64 // of heavy that it holds
+	weight int64 // held of heavy
 }
 
-// sync does all.
+// sync runs the whole sync.
 func (r *run) sync(ctx context.Context) error {
 	st, err := openState(r.o.State, r.home(), r.o.Direction)
 	if err != nil {
@@ -325,7 +342,7 @@ func (r *run) sync(ctx context.Context) error {
 	if r.unsettled, err = openUnsettled(r.o.State, r.t, source.String()); err != nil {
 		return err
 	}
-	if !r.versions() { // none of them ever loses an object
+	if !r.versions() { // versions never lose an object
 		st.prefix, st.left, st.kept, st.void = r.b.prefix, st.readDoomed(), map[string]bool{}, map[string]bool{}
 	}
 	if err := r.recover(ctx, st); err != nil {
@@ -358,7 +375,7 @@ func (r *run) sync(ctx context.Context) error {
 	case r.o.Packs:
 		r.repack = &repack{r: r, st: st, made: map[string]bool{}}
 	default:
-		_ = os.Remove(st.file(statePacked)) // nobody counts what they lack from now on
+		_ = os.Remove(st.file(statePacked)) // the files missing in packs are no longer counted
 	}
 	if err := r.apply(ctx, st, remote); err != nil {
 		return err
@@ -382,7 +399,7 @@ func (r *run) sync(ctx context.Context) error {
 	return nil
 }
 
-// home is what the state of this machine is kept for: the prefix of all versions where there are several.
+// home identifies the place of the state on this machine. All versions of a volume share one.
 func (r *run) home() string {
 	prefix := r.b.prefix
 	if r.versions() {
@@ -394,12 +411,13 @@ func (r *run) home() string {
 // versions reports whether the prefix is one of several versions of the same files.
 func (r *run) versions() bool { return r.o.from != nil || r.o.version }
 
-// sweepEvery is how often the uploads that nobody continues are looked for.
+// sweepEvery is the interval between searches for abandoned uploads.
 const sweepEvery = 24 * time.Hour
 
-// sweep aborts the uploads that syncs to the same place left and nobody continued: of all versions where there are several. A failure is not
-// reported, since who may store objects may not always list uploads; it is tried again after sweepEvery. A whole bucket, without a prefix, may have
-// uploads of others, and is never swept.
+// sweep aborts the abandoned uploads of syncs to the same place, for all versions if there are
+// several. It does not report a failure, since permission to store objects does not always include
+// listing uploads, and tries again after sweepEvery. It never sweeps a whole bucket without a
+// prefix, which may have uploads of other programs.
 func (r *run) sweep(ctx context.Context, st *state) {
 	b := r.b
 	if r.versions() {
@@ -415,7 +433,7 @@ func (r *run) sweep(ctx context.Context, st *state) {
 	_, _ = b.Sweep(ctx, Stale)
 }
 
-// announce shows an action, and counts it where nothing else will happen.
+// announce reports an action to Plan. For a dry run it also counts the action.
 func (r *run) announce(a Action) {
 	if a.Op != Keep && r.o.Plan != nil {
 		r.o.Plan(a)
@@ -430,7 +448,7 @@ func (r *run) announce(a Action) {
 	r.count(func(s *Stats) { s.add(&a) })
 }
 
-// add counts an action that was done.
+// add counts a finished action.
 func (s *Stats) add(a *Action) {
 	switch a.Op {
 	case Keep:
@@ -453,7 +471,8 @@ func (s *Stats) add(a *Action) {
 	}
 }
 
-// apply carries the plan out: what can be done at once here, the rest by workers; results are written down in order.
+// apply executes the plan. It does some work at once and passes the rest to workers. The results
+// are recorded in order.
 func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 	g, ctx := errgroup.WithContext(ctx)
 	packs, err := r.openPacks(ctx, g)
@@ -511,7 +530,7 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 	return g.Wait()
 }
 
-// flush has the disk write while files are still arriving, so that at the end little is left to wait for.
+// flush makes the disk write while files still arrive, so that little is left to flush at the end.
 func (r *run) flush(ctx context.Context, end <-chan struct{}) error {
 	tick := time.NewTicker(flushTick)
 	defer tick.Stop()
@@ -534,7 +553,7 @@ func (r *run) flush(ctx context.Context, end <-chan struct{}) error {
 	}
 }
 
-// write takes finished jobs in order into the new manifest and the new state.
+// write adds finished jobs, in order, to the new manifest and the new state.
 func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 	for j := range order {
 		if j.done != nil {
@@ -571,7 +590,8 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 	return nil
 }
 
-// fatal reports whether an error will happen to all that follows: then a sync ends, and is continued later. A damaged object is one of many.
+// fatal reports whether an error will also affect all further requests. Then the sync ends, to be
+// continued later. A damaged object affects only itself.
 func fatal(err error) bool {
 	if errors.Is(err, errDamaged) {
 		return false

@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Time is when a file changed last, as precise and as far from 1970 as file systems keep it. Values are equal if they are the same time.
+// Time is the mtime of a file, with the precision and range of file systems. Equal times are equal
+// values.
 type Time struct {
 	Sec  int64 // since 1970
-	Nsec int32 // after Sec: 0 to 999,999,999, also before 1970
+	Nsec int32 // added to Sec: 0 to 999,999,999, also before 1970
 }
 
 // At returns t as a Time.
 func At(t time.Time) Time { return Time{t.Unix(), int32(t.Nanosecond())} }
 
-// Nano returns the time that is so many nanoseconds after 1970.
+// Nano returns the time ns nanoseconds after 1970.
 func Nano(ns int64) Time {
 	t := Time{ns / 1e9, int32(ns % 1e9)}
 	if t.Nsec < 0 {
@@ -31,7 +32,7 @@ func Nano(ns int64) Time {
 // Now returns the current time.
 func Now() Time { return At(time.Now()) }
 
-// Std returns t as the standard library has it.
+// Std returns t as a time.Time.
 func (t Time) Std() time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
 
 // After reports whether t is later than u.
@@ -39,7 +40,7 @@ func (t Time) After(u Time) bool { return t.Sec > u.Sec || t.Sec == u.Sec && t.N
 
 func (t Time) timespec() unix.Timespec { return unix.Timespec{Sec: t.Sec, Nsec: int64(t.Nsec)} }
 
-// farthest is the largest number of seconds before or after 1970 that counts as a time: some 285 million years.
+// farthest bounds the seconds before or after 1970 of a valid time: some 285 million years.
 const farthest = 1 << 53
 
 func (t Time) valid() bool {
@@ -57,7 +58,7 @@ func (t Time) unixNano() (int64, bool) {
 	return t.Sec*1e9 + int64(t.Nsec), true
 }
 
-// parts are the sign of the seconds since 1970, and their amount.
+// parts returns the sign and the absolute value of the time since 1970.
 func (t Time) parts() (sign string, sec int64, nsec int32) {
 	if t.Sec >= 0 {
 		return "", t.Sec, t.Nsec
@@ -68,14 +69,14 @@ func (t Time) parts() (sign string, sec int64, nsec int32) {
 	return "-", -t.Sec - 1, 1e9 - t.Nsec
 }
 
-// decimal writes the seconds since 1970 with nine decimals. As with rclone, the sign is that of the whole number: half a second before 1970 is
-// "-0.500000000".
+// decimal formats the seconds since 1970 with nine decimals. As with rclone, the sign applies to
+// the whole number: half a second before 1970 is "-0.500000000".
 func (t Time) decimal() string {
 	sign, sec, nsec := t.parts()
 	return fmt.Sprintf("%s%d.%09d", sign, sec, nsec)
 }
 
-// nanoseconds writes the nanoseconds since 1970, however many.
+// nanoseconds formats the nanoseconds since 1970, also beyond 64 bits.
 func (t Time) nanoseconds() string {
 	sign, sec, nsec := t.parts()
 	if sec == 0 {
@@ -87,7 +88,7 @@ func (t Time) nanoseconds() string {
 	return fmt.Sprintf("%s%d%09d", sign, sec, nsec)
 }
 
-// parseTime reads what nanoseconds writes, with "ns" after it, or seconds with decimals.
+// parseTime parses the output of nanoseconds followed by "ns", or seconds with decimals.
 func parseTime(text string) (Time, bool) {
 	sign, rest := "", text
 	if after, ok := strings.CutPrefix(text, "-"); ok {

@@ -22,7 +22,7 @@ import (
 // bucket do not take these objects for new files.
 const tombstonesDir = Reserved + "/deleting/"
 
-// maxTombstones bounds what is read of one such object, in bytes.
+// maxTombstones is the maximum size of such an object to read, in bytes.
 const maxTombstones = 256 << 20
 
 // tombstone is an object that a sync was about to delete.
@@ -32,7 +32,8 @@ type tombstone struct {
 	until time.Time
 }
 
-// covers reports whether an object with an ETag, stored at a time, is the one that was to be deleted. Servers round times to seconds.
+// covers reports whether an object with an ETag, stored at a time, is the one that was to be
+// deleted. Servers round times to seconds.
 func (t tombstone) covers(etag string, stored time.Time) bool {
 	return t.etag == etag && (t.until.IsZero() || !stored.Truncate(time.Second).After(t.until))
 }
@@ -50,7 +51,7 @@ func (s *state) tombstonesKey() (string, error) {
 	return tombstonesDir + id, nil
 }
 
-// announceDeletions stores the tombstones of what will be deleted when the manifest is there.
+// announceDeletions stores the tombstones of the objects to delete once the manifest is stored.
 func (r *run) announceDeletions(ctx context.Context, st *state, all []doomed) error {
 	if len(all) == 0 || r.versions() {
 		return nil
@@ -75,7 +76,7 @@ func encodeDoomed(all []doomed) []byte {
 	return b.Bytes()
 }
 
-// readTombstones adds to what st knows of unfinished deletions those of other machines.
+// readTombstones adds the unfinished deletions of other machines to those of st.
 func (r *run) readTombstones(ctx context.Context, st *state) error {
 	in := &s3.ListObjectsV2Input{Bucket: &r.b.loc.Bucket, Prefix: aws.String(r.b.prefix + tombstonesDir)}
 	for page, err := range r.b.pages(ctx, in) {
@@ -91,7 +92,7 @@ func (r *run) readTombstones(ctx context.Context, st *state) error {
 			raw := make([]byte, size)
 			_, err := r.b.get(ctx, key, unquote(aws.ToString(page.Contents[i].ETag)), 0, size, size, raw)
 			if errors.KindOf(err) == errors.NotFound || errors.Is(err, errChangedObject) {
-				continue // the deletion goes on
+				continue // the other sync has finished or replaced it
 			}
 			if err != nil {
 				return err
@@ -107,8 +108,8 @@ func (r *run) readTombstones(ctx context.Context, st *state) error {
 	return nil
 }
 
-// forgetDeletions deletes the tombstones of finished deletions. Objects of others that the manifest still has may be ones that a sync under way is
-// about to drop from it.
+// forgetDeletions deletes the tombstones of finished deletions. It keeps those of other machines
+// while the manifest still has such objects, since a sync in progress may be about to drop them.
 func (r *run) forgetDeletions(ctx context.Context, st *state) error {
 	if len(st.announced) == 0 || r.o.Direction == Down {
 		return nil
@@ -118,7 +119,7 @@ func (r *run) forgetDeletions(ctx context.Context, st *state) error {
 			return nil
 		}
 	}
-	return r.b.delete(ctx, st.announced, func(string, error) {}) // what stays is small, and read again
+	return r.b.delete(ctx, st.announced, func(string, error) {}) // remains are small and read again
 }
 
 // ownOnly reports whether all tombstones that were read or stored are this machine's.

@@ -15,20 +15,22 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// maxDepth is how deep directories may be within one another: each level that is being read needs an open file.
+// maxDepth is the maximum nesting of directories: each level being read needs an open file.
 const maxDepth = 512
 
-// Tree is a directory whose files are synchronised. What is in it may be hostile, and change at any time: nothing is reached but beneath
-// it, no symbolic link is followed, no other file system is entered, and nothing is opened that is not a file or directory. Close it.
+// Tree is a directory to sync. Its content may be hostile and change at any time. A Tree never
+// accesses anything outside of the directory, follows symbolic links, crosses into another file
+// system, or opens anything but files and directories. It must be closed.
 type Tree struct {
 	root *os.File
 	dev  uint64
-	// owners is whether files may be given to others.
+	// owners means that the process may change the owners of files.
 	owners   bool
 	uid, gid int // of new files
-	// written is how many bytes went into files since a commit last began, and one for each file.
+	// written counts the bytes written to files since the last commit began, plus one for each
+	// file.
 	written atomic.Int64
-	syncfs  func(fd int) error // unix.Syncfs, but in tests of disks that fail
+	syncfs  func(fd int) error // unix.Syncfs, except in tests of failing disks
 	limits  func() limits      // of times
 }
 
@@ -51,16 +53,17 @@ func OpenTree(path string) (*Tree, error) {
 // Close implements io.Closer.
 func (t *Tree) Close() error { return t.root.Close() }
 
-// scanned is an entry of a tree, or why there is none.
+// scanned is an entry of a tree, or the error of a path.
 type scanned struct {
 	*Entry
 	empty bool // a directory without entries
 	err   error
-	path  string // of err; "" if it is the tree's
-	isDir bool   // err is a directory's
+	path  string // of err; "" for the whole tree
+	isDir bool   // err is about a directory
 }
 
-// scan yields what is in the tree in the order of keys, the root not included. What cannot be synchronised comes with an error.
+// scan yields the entries of the tree in the order of keys, without the root. Entries that cannot
+// be synced come with an error.
 func (t *Tree) scan(ctx context.Context) iter.Seq[scanned] {
 	return func(yield func(scanned) bool) {
 		fd, err := dup(t.root)
@@ -80,7 +83,7 @@ func (t *Tree) scan(ctx context.Context) iter.Seq[scanned] {
 }
 
 func dup(f *os.File) (*os.File, error) {
-	// Opened anew, not duplicated: reading a directory moves a position that duplicates share.
+	// Open again instead of dup: duplicates share the position of directory reads.
 	fd, err := unix.Openat(int(f.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, errors.Wrapf(err, "open a directory")
@@ -94,7 +97,7 @@ type walk struct {
 	yield func(scanned) bool
 }
 
-// child is a name in a directory with what orders it.
+// child is a name in a directory with its sort key.
 type child struct {
 	name, place string
 	st          unix.Stat_t
@@ -110,7 +113,7 @@ func list(dir *os.File) ([]string, error) {
 	return names, err
 }
 
-// dir yields what is in a directory, and reports whether to go on.
+// dir yields the entries of a directory, and reports whether to continue.
 func (w *walk) dir(dir *os.File, path string, names []string, depth int) bool {
 	children := make([]child, 0, len(names))
 	for _, name := range names {
@@ -213,7 +216,7 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// openDir opens the directory name of dir, if it is none of another kind meanwhile.
+// openDir opens the directory name of dir. It fails if the name is now of another kind.
 func openDir(dir *os.File, name string) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -231,7 +234,8 @@ func readlink(dir *os.File, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// dirOf opens the directory that holds path, part by part, and returns it with path's last part.
+// dirOf opens the directory that holds path, part by part, and returns it with the last part of
+// path.
 func (t *Tree) dirOf(path string) (*os.File, string, error) {
 	dir, name := parent(path), path
 	if dir != "" {
@@ -250,7 +254,7 @@ func (t *Tree) openDir(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// dirFD is openDir for who closes the descriptor.
+// dirFD is openDir for callers that close the descriptor.
 func (t *Tree) dirFD(path string) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_MAGICLINKS}
@@ -273,7 +277,7 @@ func (t *Tree) dirFD(path string) (int, error) {
 	return fd, nil
 }
 
-// openByParts is openDir for kernels that have no openat2, such as gVisor's, and for long paths.
+// openByParts is openDir for long paths, and for kernels without openat2, such as gVisor's.
 func (t *Tree) openByParts(path string) (*os.File, error) {
 	f, err := dup(t.root)
 	if err != nil || path == "." {
@@ -290,14 +294,15 @@ func (t *Tree) openByParts(path string) (*os.File, error) {
 	return f, nil
 }
 
-// open opens a file for reading, and returns what it is now. Nothing but a file of this file system is opened.
+// open opens a file for reading and returns its current stat. It opens only regular files of this
+// file system.
 func (t *Tree) open(path string) (*os.File, *unix.Stat_t, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer dir.Close()
-	// O_NONBLOCK: should a FIFO be there now, nobody waits for its writer.
+	// O_NONBLOCK: if the path is now a FIFO, do not wait for its writer.
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, explainOpen(err)
@@ -315,7 +320,7 @@ func (t *Tree) open(path string) (*os.File, *unix.Stat_t, error) {
 	return f, &st, nil
 }
 
-// errChanged is what happens to files that somebody else changes while they are read.
+// errChanged reports that another process changed a file while it was read.
 var errChanged = errors.Newf(errors.Conflict, "it changed while it was read")
 
 func explainOpen(err error) error {
@@ -325,7 +330,7 @@ func explainOpen(err error) error {
 	return explainFile(err)
 }
 
-// explainFile says what a file's error means to the volume's owner.
+// explainFile explains an error of a file to the volume's owner.
 func explainFile(err error) error {
 	switch {
 	case err == nil || errors.KindOf(err) != errors.Internal && errors.KindOf(err) != errors.NotFound && errors.KindOf(err) != errors.Denied:
@@ -344,23 +349,25 @@ func explainFile(err error) error {
 	return errors.Explainf(err, errors.Internal, "the file system refused it")
 }
 
-// details adds what a stat does not say: attributes, and where the data of a sparse file is.
+// details adds the properties that stat does not return: attributes, and the data ranges of a
+// sparse file.
 func details(f *os.File, e *Entry) error {
 	var err error
 	if e.Xattrs, err = xattrs(f); err != nil {
 		return err
 	}
-	// A file that is stored in far fewer blocks than its size has holes worth keeping.
+	// A file with far fewer blocks than its size has holes worth keeping.
 	if e.Kind == File && e.Size >= minSparse && e.Size-e.blocks*512 >= e.Size/4 {
 		e.Extents, err = extents(f, e.Size)
 	}
 	return err
 }
 
-// minSparse is the size from which a file's holes are looked for; smaller ones are stored as they read.
+// minSparse is the minimum size of a file that is searched for holes. Smaller files are stored in
+// full.
 const minSparse = 64 << 20
 
-// xattrs reads the attributes of users.
+// xattrs reads the user.* attributes.
 func xattrs(f *os.File) (map[string]string, error) {
 	var small [512]byte
 	buf := small[:]
@@ -393,7 +400,7 @@ func xattrs(f *os.File) (map[string]string, error) {
 	return all, nil
 }
 
-// extents finds where a file has data.
+// extents returns the data ranges of a file.
 func extents(f *os.File, size int64) ([]Extent, error) {
 	all := []Extent{}
 	for at := int64(0); at < size; {

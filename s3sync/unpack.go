@@ -12,8 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// packs are those that an empty volume is filled from, in order: the one in whose range the plan is, some that are fetched ahead, and those before it
-// until their last file is made.
+// packs are the packs in use to fill an empty volume, in order: the one of the plan's current
+// range, some that are fetched ahead, and earlier ones until their last file is made.
 type packs struct {
 	r     *run
 	g     *errgroup.Group
@@ -21,31 +21,31 @@ type packs struct {
 	z     *zstd.Decoder
 	slots *semaphore.Weighted // packs in memory
 
-	at   int     // where the plan is in the index
-	open []*pack // from at on: fetched, or being so
+	at   int     // the plan's position in the index
+	open []*pack // from at on: fetched, or being fetched
 	all  []*pack
 }
 
-// pack is one of them on its way.
+// pack is a pack that is fetched or in use.
 type pack struct {
 	ps      *packs
 	ready   chan struct{}
-	content *packContent // once it is ready; nil if it cannot be had
+	content *packContent // set before ready is closed; nil if unavailable
 	buf     *buffer
 
 	mu    sync.Mutex
 	users int // guarded by mu: files to be made from it, and the plan
 }
 
-// openPacks returns the packs to fill the volume from, nil where that is no use: there are none, or the volume has files already, of which
-// few may be missing.
+// openPacks returns the packs to fill the volume from. It returns nil if there are none, or if the
+// volume already has files, so that few may be missing.
 func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) {
 	if r.o.Direction != Down || r.o.Only != "" {
 		return nil, nil
 	}
 	dir, err := dup(r.t.root)
 	if err != nil {
-		return nil, nil //nolint:nilerr // who scans the volume says what is wrong with it
+		return nil, nil //nolint:nilerr // the scan of the volume reports the error
 	}
 	_, err = dir.Readdirnames(1)
 	dir.Close()
@@ -57,7 +57,7 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 		return nil, err
 	}
 	if err != nil || index == nil || len(index.Packs) == 0 {
-		return nil, nil //nolint:nilerr // there is another way to all files
+		return nil, nil //nolint:nilerr // all files are available without packs
 	}
 	z, err := packReader()
 	if err != nil {
@@ -66,12 +66,12 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 	if err := r.sem.Acquire(ctx, packsMemory); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	r.room = maxInFlight - packsMemory // a part of a very large file would wait for all of it, for ever
+	r.room = maxInFlight - packsMemory // a part of a very large file would wait for all of it forever
 	return &packs{r: r, g: g, index: index, z: z, slots: semaphore.NewWeighted(packsAhead), at: -1}, nil
 }
 
-// assign gives a file that is to be fetched the pack of its range. Jobs come in order. It waits until there is room for the pack: those before it are
-// let go by their last file.
+// assign assigns the pack of its range to a file to be downloaded. Jobs come in order. It waits
+// until there is room for the pack: the last file of an earlier pack frees its room.
 func (ps *packs) assign(ctx context.Context, j *job) error {
 	if ps == nil || j.done == nil || j.Op != Download || !j.remote.packable() || j.remote.foreign || j.copyTo != "" {
 		return nil
@@ -97,7 +97,7 @@ func (ps *packs) assign(ctx context.Context, j *job) error {
 	return nil
 }
 
-// fetch begins to fetch the next pack, for which there is a slot.
+// fetch begins to fetch the next pack, for which the caller has a slot.
 func (ps *packs) fetch(ctx context.Context) {
 	row := &ps.index.Packs[ps.at+len(ps.open)]
 	p := &pack{ps: ps, ready: make(chan struct{}), users: 1}
@@ -110,7 +110,8 @@ func (ps *packs) fetch(ctx context.Context) {
 	ps.g.Go(func() error {
 		defer p.release()
 		defer close(p.ready)
-		// Without the pack each of its files comes by itself, and says what is wrong.
+		// Without the pack, each of its files is downloaded from its object, and reports any
+		// problem.
 		raw := ps.r.buffers.get(row.Size)
 		defer ps.r.buffers.put(raw)
 		res, err := ps.r.b.getKnown(ctx, row.key(), row.ETag, 0, row.Size, row.Size, raw.b[:row.Size], &row.CRC)
@@ -123,7 +124,7 @@ func (ps *packs) fetch(ctx context.Context) {
 	})
 }
 
-// close gives all memory back, also what a sync that ended early still held. Nobody is at work any more.
+// close frees all memory, including that of a sync that ended early. All workers have ended.
 func (ps *packs) close() {
 	if ps == nil {
 		return
@@ -143,7 +144,7 @@ func (p *pack) use() {
 	p.users++
 }
 
-// release is called by each user once. The last one's gives the memory back.
+// release ends one use. The last one frees the memory.
 func (p *pack) release() {
 	if p == nil {
 		return
@@ -160,7 +161,7 @@ func (p *pack) release() {
 	p.ps.slots.Release(1)
 }
 
-// find waits for the pack, and returns what it has of a file: as the manifest says, or nothing.
+// find waits for the pack, and returns the content of a file if it matches the manifest.
 func (p *pack) find(ctx context.Context, e *Entry) ([]byte, bool, error) {
 	if p == nil {
 		return nil, false, nil

@@ -16,28 +16,30 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// unsettled says that files were restored to a tree which may not be on its disk. It is written before the first of them, and removed when all are
-// there. After a power failure, or when the disk has refused to take them, such files may be shorter than they were, or hold something else, and
-// nothing tells: a disk's error is told once, and who opens the tree later does not see it. So they are restored once more, and until then none of
-// them is sent anywhere.
+// unsettled records that files were restored to a tree and may not be on its disk yet. It is
+// written before the first file, and removed once all are on the disk. After a power failure or a
+// disk error, such files may be truncated or have other content, without any sign of it: the kernel
+// reports a disk error once, and processes that open the tree later do not see it. Such files are
+// therefore restored again, and are not sent anywhere until then.
 type unsettled struct {
-	Place  string `json:"place"` // where the files came from
-	Inode  uint64 `json:"inode"` // of the tree's root: another one is another tree
-	From   int64  `json:"from"`  // nanoseconds since 1970: when the first of them was begun, at the earliest
-	Boot   string `json:"boot"`  // of the machine, when they were written: as long as it runs, its memory has them
+	Place  string `json:"place"` // source of the files
+	Inode  uint64 `json:"inode"` // of the tree's root, to recognize another tree
+	From   int64  `json:"from"`  // nanoseconds since 1970: the earliest start of the first file
+	Boot   string `json:"boot"`  // boot when they were written; until the next one, the page cache has them
 	Failed bool   `json:"failed"`
 
-	file  string // where it is
-	doubt bool   // what is there came from an earlier sync, and may be damaged
+	file  string // path of the record
+	doubt bool   // the files came from an earlier sync, and may be damaged
 }
 
-// unsettledDir is the directory of the state that has them, by tree.
+// unsettledDir is the directory of the state with these records, one a tree.
 const unsettledDir = "unsettled"
 
-// bootFile has the machine's boot, another text each time (Linux, random(4)).
+// bootFile contains an ID that differs for each boot of the machine (Linux, random(4)).
 const bootFile = "/proc/sys/kernel/random/boot_id"
 
-// openUnsettled returns what an earlier restore to the tree left, or what this one will leave. Where nothing is remembered, it is nil.
+// openUnsettled returns the record that an earlier restore to the tree left, or a new one. Without
+// a state directory it returns nil.
 func openUnsettled(dir string, t *Tree, place string) (*unsettled, error) {
 	if dir == "" {
 		return nil, nil
@@ -50,7 +52,7 @@ func openUnsettled(dir string, t *Tree, place string) (*unsettled, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "open a tree")
 	}
-	boot, _ := os.ReadFile(bootFile) // without it, each process is as one after a power failure
+	boot, _ := os.ReadFile(bootFile) // without it, each process counts as after a power failure
 	sum := sha256.Sum256([]byte(path))
 	u := &unsettled{Place: place, Inode: st.Ino, Boot: strings.TrimSpace(string(boot)), file: filepath.Join(dir, unsettledDir, hex.EncodeToString(sum[:12]))}
 	info, err := os.Stat(u.file)
@@ -66,7 +68,7 @@ func openUnsettled(dir string, t *Tree, place string) (*unsettled, error) {
 	}
 	var old unsettled
 	if err := json.Unmarshal(raw, &old); err != nil {
-		// It was being written when the power failed.
+		// The power failed while it was being written.
 		old = unsettled{Inode: u.Inode, From: info.ModTime().UnixNano(), Failed: true}
 	}
 	if old.Inode == u.Inode {
@@ -76,12 +78,12 @@ func openUnsettled(dir string, t *Tree, place string) (*unsettled, error) {
 	return u, nil
 }
 
-// begin notes that files are about to be written.
+// begin records that files are about to be written.
 func (u *unsettled) begin(start time.Time) error {
 	if u == nil || u.From != 0 {
 		return nil
 	}
-	u.From = start.Add(-time.Second).UnixNano() // the kernel's times of files are a little behind
+	u.From = start.Add(-time.Second).UnixNano() // file times of the kernel lag a little
 	return u.write()
 }
 
@@ -101,7 +103,7 @@ func (u *unsettled) write() error {
 	return errors.Wrapf(errors.Join(err, f.Sync(), f.Close()), "note what is restored")
 }
 
-// failed notes that the disk did not take what was written.
+// failed records that the disk did not accept the data.
 func (u *unsettled) failed() error {
 	if u == nil || u.From == 0 {
 		return nil
@@ -110,7 +112,8 @@ func (u *unsettled) failed() error {
 	return u.write()
 }
 
-// settled notes that all is on the disk; whole says that nothing of an earlier restore is left as it was.
+// settled records that all files are on the disk. whole means that no file of an earlier restore
+// remains in doubt.
 func (u *unsettled) settled(whole bool) error {
 	if u == nil || u.From == 0 || u.doubt && !whole {
 		return nil
@@ -122,14 +125,15 @@ func (u *unsettled) settled(whole bool) error {
 	return nil
 }
 
-// doubts reports whether a file of the volume is one that an earlier restore wrote, perhaps in vain. Restored files have times of the past, or of
-// the future if clocks differ; who writes one gives it that of the moment.
+// doubts reports whether a file of the volume may be a damaged one of an earlier restore. Restored
+// files have mtimes in the past, or in the future if clocks differ. A file that a program writes
+// has the current time.
 func (u *unsettled) doubts(local *Entry) bool {
 	return u != nil && u.doubt && local != nil && local.Kind == File && local.Change >= u.From && (Nano(u.From).After(local.ModTime) || local.ModTime.After(Nano(local.Change+int64(time.Second))))
 }
 
-// again makes an action for a file in doubt: it is restored if the bucket has it, and sent nowhere. If the bucket has it no more, a restore leaves
-// it as it is.
+// again sets the action for a file in doubt: it is restored if the bucket has it, and never
+// uploaded. If the bucket no longer has it, a restore leaves it unchanged.
 func (u *unsettled) again(a *Action, direction Direction) {
 	switch {
 	case direction != Up && a.remote != nil && a.remote.Kind == File:
@@ -141,7 +145,7 @@ func (u *unsettled) again(a *Action, direction Direction) {
 	}
 }
 
-// durable makes all that was written durable, or remembers that it may not be.
+// durable flushes all written files, or records that they may be incomplete.
 func (r *run) durable() error {
 	err := r.t.commit()
 	if err != nil {
@@ -150,7 +154,7 @@ func (r *run) durable() error {
 	return err
 }
 
-// writing is for all that makes files in the volume to call before it does.
+// writing must be called before a file is made in the volume.
 func (r *run) writing(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// upload sends an entry to the bucket, and returns what the bucket has then.
+// upload uploads an entry, and returns the bucket's entry.
 func (r *run) upload(ctx context.Context, a *Action) (*Entry, error) {
 	e := *a.local
 	switch e.Kind {
@@ -34,7 +34,8 @@ func (r *run) upload(ctx context.Context, a *Action) (*Entry, error) {
 	}
 }
 
-// uploadDir makes the object that shows an empty directory, or one with an unusual mode, to those who know no manifest.
+// uploadDir stores the object that shows an empty directory, or one with an unusual mode, to tools
+// that cannot read the manifest.
 func (r *run) uploadDir(ctx context.Context, a *Action, e *Entry) (*Entry, error) {
 	if a.remote != nil {
 		e.Key, e.ETag, e.CRC, e.HasCRC = a.remote.Key, a.remote.ETag, a.remote.CRC, a.remote.HasCRC
@@ -45,8 +46,8 @@ func (r *run) uploadDir(ctx context.Context, a *Action, e *Entry) (*Entry, error
 	return r.store(ctx, e, nil, a.remote)
 }
 
-// seen is the condition under which an object with a key replaces remote. A new version is nobody else's, and keys beneath the reserved
-// directory are Harvest's own.
+// seen returns the condition under which an object replaces remote. A new version needs none, since
+// no other sync writes to it, nor do keys in the reserved directory, which only Harvest uses.
 func (r *run) seen(key string, remote *Entry) condition {
 	if r.versions() || strings.HasPrefix(key, Reserved+"/") || remote != nil && remote.keyUnder(r.b.prefix) != key {
 		return condition{}
@@ -54,7 +55,7 @@ func (r *run) seen(key string, remote *Entry) condition {
 	return expecting(remote)
 }
 
-// store puts a body that is at hand, if the bucket has remote still. Otherwise errChangedObject.
+// store uploads a body if the bucket still has remote. Otherwise it returns errChangedObject.
 func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (*Entry, error) {
 	key := e.keyUnder(r.b.prefix)
 	e.Key = ""
@@ -77,8 +78,9 @@ func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (
 	return e, err
 }
 
-// header has the metadata as other tools know them: rclone and s3fs the short names, AWS's own services the long ones
-// (design: s3.md, section 4). A mode with a leading zero is read alike by all.
+// header returns the metadata in the form of other tools: rclone and s3fs use the short names,
+// AWS's own services the long ones (design: s3.md, section 4). All of them read a mode with a
+// leading zero the same way.
 func (e *Entry) header() http.Header {
 	mode := "0" + strconv.FormatUint(uint64(e.typeBits()|e.Mode), 8)
 	uid, gid := strconv.FormatUint(uint64(e.UID), 10), strconv.FormatUint(uint64(e.GID), 10)
@@ -99,7 +101,7 @@ func (e *Entry) header() http.Header {
 	return h
 }
 
-// contentType is what a file's name says of its content.
+// contentType returns the content type for a file name.
 func contentType(name string) string {
 	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
 		return t
@@ -117,7 +119,7 @@ func (e *Entry) typeBits() uint32 {
 	return unix.S_IFREG
 }
 
-// opened is a file about to be sent: open, and known as it is now.
+// opened opens a file for upload and updates e to its current state.
 func (r *run) opened(e *Entry) (*os.File, error) {
 	f, st, err := r.t.open(e.Path)
 	if err != nil {
@@ -136,19 +138,19 @@ func (r *run) opened(e *Entry) (*os.File, error) {
 	return f, nil
 }
 
-// unchanged fails if f is not what e says any more.
+// unchanged returns an error if f no longer matches e.
 func unchanged(f *os.File, e *Entry) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return explainFile(err)
 	}
-	if now := fromStat(e.Path, &st); now.Size != e.Size || now.Change != e.Change { // which changes with the mtime
+	if now := fromStat(e.Path, &st); now.Size != e.Size || now.Change != e.Change { // includes changes of the mtime
 		return errChanged
 	}
 	return nil
 }
 
-// uploadFile sends a file, unless the bucket has its content already.
+// uploadFile uploads a file, unless the bucket already has its content.
 func (r *run) uploadFile(ctx context.Context, e Entry, remote *Entry) (*Entry, error) {
 	f, err := r.opened(&e)
 	if err != nil {
@@ -180,7 +182,7 @@ func (r *run) uploadFile(ctx context.Context, e Entry, remote *Entry) (*Entry, e
 	return r.store(ctx, &e, buf, remote)
 }
 
-// buffer returns memory for n bytes when there is some to be had. release it.
+// buffer waits for memory for n bytes and returns it. The caller must call release.
 func (r *run) buffer(ctx context.Context, n int64) (buf []byte, release func(), err error) {
 	w := min(weight(n), r.room)
 	if err := r.sem.Acquire(ctx, w); err != nil {
@@ -201,25 +203,26 @@ func has(remote, e *Entry, md5sum func() string) bool {
 	if remote.HasCRC {
 		return remote.CRC == e.CRC
 	}
-	// An ETag of 32 digits often is the MD5 of the content. Where it is not, the file is sent.
+	// A 32-digit ETag often is the MD5 of the content. If it is not, the file is uploaded.
 	return len(remote.ETag) == 32 && md5sum != nil && md5sum() == remote.ETag
 }
 
-// adopt takes over where the bucket has the content.
+// adopt makes e refer to an object that already has the content.
 func adopt(e, remote *Entry) *Entry {
 	e.Key, e.ETag = remote.Key, remote.ETag
 	return e
 }
 
-// updateRemote notes new metadata of a path whose content the bucket has. They go into the manifest only: objects keep the headers
-// that they have.
+// updateRemote records new metadata for a path whose content is in the bucket. It changes only the
+// manifest: objects keep their headers.
 func (r *run) updateRemote(ctx context.Context, a *Action) (*Entry, error) {
 	e := *a.local
 	if e.Kind != File {
 		return r.upload(ctx, a)
 	}
 	if known(a.base) && !a.local.untouched(a.base) || a.remote.foreign || r.o.Contents {
-		// It is another inode, or changed, and its size and time did not: only the content can tell.
+		// The inode is different or changed, but size and mtime are not: the content must be
+		// compared.
 		return r.upload(ctx, a)
 	}
 	f, err := r.opened(&e)

@@ -9,16 +9,17 @@ import (
 	"time"
 )
 
-// uploads remembers which uploads in parts this machine began to a place. Others may have begun some to the same keys, with other metadata, and
-// may be at them right now: those are theirs. A failure to remember costs sending the parts again.
+// uploads records the uploads in parts that this machine began to a place. Other programs may have
+// uploads to the same keys in progress, which must be left alone. If the record is lost, the parts
+// are sent again.
 type uploads struct {
-	dir string // "" remembers nothing
+	dir string // "" disables the record
 }
 
 // begun is an upload that may be continued.
 type begun struct {
 	ID   string `json:"id"`
-	What string `json:"what"` // a hash of size and metadata: what it was begun for
+	What string `json:"what"` // a hash of the size and metadata of the file
 }
 
 func (u uploads) file(key string) string {
@@ -26,7 +27,7 @@ func (u uploads) file(key string) string {
 	return filepath.Join(u.dir, hex.EncodeToString(sum[:]))
 }
 
-// what is a hash of all that an upload is begun with.
+// what returns a hash of the parameters of an upload.
 func (e *Entry) what() string {
 	raw, _ := json.Marshal(struct { // a map of strings cannot fail
 		Size   int64
@@ -36,7 +37,8 @@ func (e *Entry) what() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// find returns the upload to key that was begun for e, and one that was begun for something else and is of no use any more; "" for none.
+// find returns the upload to key that was begun for e, and an obsolete one that was begun for
+// another content. Either may be "".
 func (u uploads) find(key string, e *Entry) (id, other string) {
 	if u.dir == "" {
 		return "", ""
@@ -67,7 +69,7 @@ func (u uploads) forget(key string) {
 	}
 }
 
-// sweep forgets those that are older than age.
+// sweep deletes records older than age.
 func (u uploads) sweep(age time.Duration) {
 	if u.dir == "" {
 		return

@@ -16,17 +16,17 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Version is the files of a volume at a time: beneath {prefix}/{unix time}/ (mission D4).
+// Version is a copy of a volume's files at one time, below {prefix}/{unix time}/ (mission D4).
 type Version struct {
 	Time time.Time // to the second; its Unix time is the version's name
 	// Whole is false for a version whose manifest is missing: it was never finished, or is being deleted.
 	Whole bool
 }
 
-// Name is what the version is called, in keys and by people.
+// Name returns the version's name, as used in keys and by users.
 func (v Version) Name() string { return strconv.FormatInt(v.Time.Unix(), 10) }
 
-// ParseVersion reads a version's name; "" is the zero Version, which stands for the latest.
+// ParseVersion parses a version's name; "" is the zero Version, which stands for the latest.
 func ParseVersion(name string) (Version, error) {
 	if name == "" || name == "latest" {
 		return Version{}, nil
@@ -38,7 +38,7 @@ func ParseVersion(name string) (Version, error) {
 	return Version{Time: time.Unix(at, 0)}, nil
 }
 
-// Versions lists the versions beneath b's prefix, the latest first.
+// Versions lists the versions below b's prefix, latest first.
 func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
 	var all []Version
 	in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), Delimiter: aws.String("/")}
@@ -50,7 +50,7 @@ func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
 			name := strings.TrimSuffix(strings.TrimPrefix(aws.ToString(p.Prefix), b.prefix), "/")
 			v, err := ParseVersion(name)
 			if err != nil || v.Time.IsZero() {
-				continue // somebody else's
+				continue // not a version of Harvest
 			}
 			_, err = b.head(ctx, name+"/"+ManifestKey)
 			if err != nil && errors.KindOf(err) != errors.NotFound {
@@ -64,7 +64,7 @@ func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
 	return all, nil
 }
 
-// Latest returns the last whole version. NotFound if there is none.
+// Latest returns the latest complete version, or NotFound if there is none.
 func (b *Bucket) Latest(ctx context.Context) (Version, error) {
 	all, err := b.Versions(ctx)
 	if err != nil {
@@ -76,12 +76,13 @@ func (b *Bucket) Latest(ctx context.Context) (Version, error) {
 	return Version{}, errors.Newf(errors.NotFound, "%s has no version", b)
 }
 
-// Version returns the prefix of one.
+// Version returns the prefix of a version.
 func (b *Bucket) Version(v Version) (*Bucket, error) { return b.At(b.prefix + v.Name()) }
 
-// Save writes the tree as a new version beneath b's prefix. What is as it was in the version before is copied by the server, and not sent
-// again. If nothing changed since, there is no new version, and the one before is returned. The options' direction is Up, and a version
-// has what the tree has: Mirror is implied.
+// Save uploads the tree as a new version below b's prefix. The server copies unchanged files from
+// the previous version. If nothing has changed, Save makes no new version and returns the previous
+// one. It sets the direction to Up, and implies Mirror: a version has exactly the files of the
+// tree.
 func Save(ctx context.Context, t *Tree, b *Bucket, o Options) (Version, Stats, error) {
 	o.Direction, o.Mirror, o.version = Up, true, true
 	last, err := b.Latest(ctx)
@@ -111,7 +112,7 @@ func Save(ctx context.Context, t *Tree, b *Bucket, o Options) (Version, Stats, e
 	return next, stats, err
 }
 
-// Restore makes the tree like a version, the latest if v is zero. The options' direction is Down.
+// Restore makes the tree like a version, the latest if v is zero. It sets the direction to Down.
 func Restore(ctx context.Context, t *Tree, b *Bucket, v Version, o Options) (Version, Stats, error) {
 	if v.Time.IsZero() {
 		var err error
@@ -133,8 +134,8 @@ func Restore(ctx context.Context, t *Tree, b *Bucket, v Version, o Options) (Ver
 	return v, stats, err
 }
 
-// Prune deletes all versions but the latest keep whole ones, and returns those that it deleted. Versions that were never finished are
-// deleted when they are a day old.
+// Prune deletes all complete versions but the latest keep ones, and returns the deleted versions.
+// It also deletes incomplete versions after a day.
 func (b *Bucket) Prune(ctx context.Context, keep int) ([]Version, error) {
 	if keep < 1 {
 		return nil, errors.Newf(errors.Invalid, "at least one version is kept, not %d", keep)
@@ -160,7 +161,8 @@ func (b *Bucket) Prune(ctx context.Context, keep int) ([]Version, error) {
 	return deleted, nil
 }
 
-// deleteVersion deletes the manifest first: from then on there is no such version, whatever happens.
+// deleteVersion deletes the manifest first. From then on the version does not exist, even if the
+// rest fails.
 func (b *Bucket) deleteVersion(ctx context.Context, v Version) error {
 	at, err := b.Version(v)
 	if err != nil {
@@ -188,13 +190,14 @@ func (b *Bucket) deleteVersion(ctx context.Context, v Version) error {
 	return errors.Join(err, failed)
 }
 
-// How large an object may be that is copied in one request, in bytes (S3's limit is 5 GiB), and the parts of a larger one.
+// Limits for copies, in bytes: the largest object to copy in one request (S3's limit is 5 GiB), and
+// the size of the parts of a larger one.
 const (
 	maxCopy  = 5 << 30
 	copyPart = 1 << 30
 )
 
-// copy has the server copy an entry's object from another prefix.
+// copy makes the server copy an entry's object from another prefix.
 func (b *Bucket) copy(ctx context.Context, from *Bucket, e *Entry) (*Entry, error) {
 	out := *e
 	key := e.keyUnder(from.prefix)
@@ -218,12 +221,13 @@ func (b *Bucket) copy(ctx context.Context, from *Bucket, e *Entry) (*Entry, erro
 	return &out, nil
 }
 
-// copySource is an object as requests for copies name it.
+// copySource returns the source of a copy in the form of the request header.
 func copySource(from *Bucket, key string) string {
 	return url.PathEscape(from.loc.Bucket) + "/" + escapeKey(from.prefix+key)
 }
 
-// copyObject copies an object of maxCopy bytes at most that still has its ETag, and returns the copy's, or "" if the server does not say it.
+// copyObject copies an object of at most maxCopy bytes that still has its ETag. It returns the ETag
+// of the copy, or "" if the server does not return it.
 func (b *Bucket) copyObject(ctx context.Context, from *Bucket, key, target, etag string) (string, error) {
 	call, cancel := b.within(ctx, 10*time.Minute)
 	defer cancel()
@@ -239,7 +243,7 @@ func (b *Bucket) copyObject(ctx context.Context, from *Bucket, key, target, etag
 	return unquote(aws.ToString(res.CopyObjectResult.ETag)), nil
 }
 
-// copyParts copies an object that is too large for one request.
+// copyParts copies an object in parts, if it is too large for one request.
 func (b *Bucket) copyParts(ctx context.Context, source, target string, e *Entry, size int64) (string, error) {
 	begun, err := b.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &target}, b.patiently)
 	if err != nil {

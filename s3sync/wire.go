@@ -18,10 +18,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// wire asks for objects whose content is known: plain HTTP/1.1, one request on a connection at a time, by the goroutine that wants it. A
-// transport of net/http has two more for each connection, and makes a map of every answer's header, of which nobody looks at any but the
-// length: with thousands of small files that is a third of the processor time. What is out of the ordinary in an answer, net/http reads. It
-// may be used concurrently.
+// wire requests objects with known content over plain HTTP/1.1. The goroutine of the caller runs
+// one request at a time on a connection. A transport of net/http needs two more goroutines for each
+// connection and builds a map of every answer's header, of which only the length is used here. With
+// thousands of small files, that is a third of the processor time. Unusual answers are parsed by
+// net/http. A wire is safe for concurrent use.
 type wire struct {
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	address string      // host and port
@@ -31,7 +32,7 @@ type wire struct {
 	idle []*line // guarded by mu; the last used at the end
 }
 
-// line is a connection, which one request has.
+// line is a connection in use by at most one request.
 type line struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -40,11 +41,12 @@ type line struct {
 }
 
 const (
-	lineIdle   = 60 * time.Second // how long a connection waits for another request: less than most servers let it
-	lineBuffer = 16 << 10         // which an answer's header must fit into
+	lineIdle   = 60 * time.Second // idle time before a connection is closed: less than that of most servers
+	lineBuffer = 16 << 10         // limit for an answer's header
 )
 
-// newWire returns how to reach the server of base as t does, or nil if that is not directly.
+// newWire returns a wire that reaches the server of base like t, or nil if t does not connect
+// directly.
 func newWire(via *netguard.Transport, base *url.URL) *wire {
 	t, direct := via.Direct(base)
 	if !direct {
@@ -62,7 +64,7 @@ func newWire(via *netguard.Transport, base *url.URL) *wire {
 	return w
 }
 
-// close ends idle connections.
+// close closes idle connections.
 func (w *wire) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,7 +74,8 @@ func (w *wire) close() {
 	w.idle = nil
 }
 
-// do sends a request without a body. The answer's header may be empty; its body must be closed. Errors are as net/http's.
+// do sends a request without a body. The answer's header may be empty; its body must be closed.
+// Errors are those of net/http.
 func (w *wire) do(req *http.Request) (*http.Response, error) {
 	for {
 		var err error
@@ -88,7 +91,7 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 		if err == nil {
 			return res, nil
 		}
-		// A server may end an idle connection at any time; then another one is taken.
+		// A server may close an idle connection at any time: try another one.
 		if fresh || req.Context().Err() != nil {
 			return nil, &url.Error{Op: "Get", URL: "http://" + w.address, Err: err}
 		}
@@ -108,7 +111,7 @@ func (w *wire) take() *line {
 	if time.Since(l.last) < lineIdle {
 		return l
 	}
-	// Those before it have waited for longer.
+	// The connections before it have been idle for longer.
 	for _, old := range append(w.idle, l) {
 		old.conn.Close()
 	}
@@ -177,7 +180,7 @@ func (w *wire) exchange(l *line, req *http.Request) (_ *http.Response, err error
 			return nil, err
 		}
 		if res.StatusCode < 200 {
-			continue // there is more to come
+			continue // an informational answer; another one follows
 		}
 		body.other = res.Body
 		res.Body = body
@@ -185,7 +188,7 @@ func (w *wire) exchange(l *line, req *http.Request) (_ *http.Response, err error
 	}
 }
 
-// ordinaryHeader reports whether a request's header can be sent as it is.
+// ordinaryHeader reports whether a request's header can be sent unchanged.
 func ordinaryHeader(h http.Header) bool {
 	for name, values := range h {
 		if len(values) != 1 || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == ':' }) {
@@ -198,7 +201,7 @@ func ordinaryHeader(h http.Header) bool {
 	return true
 }
 
-// request is what goes over the wire.
+// request returns a request as sent to the server.
 func (l *line) request(req *http.Request) []byte {
 	out := append(l.out[:0], req.Method...)
 	out = append(append(append(out, ' '), req.URL.RequestURI()...), " HTTP/1.1\r\nHost: "...)
@@ -210,7 +213,8 @@ func (l *line) request(req *http.Request) []byte {
 	return l.out
 }
 
-// head waits for an answer's header, and returns it with its end. What is longer than the buffer is not whole.
+// head waits for an answer's header, and returns it with its end. A header that does not fit into
+// the buffer is incomplete.
 func (l *line) head() ([]byte, error) {
 	for n := 1; ; {
 		if _, err := l.in.Peek(n); err != nil {
@@ -229,8 +233,8 @@ func (l *line) head() ([]byte, error) {
 	}
 }
 
-// ordinaryAnswer returns the length of the body if head is of an answer as nearly all are: the whole object, its length known, after which
-// the connection stays.
+// ordinaryAnswer returns the length of the body if head is that of a usual answer: the whole
+// object, of known length, on a connection that stays open.
 func ordinaryAnswer(head []byte) (length int64, ok bool) {
 	first, rest, found := bytes.Cut(head, []byte("\r\n"))
 	if !found || !bytes.HasPrefix(first, []byte("HTTP/1.1 200")) || len(first) > 12 && first[12] != ' ' || bytes.ContainsFunc(first, control) {
@@ -244,7 +248,7 @@ func ordinaryAnswer(head []byte) (length int64, ok bool) {
 		if !found || !plainName(name) || bytes.ContainsFunc(value, control) {
 			return 0, false
 		}
-		switch len(name) { // few are worth a comparison
+		switch len(name) { // only a few headers matter
 		case len("Connection"):
 			if bytes.EqualFold(name, []byte("Connection")) && !bytes.EqualFold(bytes.TrimSpace(value), []byte("keep-alive")) {
 				return 0, false
@@ -280,15 +284,16 @@ func plainName(name []byte) bool {
 	return len(name) > 0
 }
 
-// answer is a body on its way. Only when it has been read to its end is the connection good for another request.
+// answer is the body of an answer. Its connection is reusable only after the body has been read to
+// its end.
 type answer struct {
 	w     *wire
 	l     *line
 	ctx   context.Context
-	stop  func() bool // of what ends the connection with ctx
+	stop  func() bool // of the function that closes the connection with ctx
 	left  int64
-	again bool          // the connection may be used again
-	other io.ReadCloser // instead, of an answer that net/http read
+	again bool          // the connection may be reused
+	other io.ReadCloser // body of an answer that net/http parsed; replaces the rest
 }
 
 // Read implements io.Reader.
@@ -320,7 +325,7 @@ func (a *answer) Close() error {
 	}
 	l := a.l
 	a.l = nil
-	// What comes unasked belongs to no request.
+	// Unexpected data belongs to no request.
 	if stopped := a.stop(); stopped && a.again && a.left == 0 && l.in.Buffered() == 0 {
 		a.w.put(l)
 		return nil

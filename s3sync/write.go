@@ -13,17 +13,17 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// tempPrefix begins the names of files that are not whole yet. After it come random characters and their checksum, so that no name that others choose
-// is taken for one. Such files are never synchronised.
+// tempPrefix begins the names of incomplete files. Random characters and their checksum follow, so
+// that no name chosen by a user is mistaken for one. Such files are never synced.
 const tempPrefix = ".harvest-sync-"
 
-// How many characters of a temporary name are random, and how many check them.
+// Numbers of random and of check characters in a temporary name.
 const (
 	tempRandom = 16
 	tempCheck  = 10
 )
 
-// newTempName returns a name for a file that is not whole yet.
+// newTempName returns a name for an incomplete file.
 func newTempName() string {
 	random := rand.Text()[:tempRandom]
 	return tempPrefix + random + checkTemp(random)
@@ -34,23 +34,24 @@ func checkTemp(random string) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:tempCheck]
 }
 
-// temporary reports whether path is such a file, as far as its name tells.
+// temporary reports whether path is an incomplete file, judging by its name.
 func temporary(path string) bool {
 	rest, ok := strings.CutPrefix(path[strings.LastIndexByte(path, '/')+1:], tempPrefix)
 	return ok && len(rest) == tempRandom+tempCheck && checkTemp(rest[:tempRandom]) == rest[tempRandom:]
 }
 
-// errTemporary is why an object is left out.
+// errTemporary explains why an object is omitted.
 var errTemporary = errors.Remedy(errors.Newf(errors.Unsupported, "it is a temporary file of an interrupted sync, which another program stored"), "delete the object")
 
-// mkdir makes the directory path, whose parent is there, and reports whether it is new. Conflict if something else has its name.
+// mkdir makes the directory path in an existing directory, and reports whether it is new. It
+// returns Conflict if the name is taken by something else.
 func (t *Tree) mkdir(path string) (bool, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return false, err
 	}
 	defer dir.Close()
-	// Only its owner may enter until it has what belongs in it.
+	// Only the owner may enter it until its content is in place.
 	if err := unix.Mkdirat(int(dir.Fd()), name, 0o700); err == nil {
 		return true, nil
 	} else if !errors.Is(err, unix.EEXIST) {
@@ -80,10 +81,10 @@ func inTheWay(mode uint32) error {
 	return errors.Newf(errors.Conflict, "%s of that name is in the way", what)
 }
 
-// absent reports whether nothing can be at a path since there is no such directory.
+// absent reports whether an error means that nothing exists at a path.
 func absent(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) }
 
-// shadowed reports whether path cannot be in the tree since a file is where a directory above it would be.
+// shadowed reports whether path cannot exist in the tree because a parent is a file.
 func (t *Tree) shadowed(path string) bool {
 	dir, _, err := t.dirOf(path)
 	if err == nil {
@@ -92,7 +93,7 @@ func (t *Tree) shadowed(path string) bool {
 	return errors.Is(err, unix.ENOTDIR)
 }
 
-// lstat returns what is at path, or nil.
+// lstat returns the entry at path, or nil.
 func (t *Tree) lstat(path string) (*Entry, error) {
 	dir, name, err := t.dirOf(path)
 	if absent(err) {
@@ -111,17 +112,17 @@ func (t *Tree) lstat(path string) (*Entry, error) {
 	return fromStat(path, &st), nil
 }
 
-// writer is a file that replaces path when it is whole. It has descriptors, since an os.File begins with asking the kernel how each was
-// opened: with thousands of small files that counts.
+// writer is a file that replaces path once it is complete. It uses raw descriptors: os.File first
+// asks the kernel for the flags of each, which adds up with thousands of small files.
 type writer struct {
 	t       *Tree
 	fd, dir int
 	path    string
-	name    string // where it goes, in dir
+	name    string // final name in dir
 	temp    string
 }
 
-// Fd is the file's descriptor, good until discard.
+// Fd returns the file's descriptor, which is valid until discard.
 func (w *writer) Fd() uintptr { return uintptr(w.fd) }
 
 // WriteAt implements io.WriterAt.
@@ -161,10 +162,11 @@ func (w *writer) ReadAt(p []byte, at int64) (int, error) {
 	return done, nil
 }
 
-// Truncate makes the file n bytes long.
+// Truncate sets the length of the file.
 func (w *writer) Truncate(n int64) error { return unix.Ftruncate(w.fd, n) }
 
-// create begins a file that is to be at path. Nothing is seen there before commit; discard after either.
+// create begins a file for path. It is not visible there before commit. The caller must call
+// discard in any case.
 func (t *Tree) create(path string) (*writer, error) {
 	above := parent(path)
 	dir, err := t.dirFD(above)
@@ -183,7 +185,7 @@ func (t *Tree) create(path string) (*writer, error) {
 	return w, nil
 }
 
-// inPlace returns what has the file's name now, or nil.
+// inPlace returns the current entry with the file's name, or nil.
 func (w *writer) inPlace() (*Entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(w.dir, w.name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
@@ -194,8 +196,9 @@ func (w *writer) inPlace() (*Entry, error) {
 	return fromStat(w.path, &st), nil
 }
 
-// commit gives the file its metadata and its name, and says what it is then. What has the name already, check may refuse to have replaced; with
-// fresh, nothing is expected there, and nothing that comes at the last moment is lost.
+// commit gives the file its metadata and its name, and returns its entry. check may refuse to
+// replace the current entry. fresh means that no entry is expected, and that one which appears at
+// the last moment is not overwritten.
 func (w *writer) commit(e *Entry, o restoring, fresh bool, check func(now *Entry) error) (*Entry, error) {
 	for name, value := range e.Xattrs {
 		if err := unix.Fsetxattr(w.fd, name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
@@ -203,7 +206,7 @@ func (w *writer) commit(e *Entry, o restoring, fresh bool, check func(now *Entry
 		}
 	}
 	owned := w.t.owners && o.owners
-	// A new file is its maker's, save in directories that hand on their group.
+	// A new file belongs to the process, except in directories that pass on their group.
 	if owned && (int(e.UID) != w.t.uid || int(e.GID) != w.t.gid) {
 		if err := unix.Fchown(w.fd, int(e.UID), int(e.GID)); err != nil {
 			return nil, explainFile(err)
@@ -233,7 +236,7 @@ func (w *writer) commit(e *Entry, o restoring, fresh bool, check func(now *Entry
 }
 
 func (w *writer) rename(fresh bool, check func(now *Entry) error) error {
-	// Otherwise something is there, or the file system cannot do it.
+	// If this fails, the name is taken or the file system does not support the flag.
 	if fresh && unix.Renameat2(w.dir, w.temp, w.dir, w.name, unix.RENAME_NOREPLACE) == nil {
 		return nil
 	}
@@ -249,7 +252,7 @@ func (w *writer) rename(fresh bool, check func(now *Entry) error) error {
 	return explainFile(unix.Renameat(w.dir, w.temp, w.dir, w.name))
 }
 
-// discard removes what was not committed, and closes.
+// discard removes an uncommitted file and closes the descriptors.
 func (w *writer) discard() {
 	if w.temp != "" {
 		_ = unix.Unlinkat(w.dir, w.temp, 0)
@@ -258,9 +261,9 @@ func (w *writer) discard() {
 	unix.Close(w.dir)
 }
 
-// restoring is what a restore may give to files.
+// restoring selects the metadata that a restore may set.
 type restoring struct {
-	owners bool // users and groups, as far as the process may
+	owners bool // users and groups, if the process is permitted to
 	setID  bool // the setuid and setgid bits
 }
 
@@ -271,7 +274,7 @@ func (o restoring) mode(e *Entry) uint32 {
 	return e.Mode &^ setID
 }
 
-// replace makes a name for what make puts beside it: a symbolic or hard link.
+// replace makes path a symbolic or hard link that make creates under a temporary name beside it.
 func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) (*Entry, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
@@ -287,7 +290,7 @@ func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) 
 		_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
 		return nil, explainFile(err)
 	}
-	// Renaming one name of a file to another of its names does nothing, and leaves both.
+	// A rename between two names of the same file does nothing and keeps both.
 	_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -313,7 +316,7 @@ func (t *Tree) symlink(e *Entry, o restoring) (*Entry, error) {
 	return at, err
 }
 
-// link makes path another name of the file target, both in the tree.
+// link makes path another name of the file target. Both are in the tree.
 func (t *Tree) link(target, path string) (*Entry, error) {
 	from, name, err := t.dirOf(target)
 	if err != nil {
@@ -332,7 +335,8 @@ func (t *Tree) link(target, path string) (*Entry, error) {
 	})
 }
 
-// setMeta gives what is at path its mode, owner and time: a directory, or a file whose content is as it should be.
+// setMeta sets mode, owner and time of the entry at path: a directory, or a file with the correct
+// content.
 func (t *Tree) setMeta(e *Entry, o restoring) (*Entry, error) {
 	if e.Kind == Symlink {
 		return t.symlink(e, o)
@@ -379,7 +383,7 @@ func (t *Tree) setMeta(e *Entry, o restoring) (*Entry, error) {
 	return t.asSet(e, &st), nil
 }
 
-// setXattrs makes the attributes of users those of want.
+// setXattrs replaces the user.* attributes with those of want.
 func setXattrs(f *os.File, want map[string]string) error {
 	have, err := xattrs(f)
 	if err != nil {
@@ -403,7 +407,7 @@ func setXattrs(f *os.File, want map[string]string) error {
 	return nil
 }
 
-// remove removes a file, a link or an empty directory. What is not there is removed already.
+// remove removes a file, a link or an empty directory. It is not an error if it does not exist.
 func (t *Tree) remove(path string, kind Kind) error {
 	dir, name, err := t.dirOf(path)
 	if absent(err) {
@@ -417,7 +421,7 @@ func (t *Tree) remove(path string, kind Kind) error {
 	if kind == Dir {
 		flags = unix.AT_REMOVEDIR
 	}
-	// What is of another kind meanwhile took its place.
+	// An entry of another kind has taken its place meanwhile.
 	if err := unix.Unlinkat(int(dir.Fd()), name, flags); err != nil && !absent(err) {
 		if errors.Is(err, unix.ENOTEMPTY) {
 			return errors.Explainf(err, errors.Conflict, "it is not empty")
@@ -427,8 +431,8 @@ func (t *Tree) remove(path string, kind Kind) error {
 	return nil
 }
 
-// removeLeft removes a file that is not whole and never will be, and nothing that is called otherwise. The directory keeps its time. A
-// failure is not reported: the next sync tries again.
+// removeLeft removes an incomplete file that an ended sync left, and no other file. The directory
+// keeps its time. A failure is not reported: the next sync tries again.
 func (t *Tree) removeLeft(path string) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
@@ -444,13 +448,15 @@ func (t *Tree) removeLeft(path string) {
 	}
 }
 
-// commit makes all that was written durable. What an earlier one failed to write, a later one may not tell: no error is to be dropped.
+// commit flushes all written data. The kernel may report a write error only once, so no error may
+// be dropped.
 func (t *Tree) commit() error {
 	t.written.Store(0)
 	return errors.Wrapf(t.syncfs(int(t.root.Fd())), "write the tree to its disk")
 }
 
-// readAt reads len(p) bytes of an entry's object at offset at: with extents, of its data only.
+// readAt reads len(p) bytes of an entry's object at offset at. With extents, the object has the
+// file's data only.
 func readAt(f io.ReaderAt, e *Entry, p []byte, at int64) error {
 	return eachExtent(e, int64(len(p)), at, func(offset, from, n int64) error {
 		_, err := io.ReadFull(io.NewSectionReader(f, offset, n), p[from:from+n])
@@ -461,7 +467,7 @@ func readAt(f io.ReaderAt, e *Entry, p []byte, at int64) error {
 	})
 }
 
-// writeAt writes p, a part of an entry's object at offset at, to where it belongs.
+// writeAt writes p, which is at offset at of an entry's object, to its place in the file.
 func writeAt(f io.WriterAt, e *Entry, p []byte, at int64) error {
 	return eachExtent(e, int64(len(p)), at, func(offset, from, n int64) error {
 		_, err := f.WriteAt(p[from:from+n], offset)
@@ -469,8 +475,8 @@ func writeAt(f io.WriterAt, e *Entry, p []byte, at int64) error {
 	})
 }
 
-// eachExtent calls do for the parts of a file that n bytes of its object at offset at are: the part's offset in the file, in the n bytes,
-// and its length.
+// eachExtent calls do for the parts of a file that correspond to n bytes of its object at offset
+// at, with the part's offset in the file, its offset in the n bytes, and its length.
 func eachExtent(e *Entry, n, at int64, do func(offset, from, n int64) error) error {
 	if e.Extents == nil {
 		return do(at, 0, n)
@@ -489,7 +495,7 @@ func eachExtent(e *Entry, n, at int64, do func(offset, from, n int64) error) err
 	return nil
 }
 
-// removeAll removes a directory with all that is in it.
+// removeAll removes a directory with all its entries.
 func (t *Tree) removeAll(path string) error {
 	dir, name, err := t.dirOf(path)
 	if err != nil {

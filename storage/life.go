@@ -12,65 +12,66 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// Job is a sandbox's volume and its place in S3.
+// Job names the volume of a sandbox and its place in S3.
 type Job struct {
-	Sandbox string `json:"sandbox"` // its id
+	Sandbox string `json:"sandbox"` // sandbox ID
 	Account string `json:"-"`
 	Volume  string `json:"volume"`
 	Where
 }
 
-// Unsent is a job whose volume has yet to be sent.
+// Unsent is a job whose volume has not been uploaded yet.
 type Unsent struct {
 	Job
 	Since    time.Time `json:"since"`
-	Attempts int       `json:"attempts,omitempty"` // that failed
-	Next     time.Time `json:"next"`               // when it is tried again
+	Attempts int       `json:"attempts,omitempty"` // failed attempts
+	Next     time.Time `json:"next"`               // time of the next attempt
 	Error    string    `json:"error,omitempty"`    // of the last attempt
 }
 
-// Store keeps what is unsent, by sandbox. Package store has one on SQLite.
+// Store keeps the unsent jobs, keyed by sandbox. Package store implements it on SQLite.
 type Store interface {
-	// Put inserts or replaces.
+	// Put inserts or replaces a job.
 	Put(ctx context.Context, u Unsent) error
-	// List returns all, the oldest sandbox's first.
+	// List returns all jobs, oldest sandbox first.
 	List(ctx context.Context) ([]Unsent, error)
-	// Delete removes a sandbox's, if there is one.
+	// Delete removes the job of a sandbox. It is not an error if there is none.
 	Delete(ctx context.Context, sandbox string) error
 }
 
-// Told is the outcome of a Fill or Save.
+// Told reports the outcome of a Fill or Save.
 type Told struct {
 	Job
 	Direction s3sync.Direction
 	Result    Result
-	Err       error     // nil if it succeeded, save for the files in Result.Stats.Failures
-	Retry     time.Time // when it is tried again; zero if it is not
+	Err       error     // nil on success; files that failed are in Result.Stats.Failures
+	Retry     time.Time // time of the next attempt; zero if there is none
 }
 
 const (
-	// lifePatience is how long a request to S3 is tried again while somebody waits for a sandbox.
+	// lifePatience bounds the retries of a request to S3 while a sandbox waits for it.
 	lifePatience = 15 * time.Second
 	firstRetry   = 5 * time.Second // after a failure; doubled each time
 	longestRetry = time.Hour
 	retryAtOnce  = 4
 )
 
-// later is the part of a Manager that sends what could not be sent.
+// later is the part of a Manager that retries failed uploads.
 type later struct {
 	tasks sync.WaitGroup
 	stop  context.CancelFunc
 	wake  chan struct{}
-	slots *semaphore.Weighted // for retries under way
+	slots *semaphore.Weighted // for retries in progress
 
-	records sync.Mutex // held while records are changed that may be gone by then
+	records sync.Mutex // held while updating records that Delete may have removed
 
 	mu      sync.Mutex
-	sending map[string]int    // guarded by mu; by sandbox, how many are at it
-	guards  map[string]func() // guarded by mu; by sandbox, what keeps its volume from being deleted while it is unsent
+	sending map[string]int    // guarded by mu; number of senders by sandbox
+	guards  map[string]func() // guarded by mu; by sandbox, releases the hold on its unsent volume
 }
 
-// Start begins to send what is unsent, until Stop. From then on its volumes are not deleted, save by force.
+// Start retries unsent jobs in the background until Stop. From then on, their volumes can only be
+// deleted by force.
 func (m *Manager) Start(ctx context.Context) {
 	ctx, m.later.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.later.wake = make(chan struct{}, 1)
@@ -85,13 +86,14 @@ func (m *Manager) Start(ctx context.Context) {
 	m.later.tasks.Go(func() { m.retry(ctx) })
 }
 
-// Stop ends what Start began, and waits for it. What is unsent stays written down.
+// Stop ends the retries and waits for them. The records of unsent jobs remain in the store.
 func (m *Manager) Stop() {
 	m.later.stop()
 	m.later.tasks.Wait()
 }
 
-// Check returns what is wrong with a job as far as it can be told without S3: no bucket, no secret, no credentials in it.
+// Check returns the problems of a job that can be found without asking S3: no bucket, no secret, or
+// no credentials in the secret.
 func (m *Manager) Check(ctx context.Context, job Job) error {
 	b, err := m.bucket(ctx, job.Account, job.Volume, job.Where, false, patience)
 	if err != nil {
@@ -101,8 +103,9 @@ func (m *Manager) Check(ctx context.Context, job Job) error {
 	return nil
 }
 
-// Fill copies what is in S3 into the volume. What sandboxes that had it before could not send goes there first: it is newer. It fails if
-// a single file does, so that nobody works with a part. An empty place is fine.
+// Fill copies the files in S3 into the volume. It first uploads the changes that earlier sandboxes
+// failed to upload, since they are newer than the copy in S3. Fill returns an error if any file
+// fails, so that no sandbox works with part of its files. An empty place is not an error.
 func (m *Manager) Fill(ctx context.Context, job Job) error {
 	unsent, err := m.unsentOf(ctx, job.Account, job.Volume)
 	if err != nil {
@@ -113,7 +116,7 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 			return errors.Explainf(err, errors.KindOf(err), "what the sandbox %s left could not be sent first: %s", u.Sandbox, errors.Message(err))
 		}
 	}
-	// Others may have written there: the list tells, not the manifest.
+	// Other writers may have changed the place: list the bucket instead of relying on the manifest.
 	res, err := m.sync(ctx, job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Down, List: true}})
 	if err == nil {
 		err = missing(res.Stats.Failed, res.Stats.Failures)
@@ -122,7 +125,7 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 	return err
 }
 
-// missing is the error for n files that a sync left out, nil for none.
+// missing returns an error for n files that a sync skipped, or nil if n is 0.
 func missing(n int64, files []s3sync.Failure) error {
 	if n == 0 {
 		return nil
@@ -135,15 +138,15 @@ func missing(n int64, files []s3sync.Failure) error {
 	return err
 }
 
-// Note writes down that a volume has to be sent.
+// Note records that a volume must be uploaded.
 func (m *Manager) Note(ctx context.Context, job Job) error {
 	now := time.Now().UTC()
 	return m.put(context.WithoutCancel(ctx), Unsent{Job: job, Since: now, Next: now.Add(firstRetry)})
 }
 
-// Save does Note, and then copies the volume to S3, where nothing is deleted. After an error it is tried again until it succeeds or the
-// volume is deleted, also by later processes. Files that S3 refuses are an error; those that cannot be sent at all, such as sockets, are
-// told of and are none.
+// Save calls Note and then copies the volume to S3. It deletes nothing there. After an error, this
+// process and later ones retry until an attempt succeeds or the volume is deleted. Files that S3
+// refuses are an error. Files that cannot be uploaded at all, such as sockets, are only reported.
 func (m *Manager) Save(ctx context.Context, job Job) error {
 	now := time.Now().UTC()
 	u := Unsent{Job: job, Since: now, Next: now.Add(firstRetry)}
@@ -155,8 +158,9 @@ func (m *Manager) Save(ctx context.Context, job Job) error {
 	return m.send(ctx, u, rewrite)
 }
 
-// Send copies the volume to S3 as it is now, while somebody works in it. If another sync of the volume is under way, it does nothing. What
-// fails is told and not tried again: the next Send or Save does that.
+// Send copies the current state of the volume to S3 while a sandbox uses it. It does nothing if
+// another sync of the volume is in progress. Failures are reported but not retried: the next Send
+// or Save uploads the files.
 func (m *Manager) Send(ctx context.Context, job Job) error {
 	res, err := m.sync(ctx, job, Request{Sync: s3sync.Options{Direction: s3sync.Up}})
 	if errors.Is(err, errBusy) {
@@ -168,7 +172,8 @@ func (m *Manager) Send(ctx context.Context, job Job) error {
 	return errors.Stage(err, "s3 sync")
 }
 
-// send sends what is unsent, and writes down what came of it: after a failure by rewrite.
+// send uploads an unsent job and records the outcome. After a failure it updates the record with
+// rewrite.
 func (m *Manager) send(ctx context.Context, u Unsent, rewrite func(context.Context, Unsent) error) error {
 	defer m.begin(u.Sandbox)()
 	res, err := m.sync(ctx, u.Job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Up}})
@@ -179,7 +184,7 @@ func (m *Manager) send(ctx context.Context, u Unsent, rewrite func(context.Conte
 		return errors.Stage(err, "s3 sync")
 	}
 	told := Told{Job: u.Job, Direction: s3sync.Up, Result: res, Err: err}
-	// What came of it must be known, whoever waits.
+	// The outcome must be recorded even if the caller's context is canceled.
 	ctx = logf.With(context.WithoutCancel(ctx), "sandbox_id", u.Sandbox, "account", u.Account)
 	var noted error
 	switch {
@@ -208,10 +213,10 @@ func (m *Manager) send(ctx context.Context, u Unsent, rewrite func(context.Conte
 	return errors.Stage(err, "s3 sync")
 }
 
-// errNoVolume is the volume of a job that is not there any more.
+// errNoVolume reports that the volume of a job was deleted.
 var errNoVolume = errors.Newf(errors.NotFound, "the volume was deleted")
 
-// sync does what a request asks for with a job's volume and place.
+// sync runs req on the volume and place of a job.
 func (m *Manager) sync(ctx context.Context, job Job, req Request) (Result, error) {
 	vol, err := m.opts.Open(ctx, job.Account, job.Volume)
 	if errors.Is(err, errors.NotFound) {
@@ -224,7 +229,7 @@ func (m *Manager) sync(ctx context.Context, job Job, req Request) (Result, error
 	res, err := m.syncVolume(ctx, job.Account, vol, req)
 	if errors.Is(err, errors.NotFound) {
 		if _, gone := m.opts.Open(ctx, job.Account, job.Volume); errors.Is(gone, errors.NotFound) {
-			return res, errNoVolume // somebody deleted it while this waited for its turn
+			return res, errNoVolume // deleted while this sync waited for its turn
 		}
 	}
 	return res, err
@@ -236,7 +241,8 @@ func (m *Manager) tell(t Told) {
 	}
 }
 
-// begin notes that somebody sends what a sandbox left; done is to be called at the end, when the loop looks again at what is due.
+// begin counts a sender for a sandbox. The caller calls done at the end, which also wakes the retry
+// loop.
 func (m *Manager) begin(sandbox string) (done func()) {
 	m.later.mu.Lock()
 	defer m.later.mu.Unlock()
@@ -260,7 +266,7 @@ func (m *Manager) isSending(sandbox string) bool {
 	return m.later.sending[sandbox] > 0
 }
 
-// wake has the loop look again at when something is due.
+// wake makes the retry loop check for due jobs.
 func (m *Manager) wake() {
 	select {
 	case m.later.wake <- struct{}{}:
@@ -268,7 +274,8 @@ func (m *Manager) wake() {
 	}
 }
 
-// retry sends what is due, and at first everything: an earlier process may have ended long ago.
+// retry uploads due jobs. It starts with all of them, since an earlier process may have ended long
+// ago.
 func (m *Manager) retry(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -283,8 +290,8 @@ func (m *Manager) retry(ctx context.Context) {
 	}
 }
 
-// sendDue begins to send what is due, and returns when to look again. A volume that takes long keeps no other one waiting, unless there are
-// several of them.
+// sendDue starts the uploads that are due and returns the time until the next check. One slow
+// volume does not block the others; retryAtOnce slow ones do.
 func (m *Manager) sendDue(ctx context.Context, all bool) time.Duration {
 	unsent, err := m.opts.Store.List(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -310,13 +317,14 @@ func (m *Manager) sendDue(ctx context.Context, all bool) time.Duration {
 	return nap
 }
 
-// sendAgain sends what is due once one of the few who may is done. After a failure it is not looked at for a moment, even if what came of
-// it could not be written down.
+// sendAgain uploads a due job once it gets one of the retry slots. After a failure it stays counted
+// as a sender for firstRetry, so that the loop does not retry at once if the outcome could not be
+// recorded.
 func (m *Manager) sendAgain(ctx context.Context, u Unsent) {
 	if m.later.slots.Acquire(ctx, 1) != nil {
 		return
 	}
-	err := m.send(ctx, u, m.again) // which tells and logs
+	err := m.send(ctx, u, m.again) // which reports and logs failures
 	m.later.slots.Release(1)
 	if err == nil {
 		return

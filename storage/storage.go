@@ -1,5 +1,6 @@
-// Package storage brings volumes and S3 together: whose bucket and credentials, one sync of a volume at a time, and what this machine
-// remembers of each, which is kept beside the volume's files.
+// Package storage syncs volumes with S3. It chooses the bucket and the credentials, runs one sync
+// of a volume at a time, and keeps the state of the syncs on this machine next to the volume's
+// files.
 package storage
 
 import (
@@ -21,45 +22,49 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Options of a Manager.
+// Options configures a Manager.
 type Options struct {
 	Secrets *secret.Vault
-	Place   Place // where files go that are sent nowhere else
-	Packs   bool  // syncs up keep packs: s3sync.Options.Packs
-	// Rules say which addresses an account's secrets may lead to; nil: those of the internet. Place.Endpoint is always one of them.
+	Place   Place // default place of files
+	Packs   bool  // uploads keep packs: see s3sync.Options.Packs
+	// Rules returns the addresses that an account's secrets may lead to. If it is nil, they are
+	// those of the internet. Place.Endpoint is always allowed.
 	Rules func(account string) netguard.Rules
-	// Limits of the guard against mass deletion: see s3sync.Options. 0 means the defaults.
+	// Limits of the guard against mass deletion: see s3sync.Options. 0 selects the defaults.
 	MaxDeleteFiles, MaxDeletePercent int
 
-	// What the volumes of sandboxes need: see Fill and Save.
-	Store Store                                                                    // of what is still to be sent
+	// For the volumes of sandboxes: see Fill and Save.
+	Store Store                                                                    // of unsent jobs
 	Open  func(ctx context.Context, account, volume string) (volume.Volume, error) // opens a volume
-	Tell  func(Told)                                                               // is told of every Fill and Save; may be nil; must return soon
+	// Tell is called after every Fill and Save. It may be nil and must return soon.
+	Tell func(Told)
 }
 
-// Place is the bucket of whoever runs the server. Each volume has a prefix of its own in it.
+// Place is the bucket of the server's operator. Each volume has its own prefix in it.
 type Place struct {
 	Bucket    string // "" for none
 	Prefix    string
-	Endpoint  string // "" is AWS; it also counts for buckets that requests name
-	Region    string // "" is what the secret says
+	Endpoint  string // "" is AWS; also applies to buckets that requests name
+	Region    string // "" selects the region of the secret
 	PathStyle bool
-	CAFile    string // a file with authorities to trust besides the system's, in PEM; "" for none
-	Proxy     string // URL of an HTTP proxy on the way there; "" is what the environment says
-	Account   string // whose secret it is
-	Secret    string // with the credentials
+	CAFile    string // PEM file of CAs to trust besides the system's; "" for none
+	Proxy     string // URL of an HTTP proxy; "" uses the environment
+	Account   string // owner of Secret
+	Secret    string // secret with the credentials
 
-	// Local is how to get to a bucket of this machine's own S3, which it makes if it is missing; nil without one. Whoever names no secret
-	// is there. Each account has its own buckets: those of others than Account are called BUCKET.ACCOUNT there.
+	// Local returns the location of a bucket in this machine's own S3 and creates the bucket if it
+	// is missing. It is nil if there is no such S3. Requests without a secret use it. Each account
+	// has its own buckets: for accounts other than Account they are called BUCKET.ACCOUNT.
 	Local func(bucket string) (s3sync.Location, error)
 }
 
-// DefaultSecret is the one with the credentials of S3, unless somebody names another.
+// DefaultSecret is the secret with the S3 credentials for requests that name none.
 const DefaultSecret = "aws"
 
-// Where says which place in S3 a request is about.
+// Where names a place in S3.
 type Where struct {
-	// Bucket is one of the account's own, which needs a secret of its own; "" is the place of the server, at a prefix that belongs to the volume.
+	// Bucket is a bucket of the account, which needs a secret of the account. "" selects the
+	// server's place, at a prefix that belongs to the volume.
 	Bucket string
 	Prefix string // in Bucket
 	Secret string // "" is DefaultSecret
@@ -68,19 +73,20 @@ type Where struct {
 // Request is a sync of a volume.
 type Request struct {
 	Where
-	// Versioned saves the volume as a new version, or restores one. Version is the one to restore, as its name; "" is the latest.
+	// Versioned saves the volume as a new version, or restores one. Version is the name of the
+	// version to restore; "" is the latest.
 	Versioned bool
 	Version   string
 	Sync      s3sync.Options // without State
-	// Wait waits for the end of another sync of the volume instead of a Conflict.
+	// Wait waits for another sync of the volume to end. Otherwise the request fails with Conflict.
 	Wait     bool
-	Patience time.Duration // how long a request to S3 is tried again; 0 means 2 minutes
+	Patience time.Duration // limit for retries of a request to S3; 0 means 2 minutes
 }
 
-// Result is what a sync did.
+// Result is the outcome of a sync.
 type Result struct {
 	Place   string // as an s3:// URL
-	Version string // that was saved or restored, if any
+	Version string // the version saved or restored, if any
 	Stats   s3sync.Stats
 }
 
@@ -89,7 +95,7 @@ type Manager struct {
 	opts Options
 
 	mu   sync.Mutex
-	busy map[string]chan struct{} // guarded by mu; directories of volumes that are being synchronised; closed at the end of that
+	busy map[string]chan struct{} // guarded by mu; volume directories with a sync in progress; closed at its end
 
 	later later
 }
@@ -97,8 +103,9 @@ type Manager struct {
 // New returns a Manager.
 func New(opts Options) *Manager { return &Manager{opts: opts, busy: map[string]chan struct{}{}} }
 
-// Sync makes an account's volume and its place in S3 alike. What failed is in the statistics; the error is for what ended the sync.
-// Conflict while another one of the volume is under way, Unsupported for volumes that are not on this machine.
+// Sync syncs an account's volume with its place in S3. The statistics hold the files that failed;
+// the error is the one that ended the sync. Kinds: Conflict while another sync of the volume is in
+// progress, Unsupported for volumes that are not on this machine.
 func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, req Request) (Result, error) {
 	waiting, err := m.unsentOf(ctx, account, vol.Name())
 	if err != nil {
@@ -111,7 +118,7 @@ func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, r
 	return res, errors.Stage(err, "sync")
 }
 
-// syncVolume is Sync for those who have a name of their own for the step.
+// syncVolume is Sync without the error stage, for callers that add their own.
 func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Volume, req Request) (Result, error) {
 	here, release, err := m.hold(ctx, vol, req.Wait)
 	if err != nil {
@@ -152,11 +159,11 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 	return res, err
 }
 
-// syncNotes is what of a volume's notes is remembered of its syncs. It must not be another volume's: what that one has, and this one has not,
-// would be taken for deleted.
+// syncNotes is the part of a volume's notes that holds the state of its syncs. Volumes must not
+// share it: files that are missing in one volume would be taken for deleted.
 const syncNotes = "s3"
 
-// Versions lists what Sync saved as versions, the latest first.
+// Versions lists the versions that Sync saved, latest first.
 func (m *Manager) Versions(ctx context.Context, account, name string, where Where) (place string, all []s3sync.Version, err error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
@@ -167,8 +174,8 @@ func (m *Manager) Versions(ctx context.Context, account, name string, where Wher
 	return b.String(), all, err
 }
 
-// Prune deletes all versions but the latest keep ones, with what is left of uploads that nobody continues, and returns those that it
-// deleted.
+// Prune deletes all versions but the latest keep ones, and abandoned uploads. It returns the
+// deleted versions.
 func (m *Manager) Prune(ctx context.Context, account, name string, where Where, keep int) ([]s3sync.Version, error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
@@ -183,10 +190,11 @@ func (m *Manager) Prune(ctx context.Context, account, name string, where Where, 
 	return deleted, err
 }
 
-// errBusy is another sync of the volume, for which nobody waits.
+// errBusy reports that another sync of the volume is in progress.
 var errBusy = errors.Newf(errors.Conflict, "the volume is being synchronised already")
 
-// hold takes a volume for one sync: meanwhile nobody deletes it, and no other sync begins.
+// hold reserves a volume for one sync. Until release is called, the volume cannot be deleted and no
+// other sync can begin.
 func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (here volume.Directory, release func(), err error) {
 	d, ok := vol.(volume.Directory)
 	if !ok || d.Dir() == "" {
@@ -204,7 +212,8 @@ func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (here 
 	return d, func() { done(); free() }, nil
 }
 
-// turn takes a volume until free is called. Whoever has to wait for another one does, or gets errBusy.
+// turn reserves a volume for one sync until free is called. If another sync is in progress, it
+// waits for the end of that sync or returns errBusy, depending on wait.
 func (m *Manager) turn(ctx context.Context, d volume.Directory, name string, wait bool) (free func(), err error) {
 	dir, mine := d.Dir(), make(chan struct{})
 	for {
@@ -234,7 +243,7 @@ func (m *Manager) turn(ctx context.Context, d volume.Directory, name string, wai
 	}, nil
 }
 
-// opened is a bucket whose credentials are hidden from the log for as long as it is open.
+// opened is a bucket whose credentials are hidden from the log while it is open.
 type opened struct {
 	*s3sync.Bucket
 	release func()
@@ -245,7 +254,8 @@ func (o opened) close() {
 	o.release()
 }
 
-// bucket opens a place. Only requests for the server's own place get its credentials, and only beneath the volume's prefix.
+// bucket opens a place. Only requests for the server's own place get the server's credentials, and
+// only below the volume's prefix.
 func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool, patience time.Duration) (opened, error) {
 	loc, release, err := m.location(ctx, account, name, where, versioned)
 	if err != nil {
@@ -260,7 +270,8 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 	return opened{b, release}, nil
 }
 
-// location says where a place is, with the credentials, which are hidden from the log until release is called.
+// location returns the location of a place, with the credentials. They are hidden from the log
+// until release is called.
 func (m *Manager) location(ctx context.Context, account, name string, where Where, versioned bool) (loc s3sync.Location, release func(), err error) {
 	loc, owner, named, err := m.locate(account, name, where, versioned)
 	if err != nil {
@@ -281,7 +292,7 @@ func (m *Manager) location(ctx context.Context, account, name string, where Wher
 	return loc, release, err
 }
 
-// rules returns the rules for a bucket with the credentials of an account.
+// rules returns the address rules for a bucket with the credentials of an account.
 func (m *Manager) rules(account, bucket string) *netguard.Rules {
 	var r netguard.Rules
 	if m.opts.Rules != nil {
@@ -306,7 +317,7 @@ func (m *Manager) isLocal(where Where) bool {
 	return m.opts.Place.Local != nil && (where.Bucket == "" || where.Secret == "")
 }
 
-// local adds to a place of this machine's own S3 how to get there.
+// local completes a location in this machine's own S3.
 func (m *Manager) local(loc s3sync.Location, account string, where Where) (s3sync.Location, error) {
 	p, bucket := m.opts.Place, loc.Bucket
 	if where.Bucket != "" {
@@ -325,13 +336,13 @@ func (m *Manager) local(loc s3sync.Location, account string, where Where) (s3syn
 	return at, err
 }
 
-// maxBucket is how long a bucket's name may be.
+// maxBucket is the maximum length of a bucket's name.
 const maxBucket = 63
 
-// localName has no dot: what follows one is an account.
+// localName allows no dot: a dot separates the bucket from the account.
 var localName = pattern.New(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
-// locate says where a place is, and whose secret has its credentials.
+// locate returns the location of a place without credentials, and the secret that holds them.
 func (m *Manager) locate(account, name string, where Where, versioned bool) (loc s3sync.Location, owner, secretName string, err error) {
 	p := m.opts.Place
 	loc = s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region, PathStyle: p.PathStyle}
@@ -345,7 +356,8 @@ func (m *Manager) locate(account, name string, where Where, versioned bool) (loc
 		}
 		loc.Bucket, loc.Prefix, owner, named = p.Bucket, join(p.Prefix, account, name), p.Account, p.Secret
 		if versioned {
-			// No volume is called so: what mirrors the volume itself, and deletes what it has no more, does not see versions.
+			// No volume has this name. Thus a sync that mirrors the volume and deletes extra
+			// objects does not see its versions.
 			loc.Prefix = join(p.Prefix, account, versions, name)
 		}
 	} else if versioned {
@@ -357,14 +369,14 @@ func (m *Manager) locate(account, name string, where Where, versioned bool) (loc
 	return loc, owner, named, nil
 }
 
-// Location is where a job's files are, with the credentials, which nobody else may see: they stay hidden from the log for as long as this
-// process lives.
+// Location returns the location of a job's files, with the credentials. The caller must keep them
+// private. They stay hidden from the log until this process ends.
 func (m *Manager) Location(ctx context.Context, job Job) (s3sync.Location, error) {
 	loc, _, err := m.location(ctx, job.Account, job.Volume, job.Where, false)
 	return loc, err
 }
 
-// withKeys adds the credentials in pairs to a place.
+// withKeys adds the credentials in pairs to a location.
 func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named string) (s3sync.Location, error) {
 	p := m.opts.Place
 	keys, err := pairs.AWS()
@@ -383,7 +395,7 @@ func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named
 	}
 	loc.PathStyle = loc.PathStyle || keys.PathStyle
 	if loc.Endpoint == "" && keys.Endpoint != "" || keys.STS != "" {
-		// The server reaches addresses that others must not make it ask.
+		// The server can reach addresses that other accounts must not make it connect to.
 		if owner != p.Account {
 			return loc, errors.Remedy(errors.Newf(errors.Denied, "the secret %s names an endpoint, which only who runs the server may choose", named),
 				"leave AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_STS out of it, or have s3.endpoint set in the server's configuration")
@@ -398,10 +410,12 @@ func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named
 	return loc, nil
 }
 
-// versions is the directory of an account that has the versions of its volumes, in the server's place.
+// versions is the directory, in the server's place, that holds the versions of an account's
+// volumes.
 const versions = ".versions"
 
-// patience is how long a request to S3 is tried again before a sync ends, to be continued later.
+// patience bounds the retries of a request to S3. After that the sync ends, and a later one
+// continues it.
 const patience = 2 * time.Minute
 
 func orPatience(d time.Duration) time.Duration {

@@ -11,8 +11,9 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Delete deletes a volume of all, which has an account's. Conflict while S3 does not have what a sandbox left in it, unless forced: then
-// nobody sends that any more, and an attempt that is under way is waited for.
+// Delete deletes a volume of an account through the provider all. It returns Conflict while S3
+// lacks files that a sandbox left in the volume, unless force is set. With force, it waits for an
+// upload that is in progress, and the rest of the files are never uploaded.
 func (m *Manager) Delete(ctx context.Context, account string, all volume.Provider, name string, force bool) error {
 	waiting, err := m.unsentOf(ctx, account, name)
 	if err != nil {
@@ -36,7 +37,7 @@ func (m *Manager) Delete(ctx context.Context, account string, all volume.Provide
 	defer free()
 	m.later.records.Lock()
 	defer m.later.records.Unlock()
-	// Those that came meanwhile are of sandboxes that have the volume, or had it a moment ago.
+	// Records added meanwhile belong to sandboxes that use the volume, or did until a moment ago.
 	if waiting, err = m.unsentOf(ctx, account, name); err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (m *Manager) Delete(ctx context.Context, account string, all volume.Provide
 	return err
 }
 
-// notSent is the error for deleting a volume that S3 does not have yet.
+// notSent returns the error for deleting a volume that S3 does not have yet.
 func notSent(u Unsent) error {
 	why := "has not been sent yet"
 	if u.Error != "" {
@@ -75,13 +76,13 @@ func notSent(u Unsent) error {
 		"send them first: %s; or lose them: --force, over HTTP force=true", sync)
 }
 
-// unsentOf returns what has to be sent of a volume.
+// unsentOf returns the unsent jobs of a volume.
 func (m *Manager) unsentOf(ctx context.Context, account, name string) ([]Unsent, error) {
 	all, err := m.opts.Store.List(ctx)
 	return slices.DeleteFunc(all, func(u Unsent) bool { return u.Account != account || u.Volume != name }), err
 }
 
-// sentByHand notes that what was to be sent to a place is there.
+// sentByHand removes the unsent jobs that a manual sync to the same place has completed.
 func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to Where, res Result) {
 	ctx = context.WithoutCancel(ctx)
 	for _, u := range waiting {
@@ -96,7 +97,7 @@ func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to Where, re
 	}
 }
 
-// put writes down what has to be sent, and keeps its volume.
+// put records an unsent job and guards its volume.
 func (m *Manager) put(ctx context.Context, u Unsent) error {
 	if err := m.opts.Store.Put(ctx, u); err != nil {
 		return err
@@ -105,7 +106,8 @@ func (m *Manager) put(ctx context.Context, u Unsent) error {
 	return nil
 }
 
-// again is put of what is still to be sent; of a volume that was deleted by force it is not.
+// again updates the record of an unsent job. It does nothing if the record is gone because the
+// volume was deleted by force.
 func (m *Manager) again(ctx context.Context, u Unsent) error {
 	m.later.records.Lock()
 	defer m.later.records.Unlock()
@@ -116,13 +118,13 @@ func (m *Manager) again(ctx context.Context, u Unsent) error {
 	return m.put(ctx, u)
 }
 
-// sent notes that a sandbox has nothing to be sent any more.
+// sent removes the record of a sandbox's unsent job.
 func (m *Manager) sent(ctx context.Context, sandbox string) error {
 	m.unguard(sandbox)
 	return m.opts.Store.Delete(ctx, sandbox)
 }
 
-// guard keeps the volume of a job from being deleted by whomever. One that is gone needs nothing.
+// guard protects the volume of a job from deletion. It does nothing if the volume no longer exists.
 func (m *Manager) guard(ctx context.Context, job Job) {
 	vol, err := m.opts.Open(ctx, job.Account, job.Volume)
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 )
 
-// Events keeps events.
+// Events stores events.
 type Events struct{ db *DB }
 
 var _ event.Store = Events{}
 
-// Events returns the events.
+// Events returns the store of events.
 func (db *DB) Events() Events { return Events{db} }
 
-// What Append needs for each event, and for each stream.
+// Queries of Append for each event, and for each stream.
 const (
 	insertEvent = "INSERT INTO events (stream, id, type, at, data) VALUES (?, ?, ?, ?, ?)"
 	lastOf      = "SELECT last FROM streams WHERE stream = ?"
@@ -97,7 +97,7 @@ func (s Events) Last(ctx context.Context, stream string) (int64, error) {
 	return last, s.db.explainNil(err, "find the last event of "+stream)
 }
 
-// pruneChunk is how many events are removed at once, so that nobody waits long for the database.
+// pruneChunk is the number of events to remove at once, so that other writers do not wait long.
 const pruneChunk = 5000
 
 // Prune implements event.Store.

@@ -7,7 +7,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// fileError gives an error of the file system a kind and a sentence.
+// fileError adds kind and text to an error of the file system.
 func fileError(err error, path string) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):

@@ -8,7 +8,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// history makes the tables of a session's history, and fills them. The parameter is the session's id; times are in ISO 8601, UTC.
+// history creates and fills the tables of a session's history. The parameter is the session ID.
+// Times are ISO 8601 in UTC.
 var history = []string{
 	`CREATE TABLE out.session (id TEXT PRIMARY KEY, title TEXT, agent TEXT, model TEXT, repo TEXT, branch TEXT, base_commit TEXT, status TEXT, turns INTEGER, cost_usd REAL, created_at TEXT, active_at TEXT)`,
 	`CREATE TABLE out.messages (seq INTEGER PRIMARY KEY, message_id TEXT, role TEXT, content TEXT, state TEXT, at TEXT, input_tokens INTEGER, output_tokens INTEGER, cost_usd REAL)`,
@@ -33,8 +34,9 @@ var history = []string{
 		FROM main.events WHERE stream = ?1 AND type = 'file.changed' AND data->>'path' <> '' GROUP BY data->>'path'`,
 }
 
-// History returns what is recorded of a session as an SQLite database of its own, for the volume that its agent has: the tables session, messages,
-// tool_calls and files. NotFound if there is no such session.
+// History returns the records of a session as a separate SQLite database, for the volume of its
+// agent. The tables are session, messages, tool_calls and files. It returns NotFound if the session
+// does not exist.
 func (s Sessions) History(ctx context.Context, id string) ([]byte, error) {
 	if _, err := s.Session(ctx, id); err != nil {
 		return nil, err

@@ -13,12 +13,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Keys keeps keys and sign-ins.
+// Keys stores API keys and sign-ins.
 type Keys struct{ db *DB }
 
 var _ account.Store = Keys{}
 
-// Keys returns the keys and sign-ins.
+// Keys returns the store of keys and sign-ins.
 func (db *DB) Keys() Keys { return Keys{db} }
 
 // InsertKey implements account.Store.
@@ -107,15 +107,16 @@ func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.
 	return found, nil
 }
 
-// Replays keeps the answers to requests that may be repeated.
+// Replays stores the responses to idempotent requests, for retries.
 type Replays struct{ db *DB }
 
 var _ account.ReplayStore = Replays{}
 
-// Replays returns the answers to requests that may be repeated.
+// Replays returns the store of responses for retries.
 func (db *DB) Replays() Replays { return Replays{db} }
 
-// However many requests come in a day, the newest mostReplays are kept; the rest goes now and then.
+// The newest mostReplays are kept, regardless of the number of requests a day. The others are
+// removed after every trimReplays requests.
 const (
 	mostReplays = 10_000
 	trimReplays = 500

@@ -14,13 +14,15 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Lock is the right of one process to a data directory. It ends with Unlock or with the process, however that ends.
+// Lock is the exclusive right of a process to a data directory. It ends with Unlock or with the
+// process, even after a crash.
 type Lock struct{ file *os.File }
 
 const lockName = "lock"
 
-// LockDir takes the data directory dir, which is created if missing, for this process. Its file "lock" has our pid.
-// Conflict, with the other's pid, if a process has it already; Denied if dir belongs to somebody else or cannot be written.
+// LockDir locks the data directory dir, which it creates if missing, for this process. The file
+// "lock" contains the pid. LockDir returns Conflict, with the pid of the holder, if another process
+// has the lock, and Denied if dir belongs to another user or is not writable.
 func LockDir(dir string) (*Lock, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, dirError(err, dir)
@@ -44,10 +46,12 @@ func LockDir(dir string) (*Lock, error) {
 	return l, nil
 }
 
-// Unlock gives the directory free. The file stays: removing it would let two processes lock two files of one name.
+// Unlock releases the directory. The file stays: if it were removed, two processes could lock
+// different files of the same name.
 func (l *Lock) Unlock() error {
 	emptied := l.file.Truncate(0)
-	// Unlocked by name: a program that this process is starting has the file for a moment, too, and closing alone would leave the lock to it.
+	// Unlock explicitly: a child process that is being started briefly shares the file, and closing
+	// alone would leave the lock to it.
 	unlocked := unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
 	return errors.Wrapf(errors.Join(emptied, unlocked, l.file.Close()), "unlock the data directory")
 }
@@ -57,8 +61,8 @@ func writePID(f *os.File) error {
 	return err
 }
 
-// take locks the file of the directory dir. A process that has just ended may leave the lock for a moment: to one that it was forking into another
-// program, or to the kernel, which closes its files.
+// take locks the file of the directory dir. The lock of a process that has just ended may stay for
+// a moment: with a child that it was starting, or until the kernel has closed its files.
 func take(f *os.File, dir string) error {
 	const every, patience = 10 * time.Millisecond, 2 * time.Second
 	for waited := time.Duration(0); ; waited += every {
@@ -81,7 +85,7 @@ func take(f *os.File, dir string) error {
 	}
 }
 
-// holder returns the pid in a lock's file, 0 if there is none.
+// holder returns the pid in a lock's file, or 0.
 func holder(f *os.File) int {
 	data := make([]byte, 32)
 	n, _ := f.ReadAt(data, 0)

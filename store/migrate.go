@@ -32,7 +32,7 @@ var migrations = sync.OnceValue(func() []string {
 	return texts
 })
 
-// migrate runs the migrations that the database lacks, each in a transaction with its number.
+// migrate runs the missing migrations, each in a transaction that also sets its number.
 func (db *DB) migrate(ctx context.Context) error {
 	var version int
 	if err := db.write.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {

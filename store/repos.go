@@ -12,15 +12,15 @@ import (
 	"github.com/RelevanceAI/harvest/repo"
 )
 
-// Repos keeps the records of repositories and of the builds of their images.
+// Repos stores the records of repositories and of their image builds.
 type Repos struct{ db *DB }
 
 var _ repo.Store = Repos{}
 
-// Repos returns the records of repositories.
+// Repos returns the store of repositories.
 func (db *DB) Repos() Repos { return Repos{db} }
 
-// storedRepo is a repository with what clients do not see.
+// storedRepo is a repository with the fields hidden from clients.
 type storedRepo struct {
 	repo.Repo
 	Retired []string `json:"retired,omitempty"`

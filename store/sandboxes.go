@@ -16,15 +16,15 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Sandboxes keeps the records of sandboxes.
+// Sandboxes stores the records of sandboxes.
 type Sandboxes struct{ db *DB }
 
 var _ sandbox.Store = Sandboxes{}
 
-// Sandboxes returns the records of sandboxes.
+// Sandboxes returns the store of sandboxes.
 func (db *DB) Sandboxes() Sandboxes { return Sandboxes{db} }
 
-// record is a Sandbox with what its JSON for clients leaves out.
+// record is a Sandbox with the fields hidden from clients.
 type record struct {
 	sandbox.Sandbox
 	Handle   engine.Handle     `json:"handle"`
@@ -97,7 +97,7 @@ func (s Sandboxes) List(ctx context.Context, account string, filter sandbox.Filt
 	if filter.Before != "" {
 		add("id < ?", filter.Before)
 	}
-	if len(filter.Tags) > 0 { // one clause, however many there are
+	if len(filter.Tags) > 0 { // one clause for any number of tags
 		tags, err := json.Marshal(filter.Tags)
 		if err != nil {
 			return nil, errors.Wrapf(err, "encode tags")
@@ -118,7 +118,7 @@ func (s Sandboxes) List(ctx context.Context, account string, filter sandbox.Filt
 
 // Find implements sandbox.Store.
 func (s Sandboxes) Find(ctx context.Context, account, prefix string, limit int) ([]sandbox.Sandbox, error) {
-	// U+10FFFF sorts after all that an id can contain.
+	// U+10FFFF sorts after all characters of an ID.
 	return s.query(ctx, "WHERE account = ? AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?", account, prefix, prefix+"\U0010ffff", limit)
 }
 
@@ -173,7 +173,8 @@ func (s Sandboxes) Totals(ctx context.Context, account string) (t sandbox.Totals
 	return t, nil
 }
 
-// query returns the records that the clause, of which there are few, selects.
+// query returns the records that clause selects. Each different clause becomes a cached statement,
+// so there must be few.
 func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]sandbox.Sandbox, error) {
 	known, err := s.db.statement(ctx, s.db.read, "SELECT data FROM sandboxes "+clause)
 	if err != nil {

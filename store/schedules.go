@@ -9,12 +9,12 @@ import (
 	"github.com/RelevanceAI/harvest/schedule"
 )
 
-// Schedules keeps scheduled jobs and their runs.
+// Schedules stores scheduled jobs and their runs.
 type Schedules struct{ db *DB }
 
 var _ schedule.Store = Schedules{}
 
-// Schedules returns the scheduled jobs and their runs.
+// Schedules returns the store of jobs and runs.
 func (db *DB) Schedules() Schedules { return Schedules{db} }
 
 // Put implements schedule.Store.
@@ -74,7 +74,7 @@ func (s Schedules) Delete(ctx context.Context, account, name string) error {
 // Runs implements schedule.Store.
 func (s Schedules) Runs(ctx context.Context, account, job, before string, limit int) ([]schedule.Run, error) {
 	if before == "" {
-		before = "\U0010ffff" // sorts after all that an id can contain
+		before = "\U0010ffff" // sorts after all characters of an ID
 	}
 	return decodeRows(ctx, s.db, "runs of schedules", ownRun,
 		"SELECT account, data FROM runs WHERE account = ? AND job = ? AND id < ? ORDER BY id DESC LIMIT ?", account, job, before, limit)
@@ -94,7 +94,7 @@ func (s Schedules) Trim(ctx context.Context, account, job string, keep int) erro
 	return s.db.explainNil(err, "shorten the history of the schedule "+job)
 }
 
-// decodeRows returns records of two columns, an account, which own puts where it belongs, and JSON.
+// decodeRows decodes rows of an account and a JSON record. own sets the account in the record.
 func decodeRows[T any](ctx context.Context, db *DB, what string, own func(*T, string), query string, args ...any) ([]T, error) {
 	rows, err := db.read.QueryContext(ctx, query, args...)
 	if err != nil {

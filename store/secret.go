@@ -8,13 +8,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// SignerName is the file of SigningKey in the data directory.
+// SignerName is the name of SigningKey's file in the data directory.
 const SignerName = "signing.key"
 
 const signerSize = 32
 
-// SigningKey returns the secret with which the server of a data directory signs what clients give back to it, made if missing. It is
-// a file beside the database, so that a copy of the database is not enough to sign.
+// SigningKey returns the secret with which the server of a data directory signs tokens that clients
+// return to it. It creates the secret if missing. The secret is in a file beside the database, so
+// that a copy of the database is not enough to sign.
 func SigningKey(dir string) ([]byte, error) {
 	path := filepath.Join(dir, SignerName)
 	key, err := os.ReadFile(path)
@@ -26,7 +27,7 @@ func SigningKey(dir string) ([]byte, error) {
 	}
 	key = make([]byte, signerSize)
 	_, _ = rand.Read(key) // never fails
-	// What was signed with a key that is damaged is lost in any case.
+	// A damaged key is replaced: signatures made with it are lost in any case.
 	temp := path + ".new"
 	if err := os.WriteFile(temp, key, 0o600); err != nil {
 		return nil, fileError(err, path)

@@ -9,12 +9,12 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Secrets keeps secrets, which are sealed before they come here.
+// Secrets stores secrets, which are sealed by the caller.
 type Secrets struct{ db *DB }
 
 var _ secret.Store = Secrets{}
 
-// Secrets returns the sealed secrets.
+// Secrets returns the store of sealed secrets.
 func (db *DB) Secrets() Secrets { return Secrets{db} }
 
 // Put implements secret.Store.
@@ -144,7 +144,7 @@ func (s Secrets) query(ctx context.Context, clause string, args ...any) ([]secre
 	return found, s.db.explainNil(rows.Err(), "read secrets")
 }
 
-// micros is t in Unix microseconds, and 0 for the zero time.
+// micros returns t in Unix microseconds, or 0 for the zero time.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -9,15 +9,15 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// Sessions keeps the records of sessions and their messages.
+// Sessions stores the records of sessions and their messages.
 type Sessions struct{ db *DB }
 
 var _ session.Store = Sessions{}
 
-// Sessions returns the records of sessions.
+// Sessions returns the store of sessions.
 func (db *DB) Sessions() Sessions { return Sessions{db} }
 
-// storedSession is a session with what clients do not see.
+// storedSession is a session with the fields hidden from clients.
 type storedSession struct {
 	session.Session
 	Process    string             `json:"process,omitempty"`
@@ -69,7 +69,8 @@ func (s Sessions) query(ctx context.Context, query string, args ...any) ([]sessi
 	return list, err
 }
 
-// totals is all in the index sessions_totals, whose expressions these are.
+// totals uses exactly the expressions of the index sessions_totals, so that it reads only the
+// index.
 const totals = `SELECT coalesce(sum(json_valid(record)), 0),
 	coalesce(sum(iif(json_valid(record), record->>'$.turns', NULL)), 0),
 	coalesce(sum(iif(json_valid(record), record->>'$.usage.input_tokens', NULL)), 0),

@@ -1,7 +1,8 @@
-// Package store keeps Harvest's records in one SQLite file and guards the data directory that the file is in.
+// Package store stores Harvest's records in one SQLite file and locks the data directory of that
+// file.
 //
-// Each of Sandboxes, Secrets, Events, Schedules and Repos implements the small Store interface of the package whose records it keeps; package
-// storetest proves it.
+// Each of Sandboxes, Secrets, Events, Schedules and Repos implements the small Store interface of
+// the package that owns the records. Package storetest has the tests of these interfaces.
 package store
 
 import (
@@ -21,28 +22,29 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// DB is an open database. All methods may be called concurrently. Only one process at a time should open a file: see Lock.
+// DB is an open database. It is safe for concurrent use. Only one process at a time should open a
+// file: see Lock.
 type DB struct {
 	path string
-	// SQLite has one writer at a time. One connection for all writing makes them queue here, where waiting respects the
-	// context, rather than in SQLite's busy handler.
+	// SQLite allows one writer at a time. With a single connection for writing, writers queue here
+	// and the wait respects the context, unlike in SQLite's busy handler.
 	write, read *sql.DB
 
-	replays    atomic.Int64 // how many were begun
+	replays    atomic.Int64 // number of BeginReplay calls
 	statements sync.Map     // of statementKey to *sql.Stmt
 }
 
 const readers = 4
 
-// Open opens the database file at path, which is created if missing, and brings its schema up to date.
-// Kinds: Denied if the file or its directory cannot be written, Exhausted if the disk is full, Unsupported if a newer Harvest has
-// written it, Internal with a remedy if it is damaged.
+// Open opens the database file at path, which it creates if missing, and updates its schema. Kinds:
+// Denied if the file or its directory is not writable, Exhausted if the disk is full, Unsupported
+// if a newer Harvest wrote the file, Internal with a remedy if the file is damaged.
 func Open(ctx context.Context, path string) (*DB, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, errors.Wrapf(err, "the database's path")
 	}
-	// SQLite gives its other files the mode of this one. Records are nobody else's business.
+	// SQLite gives its other files the mode of this one. Other users must not read the records.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fileError(err, path)
@@ -64,8 +66,8 @@ func Open(ctx context.Context, path string) (*DB, error) {
 }
 
 func connect(path string, conns int, params ...string) (*sql.DB, error) {
-	// With synchronous=NORMAL a commit survives the end of this process, but perhaps not a loss of power, which no
-	// sandbox survives either; in exchange it costs no fsync.
+	// With synchronous=NORMAL, a commit survives the end of this process but perhaps not a power
+	// failure, which no sandbox survives either. In exchange, a commit needs no fsync.
 	params = append(params, "_pragma=busy_timeout(10000)", "_pragma=journal_mode(WAL)", "_pragma=synchronous(NORMAL)")
 	dsn := url.URL{Scheme: "file", Path: path, RawQuery: strings.Join(params, "&")}
 	db, err := sql.Open("sqlite", dsn.String())
@@ -77,7 +79,7 @@ func connect(path string, conns int, params ...string) (*sql.DB, error) {
 	return db, nil
 }
 
-// prepare checks that the file is sound, and migrates it.
+// prepare checks the integrity of the file and migrates it.
 func (db *DB) prepare(ctx context.Context) error {
 	var result string
 	if err := db.write.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&result); err != nil {
@@ -94,8 +96,8 @@ func (db *DB) Close() error {
 	return errors.Wrapf(errors.Join(db.read.Close(), db.write.Close()), "close %s", db.path)
 }
 
-// Backup writes a copy of the database, consistent in itself, to a new file at path. Work goes on meanwhile.
-// Conflict if there is a file already.
+// Backup writes a consistent copy of the database to a new file at path, while the database is in
+// use. It returns Conflict if the file exists.
 func (db *DB) Backup(ctx context.Context, path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if os.IsExist(err) {
@@ -110,7 +112,7 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 		return err
 	}
 	defer own.Close()
-	// VACUUM INTO takes an empty file for none.
+	// VACUUM INTO accepts an empty file.
 	if _, err := own.ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
 		os.Remove(path)
 		return db.explain(err, "back the database up")
@@ -121,14 +123,15 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 	return nil
 }
 
-// statementKey is a query and where it runs.
+// statementKey is a query with its connection pool.
 type statementKey struct {
 	pool  *sql.DB
 	query string
 }
 
-// statement returns a query that is parsed once for each connection of pool, db.read or db.write, and not each time: for those that come often,
-// and of which there are few. Not to be called while a transaction has the only connection of db.write.
+// statement returns a prepared query, which each connection of pool (db.read or db.write) parses
+// only once. It is for a few frequent queries. It must not be called while a transaction holds the
+// only connection of db.write.
 func (db *DB) statement(ctx context.Context, pool *sql.DB, query string) (*sql.Stmt, error) {
 	key := statementKey{pool, query}
 	if s, ok := db.statements.Load(key); ok {
@@ -145,14 +148,14 @@ func (db *DB) statement(ctx context.Context, pool *sql.DB, query string) (*sql.S
 	return s, nil
 }
 
-// explain gives SQLite's errors a kind and a sentence.
+// explain adds kind and text to an error of SQLite.
 func (db *DB) explain(err error, what string) error {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
 		return errors.Wrapf(err, "%s", what)
 	}
 	err = errors.Wrapf(err, "%s", what)
-	switch e.Code() & 0xff { // the rest says more precisely what the low byte says
+	switch e.Code() & 0xff { // the higher bits refine the low byte
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		return damaged(err, db.path)
 	case sqlite3.SQLITE_FULL:
@@ -176,7 +179,7 @@ func damaged(err error, path string) error {
 }
 
 func fullError(err error, path string) error {
-	err = errors.Join(err, syscall.ENOSPC) // as SQLite does not say it
+	err = errors.Join(err, syscall.ENOSPC) // SQLite does not return it
 	return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left for the database %s", path), "free space on its disk, or move the data directory")
 }
 

@@ -8,12 +8,12 @@ import (
 	"github.com/RelevanceAI/harvest/storage"
 )
 
-// Unsent keeps which volumes have yet to be sent to S3.
+// Unsent stores the volumes that are not uploaded to S3 yet.
 type Unsent struct{ db *DB }
 
 var _ storage.Store = Unsent{}
 
-// Unsent returns which volumes have yet to be sent to S3.
+// Unsent returns the store of volumes that are not uploaded yet.
 func (db *DB) Unsent() Unsent { return Unsent{db} }
 
 // Put implements storage.Store.

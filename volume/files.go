@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// maxMeasured is how many files of a volume are counted for List.
+// maxMeasured is the number of files to count in a volume at most.
 const maxMeasured = 1_000_000
 
 // local is a volume of a Local.
@@ -35,7 +35,8 @@ func (v *local) Notes() string { return filepath.Join(v.l.path, v.name, notesDir
 // Use implements Directory.
 func (v *local) Use(who string) (func(), error) { return v.l.Use(v.name, who) }
 
-// open opens the volume's files. Everything below goes through this root: sandboxes put there whatever they like.
+// open opens the volume's files. All access goes through this root, since sandboxes control the
+// content.
 func (v *local) open() (*os.Root, error) {
 	root, err := v.l.root.OpenRoot(v.name + "/" + dataDir)
 	if errors.IsNotExist(err) {
@@ -56,11 +57,13 @@ func (v *local) Commit(context.Context) error {
 		return errors.Wrapf(err, "open volume %s", v.name)
 	}
 	defer dir.Close()
-	// Sandboxes write through to the host's files, so that it is the host's memory which has to reach the disk.
+	// Sandboxes write directly to the host's files, so it is the host's page cache that must be
+	// flushed.
 	return errors.Wrapf(unix.Syncfs(int(dir.Fd())), "commit volume %s", v.name)
 }
 
-// Reload implements Volume. All sandboxes of this machine share the host's files, so that there is never anything to fetch.
+// Reload implements Volume. All sandboxes of this machine share the host's files, so it only checks
+// that the volume exists.
 func (v *local) Reload(context.Context) error {
 	root, err := v.open()
 	if err != nil {
@@ -69,7 +72,7 @@ func (v *local) Reload(context.Context) error {
 	return root.Close()
 }
 
-// CopyIn implements Volume. Owners are kept where the process may give files away.
+// CopyIn implements Volume. It keeps owners if the process may change them.
 func (v *local) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
 	root, err := v.open()
 	if err != nil {
@@ -79,7 +82,7 @@ func (v *local) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
 	return tarfs.Unpack(root, dir, &reader{ctx, tar}, tarfs.Options{Owners: os.Geteuid() == 0, SetID: true})
 }
 
-// reader ends with its context.
+// reader fails once its context has ended.
 type reader struct {
 	ctx context.Context
 	r   io.Reader
@@ -112,7 +115,7 @@ func (v *local) ReadDir(_ context.Context, name string) ([]Entry, error) {
 	return ReadDir(root, name)
 }
 
-// ReadDir is Volume.ReadDir of the volume whose files root has.
+// ReadDir is Volume.ReadDir for a volume with the files in root.
 func ReadDir(root *os.Root, name string) ([]Entry, error) {
 	clean, err := tarfs.Clean(name)
 	if err != nil {
@@ -153,7 +156,7 @@ func ReadDir(root *os.Root, name string) ([]Entry, error) {
 	return list, nil
 }
 
-// Remove implements Volume. Invalid for the volume itself.
+// Remove implements Volume. It returns Invalid for the volume itself.
 func (v *local) Remove(_ context.Context, name string) error {
 	root, err := v.open()
 	if err != nil {
@@ -163,7 +166,7 @@ func (v *local) Remove(_ context.Context, name string) error {
 	return Remove(root, name)
 }
 
-// Remove is Volume.Remove of the volume whose files root has.
+// Remove is Volume.Remove for a volume with the files in root.
 func Remove(root *os.Root, name string) error {
 	if clean, err := tarfs.Clean(name); err == nil && clean == "." {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the path %.200q is the whole volume", name), "delete the volume instead")
@@ -181,7 +184,8 @@ func (l *Local) measure(ctx context.Context, name string) (size, files int64, er
 	return Measure(ctx, base)
 }
 
-// Measure counts the files below base and their bytes, without following any link. Of very many it counts the first million.
+// Measure counts the files below base and their bytes, without following links. It stops after
+// about a million files.
 func Measure(ctx context.Context, base *os.Root) (size, files int64, err error) {
 	todo := []string{"."}
 	for len(todo) > 0 && files < maxMeasured {
@@ -194,7 +198,7 @@ func Measure(ctx context.Context, base *os.Root) (size, files int64, err error) 
 		if err != nil && dir == "." {
 			return 0, 0, err
 		}
-		for _, stat := range list { // what vanished meanwhile, or may not be read, counts for nothing
+		for _, stat := range list { // files that vanished or are unreadable are not counted
 			if stat.IsDir() {
 				todo = append(todo, path.Join(dir, stat.Name()))
 				continue
@@ -208,7 +212,7 @@ func Measure(ctx context.Context, base *os.Root) (size, files int64, err error) 
 	return size, files, nil
 }
 
-// lstatAll describes what is directly in a directory.
+// lstatAll returns the stats of a directory's entries.
 func lstatAll(base *os.Root, name string) ([]fs.FileInfo, error) {
 	dir, err := base.OpenRoot(name)
 	if err != nil {

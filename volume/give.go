@@ -8,11 +8,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// freshMode is the mode of a volume's directory, and of those that it has from the beginning.
+// freshMode is the mode of a new volume's directory and of its initial directories.
 const freshMode = 0o755
 
-// Give changes the owner of a fresh volume whose files are in dir, with the directories that it has from the beginning. A volume is fresh while
-// it has no files and its owner and mode are those that Create gave it. Other volumes keep their owners.
+// Give changes the owner of a fresh volume, whose files are in dir, and of its initial directories.
+// A volume is fresh while it has no files and still has the owner and mode of Create. Other volumes
+// keep their owners.
 func Give(dir string, uid, gid int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -23,7 +24,7 @@ func Give(dir string, uid, gid int) error {
 	if err != nil {
 		return errors.Wrapf(err, "list a volume")
 	}
-	own := append(names, ".") // the root last: a volume of which only a part was given is still fresh
+	own := append(names, ".") // root last: a volume that was only partly given is still fresh
 	for _, name := range own {
 		if name != "." && !slices.Contains(StateDirs, name) {
 			return nil
@@ -40,7 +41,8 @@ func Give(dir string, uid, gid int) error {
 	return nil
 }
 
-// untouched reports whether a directory has the owner and the mode with which it was made, and nothing in it if empty is set.
+// untouched reports whether a directory has its initial owner and mode, and is empty if empty is
+// set.
 func untouched(root *os.Root, name string, empty bool) (bool, error) {
 	stat, err := root.Lstat(name)
 	if err != nil {

@@ -19,16 +19,17 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// The volume in which agents keep their state, and where it is mounted unless somebody says otherwise.
+// The volume with the state of agents, and its default mount path.
 const (
 	StateName = "harvest-agent-state"
 	StatePath = "/mnt/state"
 )
 
-// StateDirs are in the state volume from the beginning.
+// StateDirs are the initial directories of the state volume.
 var StateDirs = []string{".cache", "git-repos", "checkpoints", "workspace", "sessions"}
 
-// Names within a Local's directory. Volumes' names begin with a letter or digit, so that none is one of these.
+// Names within a Local's directory. They cannot conflict with volumes, whose names begin with a
+// letter or digit.
 const (
 	trashDir  = ".trash"
 	newPrefix = ".new-"
@@ -37,23 +38,25 @@ const (
 	notesDir  = "notes"
 )
 
-// Local is a Provider that keeps each volume as a directory of this machine. One process owns that directory.
+// Local is a Provider that stores each volume as a directory of this machine. Only one process may
+// use the directory.
 type Local struct {
 	path     string
 	root     *os.Root
 	sweeping sync.WaitGroup
 
 	mu   sync.Mutex
-	uses map[string][]string // guarded by mu; who uses a volume, by its name
+	uses map[string][]string // guarded by mu; users of a volume, by its name
 }
 
-// info is what is stored beside the data.
+// info is the metadata stored beside the data.
 type info struct {
 	Created time.Time `json:"created_at"`
 }
 
-// OpenDir returns the volumes in the directory path, which is made if missing and closed to other users: sandboxes write what they
-// like into volumes, programs that run as somebody else included. Leftovers of an earlier process are removed in the background.
+// OpenDir opens the volumes in the directory path. It creates the directory if missing and closes
+// it to other users, since sandboxes can write anything into volumes, including setuid programs. It
+// removes the remains of an earlier process in the background.
 func OpenDir(path string) (*Local, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -96,18 +99,20 @@ func (l *Local) prepare() error {
 	return nil
 }
 
-// Close waits until deleted volumes are gone from the disk. Volumes of this Local must not be used any more.
+// Close waits until deleted volumes are removed from the disk. Volumes of this Local must no longer
+// be used.
 func (l *Local) Close() error {
 	l.sweeping.Wait()
 	return l.root.Close()
 }
 
-// sweep empties the trash in the background: removing a large tree takes long, and creating files beside it is slow for minutes.
+// sweep empties the trash in the background: removing a large tree takes long, and slows the
+// creation of files beside it for minutes.
 func (l *Local) sweep() {
 	l.sweeping.Go(func() {
 		names, err := readNames(l.root, trashDir)
 		for _, name := range names {
-			// Two sweeps may meet: what one has removed is no error of the other.
+			// Two sweeps may run at once: a file that the other has removed is not an error.
 			if e := tarfs.Remove(l.root, trashDir+"/"+name); e != nil && errors.KindOf(e) != errors.NotFound {
 				err = e
 			}
@@ -118,10 +123,11 @@ func (l *Local) sweep() {
 	})
 }
 
-// Path returns where the volume's files are on this machine, for the engine that mounts it.
+// Path returns the directory of the volume's files, for the engine that mounts it.
 func (l *Local) Path(name string) string { return filepath.Join(l.path, name, dataDir) }
 
-// Use marks the volume as used by who until release is called, which may be repeated. NotFound if there is no such volume.
+// Use marks the volume as used by who until release is called. release may be called more than
+// once. Use returns NotFound if the volume does not exist.
 func (l *Local) Use(name, who string) (release func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +148,7 @@ func (l *Local) Use(name, who string) (release func(), err error) {
 	}), nil
 }
 
-// Create implements Provider. The volume appears with all that belongs to it, or not at all.
+// Create implements Provider. The volume appears complete or not at all.
 func (l *Local) Create(ctx context.Context, name string) (Volume, error) {
 	v, err := l.Open(ctx, name)
 	if errors.KindOf(err) != errors.NotFound {
@@ -154,7 +160,7 @@ func (l *Local) Create(ctx context.Context, name string) (Volume, error) {
 	}
 	fault.Point("volume.made")
 	err = l.root.Rename(temp, name)
-	if errors.Is(err, syscall.EEXIST) || errors.Is(err, syscall.ENOTEMPTY) { // somebody else was faster
+	if errors.Is(err, syscall.EEXIST) || errors.Is(err, syscall.ENOTEMPTY) { // another caller was faster
 		if err := tarfs.Remove(l.root, temp); err != nil {
 			return nil, err
 		}
@@ -170,7 +176,7 @@ func (l *Local) Create(ctx context.Context, name string) (Volume, error) {
 	return &local{l: l, name: name}, nil
 }
 
-// ignoreNotFound is for clearing away what may not have been made.
+// ignoreNotFound is for removing files that may not exist.
 func ignoreNotFound(err error) error {
 	if errors.KindOf(err) == errors.NotFound {
 		return nil
@@ -178,7 +184,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// make makes the directory of a volume under the name temp.
+// make creates the directory of a volume under the name temp.
 func (l *Local) make(temp, name string) error {
 	dirs := []string{temp, temp + "/" + dataDir}
 	if name == StateName {
@@ -190,7 +196,7 @@ func (l *Local) make(temp, name string) error {
 		if err := l.root.Mkdir(d, freshMode); err != nil {
 			return err
 		}
-		if err := l.root.Chmod(d, freshMode); err != nil { // whatever the umask is
+		if err := l.root.Chmod(d, freshMode); err != nil { // independent of the umask
 			return err
 		}
 	}
@@ -222,7 +228,7 @@ func (l *Local) Open(_ context.Context, name string) (Volume, error) {
 	return &local{l: l, name: name}, nil
 }
 
-// find returns nil if there is a volume of that name.
+// find returns nil if a volume of that name exists.
 func (l *Local) find(name string) error {
 	if err := CheckStored(name); err != nil {
 		return err
@@ -234,7 +240,7 @@ func (l *Local) find(name string) error {
 	return errors.Wrapf(err, "look for volume %s", name)
 }
 
-// NoVolume is the error for a volume that is not there, by the name under which a Provider keeps it.
+// NoVolume returns the error for a missing volume. name is the name stored by a Provider.
 func NoVolume(name string) error {
 	return errors.Remedy(errors.Newf(errors.NotFound, "there is no volume %q", shown(name)), "list the volumes, or create it")
 }
@@ -247,7 +253,7 @@ func (l *Local) List(ctx context.Context) ([]Info, error) {
 	}
 	list := []Info{}
 	for _, name := range names {
-		if l.find(name) != nil { // something else that lies here
+		if l.find(name) != nil { // not a volume
 			continue
 		}
 		one := Info{Name: name, Created: l.created(name)}
@@ -262,7 +268,8 @@ func (l *Local) List(ctx context.Context) ([]Info, error) {
 	return list, nil
 }
 
-// created returns when a volume was made. A damaged description must not hide the data: then the directory's own time has to do.
+// created returns the creation time of a volume. If its metadata is damaged, created returns the
+// mtime of the directory, so that the data stays visible.
 func (l *Local) created(name string) time.Time {
 	var about info
 	text, err := l.root.ReadFile(name + "/" + infoFile)
@@ -275,7 +282,8 @@ func (l *Local) created(name string) time.Time {
 	return time.Time{}
 }
 
-// Delete implements Provider. The volume is gone at once, its files a little later.
+// Delete implements Provider. The volume disappears at once, its files are removed in the
+// background.
 func (l *Local) Delete(ctx context.Context, name string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,7 +302,7 @@ func (l *Local) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// readNames returns the names in a directory in order.
+// readNames returns the sorted names in a directory.
 func readNames(root *os.Root, dir string) ([]string, error) {
 	d, err := root.Open(dir)
 	if err != nil {

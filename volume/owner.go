@@ -7,10 +7,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// ownerMark stands between an owner and a volume's name where both are stored as one. No name that users give has it.
+// ownerMark separates owner and volume name where both are stored as one. It cannot occur in names.
 const ownerMark = "~"
 
-// Stored returns the name under which a Provider keeps the owner's volume. The owner "" is who was there before there were others.
+// Stored returns the name under which a Provider stores the owner's volume. The owner "" is the
+// account that existed before there were others.
 func Stored(owner, name string) string {
 	if owner == "" {
 		return name
@@ -18,10 +19,10 @@ func Stored(owner, name string) string {
 	return owner + ownerMark + name
 }
 
-// shown is a stored name as its owner knows it.
+// shown returns the owner's name for a stored name.
 func shown(stored string) string { return stored[strings.Index(stored, ownerMark)+1:] }
 
-// CheckStored returns Invalid if name cannot be what Stored returns.
+// CheckStored returns Invalid if name is not a possible result of Stored.
 func CheckStored(name string) error {
 	if owner, rest, owned := strings.Cut(name, ownerMark); owned && CheckName(owner) == nil {
 		return CheckName(rest)
@@ -29,7 +30,8 @@ func CheckStored(name string) error {
 	return CheckName(name)
 }
 
-// Of returns the owner's volumes in p, which keeps those of all. Others' are as if they were not there.
+// Of returns the owner's volumes in p, which stores those of all owners. Other owners' volumes are
+// invisible.
 func Of(p Provider, owner string) Provider { return owned{p, owner} }
 
 type owned struct {
@@ -37,7 +39,7 @@ type owned struct {
 	owner string
 }
 
-// ownedVolume is a volume by the name that its owner knows.
+// ownedVolume is a volume with the name that its owner uses.
 type ownedVolume struct {
 	Volume
 	name string
@@ -69,7 +71,7 @@ func (v ownedVolume) Use(who string) (func(), error) {
 	return func() {}, nil
 }
 
-// stored returns the name in o.all, and refuses one that would lead to somebody else's.
+// stored returns the name in o.all. It refuses names that could refer to another owner's volume.
 func (o owned) stored(name string) (string, error) {
 	if err := CheckName(name); err != nil {
 		return "", err

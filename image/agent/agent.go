@@ -1,5 +1,5 @@
-// Package agent makes the agent image: what coding agents, and the projects that they work on, need. It is a Dockerfile of ours,
-// with the files that it copies, and is built as any other Dockerfile is.
+// Package agent makes the agent image: the programs that coding agents and their projects need. The
+// image is an embedded Dockerfile with its context, and is built like any other Dockerfile.
 package agent
 
 import (
@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	partsFile = "/usr/share/harvest/parts.json" // what the build says about itself
-	maxParts  = 1 << 20                         // bytes of it
+	partsFile = "/usr/share/harvest/parts.json" // list of parts, written by the build
+	maxParts  = 1 << 20                         // maximum size of that file, in bytes
 )
 
 //go:embed files
@@ -29,10 +29,11 @@ var embedded embed.FS
 // Source makes the agent image. It implements image.Source.
 type Source struct{ builder image.Source }
 
-// New returns a Source that has builder, which builds Dockerfiles, do the work.
+// New returns a Source that builds with builder, the source of Dockerfiles.
 func New(builder image.Source) *Source { return &Source{builder} }
 
-// Resolve implements image.Source. Only the spec's platform and build arguments are the caller's.
+// Resolve implements image.Source. It keeps only the platform and build arguments of the caller's
+// spec.
 func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Spec, []byte, error) {
 	temp, err := os.MkdirTemp("", "harvest-agent-")
 	if err != nil {
@@ -73,7 +74,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	return contents, nil
 }
 
-// writeContext writes the build context below dir, which is made, and returns its path.
+// writeContext writes the build context below dir, which it creates, and returns its path.
 func writeContext(dir string) (string, error) {
 	generated, err := configurations()
 	if err != nil {
@@ -102,12 +103,13 @@ func writeContext(dir string) (string, error) {
 	return dir, tarfs.Explain(err, dir)
 }
 
-// write writes a file with the mode that it gets in the image, whatever this process's umask is.
+// write writes a file with its mode in the image, independent of this process's umask.
 func write(name string, text []byte) error {
 	return errors.Join(os.WriteFile(name, text, 0o644), os.Chmod(name, 0o644))
 }
 
-// configurations returns the files of the context that are made of the description of the MCP servers: those that need no key.
+// configurations returns the context files that are generated from the MCP servers that need no
+// key.
 func configurations() (map[string][]byte, error) {
 	always := mcp.Enabled(mcp.Servers(), func(string) bool { return false })
 	open, err := mcp.OpenCodeConfig(always)
@@ -118,7 +120,7 @@ func configurations() (map[string][]byte, error) {
 	return map[string][]byte{"app/opencode.json": open, "app/mcp.json": claude}, err
 }
 
-// said is what the build writes down about what it made.
+// said is the build's record of its parts.
 type said struct {
 	Parts   []image.Part `json:"parts"`
 	Missing []image.Part `json:"missing"`
@@ -144,7 +146,7 @@ func decodeParts(r io.Reader) (s said, err error) {
 	return s, errors.Wrapf(err, "read %s of the agent image", partsFile)
 }
 
-// merge returns parts of both lists; what has the same name is as the second has it.
+// merge returns the parts of both lists. For parts of the same name, the one in own wins.
 func merge(base, own []image.Part) []image.Part {
 	byName := map[string]image.Part{}
 	for _, p := range own {

@@ -20,10 +20,10 @@ import (
 //go:embed supervise.sh
 var supervise string
 
-// keptLines is how many of the tool's last lines operators get to see.
+// keptLines is the number of last lines of mmdebstrap's output in an error for operators.
 const keptLines = 30
 
-// passed are the variables of our environment that say how to reach the network. Nothing else gets into a build.
+// passed are the network settings that a build gets from our environment. It gets no others.
 var passed = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"}
 
 // run is one run of mmdebstrap.
@@ -33,13 +33,14 @@ type run struct {
 	progress func(image.Progress)
 
 	phase   int // index into phases
-	lines   int // seen in this phase
+	lines   int // lines in this phase
 	last    []string
 	parts   []image.Part
 	missing []image.Part
 }
 
-// phases of mmdebstrap by the beginning of the line that announces them, with the part of the whole that they take.
+// phases of mmdebstrap, by the beginning of the line that announces them, with their share of the
+// progress.
 var phases = []struct {
 	line, step, text string
 	from, to         float64
@@ -54,10 +55,11 @@ var phases = []struct {
 	{"I: creating tarball", "pack", "packing the image", 0.92, 1},
 }
 
-// details are how lines begin that users may like to see.
+// details are the beginnings of lines to show to users.
 var details = []string{"Get:", "Unpacking ", "Setting up "}
 
-// run runs mmdebstrap and gives its tar stream to pack. When it returns, no process and no file of mmdebstrap is left.
+// run runs mmdebstrap and passes its tar stream to pack. On return, no process or file of
+// mmdebstrap is left.
 func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
 	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", supervise, "harvest-image"}, r.args...)...)
 	cmd.Dir = "/"
@@ -78,7 +80,7 @@ func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
 	end := sync.OnceFunc(func() { hold.Close() })
 	defer end()
 	cmd.ExtraFiles = []*os.File{life}
-	cmd.Cancel = func() error { // instead of killing the shell only
+	cmd.Cancel = func() error { // kill the whole group, not only the shell
 		end()
 		return nil
 	}
@@ -93,15 +95,16 @@ func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
 	packErr := pack(stdout)
 	if packErr != nil {
 		end()
-		io.Copy(io.Discard, stdout) // so that it is not held up while it clears up; what it says no longer matters
+		io.Copy(io.Discard, stdout) // drain, so that its cleanup does not block
 	}
 	reading.Wait()
 	waitErr := cmd.Wait()
 	return r.outcome(context.Cause(ctx), packErr, waitErr)
 }
 
-// environment returns that of the build. For root, everything is done in temp. Other users' builds run under further user
-// ids, which may not enter our directories: those use the system's directory for such things.
+// environment returns the environment of the build. Builds by root work in temp. Builds by other
+// users run under further user ids, which cannot enter our directories, and use the system's
+// temporary directory.
 func environment(temp string) []string {
 	env := []string{"PATH=" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin", "LANG=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}
 	if os.Geteuid() == 0 {
@@ -117,7 +120,7 @@ func environment(temp string) []string {
 	return env
 }
 
-// read follows what mmdebstrap and its children say.
+// read parses the output of mmdebstrap and its children.
 func (r *run) read(stderr io.Reader) {
 	sc := bufio.NewScanner(stderr)
 	sc.Buffer(nil, 1<<20)
@@ -127,10 +130,10 @@ func (r *run) read(stderr io.Reader) {
 			r.line(line)
 		}
 	}
-	io.Copy(io.Discard, stderr) // after a line that is longer than anything readable
+	io.Copy(io.Discard, stderr) // after a line too long to scan
 }
 
-// splitLines ends lines at carriage returns too, with which dpkg shows its progress.
+// splitLines also ends lines at carriage returns, which dpkg uses for its progress.
 func splitLines(data []byte, atEOF bool) (int, []byte, error) {
 	if i := bytes.IndexAny(data, "\r\n"); i >= 0 {
 		return i + 1, data[:i], nil
@@ -169,7 +172,8 @@ func (r *run) line(line string) {
 	if message == "" {
 		return
 	}
-	// How many lines will come is not known: each brings us nearer to the end of the phase, but never there.
+	// The number of lines is unknown: each moves the progress closer to the end of the phase
+	// without reaching it.
 	p, part := phases[r.phase], float64(r.lines)/float64(r.lines+100)
 	r.progress(image.Progress{Step: p.step, Done: p.from + (p.to-p.from)*part, Message: message})
 }
@@ -181,7 +185,8 @@ func cut(s string, n int) string {
 	return s
 }
 
-// outcome says what went wrong. The caller's wish comes first, then what the image's file says, then mmdebstrap.
+// outcome returns the error of a run. A canceled context takes precedence, then a failure to write
+// the image, then the error of mmdebstrap.
 func (r *run) outcome(ctxErr, packErr, waitErr error) error {
 	said := strings.Join(r.last, "\n")
 	stage := "image: " + phases[r.phase].step
@@ -192,13 +197,13 @@ func (r *run) outcome(ctxErr, packErr, waitErr error) error {
 		return errors.Stage(packErr, "image: pack")
 	case waitErr != nil:
 		return errors.Stage(explain(errors.Wrapf(waitErr, "mmdebstrap failed; its last lines:\n%s\n", said), said), stage)
-	case packErr != nil: // it reported success, yet its stream cannot be read
+	case packErr != nil: // success was reported, but the stream is unreadable
 		return errors.Stage(errors.Explainf(packErr, errors.Internal, "mmdebstrap's output cannot be read"), "image: pack")
 	}
 	return nil
 }
 
-// complaints are what the tools say, by what it means. The first one found counts.
+// complaints maps messages of the tools to errors. The first match wins.
 var complaints = []struct {
 	said         []string
 	kind         errors.Kind

@@ -10,13 +10,15 @@ import (
 	"strings"
 )
 
-// suites of Debian. Its mirrors have all of them, so that a machine's mirror serves whichever release the machine itself runs.
+// suites of Debian. A mirror has all of them, so that this machine's mirror works for any of its
+// releases.
 var suites = []string{"oldoldstable", "oldstable", "stable", "testing", "unstable", "sid", "bullseye", "bookworm", "trixie", "forky"}
 
-// hostOptionKeys are the settings of apt on this machine that a build needs as much as apt itself does.
+// hostOptionKeys are the apt settings of this machine that a build needs too.
 var hostOptionKeys = []string{"Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::Check-Valid-Until", "Acquire::Check-Date"}
 
-// hostSources returns this machine's sources for Debian's packages; none if it has none or no apt.
+// hostSources returns this machine's sources for Debian's packages, or nil without any or without
+// apt.
 func hostSources(ctx context.Context) []string {
 	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)").Output()
 	if err != nil {
@@ -25,8 +27,9 @@ func hostSources(ctx context.Context) []string {
 	return debianSources(string(out))
 }
 
-// debianSources picks Debian's own out of lines "URI RELEASE COMPONENT ORIGIN": other vendors' repositories must not get into
-// the image. The origin is only known where apt has fetched the indexes; where it is not, the URI has to say debian.
+// debianSources selects Debian's sources from lines "URI RELEASE COMPONENT ORIGIN": repositories of
+// other vendors must not get into the image. The origin is known only after apt has fetched the
+// indexes; otherwise the URI must contain debian.
 func debianSources(targets string) []string {
 	var lines []string
 	for line := range strings.Lines(targets) {
@@ -50,7 +53,7 @@ func debianSources(targets string) []string {
 			lines = append(lines, entry)
 		}
 	}
-	// Without the release itself, the rest is of no use.
+	// The other sources are useless without the release itself.
 	if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasSuffix(l, " "+suite+" main") }) {
 		return nil
 	}
@@ -58,7 +61,7 @@ func debianSources(targets string) []string {
 	return lines
 }
 
-// hostOptions returns the settings of this machine's apt that say how to reach the sources.
+// hostOptions returns the settings of this machine's apt to reach the sources.
 func hostOptions(ctx context.Context) []string {
 	out, err := exec.CommandContext(ctx, "apt-config", "dump").Output()
 	if err != nil {

@@ -17,10 +17,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// maxUnpacked is how much ADD unpacks of one archive: a bomb ends there.
+// maxUnpacked limits the unpacked size of an archive in ADD, against archive bombs.
 const maxUnpacked = 16 << 30
 
-// decompress returns what reads an archive, by how it begins. ok is false if it begins as none does.
+// decompress returns a reader for an archive, selected by its first bytes. ok is false if they
+// match no format.
 func decompress(r *bufio.Reader) (plain io.Reader, ok bool, err error) {
 	head, _ := r.Peek(512)
 	switch {
@@ -62,9 +63,9 @@ func (l *layer) unpack(dir string, f *file) (bool, error) {
 	}
 	buffered := bufio.NewReaderSize(plain, 64<<10)
 	if head, _ := buffered.Peek(512); len(head) < 512 || string(head[257:262]) != "ustar" {
-		return false, nil // compressed, but no archive: ADD copies it as it is
+		return false, nil // compressed, but not an archive: ADD copies it unchanged
 	}
-	// Content is read later, when the layer is written, so that it is kept in a file meanwhile.
+	// The content is read later, when the layer is written, so keep it in a file.
 	temp, err := os.CreateTemp(l.temp, "add-*")
 	if err != nil {
 		return true, tarfs.Explain(err, "an archive")
@@ -88,7 +89,7 @@ func (l *layer) unpack(dir string, f *file) (bool, error) {
 	return true, l.extract(dir, temp)
 }
 
-// extract lays an archive's entries below a directory, with the owners that it says.
+// extract adds the entries of an archive below a directory, with the owners in the archive.
 func (l *layer) extract(dir string, f *os.File) error {
 	t := newTree()
 	tr := tarfs.NewReader(f)

@@ -20,40 +20,42 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Cache keeps what instructions have made, by what went into them. One process at a time uses its directory. A layer is a file
-// KEY.tar and, once that is on the disk, KEY.json beside it. A build by force makes a layer of the same key anew: what was made one time is told from
-// another by entry.Made, and a build goes on with what it has begun with, by a name of its own for the file. KEY.MADE.erofs is a whole root file
-// system up to there, of the layers that MADE stands for. A key has the account's name in it: no account is served what another one's builds have made.
+// Cache stores the results of instructions, keyed by their input. Only one process may use its
+// directory. A layer is a file KEY.tar and, once that is on the disk, KEY.json beside it. A forced
+// build replaces a layer of the same key. entry.Made distinguishes the versions, and a build keeps
+// the version that it began with under a hard link of its own. KEY.MADE.erofs is a whole root file
+// system up to that layer, built from the layers that MADE identifies. A key includes the account's
+// name, so that no account gets results of another one's builds.
 type Cache struct {
 	dir string
 	max int64 // bytes
 
 	mu     sync.Mutex
-	builds map[int]time.Time   // guarded by mu; when the builds began that are under way
+	builds map[int]time.Time   // guarded by mu; start times of the builds in progress
 	next   int                 // guarded by mu
 	roots  map[string]Prepared // guarded by mu; by id
-	stale  []string            // guarded by mu; names of root file systems of layers that were made anew
+	stale  []string            // guarded by mu; root file systems of replaced layers
 }
 
 // Prepared is a root file system for a machine: an EROFS file and, if not "", a layer over it.
 type Prepared struct{ Root, Layer string }
 
-// rootPrefix begins the ids of roots that the cache has prepared for machines.
+// rootPrefix begins the ids of root file systems prepared for machines.
 const rootPrefix = "bld_"
 
-// entry is what is known of a layer.
+// entry describes a layer.
 type entry struct {
 	Size    int64     `json:"size_bytes"` // of KEY.tar, 0 if the instruction changed nothing
 	Created time.Time `json:"created_at"`
-	Owner   string    `json:"owner,omitempty"` // the account whose build has made it, and whose builds alone find it
+	Owner   string    `json:"owner,omitempty"` // account of the build; only its builds use the layer
 	Text    string    `json:"text"`            // the instruction
 	Memo    string    `json:"memo,omitempty"`
-	Made    string    `json:"made,omitempty"` // another text each time the layer is made
-	Over    string    `json:"over,omitempty"` // chain.made of what it was made over
+	Made    string    `json:"made,omitempty"` // random, new each time the layer is made
+	Over    string    `json:"over,omitempty"` // chain.made of the layers below
 }
 
-// OpenCache opens the cache in dir, which is made if missing. It keeps at most max bytes of what no build under way uses. What an
-// interrupted build has left there is removed.
+// OpenCache opens the cache in dir, which it creates if missing. The cache keeps at most max bytes
+// besides those of builds in progress. OpenCache removes the remains of interrupted builds.
 func OpenCache(dir string, max int64) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, tarfs.Explain(err, dir)
@@ -84,17 +86,17 @@ func isKey(key string) bool {
 // rootExt ends the names of root file systems.
 const rootExt = ".erofs"
 
-// isRoot reports whether a name is that of a root file system, of layers that are known.
+// isRoot reports whether a name is that of a root file system made from known layers.
 func isRoot(name string) bool {
 	return strings.HasSuffix(name, rootExt) && strings.Count(name, ".") == 2
 }
 
-// rootName is the name of a chain's root file system.
+// rootName returns the file name of a chain's root file system.
 func (c *Cache) rootName(of chain) string { return c.path(of.key, of.made+rootExt) }
 
 func (c *Cache) path(key, ext string) string { return filepath.Join(c.dir, key+"."+ext) }
 
-// begin counts a build as under way until end is called: what it uses is not removed.
+// begin counts a build as in progress until end is called. The data that it uses is not removed.
 func (c *Cache) begin() (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,13 +111,13 @@ func (c *Cache) begin() (end func()) {
 			return
 		}
 		for _, name := range c.stale {
-			_ = os.Remove(name) // else it is removed when it was not used for long
+			_ = os.Remove(name) // otherwise it is removed after a while without use
 		}
 		c.stale = nil
 	}
 }
 
-// get returns the layer of that key and notes that it is used.
+// get returns the layer of that key and marks it as used.
 func (c *Cache) get(key string) (entry, bool) {
 	var e entry
 	b, err := os.ReadFile(c.path(key, "json"))
@@ -132,8 +134,9 @@ func (c *Cache) get(key string) (entry, bool) {
 	return e, os.Chtimes(c.path(key, "json"), now, now) == nil
 }
 
-// pin gives a layer's file a name of a build's own, under which it stays as it is until release is called, and returns it with what is known of it.
-// over is what the layer has to have been made over.
+// pin makes a hard link of a layer's file for a build, which keeps its content until release is
+// called. It returns the link with the description of the layer. ok is false unless the layer was
+// made over the layers that over identifies.
 func (c *Cache) pin(key, over string) (e entry, name string, release func(), ok bool) {
 	e, ok = c.get(key)
 	if !ok || e.Made == "" || e.Over != over {
@@ -143,7 +146,7 @@ func (c *Cache) pin(key, over string) (e entry, name string, release func(), ok 
 		return e, "", func() {}, true
 	}
 	name, release = c.link(key, c.path(key, "tar"))
-	// Who makes it anew removes what is known of it before the file is another one.
+	// A build that replaces the layer removes its description before the file.
 	if now, there := c.get(key); !there || now.Made != e.Made {
 		release()
 		return e, "", nil, false
@@ -151,17 +154,18 @@ func (c *Cache) pin(key, over string) (e entry, name string, release func(), ok 
 	return e, name, release, true
 }
 
-// link gives a file a name of a build's own. Where a file can have but one name, it is that.
+// link makes a hard link of a file for a build. If the file system has no hard links, it returns
+// the file itself.
 func (c *Cache) link(key, from string) (name string, release func()) {
 	name = c.path(key, strings.ToLower(rand.Text())+".use")
 	if os.Link(from, name) != nil {
 		return c.path(key, "tar"), func() {}
 	}
-	return name, func() { _ = os.Remove(name) } // else it is removed when the cache is opened
+	return name, func() { _ = os.Remove(name) } // otherwise it is removed when the cache is opened
 }
 
-// replace makes a file that is complete the layer of a key, of which nothing is known until put. The root file systems of the one before are not
-// wanted any more when the builds have ended that may have begun with it.
+// replace makes a complete file the layer of a key, which has no description until put. The root
+// file systems of the replaced layer are removed once the builds that may use it have ended.
 func (c *Cache) replace(key, file string) error {
 	if err := os.Remove(c.path(key, "json")); err != nil && !errors.IsNotExist(err) {
 		return tarfs.Explain(err, "a layer's description")
@@ -179,7 +183,7 @@ func (c *Cache) replace(key, file string) error {
 	return tarfs.Explain(os.Rename(file, c.path(key, "tar")), "a layer")
 }
 
-// put makes a layer known. Its file, if it has one, is KEY.tar already.
+// put adds the description of a layer. Its file, if any, is already KEY.tar.
 func (c *Cache) put(key string, e entry) error {
 	e.Created = time.Now().UTC()
 	if e.Size > 0 {
@@ -206,14 +210,14 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// root returns the file of a chain's whole root file system, and whether there is one.
+// root returns the file name of a chain's whole root file system, and whether it exists.
 func (c *Cache) root(of chain) (string, bool) {
 	name := c.rootName(of)
 	now := time.Now()
 	return name, os.Chtimes(name, now, now) == nil
 }
 
-// makeRoot has fill write a chain's root file system, unless there is one.
+// makeRoot makes fill write a chain's root file system, unless it exists.
 func (c *Cache) makeRoot(of chain, fill func(f *os.File) error) error {
 	name, ok := c.root(of)
 	if ok {
@@ -233,12 +237,13 @@ func (c *Cache) makeRoot(of chain, fill func(f *os.File) error) error {
 	return nil
 }
 
-// adopt keeps a chain's root file system that was written elsewhere, by another name of the same file. Where that cannot be had, it is not kept.
+// adopt keeps a root file system that was written elsewhere, as a hard link. If that fails, it is
+// not kept.
 func (c *Cache) adopt(of chain, f *os.File) {
 	_ = os.Link(f.Name(), c.rootName(of))
 }
 
-// prepare gives a root file system an id, by which an engine finds it until release is called.
+// prepare gives a root file system an id, by which engines find it until release is called.
 func (c *Cache) prepare(p Prepared) (id string, release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,10 +256,11 @@ func (c *Cache) prepare(p Prepared) (id string, release func()) {
 	}
 }
 
-// Owns reports whether id names what the cache has prepared for a machine, and not an image of the library.
+// Owns reports whether id is that of a root file system prepared by the cache, and not of an image
+// of the library.
 func (c *Cache) Owns(id string) bool { return strings.HasPrefix(id, rootPrefix) }
 
-// Prepared returns what the cache has prepared under that id. NotFound if there is nothing.
+// Prepared returns the root file system prepared under that id, or NotFound.
 func (c *Cache) Prepared(id string) (Prepared, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,9 +271,9 @@ func (c *Cache) Prepared(id string) (Prepared, error) {
 	return p, nil
 }
 
-// Usage of a Cache.
+// Usage is the size of a Cache.
 type Usage struct {
-	Bytes  int64 `json:"size_bytes"` // that removing all of it would give back
+	Bytes  int64 `json:"size_bytes"` // freed by removing everything
 	Layers int   `json:"layers"`
 }
 
@@ -278,7 +284,8 @@ type item struct {
 	used time.Time
 }
 
-// items lists what can be removed as one, the longest unused first. Whether a build under way may use it is told by keep.
+// items lists the removable files, longest unused first. A build in progress may use those used
+// after keep.
 func (c *Cache) items() (all []item, keep time.Time, err error) {
 	c.mu.Lock()
 	keep = time.Now()
@@ -299,7 +306,7 @@ func (c *Cache) items() (all []item, keep time.Time, err error) {
 		}
 		info, err := n.Info()
 		if err != nil {
-			continue // it has just been removed
+			continue // it was just removed
 		}
 		it := item{name: n.Name(), size: sizeOf(info), used: info.ModTime()}
 		if layer, err := os.Stat(c.path(key, "tar")); ext == "json" && err == nil {
@@ -311,7 +318,7 @@ func (c *Cache) items() (all []item, keep time.Time, err error) {
 	return all, keep, nil
 }
 
-// sizeOf is what removing a file gives back: nothing if it has other names.
+// sizeOf returns the space freed by removing a file: none if it has other names.
 func sizeOf(info fs.FileInfo) int64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		if st.Nlink > 1 {
@@ -322,7 +329,7 @@ func sizeOf(info fs.FileInfo) int64 {
 	return info.Size()
 }
 
-// Usage returns how much the cache holds.
+// Usage returns the size of the cache.
 func (c *Cache) Usage() (Usage, error) {
 	all, _, err := c.items()
 	u := Usage{}
@@ -335,8 +342,9 @@ func (c *Cache) Usage() (Usage, error) {
 	return u, err
 }
 
-// Collect removes what was last used before that time, and then the longest unused until at most max bytes are left, unless max is
-// negative. What a build under way may use stays. If dry, it only says what it would remove.
+// Collect removes the data last used before that time. Then, unless max is negative, it removes the
+// longest unused data until at most max bytes are left. It keeps data that a build in progress may
+// use. With dry, it only reports.
 func (c *Cache) Collect(ctx context.Context, before time.Time, max int64, dry bool) (freed, left int64, err error) {
 	all, keep, err := c.items()
 	if err != nil {

@@ -28,12 +28,13 @@ const (
 
 // Limits of a build context.
 type Limits struct {
-	Bytes int64 // of all files together: 8 GiB
+	Bytes int64 // of all files: 8 GiB
 	Files int   // 500,000
 }
 
-// openContext returns the files of a build context, a directory or a tar file, without those that its .dockerignore names. "" is an
-// empty one. Symbolic links stay what they are; nothing outside of it is ever opened.
+// openContext returns the files of a build context, a directory or a tar file, without those that
+// .dockerignore excludes. The name "" is an empty context. Symbolic links are kept as links, and
+// nothing outside of the context is opened.
 func openContext(ctx context.Context, name string, limits Limits) (*tree, error) {
 	t := newTree()
 	if name == "" {
@@ -58,7 +59,7 @@ func openContext(ctx context.Context, name string, limits Limits) (*tree, error)
 	return t, nil
 }
 
-// budget is what a context may still bring.
+// budget counts the files and bytes of a context against the limits.
 type budget struct {
 	limits Limits
 	bytes  int64
@@ -75,7 +76,7 @@ func (b *budget) take(size int64) error {
 	return nil
 }
 
-// addContext reads a context's tar file. Entries whose names lead out of it are refused.
+// addContext reads the tar file of a context. It refuses entries whose names lead out of it.
 func (t *tree) addContext(name string, used *budget) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -94,20 +95,21 @@ func (t *tree) addContext(name string, used *budget) error {
 		if err := used.take(hdr.Size); err != nil {
 			return err
 		}
-		hdr.Uid, hdr.Gid = 0, 0 // owners mean nothing on another machine
+		hdr.Uid, hdr.Gid = 0, 0 // owners have no meaning on another machine
 		if err := t.addEntry(hdr, func() (content, error) { return at(f, hdr.Size) }); err != nil {
 			return err
 		}
 	}
 }
 
-// at is the content that begins where a tar reader has left its file: it reads headers block by block.
+// at returns the content at the current offset of a file that a tar reader reads: it reads headers
+// block by block.
 func at(f *os.File, size int64) (content, error) {
 	off, err := f.Seek(0, io.SeekCurrent)
 	return section{f, off, size}, errors.Wrapf(err, "find a file in an archive")
 }
 
-// addEntry adds an entry of an archive that somebody else has made. Devices are left out.
+// addEntry adds an entry of a foreign archive. It omits devices.
 func (t *tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 	for _, part := range strings.Split(hdr.Name, "/") {
 		if part == ".." {
@@ -154,7 +156,7 @@ func sparse(name string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "the archive has %.200q as a sparse file", name), "pack it without --sparse")
 }
 
-// rooted is content of a file below a directory.
+// rooted is the content of a file below a directory.
 type rooted struct {
 	root *os.Root
 	name string
@@ -168,7 +170,7 @@ func (r rooted) open() (io.ReadCloser, error) {
 	return f, nil
 }
 
-// addDir reads a context's directory.
+// addDir reads the directory of a context.
 func (t *tree) addDir(ctx context.Context, name string, used *budget) error {
 	root, err := os.OpenRoot(name)
 	if err != nil {
@@ -210,7 +212,7 @@ func (t *tree) addDir(ctx context.Context, name string, used *budget) error {
 	})
 }
 
-// ignore takes away what the tree's own .dockerignore names.
+// ignore removes the files that the tree's own .dockerignore excludes.
 func (t *tree) ignore() error {
 	f := t.root.children[ignoreName]
 	if f == nil || f.typ != tar.TypeReg {
@@ -231,7 +233,7 @@ func (t *tree) ignore() error {
 	return m.prune("", t.root, patternmatcher.MatchInfo{})
 }
 
-// matcher knows what .dockerignore names.
+// matcher matches the patterns of .dockerignore.
 type matcher struct {
 	pm *patternmatcher.PatternMatcher
 }
@@ -248,7 +250,7 @@ func readIgnore(r io.Reader) (*matcher, error) {
 		"write one pattern on each line, such as node_modules or **/*.log")
 }
 
-// prune removes what matches below dir; what holds an exception stays.
+// prune removes the matching files below dir; directories with an exception stay.
 func (m *matcher) prune(name string, dir *file, parent patternmatcher.MatchInfo) error {
 	for last, f := range dir.children {
 		full := path.Join(name, last)
@@ -268,7 +270,7 @@ func (m *matcher) prune(name string, dir *file, parent patternmatcher.MatchInfo)
 	return nil
 }
 
-// digest is the hash of all files below f, their names, modes and owners, but not their times.
+// treeDigest is the hash of all files below f with their names, modes and owners, without their times.
 func (f *file) treeDigest() (string, error) {
 	h := sha256.New()
 	err := f.walk("", func(name string, f *file) error {
@@ -282,8 +284,9 @@ func (f *file) treeDigest() (string, error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), err
 }
 
-// Pack writes a build context as a tar stream: the files of dir without those that an ignore file names, which is NAME.dockerignore
-// beside a Dockerfile of that name or else .dockerignore. Owners are left out, as they mean nothing elsewhere.
+// Pack writes a build context as a tar stream: the files of dir without those that an ignore file
+// excludes. That file is NAME.dockerignore beside a Dockerfile of that name, or else .dockerignore.
+// Pack omits owners, since they have no meaning on another machine.
 func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -304,7 +307,7 @@ func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 		if err := m.prune("", t.root, patternmatcher.MatchInfo{}); err != nil {
 			return err
 		}
-		delete(t.root.children, ignoreName) // it does not count
+		delete(t.root.children, ignoreName) // it is not used
 	} else if err := t.keepIgnore(); err != nil {
 		return err
 	}
@@ -320,7 +323,7 @@ func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 	return errors.Wrapf(tw.Close(), "end the archive")
 }
 
-// keepIgnore applies .dockerignore, and keeps it for who reads the context.
+// keepIgnore applies .dockerignore and keeps it for the reader of the context.
 func (t *tree) keepIgnore() error {
 	own := t.root.children[ignoreName]
 	err := t.ignore()
@@ -330,7 +333,8 @@ func (t *tree) keepIgnore() error {
 	return err
 }
 
-// writeFile writes an entry with its content, which is cut or filled with zeros if the file has changed meanwhile.
+// writeFile writes an entry with its content. If the file has changed meanwhile, the content is
+// truncated or padded with zeros.
 func writeFile(tw *tar.Writer, hdr *tar.Header, f *file) error {
 	if err := tw.WriteHeader(hdr); err != nil {
 		return errors.Wrapf(err, "write %.200q", hdr.Name)

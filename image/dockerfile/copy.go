@@ -24,7 +24,7 @@ import (
 
 var sumPattern = pattern.New(`^sha256:[0-9a-f]{64}$`)
 
-// parseMode reads the value of --chmod: octal digits, or letters as chmod takes them. It returns nil for "".
+// parseMode parses --chmod: octal digits, or symbolic modes of chmod. It returns nil for "".
 func parseMode(text string) (func(f *file), error) {
 	if text == "" {
 		return nil, nil
@@ -45,15 +45,15 @@ func parseMode(text string) (func(f *file), error) {
 	}, nil
 }
 
-// picked is a source of a COPY: a file or a directory, whose content is copied.
+// picked is a source of a COPY: a file, or a directory whose content is copied.
 type picked struct {
-	name  string // that it has if the destination is a directory
-	at    string // with --parents: where below the destination it goes
+	name  string // its name if the destination is a directory
+	at    string // with --parents: its path below the destination
 	f     *file
-	plain bool // not unpacked, even if it is an archive
+	plain bool // not unpacked even if it is an archive
 }
 
-// pick finds the sources of a COPY in a tree. what names the tree in errors.
+// pick returns the sources of a COPY in a tree. what names the tree in errors.
 func (c *copying) pick(from *tree, what string) ([]picked, error) {
 	var all []picked
 	for _, in := range c.Inline {
@@ -93,7 +93,7 @@ func (c *copying) pick(from *tree, what string) ([]picked, error) {
 	return c.filter(all)
 }
 
-// glob returns the names that match a pattern, sorted. Symbolic links are followed where the pattern names them.
+// glob returns the sorted names that match a pattern. It follows symbolic links in directories.
 func (t *tree) glob(pattern string) ([]string, error) {
 	names := []string{"/"}
 	for _, part := range parts(pattern) {
@@ -118,7 +118,7 @@ func (t *tree) glob(pattern string) ([]string, error) {
 	return names, nil
 }
 
-// filter leaves out what --exclude names.
+// filter removes the sources that --exclude matches.
 func (c *copying) filter(all []picked) ([]picked, error) {
 	if len(c.Exclude) == 0 {
 		return all, nil
@@ -143,7 +143,7 @@ func (c *copying) filter(all []picked) ([]picked, error) {
 	return kept, nil
 }
 
-// clone returns a copy of a directory whose files are the same ones.
+// clone returns a deep copy of a directory that shares its files.
 func (f *file) clone() *file {
 	if !f.isDir() {
 		return f
@@ -156,7 +156,7 @@ func (f *file) clone() *file {
 	return &twin
 }
 
-// digest is the hash of everything that a COPY copies and of how it does so.
+// digest is the hash of all files that a COPY copies, and of its options.
 func (c *copying) digest(all []picked) (string, error) {
 	h := sha256.New()
 	how, err := json.Marshal(c)
@@ -180,27 +180,27 @@ func (c *copying) digest(all []picked) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// layer collects what an instruction adds to a tree, and writes it.
+// layer collects the files that an instruction adds to a tree, and writes them.
 type layer struct {
 	over  *tree
-	temp  string // directory for what is unpacked
+	temp  string // directory for unpacked files
 	own   *owner
 	chmod func(f *file)
-	epoch time.Time // of files that have no time of their own; zero: the time at which the layer is written
+	epoch time.Time // mtime of files without one; zero: the time of writing
 	names []string
 	files map[string]*file
 	first map[*file]string // of files with several names
-	twins map[*file]*file  // with another owner or mode
+	twins map[*file]*file  // copies with another owner or mode
 }
 
-// owner is what --chown says.
+// owner is the value of --chown.
 type owner struct{ uid, gid int }
 
 func newLayer(over *tree, temp string) *layer {
 	return &layer{over: over, temp: temp, files: map[string]*file{}, first: map[*file]string{}, twins: map[*file]*file{}}
 }
 
-// lay copies what was picked to the destination, as COPY does.
+// lay copies the sources to the destination by the rules of COPY.
 func (c *copying) lay(over *tree, all []picked, temp string) (*layer, error) {
 	l := newLayer(over, temp)
 	var err error
@@ -244,7 +244,7 @@ func (c *copying) lay(over *tree, all []picked, temp string) (*layer, error) {
 	return l, nil
 }
 
-// findOwner looks names up in the image.
+// findOwner parses an owner and looks up names in the image.
 func findOwner(in *tree, text string) (*owner, error) {
 	if text == "" {
 		return nil, nil
@@ -264,7 +264,7 @@ func findOwner(in *tree, text string) (*owner, error) {
 			o.gid = int(gid)
 		}
 	} else {
-		o.gid = int(uid) // as BuildKit has it for numbers
+		o.gid = int(uid) // for numbers, as in BuildKit
 	}
 	o.uid = int(uid)
 	if !hasGroup {
@@ -284,7 +284,7 @@ func findOwner(in *tree, text string) (*owner, error) {
 	return o, nil
 }
 
-// entryOf finds the line of a name in a file such as /etc/passwd.
+// entryOf returns the fields of the line for a name in a file such as /etc/passwd.
 func entryOf(text, name string) []string {
 	for line := range strings.Lines(text) {
 		if fields := strings.Split(strings.TrimSpace(line), ":"); fields[0] == name && len(fields) >= 4 {
@@ -294,7 +294,7 @@ func entryOf(text, name string) []string {
 	return nil
 }
 
-// copy puts a file at a name; a directory with all below it.
+// copy puts a file, or a directory with everything below it, at a name.
 func (l *layer) copy(name string, f *file) error {
 	if !f.isDir() {
 		return l.put(name, f)
@@ -310,7 +310,7 @@ func (l *layer) copy(name string, f *file) error {
 	return nil
 }
 
-// dress gives a copy of f the owner and the mode that the instruction asks for.
+// dress returns f, or a copy of it with the owner and mode that the instruction sets.
 func (l *layer) dress(f *file) *file {
 	if l.own == nil && l.chmod == nil {
 		return f
@@ -328,10 +328,11 @@ func (l *layer) dress(f *file) *file {
 	return l.twins[f]
 }
 
-// find returns what is at a name now, in the layer or below it, and its path without symbolic links in directories.
+// find returns the current file at a name, in the layer or below it, and its path with symbolic
+// links in directories resolved.
 func (l *layer) find(name string) (*file, string, error) {
 	f, real, err := l.over.lookup(name, true)
-	if err == nil && f != nil && !f.isDir() { // a file is replaced, a link too
+	if err == nil && f != nil && !f.isDir() { // replace a file or link itself
 		f, real, err = l.over.lookup(name, false)
 	}
 	if err != nil {
@@ -343,7 +344,7 @@ func (l *layer) find(name string) (*file, string, error) {
 	return f, real, nil
 }
 
-// mkdir makes a directory like f and those above it. One that is there stays as it is.
+// mkdir makes a directory like f, and its parents. An existing one stays unchanged.
 func (l *layer) mkdir(name string, f *file) error {
 	old, real, err := l.find(name)
 	if err != nil {
@@ -366,7 +367,7 @@ func (l *layer) mkdir(name string, f *file) error {
 	return l.set(real, l.dress(dir))
 }
 
-// parents makes the directories above a name that are missing.
+// parents makes the missing directories above a name.
 func (l *layer) parents(name string) error {
 	dir := newDir(0o755)
 	if l.own != nil {
@@ -392,7 +393,7 @@ func (l *layer) parents(name string) error {
 	return l.set(real, dir)
 }
 
-// put puts a file that is no directory at a name.
+// put puts a file, which is not a directory, at a name.
 func (l *layer) put(name string, f *file) error {
 	old, real, err := l.find(name)
 	if err != nil {
@@ -418,7 +419,7 @@ func (l *layer) set(name string, f *file) error {
 	return nil
 }
 
-// write writes the layer as a tar file. It is empty if there is nothing to write.
+// write writes the layer as a tar file, which is empty if the layer has no files.
 func (l *layer) write(to *os.File) error {
 	if len(l.names) == 0 {
 		return nil

@@ -17,10 +17,10 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// Snapshots of a machine hold all that it has changed since it was started. A layer is what an instruction has changed, so
-// that it is the difference of two snapshots.
+// A snapshot of a machine has all changes since its start. The layer of an instruction has only the
+// changes of that instruction, and is the difference of two snapshots.
 
-// seen is an entry of a snapshot: all that counts of it, times included.
+// seen has the properties of an entry of a snapshot that are compared, including times.
 type seen struct {
 	hdr string
 	sum string // of the content
@@ -30,7 +30,7 @@ type seen struct {
 // index is a snapshot without content.
 type index map[string]seen
 
-// describe is what makes a header differ.
+// describe returns the compared fields of a header.
 func describe(hdr *tar.Header) string {
 	attributes := ""
 	for _, key := range slices.Sorted(maps.Keys(hdr.PAXRecords)) {
@@ -41,7 +41,8 @@ func describe(hdr *tar.Header) string {
 	return fmt.Sprint(hdr.Typeflag, hdr.Mode, hdr.Uid, hdr.Gid, hdr.Size, hdr.ModTime.UnixNano(), hdr.Linkname, attributes)
 }
 
-// delta writes the layer between two snapshots. out may be nil, when only the index is wanted. What hidden says is no part of it.
+// delta writes the layer between two snapshots. out may be nil if only the index is needed. Paths
+// for which hidden is true are omitted.
 type delta struct {
 	out    *os.File
 	before index
@@ -52,7 +53,8 @@ type delta struct {
 	entries int
 }
 
-// run reads a snapshot and returns its index. The layer ends in out, which is empty if nothing has changed.
+// run reads a snapshot and returns its index. It writes the layer to out, which is empty if nothing
+// has changed.
 func (d *delta) run(snapshot io.Reader) (index, error) {
 	d.after, d.written = index{}, map[string]bool{}
 	tr := tarfs.NewReader(snapshot)
@@ -91,13 +93,13 @@ func (d *delta) run(snapshot io.Reader) (index, error) {
 	return d.after, nil
 }
 
-// entry writes an entry, and takes it back if it is as before.
+// entry writes an entry, and truncates it again if it is unchanged.
 func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	now := seen{hdr: describe(hdr), dir: hdr.Typeflag == tar.TypeDir}
 	was, known := d.before[name]
 	same := known && was.hdr == now.hdr
 	if hdr.Typeflag == tar.TypeLink && d.written[strings.Trim(path.Clean("/"+hdr.Linkname), "/")] {
-		same = false // the link must follow its file, which is a new one
+		same = false // the link must follow its file, which is new
 	}
 	if hdr.Typeflag != tar.TypeReg {
 		d.after[name] = now
@@ -133,7 +135,7 @@ func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// write writes an entry with a writer of its own, which keeps nothing back.
+// write writes an entry with its own tar writer, which buffers nothing.
 func (d *delta) write(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
 	tw := tar.NewWriter(d.out)
 	hdr.Format = tar.FormatPAX
@@ -151,7 +153,8 @@ func (d *delta) write(name string, hdr *tar.Header, content io.Reader, also io.W
 	return tw.Flush()
 }
 
-// removed writes whiteouts for what is gone since the snapshot before: the image knows it from an earlier layer.
+// removed writes whiteouts for entries that are missing since the previous snapshot, since they are
+// in an earlier layer.
 func (d *delta) removed() error {
 	var gone []string
 	for name := range d.before {
@@ -165,7 +168,7 @@ func (d *delta) removed() error {
 		dir := path.Dir(name)
 		if _, also := d.before[dir]; dir != "." && also {
 			if now, still := d.after[dir]; !still || !now.dir {
-				continue // the directory itself is gone, or became something else
+				continue // the directory itself was removed or replaced
 			}
 		}
 		if err := d.write(name, &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(dir, whiteout+path.Base(name)), Mode: 0o600}, nil, nil); err != nil {
@@ -175,7 +178,7 @@ func (d *delta) removed() error {
 	return nil
 }
 
-// hiddenNow reports whether the snapshot says itself that name is gone, or one of the directories above it.
+// hiddenNow reports whether the snapshot has a whiteout for name or a directory above it.
 func (d *delta) hiddenNow(name string) bool {
 	for ; name != "."; name = path.Dir(name) {
 		if _, ok := d.after[path.Join(path.Dir(name), whiteout+path.Base(name))]; ok {

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// step is an instruction that may change files, with all its variables expanded.
+// step is an instruction that may change files, with its variables expanded.
 type step struct {
 	line int
 	text string // one line for the log
@@ -60,7 +60,7 @@ type mount struct {
 type copying struct {
 	From    string `json:"-"`
 	Sources []string
-	Inline  []instructions.SourceContent `json:"-"` // content counts among the files
+	Inline  []instructions.SourceContent `json:"-"` // content is hashed with the files
 	Dest    string
 	Chown   string
 	Chmod   string
@@ -74,18 +74,18 @@ type copying struct {
 // workdir is a WORKDIR.
 type workdir struct{ Path, User string }
 
-// proxies are arguments that every RUN gets without an ARG, and that make no difference to the cache.
+// proxies are arguments that every RUN gets without an ARG, and that are not part of cache keys.
 var proxies = []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "FTP_PROXY", "ftp_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy"}
 
-// state is what instructions know of those before them.
+// state is the effect of the previous instructions.
 type state struct {
 	p      *plan
 	s      *stage
-	env    []string // the image's and ARGs
+	env    []string // of the image and of ARGs
 	cmdSet bool
 }
 
-// expand turns a stage's instructions into steps and its configuration.
+// expand converts a stage's instructions to steps and its configuration.
 func (p *plan) expand(s *stage) error {
 	switch {
 	case s.base != nil:
@@ -123,7 +123,7 @@ func foreignError(err error) error {
 	return errors.Explainf(err, errors.Invalid, "%s", clip(err.Error()))
 }
 
-// command carries out what is known without running anything.
+// command executes the parts of an instruction that need no machine.
 func (st *state) command(c command) error {
 	env := shell.EnvsFromSlice(st.env)
 	if x, ok := c.Command.(instructions.SupportsSingleWordExpansion); ok {
@@ -187,7 +187,8 @@ func (st *state) command(c command) error {
 	return nil
 }
 
-// configure carries out what only changes how commands run in the image, and reports whether cmd was such an instruction.
+// configure executes an instruction that only changes the configuration, and reports whether cmd is
+// one.
 func (st *state) configure(cmd instructions.Command) bool {
 	config := &st.s.config
 	switch cmd := cmd.(type) {
@@ -231,7 +232,8 @@ func (st *state) label(name, value string) {
 	st.s.config.Labels[name] = value
 }
 
-// arg lets a build argument be seen: by RUN in its environment, by other instructions as a variable.
+// arg defines a build argument: as an environment variable of RUN, and as a variable for other
+// instructions.
 func (st *state) arg(cmd *instructions.ArgCommand) {
 	for _, arg := range cmd.Args {
 		value, ok := st.p.args[arg.Key]
@@ -241,13 +243,13 @@ func (st *state) arg(cmd *instructions.ArgCommand) {
 		if !ok {
 			value, ok = get(st.p.global, arg.Key)
 		}
-		if _, isEnv := st.s.config.Env[arg.Key]; ok && !isEnv { // ENV wins, as the reference says
+		if _, isEnv := st.s.config.Env[arg.Key]; ok && !isEnv { // ENV takes precedence, according to the reference
 			st.env = set(st.env, arg.Key, value)
 		}
 	}
 }
 
-// shell returns a command line as a list of arguments.
+// shell returns the arguments of a command line.
 func (st *state) shell(line instructions.ShellDependantCmdLine) []string {
 	if !line.PrependShell {
 		return line.CmdLine
@@ -303,7 +305,7 @@ func (st *state) expose(cmd *instructions.ExposeCommand) error {
 	return nil
 }
 
-// parsePorts reads "8080", "53/udp" or "3000-3005".
+// parsePorts parses "8080", "53/udp" or "3000-3005".
 func parsePorts(word string) ([]string, error) {
 	numbers, protocol, _ := strings.Cut(word, "/")
 	protocol = strings.ToLower(cmp.Or(protocol, "tcp"))
@@ -364,7 +366,8 @@ func (st *state) run(cmd *instructions.RunCommand, c command) error {
 	return nil
 }
 
-// heredocs does with them as BuildKit does: a program of its own, a shell's input, or part of a command line.
+// heredocs handles heredocs like BuildKit: as a program, as a shell's input, or as part of a
+// command line.
 func heredocs(line *instructions.ShellDependantCmdLine, r *run) {
 	first := line.Files[0]
 	data := first.Data
@@ -387,7 +390,8 @@ func heredocs(line *instructions.ShellDependantCmdLine, r *run) {
 	}
 }
 
-// scripts is where heredocs are that are programs. It is in memory, and no part of the image.
+// scripts is the directory of heredocs that are programs. It is in memory and not part of the
+// image.
 const scripts = "/dev/pipes"
 
 func (st *state) mount(r *run, from *instructions.Mount) error {

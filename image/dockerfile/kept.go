@@ -15,26 +15,27 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// Cache mounts are volumes, which the Runner keeps. A file KEY.mount of the cache says whose they are and, by its time, when one was last used.
+// Cache mounts are volumes, which the Runner stores. A file KEY.mount of the cache records the
+// owner of each, and its mtime the last use.
 
-// mountExt is the extension of what is known of a cache mount.
+// mountExt is the extension of the record of a cache mount.
 const mountExt = "mount"
 
-// mountEntry is what is known of a cache mount.
+// mountEntry is the record of a cache mount.
 type mountEntry struct {
 	Owner  string `json:"owner,omitempty"`
 	ID     string `json:"id"`
 	Volume string `json:"volume"`
 }
 
-// kept is one thing that an account, or the collection, may remove.
+// kept is a result that an account, or Collect, may remove.
 type kept struct {
 	image.Kept
 	owner  string
 	volume string // of a mount
 }
 
-// noteMount remembers that an account uses a cache mount now.
+// noteMount records that an account uses a cache mount now.
 func (c *Cache) noteMount(owner, id string) error {
 	text, err := json.Marshal(mountEntry{owner, id, cacheVolume(owner, id)})
 	if err == nil {
@@ -43,7 +44,7 @@ func (c *Cache) noteMount(owner, id string) error {
 	return tarfs.Explain(err, "the build cache")
 }
 
-// layers returns the cache's layers, with the whole root file systems that were made of them.
+// layers returns the layers of the cache, with the root file systems made from them.
 func (c *Cache) layers() ([]kept, error) {
 	all, _, err := c.items()
 	if err != nil {
@@ -68,7 +69,8 @@ func (c *Cache) layers() ([]kept, error) {
 	return list, nil
 }
 
-// mounts returns the cache mounts. Volumes of which nothing is known any more are nobody's, and as old as they are.
+// mounts returns the cache mounts. A volume without a record has the owner nobody, and its age is
+// that of the volume.
 func (c *Cache) mounts(ctx context.Context, runner Runner) ([]kept, error) {
 	volumes, err := runner.Volumes(ctx)
 	if err != nil {
@@ -101,7 +103,7 @@ func (c *Cache) mounts(ctx context.Context, runner Runner) ([]kept, error) {
 	return list, nil
 }
 
-// nobody owns volumes of which nothing is known. No account is called that.
+// nobody owns the volumes without a record. No account has this name.
 const nobody = "?"
 
 // removeMount removes a cache mount and its files.
@@ -115,7 +117,7 @@ func (c *Cache) removeMount(ctx context.Context, runner Runner, k kept) error {
 	return nil
 }
 
-// kept returns all that is kept, the last used first.
+// kept returns all results, last used first.
 func (s *Source) kept(ctx context.Context, owner string) ([]kept, Runner, error) {
 	_, runner, err := s.connected()
 	if err != nil {
@@ -165,7 +167,7 @@ func (s *Source) Forget(ctx context.Context, owner, id string) (image.Kept, erro
 	return k.Kept, s.opts.Cache.forget(k.ID)
 }
 
-// forget removes a layer, and the root file systems that were made of it.
+// forget removes a layer and the root file systems made from it.
 func (c *Cache) forget(key string) error {
 	_, keep, err := c.items()
 	if err != nil {
@@ -208,7 +210,7 @@ func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry 
 		}
 		if !dry {
 			err := s.opts.Cache.removeMount(ctx, runner, k)
-			if errors.KindOf(err) == errors.Conflict { // a build has it
+			if errors.KindOf(err) == errors.Conflict { // in use by a build
 				continue
 			}
 			if err != nil {

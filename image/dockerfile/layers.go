@@ -10,7 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/image/rootfs"
 )
 
-// addTar lays the entries of a tar file over the tree. Content is read from the file, which stays open until the tree is closed.
+// addTar adds the entries of a tar file over the tree. The content is read from the file, which
+// stays open until the tree is closed.
 func (t *tree) addTar(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -20,7 +21,7 @@ func (t *tree) addTar(name string) error {
 	return t.apply(tar.NewReader(f), func(hdr *tar.Header) (content, error) { return at(f, hdr.Size) })
 }
 
-// addImage puts all of an image into an empty tree.
+// addImage adds a whole image to an empty tree.
 func (t *tree) addImage(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -51,7 +52,8 @@ func (t *tree) addImage(name string) error {
 	})
 }
 
-// flatten writes an image with layers over it into root, which is empty. base is "" for none.
+// flatten writes an image with layers over it into root, which is empty. base is "" without an
+// image.
 func flatten(ctx context.Context, root *os.File, base string, layers []string) error {
 	w := rootfs.NewWriter(root, rootfs.Options{})
 	if base != "" {

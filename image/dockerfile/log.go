@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	tailLines = 20   // of a failing command's output in its error
+	tailLines = 20   // output lines of a failed command in its error
 	maxLine   = 4096 // bytes of a line of output
 	hiddenKey = "[redacted]"
 )
 
-// buildLog tells how a build comes along. Values of secrets never appear in it.
+// buildLog reports the progress of a build. It masks the values of secrets.
 type buildLog struct {
 	mu       sync.Mutex
 	say      func(string)         // guarded by mu
@@ -41,7 +41,7 @@ func newLog(opts image.BuildOptions, p *plan) *buildLog {
 	var pairs []string
 	for _, value := range opts.Secrets {
 		for _, line := range strings.Split(string(value), "\n") {
-			if line = strings.TrimSpace(line); len(line) >= 4 { // shorter ones would hide half of the log
+			if line = strings.TrimSpace(line); len(line) >= 4 { // masking shorter ones would hide half of the log
 				pairs = append(pairs, line, hiddenKey)
 			}
 			for _, form := range logf.Forms(line) {
@@ -49,7 +49,7 @@ func newLog(opts image.BuildOptions, p *plan) *buildLog {
 			}
 		}
 	}
-	for _, value := range opts.Secrets { // encoded whole, a value has its line breaks in it
+	for _, value := range opts.Secrets { // encoded as a whole, a value includes its line breaks
 		for _, form := range logf.Forms(string(value)) {
 			pairs = append(pairs, form, hiddenKey)
 		}
@@ -58,7 +58,7 @@ func newLog(opts image.BuildOptions, p *plan) *buildLog {
 	return l
 }
 
-// step tells that a step begins.
+// step reports the start of a step.
 func (l *buildLog) step(kind, title string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,19 +74,19 @@ func (l *buildLog) line(text string) {
 	l.say(text)
 }
 
-// output takes what a command writes and keeps its last lines.
+// output receives the output of a command and keeps its last lines.
 type output struct {
 	log    *buildLog
 	prefix string
 
 	mu   sync.Mutex
-	part []byte   // guarded by mu; a line without its end
+	part []byte   // guarded by mu; an incomplete line
 	tail []string // guarded by mu
 }
 
 func (l *buildLog) output(prefix string) *output { return &output{log: l, prefix: prefix} }
 
-// Write implements io.Writer. Both streams of a command may write at the same time.
+// Write implements io.Writer. It is safe for both output streams of a command at the same time.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,7 +102,8 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// flush ends a line. o.mu is held. Of what a progress bar draws over itself, the last counts.
+// flush ends a line. o.mu is held. Of a line that a progress bar overwrites, it keeps the last
+// version.
 func (o *output) flush() {
 	text := strings.TrimRight(string(o.part), "\r")
 	if i := strings.LastIndexByte(text, '\r'); i >= 0 {
@@ -127,7 +128,7 @@ func (o *output) last() string {
 	return strings.Join(o.tail, "\n")
 }
 
-// title names a step, such as "[build 2/5] RUN make".
+// title returns the title of a step, such as "[build 2/5] RUN make".
 func title(s *stage, i int, text string) string {
 	name := s.name
 	if name == "" {

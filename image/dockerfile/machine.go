@@ -8,64 +8,67 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// Runner starts the machines in which RUN and ADD of URLs happen. They are as isolated as any sandbox.
+// Runner starts the machines for RUN and for ADD of URLs. They are isolated like any sandbox.
 type Runner interface {
-	// Start boots a machine. On failure nothing is left behind.
+	// Start boots a machine. On failure it leaves nothing behind.
 	Start(ctx context.Context, setup Setup) (Machine, error)
-	// Volumes returns the volumes that machines had. RemoveVolume removes one: NotFound if there is none, Conflict while a machine has it.
+	// Volumes returns the volumes of machines. RemoveVolume removes one. It returns NotFound if the
+	// volume does not exist, and Conflict while a machine uses it.
 	Volumes(ctx context.Context) ([]Volume, error)
 	RemoveVolume(ctx context.Context, name string) error
 }
 
-// Volume is a volume that machines had.
+// Volume is a volume of machines.
 type Volume struct {
 	Name    string
 	Size    int64 // bytes
 	Created time.Time
 }
 
-// Setup is what a machine is like.
+// Setup configures a machine.
 type Setup struct {
-	Image   string  // id of an image, or of what a Cache has prepared
+	Image   string  // id of an image, or of a root file system of a Cache
 	Network string  // "default" or "none"
-	Mounts  []Mount // volumes, made if missing
-	Title   string  // for people who list what runs
+	Mounts  []Mount // volumes; created if missing
+	Title   string  // shown in lists of machines
 }
 
-// Mount puts a volume at a path.
+// Mount mounts a volume at a path.
 type Mount struct {
 	Volume, Path string
 	ReadOnly     bool
 }
 
-// Machine is where the commands of a stage run.
+// Machine runs the commands of a stage.
 type Machine interface {
-	// Run runs a command to its end and returns its exit code. When ctx ends, the command is killed.
+	// Run runs a command to its end and returns its exit code. If ctx ends, the command is killed.
 	Run(ctx context.Context, cmd Command) (int, error)
 	// CopyIn unpacks a tar stream below dir, with owners, modes and times.
 	CopyIn(ctx context.Context, dir string, tar io.Reader) error
-	// Snapshot writes what differs from the image as a layer in the form of OCI.
+	// Snapshot writes the difference to the image as an OCI layer.
 	Snapshot(ctx context.Context, w io.Writer) error
-	// Close ends the machine, also if ctx has ended, and removes all of it. It is repeatable.
+	// Close ends the machine and removes all its data, even if ctx has ended. It is idempotent.
 	Close(ctx context.Context) error
 }
 
-// Command is what runs in a Machine.
+// Command is a command to run in a Machine.
 type Command struct {
 	Args           []string
 	Env            map[string]string
 	Dir, User      string
 	Stdout, Stderr io.Writer
-	// Crashed, if set, is called when the command failed and a process of it had died of a signal such as SIGSEGV, which nobody had sent.
+	// Crashed, if set, is called if the command failed and one of its processes died of a
+	// signal such as SIGSEGV that no process had sent.
 	Crashed func(what string)
 }
 
-// Images is what builds need of the library.
+// Images is the interface to the library that builds need.
 type Images interface {
 	image.Builder
-	// Root returns the path of the image's EROFS file, and Layer that of what a snapshot has over it, "" for other images.
+	// Root returns the path of the image's EROFS file, and Layer that of a snapshot's layer over
+	// it, "" for other images.
 	Root(img image.Image) string
 	Layer(img image.Image) string
-	// Use keeps the image from being deleted until release.
+	// Use protects the image from deletion until release is called.
 	Use(id, who string) (release func(), err error)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// merger makes one layer of several.
+// merger merges several layers into one.
 type merger struct {
 	entries map[string]*merged
-	targets map[string]int // how many hard links have a name as their target
+	targets map[string]int // number of hard links by target
 	files   []*os.File
 	seq     int
 }
@@ -29,7 +29,8 @@ type merged struct {
 	seq int
 }
 
-// merge writes layers, the lowest first, as one. It reports false if that cannot be done without knowing what is below them.
+// merge writes layers, lowest first, as one. It returns false if that requires the files below
+// them.
 func merge(out io.Writer, layers []string) (ok bool, err error) {
 	m := &merger{entries: map[string]*merged{}, targets: map[string]int{}}
 	defer func() {
@@ -77,7 +78,8 @@ func (m *merger) add(name string) (bool, error) {
 	}
 }
 
-// entry adds an entry over those before it. It reports false if a hard link would lose its file.
+// entry adds an entry over the previous ones. It returns false if a hard link would lose its
+// target.
 func (m *merger) entry(hdr *tar.Header, c content) bool {
 	name := strings.Trim(path.Clean("/"+hdr.Name), "/")
 	dir, base := path.Dir(name), path.Base(name)
@@ -94,7 +96,7 @@ func (m *merger) entry(hdr *tar.Header, c content) bool {
 	case hdr.Typeflag == tar.TypeDir:
 		old := m.entries[name]
 		if old != nil && old.hdr.Typeflag == tar.TypeDir {
-			e.seq = old.seq // before what is in it
+			e.seq = old.seq // before its content
 		} else if old != nil && !m.drop(name, true) {
 			return false
 		}
@@ -122,7 +124,7 @@ func (m *merger) next() int {
 	return m.seq
 }
 
-// drop takes away what is below a name, and the name itself if own says so.
+// drop removes everything below a name, and with own the name itself.
 func (m *merger) drop(name string, own bool) bool {
 	doomed := []string{}
 	if e := m.entries[name]; own && e != nil {

@@ -20,16 +20,16 @@ const (
 	maxSteps  = 2000 // instructions of all stages together
 )
 
-// document is a Dockerfile as its syntax has it.
+// document is a parsed Dockerfile.
 type document struct {
 	stages  []instructions.Stage
 	globals []instructions.ArgCommand // ARGs before the first FROM
 	lex     *shell.Lex
-	what    string // what errors call it
-	first   int    // lines before the user's own
+	what    string // its name in errors
+	first   int    // lines before the user's first
 }
 
-// read parses what the spec builds: its Dockerfile, or its commands on top of its base.
+// read parses the Dockerfile of a spec, or its commands on top of its base.
 func read(spec image.Spec) (*document, error) {
 	d := &document{what: "the Dockerfile"}
 	text := spec.Dockerfile
@@ -58,7 +58,7 @@ func read(spec image.Spec) (*document, error) {
 	return d, d.checkStages()
 }
 
-// check refuses what is no Dockerfile before it is parsed.
+// check rejects texts that are not a Dockerfile before they are parsed.
 func (d *document) check(text string) error {
 	if len(text) > maxText {
 		err := errors.Newf(errors.Invalid, "%s has %d bytes, which is more than the %d that it may have", d.what, len(text), maxText)
@@ -118,12 +118,12 @@ func (d *document) syntax(err error) error {
 	return errors.Remedy(d.errorf(line, "%s", clip(text)), "%s", remedy)
 }
 
-// errorf returns an Invalid error that names the line.
+// errorf returns an Invalid error with the line.
 func (d *document) errorf(line int, format string, args ...any) error {
 	return d.at(line, errors.Newf(errors.Invalid, format, args...))
 }
 
-// at says in which line of the Dockerfile, or which of the commands, err happened.
+// at adds the line of the Dockerfile, or the number of the command, to err.
 func (d *document) at(line int, err error) error {
 	if err == nil {
 		return nil

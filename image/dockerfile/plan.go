@@ -18,33 +18,33 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// scratch is the name of the image with nothing in it.
+// scratch is the name of the empty image.
 const scratch = "scratch"
 
 // sourceDateEpoch is the build argument that makes layers reproducible: https://reproducible-builds.org/specs/source-date-epoch/.
 const sourceDateEpoch = "SOURCE_DATE_EPOCH"
 
-// maxEpoch is in the year 9999, the last that tar headers and RFC 3339 can write.
+// maxEpoch is in the year 9999, the last one that tar headers and RFC 3339 can represent.
 const maxEpoch = 253402300799
 
-// maxTriggers is how many ONBUILD instructions a base may bring.
+// maxTriggers is the maximum number of ONBUILD instructions of a base.
 const maxTriggers = 100
 
-// plan is what a build will do: the stages that its target needs, each after those that it needs itself.
+// plan lists the stages that the target needs, each after the stages that it needs itself.
 type plan struct {
 	doc    *document
 	args   map[string]string // build arguments
-	epoch  time.Time         // SOURCE_DATE_EPOCH; zero: not set
+	epoch  time.Time         // SOURCE_DATE_EPOCH; zero if not set
 	global []string          // KEY=VALUE: platforms and ARGs before the first FROM
 	target *stage
 	order  []*stage
 
 	all      []*stage
-	external map[string]*stage // images that COPY --from and the like name
+	external map[string]*stage // images in COPY --from and the like
 	resolve  func(ctx context.Context, ref, platform string) (image.Image, error)
 }
 
-// stage is one FROM with its instructions.
+// stage is a FROM with its instructions.
 type stage struct {
 	name     string
 	line     int
@@ -52,7 +52,7 @@ type stage struct {
 	img      *image.Image // nil: scratch
 	platform string
 	commands []command
-	needs    []*stage // base, and what is copied from
+	needs    []*stage // base and sources of copies
 	sources  map[string]*stage
 
 	steps  []step
@@ -61,13 +61,13 @@ type stage struct {
 	visiting, visited bool
 }
 
-// command is an instruction with the line in which it stands.
+// command is an instruction with its line.
 type command struct {
 	instructions.Command
 	line int
 }
 
-// newPlan finds out what is to be built. resolve is asked for images, which are pulled if need be.
+// newPlan plans the build of a spec. resolve returns images, and pulls them if necessary.
 func newPlan(ctx context.Context, spec image.Spec, resolve func(ctx context.Context, ref, platform string) (image.Image, error)) (*plan, error) {
 	doc, err := read(spec)
 	if err != nil {
@@ -98,7 +98,7 @@ func newPlan(ctx context.Context, spec image.Spec, resolve func(ctx context.Cont
 	return p, nil
 }
 
-// parseEpoch reads SOURCE_DATE_EPOCH. The time is zero if it is not set.
+// parseEpoch parses SOURCE_DATE_EPOCH. The time is zero if it is not set.
 func parseEpoch(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -130,7 +130,7 @@ func (p *plan) find(target string) (*stage, error) {
 	return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no stage %.100q in %s", target, p.doc.what), "the stages are %s", strings.Join(names, ", "))
 }
 
-// named returns the stage of that name or number among the first before ones.
+// named returns the stage of that name or number among the first before stages.
 func (p *plan) named(name string, before int) *stage {
 	for i := before - 1; i >= 0; i-- {
 		if p.all[i].name != "" && strings.EqualFold(p.all[i].name, name) {
@@ -143,7 +143,7 @@ func (p *plan) named(name string, before int) *stage {
 	return nil
 }
 
-// globals sets what FROM may refer to.
+// globals sets the variables that FROM may use.
 func (p *plan) globals(spec image.Spec) error {
 	target := spec.Platform
 	if target == "" {
@@ -185,7 +185,7 @@ func (p *plan) globals(spec image.Spec) error {
 	return nil
 }
 
-// set gives a name a value in a list of KEY=VALUE.
+// set sets a variable in a list of KEY=VALUE.
 func set(env []string, name, value string) []string {
 	i := slices.IndexFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 	if i < 0 {
@@ -205,7 +205,7 @@ func get(env []string, name string) (string, bool) {
 	return "", false
 }
 
-// visit resolves what a stage stands on, and that in turn.
+// visit resolves the dependencies of a stage, recursively.
 func (p *plan) visit(ctx context.Context, s *stage) error {
 	if s.visited {
 		return nil
@@ -265,7 +265,7 @@ func (p *plan) visitBase(ctx context.Context, s *stage, from instructions.Stage,
 	return p.triggers(s, img.Config.OnBuild)
 }
 
-// word expands the variables of a FROM.
+// word expands the variables in an argument of FROM.
 func (p *plan) word(word string, line int) (string, error) {
 	result, _, err := p.doc.lex.ProcessWord(word, shell.EnvsFromSlice(p.global))
 	if err != nil {
@@ -274,7 +274,7 @@ func (p *plan) word(word string, line int) (string, error) {
 	return result, nil
 }
 
-// foreign returns the platform, or "" for this machine's.
+// foreign returns the platform, or "" if it is this machine's.
 func (p *plan) foreign(platform string) string {
 	if platform == "" {
 		platform, _ = get(p.global, "TARGETPLATFORM")
@@ -285,7 +285,7 @@ func (p *plan) foreign(platform string) string {
 	return platform
 }
 
-// triggers are instructions that the base wants to have run first.
+// triggers adds the ONBUILD instructions of the base, which run first.
 func (p *plan) triggers(s *stage, texts []string) error {
 	if len(texts) > maxTriggers {
 		return p.doc.errorf(s.line, "the base has %d ONBUILD instructions, more than %d", len(texts), maxTriggers)
@@ -310,7 +310,7 @@ func (p *plan) triggers(s *stage, texts []string) error {
 	return nil
 }
 
-// visitSources resolves what an instruction copies from or mounts.
+// visitSources resolves the sources that an instruction copies from or mounts.
 func (p *plan) visitSources(ctx context.Context, s *stage, c command) error {
 	var names []string
 	switch cmd := c.Command.(type) {
@@ -340,7 +340,7 @@ func (p *plan) visitSources(ctx context.Context, s *stage, c command) error {
 	return nil
 }
 
-// source returns the stage of that name; an image is a stage without instructions.
+// source returns the stage of that name. An image is a stage without instructions.
 func (p *plan) source(ctx context.Context, s *stage, name string, line int) (*stage, error) {
 	if src := p.named(name, len(p.all)); src != nil {
 		return src, p.visit(ctx, src)
@@ -364,7 +364,7 @@ func (p *plan) source(ctx context.Context, s *stage, name string, line int) (*st
 	return src, nil
 }
 
-// images are all that the build stands on.
+// images returns all images that the build uses.
 func (p *plan) images() []image.Image {
 	var all []image.Image
 	for _, s := range p.order {
@@ -377,7 +377,7 @@ func (p *plan) images() []image.Image {
 
 var userPattern = pattern.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 
-// below returns name as an absolute path, relative ones below dir. A slash at the end is kept.
+// below returns name as an absolute path; relative ones are below dir. It keeps a trailing slash.
 func below(dir, name string) string {
 	slash := strings.HasSuffix(name, "/") || name == "." || strings.HasSuffix(name, "/.")
 	if !path.IsAbs(name) {
@@ -390,7 +390,7 @@ func below(dir, name string) string {
 	return name
 }
 
-// clip keeps texts of parsers short and on one line.
+// clip shortens messages of parsers to one line.
 func clip(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > 300 {

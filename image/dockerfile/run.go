@@ -22,16 +22,17 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// secrets is where the values of secrets are while a RUN has them: in the machine's memory.
+// secrets is the directory, in the machine's memory, of the secrets of a RUN.
 const secrets = "/dev/shm/.harvest-secrets"
 
-// maxFetch is how large a file may be that ADD fetches.
+// maxFetch is the maximum size of a file that ADD downloads.
 const maxFetch = 8 << 30
 
-// maxTrailer is how much curl may write after a file: one header line, of which it takes up to 100 KiB.
+// maxTrailer is the maximum output of curl after a file: one header line, which curl limits to 100
+// KiB.
 const maxTrailer = 128 << 10
 
-// prepareRun is for RUN.
+// prepareRun prepares a RUN.
 func (x *executor) prepareRun(r *run, title string) (*work, error) {
 	var shown []string
 	for _, m := range r.Mounts {
@@ -54,7 +55,7 @@ func (x *executor) prepareRun(r *run, title string) (*work, error) {
 	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, title, out) }}, nil
 }
 
-// bound returns what a bind mount shows.
+// bound returns the file or directory of a bind mount.
 func (x *executor) bound(m mount) (*file, error) {
 	from, what, err := x.sourceTree(m.From)
 	if err != nil {
@@ -63,7 +64,7 @@ func (x *executor) bound(m mount) (*file, error) {
 	return m.shown(from, what)
 }
 
-// shown finds a bind mount's source in a tree.
+// shown returns the source of a bind mount in a tree.
 func (m mount) shown(from *tree, what string) (*file, error) {
 	f, _, err := from.lookup(m.Source, true)
 	if err == nil && f == nil {
@@ -82,7 +83,7 @@ func (x *executor) bindDigest(m mount) (string, error) {
 	return f.anyDigest()
 }
 
-// anyDigest is the hash of a file and its mode, or of a directory with all below it.
+// anyDigest is the hash of a file and its mode, or of a directory with everything below it.
 func (f *file) anyDigest() (string, error) {
 	if f.isDir() {
 		return f.treeDigest()
@@ -91,7 +92,7 @@ func (f *file) anyDigest() (string, error) {
 	return sum + strconv.FormatInt(f.mode, 8), err
 }
 
-// run runs a command, and writes what it has changed.
+// run runs a command and writes its changes.
 func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) error {
 	unlock, err := x.lockCaches(ctx, r)
 	if err != nil {
@@ -102,7 +103,7 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 	if crashed != "" {
 		prefix, _, _ := strings.Cut(title, "] ")
 		x.log.line(prefix + "] " + x.log.secrets.Replace(crashed) + "; the step runs once more")
-		x.tainted = true // what it has changed goes with its machine
+		x.tainted = true // discard its changes with the machine
 		hidden, _, err = x.attempt(ctx, r, title)
 	}
 	if err != nil {
@@ -116,8 +117,8 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 	return nil
 }
 
-// attempt runs a command in a machine that has the files of the stage, and returns the paths that are no part of its layer. crashed names the processes that
-// crashed, if the command failed.
+// attempt runs a command in a machine with the files of the stage, and returns the paths to omit
+// from its layer. crashed names the processes that crashed, if the command failed.
 func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []string, crashed string, err error) {
 	if err := x.ready(ctx, r, title); err != nil {
 		return nil, "", err
@@ -138,7 +139,7 @@ func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []
 	return hidden, crashed, err
 }
 
-// command runs a command within its time limit. Its error has the last lines of the output.
+// command runs a command with its time limit. Its error includes the last lines of the output.
 func (x *executor) command(ctx context.Context, cmd Command, title string) error {
 	limit := x.source.opts.Run
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.Newf(errors.Timeout, "the command has taken longer than %s", limit))
@@ -166,7 +167,7 @@ func (x *executor) command(ctx context.Context, cmd Command, title string) error
 	return nil
 }
 
-// lockCaches takes cache mounts that only one may use at a time.
+// lockCaches locks the cache mounts that only one build may use at a time.
 func (x *executor) lockCaches(ctx context.Context, r *run) (func(), error) {
 	var names []string
 	for _, m := range r.Mounts {
@@ -174,7 +175,7 @@ func (x *executor) lockCaches(ctx context.Context, r *run) (func(), error) {
 			names = append(names, "volume "+cacheVolume(x.owner, m.ID))
 		}
 	}
-	slices.Sort(names) // so that two who want the same ones do not wait for each other
+	slices.Sort(names) // to avoid a deadlock of two builds with the same mounts
 	var unlocks []func()
 	unlock := func() {
 		for _, u := range unlocks {
@@ -192,10 +193,11 @@ func (x *executor) lockCaches(ctx context.Context, r *run) (func(), error) {
 	return unlock, nil
 }
 
-// cacheVolume is the name of the volume behind a cache mount. No account sees what another one has put there.
+// cacheVolume returns the name of the volume of a cache mount. It differs for each account, so that
+// none sees the files of another one.
 func cacheVolume(owner, id string) string { return "build-cache-" + hash(owner, id)[:16] }
 
-// ready has a machine that is in the state of the stage and has the volumes that r mounts.
+// ready provides a machine in the state of the stage with the volumes of r.
 func (x *executor) ready(ctx context.Context, r *run, title string) error {
 	setup := Setup{Network: cmp.Or(r.Network, "default"), Title: title}
 	for _, m := range r.Mounts {
@@ -230,7 +232,8 @@ func (x *executor) ready(ctx context.Context, r *run, title string) error {
 	return errors.Wrapf(err, "take a snapshot")
 }
 
-// prepareRoot returns the id of a root file system with all that the stage has. layered says that a machine's snapshot has part of it.
+// prepareRoot returns the id of a root file system with the state of the stage. layered means that
+// part of that state is in the machine's snapshot.
 func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, release func(), err error) {
 	c := x.chain
 	if c.img != nil && len(c.layers) == 0 && x.images.Layer(*c.img) == "" {
@@ -257,7 +260,8 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 	return id, false, release, nil
 }
 
-// prepareLayer returns the id of the stage's image with one layer that has all that the stage has. It is "" if that is not worth it.
+// prepareLayer returns the id of the stage's image with a single layer that has the state of the
+// stage. The id is "" if the layers are too large or cannot be merged.
 func (x *executor) prepareLayer(c chain) (string, func(), error) {
 	size := int64(0)
 	for _, name := range x.files(c) {
@@ -274,7 +278,7 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 	if err != nil {
 		return "", nil, tarfs.Explain(err, "a layer")
 	}
-	remove := func() { _ = os.Remove(f.Name()) } // the directory goes with the build
+	remove := func() { _ = os.Remove(f.Name()) } // the directory is removed after the build
 	ok, err := merge(f, x.files(c))
 	if err = errors.Join(err, f.Close()); !ok || err != nil {
 		remove()
@@ -284,7 +288,8 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 	return id, func() { release(); remove() }, nil
 }
 
-// mounts puts into the machine what a RUN has besides the image, and returns the paths that are no part of the layer.
+// mounts sets up the mounts and files of a RUN that are not in the image, and returns the paths to
+// omit from the layer.
 func (x *executor) mounts(ctx context.Context, r *run, cmd *Command) (hidden []string, err error) {
 	if r.Script != nil {
 		f := &file{typ: tar.TypeReg, mode: 0o755, size: int64(len(r.Script.Data)), content: text(r.Script.Data)}
@@ -318,11 +323,11 @@ func (x *executor) mounts(ctx context.Context, r *run, cmd *Command) (hidden []s
 	return hidden, nil
 }
 
-// secret lets the command have a secret, in memory only.
+// secret provides a secret to the command, in memory only.
 func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) error {
 	value, ok := x.opts.Secrets[m.ID]
 	if !ok {
-		return nil // as BuildKit has it for one that is not required
+		return nil // not an error unless required, as in BuildKit
 	}
 	x.tainted = true
 	if m.Env != "" {
@@ -342,7 +347,7 @@ func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) err
 	return x.bring(ctx, m.Target, &file{typ: tar.TypeSymlink, mode: 0o777, link: at})
 }
 
-// ownCache gives the directory of a cache mount the owner and mode that the Dockerfile asks for.
+// ownCache sets the owner and mode of a cache mount's directory from the Dockerfile.
 func (x *executor) ownCache(ctx context.Context, m mount) error {
 	if m.UID == 0 && m.GID == 0 && m.Mode == 0o755 || m.ReadOnly {
 		return nil
@@ -356,7 +361,7 @@ func (x *executor) ownCache(ctx context.Context, m mount) error {
 	return err
 }
 
-// bring copies a file, or a directory with all below it, to a path in the machine.
+// bring copies a file, or a directory with everything below it, to a path in the machine.
 func (x *executor) bring(ctx context.Context, target string, f *file) error {
 	dir, base := path.Split(target)
 	r, w := io.Pipe()
@@ -376,7 +381,7 @@ func (x *executor) bring(ctx context.Context, target string, f *file) error {
 	return errors.Wrapf(err, "copy %s into the machine", target)
 }
 
-// prepareFetch is for ADD of a URL.
+// prepareFetch prepares an ADD of a URL.
 func (x *executor) prepareFetch(c *copying, title string) *work {
 	how := fmt.Sprint(c.Sources, c.Dest, c.Chown, c.Chmod, c.Unpack, c.Sum)
 	return &work{x.key("fetch", how), func(ctx context.Context, out *os.File) error {
@@ -392,7 +397,7 @@ func (x *executor) prepareFetch(c *copying, title string) *work {
 	}}
 }
 
-// urlName is what the file of a URL is called.
+// urlName returns the file name for a URL.
 func urlName(source string) string {
 	source, _, _ = strings.Cut(source, "#")
 	source, _, _ = strings.Cut(source, "?")
@@ -404,7 +409,8 @@ func urlName(source string) string {
 	return "__unnamed__"
 }
 
-// fetch has a machine of its own download a file, so that it reaches what sandboxes reach and nothing else.
+// fetch downloads a file in a separate machine, so that it reaches only the addresses that
+// sandboxes reach.
 func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, error) {
 	base, err := x.images.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
 	if err != nil {
@@ -453,8 +459,9 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 	return f, err
 }
 
-// splitTrailer finds the line with the header Last-Modified that curl has written after a download of size bytes. It returns the
-// size without that line. The time is zero if the server has sent none that can be understood, or one of 1970.
+// splitTrailer finds the line with the Last-Modified header that curl wrote after a download of
+// size bytes. It returns the size without that line. The time is zero if the header is missing or
+// invalid, or in 1970.
 func splitTrailer(r io.ReaderAt, size int64) (int64, time.Time, error) {
 	tail := make([]byte, min(size, maxTrailer))
 	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil && err != io.EOF {
@@ -471,7 +478,7 @@ func splitTrailer(r io.ReaderAt, size int64) (int64, time.Time, error) {
 	return size - int64(len(tail)-i), mtime, nil
 }
 
-// limited writes up to a limit; what is beyond it is told and dropped.
+// limited writes up to a limit. It drops further data and sets full.
 type limited struct {
 	w    io.Writer
 	left int64

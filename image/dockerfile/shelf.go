@@ -6,7 +6,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// Shelf is an image library in which engines find also what a Cache has prepared for the machines of builds.
+// Shelf is an image library in which engines also find the root file systems that a Cache has
+// prepared for builds.
 type Shelf struct {
 	*image.Library
 	Cache *Cache
@@ -30,7 +31,7 @@ func (s Shelf) Root(img image.Image) string {
 	return p.Root
 }
 
-// Layer returns the path of the layer over it, "" for none.
+// Layer returns the path of the layer over it, or "".
 func (s Shelf) Layer(img image.Image) string {
 	if !s.Cache.Owns(img.ID) {
 		return s.Library.Layer(img)
@@ -39,7 +40,8 @@ func (s Shelf) Layer(img image.Image) string {
 	return p.Layer
 }
 
-// Use keeps an image from being deleted until release. What the cache has prepared stays as long as a machine is started from it.
+// Use protects an image from deletion until release is called. Root file systems of the cache need
+// no protection: they stay while a machine starts from them.
 func (s Shelf) Use(id, who string) (release func(), err error) {
 	if s.Cache.Owns(id) {
 		return func() {}, nil

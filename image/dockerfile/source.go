@@ -1,8 +1,8 @@
 // Package dockerfile builds images from Dockerfiles, and from instructions on top of an image.
 //
-// The syntax is BuildKit's, read by its own parser. What instructions have made is kept by what went into them, so that only what
-// follows a change is built again. COPY and the like are worked out here, from names and contents; RUN happens in machines that a Runner
-// starts, which are as isolated as any sandbox.
+// The syntax is BuildKit's, parsed by its own parser. Results of instructions are cached by their
+// input, so that only the instructions after a change run again. COPY and similar instructions are
+// executed in this process. RUN runs in machines of a Runner, which are isolated like any sandbox.
 package dockerfile
 
 import (
@@ -22,19 +22,21 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// recipe changes when the same Dockerfile would make another image.
+// recipe must change when the same Dockerfile would produce another image.
 const recipe = "1"
 
-// Options of a Source; Cache is required, what else is zero gets the default named here.
+// Options configures a Source. Cache is required; zero values of the others select the defaults
+// below.
 type Options struct {
 	Cache   *Cache
 	Context Limits        // 8 GiB, 500,000 files
 	Run     time.Duration // time limit of each RUN: 30 minutes
 	Build   time.Duration // time limit of a build: 2 hours
-	// Merged is up to how many bytes of layers a machine is started from its image and one layer: 256 MiB. Beyond, a whole root file
-	// system is written first, which starts faster and needs no memory.
+	// Merged is the maximum size of layers, in bytes, to start a machine from its image with one
+	// layer: 256 MiB. Above it, a whole root file system is written first, which starts faster and
+	// needs no memory.
 	Merged int64
-	AtOnce int // stages of all builds that run at the same time: 2
+	AtOnce int // maximum concurrent stages of all builds: 2
 }
 
 // Source is the image.Source of specs with a Dockerfile or with Commands.
@@ -42,17 +44,17 @@ type Source struct {
 	opts Options
 
 	slots  chan struct{}  // taken by stages that run commands
-	builds sync.WaitGroup // counted up under mu
+	builds sync.WaitGroup // incremented with mu held
 
 	mu     sync.Mutex
 	closed bool                               // guarded by mu
-	ends   map[*build]context.CancelCauseFunc // guarded by mu; of the builds under way
+	ends   map[*build]context.CancelCauseFunc // guarded by mu; of the builds in progress
 	images Images                             // guarded by mu
 	runner Runner                             // guarded by mu
-	locks  map[string]chan struct{}           // guarded by mu; of layers that are being made, and of cache mounts
+	locks  map[string]chan struct{}           // guarded by mu; of layers being made, and of cache mounts
 }
 
-// New returns a Source, which builds once it is connected.
+// New returns a Source. It can build once it is connected.
 func New(opts Options) *Source {
 	if opts.Context.Bytes == 0 {
 		opts.Context.Bytes = 8 << 30
@@ -75,7 +77,7 @@ func New(opts Options) *Source {
 	return &Source{opts: opts, slots: make(chan struct{}, opts.AtOnce), locks: map[string]chan struct{}{}, ends: map[*build]context.CancelCauseFunc{}}
 }
 
-// Close ends all builds and waits until they are gone.
+// Close cancels all builds and waits for their end.
 func (s *Source) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -97,7 +99,7 @@ func closing() error {
 	return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it is up")
 }
 
-// begin counts a build, which ends when the Source is closed.
+// begin registers a build, which is canceled when the Source is closed.
 func (s *Source) begin(ctx context.Context, b *build) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +120,8 @@ func (s *Source) begin(ctx context.Context, b *build) (context.Context, func(), 
 	}, nil
 }
 
-// Connect gives the source the library that it is itself a part of, and what runs commands, which stands on that library.
+// Connect sets the library, of which the source is itself a part, and the runner of commands, which
+// uses that library.
 func (s *Source) Connect(images Images, runner Runner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +137,7 @@ func (s *Source) connected() (Images, Runner, error) {
 	return s.images, s.runner, nil
 }
 
-// lock waits until nobody else holds the lock of that name.
+// lock waits for the lock of that name and takes it.
 func (s *Source) lock(ctx context.Context, name string) (unlock func(), err error) {
 	for {
 		s.mu.Lock()
@@ -159,8 +162,8 @@ func (s *Source) lock(ctx context.Context, name string) (unlock func(), err erro
 	}
 }
 
-// Resolve implements image.Source: the spec gets the digest of the context's files, if the Dockerfile uses any, and the fingerprint is
-// that of the images it stands on, which are pulled.
+// Resolve implements image.Source. It sets the digest of the context's files in the spec, if the
+// Dockerfile uses any. The fingerprint is that of the images below, which Resolve pulls.
 func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Spec, []byte, error) {
 	p, err := s.plan(ctx, spec, opts)
 	if err != nil {
@@ -192,7 +195,7 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 	return spec, text, errors.Wrapf(err, "encode the fingerprint")
 }
 
-// plan reads the Dockerfile and pulls what it stands on.
+// plan parses the Dockerfile and pulls its images.
 func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*plan, error) {
 	images, _, err := s.connected()
 	if err != nil {
@@ -212,7 +215,7 @@ func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOpti
 	})
 }
 
-// usesContext reports whether any step takes files of the build context.
+// usesContext reports whether any step uses files of the build context.
 func (p *plan) usesContext() bool {
 	for _, s := range p.order {
 		for _, st := range s.steps {
@@ -232,7 +235,7 @@ func (p *plan) usesContext() bool {
 	return false
 }
 
-// contextDigest is the hash of what the steps take of the build context: other files make no difference.
+// contextDigest is the hash of the files in the build context that steps use.
 func (p *plan) contextDigest(files *tree) (string, error) {
 	var sums []string
 	add := func(line int, sum string, err error) error {
@@ -307,42 +310,42 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	return contents, errors.Stage(err, "image: build")
 }
 
-// build is one build under way.
+// build is a build in progress.
 type build struct {
 	source  *Source
 	cache   *Cache
 	images  Images
 	runner  Runner
-	owner   string // the account whose image it will be
+	owner   string // the account that will own the image
 	plan    *plan
 	opts    image.BuildOptions
 	log     *buildLog
 	temp    string
 	context func() (*tree, error)
 
-	commits errgroup.Group // layers that are being made durable
-	hashing sync.Mutex     // held while files are hashed, which remember it
+	commits errgroup.Group // layers being flushed to the disk
+	hashing sync.Mutex     // held while files are hashed, since they cache their hash
 
 	mu       sync.Mutex
-	results  map[*stage]*result // guarded by mu until the first stage runs, constant then
+	results  map[*stage]*result // guarded by mu until the first stage runs, then constant
 	closers  []io.Closer        // guarded by mu
 	releases []func()           // guarded by mu
 }
 
 // chain is a root file system: an image with layers over it.
 type chain struct {
-	img    *image.Image // nil: nothing
+	img    *image.Image // nil if empty
 	key    string
-	made   string   // stands for the layers as they were made: another text when one is made anew
-	layers []string // files of those that change anything
+	made   string   // identifies the layers; differs if one is made again
+	layers []string // files of the layers with changes
 }
 
-// result is what became of a stage.
+// result is the result of a stage.
 type result struct {
 	done  chan struct{} // closed when the others are set
 	chain chain
 	err   error
-	files func() (*tree, error) // all that it has
+	files func() (*tree, error) // all files of the stage
 }
 
 func (b *build) later(c io.Closer) {
@@ -351,7 +354,7 @@ func (b *build) later(c io.Closer) {
 	b.closers = append(b.closers, c)
 }
 
-// close gives back what the build held.
+// close releases the resources of the build.
 func (b *build) close() error {
 	err := b.commits.Wait()
 	b.mu.Lock()
@@ -365,7 +368,7 @@ func (b *build) close() error {
 	return err
 }
 
-// run carries out all stages and writes the target's files into root.
+// run executes all stages and writes the target's files into root.
 func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) {
 	for _, img := range b.plan.images() {
 		release, err := b.images.Use(img.ID, "a build")
@@ -400,7 +403,8 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 	return contents, b.pack(context.WithoutCancel(ctx), root, last)
 }
 
-// pack writes the target's root file system. If the cache has it already, it is copied; otherwise the cache keeps it.
+// pack writes the target's root file system. It copies it from the cache, or else adds it to the
+// cache.
 func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
 	if name, ok := b.cache.root(c); ok {
 		from, err := os.Open(name)
@@ -418,7 +422,7 @@ func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
 	return nil
 }
 
-// base returns the file of the image that a chain begins with.
+// base returns the file of a chain's image.
 func (b *build) base(c chain) string {
 	if c.img == nil {
 		return ""
@@ -426,7 +430,7 @@ func (b *build) base(c chain) string {
 	return b.images.Root(*c.img)
 }
 
-// files returns those of a chain's layers, and of its image's if that is a snapshot.
+// files returns the files of a chain's layers, including that of an image that is a snapshot.
 func (b *build) files(c chain) []string {
 	var all []string
 	if c.img != nil {

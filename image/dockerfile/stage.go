@@ -16,23 +16,23 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// executor carries out the steps of one stage.
+// executor executes the steps of one stage.
 type executor struct {
 	*build
 	s      *stage
 	chain  chain
-	missed bool // a step was not in the cache: none after it is looked for
+	missed bool // a step was not in the cache, so later ones are not looked up
 	over   *tree
 
 	machine Machine
-	slot    bool     // it has one of the source's
-	shape   string   // what the machine was started for
-	tainted bool     // it has files that are no part of the image
+	slot    bool     // it holds one of the source's slots
+	shape   string   // setup of the machine
+	tainted bool     // it has files that must not get into the image
 	index   index    // of the machine's last snapshot
-	pending []string // files of layers that the machine does not have yet
+	pending []string // layers that the machine does not have yet
 }
 
-// stage waits for what a stage needs and carries it out.
+// stage waits for the stages that a stage needs and executes it.
 func (b *build) stage(ctx context.Context, s *stage, r *result) error {
 	for _, need := range s.needs {
 		select {
@@ -65,7 +65,8 @@ func (b *build) stage(ctx context.Context, s *stage, r *result) error {
 	return err
 }
 
-// takeSlot waits until not too many stages run. It comes before all locks, so that who holds one gets on.
+// takeSlot waits for a slot to run a stage. It must precede all locks, so that the holder of a lock
+// does not wait for a slot.
 func (x *executor) takeSlot(ctx context.Context) error {
 	if x.slot {
 		return nil
@@ -104,7 +105,7 @@ func (x *executor) stop(ctx context.Context) error {
 	return errors.Wrapf(m.Close(context.WithoutCancel(ctx)), "end the machine of a build")
 }
 
-// hash joins parts that cannot be confused.
+// hash returns the hash of parts, separated unambiguously.
 func hash(parts ...string) string {
 	h := sha256.New()
 	for _, part := range parts {
@@ -114,13 +115,13 @@ func hash(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// work is a step that is about to happen.
+// work is a step to execute.
 type work struct {
 	key string
 	do  func(ctx context.Context, out *os.File) error // writes the layer
 }
 
-// step takes a step from the cache or carries it out.
+// step executes a step, or takes its result from the cache.
 func (x *executor) step(ctx context.Context, st step, title string) error {
 	kind := "copy"
 	if st.run != nil {
@@ -142,7 +143,7 @@ func (x *executor) step(ctx context.Context, st step, title string) error {
 	if err != nil {
 		return err
 	}
-	if x.cached(w.key) { // somebody else has just made it
+	if x.cached(w.key) { // another build has just made it
 		unlock()
 		x.log.line(title + ": cached")
 		return nil
@@ -161,7 +162,7 @@ func (x *executor) step(ctx context.Context, st step, title string) error {
 	return x.advance(w.key, e, file, st.run != nil)
 }
 
-// cached goes on with the layer of that key if the cache has it.
+// cached advances to the layer of that key if it is in the cache.
 func (x *executor) cached(key string) bool {
 	if x.missed || x.opts.Force {
 		return false
@@ -174,7 +175,7 @@ func (x *executor) cached(key string) bool {
 	return x.advance(key, e, file, false) == nil
 }
 
-// advance lays a layer over what the stage has. ran says that the machine has it too.
+// advance adds a layer to the stage. ran means that the machine already has its changes.
 func (x *executor) advance(key string, e entry, file string, ran bool) error {
 	x.chain.key = key
 	if e.Size == 0 {
@@ -191,7 +192,7 @@ func (x *executor) advance(key string, e entry, file string, ran bool) error {
 	return x.over.addTar(file)
 }
 
-// make writes a layer and returns its size, and its file under a name of the build's own.
+// make writes a layer and returns its size, and a hard link of its file for the build.
 func (x *executor) make(ctx context.Context, w *work) (size int64, file string, err error) {
 	f, err := os.CreateTemp(x.cache.dir, w.key+".*.new")
 	if err != nil {
@@ -211,14 +212,14 @@ func (x *executor) make(ctx context.Context, w *work) (size int64, file string, 
 	return info.Size(), file, x.cache.replace(w.key, f.Name())
 }
 
-// release has something given back when the build ends.
+// release registers a function to call at the end of the build.
 func (b *build) release(what func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.releases = append(b.releases, what)
 }
 
-// tree returns the files that the stage has now.
+// tree returns the current files of the stage.
 func (x *executor) tree() (*tree, error) {
 	if x.over == nil {
 		t, err := x.build.tree(x.chain)
@@ -230,7 +231,7 @@ func (x *executor) tree() (*tree, error) {
 	return x.over, nil
 }
 
-// prepare finds out the key of a step and what there is to do.
+// prepare returns the key of a step and the work to do.
 func (x *executor) prepare(ctx context.Context, st step, title string) (*work, error) {
 	switch {
 	case st.run != nil:
@@ -243,7 +244,7 @@ func (x *executor) prepare(ctx context.Context, st step, title string) (*work, e
 	return x.prepareCopy(st.copy)
 }
 
-// prepareDir is for WORKDIR.
+// prepareDir prepares a WORKDIR.
 func (x *executor) prepareDir(d *workdir) (*work, error) {
 	return &work{x.key("workdir", d.Path, d.User), func(_ context.Context, out *os.File) error {
 		over, err := x.tree()
@@ -262,7 +263,7 @@ func (x *executor) prepareDir(d *workdir) (*work, error) {
 	}}, nil
 }
 
-// sourceTree returns where an instruction copies from, and what texts call it.
+// sourceTree returns the tree that an instruction copies from, and its name in errors.
 func (x *executor) sourceTree(from string) (*tree, string, error) {
 	if from == "" || from == "context" {
 		t, err := x.context()
@@ -273,7 +274,8 @@ func (x *executor) sourceTree(from string) (*tree, string, error) {
 	return t, "the stage or image " + from, err
 }
 
-// prepareCopy is for COPY and ADD. What was copied from a stage earlier needs not be looked at again to know its digest.
+// prepareCopy prepares a COPY or ADD. The digest of an earlier copy from a stage is cached, so that
+// the files need not be read again.
 func (x *executor) prepareCopy(c *copying) (*work, error) {
 	var all []picked
 	pick := func() error {
@@ -323,7 +325,7 @@ func (x *executor) prepareCopy(c *copying) (*work, error) {
 	}}, nil
 }
 
-// lay writes the layer of a COPY or an ADD.
+// lay writes the layer of a COPY or ADD.
 func (x *executor) lay(c *copying, over *tree, all []picked, out *os.File) error {
 	l, err := c.lay(over, all, x.temp)
 	if err != nil {
@@ -333,7 +335,7 @@ func (x *executor) lay(c *copying, over *tree, all []picked, out *os.File) error
 	return l.write(out)
 }
 
-// key is the key of a step that gives files times: SOURCE_DATE_EPOCH is a part of it if it is set.
+// key returns the key of a step that sets file times. It includes SOURCE_DATE_EPOCH if that is set.
 func (x *executor) key(parts ...string) string {
 	parts = append([]string{x.chain.key}, parts...)
 	if !x.plan.epoch.IsZero() {
@@ -342,7 +344,7 @@ func (x *executor) key(parts ...string) string {
 	return hash(parts...)
 }
 
-// catchUp hands layers that were worked out here to the machine.
+// catchUp copies the layers that this process made to the machine.
 func (x *executor) catchUp(ctx context.Context) error {
 	if len(x.pending) == 0 {
 		return nil
@@ -367,7 +369,7 @@ func (x *executor) copyLayer(ctx context.Context, name string) error {
 	return errors.Wrapf(x.machine.CopyIn(ctx, "/", f), "copy a layer into the machine")
 }
 
-// snapshot has the machine's files compared with what d knows.
+// snapshot takes a snapshot of the machine and compares it with d.before.
 func (x *executor) snapshot(ctx context.Context, d *delta) (index, error) {
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
@@ -384,7 +386,7 @@ func (x *executor) snapshot(ctx context.Context, d *delta) (index, error) {
 	return after, err
 }
 
-// hiddenBelow returns what reports names at or below any of the paths.
+// hiddenBelow returns a function that reports whether a name is at or below any of the paths.
 func hiddenBelow(paths []string) func(string) bool {
 	return func(name string) bool {
 		for _, p := range paths {

@@ -16,39 +16,39 @@ import (
 )
 
 const (
-	maxLinks  = 40        // symbolic links that a path may go through
+	maxLinks  = 40        // symbolic links on a path
 	maxFiles  = 2_000_000 // of a tree
 	whiteout  = ".wh."    // https://github.com/opencontainers/image-spec/blob/main/layer.md
 	opaque    = ".wh..wh..opq"
-	maxSource = 64 << 10 // bytes of a file that we read ourselves, such as /etc/passwd
+	maxSource = 64 << 10 // maximum size of files parsed here, such as /etc/passwd
 )
 
-// tree is a file tree in memory: names and what they stand for. Content stays where it is.
+// tree is a file tree in memory. Content stays in its source.
 type tree struct {
 	root  *file
 	files int
-	close []io.Closer // what content is read from
+	close []io.Closer // sources of content
 }
 
-// file is one file; several names may stand for the same one.
+// file is one file; several names may refer to it.
 type file struct {
 	typ      byte // as in tar headers
 	mode     int64
 	uid, gid int
-	mtime    time.Time // zero: the time at which the file is written
+	mtime    time.Time // zero: the time of writing
 	size     int64
 	link     string // target of a symbolic link
 	content  content
 	children map[string]*file
-	sum      string // of the content, once it was asked for
+	sum      string // of the content, once computed
 }
 
-// content is where a file's bytes are.
+// content is the source of a file's bytes.
 type content interface {
 	open() (io.ReadCloser, error)
 }
 
-// section is content within a file that is open.
+// section is content within an open file.
 type section struct {
 	r         io.ReaderAt
 	off, size int64
@@ -96,7 +96,7 @@ func (f *file) open() (io.ReadCloser, error) {
 	return f.content.open()
 }
 
-// header describes the file as an entry of a tar stream.
+// header returns the tar header of the file.
 func (f *file) header(name string) *tar.Header {
 	hdr := &tar.Header{Typeflag: f.typ, Name: name, Mode: f.mode, Uid: f.uid, Gid: f.gid, ModTime: f.mtime, Linkname: f.link, Format: tar.FormatPAX}
 	if f.mtime.IsZero() {
@@ -111,7 +111,8 @@ func (f *file) header(name string) *tar.Header {
 	return hdr
 }
 
-// fromHeader makes a file of an entry. It is nil for what a tree does not hold: devices and the like.
+// fromHeader makes a file of an entry. It returns nil for types that a tree does not hold, such as
+// devices.
 func fromHeader(hdr *tar.Header, c content) *file {
 	f := &file{typ: hdr.Typeflag, mode: hdr.Mode & 0o7777, uid: hdr.Uid, gid: hdr.Gid, mtime: hdr.ModTime}
 	switch hdr.Typeflag {
@@ -128,7 +129,7 @@ func fromHeader(hdr *tar.Header, c content) *file {
 	return f
 }
 
-// Close closes what the content is read from.
+// Close closes the sources of content.
 func (t *tree) Close() error {
 	var all error
 	for _, c := range t.close {
@@ -138,7 +139,7 @@ func (t *tree) Close() error {
 	return all
 }
 
-// parts splits a clean name; the root has none.
+// parts splits a cleaned name; the root has no parts.
 func parts(name string) []string {
 	name = strings.Trim(path.Clean("/"+name), "/")
 	if name == "" {
@@ -147,8 +148,9 @@ func parts(name string) []string {
 	return strings.Split(name, "/")
 }
 
-// lookup returns what name stands for and its path without symbolic links, as if the tree were the whole file system. The
-// last part is followed if follow says so. The file is nil if there is none; then the path is what it would have.
+// lookup returns the file at name and its path without symbolic links, with the tree as the root.
+// It follows a link in the last part if follow is set. If nothing exists, the file is nil and the
+// path is where it would be.
 func (t *tree) lookup(name string, follow bool) (*file, string, error) {
 	links := 0
 	done, at := []*file{t.root}, []string{}
@@ -188,7 +190,8 @@ func (t *tree) lookup(name string, follow bool) (*file, string, error) {
 	return done[len(done)-1], "/" + strings.Join(at, "/"), nil
 }
 
-// put gives a file a name; symbolic links on the way are followed and missing directories are made. A directory joins a directory.
+// put gives a file a name. It follows symbolic links and makes missing directories. A directory is
+// merged with an existing one.
 func (t *tree) put(name string, f *file) error {
 	base := path.Base(path.Clean("/" + name))
 	if base == "/" {
@@ -212,12 +215,12 @@ func (t *tree) put(name string, f *file) error {
 	return nil
 }
 
-// adopt takes over all but the children.
+// adopt copies everything but the children.
 func (f *file) adopt(from *file) {
 	f.mode, f.uid, f.gid, f.mtime = from.mode, from.uid, from.gid, from.mtime
 }
 
-// dir returns a directory, made if missing.
+// dir returns a directory, and makes it if it is missing.
 func (t *tree) dir(name string) (*file, error) {
 	f, real, err := t.lookup(name, true)
 	if err != nil || f != nil {
@@ -239,14 +242,14 @@ func (t *tree) dir(name string) (*file, error) {
 	return dir, nil
 }
 
-// remove takes a name away.
+// remove removes a name.
 func (t *tree) remove(name string) {
 	if dir, _, err := t.lookup(path.Dir(name), true); err == nil && dir != nil && dir.isDir() {
 		delete(dir.children, path.Base(name))
 	}
 }
 
-// walk visits all files below name, directories first, by name.
+// walk visits all files below f, parents first, sorted by name.
 func (f *file) walk(name string, visit func(name string, f *file) error) error {
 	for _, child := range slices.Sorted(maps.Keys(f.children)) {
 		full := path.Join(name, child)
@@ -260,7 +263,7 @@ func (f *file) walk(name string, visit func(name string, f *file) error) error {
 	return nil
 }
 
-// read returns the content of a small file, "" if there is none.
+// read returns the content of a small file, or "" if there is none.
 func (t *tree) read(name string) string {
 	f, _, err := t.lookup(name, true)
 	if err != nil || f == nil || f.typ != tar.TypeReg {
@@ -275,7 +278,7 @@ func (t *tree) read(name string) string {
 	return string(b)
 }
 
-// apply lays a layer over the tree. content says where the bytes of the entry are that was just read.
+// apply adds a layer over the tree. at returns the content of the entry just read.
 func (t *tree) apply(tr *tar.Reader, at func(hdr *tar.Header) (content, error)) error {
 	for {
 		hdr, err := tr.Next()

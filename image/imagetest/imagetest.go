@@ -1,4 +1,5 @@
-// Package imagetest gives tests the base image, built once per machine for all packages and runs.
+// Package imagetest provides tests with the base image, which is built once a machine for all
+// packages and runs.
 package imagetest
 
 import (
@@ -9,14 +10,14 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Certificates is where the images of tests take the machine's certificate authorities from.
+// Certificates is the directory of the machine's certificate authorities for test images.
 const Certificates = "/usr/local/share/ca-certificates"
 
-// Sources are the directories of the module whose code makes images, for testenv.Cache.
+// Sources are the directories of the module with code that makes images, for testenv.Cache.
 var Sources = []string{"image", "internal/tarfs"}
 
-// Library returns the library that all tests of this machine share, with the base image built. Tests must not delete
-// images from it.
+// Library returns the library shared by all tests of this machine, with the base image built. Tests
+// must not delete images from it.
 func Library(t testing.TB) *image.Library {
 	t.Helper()
 	testenv.RequireTool(t, "mmdebstrap", "mmdebstrap")

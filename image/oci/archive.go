@@ -24,18 +24,20 @@ import (
 	"github.com/RelevanceAI/harvest/image/rootfs"
 )
 
-// epoch is the time of the archive's own entries, as docker save and skopeo have it, so that an image is the same archive each time. No tool shows it.
+// epoch is the time of the archive's own entries, as in docker save and skopeo, so that exports of
+// an image are identical. Tools do not show it.
 var epoch = time.Unix(0, 0).UTC()
 
-// annotations of OCI, by which tools find an image's name in an archive.
+// annotations of OCI with the name of an image in an archive.
 const (
 	refName       = "org.opencontainers.image.ref.name"
 	containerdRef = "io.containerd.image.name"
 )
 
-// Export writes an image as an OCI archive that docker load, podman load and skopeo take: a tar stream of an OCI layout with Docker's own
-// manifest.json. root is its root file system, and layer, if not nil, what a snapshot adds to it. Both are read twice, since their digests stand
-// before them. Equal images give equal bytes.
+// Export writes an image as an OCI archive for docker load, podman load and skopeo: a tar stream of
+// an OCI layout with Docker's manifest.json. root is its root file system, and layer, if not nil,
+// that of a snapshot. Both are read twice, since their digests come first. Equal images give equal
+// bytes.
 func Export(ctx context.Context, w io.Writer, img image.Image, root *os.File, layer *os.File) error {
 	r, err := rootfs.OpenReader(root)
 	if err != nil {
@@ -72,7 +74,7 @@ func Export(ctx context.Context, w io.Writer, img image.Image, root *os.File, la
 	return errors.Wrapf(a.tw.Close(), "end the archive")
 }
 
-// describe returns digest and size of what write writes.
+// describe returns digest and size of the output of write.
 func describe(write func(io.Writer) error) (v1.Descriptor, error) {
 	sum := sha256.New()
 	count := &counter{w: sum}
@@ -93,14 +95,14 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// archive is an OCI archive that is being written.
+// archive is an OCI archive being written.
 type archive struct {
 	ctx  context.Context
 	tw   *tar.Writer
-	seen []string // blobs that are in it
+	seen []string // blobs written so far
 }
 
-// meta writes all but the layers.
+// meta writes everything but the layers.
 func (a *archive) meta(img image.Image, layers []v1.Descriptor) error {
 	config, err := a.json(types.OCIConfigJSON, configFile(img, layers))
 	if err != nil {
@@ -162,7 +164,7 @@ func (a *archive) json(media types.MediaType, value any) (v1.Descriptor, error) 
 	return d, a.blob(d, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
-// blob writes a blob that is not there yet.
+// blob writes a blob unless it is already in the archive.
 func (a *archive) blob(d v1.Descriptor, write func(io.Writer) error) error {
 	if slices.Contains(a.seen, d.Digest.Hex) {
 		return nil
@@ -182,7 +184,7 @@ func (a *archive) file(name string, size int64, write func(io.Writer) error) err
 	return errors.Wrapf(write(a.tw), "write %s", name)
 }
 
-// configFile is the configuration as OCI has it.
+// configFile returns the configuration in the form of OCI.
 func configFile(img image.Image, layers []v1.Descriptor) v1.ConfigFile {
 	c := img.Config
 	file := v1.ConfigFile{
@@ -218,7 +220,8 @@ func set(names []string) map[string]struct{} {
 	return all
 }
 
-// tagsOf returns the names under which others' tools can keep the image: those that are no digests, with a tag.
+// tagsOf returns the names that other tools can use for the image: those with a tag instead of a
+// digest.
 func tagsOf(names []string) []string {
 	var tags []string
 	for _, n := range names {

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	partSuffix = ".part" // of a blob that is on its way, or that was when somebody gave up
+	partSuffix = ".part" // of a blob being downloaded, or partly downloaded
 	lockPoll   = 50 * time.Millisecond
 )
 
-// blobs are files named by the hex digits of their SHA-256. A file has its name only when all of it was checked. When one was last used is
-// its time of modification. Several processes may share them.
+// blobs are files named by the hex digits of their SHA-256. A file gets this name only after it was
+// checked. Its mtime is that of its last use. Several processes may share the directory.
 //
-// Each account has blobs of its own. Whoever knows a digest could otherwise have the layer without being let in by its registry, and see by the
-// time that it takes what others use.
+// Each account has its own blobs. Otherwise an account that knows a digest could get the layer
+// without access to its registry, and learn from the timing which images others use.
 type blobs struct{ dir string }
 
 // accountsDir has the blobs of all accounts but the first, by name.
@@ -46,7 +46,7 @@ func (b *blobs) of(owner string) (*blobs, error) {
 	return own, tarfs.Explain(err, "blobs")
 }
 
-// all returns those of every account.
+// all returns the blobs of every account.
 func (b *blobs) all() ([]*blobs, error) {
 	all := []*blobs{b}
 	entries, err := os.ReadDir(filepath.Join(b.dir, accountsDir))
@@ -61,7 +61,7 @@ func (b *blobs) all() ([]*blobs, error) {
 
 func (b *blobs) path(digest v1.Hash) string { return filepath.Join(b.dir, digest.Hex) }
 
-// open returns a blob that is there, nil if it is not.
+// open opens a blob, or returns nil if it does not exist.
 func (b *blobs) open(digest v1.Hash) (*os.File, error) {
 	f, err := os.Open(b.path(digest))
 	if errors.IsNotExist(err) {
@@ -71,14 +71,14 @@ func (b *blobs) open(digest v1.Hash) (*os.File, error) {
 		return nil, errors.Wrapf(err, "open a blob")
 	}
 	now := time.Now()
-	if err := os.Chtimes(b.path(digest), now, now); err != nil && !errors.IsNotExist(err) { // collected meanwhile: it stays open
+	if err := os.Chtimes(b.path(digest), now, now); err != nil && !errors.IsNotExist(err) { // removed: it stays open
 		f.Close()
 		return nil, errors.Wrapf(err, "mark a blob as used")
 	}
 	return f, nil
 }
 
-// put keeps text as a blob.
+// put stores text as a blob.
 func (b *blobs) put(ctx context.Context, digest v1.Hash, text []byte) error {
 	f, err := b.lock(ctx, digest)
 	if err != nil {
@@ -95,7 +95,8 @@ func (b *blobs) put(ctx context.Context, digest v1.Hash, text []byte) error {
 	return b.publish(f, digest)
 }
 
-// lock returns the unfinished file of a blob, made if missing, for this caller alone until it is closed.
+// lock opens the partial file of a blob, which it creates if missing, and locks it until it is
+// closed.
 func (b *blobs) lock(ctx context.Context, digest v1.Hash) (*os.File, error) {
 	name := b.path(digest) + partSuffix
 	for {
@@ -108,7 +109,7 @@ func (b *blobs) lock(ctx context.Context, digest v1.Hash) (*os.File, error) {
 			return f, nil
 		}
 		f.Close()
-		if err == nil { // who had it has finished it
+		if err == nil { // the previous holder has completed it
 			continue
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -127,7 +128,7 @@ func isStill(f *os.File, name string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(own, now)
 }
 
-// publish gives a checked file its name.
+// publish renames a checked file to its final name.
 func (b *blobs) publish(f *os.File, digest v1.Hash) error {
 	if err := f.Sync(); err != nil {
 		return full(err)
@@ -135,7 +136,7 @@ func (b *blobs) publish(f *os.File, digest v1.Hash) error {
 	return errors.Wrapf(os.Rename(f.Name(), b.path(digest)), "keep a blob")
 }
 
-// discard removes a blob, if it is there.
+// discard removes a blob if it exists.
 func (b *blobs) discard(digest v1.Hash) error {
 	if err := os.Remove(b.path(digest)); err != nil && !errors.IsNotExist(err) {
 		return errors.Wrapf(err, "remove a blob")
@@ -143,7 +144,8 @@ func (b *blobs) discard(digest v1.Hash) error {
 	return nil
 }
 
-// blame tells a layer that cannot be unpacked from one that the disk has changed since it was checked, which is removed.
+// blame determines the reason why a layer cannot be unpacked. If the file has changed on the disk
+// since it was checked, blame removes it.
 func (b *blobs) blame(f *os.File, digest v1.Hash, unreadable error) error {
 	sum := sha256.New()
 	_, err := f.Seek(0, io.SeekStart)
@@ -160,7 +162,7 @@ func (b *blobs) blame(f *os.File, digest v1.Hash, unreadable error) error {
 	return errors.Join(errors.Remedy(err, "try again, and check the disk of the data directory if it happens again"), b.discard(digest))
 }
 
-// full explains an error of writing.
+// full explains a write error.
 func full(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		err = errors.Explainf(err, errors.Exhausted, "the disk is full: there is no space left for the image's layers")
@@ -169,7 +171,8 @@ func full(err error) error {
 	return errors.Wrapf(err, "write a blob")
 }
 
-// fetch returns a blob, from the registry if it is not there. told hears how many more bytes have come, or fewer if they were of no use.
+// fetch returns a blob, from the registry if it is not stored. told receives the number of further
+// bytes, or a negative number if bytes must be fetched again.
 func (b *blobs) fetch(ctx context.Context, r *remote, d v1.Descriptor, told func(int64)) (*os.File, error) {
 	if err := checkDescriptor(d); err != nil {
 		return nil, err
@@ -183,10 +186,10 @@ func (b *blobs) fetch(ctx context.Context, r *remote, d v1.Descriptor, told func
 		return nil, err
 	}
 	defer part.Close()
-	if f, err := b.open(d.Digest); f != nil || err != nil { // while we waited
+	if f, err := b.open(d.Digest); f != nil || err != nil { // another one has fetched it meanwhile
 		told(d.Size)
 		if err == nil {
-			err = os.Remove(part.Name()) // which our lock has made anew
+			err = os.Remove(part.Name()) // created by our lock
 		}
 		return f, errors.Wrapf(err, "clear up")
 	}
@@ -209,7 +212,7 @@ func checkDescriptor(d v1.Descriptor) error {
 	return nil
 }
 
-// download is one blob on its way into a file.
+// download is the download of one blob.
 type download struct {
 	remote  *remote
 	session *session
@@ -219,10 +222,10 @@ type download struct {
 
 	sum  hash.Hash
 	have int64
-	bad  bool // what came was not what was asked for
+	bad  bool // the data did not match
 }
 
-// run goes on where an earlier download was cut, as often as something comes.
+// run downloads the rest of a blob. It retries, without limit while there is progress.
 func (d *download) run(ctx context.Context) error {
 	if err := d.resume(); err != nil {
 		return err
@@ -242,7 +245,7 @@ func (d *download) run(ctx context.Context) error {
 		if ctx.Err() != nil || errors.KindOf(err) != errors.Unavailable || d.bad && !resumed {
 			return err
 		}
-		resumed, d.bad = resumed && !d.bad, false // what an earlier download has left may be what is wrong: once more from the start
+		resumed, d.bad = resumed && !d.bad, false // data of an earlier download may be bad: restart once
 		if d.have > before {
 			failures = 0
 		}
@@ -260,7 +263,7 @@ func (d *download) run(ctx context.Context) error {
 	}
 }
 
-// resume takes what an earlier download has left.
+// resume takes over the data of an earlier download.
 func (d *download) resume() error {
 	d.sum = sha256.New()
 	if _, err := d.part.Seek(0, io.SeekStart); err != nil {
@@ -286,7 +289,7 @@ func (d *download) restart() error {
 	return errors.Wrapf(errors.Join(err, d.part.Truncate(0)), "clear a blob")
 }
 
-// once asks for what is missing and writes it as it comes.
+// once requests the missing data and writes it as it arrives.
 func (d *download) once(ctx context.Context) error {
 	if d.have == d.want.Size {
 		return nil
@@ -306,7 +309,7 @@ func (d *download) once(ctx context.Context) error {
 		if resp.StatusCode == http.StatusPartialContent {
 			return errRange
 		}
-		if err := d.restart(); err != nil { // it sends everything again
+		if err := d.restart(); err != nil { // the registry sends everything again
 			return err
 		}
 	}
@@ -344,7 +347,7 @@ func (d *download) write(p []byte) error {
 	return nil
 }
 
-// verify checks what has come.
+// verify checks the downloaded data.
 func (d *download) verify() error {
 	if hex.EncodeToString(d.sum.Sum(nil)) == d.want.Digest.Hex {
 		return nil
@@ -352,7 +355,7 @@ func (d *download) verify() error {
 	return d.wrong("another content than its digest says")
 }
 
-// wrong throws away what has come.
+// wrong discards the downloaded data and returns an error.
 func (d *download) wrong(what string) error {
 	d.bad = true
 	err := errors.Newf(errors.Unavailable, "the registry %s sent %s for a part of %s", hostOf(d.session.repo), what, d.remote.ref.Name())

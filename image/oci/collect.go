@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// kept is a file among the blobs.
+// kept is a file in the directory of the blobs.
 type kept struct {
 	of   *blobs
 	name string
@@ -31,7 +31,7 @@ func (b *blobs) list() ([]kept, error) {
 	var all []kept
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || info.IsDir() { // renamed or removed meanwhile, or other accounts' blobs
+		if err != nil || info.IsDir() { // renamed or removed meanwhile, or another account
 			continue
 		}
 		k := kept{b, e.Name(), info.ModTime(), info.Size()}
@@ -43,7 +43,7 @@ func (b *blobs) list() ([]kept, error) {
 	return all, nil
 }
 
-// Collect implements image.Cache. A blob that is being fetched stays.
+// Collect implements image.Cache. It keeps blobs that are being downloaded.
 func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry bool) (freed, left int64, err error) {
 	accounts, err := s.blobs.all()
 	var all []kept
@@ -76,7 +76,7 @@ func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry 
 	return freed, left, nil
 }
 
-// remove removes a file unless somebody writes it. Those who read it have it open.
+// remove removes a file unless a download is writing it. Readers have it open.
 func (b *blobs) remove(name string, dry bool) (bool, error) {
 	full := b.dir + "/" + name
 	if strings.HasSuffix(name, partSuffix) {

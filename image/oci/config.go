@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/image/rootfs"
 )
 
-// configOf returns what an image's configuration says about commands. extra is the environment that it gets besides.
+// configOf returns the command configuration of an image. extra is added to its environment.
 func configOf(file *v1.ConfigFile, extra map[string]string) image.Config {
 	c := file.Config
 	config := image.Config{
@@ -37,7 +37,7 @@ func configOf(file *v1.ConfigFile, extra map[string]string) image.Config {
 	return config
 }
 
-// release returns which distribution an image has, as its os-release says.
+// release returns the distribution of an image from its os-release.
 func release(w *rootfs.Writer) []image.Part {
 	for _, name := range []string{"/etc/os-release", "/usr/lib/os-release"} {
 		text, err := w.ReadFile(name, 64<<10)

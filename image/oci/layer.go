@@ -17,26 +17,27 @@ import (
 )
 
 const (
-	// maxWindow is how much memory a zstd frame may ask for; "zstd --ultra --long" needs 128 MiB.
+	// maxWindow is the maximum window of a zstd frame; "zstd --ultra --long" needs 128 MiB.
 	maxWindow = 128 << 20
-	ahead     = 4 // buffers that are decompressed ahead of who reads
+	ahead     = 4 // buffers decompressed ahead of the reader
 	aheadSize = 256 << 10
 )
 
-// layer is the tar stream of a layer, decompressed on another thread.
+// layer is the tar stream of a layer, decompressed in another goroutine.
 type layer struct {
 	want   v1.Hash
 	sum    hash.Hash
 	filled chan []byte // closed at the end
 	empty  chan []byte
 	quit   chan struct{}
-	err    error // how it ended; valid when filled is closed
+	err    error // the final error; valid when filled is closed
 
-	now  []byte // what is left of the buffer that is being read
-	back []byte // that buffer
+	now  []byte // rest of the current buffer
+	back []byte // the current buffer
 }
 
-// openLayer begins to decompress; what compressed it shows in its first bytes. The caller calls finish.
+// openLayer begins to decompress a layer. Its first bytes determine the format. The caller must
+// call finish.
 func openLayer(ctx context.Context, f io.Reader, diffID v1.Hash) (*layer, error) {
 	in, closeIn, err := decompress(f)
 	if err != nil {
@@ -105,7 +106,8 @@ func (l *layer) fill(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// isEnd tells the end of the stream from one that was cut: ReadFull answers both with the same error.
+// isEnd distinguishes the end of the stream from a truncated one: ReadFull returns the same error
+// for both.
 func isEnd(in io.Reader) bool {
 	n, err := in.Read(make([]byte, 1))
 	return n == 0 && err == io.EOF
@@ -131,7 +133,8 @@ func (l *layer) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// finish ends the decompression. If all was read well, what is left is read too, and all of it must be what the image's configuration says.
+// finish ends the decompression. If the layer was read successfully, it also reads the rest, and
+// checks the whole against the digest in the image's configuration.
 func (l *layer) finish(well bool) error {
 	if !well {
 		close(l.quit)

@@ -1,7 +1,9 @@
-// Package oci makes images of what registries have, in the formats of OCI and Docker, and writes images as OCI archives.
+// Package oci pulls images from registries, in the formats of OCI and Docker, and writes images as
+// OCI archives.
 //
-// Blobs are kept once for all images of an account in a directory, under the digest by which they were asked for and checked. Layers go from
-// there into one EROFS image in a single pass; nothing is unpacked on the way.
+// The blobs of all images of an account are stored once in a directory, under the digest by which
+// they were requested and checked. Layers go from there into one EROFS image in a single pass,
+// without unpacking.
 package oci
 
 import (
@@ -22,39 +24,42 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// recipe counts how this package makes images: another one makes others of equal manifests.
+// recipe is the version of the image format. Changing it makes new images of the same manifests.
 const recipe = 1
 
-// Options of a Source.
+// Options configures a Source.
 type Options struct {
-	Dir string // keeps blobs; made if missing
-	// CertificateDir has the certificate authorities (*.crt) of this machine that images trust too. "" means none.
+	Dir string // directory of blobs; created if missing
+	// CertificateDir holds this machine's certificate authorities (*.crt) that images trust too. ""
+	// means none.
 	CertificateDir string
-	// Mirrors are asked before the registry itself, by its host: "docker.io": {"mirror.example.org", "10.0.0.1:5000/prefix"}.
+	// Mirrors are tried before the registry itself, by its host: "docker.io":
+	// {"mirror.example.org", "10.0.0.1:5000/prefix"}.
 	Mirrors  map[string][]string
-	Insecure []string // hosts that may be spoken to without TLS; this machine and private addresses always may
-	// MaxBytes and MaxFiles limit what an image may unpack to; 0 means DefaultMaxBytes and DefaultMaxFiles.
+	Insecure []string // hosts to reach without TLS; this machine and private addresses always may
+	// MaxBytes and MaxFiles limit the unpacked size of an image; 0 means DefaultMaxBytes and
+	// DefaultMaxFiles.
 	MaxBytes, MaxFiles int64
-	// Transport makes the connections for images of an owner; nil means that all owners reach the internet only. Owners who may reach
-	// different addresses must not share connections.
+	// Transport makes the connections for images of an owner. nil means that all owners can reach
+	// only the internet. Owners who may reach different addresses must not share connections.
 	Transport func(owner string) http.RoundTripper
 }
 
-// The limits of what an image may unpack to.
+// The default limits for the unpacked size of an image.
 const (
 	DefaultMaxBytes = 32 << 30
 	DefaultMaxFiles = 4_000_000
 )
 
-// Source makes images of registries. It implements image.Source.
+// Source pulls images from registries. It implements image.Source.
 type Source struct {
 	opts  Options
 	blobs *blobs
-	pause time.Duration // before the first repetition of a request
-	stall time.Duration // how long a registry may send nothing
+	pause time.Duration // before the first retry of a request
+	stall time.Duration // maximum time without data from a registry
 }
 
-// Open returns a Source. The error is of the directory.
+// Open returns a Source. An error is about the directory.
 func Open(opts Options) (*Source, error) {
 	if opts.MaxBytes == 0 {
 		opts.MaxBytes = DefaultMaxBytes
@@ -77,7 +82,8 @@ func Open(opts Options) (*Source, error) {
 	return &Source{opts: opts, blobs: b, pause: time.Second, stall: time.Minute}, nil
 }
 
-// Resolve implements image.Source. Of a tag it asks the registry; of a digest only if its owner has never fetched the manifest.
+// Resolve implements image.Source. It asks the registry for a tag. It asks for a digest only if its
+// owner has never fetched the manifest.
 func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildOptions) (image.Spec, []byte, error) {
 	certs, err := trust.Read(s.opts.CertificateDir)
 	if err != nil {
@@ -140,7 +146,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	return image.Contents{Config: config, Parts: append(parts, image.Part{Name: ref.Context().Name(), Version: p.digest.String()})}, nil
 }
 
-// limits says how to raise a limit that was reached.
+// limits adds a remedy to the error of a reached limit.
 func (s *Source) limits(err error) error {
 	if errors.Is(err, errors.Exhausted) && errors.RemedyOf(err) == "" {
 		err = errors.Remedy(err, "raise image_limits.bytes or image_limits.files if the image is what it should be")
@@ -150,7 +156,7 @@ func (s *Source) limits(err error) error {
 
 func platform() string { return "linux/" + runtime.GOARCH }
 
-// checkPlatform refuses other platforms than this machine's: nothing here could run them.
+// checkPlatform refuses platforms other than this machine's, since they cannot run here.
 func checkPlatform(asked string) error {
 	if asked == "" || asked == platform() {
 		return nil
@@ -159,7 +165,7 @@ func checkPlatform(asked string) error {
 	return errors.Remedy(err, "leave the platform out, or build on a machine of that platform")
 }
 
-// choose returns the manifest of an index that fits this machine.
+// choose returns the manifest of an index that matches this machine.
 func choose(name string, index *v1.IndexManifest) (v1.Descriptor, error) {
 	var has []string
 	for _, m := range index.Manifests {
@@ -167,7 +173,8 @@ func choose(name string, index *v1.IndexManifest) (v1.Descriptor, error) {
 		if p == nil || p.OS == "unknown" { // attestations
 			continue
 		}
-		// The first one is the most general: lists begin with it, and hosts with newer processors run it too.
+		// Use the first match. Lists begin with the most general variant, which newer processors
+		// run too.
 		if p.OS == "linux" && p.Architecture == runtime.GOARCH && m.MediaType.IsImage() {
 			return m, nil
 		}

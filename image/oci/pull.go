@@ -22,22 +22,23 @@ import (
 )
 
 const (
-	parallel    = 4       // layers on their way at once
-	maxManifest = 4 << 20 // bytes, as most registries limit it too
+	parallel    = 4       // concurrent downloads of layers
+	maxManifest = 4 << 20 // bytes; the limit of most registries too
 	maxLayers   = 1000    // Docker's own limit is 127
 )
 
-// manifestOf is what manifests and indexes have in common, to tell them apart.
+// manifestOf has the fields that distinguish manifests from indexes.
 type manifestOf struct {
 	SchemaVersion int               `json:"schemaVersion"`
 	Manifests     []json.RawMessage `json:"manifests"`
 	Layers        []json.RawMessage `json:"layers"`
 }
 
-// resolve returns the digest of the manifest that a reference means on this machine. It and the image's configuration are kept.
+// resolve returns the digest of the manifest that a reference means on this machine. It stores the
+// manifest and the image's configuration.
 func (s *Source) resolve(ctx context.Context, r *remote) (v1.Hash, error) {
 	identifier := r.ref.Identifier()
-	for range 3 { // an index of an index is as deep as any registry goes
+	for range 3 { // no registry nests indexes deeper
 		text, digest, err := s.manifest(ctx, r, identifier)
 		if err != nil {
 			return v1.Hash{}, err
@@ -70,7 +71,8 @@ func (s *Source) resolve(ctx context.Context, r *remote) (v1.Hash, error) {
 	return v1.Hash{}, errors.Newf(errors.Invalid, "the index of %s only leads to others", r.ref.Name())
 }
 
-// manifest returns a manifest by tag or digest. Those by digest are not asked for twice.
+// manifest returns a manifest by tag or digest. A manifest with a known digest is requested only
+// once.
 func (s *Source) manifest(ctx context.Context, r *remote, identifier string) ([]byte, v1.Hash, error) {
 	want, err := v1.NewHash(identifier)
 	if err == nil {
@@ -97,7 +99,7 @@ func (s *Source) manifest(ctx context.Context, r *remote, identifier string) ([]
 	return text, digest, r.blobs.put(ctx, digest, text)
 }
 
-// small returns a blob that fits into memory, nil if it is not there or damaged.
+// small returns the content of a small blob, or nil if it is missing or damaged.
 func (r *remote) small(digest v1.Hash) ([]byte, error) {
 	f, err := r.blobs.open(digest)
 	if f == nil || err != nil {
@@ -118,7 +120,7 @@ func check(f *os.File, digest v1.Hash) ([]byte, error) {
 	return text, nil
 }
 
-// image returns the manifest of that digest and the configuration that it names, which must be for this machine.
+// image returns the manifest of that digest and its configuration, which must be for this machine.
 func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Manifest, *v1.ConfigFile, error) {
 	text, _, err := s.manifest(ctx, r, digest.String())
 	if err != nil {
@@ -138,7 +140,7 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Mani
 	if text, err := r.small(m.Config.Digest); err != nil {
 		return nil, nil, err
 	} else if text == nil {
-		if err := r.blobs.discard(m.Config.Digest); err != nil { // a damaged one
+		if err := r.blobs.discard(m.Config.Digest); err != nil { // it is damaged
 			return nil, nil, err
 		}
 	}
@@ -160,7 +162,7 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Mani
 	return m, config, nil
 }
 
-// pull is one image on its way.
+// pull is an image being pulled.
 type pull struct {
 	source   *Source
 	remote   *remote
@@ -175,7 +177,7 @@ type pull struct {
 	last                    time.Time
 }
 
-// describe reads what the image consists of.
+// describe reads the manifest and the configuration of the image.
 func (p *pull) describe(ctx context.Context) error {
 	d, ok := p.remote.ref.(name.Digest)
 	if !ok {
@@ -199,7 +201,7 @@ func (p *pull) describe(ctx context.Context) error {
 	return nil
 }
 
-// run fetches layers, several at once, while those that are there are written in their order.
+// run downloads several layers at once, and writes finished ones in their order.
 func (p *pull) run(ctx context.Context, w *rootfs.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	layers := make([]chan *os.File, len(p.manifest.Layers))
@@ -229,7 +231,7 @@ func (p *pull) run(ctx context.Context, w *rootfs.Writer) error {
 	err := group.Wait()
 	for _, l := range layers {
 		select {
-		case f := <-l: // that nobody took
+		case f := <-l: // not used
 			f.Close()
 		default:
 		}
@@ -237,7 +239,7 @@ func (p *pull) run(ctx context.Context, w *rootfs.Writer) error {
 	return err
 }
 
-// write puts one layer over the other.
+// write writes the layers, each over the previous ones.
 func (p *pull) write(ctx context.Context, w *rootfs.Writer, layers []chan *os.File) error {
 	for i, l := range layers {
 		select {
@@ -267,10 +269,10 @@ func (p *pull) layer(ctx context.Context, w *rootfs.Writer, f *os.File, diffID v
 	return errors.Join(err, content.finish(err == nil))
 }
 
-// every is how often progress is told.
+// every is the interval of progress reports.
 const every = 100 * time.Millisecond
 
-// report counts and tells how far we are: fetching is most of the work.
+// report counts bytes and reports the progress. Downloading is most of the work.
 func (p *pull) report(fetched, written int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

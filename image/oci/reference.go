@@ -12,10 +12,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// dockerHub is what users call the registry that serves under another name.
+// dockerHub is the name that users give to Docker Hub, whose host is another one.
 const dockerHub = "docker.io"
 
-// parse reads a reference as Docker does: a name without a registry is one of Docker Hub's, one without a tag means "latest".
+// parse parses a reference like Docker: without a registry it is at Docker Hub, without a tag it
+// means "latest".
 func (s *Source) parse(text string) (name.Reference, error) {
 	ref, err := name.ParseReference(text)
 	if err != nil {
@@ -36,7 +37,7 @@ func hostOf(repo name.Repository) string {
 	return dockerHub
 }
 
-// repositories returns where to look for what repo has: its mirrors first.
+// repositories returns the repositories to try for repo, mirrors first.
 func (s *Source) repositories(repo name.Repository) ([]name.Repository, error) {
 	var all []name.Repository
 	for _, mirror := range s.opts.Mirrors[hostOf(repo)] {
@@ -62,8 +63,9 @@ func (s *Source) nameOptions(host string) []name.Option {
 	return nil
 }
 
-// NewTransport returns a transport for registries under the rules. It gives up registries that never answer. How long a body may take is not
-// limited, but how long none of it comes is.
+// NewTransport returns a transport for registries under the rules. It times out on registries that
+// never answer. The duration of a body is unlimited, but a download ends if no data
+// arrives for a while.
 func NewTransport(rules netguard.Rules) http.RoundTripper {
 	return rules.NewTransport(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100, MaxIdleConnsPerHost: parallel, IdleConnTimeout: 90 * time.Second,

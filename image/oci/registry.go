@@ -20,12 +20,12 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// accepted are the manifests that we read, or refuse with a sentence of our own.
+// accepted are the manifest types that this package reads, or refuses with an error of its own.
 var accepted = []types.MediaType{
 	types.OCIImageIndex, types.DockerManifestList, types.OCIManifestSchema1, types.DockerManifestSchema2, types.DockerManifestSchema1, types.DockerManifestSchema1Signed,
 }
 
-// remote is where an image's blobs are, for one caller.
+// remote accesses the blobs of an image for one caller.
 type remote struct {
 	source *Source
 	owner  string
@@ -34,14 +34,14 @@ type remote struct {
 	opts   image.BuildOptions
 
 	mu       sync.Mutex
-	sessions []*session // guarded by mu; the mirrors' and the registry's own, connected when needed
+	sessions []*session // guarded by mu; mirrors first, then the registry; connected on demand
 }
 
 // session is a connection to one repository.
 type session struct {
 	repo   name.Repository
 	client *http.Client // nil until connected
-	err    error        // why it is of no use
+	err    error        // why it is unusable
 }
 
 func (s *Source) remote(ref name.Reference, owner string, opts image.BuildOptions) (*remote, error) {
@@ -49,7 +49,8 @@ func (s *Source) remote(ref name.Reference, owner string, opts image.BuildOption
 	return &remote{source: s, owner: owner, blobs: b, ref: ref, opts: opts}, err
 }
 
-// each calls try with one session after another until one has an answer. The error is the last one's, which is the registry's own.
+// each calls try with one session after another until one succeeds. The error is that of the last
+// session, the registry itself.
 func (r *remote) each(ctx context.Context, try func(*session) error) error {
 	r.mu.Lock()
 	if r.sessions == nil {
@@ -77,7 +78,7 @@ func (r *remote) each(ctx context.Context, try func(*session) error) error {
 	return nil
 }
 
-// connect signs in. It happens once for all that wait for it.
+// connect signs in. It does so once for all waiting callers.
 func (r *remote) connect(ctx context.Context, s *session) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,8 +103,9 @@ func (r *remote) connect(ctx context.Context, s *session) error {
 	return nil
 }
 
-// confined keeps what a registry leads to, its tokens' realm and the places of its blobs, at addresses with TLS, unless the registry itself
-// has none: else anybody on the way could read credentials that were meant for TLS.
+// confined refuses addresses without TLS for token realms and blobs that a registry refers to,
+// unless the registry itself has no TLS. Otherwise credentials meant for TLS could be read on the
+// network.
 type confined struct {
 	next  http.RoundTripper
 	plain bool
@@ -120,7 +122,8 @@ func (c *confined) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, netguard.Deny("the registry leads to %.200q, an address without TLS", req.URL.Host)
 }
 
-// authenticator returns who we are: what the caller says, else what the user's Docker configuration says.
+// authenticator returns the credentials of the caller, or else those of the user's Docker
+// configuration.
 func (r *remote) authenticator(ctx context.Context, repo name.Repository) (authn.Authenticator, error) {
 	host := hostOf(repo)
 	if r.opts.Credentials != nil {
@@ -143,7 +146,7 @@ func (r *remote) authenticator(ctx context.Context, repo name.Repository) (authn
 	return auth, nil
 }
 
-// get asks for a part of the repository. The caller closes the body.
+// get requests a path of the repository. The caller closes the body.
 func (r *remote) get(ctx context.Context, s *session, path string, header http.Header) (*http.Response, error) {
 	url := fmt.Sprintf("%s://%s/v2/%s/%s", s.repo.Scheme(), s.repo.RegistryStr(), s.repo.RepositoryStr(), path)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -165,14 +168,14 @@ func (r *remote) get(ctx context.Context, s *session, path string, header http.H
 		return nil, errRange
 	}
 	wait, _ := retryAfter(resp.Header)
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for operators; what there is of it
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // the beginning of the body, for operators
 	return nil, r.refused(s, resp.StatusCode, wait, errors.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(said))))
 }
 
-// errRange says that there is nothing where we wanted to go on.
+// errRange reports that the registry cannot resume at the requested offset.
 var errRange = errors.Newf(errors.Unavailable, "the registry cannot go on where the download was cut")
 
-// manifest asks for a manifest by tag or digest.
+// manifest requests a manifest by tag or digest.
 func (r *remote) manifest(ctx context.Context, s *session, identifier string) ([]byte, error) {
 	header := http.Header{}
 	for _, t := range accepted {
@@ -193,7 +196,7 @@ func (r *remote) manifest(ctx context.Context, s *session, identifier string) ([
 	return text, nil
 }
 
-// explain gives an error of a connection its kind and text.
+// explain adds kind and text to a connection error.
 func (r *remote) explain(s *session, err error) error {
 	var refused *transport.Error
 	if denied := netguard.Refusal(err); denied != nil {
@@ -209,7 +212,7 @@ func (r *remote) explain(s *session, err error) error {
 	return errors.Remedy(err, "check the name of the image and the network; a registry without TLS must be in registries.insecure")
 }
 
-// refused says what a status means.
+// refused returns the error for an HTTP status.
 func (r *remote) refused(s *session, status int, wait time.Duration, cause error) error {
 	host, ref := hostOf(s.repo), r.ref.Name()
 	switch {

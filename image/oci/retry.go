@@ -15,14 +15,15 @@ import (
 
 const (
 	attempts = 5
-	// longestWait is how long a registry may make us wait at once; more is the user's decision.
+	// longestWait is the longest delay to accept from a registry. For longer ones, the request
+	// fails.
 	longestWait = time.Minute
 )
 
-// retry repeats requests that failed for now: registries limit rates, and connections break.
+// retry retries requests after transient failures, such as rate limits and broken connections.
 type retry struct {
 	next  http.RoundTripper
-	pause time.Duration // before the first repetition; doubled each time
+	pause time.Duration // before the first retry; doubled each time
 }
 
 func (r *retry) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -47,7 +48,7 @@ func (r *retry) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// rewind makes the body ready to be sent again, and reports whether it can be.
+// rewind resets the body for a retry, and reports whether that is possible.
 func rewind(req *http.Request) bool {
 	if req.Body == nil || req.Body == http.NoBody {
 		return true
@@ -60,8 +61,8 @@ func rewind(req *http.Request) bool {
 	return err == nil
 }
 
-// broken reports whether a connection failed in a way that the next one may not. Whoever cannot connect at all is told at once: names, ports
-// and certificates do not mend themselves.
+// broken reports whether a connection failed in a way that may not recur. A failure to connect is
+// not retried: wrong names, ports and certificates stay wrong.
 func broken(err error) bool {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
@@ -80,13 +81,13 @@ func temporary(status int) bool {
 	return false
 }
 
-// backoff returns how long to wait after that many failures, spread so that many clients do not come back at once.
+// backoff returns the delay after that many failures, with jitter.
 func backoff(first time.Duration, failures int) time.Duration {
 	d := first << min(failures-1, 5)
 	return d/2 + rand.N(d/2+1)
 }
 
-// retryAfter returns how long the server asks to wait, in seconds or until a date.
+// retryAfter returns the delay that the server requests, in seconds or as a date.
 func retryAfter(h http.Header) (time.Duration, bool) {
 	text := h.Get("Retry-After")
 	if n, err := strconv.Atoi(text); err == nil && n >= 0 {

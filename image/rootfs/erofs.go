@@ -9,30 +9,33 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// The on-disk format, as the kernel's documentation of EROFS has it. Everything is little endian.
+// The on-disk format, according to the kernel's documentation of EROFS. All numbers are little
+// endian.
 const (
 	blockBits  = 12
-	blockSize  = 1 << blockBits // gVisor takes no other than the page size
+	blockSize  = 1 << blockBits // gVisor requires the page size
 	slotSize   = 32             // inodes are counted in slots
-	inodeSize  = 64             // of an extended inode; compact ones have no time
+	inodeSize  = 64             // of an extended inode; compact ones have no mtime
 	direntSize = 12
 
 	superOffset  = 1024
 	superMagic   = 0xe0f5e1e2
-	compatMtime  = 0x2 // the time of inodes is when they were modified
+	compatMtime  = 0x2 // inode times are mtimes
 	extended     = 1   // inode format: extended …
 	layoutPlain  = 0 << 1
 	layoutInline = 2 << 1 // … with the last block of content behind it
 
-	// firstSlot keeps the root's number from being 0: programs take directory entries with that number for deleted.
+	// firstSlot keeps the inode number of the root from being 0, which programs take for a deleted
+	// entry.
 	firstSlot = 2
 )
 
-// fileTypes are the types of files in directory entries.
+// fileTypes are the file types in directory entries.
 var fileTypes = map[uint16]byte{syscall.S_IFREG: 1, syscall.S_IFDIR: 2, syscall.S_IFIFO: 5, syscall.S_IFLNK: 7}
 
-// Close completes the image. The data is first, in the order in which it came, then directories that do not fit beside their
-// inode, then all inodes. The order and thereby the image depend on nothing but what was added.
+// Close completes the image. It contains the data in the order of arrival, then directories that do
+// not fit beside their inode, then all inodes. The layout, and therefore the image, depends only on
+// the added entries.
 func (w *Writer) Close() (Stats, error) {
 	order := w.place()
 	if err := w.copyContent(order); err != nil {
@@ -82,7 +85,8 @@ func (w *Writer) Close() (Stats, error) {
 	return Stats{Size: w.out.off, Files: int64(len(order))}, nil
 }
 
-// place gives every file its number, parents before children. What belongs together lies together.
+// place assigns inode numbers in depth-first order, parents before children, so that related files
+// are close together.
 func (w *Writer) place() []*node {
 	var order []*node
 	off := int64(firstSlot * slotSize)
@@ -117,7 +121,8 @@ func (w *Writer) place() []*node {
 
 func align(off, to int64) int64 { return (off + to - 1) / to * to }
 
-// measure sets what only the finished tree knows: the size of directories and links, and how many names a directory has.
+// measure sets the fields that depend on the finished tree: the size of directories and links, and
+// the link count of directories.
 func (n *node) measure() {
 	switch {
 	case n.isDir():
@@ -181,7 +186,7 @@ func (n *node) bytes() []byte {
 	return out
 }
 
-// inode returns a file's inode, and what is inline behind it.
+// inode returns the inode of a file with its inline data.
 func (n *node) inode(number uint32) []byte {
 	b := make([]byte, inodeSize)
 	format := uint16(extended | layoutPlain)
@@ -204,7 +209,7 @@ func (n *node) inode(number uint32) []byte {
 	return b
 }
 
-// tooLarge is what an image says that has more blocks than numbers for them.
+// tooLarge returns an error if the image has more blocks than block numbers.
 func tooLarge(off int64) error {
 	if off>>blockBits > math.MaxUint32-1 {
 		return errors.Newf(errors.Exhausted, "the image would be too large for its format")

@@ -13,17 +13,19 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// whiteout is how names begin that remove something from lower layers; opaque removes all of a directory.
-// https://github.com/opencontainers/image-spec/blob/main/layer.md
+// whiteout begins names that remove an entry of lower layers; opaque removes all entries of a
+// directory. https://github.com/opencontainers/image-spec/blob/main/layer.md
 const (
 	whiteout = ".wh."
 	opaque   = ".wh..wh..opq"
-	aufs     = ".wh..wh." // other files of this kind are aufs's own
+	aufs     = ".wh..wh." // other such files are internal to aufs
 )
 
-// AddLayer adds a layer of an OCI image, an uncompressed tar stream, over what the image has already. Whiteouts remove what lower
-// layers have, wherever in the stream they stand. Names with ".." end at the image's root. tap is as in AddTar. Errors are those of AddTar; but an archive
-// without an end, as umoci writes for whiteouts, is whole if it stops behind an entry, so who calls must know that it is, by its digest.
+// AddLayer adds a layer of an OCI image, an uncompressed tar stream, over the current content.
+// Whiteouts remove entries of lower layers, at any position in the stream. Names with ".." end at
+// the image's root. tap is as in AddTar. Errors are those of AddTar, but an archive may end after
+// an entry without a trailer, as umoci writes for whiteouts. The caller must therefore verify with
+// the digest that the stream is complete.
 func (w *Writer) AddLayer(r io.Reader, tap func(name string) io.Writer) error {
 	w.fresh = map[entry]bool{}
 	defer func() { w.fresh = nil }()
@@ -55,7 +57,7 @@ func (w *Writer) layerEntry(hdr *tar.Header, content io.Reader, tap func(name st
 		return w.remove(dir, last)
 	}
 	switch hdr.Typeflag {
-	case tar.TypeChar, tar.TypeBlock: // left out, and so is what it replaces
+	case tar.TypeChar, tar.TypeBlock: // omitted, like the entry that it replaces
 		return w.remove(dir, whiteout+last)
 	case tar.TypeReg:
 		if tap == nil {
@@ -68,7 +70,7 @@ func (w *Writer) layerEntry(hdr *tar.Header, content io.Reader, tap func(name st
 	return w.Add(hdr, content)
 }
 
-// remove does what a whiteout says.
+// remove applies a whiteout.
 func (w *Writer) remove(in, last string) error {
 	name := strings.TrimPrefix(last, whiteout)
 	if name == "" || name == "." || name == ".." {
@@ -79,7 +81,7 @@ func (w *Writer) remove(in, last string) error {
 	}
 	dir, err := w.dir(in, nil)
 	if err != nil || dir == nil {
-		return err // nothing there to remove
+		return err // nothing to remove
 	}
 	if last == opaque {
 		w.prune(dir)
@@ -89,14 +91,15 @@ func (w *Writer) remove(in, last string) error {
 	return nil
 }
 
-// prune removes from a directory what lower layers have put there.
+// prune removes the entries of a directory that lower layers have added.
 func (w *Writer) prune(dir *node) {
 	for name, n := range dir.children {
 		w.removeOld(entry{dir, name}, n)
 	}
 }
 
-// removeOld removes what lower layers have of e, and reports whether anything is left.
+// removeOld removes the parts of e that lower layers have added, and reports whether anything is
+// left.
 func (w *Writer) removeOld(e entry, n *node) bool {
 	if !n.isDir() {
 		if w.fresh[e] {
@@ -117,8 +120,8 @@ func (w *Writer) removeOld(e entry, n *node) bool {
 	return left
 }
 
-// AddImage adds all of another image. Its content is copied by Close, until when from's file must stay open. Later layers hide what they
-// replace, which is then not copied at all.
+// AddImage adds a whole image. Close copies its content, so the file of from must stay open until
+// then. Content that later layers replace is not copied.
 func (w *Writer) AddImage(from *Reader) error {
 	twins := map[*node]*node{}
 	var add func(to, dir *node) error
@@ -167,7 +170,7 @@ func (n *node) twin() *node {
 	return twin
 }
 
-// copyContent copies the content of files that other images have. What lies together there is copied together.
+// copyContent copies the file content of other images. Adjacent content is copied together.
 func (w *Writer) copyContent(order []*node) error {
 	var files []*node
 	sources := map[*Reader]int{}
@@ -216,11 +219,11 @@ func (w *Writer) copyRun(files []*node, blocks int64) error {
 	return nil
 }
 
-// end returns the block behind a file's content.
+// end returns the block after a file's content.
 func (n *node) end() int64 { return int64(n.block) + align(n.size, blockSize)>>blockBits }
 
-// ReadFile returns the content of a file that the image has so far, with symbolic links followed as in a chroot. NotFound if there is none,
-// Exhausted if it is larger than limit.
+// ReadFile returns the content of a file that was added so far. It follows symbolic links as in a
+// chroot. It returns NotFound if there is none, and Exhausted if the file is larger than limit.
 func (w *Writer) ReadFile(name string, limit int64) ([]byte, error) {
 	n, _, err := (&Reader{root: w.root}).open(name)
 	if err != nil {
@@ -240,21 +243,22 @@ func (w *Writer) ReadFile(name string, limit int64) ([]byte, error) {
 		return data, n.from.readAt(data, n.from.offset(n))
 	}
 	read, err := w.out.f.ReadAt(data, int64(n.block)<<blockBits)
-	if err == io.EOF { // zeros at the end that are not written yet
+	if err == io.EOF { // trailing zeros that are not written yet
 		clear(data[read:])
 		err = nil
 	}
 	return data, errors.Wrapf(err, "read the image")
 }
 
-// IsDir reports whether the image has a directory of that name so far, with symbolic links followed as in a chroot.
+// IsDir reports whether a directory of that name was added so far. It follows symbolic links as in
+// a chroot.
 func (w *Writer) IsDir(name string) bool {
 	n, _, err := (&Reader{root: w.root}).open(name)
 	return err == nil && n.isDir()
 }
 
-// Replace gives a file that the image has new content, with symbolic links followed as in a chroot; it keeps its owner, mode and
-// attributes. Errors are those of ReadFile and Add.
+// Replace replaces the content of a file that was added. It follows symbolic links as in a chroot.
+// The file keeps its owner, mode and attributes. Errors are those of ReadFile and Add.
 func (w *Writer) Replace(name string, content []byte) error {
 	n, full, err := (&Reader{root: w.root}).open(name)
 	if err != nil {

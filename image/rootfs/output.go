@@ -11,20 +11,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// minHole is from how many zeros on a hole in the image is worth its system calls.
+// minHole is the number of zeros that makes a hole worth its system calls.
 const minHole = 1 << 20
 
-// maxCopy is how much the kernel copies at once, so that signals are not held up.
+// maxCopy bounds one copy by the kernel, so that signals are handled in time.
 const maxCopy = 64 << 20
 
 var zeros [64 << 10]byte
 
-// output writes the image from front to back and leaves out long runs of zeros.
+// output writes the image sequentially and leaves holes for long runs of zeros.
 type output struct {
 	f    *os.File
 	buf  *bufio.Writer
-	off  int64 // where the next byte belongs, skip included
-	skip int64 // zeros that are not written yet
+	off  int64 // offset of the next byte, including skip
+	skip int64 // pending zeros
 	part []byte
 }
 
@@ -33,13 +33,13 @@ func newOutput(f *os.File) *output {
 	return &output{f: f, buf: bufio.NewWriterSize(f, 1<<20), off: blockSize, skip: blockSize, part: make([]byte, 256<<10)}
 }
 
-// block goes to the beginning of the next block and returns its number.
+// block advances to the next block and returns its number.
 func (o *output) block() (uint32, error) {
 	o.zero(align(o.off, blockSize) - o.off)
 	return uint32(o.off >> blockBits), tooLarge(o.off)
 }
 
-// content copies a file of that size and returns its first block, 0 for an empty one.
+// content copies a file of that size and returns its first block, or 0 for an empty one.
 func (o *output) content(r io.Reader, size int64) (uint32, error) {
 	if size == 0 {
 		return 0, nil
@@ -78,7 +78,7 @@ func (o *output) write(p []byte) error {
 	return writeError(err)
 }
 
-// settle brings the file to where the zeros end.
+// settle writes or skips the pending zeros.
 func (o *output) settle() error {
 	if o.skip >= minHole {
 		if err := o.buf.Flush(); err != nil {
@@ -98,7 +98,8 @@ func (o *output) settle() error {
 	return nil
 }
 
-// copyFrom copies blocks of another image to where the next byte belongs, which is the beginning of a block. Its holes stay holes.
+// copyFrom copies blocks of another image to the current position, which must be the beginning of a
+// block. Holes stay holes.
 func (o *output) copyFrom(from *Reader, block uint32, blocks int64) error {
 	if err := tooLarge(o.off + blocks<<blockBits); err != nil {
 		return err
@@ -119,14 +120,14 @@ func (o *output) copyFrom(from *Reader, block uint32, blocks int64) error {
 	return errors.Wrapf(err, "seek in the image")
 }
 
-// copySegment lets the kernel copy, which shares the blocks where the file system can.
+// copySegment copies in the kernel, which shares the blocks if the file system can.
 func (o *output) copySegment(from *Reader, at, to, n int64) error {
 	for n > 0 && from.file != nil {
 		done, err := unix.CopyFileRange(int(from.file.Fd()), &at, int(o.f.Fd()), &to, int(min(n, maxCopy)), 0)
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil || done == 0 { // not between these file systems, or a damaged image that ends too early: reading tells
+		if err != nil || done == 0 { // unsupported here, or a truncated image: reading will tell
 			break
 		}
 		n -= int64(done)
@@ -144,14 +145,15 @@ func (o *output) copySegment(from *Reader, at, to, n int64) error {
 	return nil
 }
 
-// finish writes the superblock and makes everything durable. The content of lost files gives its room on the disk back.
+// finish writes the superblock and flushes the file. It punches holes for the content of lost
+// files.
 func (o *output) finish(super []byte, lost []*node) error {
 	if err := o.buf.Flush(); err != nil {
 		return writeError(err)
 	}
 	for _, n := range lost {
 		err := unix.Fallocate(int(o.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(n.block)<<blockBits, align(n.size, blockSize))
-		if err != nil { // a file system that cannot: then it keeps the room
+		if err != nil { // unsupported: the space stays in use
 			break
 		}
 	}

@@ -13,20 +13,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Reader reads an image that a Writer wrote. It knows all names from the start and reads content when asked. Its methods may be called
-// concurrently.
+// Reader reads an image of a Writer. It reads all names when it is opened, and content on request.
+// It is safe for concurrent use.
 type Reader struct {
 	r     io.ReaderAt
 	file  *os.File // r, if it is a file
 	size  int64
-	meta  int64 // where inodes begin
-	end   int64 // where blocks end
+	meta  int64 // offset of the inodes
+	end   int64 // end of the blocks
 	root  *node
 	nodes map[uint64]*node
 }
 
-// OpenReader returns a Reader of the image in f, which the caller closes when the Reader is no longer used. An image that is damaged or not of
-// our form is Invalid.
+// OpenReader returns a Reader of the image in f, which the caller closes after using the Reader. It
+// returns Invalid for an image that is damaged or not of a Writer.
 func OpenReader(f *os.File) (*Reader, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -40,7 +40,7 @@ func OpenReader(f *os.File) (*Reader, error) {
 	return r, nil
 }
 
-// NewReader is OpenReader for an image of that size anywhere.
+// NewReader is OpenReader for an image of that size in any io.ReaderAt.
 func NewReader(from io.ReaderAt, size int64) (*Reader, error) {
 	r := &Reader{r: from, size: size, nodes: map[uint64]*node{}}
 	super := make([]byte, 128)
@@ -82,7 +82,8 @@ func (r *Reader) readAt(p []byte, off int64) error {
 	return errors.Wrapf(err, "read the image")
 }
 
-// tree reads all directories. Every one has a single name, so that there are no cycles, and every inode is read once.
+// tree reads all directories. It requires that each has a single name, so that there are no cycles,
+// and reads every inode once.
 func (r *Reader) tree() error {
 	todo := []*node{r.root}
 	for len(todo) > 0 {
@@ -105,7 +106,7 @@ func (r *Reader) tree() error {
 	return nil
 }
 
-// entries reads a block of a directory, and returns the directories that it names.
+// entries reads a block of a directory, and returns the directories in it.
 func (r *Reader) entries(dir *node, block []byte) (dirs []*node, err error) {
 	if len(block) < direntSize {
 		return nil, damaged("a directory is cut off")
@@ -124,7 +125,7 @@ func (r *Reader) entries(dir *node, block []byte) (dirs []*node, err error) {
 		}
 		name := string(block[from:to])
 		if i+direntSize == first {
-			name = strings.TrimRight(name, "\x00") // the last one of a block is padded
+			name = strings.TrimRight(name, "\x00") // the last name of a block is padded
 		}
 		if name == "." || name == ".." {
 			continue
@@ -151,7 +152,7 @@ func (r *Reader) entries(dir *node, block []byte) (dirs []*node, err error) {
 	return dirs, nil
 }
 
-// inode reads an inode, of that type unless it is 0.
+// inode reads an inode. It must be of that type unless kind is 0.
 func (r *Reader) inode(nid uint64, kind uint16) (*node, error) {
 	if nid > math.MaxInt64/slotSize/2 || r.meta+int64(nid)*slotSize > r.end-inodeSize {
 		return nil, damaged("an inode is outside of it")
@@ -185,7 +186,7 @@ func (r *Reader) inode(nid uint64, kind uint16) (*node, error) {
 	return n, r.fill(n)
 }
 
-// fill sets what nodes of a type have besides.
+// fill sets the fields that depend on the type of a node.
 func (r *Reader) fill(n *node) error {
 	switch n.mode & syscall.S_IFMT {
 	case syscall.S_IFDIR:
@@ -213,7 +214,7 @@ func (r *Reader) inlined(n *node) ([]byte, error) {
 	return data, r.readAt(data, r.offset(n))
 }
 
-// offset returns where a file's content begins.
+// offset returns the offset of a file's content.
 func (r *Reader) offset(n *node) int64 {
 	if n.inline {
 		return r.meta + int64(n.nid)*slotSize + inodeSize
@@ -221,7 +222,7 @@ func (r *Reader) offset(n *node) int64 {
 	return int64(n.block) << blockBits
 }
 
-// segment returns the next run of data at or behind off, both up to end.
+// segment returns the next run of data at or after off; both results are at most end.
 func (r *Reader) segment(off, end int64) (data, hole int64) {
 	if r.file == nil {
 		return off, end

@@ -1,9 +1,11 @@
-// Package rootfs writes and reads the root file systems of sandboxes: tar streams, layers and other images become one EROFS image,
-// in a single pass and without unpacking anything. No rights and no tools of the host are needed.
+// Package rootfs writes and reads the root file systems of sandboxes. It converts tar streams,
+// layers and other images to one EROFS image in a single pass, without unpacking. It needs no
+// privileges and no tools of the host.
 //
-// The images are what gVisor's EROFS driver takes, which is less than the kernel's takes: the data of regular files begins at a block of
-// its own, so that it can be mapped, and there are no extended attributes, no chunks and no compression. Extended attributes are kept
-// behind the file system, where Reader finds them.
+// The images have the form that gVisor's EROFS driver supports, a subset of the kernel's: the data
+// of a regular file begins at a block of its own, so that it can be mapped, and there are no
+// extended attributes, chunks or compression. Extended attributes are stored after the file system,
+// where Reader finds them.
 package rootfs
 
 import (
@@ -22,38 +24,39 @@ import (
 )
 
 const (
-	maxLinks = 40   // symbolic links that a path may go through
-	maxName  = 255  // bytes of one part of a path
-	maxPath  = 4095 // bytes of a path or of the target of a symbolic link
+	maxLinks = 40   // symbolic links on a path
+	maxName  = 255  // bytes of an element of a path
+	maxPath  = 4095 // bytes of a path or a symlink's target
 	maxMeta  = 1 << 30
-	nodeCost = 256 // bytes that a file takes in memory besides its name, attributes and target
+	nodeCost = 256 // memory of a file besides its name, attributes and target, in bytes
 )
 
-// Options of a Writer.
+// Options configures a Writer.
 type Options struct {
-	MaxBytes int64 // content of all files together; 0 means no limit
-	MaxFiles int64 // entries of all archives together; 0 means no limit
+	MaxBytes int64 // content of all files; 0 means no limit
+	MaxFiles int64 // entries of all archives; 0 means no limit
 }
 
-// Stats describe a finished image.
+// Stats describes a finished image.
 type Stats struct {
 	Size  int64 // of the image
-	Files int64 // that it contains, of all types
+	Files int64 // files of all types
 }
 
-// Writer writes one image. Later entries replace earlier ones of the same name, as layers of images do; a directory joins
-// a directory. Names are resolved as if the image were the whole file system, so that none leads out of it. After an
-// error the image is of no use. A Writer is not safe for concurrent use.
+// Writer writes one image. Later entries replace earlier ones of the same name, like layers of
+// images; a directory is merged with a directory. Names are resolved with the image as root, so
+// that none can leave it. After an error, the image is unusable. A Writer is not safe for
+// concurrent use.
 type Writer struct {
 	out  *output
 	opts Options
 	root *node
 	used int64 // bytes of content
 	adds int64 // entries
-	meta int64 // bytes of memory, about
+	meta int64 // approximate memory use in bytes
 
-	fresh map[entry]bool // in AddLayer: the names that this layer has brought
-	lost  []*node        // regular files whose last name was taken
+	fresh map[entry]bool // in AddLayer: the names that this layer has added
+	lost  []*node        // regular files whose last name was removed
 }
 
 // entry is a name in a directory.
@@ -62,15 +65,15 @@ type entry struct {
 	name string
 }
 
-// NewWriter returns a Writer into f, which must be empty. The caller closes f.
+// NewWriter returns a Writer to f, which must be empty. The caller closes f.
 func NewWriter(f *os.File, opts Options) *Writer {
 	w := &Writer{out: newOutput(f), opts: opts, root: &node{mode: syscall.S_IFDIR | 0o755, children: map[string]*node{}}}
 	w.root.parent = w.root
 	return w
 }
 
-// AddTar adds the entries of a tar stream. tap, if not nil, may return a writer that gets a copy of a file's content.
-// The errors are those of Add and of tarfs.Reader.
+// AddTar adds the entries of a tar stream. tap, if not nil, may return a writer that receives a
+// copy of a file's content. The errors are those of Add and of tarfs.Reader.
 func (w *Writer) AddTar(r io.Reader, tap func(name string) io.Writer) error {
 	tr := tarfs.NewReader(r)
 	for {
@@ -93,9 +96,10 @@ func (w *Writer) AddTar(r io.Reader, tap func(name string) io.Writer) error {
 	}
 }
 
-// Add adds one entry; content is read to hdr.Size. Devices are left out: sandboxes have their own /dev. Extended attributes are kept for
-// Reader only, since gVisor refuses files that have any. Invalid: a name that cannot be, a hard link to nothing, an unknown type.
-// Exhausted: a limit of Options is reached or the disk is full.
+// Add adds one entry; it reads hdr.Size bytes of content. It omits devices, since sandboxes have
+// their own /dev. Extended attributes are kept only for Reader, since gVisor refuses files that
+// have any. It returns Invalid for an invalid name, a hard link to nothing, or an unknown type, and
+// Exhausted if a limit of Options is reached or the disk is full.
 func (w *Writer) Add(hdr *tar.Header, content io.Reader) error {
 	if err := w.count(hdr); err != nil {
 		return err
@@ -136,7 +140,7 @@ func (w *Writer) Add(hdr *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// count checks the limits before anything of an entry is kept.
+// count checks the limits before anything of an entry is stored.
 func (w *Writer) count(hdr *tar.Header) error {
 	w.adds++
 	w.meta += nodeCost + int64(len(hdr.Name)+len(hdr.Linkname))
@@ -160,7 +164,8 @@ func (w *Writer) addRoot(hdr *tar.Header, n *node) error {
 	return nil
 }
 
-// newNode makes a node of a header, without content. It is nil for entries that are left out and for hard links.
+// newNode makes a node of a header, without content. It returns nil for omitted entries and for
+// hard links.
 func newNode(hdr *tar.Header) (*node, error) {
 	if hdr.Uid < 0 || hdr.Gid < 0 || int64(hdr.Uid) > 1<<32-1 || int64(hdr.Gid) > 1<<32-1 {
 		return nil, errors.Newf(errors.Invalid, "%.200q has an owner that cannot be", hdr.Name)
@@ -222,8 +227,8 @@ func (w *Writer) linkTarget(hdr *tar.Header) (*node, error) {
 	return n, nil
 }
 
-// dir returns the directory of that name, with symbolic links followed as chroot does. A missing one is made, as old as like;
-// without like, the answer is nil.
+// dir returns the directory of that name. It follows symbolic links as in a chroot. It makes a
+// missing one with the mtime of like; without like it returns nil.
 func (w *Writer) dir(name string, like *tar.Header) (*node, error) {
 	dir, links := w.root, 0
 	rest := strings.Split(name, "/")
@@ -271,22 +276,22 @@ type node struct {
 	uid, gid uint32
 	mtime    int64
 	nanos    uint32
-	size     int64  // of the content; of directories since their layout
+	size     int64  // of the content; for directories set by the layout
 	block    uint32 // first block of the content
 	target   string // of a symbolic link
 	xattrs   map[string]string
-	from     *Reader // whose content at block it has; nil if the content is in the image that is written
+	from     *Reader // has the content at block; nil if this image has it
 	children map[string]*node
 	parent   *node  // of a directory
 	links    uint32 // names
-	nid      uint64 // place among the inodes; 0 until it has one
+	nid      uint64 // inode number; 0 until it is placed
 	inline   bool   // the content follows the inode
 }
 
 func (n *node) isDir() bool     { return n.mode&syscall.S_IFMT == syscall.S_IFDIR }
 func (n *node) isRegular() bool { return n.mode&syscall.S_IFMT == syscall.S_IFREG }
 
-// adopt takes over everything but the children.
+// adopt copies the metadata of from.
 func (n *node) adopt(from *node) {
 	n.mode, n.uid, n.gid, n.mtime, n.nanos, n.xattrs = from.mode, from.uid, from.gid, from.mtime, from.nanos, from.xattrs
 }
@@ -301,7 +306,7 @@ func (w *Writer) put(dir *node, name string, child *node) {
 		old.adopt(child)
 		return
 	}
-	child.links++ // first, for it may be the old one
+	child.links++ // first, since child may be the old one
 	if old != nil {
 		w.drop(old)
 	}
@@ -311,7 +316,7 @@ func (w *Writer) put(dir *node, name string, child *node) {
 	dir.children[name] = child
 }
 
-// drop takes one name from a file, and all below it from a directory.
+// drop removes one name of a file, and with a directory everything below it.
 func (w *Writer) drop(n *node) {
 	todo := []*node{n}
 	for len(todo) > 0 {
@@ -327,7 +332,8 @@ func (w *Writer) drop(n *node) {
 	}
 }
 
-// names returns the names in a directory in the order of their bytes, "." and ".." among them, as drivers search them.
+// names returns the names in a directory in byte order, including "." and "..", as drivers search
+// them.
 func (n *node) names() []string {
 	return slices.Sorted(func(yield func(string) bool) {
 		if yield(".") && yield("..") {
@@ -336,7 +342,7 @@ func (n *node) names() []string {
 	})
 }
 
-// child returns a directory's entry, "." and ".." included.
+// child returns an entry of a directory, including "." and "..".
 func (n *node) child(name string) *node {
 	switch name {
 	case ".":

@@ -13,10 +13,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Walk calls visit for the file or directory of that name and for all below it, in the order of names, parents first. "." is the root.
-// Symbolic links on the way to it are followed as in a chroot. Entries are as in a tar archive, with names relative to the root; directories end with "/";
-// further names of a file are hard links to its first one among those visited. content is nil but for regular files with content, and may
-// be used until visit returns. NotFound if there is no such name; otherwise the error is visit's.
+// Walk calls visit for the file or directory of that name and everything below it, in the order of
+// names, parents first. "." is the root. It follows symbolic links on the way to the name as in a
+// chroot. Headers are those of a tar archive, with names relative to the root; directories end with
+// "/". Further names of a file are hard links to the first one visited. content is nil except for
+// regular files with content, and is valid until visit returns. Walk returns NotFound if the name
+// does not exist, otherwise the error of visit.
 func (r *Reader) Walk(name string, visit func(hdr *tar.Header, content io.Reader) error) error {
 	start, full, err := r.find(name)
 	if err != nil {
@@ -57,7 +59,8 @@ func (r *Reader) Walk(name string, visit func(hdr *tar.Header, content io.Reader
 	return nil
 }
 
-// Open returns one file as Walk would, with symbolic links followed as in a chroot, the last one too. NotFound if there is no such file.
+// Open returns one file in the form of Walk. It follows symbolic links as in a chroot, including
+// the last one. It returns NotFound if there is no such file.
 func (r *Reader) Open(name string) (*tar.Header, *io.SectionReader, error) {
 	n, full, err := r.open(name)
 	if err != nil {
@@ -70,7 +73,7 @@ func (r *Reader) Open(name string) (*tar.Header, *io.SectionReader, error) {
 	return n.header(full), io.NewSectionReader(r.r, r.offset(n), size), nil
 }
 
-// open is find with the last part followed too.
+// open is find that also follows the last element.
 func (r *Reader) open(name string) (*node, string, error) {
 	for range maxLinks {
 		n, full, err := r.find(name)
@@ -85,13 +88,14 @@ func (r *Reader) open(name string) (*node, string, error) {
 	return nil, "", errors.Newf(errors.Invalid, "%.200q goes through too many symbolic links", name)
 }
 
-// find returns the file of that name, and its name without symbolic links. The last part is not followed.
+// find returns the file of that name, and its name without symbolic links. It does not follow the
+// last element.
 func (r *Reader) find(name string) (*node, string, error) {
 	in, last := path.Split(strings.TrimRight(name, "/"))
 	if last == "." || last == ".." {
 		in, last = name, ""
 	}
-	dir, err := (&Writer{root: r.root}).dir(in, nil) // which changes nothing without a header to take after
+	dir, err := (&Writer{root: r.root}).dir(in, nil) // makes nothing without a header
 	if err != nil {
 		return nil, "", err
 	}
@@ -141,7 +145,7 @@ func (r *Reader) WriteTar(ctx context.Context, to io.Writer) error {
 	return errors.Wrapf(tw.Close(), "end the archive")
 }
 
-// header describes a file as its entry in an archive does.
+// header returns the tar header of a file.
 func (n *node) header(name string) *tar.Header {
 	hdr := &tar.Header{
 		Name: name, Mode: int64(n.mode &^ unix.S_IFMT), Uid: int(n.uid), Gid: int(n.gid), ModTime: time.Unix(n.mtime, int64(n.nanos)), Format: tar.FormatPAX,

@@ -9,20 +9,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Extended attributes are kept behind the blocks of the file system, where no driver looks: JSON by the number of the inode,
-// then its length and a mark. An image without attributes ends with its blocks.
+// Extended attributes are stored after the blocks of the file system, which drivers ignore: JSON by
+// inode number, then its length and a mark. An image without attributes ends with its blocks.
 
 const (
 	xattrMark   = "HVXATTR1"
 	xattrFooter = 8 + len(xattrMark)
-	maxXattrs   = 256 << 20 // bytes of all attributes of an image, as JSON
+	maxXattrs   = 256 << 20 // bytes of all attributes of an image as JSON
 	paxXattr    = "SCHILY.xattr."
 )
 
-// foreign are attributes that mean something on the machine only on which the archive was made.
+// foreign are attributes that are valid only on the machine where the archive was made.
 var foreign = []string{"trusted.", "security.selinux", "security.ima", "security.evm", "security.SMACK64", "user.rootlesscontainers", "user.overlay.", "system.nfs4_acl"}
 
-// attributes returns the extended attributes of an entry that travel.
+// attributes returns the portable extended attributes of an entry.
 func attributes(hdr *tar.Header) map[string]string {
 	var all map[string]string
 next:
@@ -44,7 +44,7 @@ next:
 	return all
 }
 
-// attributes writes those of all files.
+// attributes writes the attributes of all files.
 func (w *Writer) attributes(order []*node) error {
 	all := map[uint64]map[string][]byte{}
 	for _, n := range order {
@@ -52,13 +52,13 @@ func (w *Writer) attributes(order []*node) error {
 			if all[n.nid] == nil {
 				all[n.nid] = map[string][]byte{}
 			}
-			all[n.nid][name] = []byte(value) // which JSON writes as base64
+			all[n.nid][name] = []byte(value) // JSON encodes it as base64
 		}
 	}
 	if len(all) == 0 {
 		return nil
 	}
-	text, err := json.Marshal(all) // in the order of keys
+	text, err := json.Marshal(all) // keys are sorted
 	if err != nil {
 		return errors.Wrapf(err, "encode extended attributes")
 	}
@@ -69,7 +69,7 @@ func (w *Writer) attributes(order []*node) error {
 	return w.out.write(append(text, xattrMark...))
 }
 
-// readAttributes gives files their attributes.
+// readAttributes sets the attributes of all files.
 func (r *Reader) readAttributes(blocks int64) error {
 	if r.size == blocks<<blockBits {
 		return nil

@@ -1,5 +1,5 @@
-// Package trust puts the certificate authorities of this machine into images, so that sandboxes reach what the machine itself reaches
-// through an inspecting proxy.
+// Package trust adds the certificate authorities of this machine to images, so that sandboxes reach
+// the same servers as the machine through an inspecting proxy.
 package trust
 
 import (
@@ -18,26 +18,27 @@ import (
 	"github.com/RelevanceAI/harvest/image/rootfs"
 )
 
-// Bundle is where Debian keeps the certificate authorities that programs trust.
+// Bundle is the file with Debian's trusted certificate authorities.
 const Bundle = "/etc/ssl/certs/ca-certificates.crt"
 
-// bundles are where distributions keep them; several may be one file.
+// bundles are the bundle files of distributions; several may be the same file.
 var bundles = []string{Bundle, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"}
 
-// anchors are where they look for more when they write the bundle anew. The last one is made if there is none.
+// anchors are the directories from which distributions rebuild the bundle. If none exists, the last
+// one is made.
 var anchors = []string{"/etc/pki/ca-trust/source/anchors", "/etc/pki/trust/anchors", "/usr/local/share/ca-certificates"}
 
-// maxBundle is how large a bundle may be; the usual ones have 200 KB.
+// maxBundle is the maximum size of a bundle; usual ones have 200 KB.
 const maxBundle = 16 << 20
 
-// Certificate is one authority, as PEM, under the name of its file.
+// Certificate is a certificate authority in PEM, with the name of its file.
 type Certificate struct {
 	Name, PEM string
-	Modified  time.Time `json:"-"` // of the file on this machine; it does not count for fingerprints of images
+	Modified  time.Time `json:"-"` // of the file on this machine; not part of fingerprints
 }
 
-// Read returns the authorities in the *.crt files of dir, in the order of their names. As update-ca-certificates does, it passes over
-// what is not a certificate. A directory that does not exist has none.
+// Read returns the authorities in the *.crt files of dir, sorted by name. Like
+// update-ca-certificates, it skips files that are not certificates. A missing directory has none.
 func Read(dir string) ([]Certificate, error) {
 	if _, err := os.Stat(dir); dir == "" || errors.IsNotExist(err) {
 		return nil, nil
@@ -48,7 +49,7 @@ func Read(dir string) ([]Certificate, error) {
 			return err
 		}
 		info, err := os.Stat(name)
-		if errors.IsNotExist(err) { // a link to nothing
+		if errors.IsNotExist(err) { // a dangling link
 			return nil
 		}
 		if err != nil {
@@ -75,7 +76,7 @@ func Read(dir string) ([]Certificate, error) {
 	return certs, errors.Remedy(err, "make them readable, or set certificate_dir to another directory or to nothing")
 }
 
-// Env returns what tells programs that bring certificates of their own where the system's are.
+// Env returns variables that point programs with their own certificates to the bundle.
 func Env(bundle string) map[string]string {
 	env := map[string]string{}
 	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "PIP_CERT"} {
@@ -84,8 +85,9 @@ func Env(bundle string) map[string]string {
 	return env
 }
 
-// Add puts the authorities into an image that is being written, and returns the environment that its commands need for it. In an image that
-// trusts nobody yet, the bundle has these alone, and only programs that add it to their own are told.
+// Add adds the authorities to an image that is being written, and returns the environment that its
+// commands need. If the image has no bundle, Add makes one with these authorities alone, and sets
+// only the variables of programs that add it to their own certificates.
 func Add(w *rootfs.Writer, certs []Certificate) (map[string]string, error) {
 	if len(certs) == 0 {
 		return nil, nil
@@ -120,7 +122,7 @@ func Add(w *rootfs.Writer, certs []Certificate) (map[string]string, error) {
 		if env == nil {
 			env = Env(name)
 		}
-		if strings.Contains(string(old), all.String()) { // by another name
+		if strings.Contains(string(old), all.String()) { // under another name
 			continue
 		}
 		text := strings.TrimRight(string(old), "\n") + "\n" + all.String()

@@ -8,13 +8,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream"
 )
 
-// serverSent writes an event as Anthropic's API does.
+// serverSent writes an event in the format of Anthropic's API.
 func serverSent(w io.Writer, kind string, fields map[string]any) {
 	data, _ := json.Marshal(fields)
 	fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, data)
 }
 
-// frame writes a message of Bedrock's streams (https://docs.aws.amazon.com/AmazonS3/latest/API/RESTSelectObjectAppendix.html has their form).
+// frame writes a message of a Bedrock stream (format:
+// https://docs.aws.amazon.com/AmazonS3/latest/API/RESTSelectObjectAppendix.html).
 func frame(w io.Writer, kind string, payload map[string]any) {
 	data, _ := json.Marshal(payload)
 	m := eventstream.Message{Payload: data}
@@ -24,13 +25,14 @@ func frame(w io.Writer, kind string, payload map[string]any) {
 	_ = eventstream.NewEncoder().Encode(w, m)
 }
 
-// invoked writes an event as InvokeModelWithResponseStream does: Anthropic's own, within chunks.
+// invoked writes an event in the format of InvokeModelWithResponseStream: an event of Anthropic's
+// API within a chunk.
 func invoked(w io.Writer, _ string, fields map[string]any) {
 	data, _ := json.Marshal(fields)
 	frame(w, "chunk", map[string]any{"bytes": data})
 }
 
-// conversed returns what writes events as ConverseStream does.
+// conversed returns a function that writes events in the format of ConverseStream.
 func conversed() func(io.Writer, string, map[string]any) {
 	reason, in, out := "", 0, 0
 	return func(w io.Writer, kind string, f map[string]any) {
@@ -60,7 +62,8 @@ func conversed() func(io.Writer, string, map[string]any) {
 	}
 }
 
-// converse is a request of Bedrock's Converse API, as far as the stub looks at it: it becomes one of Anthropic's.
+// converse decodes a request of Bedrock's Converse API to one of Anthropic's, with the fields that
+// the stub needs.
 type converse struct{ to *asked }
 
 // UnmarshalJSON implements json.Unmarshaler.

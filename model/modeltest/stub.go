@@ -1,5 +1,7 @@
-// Package modeltest has a stub of Anthropic's Messages API for tests, its own and Amazon Bedrock's, which real agents cannot tell from a model: it
-// streams, calls tools, counts tokens, and fails as the API does. What it says is scripted, and it keeps no state: the conversation tells it how far it is.
+// Package modeltest has a stub of Anthropic's Messages API, and of Amazon Bedrock's form of it, for
+// tests. Real agents cannot tell it from a model: it streams, calls tools, counts tokens, and fails
+// like the API. Its answers are scripted. It keeps no state between requests, but determines the
+// next step from the conversation.
 package modeltest
 
 import (
@@ -17,22 +19,22 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// Step is one answer of the model.
+// Step is an answer of the model.
 type Step struct {
-	Say   string // a text
-	Call  string // a tool, by Claude Code's name for it
+	Say   string // text
+	Call  string // tool, by its name in Claude Code
 	Input map[string]any
 
-	// What may go wrong instead, the first Times requests (0: each).
-	Status int    // an error
-	Kind   string // and its type, such as "overloaded_error"
-	After  string // the error's header Retry-After; "" is "0", "none" leaves it out
-	Cut    bool   // the stream breaks off
-	Hang   bool   // nothing comes
+	// Failures to simulate, for the first Times requests (0: for each).
+	Status int    // status of an error
+	Kind   string // type of the error, such as "overloaded_error"
+	After  string // Retry-After header of the error; "" is "0", "none" omits it
+	Cut    bool   // truncate the stream
+	Hang   bool   // send nothing
 	Times  int
 }
 
-// Request is what an agent has asked.
+// Request is a request of an agent.
 type Request struct {
 	Path   string
 	Header http.Header
@@ -40,7 +42,7 @@ type Request struct {
 	Status int
 }
 
-// Stub is a model.
+// Stub is a stubbed model.
 type Stub struct {
 	*httptest.Server
 	key string
@@ -52,7 +54,7 @@ type Stub struct {
 	done     chan struct{}
 }
 
-// New starts a stub that lets key in.
+// New starts a stub that accepts key.
 func New(t testing.TB, key string) *Stub {
 	s := &Stub{key: key, scripts: map[string][]Step{}, failed: map[string]int{}, done: make(chan struct{})}
 	s.Server = httptest.NewServer(s)
@@ -64,14 +66,15 @@ func New(t testing.TB, key string) *Stub {
 	return s
 }
 
-// Script has prompts that begin with [name] answered by steps: each answer that a tool has given leads to the next one.
+// Script sets the answers to prompts that begin with [name]. Each result of a tool leads to the
+// next step.
 func (s *Stub) Script(name string, steps ...Step) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.scripts[name] = steps
 }
 
-// Requests returns what was asked so far.
+// Requests returns the requests so far.
 func (s *Stub) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +155,7 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// understand reads a request, and returns the form of the answer's events.
+// understand decodes a request, and returns the event format of its answer.
 func (s *Stub) understand(path string, body []byte, a *asked) (form func(w io.Writer, kind string, fields map[string]any), ok bool) {
 	if path == "/v1/messages" {
 		return serverSent, json.Unmarshal(body, a) == nil
@@ -173,7 +176,7 @@ func (s *Stub) understand(path string, body []byte, a *asked) (form func(w io.Wr
 	return form, ok && form != nil
 }
 
-// step returns what comes next, and whether it is to fail.
+// step returns the next step, and whether it must fail.
 func (s *Stub) step(name string, at int) (Step, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,13 +192,14 @@ func (s *Stub) step(name string, at int) (Step, bool) {
 	return step, step.Times == 0 || s.failed[key] <= step.Times
 }
 
-// Notified is the script that answers Claude Code when it reports by itself that a background task has ended.
+// Notified is the script for Claude Code's own report that a background task has ended.
 const Notified = "notified"
 
-// scriptName is at the beginning of a prompt, or of what follows the messages of a conversation that goes on.
+// scriptName matches at the beginning of a prompt, or after the messages of a continued
+// conversation.
 var scriptName = pattern.New(`(?:^|next message:\n\n)\s*"?\[([a-z0-9_-]+)\]`)
 
-// place returns the script of the newest prompt, and how many answers of tools have come since.
+// place returns the script of the newest prompt, and the number of tool results since.
 func place(messages []message) (name string, at int) {
 	for i := len(messages) - 1; i >= 0; i-- {
 		m := messages[i]
@@ -211,7 +215,7 @@ func place(messages []message) (name string, at int) {
 			_ = json.Unmarshal(m.Content, &blocks)
 		}
 		results := 0
-		for _, b := range slices.Backward(blocks) { // prompts that were not answered may be in one message with the newest
+		for _, b := range slices.Backward(blocks) { // unanswered prompts may share a message with the newest
 			if found := scriptName().FindStringSubmatch(b.Text); b.Type == "text" && found != nil {
 				return found[1], at
 			}
@@ -227,7 +231,8 @@ func place(messages []message) (name string, at int) {
 	return "", at
 }
 
-// speak says a step, as a stream of events (https://docs.claude.com/en/docs/build-with-claude/streaming) or as a whole.
+// speak sends a step, as a stream of events
+// (https://docs.claude.com/en/docs/build-with-claude/streaming) or as a whole.
 func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), a asked, size int, name string, at int, step Step, cut bool) {
 	var blocks []map[string]any
 	if step.Say != "" || step.Call == "" {
@@ -282,7 +287,8 @@ func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), 
 	send("message_stop", map[string]any{})
 }
 
-// fit returns the tool of a step and its input as the agent that asks has them: OpenCode's are in lower case, and their fields in camel case.
+// fit converts the tool of a step and its input to those of the requesting agent: OpenCode uses
+// lower-case tool names and camel-case fields.
 func fit(a asked, step Step) (string, map[string]any) {
 	for _, t := range a.Tools {
 		if t.Name == step.Call {

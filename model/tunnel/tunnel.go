@@ -1,7 +1,8 @@
-// Package tunnel carries requests for a model out of a sandbox. A small program of ours inside listens on the sandbox's loopback for the
-// agent, and on a second port for the server, which connects into the sandbox (engine.Dialer) and then answers requests on that
-// connection, as HTTP/2. So the sandbox needs no network at all, nothing new can be reached from it, and while no server is connected requests
-// wait.
+// Package tunnel carries requests for a model out of a sandbox. A small program in the sandbox
+// listens on its loopback interface: one port is for the agent, the other for the server. The
+// server connects into the sandbox (engine.Dialer) and answers HTTP/2 requests on that connection.
+// Thus the sandbox needs no network, and can reach nothing new. While no server is connected,
+// requests wait.
 package tunnel
 
 import (
@@ -22,21 +23,22 @@ import (
 // Program is the name of the program in the sandbox.
 const Program = "harvest-model"
 
-// The ports in the sandbox.
+// The ports of the program in the sandbox.
 const (
 	AgentPort  = 47100 // for the agent
 	ServerPort = 47101 // for the server
 )
 
-// URL is the base URL for the agent.
+// URL returns the base URL for the agent.
 func URL() string { return "http://127.0.0.1:" + strconv.Itoa(AgentPort) }
 
 const (
-	patience   = 2 * time.Minute  // that a request waits for a server
-	headerTime = 10 * time.Second // for the header of a request
+	patience   = 2 * time.Minute  // maximum wait of a request for a server
+	headerTime = 10 * time.Second // time limit for the header of a request
 )
 
-// Main runs the program until ctx ends, and returns the exit code. args are those after its name.
+// Main runs the program until ctx ends, and returns the exit code. args are the arguments after its
+// name.
 func Main(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(Program, flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -75,7 +77,7 @@ func run(ctx context.Context, agents, servers int, stdout io.Writer) error {
 		Transport:     l,
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
-			// The connection has ended in the middle: agents try this again.
+			// The connection broke during the request: agents retry on this status.
 			http.Error(w, `{"type":"error","error":{"type":"api_error","message":"Harvest: the server cannot be reached"}}`, http.StatusServiceUnavailable)
 		},
 	}
@@ -106,7 +108,8 @@ func (l *link) set(c *http.ClientConn) {
 	l.changed = make(chan struct{})
 }
 
-// accept takes connections of servers until the listener is closed. A new one takes the place of the one before.
+// accept accepts connections of servers until the listener is closed. A new connection replaces the
+// previous one.
 func (l *link) accept(ctx context.Context, listener net.Listener) {
 	for {
 		conn, err := listener.Accept()
@@ -138,7 +141,7 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		select {
 		case <-changed:
-		case <-time.After(time.Second / 4): // c may have an error only now
+		case <-time.After(time.Second / 4): // c may have failed only now
 		case <-timer.C:
 			return nil, errors.Errorf("no server came for %s", patience)
 		case <-r.Context().Done():
@@ -147,8 +150,8 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// Serve answers requests that come through conn, a connection to ServerPort, until it ends or ctx does. It closes conn. Requests that are under
-// way when ctx ends break off.
+// Serve answers the requests on conn, a connection to ServerPort, until conn or ctx ends. It closes
+// conn. Requests in progress at the end of ctx are aborted.
 func Serve(ctx context.Context, conn net.Conn, handler http.Handler) error {
 	one := &single{Conn: conn, closed: make(chan struct{})}
 	s := &http.Server{Handler: handler, Protocols: new(http.Protocols), ReadHeaderTimeout: headerTime,
@@ -163,7 +166,7 @@ func Serve(ctx context.Context, conn net.Conn, handler http.Handler) error {
 	return errors.Wrapf(err, "serve a sandbox")
 }
 
-// listener hands out one connection, and ends with it.
+// listener returns one connection, and ends when that is closed.
 type listener struct {
 	mu   sync.Mutex
 	used bool // guarded by mu
@@ -189,7 +192,7 @@ func (l *listener) Close() error { return l.one.Close() }
 // Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return l.one.LocalAddr() }
 
-// single tells when it is closed.
+// single signals when it is closed.
 type single struct {
 	net.Conn
 	once   sync.Once

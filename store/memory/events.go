@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 )
 
-// Events keeps events. The zero value is ready.
+// Events stores events. The zero value is ready to use.
 type Events struct {
 	mu      sync.Mutex
 	streams map[string][]*event.Event // guarded by mu

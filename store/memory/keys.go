@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Keys keeps keys and sign-ins. The zero value is ready.
+// Keys stores keys and sign-ins. The zero value is ready to use.
 type Keys struct {
 	mu   sync.Mutex
 	keys map[string]account.Key // guarded by mu; by id
@@ -86,7 +86,7 @@ func (s *Keys) DeleteKey(_ context.Context, id string) error {
 	return nil
 }
 
-// Replays keeps the answers to requests that may be repeated. The zero value is ready.
+// Replays stores the responses to idempotent requests, for retries. The zero value is ready to use.
 type Replays struct {
 	mu      sync.Mutex
 	replays map[[2]string]account.Replay // guarded by mu; by account and key

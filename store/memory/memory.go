@@ -1,4 +1,4 @@
-// Package memory keeps records in memory, for tests and for runs that leave none.
+// Package memory stores records in memory, for tests and for runs without persistent records.
 package memory
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Sandboxes keeps the records of sandboxes. The zero value is ready.
+// Sandboxes stores the records of sandboxes. The zero value is ready to use.
 type Sandboxes struct {
 	mu      sync.Mutex
 	records map[string]sandbox.Sandbox // guarded by mu; by id

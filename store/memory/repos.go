@@ -9,7 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/repo"
 )
 
-// Repos keeps the records of repositories and of the builds of their images. The zero value is ready.
+// Repos stores the records of repositories and of their image builds. The zero value is ready to
+// use.
 type Repos struct {
 	mu     sync.Mutex
 	repos  map[string]repo.Repo  // guarded by mu; by id

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/schedule"
 )
 
-// Schedules keeps scheduled jobs and their runs. The zero value is ready.
+// Schedules stores scheduled jobs and their runs. The zero value is ready to use.
 type Schedules struct {
 	mu   sync.Mutex
 	jobs map[[2]string]schedule.Job // guarded by mu; by account and name

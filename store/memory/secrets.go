@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Secrets keeps sealed secrets. The zero value is ready.
+// Secrets stores sealed secrets. The zero value is ready to use.
 type Secrets struct {
 	mu      sync.Mutex
 	records map[[2]string]secret.Record // guarded by mu; by account and name

@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// Sessions keeps the records of sessions and their messages. The zero value is ready.
+// Sessions stores the records of sessions and their messages. The zero value is ready to use.
 type Sessions struct {
 	mu       sync.Mutex
 	sessions map[string]session.Session // guarded by mu; by id

@@ -112,7 +112,7 @@ func repoDelete(t *testing.T, s repo.Store) {
 	if got, err := s.Builds(t.Context(), "repo_1", 0); err != nil || len(got) != 0 {
 		t.Errorf("%v, %v", got, err)
 	}
-	putRepo(t, s, FullRepo("repo_2", "acme", "b")) // the name is free again
+	putRepo(t, s, FullRepo("repo_2", "acme", "b")) // the name is available again
 }
 
 func repoMissing(t *testing.T, s repo.Store) {

@@ -65,7 +65,7 @@ func scheduleRoundTrip(t *testing.T, s schedule.Store) {
 	b.Args, b.Next, b.Paused = nil, time.Time{}, false
 	one, two := run(a, 1), run(other, 1)
 	two.Output, two.Due, two.Ended = nil, time.Time{}, time.Time{}
-	for range 2 { // the second time it replaces
+	for range 2 { // the second call replaces
 		putJob(t, s, other, two)
 		putJob(t, s, b)
 		putJob(t, s, a, one)
@@ -76,7 +76,7 @@ func scheduleRoundTrip(t *testing.T, s schedule.Store) {
 		if diff := cmp.Diff([]schedule.Job{a, b, other}, jobs); diff != "" {
 			t.Errorf("jobs (-want +got):\n%s", diff)
 		}
-		jobs[0].Args[0] = 'x' // the caller's own
+		jobs[0].Args[0] = 'x' // the caller's copy
 		found, err := s.Runs(t.Context(), "acme", "a", "", 10)
 		wantRuns(t, "runs of a", found, err, one)
 		found, err = s.Runs(t.Context(), "other", "a", "", 10)

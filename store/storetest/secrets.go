@@ -57,7 +57,7 @@ func secretRoundTrip(t *testing.T, s secret.Store) {
 	r := sealed("acme", "one")
 	never := sealed("acme", "two")
 	never.Used = time.Time{}
-	for range 2 { // the second time it replaces
+	for range 2 { // the second call replaces
 		putSecrets(t, s, r, never)
 		for _, want := range []secret.Record{r, never} {
 			got, err := s.Get(t.Context(), "acme", want.Name)
@@ -67,7 +67,7 @@ func secretRoundTrip(t *testing.T, s secret.Store) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("record changed (-put +got):\n%s", diff)
 			}
-			got.Keys[0], got.Sealed[0] = "x", 'x' // the caller's own
+			got.Keys[0], got.Sealed[0] = "x", 'x' // the caller's copy
 		}
 		r.Keys, r.Sealed, r.Updated = []string{"C"}, []byte("other"), r.Updated.Add(time.Hour)
 	}
@@ -122,7 +122,7 @@ func secretLoans(t *testing.T, s secret.Store) {
 			t.Errorf("loans (-want +got):\n%s", diff)
 		}
 		for i := range got {
-			got[i].Sealed[0] = 'x' // the caller's own
+			got[i].Sealed[0] = 'x' // the caller's copy
 		}
 	}
 	want()

@@ -1,4 +1,4 @@
-// Package storetest proves that Stores keep their promises.
+// Package storetest tests implementations of the Store interfaces.
 package storetest
 
 import (
