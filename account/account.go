@@ -1,7 +1,9 @@
-// Package account says who may do what: accounts own everything, keys let programs in, and sign-ins let browsers in.
+// Package account authorizes requests: accounts own everything, API keys authenticate programs, and sign-ins
+// authenticate browsers.
 //
-// Secrets are 256 random bits, so that nothing can be guessed of them; what is stored is their SHA-256. A slow hash, as for
-// passwords, would add nothing but time to each request: it protects what people think up, and this nobody has thought up.
+// Secrets are 256 random bits, so they cannot be guessed. Only their SHA-256 is stored. A slow password hash
+// would cost time on each request and protect nothing: it exists for secrets that people choose, and these are
+// random.
 package account
 
 import (
@@ -12,24 +14,24 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// Personal is the account of whoever runs the server. Its admins are the server's operators.
+// Personal is the account of the person who runs the server. Its admins are the server's operators.
 const Personal = "personal"
 
-// Role is what somebody is within an account.
+// Role is a principal's role within an account.
 type Role string
 
 // The roles.
 const (
-	Admin  Role = "admin"  // also makes and revokes keys; in the personal account also those of other accounts, and ends the server
-	Member Role = "member" // works with what the account has
+	Admin  Role = "admin"  // also makes and revokes keys; in "personal" also those of others, and stops the server
+	Member Role = "member" // works with the objects of the account
 )
 
-// Scope narrows what a key is good for.
+// Scope narrows the operations that a key allows.
 type Scope string
 
 // The scopes.
 const (
-	Read  Scope = "read"  // look at everything, files and output included
+	Read  Scope = "read"  // read everything, including files and output
 	Write Scope = "write" // create, change and delete
 	Exec  Scope = "exec"  // run commands, and reach the ports of sandboxes
 )
@@ -37,19 +39,19 @@ const (
 // Scopes lists every scope.
 var Scopes = []Scope{Read, Write, Exec}
 
-// Principal is who asks. The zero value may do nothing.
+// Principal is the authenticated caller. The zero value has no permissions.
 type Principal struct {
 	Account string
 	Role    Role
-	Scopes  []Scope   // never empty for somebody who may do anything
-	KeyID   string    // of the key or sign-in; "" for who can open the server's Unix socket
-	Kind    Kind      // of what KeyID names; "" without one
+	Scopes  []Scope   // empty only for a principal without permissions
+	KeyID   string    // id of the key or sign-in; "" for a caller on the server's Unix socket
+	Kind    Kind      // of KeyID; "" without one
 	Subject string    // of that key
 	Expires time.Time // of that key; zero: never
-	Until   time.Time // no key, sign-in or link that it makes ends later; zero: no such limit
+	Until   time.Time // upper bound for the expiry of keys, sign-ins and links that it makes; zero: no bound
 }
 
-// Local is who can open the server's Unix socket: the person whose data directory it is.
+// Local is a caller on the server's Unix socket: the person who owns the data directory.
 func Local() Principal {
 	return Principal{Account: Personal, Role: Admin, Scopes: slices.Clone(Scopes)}
 }
@@ -78,8 +80,8 @@ func (p Principal) MustBeOperator() error {
 	return errors.Remedy(errors.Newf(errors.Denied, "only who runs the server may do this"), "ask the server's operator")
 }
 
-// Owner returns what an account's volumes and images are marked with: "" for the personal one, which was there before there were
-// others.
+// Owner returns the mark of an account's volumes and images. It is "" for the personal account, which is older
+// than the others.
 func Owner(account string) string {
 	if account == Personal {
 		return ""
@@ -92,7 +94,7 @@ var (
 	namePattern    = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 )
 
-// CheckName returns Invalid if name cannot be an account's.
+// CheckName returns Invalid if name is not a valid account name.
 func CheckName(name string) error {
 	if accountPattern().MatchString(name) {
 		return nil
@@ -100,7 +102,8 @@ func CheckName(name string) error {
 	return errors.Remedy(errors.Newf(errors.Invalid, "%.60q cannot be an account's name", name), "use 1 to 39 lower-case letters, digits or '-', not at the ends")
 }
 
-// Kind tells keys of programs, sign-ins of browsers and links to ports apart: none is good for another's way in.
+// Kind separates API keys, the sign-ins of browsers and links to ports: a secret of one kind never
+// authenticates as another kind.
 type Kind string
 
 // The kinds.
@@ -110,7 +113,7 @@ const (
 	Link   Kind = "link" // to one port of one sandbox
 )
 
-// Key is the record of a key, a sign-in or a link. Its secret is nowhere: only a hash of it is kept.
+// Key is the record of a key, a sign-in or a link. It has only a hash of the secret; the secret is not stored.
 type Key struct {
 	ID       string    `json:"id"` // "key_", "sig_" or "lnk_" and a ULID
 	Kind     Kind      `json:"kind"`
@@ -122,12 +125,12 @@ type Key struct {
 	Expires  time.Time `json:"expires_at,omitzero"`   // zero: never
 	LastUsed time.Time `json:"last_used_at,omitzero"` // to the minute
 	Hash     string    `json:"-"`                     // hex SHA-256 of the secret
-	Subject  string    `json:"subject,omitempty"`     // who signed in, if a provider said so; what a link leads to
-	MadeBy   string    `json:"made_by,omitempty"`     // id of the key or sign-in that made it; "" for who can open the Unix socket, or a provider
-	Until    time.Time `json:"-"`                     // no key, sign-in or link that it makes ends later; zero: no such limit
+	Subject  string    `json:"subject,omitempty"`     // the person, if a provider named one; or a link's target
+	MadeBy   string    `json:"made_by,omitempty"`     // id of its maker; "" over the Unix socket or by a provider
+	Until    time.Time `json:"-"`                     // latest expiry of keys, sign-ins, links it makes; zero: none
 }
 
-// Principal returns who comes with the key.
+// Principal returns the principal that the key authenticates.
 func (k Key) Principal() Principal {
 	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.ID, Kind: k.Kind, Subject: k.Subject, Expires: k.Expires, Until: k.Until}
 }
@@ -135,16 +138,16 @@ func (k Key) Principal() Principal {
 // Request describes a key to make.
 type Request struct {
 	Name    string        // unique among the account's keys
-	Account string        // "" means that of who asks
+	Account string        // "" means the caller's account
 	Role    Role          // "" means Member
-	Scopes  []Scope       // none means all that who asks has
-	Life    time.Duration // 0 means no end, or that of the key of who asks
+	Scopes  []Scope       // empty means all scopes of the caller
+	Life    time.Duration // 0 means no expiry, or the expiry of the caller's key
 }
 
-// longestLife bounds the life of a key that has an end at all.
+// longestLife bounds the life of a key that expires.
 const longestLife = 10 * 365 * 24 * time.Hour
 
-// plan checks what by asks for and fills in the defaults.
+// plan validates the request of by and fills in the defaults.
 func (r Request) plan(by Principal, now time.Time) (Request, error) {
 	if err := by.MustBeAdmin(); err != nil {
 		return r, err
@@ -184,7 +187,7 @@ func (r Request) plan(by Principal, now time.Time) (Request, error) {
 		if !slices.Contains(Scopes, s) {
 			return r, errors.Remedy(errors.Newf(errors.Invalid, "there is no scope %.40q", string(s)), "use some of %v", Scopes)
 		}
-		if err := by.May(s); err != nil { // nobody gives what he does not have
+		if err := by.May(s); err != nil { // a caller cannot grant a scope that it lacks
 			return r, err
 		}
 	}

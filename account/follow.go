@@ -8,14 +8,16 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// goneKept is for how long the end of a key is remembered: longer than a request takes from Authenticate to Follow.
+// goneKept is how long the end of a key is remembered. It exceeds the time that a request takes from
+// Authenticate to Follow.
 const goneKept = 10 * time.Minute
 
 // follower is one context that ends with a key.
 type follower struct{ cancel context.CancelCauseFunc }
 
-// Follow returns a context that ends with ctx, and as soon as the key, sign-in or link of p is revoked or reaches its end. Then Ended says so. The
-// caller must call the function when the work is done.
+// Follow returns a context that ends with ctx, or as soon as the key, sign-in or link of p is revoked or
+// expires. In the latter case Ended returns the reason. The caller must call the function when the work is
+// done.
 func (r *Ring) Follow(ctx context.Context, p Principal) (context.Context, context.CancelFunc) {
 	if p.KeyID == "" {
 		return context.WithCancel(ctx)
@@ -54,7 +56,8 @@ type ended struct{ err error }
 func (e *ended) Error() string { return e.err.Error() }
 func (e *ended) Unwrap() error { return e.err }
 
-// Ended returns why the key of a context of Follow's has ended, as Unauthenticated; nil if it has not.
+// Ended returns, as Unauthenticated, why the key of a context from Follow has ended. It returns nil if the key
+// is still valid.
 func Ended(ctx context.Context) error {
 	var e *ended
 	if ctx.Err() == nil || !errors.As(context.Cause(ctx), &e) {
@@ -75,7 +78,7 @@ func errSignedOut() error {
 	return &ended{errors.Remedy(errors.Newf(errors.Unauthenticated, "you signed out"), "sign in with a new link, which \"harvest key link\" prints")}
 }
 
-// end ends what follows a key that is no longer in the store.
+// end cancels the contexts that follow a key. The key is no longer in the store.
 func (r *Ring) end(id string, why error) {
 	now := r.now()
 	r.mu.Lock()
@@ -89,7 +92,7 @@ func (r *Ring) end(id string, why error) {
 	for f := range r.following[id] {
 		f.cancel(why)
 	}
-	for hash, l := range r.links { // with which nobody has signed in yet
+	for hash, l := range r.links { // links not used to sign in yet
 		if l.as.KeyID == id {
 			delete(r.links, hash)
 		}
@@ -104,7 +107,8 @@ func (r *Ring) Gone(id string) bool {
 	return gone
 }
 
-// insert records what a key makes. Unauthenticated if the key was revoked meanwhile: then nothing that it makes may stay.
+// insert stores a key that another key made. It returns Unauthenticated if the maker was revoked meanwhile, and
+// then leaves no new key behind.
 func (r *Ring) insert(ctx context.Context, k Key) error {
 	if err := r.store.InsertKey(ctx, k); err != nil {
 		return err
@@ -115,8 +119,9 @@ func (r *Ring) insert(ctx context.Context, k Key) error {
 	return errors.Join(errRevoked(), r.store.DeleteKey(context.WithoutCancel(ctx), k.ID))
 }
 
-// revokeMade ends the sign-ins and links that were made with a key, and theirs: they act for it. Keys that an admin made with it stay, since they are
-// others'; they end no later than the key would have.
+// revokeMade revokes the sign-ins and links that were made with a key, and those made with them: they act for
+// that key. Keys that an admin made with it stay, because they belong to other users; they expire no later than
+// the key would have.
 func (r *Ring) revokeMade(ctx context.Context, by Key) error {
 	var all error
 	for _, kind := range []Kind{SignIn, Link} {
@@ -138,7 +143,7 @@ func (r *Ring) revokeMade(ctx context.Context, by Key) error {
 	return all
 }
 
-// earlier returns the earlier of two ends. The zero time is no end.
+// earlier returns the earlier of two expiry times. The zero time means no expiry.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -18,15 +18,16 @@ import (
 
 // Store keeps keys and sign-ins. Package store has one on SQLite and one in memory; package storetest proves them.
 type Store interface {
-	// InsertKey records a new key. Conflict if the account has a key of that kind and name already, unless the name is "".
+	// InsertKey records a new key. Conflict if the account already has a key of that kind and name, unless the
+	// name is "".
 	InsertKey(ctx context.Context, k Key) error
-	// KeyByHash returns the key with that hash. NotFound if there is none.
+	// KeyByHash returns the key with that hash, or NotFound.
 	KeyByHash(ctx context.Context, hash string) (Key, error)
-	// Keys returns those of the account ("" means every account), newest first.
+	// Keys returns the keys of the account ("" means every account), newest first.
 	Keys(ctx context.Context, account string, kind Kind) ([]Key, error)
-	// KeyUsed records when a key was last used. A key that is gone is no error.
+	// KeyUsed records when a key was last used. A missing key is not an error.
 	KeyUsed(ctx context.Context, id string, at time.Time) error
-	// DeleteKey removes a key. NotFound if there is none.
+	// DeleteKey removes a key. NotFound if it does not exist.
 	DeleteKey(ctx context.Context, id string) error
 }
 
@@ -34,11 +35,11 @@ type Store interface {
 const (
 	linkLife    = 15 * time.Minute
 	signInLife  = 7 * 24 * time.Hour
-	usedEvery   = time.Minute // how exactly LastUsed is kept: a write for each request would cost more than the request
+	usedEvery   = time.Minute // resolution of LastUsed: a write for each request would cost more than the request
 	linksAtMost = 100
 )
 
-// prefixes tell what a secret is for, to people, to us and to those who look for leaked ones.
+// prefixes show the kind of a secret to people, to the server and to scanners for leaked secrets.
 const (
 	keyPrefix    = "hv_"
 	signInPrefix = "hvs_"
@@ -55,20 +56,20 @@ type Ring struct {
 	now   func() time.Time
 
 	mu    sync.Mutex
-	links map[string]link      // guarded by mu; by hash. They end with the server, which is the only one to know them
+	links map[string]link      // guarded by mu; by hash. They live in memory only and end with the server
 	used  map[string]time.Time // guarded by mu; when use of a key was last recorded
 
 	following map[string]map[*follower]bool // guarded by mu; by the id of a key
-	gone      map[string]time.Time          // guarded by mu; keys that have ended, for a while
+	gone      map[string]time.Time          // guarded by mu; keys that ended within goneKept
 }
 
-// link is good for one sign-in.
+// link permits one sign-in.
 type link struct {
 	as      Principal
 	expires time.Time
 }
 
-// NewRing returns the Ring of what store keeps.
+// NewRing returns a Ring on store.
 func NewRing(store Store) *Ring {
 	return &Ring{store: store, now: time.Now, links: map[string]link{}, used: map[string]time.Time{},
 		following: map[string]map[*follower]bool{}, gone: map[string]time.Time{}}
@@ -87,8 +88,8 @@ func hashOf(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Create makes a key for by, and returns its secret, which nobody can have again.
-// Kinds: Invalid, Denied, Conflict if there is a key of that name.
+// Create makes a key for by and returns its secret, which cannot be retrieved again. Kinds: Invalid, Denied,
+// Conflict if a key of that name exists.
 func (r *Ring) Create(ctx context.Context, by Principal, req Request) (Key, config.Secret, error) {
 	req, err := req.plan(by, r.time())
 	if err != nil {
@@ -111,10 +112,11 @@ func (r *Ring) Create(ctx context.Context, by Principal, req Request) (Key, conf
 	return k, text, nil
 }
 
-// time is now as records keep it.
+// time is the current time as records store it.
 func (r *Ring) time() time.Time { return r.now().UTC().Round(0) }
 
-// Authenticate returns who comes with the secret of a key, of a sign-in, or of a link. Unauthenticated if it is unknown, revoked or expired.
+// Authenticate returns the principal of a key, a sign-in or a link. It returns Unauthenticated if the secret is
+// unknown, revoked or expired.
 func (r *Ring) Authenticate(ctx context.Context, kind Kind, text string) (Principal, error) {
 	prefix, unknown := stranger(kind)
 	if !strings.HasPrefix(text, prefix) || len(text) != len(prefix)+encoding.EncodedLen(bits/8) {
@@ -138,7 +140,7 @@ func (r *Ring) Authenticate(ctx context.Context, kind Kind, text string) (Princi
 	return k.Principal(), nil
 }
 
-// stranger returns how secrets of the kind begin, and what to say to who comes with one that is not known.
+// stranger returns the prefix of secrets of the kind, and the error for an unknown secret.
 func stranger(kind Kind) (prefix string, err error) {
 	switch kind {
 	case SignIn:
@@ -149,7 +151,8 @@ func stranger(kind Kind) (prefix string, err error) {
 	return keyPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "the key is not known"), "check it; it may have been revoked. An admin makes a new one with: harvest key create NAME")
 }
 
-// touch records the use of a key, unless that was done just now. That it fails is no reason to refuse anybody.
+// touch records the use of a key, unless a use was recorded within usedEvery. Best effort: a failure must not
+// refuse the request.
 func (r *Ring) touch(ctx context.Context, id string, now time.Time) {
 	r.mu.Lock()
 	last := r.used[id]
@@ -185,7 +188,8 @@ func (r *Ring) list(ctx context.Context, by Principal, everyone bool, kind Kind)
 	return r.store.Keys(ctx, account, kind)
 }
 
-// Revoke ends a key, named by its id or, within the account of by, by its name, or a sign-in, by its id. NotFound if by cannot see it.
+// Revoke ends a key or a sign-in. A key is named by its id or, within the account of by, by its name; a sign-in
+// by its id. NotFound if by cannot see it.
 func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
 	kind := APIKey
 	if strings.HasPrefix(ref, "sig_") {
@@ -208,12 +212,12 @@ func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
 	return NoKey(ref)
 }
 
-// NoKey is what there is to say of a key that does not exist.
+// NoKey is the error for a key that does not exist.
 func NoKey(ref string) error {
 	return errors.Remedy(errors.Newf(errors.NotFound, "there is no key %.80q", ref), "list those there are with: harvest key ls")
 }
 
-// Link returns a token that is good for one sign-in within 15 minutes, as by.
+// Link returns a token that permits one sign-in as by within 15 minutes.
 func (r *Ring) Link(by Principal) (config.Secret, error) {
 	if err := by.MustBeAdmin(); err != nil {
 		return "", err
@@ -230,14 +234,14 @@ func (r *Ring) Link(by Principal) (config.Secret, error) {
 	if len(r.links) >= linksAtMost {
 		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d links that nobody has used", len(r.links)), "use one of them, or wait %s", linkLife)
 	}
-	if by.Kind == SignIn { // else sign-ins could follow each other without an end
+	if by.Kind == SignIn { // otherwise sign-ins could renew one another for ever
 		by.Until = earlier(by.Until, by.Expires)
 	}
 	r.links[hash] = link{as: by, expires: earlier(now.Add(linkLife), by.Until)}
 	return text, nil
 }
 
-// CheckLink returns Unauthenticated if SignIn would. It uses nothing up.
+// CheckLink returns the error that SignIn would return. It does not use up the link.
 func (r *Ring) CheckLink(token string) error {
 	hash := hashOf(token)
 	now := r.time()
@@ -254,7 +258,8 @@ func errLink() error {
 		"make a new one with: harvest key link")
 }
 
-// SignIn uses a link up and returns the secret of a new sign-in and when it ends. Unauthenticated if the link is unknown, used or old.
+// SignIn uses up a link and returns the secret of a new sign-in and its expiry. Unauthenticated if the link is
+// unknown, used or expired.
 func (r *Ring) SignIn(ctx context.Context, token string) (config.Secret, time.Time, error) {
 	hash := hashOf(token)
 	r.mu.Lock()
@@ -268,7 +273,8 @@ func (r *Ring) SignIn(ctx context.Context, token string) (config.Secret, time.Ti
 	return r.SignInAs(ctx, l.as)
 }
 
-// SignInAs signs a browser in as somebody whom the caller knows: it returns the secret of a new sign-in and when it ends.
+// SignInAs signs a browser in as a person that the caller has authenticated. It returns the secret of a new
+// sign-in and its expiry.
 func (r *Ring) SignInAs(ctx context.Context, as Principal) (config.Secret, time.Time, error) {
 	r.sweep(ctx, SignIn)
 	text, hash := secret(signInPrefix)
@@ -284,7 +290,7 @@ func (r *Ring) SignInAs(ctx context.Context, as Principal) (config.Secret, time.
 	return text, k.Expires, nil
 }
 
-// sweep removes sign-ins or links that have ended.
+// sweep removes expired sign-ins or links.
 func (r *Ring) sweep(ctx context.Context, kind Kind) {
 	now := r.time()
 	old, err := r.store.Keys(ctx, "", kind)
@@ -298,7 +304,7 @@ func (r *Ring) sweep(ctx context.Context, kind Kind) {
 	}
 }
 
-// SignOut ends the sign-in that p came with.
+// SignOut ends the sign-in of p.
 func (r *Ring) SignOut(ctx context.Context, p Principal) error {
 	if p.Kind != SignIn {
 		return errors.Remedy(errors.Newf(errors.Invalid, "only a browser can sign out"), "revoke a key instead")
@@ -307,7 +313,7 @@ func (r *Ring) SignOut(ctx context.Context, p Principal) error {
 	if err == nil {
 		r.end(p.KeyID, errSignedOut())
 	}
-	if errors.KindOf(err) == errors.NotFound { // in another tab
+	if errors.KindOf(err) == errors.NotFound { // already signed out in another tab
 		return nil
 	}
 	logf.Infof(ctx, "%s signed out of %s", p.Account, p.KeyID)

@@ -18,8 +18,8 @@ const (
 	linkLongest = 30 * 24 * time.Hour
 )
 
-// Share makes a link to what subject names, for whoever holds its secret, until it has ended; life 0 means a day. It ends no later than the
-// key of who makes it. Kinds: Denied, Invalid.
+// Share makes a link to subject for anyone with its secret. life 0 means a day. The link expires no later than
+// the key of by. Kinds: Denied, Invalid.
 func (r *Ring) Share(ctx context.Context, by Principal, subject string, life time.Duration) (Key, config.Secret, error) {
 	if err := by.May(Exec); err != nil {
 		return Key{}, "", err
@@ -46,14 +46,14 @@ func (r *Ring) Share(ctx context.Context, by Principal, subject string, life tim
 	return k, text, nil
 }
 
-// Shares returns the links of by's account whose subject begins so and that have not ended, newest first.
+// Shares returns the unexpired links of by's account whose subject begins with subject, newest first.
 func (r *Ring) Shares(ctx context.Context, by Principal, subject string) ([]Key, error) {
 	all, err := r.store.Keys(ctx, by.Account, Link)
 	now := r.time()
 	return slices.DeleteFunc(all, func(k Key) bool { return !strings.HasPrefix(k.Subject, subject) || !now.Before(k.Expires) }), err
 }
 
-// Unshare ends one of the links that Shares returns. NotFound if there is none of that id.
+// Unshare revokes one of the links that Shares returns. NotFound if none has that id.
 func (r *Ring) Unshare(ctx context.Context, by Principal, subject, id string) error {
 	all, err := r.Shares(ctx, by, subject)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package oidc signs people in with an OpenID Connect provider: the code flow with PKCE (https://openid.net/specs/openid-connect-core-1_0.html,
-// RFC 7636), and rules that say who is what here.
+// Package oidc signs people in with an OpenID Connect provider. It uses the code flow with PKCE
+// (https://openid.net/specs/openid-connect-core-1_0.html, RFC 7636), and rules that map people to accounts and
+// roles.
 package oidc
 
 import (
@@ -22,8 +23,8 @@ import (
 )
 
 const (
-	attemptLife = 10 * time.Minute // for typing a password, and looking for the phone
-	patience    = 15 * time.Second // with one answer of the provider
+	attemptLife = 10 * time.Minute // time to type a password and to use a second factor
+	patience    = 15 * time.Second // timeout of one request to the provider
 )
 
 // Options of a Provider; Issuer, ClientID and Allow are required.
@@ -31,12 +32,12 @@ type Options struct {
 	Issuer   string // its URL
 	ClientID string
 	Secret   config.Secret // "" for a public client
-	Scopes   []string      // that are asked for
+	Scopes   []string      // scopes to request
 	Groups   string        // claim that lists a person's groups
 	Allow    []string      // rules, as of config.OIDC
 }
 
-// Provider is who says who people are. All methods may be called concurrently.
+// Provider identifies people through an OpenID Connect provider. All methods may be called concurrently.
 type Provider struct {
 	opts  Options
 	rules []rule
@@ -46,7 +47,7 @@ type Provider struct {
 	found *oidc.Provider // guarded by mu; nil until somebody signs in: the server starts without the provider
 }
 
-// New returns a Provider without asking for it. Invalid if a rule is none.
+// New returns a Provider without contacting the provider. It returns Invalid if a rule is malformed.
 func New(opts Options) (*Provider, error) {
 	p := &Provider{opts: opts, http: netguard.Rules{Any: true}.Client(patience)}
 	for _, text := range opts.Allow {
@@ -59,7 +60,8 @@ func New(opts Options) (*Provider, error) {
 	return p, nil
 }
 
-// Attempt is a sign-in that has begun. The browser keeps it, where no other can read or write it, until it comes back.
+// Attempt is a sign-in in progress. The browser stores it, unreadable and unwritable to others, until it
+// returns from the provider.
 type Attempt struct {
 	State    string    `json:"s"`
 	Nonce    string    `json:"n"`
@@ -68,7 +70,7 @@ type Attempt struct {
 	Expires  time.Time `json:"e"`
 }
 
-// provider asks the provider where its endpoints are, once.
+// provider discovers the provider's endpoints, once.
 func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +93,8 @@ func (p *Provider) oauth(found *oidc.Provider, redirect string) *oauth2.Config {
 	return &oauth2.Config{ClientID: p.opts.ClientID, ClientSecret: p.opts.Secret.Reveal(), Endpoint: found.Endpoint(), RedirectURL: redirect, Scopes: p.opts.Scopes}
 }
 
-// Begin returns where to send a browser that comes back to redirect, and what it has to bring then. Unavailable if the provider does not answer.
+// Begin returns the URL to send a browser to, and the Attempt that it must present when it returns to redirect.
+// It returns Unavailable if the provider does not answer.
 func (p *Provider) Begin(ctx context.Context, redirect string) (string, Attempt, error) {
 	found, err := p.provider(ctx)
 	if err != nil {
@@ -101,8 +104,9 @@ func (p *Provider) Begin(ctx context.Context, redirect string) (string, Attempt,
 	return p.oauth(found, redirect).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), a, nil
 }
 
-// Finish returns who has come back, with the query that the provider has given the browser. Unauthenticated if it does not belong to a, or the
-// provider does not stand by it; Denied if the provider refuses the person, or no rule is for them; Unavailable.
+// Finish returns the person who signed in with attempt a, given the query that the provider added to the
+// redirect. Kinds: Unauthenticated if the query does not belong to a or the provider does not confirm it;
+// Denied if the provider refuses the person or no rule matches; Unavailable.
 func (p *Provider) Finish(ctx context.Context, a Attempt, query url.Values) (account.Principal, error) {
 	if !time.Now().Before(a.Expires) || a.State == "" || subtle.ConstantTimeCompare([]byte(a.State), []byte(query.Get("state"))) != 1 {
 		return account.Principal{}, again(errors.Errorf("the state is another one, or old"))
@@ -142,13 +146,13 @@ func again(err error) error {
 	return errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "the sign-in did not come to its end"), "begin again; it must end in the browser in which it began, within %d minutes", int(attemptLife.Minutes()))
 }
 
-// claims are what the provider says of a person.
+// claims are the provider's claims about a person.
 type claims map[string]any
 
-// email is the person's address, if the provider has made sure that it is theirs.
+// email is the person's address, if the provider has verified it.
 func (c claims) email() string {
 	mail, _ := c["email"].(string)
-	if verified := c["email_verified"]; verified != true && verified != "true" { // some write it as text
+	if verified := c["email_verified"]; verified != true && verified != "true" { // some providers send a string
 		return ""
 	}
 	return strings.ToLower(mail)
@@ -170,7 +174,7 @@ func (c claims) groups(claim string) []string {
 	return nil
 }
 
-// judge returns who somebody is here: what the first rule that fits says.
+// judge maps a person to a principal with the first rule that matches.
 func (p *Provider) judge(subject string, said claims) (account.Principal, error) {
 	mail, groups := said.email(), said.groups(p.opts.Groups)
 	who := mail

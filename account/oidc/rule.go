@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// rule says what some people are. One of mail, domain and group is set.
+// rule maps some people to an account and a role. Exactly one of mail, domain and group is set.
 type rule struct {
 	mail, domain string // in lower case
 	group        string
@@ -16,7 +16,8 @@ type rule struct {
 	role         account.Role
 }
 
-// parseRule reads WHO=ACCOUNT[:ROLE], where WHO is ann@example.org, @example.org or group:NAME. Invalid if it is none.
+// parseRule parses WHO=ACCOUNT[:ROLE], where WHO is ann@example.org, @example.org or group:NAME. It returns
+// Invalid if text is malformed.
 func parseRule(text string) (rule, error) {
 	who, what, _ := strings.Cut(text, "=")
 	r := rule{role: account.Member}
@@ -41,7 +42,8 @@ func parseRule(text string) (rule, error) {
 	return r, nil
 }
 
-// fits reports whether the rule is for somebody with that address, "" if none is known to be theirs, and those groups.
+// fits reports whether the rule matches a person with that address and those groups. mail is "" without a
+// verified address.
 func (r rule) fits(mail string, groups []string) bool {
 	switch {
 	case r.group != "":
