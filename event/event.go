@@ -1,9 +1,9 @@
-// Package event is what happened, in order: events are persisted before anybody sees them, numbered within their stream, and
-// sent to any number of readers, each from where it left off.
+// Package event persists and distributes events. An event is stored before any reader sees it, numbered within
+// its stream, and sent to any number of readers, each from its own position.
 //
-// Journal is the entry. A stream is the id of a session or sandbox, or all that concerns an account: see AccountStream. Within
-// one, ids are 1, 2, 3 and so on for ever, through restarts; a reader that comes back with the last id it has seen misses nothing
-// and gets nothing twice.
+// Journal is the entry point. A stream is the id of a session or sandbox, or covers an account: see
+// AccountStream. The ids of a stream are 1, 2, 3 and so on, also across restarts. A reader that resubscribes
+// with the last id it received misses no event and receives none twice.
 package event
 
 import (
@@ -25,11 +25,11 @@ const (
 	MaxDrafts = 1024    // in one Publish
 )
 
-// Event is something that happened. Events are shared between readers: nobody changes one.
+// Event is something that happened. Readers share events, so events must not be changed.
 type Event struct {
 	Stream string
 	ID     int64  // within Stream; 0 of those about the reading itself: Lagged and Pruned
-	Type   string // such as "sandbox.ready": facts in the past tense
+	Type   string // within Stream; 0 for Lagged and Pruned, which concern the reader itself
 	Time   time.Time
 	Data   json.RawMessage // on one line, without secret values
 
@@ -38,9 +38,11 @@ type Event struct {
 
 // The events about a reader's own stream, which only that reader gets.
 const (
-	// Lagged is the last event of a reader that was too slow: it subscribes again after the last id it has.
+	// Lagged is the last event of a reader that was too slow. The reader must subscribe again after the last id
+	// it received.
 	Lagged = "stream.lagged"
-	// Pruned tells that older events than those that follow are not kept any more; its data has the "first" id that is.
+	// Pruned reports that the events before the following ones were removed. The field "first" of its data is
+	// the first id kept.
 	Pruned = "stream.pruned"
 )
 
@@ -48,10 +50,10 @@ const (
 type Draft struct {
 	Stream string
 	Type   string
-	Data   any // what encoding/json takes; nil is an empty object
+	Data   any // a value for encoding/json; nil is an empty object
 }
 
-// Frame returns e as a server-sent event, ready to be written. All readers share the bytes.
+// Frame returns e encoded as a server-sent event. All readers share the bytes.
 func (e *Event) Frame() []byte {
 	if e.frame != nil {
 		return e.frame
@@ -73,18 +75,20 @@ func (e *Event) appendFrame(b []byte) []byte {
 	return append(b, "\n\n"...)
 }
 
-// AccountStream is the stream of all that concerns an account.
+// AccountStream is the stream of all events of an account.
 func AccountStream(account string) string { return "account/" + account }
 
 // Store keeps events. Package store has one on SQLite and one in memory; package storetest proves them.
 type Store interface {
-	// Append adds events, all or none. Those of one stream go on from Last without gaps; anything else is refused.
+	// Append adds events, all or none. The ids of one stream must continue from Last without gaps; otherwise
+	// Append fails.
 	Append(ctx context.Context, events []*Event) error
 	// Read returns the events of the stream with ids above after, the lowest first, at most limit.
 	Read(ctx context.Context, stream string, after int64, limit int) ([]*Event, error)
-	// Last returns the highest id that the stream ever had, 0 if none.
+	// Last returns the highest id that the stream ever had, 0 if it is empty.
 	Last(ctx context.Context, stream string) (int64, error)
-	// Prune removes events older than before, of the stream or ("") of all, and returns how many. Ids are not used again.
+	// Prune removes events older than before and returns their number. stream "" means all streams. Ids are not
+	// reused.
 	Prune(ctx context.Context, stream string, before time.Time) (int, error)
 }
 
@@ -93,7 +97,7 @@ var (
 	typePattern   = pattern.New(`^[a-z][a-z_]*(\.[a-z][a-z_]*)*$`)
 )
 
-// event checks d and makes an event of it, without an id.
+// event checks d and converts it to an event without an id.
 func (d Draft) event() (*Event, error) {
 	if !streamPattern().MatchString(d.Stream) {
 		return nil, errors.Errorf("%.100q cannot be a stream of events", d.Stream)
@@ -108,8 +112,8 @@ func (d Draft) event() (*Event, error) {
 	return &Event{Stream: d.Stream, Type: d.Type, Time: time.Now().UTC().Truncate(time.Microsecond), Data: data}, nil
 }
 
-// Encode returns data as JSON on one line, in which no text has a secret value. Names of fields and numbers stay as they are:
-// readers rely on them.
+// Encode returns data as JSON on one line, with secret values removed from all text. Field names and numbers
+// stay as they are, because readers rely on them.
 func Encode(data any) (json.RawMessage, error) {
 	if data == nil {
 		return json.RawMessage("{}"), nil
@@ -134,7 +138,7 @@ func Encode(data any) (json.RawMessage, error) {
 	return json.Marshal(redact(value))
 }
 
-// hasEscapes reports whether JSON that others wrote may spell a character in more ways than one.
+// hasEscapes reports whether foreign JSON may spell a character in more than one way.
 func hasEscapes(text []byte) bool {
 	return bytes.Contains(text, []byte(`\u`)) || bytes.Contains(text, []byte(`\/`))
 }
@@ -155,7 +159,7 @@ func redact(value any) any {
 	return value
 }
 
-// notice is an event that a reader gets about its own stream.
+// notice is an event for one reader about its own stream.
 func notice(stream, kind string, after, first int64) *Event {
 	data := strings.NewReplacer("A", strconv.FormatInt(after, 10), "F", strconv.FormatInt(first, 10)).Replace(`{"after":A,"first":F}`)
 	return &Event{Stream: stream, Type: kind, Time: time.Now().UTC(), Data: json.RawMessage(data)}

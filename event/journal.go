@@ -10,33 +10,34 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Options of a Journal. Store is required; what else is zero gets the default that is named here.
+// Options of a Journal. Store is required; other zero fields get the default named here.
 type Options struct {
 	Store Store
-	// Window is how many of a stream's newest events are kept in memory while somebody reads it: 4096. A reader that has
-	// caught up and then falls behind by more is too slow.
+	// Window is how many of a stream's newest events stay in memory while the stream has readers: 4096. A
+	// reader that has caught up and then falls further behind is too slow.
 	Window int
-	// WindowBytes bounds the same events' size: 4 MiB.
+	// WindowBytes bounds the size of the same events: 4 MiB.
 	WindowBytes int
-	// Delay is the longest that an event waits to be sent together with those that follow: 6 ms. Only streams that have
-	// many readers and much to say come near it; the first event after a pause never waits.
+	// Delay is the longest time that an event waits to be sent together with later ones: 6 ms. Only busy
+	// streams with many readers come near it. The first event after a pause never waits.
 	Delay time.Duration
 }
 
 const (
 	queued     = 256                   // calls of Publish that may wait
-	together   = 1024                  // events that are persisted in one go
-	idle       = 1024                  // streams without readers whose last id is remembered
+	together   = 1024                  // most events persisted in one write
+	idle       = 1024                  // most streams without readers whose last id is remembered
 	perReader  = 12 * time.Microsecond // of Delay
-	pageEvents = 256                   // of what a reader catches up with
+	pageEvents = 256                   // events per read while a reader catches up
 )
 
-// Journal persists and distributes events. All methods may be called concurrently. One process at a time uses a Store.
+// Journal persists and distributes events. All methods may be called concurrently. Only one process at a time
+// may use a Store.
 type Journal struct {
 	opts Options
 	done chan struct{} // closed when the last event is persisted, after Close
 
-	sending sync.RWMutex // held for reading while something is put into queue, for writing to close it
+	sending sync.RWMutex // held for reading while sending to queue, for writing to close it
 	closed  bool         // guarded by sending
 	queue   chan request
 
@@ -46,10 +47,10 @@ type Journal struct {
 
 type request struct {
 	events []*Event
-	result chan error // nil if nobody waits
+	result chan error // nil if no caller waits
 }
 
-// Open returns a Journal that goes on where the Store ends. Close ends it.
+// Open returns a Journal that continues after the last event in Store. The caller must Close it.
 func Open(ctx context.Context, opts Options) *Journal {
 	if opts.Window == 0 {
 		opts.Window = 4096
@@ -65,9 +66,9 @@ func Open(ctx context.Context, opts Options) *Journal {
 	return j
 }
 
-// Publish persists the drafts, all or none, in this order, and has them sent. When it returns nil, they are persisted; when ctx
-// ends first, whether they are is not known. Readers never hold it up.
-// Kinds: Invalid if one is too large, Unavailable after Close, and those of Store.Append.
+// Publish persists the drafts in this order, all or none, and sends them to the readers. A nil error means that
+// they are persisted. If ctx ends first, the outcome is unknown. Readers never delay Publish. Kinds: Invalid if
+// a draft is too large, Unavailable after Close, and those of Store.Append.
 func (j *Journal) Publish(ctx context.Context, drafts ...Draft) error {
 	if len(drafts) == 0 {
 		return nil
@@ -84,8 +85,8 @@ func (j *Journal) Publish(ctx context.Context, drafts ...Draft) error {
 	}
 }
 
-// Post is Publish for those who cannot wait: the drafts are persisted soon, in the order of the calls. That they could not be is
-// logged. It waits only if very much is under way.
+// Post is Publish without waiting: the drafts are persisted soon, in the order of the calls. A failure is
+// logged. Post blocks only while the queue is full.
 func (j *Journal) Post(ctx context.Context, drafts ...Draft) {
 	if len(drafts) == 0 {
 		return
@@ -120,7 +121,7 @@ func (j *Journal) enqueue(ctx context.Context, drafts []Draft, result chan error
 	}
 }
 
-// Close persists what was published, lets every reader have it, and ends them. Store stays open.
+// Close persists all published events, delivers them to the readers, and ends the readers. Store stays open.
 func (j *Journal) Close(ctx context.Context) error {
 	j.sending.Lock()
 	if !j.closed {
@@ -136,7 +137,7 @@ func (j *Journal) Close(ctx context.Context) error {
 	}
 }
 
-// write persists what comes through the queue, as much at a time as there is, until the queue is closed.
+// write persists the requests from the queue in batches until the queue is closed.
 func (j *Journal) write(ctx context.Context) {
 	defer close(j.done)
 	for r := range j.queue {
@@ -176,7 +177,7 @@ func (j *Journal) write(ctx context.Context) {
 	}
 }
 
-// persist numbers, stores and shows events.
+// persist numbers the events, stores them and shows them to readers.
 func (j *Journal) persist(ctx context.Context, events []*Event) error {
 	byStream := map[*stream][]*Event{}
 	streams := map[string]*stream{}
@@ -211,7 +212,7 @@ func (j *Journal) persist(ctx context.Context, events []*Event) error {
 	return nil
 }
 
-// stream returns the stream of that name, with so many more readers.
+// stream returns the stream of that name and adds readers to its reference count.
 func (j *Journal) stream(name string, readers int) *stream {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -228,7 +229,8 @@ func (j *Journal) stream(name string, readers int) *stream {
 	return s
 }
 
-// forget bounds how many streams are remembered that nobody reads. Only the writer calls it, so that it has none in hand.
+// forget bounds the number of remembered streams without readers. Only the writer calls it, so no stream is in
+// use by the writer then.
 func (j *Journal) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -242,13 +244,13 @@ func (j *Journal) forget() {
 	}
 }
 
-// Last returns the id of the stream's newest event, 0 if it has none.
+// Last returns the id of the stream's newest event, 0 if it is empty.
 func (j *Journal) Last(ctx context.Context, name string) (int64, error) {
 	return j.opts.Store.Last(ctx, name)
 }
 
-// Prune removes events that are older than before, of the stream or ("") of all, and returns how many. Readers that still want
-// one get Pruned in its place.
+// Prune removes events older than before and returns their number. stream "" means all streams. Readers that
+// have yet to read a removed event get Pruned in its place.
 func (j *Journal) Prune(ctx context.Context, stream string, before time.Time) (int, error) {
 	return j.opts.Store.Prune(ctx, stream, before)
 }

@@ -11,20 +11,22 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Reader reads a stream from some point on. It is for one goroutine at a time; what is not read takes no memory.
+// Reader reads a stream from a given position. Only one goroutine at a time may use it. Unread events take no
+// memory.
 type Reader struct {
 	journal *Journal
 	stream  *stream
 	group   *group
 	after   int64 // the id of the last event that was returned
-	live    bool  // it has once had everything
+	live    bool  // it has caught up once
 	lagged  bool
 	closed  bool
-	batch   []*Event // what next returned last
+	batch   []*Event // the last result of next
 }
 
-// Subscribe returns a reader of all events with ids above after, those that are yet to come included. 0 means from the beginning.
-// The caller closes it. Invalid if the stream has not come so far, as when a backup was put in its place.
+// Subscribe returns a reader of all events with ids above after, including future ones. 0 means from the
+// beginning. The caller must close it. Invalid if after is beyond the end of the stream, as after restoring a
+// backup.
 func (j *Journal) Subscribe(ctx context.Context, name string, after int64) (*Reader, error) {
 	return j.subscribe(ctx, name, func(last int64) (int64, error) {
 		if after < 0 || after > last {
@@ -34,7 +36,7 @@ func (j *Journal) Subscribe(ctx context.Context, name string, after int64) (*Rea
 	})
 }
 
-// Tail is Subscribe from the last n events on. 0 means only those to come.
+// Tail is Subscribe from the last n events on. 0 means only future events.
 func (j *Journal) Tail(ctx context.Context, name string, n int) (*Reader, error) {
 	return j.subscribe(ctx, name, func(last int64) (int64, error) { return max(0, last-int64(max(0, n))), nil })
 }
@@ -56,7 +58,7 @@ func (j *Journal) subscribe(ctx context.Context, name string, from func(last int
 	return r, nil
 }
 
-// After returns the id behind which Next goes on.
+// After returns the id after which Next continues.
 func (r *Reader) After() int64 { return r.after }
 
 // Close ends the reader. It may be called more than once.
@@ -74,15 +76,16 @@ func (r *Reader) Close() {
 	r.journal.mu.Unlock()
 }
 
-// Next returns the events that follow, one or more, and waits until there is one. io.EOF means that no more will come: after
-// Lagged, and when the Journal is closed and everything was returned. When ctx ends it may be called again; nothing is lost.
+// Next returns one or more events, and waits until there is one. io.EOF means that no more events will come:
+// after Lagged, or when the Journal is closed and every event was returned. If ctx ends, Next may be called
+// again without losing an event.
 func (r *Reader) Next(ctx context.Context) ([]*Event, error) {
 	batch, err := r.next(ctx, nil)
 	return slices.Clone(batch), err
 }
 
-// AppendNext is Next for who sends the events on: it appends their frames to buf, and returns how many there are. That is 0, without an
-// error, if beat comes first.
+// AppendNext is Next for a caller that forwards the events: it appends their frames to buf and returns their
+// number. The number is 0, without an error, if beat fires first.
 func (r *Reader) AppendNext(ctx context.Context, buf []byte, beat <-chan time.Time) (_ []byte, n int, err error) {
 	batch, err := r.next(ctx, beat)
 	for _, e := range batch {
@@ -95,10 +98,10 @@ func (r *Reader) AppendNext(ctx context.Context, buf []byte, beat <-chan time.Ti
 	return buf, len(batch), err
 }
 
-// next returns events that are valid until it is called again; none if beat comes first.
+// next returns events that are valid until the next call. It returns none if beat fires first.
 func (r *Reader) next(ctx context.Context, beat <-chan time.Time) ([]*Event, error) {
 	s := r.stream
-	clear(r.batch) // what is sent need not be kept while more is waited for
+	clear(r.batch) // release the events already sent while waiting
 	for {
 		if r.lagged || r.closed {
 			return nil, io.EOF
@@ -138,13 +141,13 @@ func (r *Reader) next(ctx context.Context, beat <-chan time.Time) ([]*Event, err
 	}
 }
 
-// catchUp returns older events from the Store, of which some up to visible are missing.
+// catchUp returns older events from the Store, because events up to visible are missing.
 func (r *Reader) catchUp(ctx context.Context, visible int64) ([]*Event, error) {
 	found, err := r.journal.opts.Store.Read(ctx, r.stream.name, r.after, pageEvents)
 	if err != nil {
 		return nil, errors.Wrapf(err, "read the events of %s", r.stream.name)
 	}
-	// What is persisted but not shown yet, nobody may know the id of: it could not be subscribed after.
+	// Events that are persisted but not shown yet stay hidden: Subscribe would reject their ids.
 	found = found[:sort.Search(len(found), func(i int) bool { return found[i].ID > visible })]
 	before, first := r.after, visible+1
 	r.after = visible
@@ -157,7 +160,8 @@ func (r *Reader) catchUp(ctx context.Context, visible int64) ([]*Event, error) {
 	return found, nil
 }
 
-// All yields one event after the other, until ctx ends, which is an error, or no more will come. The reader is closed after that.
+// All yields the events one by one until the stream or ctx ends. The end of ctx is an error. All closes the
+// reader.
 func (r *Reader) All(ctx context.Context) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		defer r.Close()

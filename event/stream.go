@@ -9,39 +9,39 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// stream is what a Journal knows of a stream that is written or read.
+// stream is the Journal's state of a stream that is written or read.
 type stream struct {
 	name string
-	refs int // guarded by Journal.mu: readers, those that are about to be included
+	refs int // guarded by Journal.mu: readers, including those about to join
 
 	mu      sync.Mutex
 	loaded  bool          // guarded by mu; last is known
-	last    int64         // guarded by mu; of the newest event that is persisted
-	recent  []*Event      // guarded by mu; the newest events, without gaps, since there are readers
-	bytes   int           // guarded by mu; of recent
+	last    int64         // guarded by mu; id of the newest persisted event
+	recent  []*Event      // guarded by mu; the newest events, without gaps, since the first reader joined
+	bytes   int           // guarded by mu; size of recent
 	readers int           // guarded by mu
-	groups  []*group      // guarded by mu; of readers, none before the first
-	delay   time.Duration // guarded by mu; the most that a group waits
-	timer   *time.Timer   // guarded by mu; when the next group is due; nil before it was needed
+	groups  []*group      // guarded by mu; of readers, empty until the first reader joins
+	delay   time.Duration // guarded by mu; the longest time that a group waits
+	timer   *time.Timer   // guarded by mu; fires when the next group is due; nil until first needed
 	ended   bool          // guarded by mu; no event will follow
 }
 
-// Readers are told of events in groups, each in its turn: if all were told at once, the last of many would wait until the others
-// have got theirs, while nothing is sent between two such times.
+// Readers are notified in groups, one group after the other. If all were notified at once, the last of many
+// readers would wait for all the others, and nothing would be sent between two notifications.
 const (
 	groups = 16
-	sooner = 100 * time.Microsecond // than it is due a group is told, so that few readers make few timers
+	sooner = 100 * time.Microsecond // a group may be notified this early, so that few readers need few timers
 )
 
 // group is some of a stream's readers. All of it is guarded by the stream's mu.
 type group struct {
 	readers int
-	visible int64         // the newest event that they are told of
+	visible int64         // id of the newest event they may read
 	wake    chan struct{} // closed when visible grows, and at the end
-	due     time.Time     // before it they are not told of more
+	due     time.Time     // no notification before this time
 }
 
-// join returns the group of one more reader.
+// join adds a reader to a group and returns the group.
 func (s *stream) join() *group {
 	if s.groups == nil {
 		for range groups {
@@ -57,7 +57,7 @@ func (s *stream) join() *group {
 	return g
 }
 
-// leave is the end of a reader.
+// leave removes a reader from its group.
 func (s *stream) leave(g *group) {
 	g.readers--
 	s.readers--
@@ -66,7 +66,7 @@ func (s *stream) leave(g *group) {
 	}
 }
 
-// load finds out where the stream ends.
+// load reads the stream's last id from store.
 func (s *stream) load(ctx context.Context, store Store) (last int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *stream) load(ctx context.Context, store Store) (last int64, err error) 
 	if last, err = store.Last(ctx, s.name); err != nil {
 		return 0, errors.Wrapf(err, "find the last event of %s", s.name)
 	}
-	if last != s.last { // a write was persisted although it failed: recent lacks it
+	if last != s.last { // a failed write was persisted after all: recent lacks its events
 		s.recent, s.bytes = nil, 0
 	}
 	s.loaded, s.last = true, last
@@ -86,14 +86,14 @@ func (s *stream) load(ctx context.Context, store Store) (last int64, err error) 
 	return last, nil
 }
 
-// unload has last read again: what became of the last write is not known.
+// unload makes the next load read last again, because the outcome of the last write is unknown.
 func (s *stream) unload() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loaded = false
 }
 
-// add shows events that are persisted.
+// add shows persisted events to the readers.
 func (s *stream) add(events []*Event, opts Options) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *stream) add(events []*Event, opts Options) {
 	s.tell()
 }
 
-// tell tells the groups that are due of what is new, and sees to the others when they are. mu is held.
+// tell notifies the groups that are due of new events, and sets a timer for the others. mu is held.
 func (s *stream) tell() {
 	now := time.Now()
 	var due []*group
@@ -135,7 +135,7 @@ func (s *stream) tell() {
 	}
 	for i, g := range due {
 		g.show(s.last)
-		g.due = now.Add(s.delay * time.Duration(groups-len(due)+i+1) / groups) // those that came together part
+		g.due = now.Add(s.delay * time.Duration(groups-len(due)+i+1) / groups) // spread groups notified together
 	}
 	switch {
 	case next.IsZero():
@@ -157,7 +157,7 @@ func (g *group) show(last int64) {
 	g.wake = make(chan struct{})
 }
 
-// end lets the readers have what there is, and no more.
+// end notifies the readers that no more events will come.
 func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
