@@ -1,7 +1,7 @@
 // Command testrun runs the module's tests: the quick suite of `make test`, the long tests, or both within a time limit.
 //
-// It compiles each test binary once and runs it in its package's directory, with as many binaries at a time as there are
-// processors. Tests that call testenv.Long are the long suite; the quick suite is all others.
+// It compiles each test binary once and runs it in its package's directory, with as many binaries at a time as
+// there are processors. Tests that call testenv.Long are the long suite. The quick suite is all others.
 package main
 
 import (
