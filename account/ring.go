@@ -169,7 +169,8 @@ func (r *Ring) touch(ctx context.Context, id string, now time.Time) {
 	}
 }
 
-// List returns the keys that by may see: those of its account, or of all accounts if everyone is true and by is an operator.
+// List returns the keys that by may see: those of its account, or of all accounts if everyone is true and by is an
+// operator.
 func (r *Ring) List(ctx context.Context, by Principal, everyone bool) ([]Key, error) {
 	return r.list(ctx, by, everyone, APIKey)
 }

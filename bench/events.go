@@ -33,7 +33,7 @@ type fanOut struct {
 	cut      int           // a proxy breaks connections after a varying number of bytes, at most this; 0: no proxy
 }
 
-// outcome counts what the readers received.
+// outcome counts the events that the readers lost or received twice, and their connections.
 type outcome struct {
 	lost, twice int
 	connections int

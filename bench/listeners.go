@@ -33,7 +33,7 @@ type listeners struct {
 	Want    int64  `json:"want"`
 }
 
-// heard is what the listeners received.
+// heard is the listeners' result.
 type heard struct {
 	Lost  int     `json:"lost"`
 	Twice int     `json:"twice"`

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// What P12 measures.
+// The measures of P12.
 const (
 	fresh = "when it is ready"
 	used  = "after a command"

@@ -22,7 +22,7 @@ func (s *Series) summarize() {
 	s.P50, s.P95, s.P99 = percentile(sorted, 50), percentile(sorted, 95), percentile(sorted, 99)
 }
 
-// geometricMean returns the mean of ratios: twice as slow and twice as fast are 1. The ratios are positive and not empty.
+// geometricMean returns the geometric mean of ratios: that of 2 and 1/2 is 1. The ratios are positive and not empty.
 func geometricMean(ratios []float64) float64 {
 	sum := 0.0
 	for _, r := range ratios {

@@ -38,7 +38,7 @@ type Config struct {
 	PoolWarmUp     string        // command run in pooled sandboxes ahead of need; "" means none
 	OutputBytes    int64         // bytes kept of each command's output
 	BuildCache     int64         // bytes kept of the build cache
-	Prices         Prices        // what a sandbox costs
+	Prices         Prices        // of a sandbox's resources
 	Refresh        bool          // the environment is refreshed every half hour while a server in the foreground runs
 	IdleExit       time.Duration // a background server ends after this time without use; 0 means never
 	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
@@ -55,7 +55,7 @@ type Config struct {
 	Model          Model
 	Modal          Modal
 
-	sources map[string]string // by key: what set it; "default" when missing
+	sources map[string]string // by key: the origin of the value; "default" if missing
 }
 
 // S3 is the default location of volumes, and how S3 is reached.

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// What an event may be.
+// Limits of events.
 const (
 	MaxData   = 1 << 20 // bytes of its JSON
 	MaxDrafts = 1024    // in one Publish

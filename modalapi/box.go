@@ -41,7 +41,7 @@ type note struct {
 	Mount   *mounted `json:"mount,omitempty"`   // an image mounted in it
 	Settled bool     `json:"settled,omitempty"` // it has ended, and its volumes and sidecars are settled
 
-	Input map[string]int64 `json:"input,omitempty"` // how much was passed on to commands, by their IDs; "" is the sandbox's own
+	Input map[string]int64 `json:"input,omitempty"` // bytes read by commands, by ID; "" is the sandbox's own
 }
 
 // box is a sandbox of the Fleet with the parts that Modal adds: a command of its own, which ends the sandbox

@@ -54,7 +54,7 @@ function want(hash) {
   if (hash.length <= 2) return;
   try {
     localStorage.setItem(wanted, JSON.stringify({ hash, at: Date.now() }));
-  } catch { /* the browser keeps nothing: then the page begins at its start */ }
+  } catch { /* no storage: start at the default view */ }
 }
 
 function goWanted() {

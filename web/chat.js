@@ -337,7 +337,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     sure('End the session?', 'Its sandbox is removed. The conversation stays readable, and its files are kept as a snapshot.', 'End it', async () => {
       try { // the data disappears with the sandbox
         facts.patch = await call('GET', `v1/sessions/${session.id}/diff`);
-      } catch { /* the session may be in no state to tell */ }
+      } catch { /* best effort: the session may have no diff now */ }
       act(() => call('DELETE', `v1/sessions/${session.id}`));
     });
   }

@@ -126,7 +126,7 @@ export async function open(body, { sandbox, session }) {
         bar.replaceChildren();
         return;
       }
-    } catch { /* connect tells */ }
+    } catch { /* connect reports it */ }
     if (!closed) connect();
   }
   function ended(text, again, problem) {

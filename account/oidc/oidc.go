@@ -44,7 +44,7 @@ type Provider struct {
 	http  *http.Client
 
 	mu    sync.Mutex
-	found *oidc.Provider // guarded by mu; nil until somebody signs in: the server starts without the provider
+	found *oidc.Provider // guarded by mu; nil until the first sign-in: the server starts without the provider
 }
 
 // New returns a Provider without contacting the provider. It returns Invalid if a rule is malformed.

@@ -339,7 +339,8 @@ func (c *cli) removeSync(ctx context.Context, server *client.Client, ref string,
 	return err
 }
 
-// removeEach removes every ref, even if one fails. It returns the first failure; if several fail, its text has their number.
+// removeEach removes every ref, even if one fails. It returns the first failure. If several
+// fail, its text has their number.
 func removeEach(refs []string, remove func(ref string) error) error {
 	var first error
 	failed := 0

@@ -19,7 +19,7 @@ const (
 	Stop     Act = "stop"     // the turn
 	Cancel   Act = "cancel"   // ID: a prompt that waits
 	Answer   Act = "answer"   // ID, Answer
-	Diff     Act = "diff"     // what the agent has changed
+	Diff     Act = "diff"     // the agent's changes
 	Checkout Act = "checkout" // Text: name of the branch, or ""
 	Apply    Act = "apply"    // changes to the files of the work tree
 	End      Act = "end"      // Discard
