@@ -28,8 +28,8 @@ const (
 // Event is something that happened. Readers share events, so events must not be changed.
 type Event struct {
 	Stream string
-	ID     int64  // within Stream; 0 of those about the reading itself: Lagged and Pruned
-	Type   string // within Stream; 0 for Lagged and Pruned, which concern the reader itself
+	ID     int64  // within Stream; 0 for Lagged and Pruned, which concern the reader itself
+	Type   string // such as "sandbox.ready": facts in the past tense
 	Time   time.Time
 	Data   json.RawMessage // on one line, without secret values
 

@@ -166,7 +166,7 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, con
 }
 
 // oldest is the first version of Modal's SDKs for Go and JavaScript that can read the output of sandboxes
-// created here. Earlier versions take them for sandboxes of the first generation and cannot read their output.
+// created here. Earlier versions take them for sandboxes of another kind, whose output they cannot read.
 const oldest = "v0.10.1"
 
 // supported returns nil if sdk, such as "modal-go/0.11.1", is new enough or names no version.

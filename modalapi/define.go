@@ -82,7 +82,7 @@ func limits(req *sandbox.Request, r *pb.Resources) {
 	}
 }
 
-// possible returns an error if the definition needs something unsupported.
+// possible returns an error if the definition is invalid or needs something unsupported.
 func possible(def *pb.Sandbox) error {
 	unsupported := func(cond bool, what, remedy string) error {
 		if !cond {

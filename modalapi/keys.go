@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// keysFresh is how long the result of a key lookup is cached.
+// keysFresh is how long a successful key lookup is cached.
 const keysFresh = 2 * time.Second
 
 // present caches the keys that were found.

@@ -128,7 +128,7 @@ func (s *Server) keepMemoryNow(ctx context.Context, b *box, key string) (string,
 	if err != nil {
 		return "", err
 	}
-	if err := b.terminate(ctx); err != nil { // the snapshot exists, and a retry ends the sandbox
+	if err := b.terminate(ctx); err != nil { // the snapshot exists, and the end of the sandbox continues
 		logf.Errorf(ctx, "end a sandbox whose memory was kept: %v", err)
 	}
 	return memoryOf(c.ID), nil

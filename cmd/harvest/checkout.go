@@ -117,7 +117,8 @@ func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 	}
 	defer func() {
 		for _, name := range made {
-			_, _ = gitIn(context.WithoutCancel(ctx), t.top, nil, "update-ref", "-d", incoming+name) // best effort
+			// Best effort: the ref holds no commit that a branch does not hold, too.
+			_, _ = gitIn(context.WithoutCancel(ctx), t.top, nil, "update-ref", "-d", incoming+name)
 		}
 	}()
 	if _, err := gitIn(ctx, t.top, nil, fetch...); err != nil {

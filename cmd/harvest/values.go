@@ -122,7 +122,8 @@ func parseS3(text, secret string) (*api.S3, error) {
 			s.ReadOnly = true
 			continue
 		}
-		if at := strings.LastIndex(rest, ":every="); at >= 0 && !strings.Contains(rest[at:], "/") { // else: prefix
+		// A ":every=" in front of a "/" is part of the prefix.
+		if at := strings.LastIndex(rest, ":every="); at >= 0 && !strings.Contains(rest[at:], "/") {
 			every, err := time.ParseDuration(rest[at+len(":every="):])
 			if err != nil || every <= 0 {
 				return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3 %.300q sends every so often, and does not say how often", text), "write it as s3://my-bucket/work:/work:every=5m")

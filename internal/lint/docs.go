@@ -41,7 +41,7 @@ func pages(t *tree) []Finding {
 	return all
 }
 
-// sections are the sections of the mission. The numbers of each section start at 1.
+// sections maps the mission's sections to their number of requirements, which are numbered from 1.
 var sections = map[string]int{
 	"A": 12, "B": 5, "C": 3, "D": 5, "E": 10, "F": 8,
 	"1.": 9, "2.": 8, "3.": 6, "4.": 10, "5.": 7, "6.": 10, "7.": 10, "8.": 10, "9.": 6, "10.": 7,

@@ -30,7 +30,7 @@ func Main(ctx context.Context) {
 	if len(os.Args) != 2 || os.Args[0] != s3server.Name {
 		return
 	}
-	// Ignore the keys of the server's terminal: this process ends with the server.
+	// Ignore the signals of the server's terminal: this process ends with the server.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE)
 	starter, err := net.FileConn(os.NewFile(3, "starter"))
 	if err == nil {
