@@ -85,7 +85,7 @@ type Store interface {
 	Append(ctx context.Context, events []*Event) error
 	// Read returns the events of the stream with ids above after, the lowest first, at most limit.
 	Read(ctx context.Context, stream string, after int64, limit int) ([]*Event, error)
-	// Last returns the highest id that the stream ever had, 0 if it is empty.
+	// Last returns the highest id that the stream ever had, 0 if it never had an event.
 	Last(ctx context.Context, stream string) (int64, error)
 	// Prune removes events older than before and returns their number. stream "" means all streams. Ids are not
 	// reused.

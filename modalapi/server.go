@@ -43,8 +43,8 @@ type Options struct {
 	Secret []byte
 	// Output is how many bytes of each command's output are kept for later reads: 64 MiB.
 	Output int64
-	// S3Endpoint is the endpoint of all the server's S3 access. "" means Amazon's endpoint, or the one that a
-	// secret names.
+	// S3Endpoint is the endpoint of all the server's S3 access that uses a secret. "" means Amazon's endpoint, or the
+	// one that the secret names.
 	S3Endpoint string
 	// Audit, if set, is called at the end of each call that may have changed something, ran a command or was
 	// refused.
