@@ -117,7 +117,7 @@ export async function open(body, { sandbox, session }) {
       } else ended('The terminal cannot be reached. The sandbox may have ended.', 'Try again');
     };
   }
-  // again reconnects, unless the sandbox has ended meanwhile.
+  // again connects, unless the sandbox has ended meanwhile.
   async function again() {
     try {
       const box = await call('GET', `v1/sandboxes/${id}`);
