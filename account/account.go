@@ -22,7 +22,7 @@ type Role string
 
 // The roles.
 const (
-	Admin  Role = "admin"  // also makes and revokes keys; in the personal account also those of other accounts, and stops the server
+	Admin  Role = "admin"  // also makes and revokes keys; in "personal" also those of others, and stops the server
 	Member Role = "member" // works with the objects of the account
 )
 
@@ -125,9 +125,9 @@ type Key struct {
 	Expires  time.Time `json:"expires_at,omitzero"`   // zero: never
 	LastUsed time.Time `json:"last_used_at,omitzero"` // to the minute
 	Hash     string    `json:"-"`                     // hex SHA-256 of the secret
-	Subject  string    `json:"subject,omitempty"`     // the signed-in person, if a provider named one; the target of a link
-	MadeBy   string    `json:"made_by,omitempty"`     // id of the key or sign-in that made it; "" if made over the Unix socket or by a provider
-	Until    time.Time `json:"-"`                     // upper bound for the expiry of keys, sign-ins and links that it makes; zero: no bound
+	Subject  string    `json:"subject,omitempty"`     // the person, if a provider named one; or a link's target
+	MadeBy   string    `json:"made_by,omitempty"`     // id of its maker; "" over the Unix socket or by a provider
+	Until    time.Time `json:"-"`                     // latest expiry of keys, sign-ins, links it makes; zero: none
 }
 
 // Principal returns the principal that the key authenticates.

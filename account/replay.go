@@ -28,7 +28,7 @@ type ReplayStore interface {
 	EndReplay(ctx context.Context, r Replay) error
 }
 
-// NameTaken is what a Store's InsertKey returns when the name is in use.
+// NameTaken is the error of a Store's InsertKey for a name in use.
 func NameTaken(name string) error {
 	return errors.Remedy(errors.Newf(errors.Conflict, "a key named %q exists already", name), "choose another name, or revoke that one first: harvest key rm %s", name)
 }

@@ -21,13 +21,13 @@ type Store interface {
 	// InsertKey records a new key. Conflict if the account already has a key of that kind and name, unless the
 	// name is "".
 	InsertKey(ctx context.Context, k Key) error
-	// KeyByHash returns the key with that hash. NotFound if there is none.
+	// KeyByHash returns the key with that hash, or NotFound.
 	KeyByHash(ctx context.Context, hash string) (Key, error)
-	// Keys returns those of the account ("" means every account), newest first.
+	// Keys returns the keys of the account ("" means every account), newest first.
 	Keys(ctx context.Context, account string, kind Kind) ([]Key, error)
 	// KeyUsed records when a key was last used. A missing key is not an error.
 	KeyUsed(ctx context.Context, id string, at time.Time) error
-	// DeleteKey removes a key. NotFound if there is none.
+	// DeleteKey removes a key. NotFound if it does not exist.
 	DeleteKey(ctx context.Context, id string) error
 }
 
@@ -169,7 +169,8 @@ func (r *Ring) touch(ctx context.Context, id string, now time.Time) {
 	}
 }
 
-// List returns the keys that by may see: those of its account, or of all accounts if everyone is true and by is an operator.
+// List returns the keys that by may see: those of its account, or of all accounts if everyone is true and by is an
+// operator.
 func (r *Ring) List(ctx context.Context, by Principal, everyone bool) ([]Key, error) {
 	return r.list(ctx, by, everyone, APIKey)
 }

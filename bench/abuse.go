@@ -15,14 +15,15 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// offenders have small limits, which are reached soon. So many Pythons fit into the memory.
+// tight are the small limits of offenders, which are reached soon. As many Pythons as it has processes fit into
+// the memory.
 var tight = sandbox.Request{CPU: 1, Memory: 512 << 20, Disk: 256 << 20, Processes: 100}
 
-// abuse is something that a sandbox does to reach a limit.
+// abuse is an attempt of a sandbox to exceed a limit.
 type abuse struct {
 	name    string
 	args    []string
-	reports string // what it prints once it is refused; "" if its sandbox ends for lack of memory instead
+	reports string // its output once it is refused; "" if its sandbox ends for lack of memory instead
 }
 
 //go:embed forkbomb.py
@@ -34,13 +35,13 @@ var abuses = []abuse{
 	{"disk filler", []string{"sh", "-c", "while :; do dd if=/dev/zero of=/fill bs=1M 2>&1 | grep -o 'No space left on device'; rm -f /fill; done"}, "No space left on device"},
 }
 
-// Time limits for what must be quick.
+// Time limits for operations that must be quick.
 const (
 	endTime    = 10 * time.Second // for an offender that was killed
 	reportTime = 60 * time.Second // until an offender is refused
 )
 
-// victim is what the abuse must not reach: a second sandbox, and the host.
+// victim is a second sandbox and the host, which the abuse must not affect.
 type victim struct {
 	r  *recorder
 	id string
@@ -109,7 +110,7 @@ func benchAbuse(ctx context.Context, l *lab, r *recorder) (err error) {
 	return nil
 }
 
-// offender is a sandbox in which something bad runs.
+// offender is a sandbox that runs an abuse.
 type offender struct {
 	r       *recorder
 	sb      sandbox.Sandbox
@@ -131,7 +132,7 @@ func (r *recorder) offend(ctx context.Context, a abuse) (offender, error) {
 	return o, nil
 }
 
-// ended waits for the end of the bad command.
+// ended waits for the end of the abuse.
 func (o offender) ended(ctx context.Context, longest time.Duration) (sandbox.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
@@ -151,7 +152,8 @@ func (o offender) gone(ctx context.Context, name string) {
 	o.r.check(name+": destroy ends it", err == nil && len(left) == 0, detail)
 }
 
-// refused runs an abuse that is told so when it reaches its limit, twice: it is killed, and its sandbox is destroyed.
+// refused runs an abuse that gets an error at its limit, twice: once the abuse is killed, and once its sandbox
+// is destroyed.
 func (r *recorder) refused(ctx context.Context, a abuse, v victim, n int) error {
 	o, err := r.offend(ctx, a)
 	if err != nil {
@@ -182,7 +184,7 @@ func (r *recorder) refused(ctx context.Context, a abuse, v victim, n int) error 
 	return ctx.Err()
 }
 
-// text is that of an error, if there is one.
+// text returns the text of an error, "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -190,7 +192,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// outOfMemory runs an abuse that ends its sandbox, as often as it takes for n looks.
+// outOfMemory runs an abuse that ends its sandbox, until the victim was measured n times.
 func (r *recorder) outOfMemory(ctx context.Context, a abuse, v victim, n int) error {
 	looks, rounds, told, seen := 0, 0, 0, 0
 	for ; looks < n; rounds++ {
@@ -234,7 +236,7 @@ func (r *recorder) outOfMemory(ctx context.Context, a abuse, v victim, n int) er
 	return nil
 }
 
-// locked is a buffer that others look into.
+// locked is a buffer that is read while it is written.
 type locked struct {
 	mu  sync.Mutex
 	buf bytes.Buffer // guarded by mu
@@ -256,7 +258,7 @@ func (b *locked) contains(text string) bool {
 	return bytes.Contains(b.buf.Bytes(), []byte(text))
 }
 
-// waitFor reports whether text was written, at the latest after that time.
+// waitFor reports whether text is written within a time.
 func (b *locked) waitFor(ctx context.Context, text string, longest time.Duration) bool {
 	for end := time.Now().Add(longest); time.Now().Before(end); {
 		if b.contains(text) {

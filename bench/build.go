@@ -23,7 +23,7 @@ import (
 // buildah is the peer of P13.
 const buildah = "buildah"
 
-// buildText is what P13 builds. The last steps follow last.txt.
+// buildText is the Dockerfile of P13. The last steps depend on last.txt.
 const buildText = `FROM base
 WORKDIR /src
 COPY first.txt .
@@ -32,7 +32,7 @@ COPY last.txt .
 RUN cat sorted last.txt >all
 `
 
-// builder builds the same Dockerfile again and again.
+// builder builds the same Dockerfile repeatedly.
 type builder struct {
 	dir    string
 	shelf  dockerfile.Shelf
@@ -78,7 +78,7 @@ func benchBuild(ctx context.Context, l *lab, r *recorder) (err error) {
 	return nil
 }
 
-// timed measures a build, before which the last file changes if change says so.
+// timed measures a build. With change, it first changes the last file.
 func (b *builder) timed(change bool, build func(context.Context) error) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
 		if change {
@@ -94,7 +94,7 @@ func (b *builder) timed(change bool, build func(context.Context) error) func(con
 	}
 }
 
-// given is an image.Source of one file that is there.
+// given is an image.Source of one existing file.
 type given struct{ root string }
 
 func (g given) Resolve(_ context.Context, spec image.Spec, _ image.BuildOptions) (image.Spec, []byte, error) {
@@ -111,7 +111,7 @@ func (g given) Build(_ context.Context, _ image.Spec, _ image.BuildOptions, out 
 	return image.Contents{}, errors.Wrapf(err, "copy the image")
 }
 
-// open wires a Harvest of its own and builds once. shut ends it.
+// open sets up a separate Harvest and builds once. shut closes it.
 func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) error, err error) {
 	dir := filepath.Join(l.dir, "build", "data")
 	cache, err := dockerfile.OpenCache(filepath.Join(dir, "build-cache"), 20<<30)
@@ -155,7 +155,7 @@ func (b *builder) harvest(ctx context.Context) error {
 	return err
 }
 
-// openPeer gives buildah the same base and has it build once.
+// openPeer gives buildah the same base and builds once.
 func (b *builder) openPeer(ctx context.Context, l *lab) error {
 	if l.noFiles != nil {
 		return l.noFiles
@@ -187,8 +187,8 @@ func (b *builder) preparePeer(ctx context.Context, files string) error {
 	return b.buildah(ctx)
 }
 
-// buildah builds in a plain root directory, without the namespaces that its default takes: the fastest that it can. That allows no other network
-// than the host's, of which the Dockerfile makes no use.
+// buildah builds in a plain root directory, without the namespaces that it uses by default: this is its fastest
+// mode. It allows only the host's network, which the Dockerfile does not use.
 func (b *builder) buildah(ctx context.Context) error {
 	return b.run(ctx, "build", "--layers", "--isolation", "chroot", "--network", "host", "--pull=never", "--tag", "localhost/p13", b.dir)
 }

@@ -14,14 +14,14 @@ import (
 
 const (
 	copiedFiles = 1000
-	tarTar      = "tar | tar"      // the peer: from one directory of the host into another one
-	tarExec     = "tar | exec tar" // the same with one of both tars in the sandbox, as a user would copy without cp
+	tarTar      = "tar | tar"      // the peer: between two directories of the host
+	tarExec     = "tar | exec tar" // the same with one tar in the sandbox, the usual way to copy without cp
 	copyIn      = "1,000 files in"
 	copyOut     = "1,000 files out"
 	copyOne     = "one file in"
 )
 
-// benchCopy measures whole commands, the start of the command line included: harvest sandbox cp beside tar.
+// benchCopy measures whole commands, including the start of the command line: harvest sandbox cp and tar.
 func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
 	data, tree := filepath.Join(l.dir, "copy"), filepath.Join(l.dir, "copied")
 	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images")), makeCopied(tree)); err != nil {
@@ -76,7 +76,7 @@ func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
 		}})
 }
 
-// copySample times the commands of one turn.
+// copySample measures the commands of one turn.
 func copySample(in, out, one func() error) (sample, error) {
 	all := sample{}
 	for _, step := range []struct {
@@ -92,7 +92,7 @@ func copySample(in, out, one func() error) (sample, error) {
 	return all, nil
 }
 
-// makeCopied makes the files, of 4 KiB, in ten directories.
+// makeCopied creates the files, of 4 KiB each, in ten directories.
 func makeCopied(dir string) error {
 	text := bytes.Repeat([]byte("0123456789abcdef"), 256)
 	for i := range copiedFiles {

@@ -10,15 +10,15 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// cutter is a proxy that breaks each connection off after some bytes from the server, ever different ones.
+// cutter is a proxy that breaks each connection after a varying number of bytes from the server.
 type cutter struct {
 	listener net.Listener
 	to       string         // the server's address
-	most     int64          // bytes, beyond the first 200
+	most     int64          // maximum of bytes beyond the first 200
 	work     sync.WaitGroup // the listener and its connections
 }
 
-// cut starts a cutter before the server at an address. Close ends it.
+// cut starts a cutter in front of the server at an address. Close ends it.
 func cut(ctx context.Context, to string, most int) (*cutter, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -29,7 +29,7 @@ func cut(ctx context.Context, to string, most int) (*cutter, error) {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
-				return // it is closed
+				return // the listener is closed
 			}
 			c.work.Go(func() { c.pass(ctx, conn) })
 		}
@@ -37,7 +37,7 @@ func cut(ctx context.Context, to string, most int) (*cutter, error) {
 	return c, nil
 }
 
-// pass is one connection. A server that is away is a connection that breaks off at once.
+// pass serves one connection. If the server is away, the connection ends at once.
 func (c *cutter) pass(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	server, err := new(net.Dialer).DialContext(ctx, "tcp", c.to)
@@ -47,12 +47,12 @@ func (c *cutter) pass(ctx context.Context, client net.Conn) {
 	defer server.Close()
 	c.work.Go(func() {
 		_, _ = io.Copy(server, client)
-		server.Close() // its client has gone
+		server.Close() // the client has gone
 	})
 	_, _ = io.CopyN(client, server, 200+rand.Int64N(c.most))
 }
 
-// Close ends the listener, and waits for the connections, which clients have to close.
+// Close closes the listener and waits for the connections, which the clients must close.
 func (c *cutter) Close() error {
 	err := c.listener.Close()
 	c.work.Wait()

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// daemon is a server of its own: the program that users have.
+// daemon is a separate server process: the program that users run.
 type daemon struct {
 	*client.Client // over TCP, with a key
 	cmd            *exec.Cmd
@@ -67,7 +67,7 @@ func serve(ctx context.Context, program, data string, settings ...string) (_ *da
 	return d, nil
 }
 
-// stop ends the server; its sandboxes go on.
+// stop ends the server. Its sandboxes keep running.
 func (d *daemon) stop(ctx context.Context) error {
 	if d.Client != nil {
 		d.Client.Close()
@@ -80,12 +80,12 @@ func (d *daemon) stop(ctx context.Context) error {
 	return errors.Wrapf(d.cmd.Wait(), "the end of the server")
 }
 
-// state is what a server takes.
+// state is the resource usage of a server.
 type state struct {
 	Goroutines, Files, RSS, Disk, Processes float64 // RSS and Disk in MiB; Processes are keepers
 }
 
-// measured reads what the server takes.
+// measured reads the resource usage of the server.
 func (d *daemon) measured(ctx context.Context) (s state, err error) {
 	pid := d.cmd.Process.Pid
 	rss, err := memoryOf(pid, "status", "VmRSS")
@@ -104,7 +104,7 @@ func (d *daemon) measured(ctx context.Context) (s state, err error) {
 	return s, nil
 }
 
-// metric returns one of the server's figures.
+// metric returns one of the server's metrics.
 func (d *daemon) metric(ctx context.Context, name string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url+"/metrics", nil)
 	if err != nil {
@@ -124,12 +124,12 @@ func (d *daemon) metric(ctx context.Context, name string) (float64, error) {
 	return 0, errors.Errorf("there is no metric %s", name)
 }
 
-// diskOf returns the bytes that the files below dir take. Those of images that others keep, through a link, do not count.
+// diskOf returns the bytes of the files below dir. It does not count images shared through a symbolic link.
 func diskOf(dir string) int64 {
 	total := int64(0)
 	_ = filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
 		if err != nil {
-			return nil // it is gone
+			return nil // removed meanwhile
 		}
 		if info, err := e.Info(); err == nil {
 			if st, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -9,17 +9,18 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// delayed is data on its way.
+// delayed is data in flight.
 type delayed struct {
 	data []byte
 	due  time.Time
 }
 
-// inFlight is how many pieces of 64 KiB are on their way in one direction of a connection: more than any client has under way.
+// inFlight is how many pieces of 64 KiB can be in flight in one direction of a connection: more than any client
+// needs.
 const inFlight = 1024
 
-// delay forwards what comes to the address listen, to the address to, and lets everything take half of the round trip time in either
-// direction. Connecting takes one whole. It returns when ctx ends.
+// delay forwards connections to the address listen to the address to. It delays each direction by half of the
+// round trip time, and connecting by all of it. It returns when ctx ends.
 func delay(ctx context.Context, listen, to string, roundTrip time.Duration) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
 	if err != nil {
@@ -52,7 +53,7 @@ func delay(ctx context.Context, listen, to string, roundTrip time.Duration) erro
 	}
 }
 
-// lag copies, each piece so much later than it came.
+// lag copies and delays each piece by the given time.
 func lag(ctx context.Context, to io.Writer, from io.Reader, by time.Duration) {
 	way := make(chan delayed, inFlight)
 	go func() {
@@ -76,6 +77,6 @@ func lag(ctx context.Context, to io.Writer, from io.Reader, by time.Duration) {
 			break
 		}
 	}
-	for range way { // until the reader has seen that the connection is closed
+	for range way { // drain until the reader notices that the connection is closed
 	}
 }

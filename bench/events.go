@@ -27,13 +27,13 @@ import (
 type fanOut struct {
 	dir      string
 	clients  int
-	events   int           // in all
+	events   int           // in total
 	every    time.Duration // between two of them
 	restarts int           // of the server, spread over the time
-	cut      int           // a proxy breaks connections off after so many bytes at most, ever different; 0: there is none
+	cut      int           // a proxy breaks connections after a varying number of bytes, at most this; 0: no proxy
 }
 
-// outcome is what readers got.
+// outcome counts the events that the readers lost or received twice, and their connections.
 type outcome struct {
 	lost, twice int
 	connections int
@@ -71,7 +71,7 @@ func broadcast(ctx context.Context, dir string, l net.Listener) (*broadcaster, e
 	}}, nil
 }
 
-// run publishes and reads. The server is in this process, as is the proxy; clients come through TCP.
+// run publishes and reads. The server and the proxy are in this process. Clients connect over TCP.
 func (f fanOut) run(ctx context.Context) (o outcome, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -125,7 +125,7 @@ func (f fanOut) run(ctx context.Context) (o outcome, err error) {
 	return o, nil
 }
 
-// restart ends the server and begins another one on the same records and address.
+// restart closes the server and starts another one on the same records and address.
 func restart(ctx context.Context, b *broadcaster, dir, address string) (*broadcaster, error) {
 	if err := b.close(); err != nil {
 		return b, err
@@ -143,8 +143,8 @@ func restart(ctx context.Context, b *broadcaster, dir, address string) (*broadca
 	return b, errors.Wrapf(err, "listen again")
 }
 
-// eventReader is a client that comes back whenever its connection breaks off. It decodes no more than it has to: 500 of them share the
-// machine with what is measured.
+// eventReader is a client that reconnects whenever its connection breaks. It decodes as little as possible,
+// because 500 of them share the machine with the measured server.
 type eventReader struct {
 	address     string
 	want        int64
@@ -157,7 +157,7 @@ type eventReader struct {
 func (r *eventReader) run(ctx context.Context) {
 	defer r.ready()
 	for r.last < r.want && ctx.Err() == nil {
-		if err := r.connect(ctx); err != nil { // the server is away, or the connection broke off
+		if err := r.connect(ctx); err != nil { // the server is away, or the connection broke
 			_ = pause(ctx, 20*time.Millisecond)
 		}
 	}
@@ -178,7 +178,7 @@ func (r *eventReader) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The body is not closed: that would read on to its end. The connection is.
+	// The connection is closed, not the body: closing the body would read to its end.
 	frames := bufio.NewScanner(resp.Body)
 	frames.Buffer(make([]byte, 8<<10), 1<<20)
 	frames.Split(splitFrames)
@@ -195,7 +195,7 @@ func (r *eventReader) frame(frame []byte) {
 	line, _, more := bytes.Cut(text, []byte("\n"))
 	id, err := strconv.ParseInt(string(line), 10, 64)
 	if !ok || !more || err != nil {
-		return // a comment, or where the stream begins
+		return // a comment, or the start of the stream
 	}
 	switch {
 	case id <= r.last:
@@ -211,11 +211,11 @@ func splitFrames(data []byte, atEOF bool) (advance int, token []byte, err error)
 	if i := bytes.Index(data, []byte("\n\n")); i >= 0 {
 		return i + 2, data[:i], nil
 	}
-	return 0, nil, nil // half a frame at the end is none
+	return 0, nil, nil // ignore an incomplete last frame
 }
 
-// steady publishes to clients whose connections last, which are a process of their own. Both sides' processor time is in seconds; the server's is
-// that of this process, which publishes and persists, too.
+// steady publishes to clients with lasting connections, in a process of their own. The processor times are in
+// seconds. The server's is that of this process, which also publishes and persists.
 func (f fanOut) steady(ctx context.Context) (h heard, server float64, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// idle is what runs in a peer's container that waits for commands.
+// idle is the command of a peer's container that waits for commands.
 var idle = []string{"sleep", "infinity"}
 
 // timed runs f and returns how long it took, as the only value of a sample.

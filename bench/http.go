@@ -17,13 +17,13 @@ import (
 	"github.com/RelevanceAI/harvest/store"
 )
 
-// What P14 has the server hold.
+// The records and sandboxes of P14's server.
 const (
-	heldRecords = 10_000 // of sandboxes that have ended
-	heldIdle    = 100    // sandboxes that have not
+	heldRecords = 10_000 // of ended sandboxes
+	heldIdle    = 100    // sandboxes that have not ended
 )
 
-// personal is the account whose sandboxes a server's own key sees.
+// personal is the account whose sandboxes a server's own key can see.
 const personal = "personal"
 
 // benchHTTPExec is P4 through HTTP: exec over TCP, with a key.
@@ -73,7 +73,7 @@ func benchHTTPExec(ctx context.Context, l *lab, r *recorder) (err error) {
 	return r.turns(ctx, r.count(10, 100), []*Measure{m}, sides...)
 }
 
-// benchList is P14. The sandboxes are those of the fake engine: what they are made of does not matter to a list.
+// benchList is P14. It uses sandboxes of the fake engine, because a list does not depend on the engine.
 func benchList(ctx context.Context, l *lab, r *recorder) (err error) {
 	data := filepath.Join(l.dir, "list")
 	if err := os.Mkdir(data, 0o700); err != nil {
@@ -125,7 +125,7 @@ func benchList(ctx context.Context, l *lab, r *recorder) (err error) {
 	return nil
 }
 
-// fillRecords makes a database with records of sandboxes that have ended.
+// fillRecords creates a database with records of ended sandboxes.
 func fillRecords(ctx context.Context, data string) (err error) {
 	db, err := store.Open(ctx, filepath.Join(data, "harvest.db"))
 	if err != nil {
@@ -145,7 +145,8 @@ func fillRecords(ctx context.Context, data string) (err error) {
 	return nil
 }
 
-// hammer asks for path from 16 connections at once, for so long, and returns how many answers came and the p99 of their times in ms.
+// hammer requests path over 16 connections for the given time. It returns the number of answers and the p99 of
+// their times in ms.
 func (d *daemon) hammer(ctx context.Context, path string, long time.Duration) (n int, p99 float64, err error) {
 	const connections = 16
 	transport := &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}

@@ -28,20 +28,20 @@ import (
 // account owns all sandboxes of a run.
 const account = "bench"
 
-// lab is everything that rows use: Harvest, wired as its server is, and the peers, all on the same files.
+// lab is everything that the rows use: Harvest, set up as in its server, and the peers, all on the same files.
 type lab struct {
 	opts    options
-	dir     string // of this run; it is removed with all that is in it
+	dir     string // of this run; removed at the end with its content
 	limits  engine.Limits
 	image   image.Image
 	root    string // the image's EROFS file
 	files   string // the same files, unpacked
-	noFiles error  // why there are none
+	noFiles error  // why the unpacked files are missing
 
 	programs inner.Programs
 	engine   *gvisor.Engine
 	db       *store.DB
-	fleet    *sandbox.Fleet // the one in use
+	fleet    *sandbox.Fleet // the current one
 	warm     int            // its pool
 
 	runc, runsc *oci
@@ -101,7 +101,7 @@ func (l *lab) open(ctx context.Context, stderr io.Writer) error {
 
 func (l *lab) then(f func(context.Context) error) { l.closers = append(l.closers, f) }
 
-// close ends all that runs and removes the directory, and says what could not be.
+// close ends everything that runs, removes the directory, and reports failures.
 func (l *lab) close(ctx context.Context) error {
 	var all error
 	for _, f := range slices.Backward(l.closers) {
@@ -111,7 +111,7 @@ func (l *lab) close(ctx context.Context) error {
 	return all
 }
 
-// remove removes the directory, unless something is mounted there or runs from there.
+// remove removes the directory, unless it has mounts or running processes below it.
 func (l *lab) remove(ctx context.Context) error {
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil && strings.Contains(string(b), " "+l.dir+"/") {
 		return errors.Errorf("there are mounts left below %s, which is therefore not removed", l.dir)
@@ -124,7 +124,7 @@ func (l *lab) remove(ctx context.Context) error {
 	return err
 }
 
-// unpack puts the image's files into a directory for peers that need one.
+// unpack extracts the image's files into a directory for peers that need one.
 func (l *lab) unpack(ctx context.Context) {
 	l.files = filepath.Join(l.dir, "files")
 	out, err := exec.CommandContext(ctx, "fsck.erofs", "--extract="+l.files, l.root).CombinedOutput()
@@ -133,7 +133,7 @@ func (l *lab) unpack(ctx context.Context) {
 	}
 }
 
-// use returns the Fleet with a pool of that size. It ends the one before, with its sandboxes.
+// use returns the Fleet with a pool of that size. It closes the previous Fleet with its sandboxes.
 func (l *lab) use(ctx context.Context, warm int) (*sandbox.Fleet, error) {
 	if l.fleet != nil && l.warm == warm {
 		return l.fleet, nil
@@ -175,7 +175,7 @@ func (l *lab) refilled(ctx context.Context) error {
 	return nil
 }
 
-// create makes a sandbox. destroy ends it, whatever has become of ctx.
+// create creates a sandbox. destroy ends it, even after the end of ctx.
 func (l *lab) create(ctx context.Context, req sandbox.Request) (sb sandbox.Sandbox, destroy func() error, err error) {
 	sb, err = l.fleet.Create(ctx, account, req)
 	return sb, func() error {
@@ -183,7 +183,7 @@ func (l *lab) create(ctx context.Context, req sandbox.Request) (sb sandbox.Sandb
 	}, err
 }
 
-// exec runs a command to its end, which must be a good one.
+// exec runs a command to its end. It must succeed.
 func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) (sandbox.Result, error) {
 	x, err := l.fleet.Exec(ctx, account, id, req)
 	if err != nil {
@@ -196,10 +196,10 @@ func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) (san
 	return res, err
 }
 
-// anonymous takes what is of this machine only out of a text.
+// anonymous removes the names of this machine and its directories from a text.
 func (l *lab) anonymous(text string) string {
 	hide := map[string]string{l.dir: "DATA", l.opts.images: "IMAGES"}
-	if host, err := os.Hostname(); err == nil && len(host) > 3 { // shorter ones are in ordinary words
+	if host, err := os.Hostname(); err == nil && len(host) > 3 { // shorter names occur in ordinary words
 		hide[host] = "HOST"
 	}
 	for what, name := range hide {

@@ -19,30 +19,31 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// The clients of P10 whose waits are measured are a process of their own, which does as little as it can: one thread waits for all
-// connections at once and looks for numbers in what comes. So the server's processor time is its own.
+// The clients of P10 whose latency is measured are a process of their own, so that they do not add to the
+// server's processor time. The process does as little as possible: one thread waits for all connections and
+// looks for numbers in the data.
 
-// roleListeners is the role of that process, with a listeners as its argument.
+// roleListeners is the role of that process. Its argument is a listeners.
 const roleListeners = "listeners"
 
-// listeners are clients that read one stream until they have so many events.
+// listeners are clients that read one stream until they have Want events.
 type listeners struct {
 	Address string `json:"address"`
 	Clients int    `json:"clients"`
 	Want    int64  `json:"want"`
 }
 
-// heard is what listeners got.
+// heard is the listeners' result.
 type heard struct {
 	Lost  int     `json:"lost"`
 	Twice int     `json:"twice"`
-	P50   float64 `json:"p50"` // ms from Publish until a client had it
+	P50   float64 `json:"p50"` // ms from Publish until a client received it
 	P99   float64 `json:"p99"`
 	CPU   float64 `json:"cpu"`   // seconds, of this process
-	Reads int     `json:"reads"` // that had something
+	Reads int     `json:"reads"` // reads that returned data
 }
 
-// Waits are counted in steps of waitStep ms; what is longer than all counts as the last.
+// Latencies are counted in steps of waitStep ms. The last step also counts all longer ones.
 const (
 	waitStep  = 0.01
 	waitSteps = 1_000_000
@@ -52,10 +53,10 @@ const (
 type listener struct {
 	fd   int
 	last int64
-	rest []byte // the beginning of a frame
+	rest []byte // an incomplete frame
 }
 
-// start runs l in a process of its own until ready, which is when all of them are connected. wait returns what they got.
+// start runs l in a process of its own and returns when all clients are connected. wait returns their results.
 func (l listeners) start(ctx context.Context) (wait func() (heard, error), err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -84,7 +85,7 @@ func (l listeners) start(ctx context.Context) (wait func() (heard, error), err e
 	}, nil
 }
 
-// run is that process.
+// run is the main function of that process.
 func (l listeners) run(ctx context.Context, out io.Writer) error {
 	address, err := netip.ParseAddrPort(l.Address)
 	if err != nil {
@@ -113,7 +114,7 @@ func (l listeners) run(ctx context.Context, out io.Writer) error {
 	return json.NewEncoder(out).Encode(h)
 }
 
-// listen connects and reads the head of the answer.
+// listen connects and reads the header of the answer.
 func listen(address netip.AddrPort) (*listener, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -136,7 +137,7 @@ func listen(address netip.AddrPort) (*listener, error) {
 	return &listener{fd: fd}, errors.Wrapf(unix.SetNonblock(fd, true), "read without waiting")
 }
 
-// listen reads until each has what it wants, or ctx ends.
+// listen reads until each client has its events, or ctx ends.
 func (l listeners) listen(ctx context.Context, poll int, all []*listener) (h heard, err error) {
 	begin := cpuOf(unix.RUSAGE_SELF)
 	waits, count, open := make([]uint32, waitSteps), 0, len(all)
@@ -182,7 +183,7 @@ func (l listeners) listen(ctx context.Context, poll int, all []*listener) (h hea
 	return h, nil
 }
 
-// take calls got with each event of what was read. What does not end yet waits for the rest.
+// take calls got for each event in the data that was read. It keeps an incomplete frame for the next call.
 func (one *listener) take(data []byte, got func(id, at int64)) {
 	if len(one.rest) > 0 {
 		data = append(one.rest, data...)
@@ -194,7 +195,7 @@ func (one *listener) take(data []byte, got func(id, at int64)) {
 		}
 		frame := data[:end]
 		data = data[end+3:]
-		_, frame, _ = bytes.Cut(frame, []byte("id: ")) // before it are sizes of chunks
+		_, frame, _ = bytes.Cut(frame, []byte("id: ")) // sizes of chunks come before it
 		number, _, _ := bytes.Cut(frame, []byte("\n"))
 		_, at, _ := bytes.Cut(frame, []byte(`"at":`))
 		id, err := strconv.ParseInt(string(number), 10, 64)
@@ -206,7 +207,7 @@ func (one *listener) take(data []byte, got func(id, at int64)) {
 	one.rest = append([]byte(nil), data...)
 }
 
-// waitAt is percentile of waits that were counted.
+// waitAt returns a percentile of the counted latencies.
 func waitAt(waits []uint32, count int, p float64) float64 {
 	left := int(float64(count)*p/100 + 0.999999)
 	for i, n := range waits {

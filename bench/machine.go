@@ -19,7 +19,7 @@ import (
 // release is set by the Makefile.
 var release string
 
-// Machine is where figures come from, without anything that names it.
+// Machine describes the machine of a result, without anything that identifies it.
 type Machine struct {
 	Cores     int               `json:"cores"`
 	CPU       string            `json:"cpu"`
@@ -36,7 +36,7 @@ type Machine struct {
 	Peers     map[string]string `json:"peers"` // their versions
 }
 
-// String is one line for people.
+// String describes the machine in one line.
 func (m Machine) String() string {
 	return fmt.Sprintf("%d cores (%s), %d MiB, %s, Linux %s, %s; load before %v; Harvest %s, gVisor %s (%s)",
 		m.Cores, m.CPU, m.MemoryMiB, m.System, m.Kernel, m.Cgroups, m.Load, m.Harvest, m.GVisor, m.Isolation)

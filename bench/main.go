@@ -1,5 +1,5 @@
-// Command bench measures Harvest beside its peers: in turn, on the same work, in the same minutes. docs/performance.md says
-// what each row means and how to repeat it.
+// Command bench measures Harvest beside its peers: in turn, on the same work, within the same minutes.
+// docs/performance.md explains each row and how to repeat it.
 package main
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// row is one thing to measure.
+// row is one measurement.
 type row struct {
 	id   string
 	work string // one line for the table
 	run  func(ctx context.Context, l *lab, r *recorder) error
 }
 
-// rows in the order in which they run.
+// rows lists the rows in order.
 var rows = []row{
 	{"P1", "cold: create, then `python3 -c 'print(1)'`; nothing is warm", benchCold},
 	{"P2", "warm: the same from the pool of booted sandboxes", benchWarm},
@@ -52,29 +52,29 @@ var rows = []row{
 	{"abuse", "a fork bomb, a memory bomb and a disk filler in one sandbox; `true` in another one", benchAbuse},
 }
 
-// options are what the command line asks for.
+// options are the command line's options.
 type options struct {
 	rows   []string // ids; all if empty
 	turns  int      // of each row; 0: the row's own
 	files  int      // of P9's tree
 	large  int64    // MiB of P9's large file
-	short  bool     // a look at whether all works; too few turns for figures
+	short  bool     // a check that everything works, with too few turns for figures
 	name   string   // of the result
 	out    string   // directory of results
-	data   string   // directory on a disk, in which one is made for this run
+	data   string   // directory on a disk; the run creates a directory in it
 	images string   // the image library
 	show   string   // a result to print instead of measuring
 
-	warmUp  string        // of sandboxes in a pool
+	warmUp  string        // warm-up command of pooled sandboxes
 	harvest string        // the program, for rows that measure a server
-	soak    time.Duration // traffic instead of rows, for so long
+	soak    time.Duration // duration of the soak, which replaces the rows
 }
 
-// errorLevel is slog's: what goes on otherwise is not of interest here.
+// errorLevel is slog's level Error. Lower levels are not of interest here.
 const errorLevel = 8
 
 func main() {
-	gvisor.Main() // the engine starts this program again as its helpers
+	gvisor.Main() // the engine starts this program as its helpers
 	logf.Setup(os.Stderr, errorLevel, false)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	helper, err := playRole(ctx, os.Args[1:])

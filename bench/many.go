@@ -73,7 +73,7 @@ func (r *recorder) many(ctx context.Context, each, all *Measure, n int, gap time
 	var first error
 	var left error
 	for _, o := range outcomes {
-		if o.destroy == nil { // interrupted before
+		if o.destroy == nil { // interrupted before its creation
 			continue
 		}
 		left = errors.Join(left, o.destroy())

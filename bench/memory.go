@@ -10,14 +10,14 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// What P12 measures.
+// The measures of P12.
 const (
 	fresh = "when it is ready"
 	used  = "after a command"
 )
 
 const (
-	together = 5               // sandboxes at once: what they share is shared, as in real life
+	together = 5               // sandboxes at once, so that shared memory is shared as in practice
 	quiet    = 3 * time.Second // until they are idle
 )
 
@@ -25,7 +25,7 @@ const (
 type idlers struct {
 	create func(ctx context.Context) (id string, remove func() error, err error)
 	exec   func(ctx context.Context, id string) error
-	of     func(cmdline string) bool // whether a process is one of them
+	of     func(cmdline string) bool // whether a process belongs to them
 }
 
 // measure returns the memory per sandbox, fresh and used, in MiB.

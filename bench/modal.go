@@ -17,10 +17,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// httpAPI is Harvest's own API, beside which the way through Modal's is measured.
+// httpAPI is the side of Harvest's own API, the peer of Modal's protocol.
 const httpAPI = "HTTP API"
 
-// benchModal is exec through Modal's Go SDK, beside the same sandbox through the HTTP API.
+// benchModal measures exec through Modal's Go SDK and through the HTTP API, in the same sandbox.
 func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
 	data := filepath.Join(l.dir, "modal")
 	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images"))); err != nil {
@@ -63,7 +63,7 @@ func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
 	return measureModal(ctx, r, sb, d, all[0].ID)
 }
 
-// sdkOf returns Modal's SDK with a server of ours, whose address it takes from the environment alone.
+// sdkOf returns Modal's SDK for a Harvest server. The SDK takes the server's address only from the environment.
 func sdkOf(ctx context.Context, program, data string) (*modal.Client, error) {
 	out, err := exec.CommandContext(ctx, program, "--data", data, "modal", "env").Output()
 	if err != nil {
@@ -104,7 +104,7 @@ func measureModal(ctx context.Context, r *recorder, sb *modal.Sandbox, d *daemon
 	if err != nil {
 		return err
 	}
-	// The file is there before, as in P5: making 100 MB with a pipe inside takes longer than sending them.
+	// The file is created before, as in P5: creating 100 MB with a pipe inside takes longer than sending them.
 	const file = "/var/tmp/output"
 	p, err := sb.Exec(ctx, []string{"sh", "-c", fmt.Sprintf("yes 0123456789abcdef | head -c %d > %s", outputBytes, file)}, nil)
 	if err != nil {

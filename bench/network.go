@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// What the row of the network measures.
+// The measures of the network row.
 const (
 	withCurl   = "download with curl"
 	ofFile     = "curl of a file inside, without any network"
@@ -30,7 +30,7 @@ const (
 	holding    = "the keeper's memory grows by, with 1,000 downloads that nobody reads"
 )
 
-// transferBytes is what one transfer carries: much more than all buffers on the way.
+// transferBytes is the size of one transfer, much more than all buffers on the way.
 const transferBytes = 512 << 20
 
 // networkScript is the client of transfers in Python.
@@ -38,15 +38,16 @@ const transferBytes = 512 << 20
 //go:embed network.py
 var networkScript string
 
-// transfers are a sandbox and what its connections end at: a server of this machine's loopback.
+// transfers are a sandbox and the server that its connections reach, on this machine's loopback interface.
 type transfers struct {
 	l       *lab
 	sb      sandbox.Sandbox
-	address string // as the machine sees it
+	address string // seen from the machine
 	port    string
 }
 
-// benchNetwork measures the way through the gateway to a server of this machine, beside the machine's own loopback.
+// benchNetwork measures the way through the gateway to a server of this machine, and the machine's own loopback
+// as its peer.
 func benchNetwork(ctx context.Context, l *lab, r *recorder) (err error) {
 	if _, err := l.use(ctx, 0); err != nil {
 		return err
@@ -90,7 +91,7 @@ func benchNetwork(ctx context.Context, l *lab, r *recorder) (err error) {
 	return nil
 }
 
-// both measures what a command prints, in the sandbox and on the machine.
+// both measures the output of a command, in the sandbox and on the machine.
 func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim, args func(host, port string) []string) error {
 	m.Aim = aim
 	inside := side{harvest, func(ctx context.Context) (sample, error) {
@@ -108,7 +109,7 @@ func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim,
 	return r.turns(ctx, r.count(2, 10), []*Measure{m}, inside, outside)
 }
 
-// file measures how fast curl is when no network takes part: no download with it in a sandbox is faster.
+// file measures curl without any network: no download with curl in a sandbox can be faster.
 func (t *transfers) file(ctx context.Context, r *recorder) error {
 	const name = "/var/tmp/transfer"
 	if _, err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: []string{"truncate", "-s", strconv.Itoa(transferBytes), name}}); err != nil {
@@ -122,7 +123,7 @@ func (t *transfers) file(ctx context.Context, r *recorder) error {
 	}})
 }
 
-// hold measures what 1,000 connections cost whose sandbox does not read.
+// hold measures the cost of 1,000 connections to a sandbox that does not read.
 func (t *transfers) hold(ctx context.Context, r *recorder) error {
 	keepers := family(func(cmdline string) bool {
 		return strings.HasPrefix(cmdline, "harvest-keeper\x00") && strings.Contains(cmdline, t.sb.Handle.Ref)
@@ -164,7 +165,7 @@ func curlTo(url string) []string {
 	return []string{"curl", "-sS", "--noproxy", "*", "-o", "/dev/null", "-w", "%{speed_download}", url}
 }
 
-// figure is what a command printed; curl prints bytes a second.
+// figure parses the output of a command; curl prints bytes a second.
 func figure(m *Measure, printed string, err error) (sample, error) {
 	if err != nil {
 		return nil, err
@@ -179,7 +180,7 @@ func figure(m *Measure, printed string, err error) (sample, error) {
 	return sample{m.Name: v}, nil
 }
 
-// serveTransfers serves downloads and takes uploads on the loopback.
+// serveTransfers serves downloads and accepts uploads on the loopback interface.
 func serveTransfers() (address string, closeServer func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -21,15 +21,15 @@ import (
 type oci struct {
 	name   string
 	path   string
-	args   []string // argv[0] and what comes before the subcommand
+	args   []string // argv[0] and the arguments before the subcommand
 	dir    string   // its state, bundles and log
 	adjust func(*specs.Spec)
-	why    error // set if it cannot be had
-	next   int   // of ids
+	why    error // set if the peer is unavailable
+	next   int   // for ids
 	live   map[string]bool
 }
 
-// openPeers finds the peers. A peer that cannot be had is no error.
+// openPeers finds the peers. An unavailable peer is not an error.
 func (l *lab) openPeers(ctx context.Context) error {
 	path, err := exec.LookPath("runc")
 	if err == nil {
@@ -48,7 +48,8 @@ func (l *lab) openPeers(ctx context.Context) error {
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK"}
 	empty := filepath.Join(l.runsc.dir, "empty")
 	l.runsc.adjust = func(s *specs.Spec) {
-		// This gVisor's command line fails with a writable layer in a file, unless a gofer runs too, which takes more memory.
+		// This gVisor's command line fails with a writable layer in a file, unless a gofer also runs, which
+		// takes more memory.
 		s.Root = &specs.Root{Path: empty}
 		s.Annotations = map[string]string{"dev.gvisor.spec.rootfs.type": "erofs", "dev.gvisor.spec.rootfs.source": l.root,
 			"dev.gvisor.spec.rootfs.overlay": "memory", "dev.gvisor.spec.rootfs.options": fmt.Sprintf("size=%d", l.limits.Disk)}
@@ -66,7 +67,8 @@ func (l *lab) openPeers(ctx context.Context) error {
 	return nil
 }
 
-// runscPath is gVisor's command line: the program that `make bench` builds beside this one, or this one, which has it inside but is larger.
+// runscPath is gVisor's command line: the program that `make bench` builds beside this one, or this one, which
+// also contains it but is larger.
 func runscPath() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -79,8 +81,8 @@ func runscPath() (string, error) {
 	return self, nil
 }
 
-// limit gives a container the limits that Harvest's sandboxes have. Open files stay what the peer's example says: a limit above
-// this process's own is refused to runc.
+// limit gives a container the limits of Harvest's sandboxes. The limit of open files stays that of the peer's
+// example: runc cannot set one above this process's own.
 func (l *lab) limit(s *specs.Spec) {
 	const period = 100_000
 	p, quota, memory, pids := uint64(period), int64(l.limits.CPU*period), l.limits.Memory, int64(l.limits.Processes)
@@ -91,7 +93,7 @@ func (l *lab) limit(s *specs.Spec) {
 	}
 }
 
-// try finds out whether the peer works here.
+// try checks whether the peer works here.
 func (o *oci) try(ctx context.Context) error {
 	bundle, err := o.bundle(ctx, "/bin/true")
 	if err != nil {
@@ -106,12 +108,12 @@ type call struct {
 	log *os.File
 }
 
-// command makes a call. Its stderr goes to a file, because what stays behind keeps it open.
+// command makes a call. Its stderr is a file, because processes left behind keep stderr open.
 func (o *oci) command(ctx context.Context, args ...string) *call {
 	cmd := exec.CommandContext(ctx, o.path)
 	cmd.Args = append(append([]string{}, o.args...), args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is ours to handle
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // this process handles interrupts
 	log, err := os.CreateTemp(o.dir, "log-")
 	if err == nil {
 		_ = os.Remove(log.Name())
@@ -120,7 +122,7 @@ func (o *oci) command(ctx context.Context, args ...string) *call {
 	return &call{cmd, log}
 }
 
-// run runs it to its end. An error says what the peer wrote.
+// run runs the call to its end. An error contains the peer's output.
 func (c *call) run(stdout *stamp) error {
 	defer c.log.Close()
 	if stdout != nil {
@@ -144,7 +146,7 @@ func (o *oci) id() string {
 	return id
 }
 
-// bundle writes what the peer itself gives as an example, changed to run args on the image.
+// bundle writes the peer's own example, changed to run args on the image.
 func (o *oci) bundle(ctx context.Context, args ...string) (string, error) {
 	dir, err := os.MkdirTemp(o.dir, "bundle-")
 	if err != nil {
@@ -171,7 +173,7 @@ func (o *oci) bundle(ctx context.Context, args ...string) (string, error) {
 	return dir, errors.Wrapf(err, "write the bundle")
 }
 
-// start starts a container that stays. remove ends it.
+// start starts a container that keeps running. remove ends it.
 func (o *oci) start(ctx context.Context, bundle string) (id string, remove func() error, err error) {
 	id = o.id()
 	remove = func() error { return o.remove(context.WithoutCancel(ctx), id) }
@@ -179,7 +181,7 @@ func (o *oci) start(ctx context.Context, bundle string) (id string, remove func(
 	return id, remove, err
 }
 
-// remove ends a container, if it is there.
+// remove ends a container, if it exists.
 func (o *oci) remove(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -193,7 +195,7 @@ func (o *oci) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// close ends all containers and removes what they left in the control groups.
+// close ends all containers and removes their remaining cgroups.
 func (o *oci) close(ctx context.Context) error {
 	var all error
 	for id := range o.live {

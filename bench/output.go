@@ -16,17 +16,17 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// outputBytes is what the commands of P5 print.
+// outputBytes is the output of the commands of P5.
 const outputBytes = 100_000_000
 
-// What P5 measures.
+// The measures of P5.
 const (
 	speed        = "output"
 	serverGrowth = "the server's memory grows by"
 	keeperGrowth = "the keeper's memory grows by"
 )
 
-// counter counts what is written to it.
+// counter counts the bytes written to it.
 type counter int64
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -34,7 +34,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// rate returns MB/s for output that must be whole.
+// rate returns MB/s. It fails if output is missing.
 func (c counter) rate(took time.Duration) (sample, error) {
 	if c != outputBytes {
 		return nil, errors.Errorf("%d bytes arrived instead of %d", c, outputBytes)
@@ -65,7 +65,7 @@ func benchOutput(ctx context.Context, l *lab, r *recorder) (err error) {
 	rate := r.measure(speed, "MB/s")
 	rate.Aim = &Aim{AtLeast: 300}
 	server, keeper := r.measure(serverGrowth, "MiB"), r.measure(keeperGrowth, "MiB")
-	server.Aim, keeper.Aim = &Aim{AtMost: 32}, &Aim{AtMost: 32} // a third of what is printed: it does not grow with it
+	server.Aim, keeper.Aim = &Aim{AtMost: 32}, &Aim{AtMost: 32} // a third of the output: memory does not grow with it
 	ours := side{harvest, func(ctx context.Context) (sample, error) { return l.printOutput(ctx, sb) }}
 	host := side{"cat on the host", func(ctx context.Context) (sample, error) {
 		var got counter
@@ -81,7 +81,8 @@ func benchOutput(ctx context.Context, l *lab, r *recorder) (err error) {
 	return r.turns(ctx, r.count(3, 20), []*Measure{rate, server, keeper}, ours, host)
 }
 
-// printOutput has a sandbox print, and looks at the memory of this process, which is the server here, and of the keeper.
+// printOutput makes a sandbox print, and measures the memory of this process, which is the server here, and of
+// the keeper.
 func (l *lab) printOutput(ctx context.Context, sb sandbox.Sandbox) (sample, error) {
 	keepers := family(func(cmdline string) bool {
 		return strings.HasPrefix(cmdline, "harvest-keeper\x00") && strings.Contains(cmdline, sb.Handle.Ref)
@@ -114,7 +115,8 @@ func (l *lab) printOutput(ctx context.Context, sb sandbox.Sandbox) (sample, erro
 	return s, err
 }
 
-// watchPeak begins to watch a process's memory. growth returns by how many MiB its peak has been above what it is now.
+// watchPeak starts to watch a process's memory. growth returns by how many MiB its peak has exceeded the
+// current value.
 func watchPeak(pid int) (growth func() (float64, error), err error) {
 	const resetPeak = "5" // proc(5), clear_refs
 	if err := os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "clear_refs"), []byte(resetPeak), 0); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// What P6 measures, and its peer, which is Harvest, too.
+// The measures of P6. Its peer is Harvest itself.
 const (
 	firstWord    = "create, until the agent's first line after a prompt"
 	takeMemory   = "checkpoint of the started agent, until it is durable"
@@ -27,7 +27,7 @@ const (
 	agentTimeout = time.Minute
 )
 
-// asked is an agent's program with the prompt that has been given to it.
+// asked is an agent's program with its prompt.
 type asked struct {
 	stdin io.WriteCloser
 	mu    sync.Mutex
@@ -52,7 +52,7 @@ func (a *asked) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// tell writes a line, and waits for one.
+// tell writes a line and waits for one.
 func (a *asked) tell(ctx context.Context, line []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
@@ -77,7 +77,8 @@ func (a *asked) tell(ctx context.Context, line []byte) error {
 	}
 }
 
-// agentLibrary opens the images among which the agent image is: the run's, or, where tests have built it, those beside them.
+// agentLibrary opens the library that contains the agent image: the run's, or the one beside it that tests have
+// built.
 func (l *lab) agentLibrary(ctx context.Context) (images *image.Library, id string, err error) {
 	for _, dir := range []string{l.opts.images, filepath.Join(l.opts.images+"-agent", "images")} {
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +149,7 @@ func benchPrepared(ctx context.Context, l *lab, r *recorder) (err error) {
 
 func conversation() agent.Conversation { return claude.Agent{}.Open(agent.Setup{}) }
 
-// inSandbox measures from the creation of a sandbox until work in it has ended.
+// inSandbox measures from the creation of a sandbox to the end of work in it.
 func inSandbox(ctx context.Context, e *gvisor.Engine, spec engine.Spec, work func(sb engine.Sandbox) error) (s sample, err error) {
 	begin := time.Now()
 	sb, err := e.Create(ctx, spec)
@@ -162,7 +163,7 @@ func inSandbox(ctx context.Context, e *gvisor.Engine, spec engine.Spec, work fun
 	return sample{firstWord: ms(time.Since(begin))}, nil
 }
 
-// startAgent starts Claude Code, which finds no model.
+// startAgent starts Claude Code without a reachable model.
 func startAgent(ctx context.Context, sb engine.Sandbox) (*asked, engine.Process, error) {
 	a, stdio := newAsked()
 	cmd := claude.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "none", URL: "http://127.0.0.1:1"}})
@@ -171,7 +172,7 @@ func startAgent(ctx context.Context, sb engine.Sandbox) (*asked, engine.Process,
 	return a, p, err
 }
 
-// checkpointed starts an agent, has it answer once, and makes a checkpoint in dir. It returns the process.
+// checkpointed starts an agent, lets it answer once, and makes a checkpoint in dir. It returns the process.
 func (l *lab) checkpointed(ctx context.Context, e *gvisor.Engine, spec engine.Spec, dir string, r *recorder, take *Measure) (process string, err error) {
 	sb, err := e.Create(ctx, spec)
 	if err != nil {
@@ -186,7 +187,7 @@ func (l *lab) checkpointed(ctx context.Context, e *gvisor.Engine, spec engine.Sp
 	if err := a.tell(ctx, conversation().Begin()); err != nil {
 		return "", err
 	}
-	if err := pause(ctx, quiet); err != nil { // until it has done what it does beside
+	if err := pause(ctx, quiet); err != nil { // until its background work is done
 		return "", err
 	}
 	err = r.turns(ctx, r.count(1, 5), []*Measure{take}, side{harvest, func(ctx context.Context) (sample, error) {
@@ -198,7 +199,7 @@ func (l *lab) checkpointed(ctx context.Context, e *gvisor.Engine, spec engine.Sp
 	return p.ID(), err
 }
 
-// sizeOf returns the bytes of a checkpoint's own files, without those that it shares with the image.
+// sizeOf returns the bytes of a checkpoint's own files, without those shared with the image.
 func sizeOf(dir string) (total int64, err error) {
 	all, err := os.ReadDir(dir)
 	for _, f := range all {

@@ -46,8 +46,8 @@ func family(match func(cmdline string) bool) []int {
 	return all
 }
 
-// waitGone waits a moment until no process matches any more, and returns those that do: the last ones end just after the answer
-// that a sandbox is destroyed.
+// waitGone waits up to two seconds until no process matches, and returns those that still do. The last
+// processes end shortly after the answer that a sandbox is destroyed.
 func waitGone(ctx context.Context, match func(cmdline string) bool) []int {
 	const longest = 2 * time.Second
 	for end := time.Now().Add(longest); ; {
@@ -58,7 +58,7 @@ func waitGone(ctx context.Context, match func(cmdline string) bool) []int {
 	}
 }
 
-// parentOf returns the parent in a /proc/PID/stat, or 0. The name before it may contain anything.
+// parentOf returns the parent in a /proc/PID/stat, or 0. The name in front of it may contain any character.
 func parentOf(stat string) int {
 	end := strings.LastIndexByte(stat, ')')
 	fields := strings.Fields(stat[end+1:])
@@ -96,7 +96,7 @@ func memoryOf(pid int, file, key string) (int64, error) {
 	return n, nil
 }
 
-// pss returns the proportional set size of processes together: memory that several share counts once.
+// pss returns the total proportional set size of processes: shared memory counts once.
 func pss(pids []int) (int64, error) {
 	sum := int64(0)
 	for _, pid := range pids {

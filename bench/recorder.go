@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// recorder collects what a row measures.
+// recorder collects the results of a row.
 type recorder struct {
 	row    *Row
 	lab    *lab
 	stderr io.Writer
 }
 
-// sample is what one run has measured, by measure.
+// sample is the result of one run, by measure.
 type sample map[string]float64
 
-// side is one of those who run in turn.
+// side is one of the competitors that run in turn.
 type side struct {
 	name string
 	run  func(ctx context.Context) (sample, error)
 }
 
-// settle is the quiet before each run, so that one does not pay for what the one before left to be done.
+// settle is the pause before each run, so that a run does not pay for work that the previous one left behind.
 const settle = 100 * time.Millisecond
 
-// measure returns the row's measure of that name, which is new with that unit if there is none.
+// measure returns the row's measure of that name. It creates a missing one with that unit.
 func (r *recorder) measure(name, unit string) *Measure {
 	for _, m := range r.row.Measures {
 		if m.Name == name {
@@ -51,13 +51,13 @@ func (m *Measure) series(side string) *Series {
 // keptErrors is how many errors of a series are kept.
 const keptErrors = 3
 
-// add records a run that ended well.
+// add records a successful run.
 func (m *Measure) add(side string, v float64) {
 	s := m.series(side)
 	s.Values = append(s.Values, v)
 }
 
-// fail records a run that did not.
+// fail records a failed run.
 func (r *recorder) fail(m *Measure, side string, err error) {
 	s := m.series(side)
 	s.Failed++
@@ -66,8 +66,8 @@ func (r *recorder) fail(m *Measure, side string, err error) {
 	}
 }
 
-// turns runs every side n times, in turn, after a first time that only counts if it fails. Values that a run has measured beside
-// those of measures are parts of them, in milliseconds.
+// turns runs every side n times, in turn, after a first run that only counts if it fails. Values of a run that
+// are not among measures are recorded as their parts, in milliseconds.
 func (r *recorder) turns(ctx context.Context, n int, measures []*Measure, sides ...side) error {
 	for turn := range n + 1 {
 		for _, s := range sides {
@@ -119,7 +119,7 @@ func (r *recorder) note(format string, args ...any) {
 	r.row.Notes = append(r.row.Notes, fmt.Sprintf(format, args...))
 }
 
-// count is how often a row's sides run: as asked for, or few if short, or full.
+// count is the number of runs of a row's sides: the requested number, or else short or full.
 func (r *recorder) count(short, full int) int {
 	switch {
 	case r.lab.opts.turns > 0:

@@ -19,26 +19,26 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// The peers of P11: what it takes to have the newest commit installed in a sandbox that has a clone already.
+// The peers of P11: installing the newest commit in a sandbox that already has a clone.
 const (
 	fetchInside   = "git fetch inside"
 	installInside = "git fetch, install and build inside"
 )
 
-// What P11 measures.
+// The measures of P11.
 const (
 	refreshSame   = "nothing has changed"
 	refreshCommit = "one commit"
 	refreshLock   = "lock file changed"
 )
 
-// The repository of P11: installing copies a tree of 2,000 files, building reads all of them.
+// The repository of P11: installing copies a tree of 2,000 files, and building reads all of them.
 const (
 	benchInstall = `rm -rf deps && mkdir deps && cat packages.lock >deps/lock && i=0 && while [ $i -lt 2000 ]; do echo $i >deps/$i; i=$((i+1)); done`
 	benchCompile = `cat deps/* >built`
 )
 
-// refresher refreshes the image of one repository again and again.
+// refresher refreshes the image of one repository repeatedly.
 type refresher struct {
 	dir    string // of the repository and its server
 	manage *repo.Manager
@@ -127,7 +127,7 @@ func timedSeconds(name string, run func() error) (sample, error) {
 	return sample{name: time.Since(begin).Seconds()}, err
 }
 
-// serve makes the repository and serves it.
+// serve creates the repository and serves it.
 func (b *refresher) serve(ctx context.Context) (*httptest.Server, error) {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -149,11 +149,11 @@ func (b *refresher) serve(ctx context.Context) (*httptest.Server, error) {
 		Env: []string{"GIT_PROJECT_ROOT=" + b.dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=" + os.DevNull},
 	})
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
-	b.url = "http://10.0.2.2:" + port + "/p11.git" // the machine's loopback, as sandboxes see it
+	b.url = "http://10.0.2.2:" + port + "/p11.git" // the machine's loopback, seen from sandboxes
 	return server, nil
 }
 
-// commit changes a file and pushes that, unless name is "".
+// commit changes a file and pushes the change, unless name is "".
 func (b *refresher) commit(ctx context.Context, name string) error {
 	if name == "" {
 		return nil

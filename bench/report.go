@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Report is a result as it is written.
+// Report is a result in its file format.
 type Report struct {
 	Started time.Time `json:"started_at"`
 	Seconds float64   `json:"seconds"`
@@ -24,13 +24,13 @@ type Report struct {
 	Rows    []*Row    `json:"rows"`
 }
 
-// Row is what was found out about one piece of work.
+// Row is the result of one piece of work.
 type Row struct {
 	ID       string     `json:"id"`
 	Work     string     `json:"work"`
 	Measures []*Measure `json:"measures"`
 	Checks   []Check    `json:"checks,omitempty"`
-	Missing  []Missing  `json:"missing,omitempty"` // peers that could not be had
+	Missing  []Missing  `json:"missing,omitempty"` // unavailable peers
 	Notes    []string   `json:"notes,omitempty"`
 	Error    string     `json:"error,omitempty"` // why the row was not finished
 }
@@ -41,13 +41,13 @@ type Measure struct {
 	Unit   string    `json:"unit"`
 	Series []*Series `json:"series"`
 	Aim    *Aim      `json:"aim,omitempty"`
-	Part   bool      `json:"part,omitempty"` // only says of what another one is made
+	Part   bool      `json:"part,omitempty"` // a part of another measure
 }
 
-// Series is what one side reached.
+// Series is the result of one side.
 type Series struct {
 	Side   string    `json:"side"`
-	N      int       `json:"n"` // runs that ended well
+	N      int       `json:"n"` // successful runs
 	Failed int       `json:"failed"`
 	Errors []string  `json:"errors,omitempty"` // the first few
 	P50    float64   `json:"p50,omitempty"`
@@ -57,7 +57,8 @@ type Series struct {
 	Values []float64 `json:"values"`                    // in the order of measuring
 }
 
-// Aim is how far to go: for Harvest's p50, or with Peer for its ratio to that peer's. One of AtMost and AtLeast is set.
+// Aim is a target for Harvest's p50, or with Peer for its ratio to that peer's. One of AtMost and AtLeast is
+// set.
 type Aim struct {
 	Peer    string  `json:"peer,omitempty"`
 	AtMost  float64 `json:"at_most,omitempty"`
@@ -66,27 +67,27 @@ type Aim struct {
 	Verdict string  `json:"verdict"` // met, missed or unknown
 }
 
-// The verdicts. Unknown: the peer is missing, or nothing was measured.
+// The verdicts. Unknown: the peer is missing, or there are no values.
 const (
 	met     = "met"
 	missed  = "missed"
 	unknown = "unknown"
 )
 
-// Check is something that must be so.
+// Check is a condition that must hold.
 type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// Missing is a peer that could not be had.
+// Missing is an unavailable peer.
 type Missing struct {
 	Peer string `json:"peer"`
 	Why  string `json:"why"`
 }
 
-// harvest is the side that is measured against the others.
+// harvest is the side that is compared with the others.
 const harvest = "Harvest"
 
 func (m *Measure) side(name string) *Series {
@@ -98,7 +99,7 @@ func (m *Measure) side(name string) *Series {
 	return nil
 }
 
-// finish computes what follows from the values.
+// finish computes the figures derived from the values.
 func (rep *Report) finish() {
 	for _, row := range rep.Rows {
 		for _, m := range row.Measures {
@@ -125,7 +126,7 @@ func (m *Measure) finish() {
 	}
 }
 
-// judge compares. A run of ours that failed is a missed aim, however fast the others were.
+// judge compares. A failed run of Harvest misses the aim, however fast the others were.
 func (a *Aim) judge(m *Measure) {
 	a.Verdict = unknown
 	ours := m.side(harvest)
@@ -153,7 +154,7 @@ func (a *Aim) judge(m *Measure) {
 	}
 }
 
-// String is such as "≤ 2.5 × runc".
+// String returns a text such as "≤ 2.5 × runc".
 func (a *Aim) String() string {
 	text := "≤ " + number(a.AtMost)
 	if a.AtLeast > 0 {
@@ -165,7 +166,7 @@ func (a *Aim) String() string {
 	return text
 }
 
-// write writes the report as JSON, whole or not at all.
+// write writes the report as JSON, atomically.
 func (rep *Report) write(path string) error {
 	b, err := json.MarshalIndent(rep, "", " ")
 	if err != nil {
@@ -210,7 +211,7 @@ func readReport(path string) (*Report, error) {
 	return &rep, nil
 }
 
-// print writes the table, as Markdown that can be read as it is.
+// print writes the table as Markdown that is also readable as plain text.
 func (rep *Report) print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", rep.Machine)
@@ -255,7 +256,7 @@ func (row *Row) whole() []*Measure {
 	return slices.DeleteFunc(slices.Clone(row.Measures), func(m *Measure) bool { return m.Part })
 }
 
-// parts tells the medians of the others in one line.
+// parts returns the medians of the parts in one line.
 func (row *Row) parts() string {
 	var texts []string
 	for _, m := range row.Measures {
@@ -271,7 +272,7 @@ func (row *Row) parts() string {
 	return fmt.Sprintf("- %s: of Harvest's time, p50 in ms: %s\n", row.ID, strings.Join(texts, ", "))
 }
 
-// judged is the side in whose line the aim stands: the peer that it names, if that is there.
+// judged is the side whose line shows the aim: the peer that it names, if present.
 func (m *Measure) judged() string {
 	if m.side(m.Aim.Peer) != nil {
 		return m.Aim.Peer
@@ -310,7 +311,7 @@ func (row *Row) printRest(b *strings.Builder) {
 	}
 }
 
-// markdown writes a table with its columns aligned. The first line is the head.
+// markdown writes a table with aligned columns. The first line is the header.
 func markdown(b *strings.Builder, table [][]string) {
 	widths := make([]int, len(table[0]))
 	for _, line := range table {
@@ -333,7 +334,7 @@ func markdown(b *strings.Builder, table [][]string) {
 	b.WriteByte('\n')
 }
 
-// number prints a figure with no more digits than it deserves.
+// number formats a figure with no more digits than its precision justifies.
 func number(v float64) string {
 	digits := 2
 	switch {

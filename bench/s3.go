@@ -21,13 +21,15 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// rclone is the peer of P9: the usual tool for files in S3, with flags that keep modes and links as Harvest does.
+// rclone is the peer of P9: the usual tool for files in S3, with flags that preserve modes and links as Harvest
+// does.
 const rclone = "rclone"
 
-// This program is also the server and the client of P9, each in a process of its own, since both are measured as such.
+// This program is also the delay proxy and the client of P9, each in a process of its own, because clients are
+// measured as processes.
 const (
-	roleClient = "s3-client" // and a syncing
-	roleDelay  = "s3-delay"  // and the addresses of itself and of the server
+	roleClient = "s3-client" // followed by a syncing
+	roleDelay  = "s3-delay"  // followed by its own address and the server's
 )
 
 // Credentials of the server.
@@ -37,7 +39,7 @@ const (
 	s3Bucket = "bench"
 )
 
-// The tree of P9: as many files as a source tree has, most of them small.
+// The tree of P9: as many files as a source tree, most of them small.
 const (
 	syncFiles   = 15_000
 	syncDirs    = 1_500
@@ -45,17 +47,17 @@ const (
 	largeSize   = 4 << 30
 )
 
-// A restore has two ends. A process's wall time is the first of them for rclone, and the second for Harvest.
+// A restore has two ends. The wall time of a process is the first for rclone, and the second for Harvest.
 const (
 	treeDown = "tree down"
 	there    = "until all files are there"
 	durable  = "until they are on the disk"
 )
 
-// farAway is the round trip time of the rows with a server elsewhere.
+// farAway is the round trip time of the rows with a remote server.
 const farAway = 20 * time.Millisecond
 
-// syncing is what a client shall do.
+// syncing is the task of a client.
 type syncing struct {
 	Dir, State, Endpoint, Prefix string
 	Direction                    s3sync.Direction
@@ -63,7 +65,7 @@ type syncing struct {
 	Packs                        bool // keep packs
 }
 
-// playRole does what a process of P9 or P10 does, and reports whether this is one.
+// playRole runs a role of P9 or P10, and reports whether args name one.
 func playRole(ctx context.Context, args []string) (bool, error) {
 	switch {
 	case len(args) == 3 && args[0] == roleDelay:
@@ -101,7 +103,7 @@ func (s syncing) run(ctx context.Context, out io.Writer) error {
 		err = errors.Errorf("%s: %s", stats, stats.Failures[0].Reason)
 	}
 	if err == nil && s.Direction == s3sync.Down {
-		_, err = fmt.Fprintln(out, int64(stats.Duration-stats.There)) // what it only waited for the disk, in nanoseconds
+		_, err = fmt.Fprintln(out, int64(stats.Duration-stats.There)) // wait for the disk only, in ns
 	}
 	return err
 }
@@ -112,17 +114,17 @@ type syncer struct {
 	endpoint string // of the server
 	far      string // the same, farAway
 	started  []*exec.Cmd
-	program  string // this one; as /proc/self/exe it would be gVisor
+	program  string // path of this program; as /proc/self/exe it would be gVisor
 	rclone   string
-	rsync    string // which says whether what came back is what went up; "" if it is not installed
-	round    int    // makes each directory and prefix new: files made where others were just removed are slow to make on ext4
+	rsync    string // compares a restored tree with its source; "" if it is not installed
+	round    int    // makes directories and prefixes new: ext4 creates files slowly where others were just removed
 }
 
-// sender is one of both on its own copy of the tree.
+// sender is one of the clients, with its own copy of the tree.
 type sender struct {
 	*syncer
 	name   string
-	prefix string // of what went up last
+	prefix string // of the last upload
 	source string
 	far    bool // through the delay
 	list   bool
@@ -145,7 +147,7 @@ func benchSync(ctx context.Context, l *lab, r *recorder) (err error) {
 	if files != syncFiles || large != largeSize {
 		r.note("the tree has %d files, and the large one %d MiB", files, large>>20)
 	}
-	if room := free(l.dir); room < 8*large { // both copies there, on the server, and back
+	if room := free(l.dir); room < 8*large { // copies: two sources, the server's, and the restored ones
 		large = max(64<<20, room/8>>20<<20)
 		r.note("the large file has %d MiB: the disk has no room for more", large>>20)
 	}
@@ -167,7 +169,7 @@ func benchSync(ctx context.Context, l *lab, r *recorder) (err error) {
 	n := r.count(1, 3)
 	for _, row := range []struct {
 		name      string
-		wall, cpu float64 // at most so much of the peer's
+		wall, cpu float64 // limits relative to the peer's
 		run       func(*sender, context.Context) (sample, error)
 	}{
 		{"tree up", 0.5, 0.4, (*sender).up},
@@ -240,7 +242,7 @@ func (s *syncer) next(what string) string {
 
 func (c *sender) state() string { return filepath.Join(c.dir, "state-"+c.name) }
 
-// up sends the whole tree to a new prefix.
+// up uploads the whole tree to a new prefix.
 func (c *sender) up(ctx context.Context) (sample, error) {
 	if c.prefix != "" {
 		if err := empty(filepath.Join(c.dir, "server", s3Bucket, c.prefix)); err != nil {
@@ -251,10 +253,10 @@ func (c *sender) up(ctx context.Context) (sample, error) {
 	return c.sync(ctx, c.source, s3sync.Up)
 }
 
-// again sends what has not changed since.
+// again uploads the unchanged tree.
 func (c *sender) again(ctx context.Context) (sample, error) { return c.sync(ctx, c.source, s3sync.Up) }
 
-// listed is again, and sees what others have changed in the bucket. rclone always does.
+// listed is again with a listing of the bucket, which finds changes by others. rclone always lists.
 func (c *sender) listed(ctx context.Context) (sample, error) {
 	c.list = true
 	defer func() { c.list = false }()
@@ -273,14 +275,14 @@ func (c *sender) downFar(ctx context.Context) (sample, error) {
 	return c.down(ctx)
 }
 
-// upPacked is up with packs, from which what comes down then is filled.
+// upPacked is up with packs, from which a later download is filled.
 func (c *sender) upPacked(ctx context.Context) (sample, error) {
 	c.packs = true
 	defer func() { c.packs = false }()
 	return c.up(ctx)
 }
 
-// changed writes one file of a hundred anew, in place, and sends the tree.
+// changed rewrites one file of a hundred in place, and uploads the tree.
 func (c *sender) changed(ctx context.Context) (sample, error) {
 	c.round++
 	i := 0
@@ -317,8 +319,8 @@ func (c *sender) down(ctx context.Context) (sample, error) {
 	return got, errors.Join(sameSize(c.source, dir), c.compare(ctx, dir), empty(dir))
 }
 
-// compare fails if rsync finds that what came back for the first time is not what Harvest was given: contents, modes, owners, times, links. A peer
-// may keep less.
+// compare fails if rsync finds a difference between Harvest's first restored tree and its source: contents,
+// modes, owners, times, links. A peer may keep less.
 func (c *sender) compare(ctx context.Context, dir string) error {
 	if c.name != harvest || c.rsync == "" || c.compared == c.source {
 		return nil
@@ -329,14 +331,14 @@ func (c *sender) compare(ctx context.Context, dir string) error {
 		return errors.Errorf("rsync: %v: %.300s", err, out)
 	}
 	for line := range strings.Lines(string(out)) {
-		if !strings.HasSuffix(strings.TrimSpace(line), " ./") { // the root is nobody's to restore
+		if !strings.HasSuffix(strings.TrimSpace(line), " ./") { // the root's attributes are not restored
 			return errors.Errorf("what came back differs, by rsync: %.300s", line)
 		}
 	}
 	return nil
 }
 
-// sync runs a client to its end, and measures its process.
+// sync runs a client to its end and measures its process.
 func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Direction) (sample, error) {
 	var cmd *exec.Cmd
 	endpoint := c.endpoint
@@ -346,7 +348,7 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 	if c.name == harvest {
 		state := c.state()
 		if direction == s3sync.Down {
-			state += strconv.Itoa(c.round) // as a machine that has never had it
+			state += strconv.Itoa(c.round) // a new state, as on another machine
 		}
 		spec, err := json.Marshal(syncing{Dir: dir, State: state, Endpoint: endpoint, Prefix: c.prefix, Direction: direction, List: c.list, Packs: c.packs})
 		if err != nil {
@@ -362,7 +364,7 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 		cmd.Env = append(os.Environ(), "RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other", "RCLONE_CONFIG_S3_ENDPOINT="+endpoint,
 			"RCLONE_CONFIG_S3_REGION=us-east-1", "RCLONE_CONFIG_S3_ACCESS_KEY_ID="+s3Key, "RCLONE_CONFIG_S3_SECRET_ACCESS_KEY="+s3Secret, "RCLONE_S3_NO_CHECK_BUCKET=true")
 	}
-	// What the one before left for the disk to do is not to be waited for by the next.
+	// The disk work of the previous sync must not delay the next one.
 	if err := settleDisk(c.dir); err != nil {
 		return nil, err
 	}
@@ -393,8 +395,9 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 	return got, nil
 }
 
-// ends says after how many seconds of a restore all files were there, and after how many they were on the disk. Harvest's process ends with the
-// latter, and says for how long it had waited; rclone's ends with the former, and the disk is waited for here.
+// ends returns the seconds of a restore until all files were there, and until they were on the disk. Harvest's
+// process ends with the latter and reports how long it waited for it. rclone's process ends with the former;
+// the wait for the disk is added here.
 func (c *sender) ends(dir string, begin time.Time, wall time.Duration, tail string) (usable, onDisk float64, err error) {
 	if c.name != harvest {
 		err := settleDisk(dir)
@@ -407,7 +410,8 @@ func (c *sender) ends(dir string, begin time.Time, wall time.Duration, tail stri
 	return (wall - time.Duration(waited)).Seconds(), wall.Seconds(), nil
 }
 
-// peakOf looks at a process's peak memory every few milliseconds until it has ended. What wait says would include this program's own.
+// peakOf samples a process's peak memory every few milliseconds until the process ends. The figure from wait
+// would include this program's own memory.
 func peakOf(pid int, ended <-chan struct{}) int64 {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -424,7 +428,7 @@ func peakOf(pid int, ended <-chan struct{}) int64 {
 	}
 }
 
-// start serves an empty bucket, also from far away.
+// start serves an empty bucket, both directly and with the delay.
 func (s *syncer) start(ctx context.Context) (err error) {
 	if s.program, err = os.Executable(); err != nil {
 		return errors.Wrapf(err, "find this program")
@@ -443,7 +447,7 @@ func (s *syncer) start(ctx context.Context) (err error) {
 	return err
 }
 
-// serve starts a program as a server at a free address, and waits until it answers.
+// serve starts a program as a server on a free address, and waits until it answers.
 func (s *syncer) serve(ctx context.Context, program string, args func(address string) []string) (string, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -475,7 +479,7 @@ func (s *syncer) stop() {
 	}
 }
 
-// findRclone builds the version of rclone that the module of peers names, unless Go has it from before.
+// findRclone builds the version of rclone in the module of peers, unless Go has it cached.
 func findRclone(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "-C", "internal/peers/rclone", "tool", "-n", rclone).Output()
 	if err != nil {

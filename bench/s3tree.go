@@ -20,7 +20,7 @@ func free(dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// settleDisk waits until the file system of a directory has all that was written to it.
+// settleDisk flushes the file system of a directory.
 func settleDisk(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -29,7 +29,8 @@ func settleDisk(dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// plant makes a tree of n files: three of four below 4 KiB, few up to 1 MiB, together about 15 KiB each.
+// plant creates a tree of n files: three of four are below 4 KiB, few are up to 1 MiB, and the mean is about 15
+// KiB.
 func plant(dir string, n int) error {
 	random := rand.New(rand.NewPCG(9, 9))
 	chunk := make([]byte, 1<<20)
@@ -55,7 +56,7 @@ func plant(dir string, n int) error {
 	return nil
 }
 
-// fill makes a directory with one file, without holes.
+// fill creates a directory with one file without holes.
 func fill(dir string, size int64) (err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -76,7 +77,7 @@ func fill(dir string, size int64) (err error) {
 	return nil
 }
 
-// empty takes the content of all files of a tree, which stay: where many files were just removed, ext4 is slow to make new ones.
+// empty truncates all files of a tree but keeps them: ext4 creates files slowly where many were just removed.
 func empty(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -86,7 +87,7 @@ func empty(dir string) error {
 	})
 }
 
-// sameSize fails unless both trees have as many files and bytes.
+// sameSize fails unless both trees have the same number of files and bytes.
 func sameSize(a, b string) error {
 	count := func(dir string) (files, size int64, err error) {
 		err = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {

@@ -16,8 +16,8 @@ import (
 // sessionsAtOnce is how many sessions have a turn at the same time.
 const sessionsAtOnce = 50
 
-// benchSession measures sessions with the scripted agent, which needs no model: what is left is the sandbox, the repository, and the agent's way to
-// the client.
+// benchSession measures sessions with the scripted agent, which needs no model. The figures therefore cover the
+// sandbox, the repository, and the way from the agent to the client.
 func benchSession(ctx context.Context, l *lab, r *recorder) error {
 	for _, c := range []struct {
 		name, pool string
@@ -80,7 +80,7 @@ func ownImages(from, to string) error {
 	return err
 }
 
-// link makes a file that is another one, or, on another file system, a symbolic link to it.
+// link hard-links a file, or, across file systems, makes a symbolic link to it.
 func link(from, to string) error {
 	if os.Link(from, to) == nil {
 		return nil
@@ -88,7 +88,8 @@ func link(from, to string) error {
 	return os.Symlink(from, to)
 }
 
-// firstWord makes a session and returns how many milliseconds passed until its agent has said something, and its id.
+// firstWord creates a session and returns the milliseconds until its agent's first output, and the session's
+// id.
 func (d *daemon) firstWord(ctx context.Context) (took float64, id string, err error) {
 	begin := time.Now()
 	made, err := d.CreateSession(ctx, api.SessionRequest{Agent: "scripted", Prompt: "/say here I am\n/sleep 5"})
@@ -108,7 +109,7 @@ func (d *daemon) firstWord(ctx context.Context) (took float64, id string, err er
 	return 0, made.ID, errors.Errorf("the events have ended")
 }
 
-// manySessions has many sessions in a turn at once.
+// manySessions runs a turn in many sessions at once.
 func (r *recorder) manySessions(ctx context.Context, d *daemon) error {
 	each := r.measure(fmt.Sprintf("%d at once: create, until the agent's first event", sessionsAtOnce), "ms")
 	each.Aim = &Aim{AtMost: 12000}

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// What P7 measures, for each number of files.
+// The measures of P7, for each number of files.
 const (
 	takeSnapshot = "snapshot of %d changed files, until it is durable"
 	standStill   = "of which commands stand still, %d files"
@@ -25,14 +25,14 @@ const (
 	untarInside = "tar x inside"
 )
 
-// changeFiles makes as many files of 2.6 kB as its argument says, 500 to a directory.
+// changeFiles creates the number of files in its argument, of 2.6 kB each, 500 to a directory.
 const changeFiles = `import os, sys
 content = os.urandom(2600)
 for i in range(int(sys.argv[1])):
     if i % 500 == 0: os.makedirs('/changed/%d' % (i // 500))
     with open('/changed/%d/%d' % (i // 500, i), 'wb') as f: f.write(content)`
 
-// watchStill prints, when its input ends, for how many milliseconds it has stood still at most.
+// watchStill prints, when its input ends, its longest standstill in milliseconds.
 const watchStill = `import select, sys, time
 last, worst = time.monotonic(), 0
 while True:
@@ -107,9 +107,9 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 	}})
 }
 
-// takeSnapshot takes and deletes one, beside a command that notices when it stands still.
+// takeSnapshot takes and deletes a snapshot, beside a command that measures its standstill.
 func (l *lab) takeSnapshot(ctx context.Context, id, take, still string) (sample, error) {
-	// Without a change, it would be the image that is there already.
+	// Without a change, the snapshot would be the existing image.
 	if _, err := l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"sh", "-c", "date +%N > /changed/now"}}); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A soak is traffic as of a day, compressed: what users do comes as a Poisson process, each thing as likely as its weight says.
+// A soak is the traffic of a day, compressed: user actions come as a Poisson process, each chosen by its
+// weight.
 var deeds = []struct {
 	name   string
 	weight int
@@ -49,7 +50,7 @@ var deeds = []struct {
 		}
 		return nil
 	}},
-	{"vanish", 6, func(ctx context.Context, d *daemon, n int) error { // a client that leaves in the middle
+	{"vanish", 6, func(ctx context.Context, d *daemon, n int) error { // a client that disconnects in the middle
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(100+rand.IntN(400))*time.Millisecond)
 		defer cancel()
 		_, _ = d.Exec(ctx, residents[n%len(residents)], api.ExecRequest{Args: []string{"sleep", "30"}})
@@ -85,7 +86,7 @@ func soakSnapshot(ctx context.Context, d *daemon, n int) error {
 	if err != nil {
 		return err
 	}
-	if err := d.DeleteImage(ctx, img.ID); !errors.Is(err, errors.NotFound) { // two equal ones are one image
+	if err := d.DeleteImage(ctx, img.ID); !errors.Is(err, errors.NotFound) { // two equal snapshots are one image
 		return err
 	}
 	return nil
@@ -97,10 +98,10 @@ func soakVolume(ctx context.Context, d *daemon, n int) error {
 	return errors.Join(err, d.DeleteVolume(ctx, name))
 }
 
-// rate of the soak: a day of light use by a team, 2,400 deeds, in 20 minutes.
+// deedsPerSecond is the rate of the soak: a day of light use by a team, 2,400 deeds, in 20 minutes.
 const deedsPerSecond = 2
 
-// soak runs traffic for so long and reports whether what the server takes stays flat.
+// soak runs traffic for the given time and reports whether the server's resource usage stays flat.
 func soak(ctx context.Context, l *lab, program string, long time.Duration, out io.Writer) (err error) {
 	data := filepath.Join(l.dir, "soak")
 	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images"))); err != nil {
@@ -135,7 +136,7 @@ func (d *daemon) endAll(ctx context.Context) error {
 	return err
 }
 
-// traffic is what users do.
+// traffic is the simulated user traffic.
 type traffic struct {
 	*daemon
 	running sync.WaitGroup
@@ -144,14 +145,15 @@ type traffic struct {
 	done   map[string]int // guarded by mu
 	failed map[string]int // guarded by mu
 	first  error          // guarded by mu
-	late   int            // guarded by mu; deeds that found too many under way, and were left out
+	late   int            // guarded by mu; deeds left out because too many were under way
 	under  int            // guarded by mu
 }
 
-// most deeds under way: a machine that is too slow for the traffic must not make the test one of overload.
+// mostUnderWay bounds concurrent deeds: on a slow machine the test must not become one of overload.
 const mostUnderWay = 24
 
-// run lets traffic happen, and looks at what the server takes: in moments of rest, so that what is under way does not count.
+// run generates traffic and samples the server's resource usage in moments of rest, so that running operations
+// do not count.
 func (t *traffic) run(ctx context.Context, long time.Duration, out io.Writer) ([]state, error) {
 	const looks = 12 // and a first one, once everything has been done a little
 	var states []state
@@ -165,7 +167,7 @@ func (t *traffic) run(ctx context.Context, long time.Duration, out io.Writer) ([
 			t.start(ctx, look*1_000_000+n)
 		}
 		t.running.Wait()
-		if err := pause(ctx, 3*time.Second); err != nil { // what ends in the background
+		if err := pause(ctx, 3*time.Second); err != nil { // background work ends meanwhile
 			return nil, err
 		}
 		s, err := t.measured(ctx)
@@ -178,7 +180,7 @@ func (t *traffic) run(ctx context.Context, long time.Duration, out io.Writer) ([
 	return states, nil
 }
 
-// start does something.
+// start starts a random deed.
 func (t *traffic) start(ctx context.Context, n int) {
 	total := 0
 	for _, d := range deeds {
@@ -213,7 +215,7 @@ func (t *traffic) start(ctx context.Context, n int) {
 	})
 }
 
-// report compares the last third of what was measured with the first.
+// report compares the last third of the samples with the first.
 func (t *traffic) report(out io.Writer, states []state, long time.Duration) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,15 +231,16 @@ func (t *traffic) report(out io.Writer, states []state, long time.Duration) erro
 	for _, m := range []struct {
 		name  string
 		of    func(state) float64
-		slack float64 // that is no growth
-		part  float64 // of what it was
+		slack float64 // tolerated growth
+		part  float64 // tolerated growth, as a share of the first value
 	}{
 		{"goroutines", func(s state) float64 { return s.Goroutines }, 10, 0.05},
 		{"open files", func(s state) float64 { return s.Files }, 10, 0.05},
 		{"memory, MiB", func(s state) float64 { return s.RSS }, 16, 0.15},
-		// Records of what was, their events and the log: about 3 KiB for a deed, kept for 30 days.
+		// Records, their events and the log: about 3 KiB for a deed, kept for 30 days.
 		{"disk, MiB", func(s state) float64 { return s.Disk }, 4 + float64(total)*4/1024, 0.05},
-		// A sandbox that is left behind is ten and more; gVisor keeps a few more for each of the residents once it has been busy.
+		// A leaked sandbox is ten processes and more. gVisor keeps a few more for each resident once it has
+		// been busy.
 		{"processes", func(s state) float64 { return s.Processes }, 9, 0},
 	} {
 		first, last := mean(states[:third], m.of), mean(states[len(states)-third:], m.of)

@@ -12,8 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// What P1 and P2 measure, from the request on: until the output is there, and until the command's end is known. A peer's
-// second figure includes that it takes the container away, which Harvest does after.
+// The measures of P1 and P2, from the request until the output is complete and until the command's end is
+// known. A peer's second figure includes the removal of the container, which Harvest does afterwards.
 const (
 	printed = "until it has printed"
 	exited  = "until it has ended"
@@ -22,7 +22,7 @@ const (
 
 var hello = []string{"python3", "-c", "print(1)"}
 
-// stamp is a writer that knows when output was complete.
+// stamp is a writer that records when the output was complete.
 type stamp struct {
 	want string
 	got  bytes.Buffer
@@ -37,7 +37,8 @@ func (s *stamp) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// since returns the time from begin until the output was there. It must be as wanted.
+// since returns the time from begin until the output was complete. It fails if the output is not the expected
+// one.
 func (s *stamp) since(begin time.Time) (time.Duration, error) {
 	if s.got.String() != s.want {
 		return 0, errors.Errorf("it printed %q instead of %q", s.got.String(), s.want)
@@ -45,7 +46,7 @@ func (s *stamp) since(begin time.Time) (time.Duration, error) {
 	return s.at.Sub(begin), nil
 }
 
-// helloSandbox creates a sandbox and has it print. The sandbox stays until destroy.
+// helloSandbox creates a sandbox and runs the print command. The sandbox stays until destroy.
 func (l *lab) helloSandbox(ctx context.Context, req sandbox.Request) (s sample, sb sandbox.Sandbox, destroy func() error, err error) {
 	begin := time.Now()
 	sb, destroy, err = l.create(ctx, req)
@@ -63,7 +64,7 @@ func (l *lab) helloSandbox(ctx context.Context, req sandbox.Request) (s sample, 
 	return s, sb, destroy, err
 }
 
-// helloHarvest is Harvest's side of P1 and P2, with the stages as the sandbox's record has them.
+// helloHarvest is Harvest's side of P1 and P2, with the stages from the sandbox's record.
 func (l *lab) helloHarvest(ctx context.Context) (sample, error) {
 	s, sb, destroy, err := l.helloSandbox(ctx, sandbox.Request{})
 	err = errors.Join(err, destroy())
@@ -79,7 +80,7 @@ func (l *lab) helloHarvest(ctx context.Context) (sample, error) {
 	return s, nil
 }
 
-// helloRun is a peer's side.
+// helloRun is a peer's side of P1 and P2.
 func (o *oci) helloRun(bundle string) side {
 	return side{o.name, func(ctx context.Context) (sample, error) {
 		id := o.id()
@@ -112,7 +113,7 @@ func (l *lab) bwrap(ctx context.Context, options []string, args ...string) *exec
 	return cmd
 }
 
-// noBwrap says why bubblewrap cannot be had, if it cannot.
+// noBwrap returns why bubblewrap is unavailable, nil if it works.
 func (l *lab) noBwrap(ctx context.Context) error {
 	if l.noFiles != nil {
 		return l.noFiles
@@ -156,7 +157,7 @@ func benchStart(ctx context.Context, l *lab, r *recorder, warm int, aim float64)
 			})
 		}})
 	}
-	for i, s := range sides { // nobody runs while the pool is being filled
+	for i, s := range sides { // no side runs while the pool is being filled
 		sides[i].run = func(ctx context.Context) (sample, error) {
 			if err := l.refilled(ctx); err != nil {
 				return nil, err

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// percentile returns the smallest of the values that at least p percent do not exceed (nearest rank): always a value that
-// was measured. p is above 0 and at most 100; values are sorted and not empty.
+// percentile returns the smallest value that at least p percent of the values do not exceed (nearest rank), so
+// it is always a measured value. p is above 0 and at most 100; values are sorted and not empty.
 func percentile(sorted []float64, p float64) float64 {
 	rank := int(math.Ceil(p / 100 * float64(len(sorted))))
 	return sorted[max(rank, 1)-1]
@@ -22,7 +22,7 @@ func (s *Series) summarize() {
 	s.P50, s.P95, s.P99 = percentile(sorted, 50), percentile(sorted, 95), percentile(sorted, 99)
 }
 
-// geometricMean returns the mean of ratios: twice as slow and twice as fast are 1. The ratios are positive and not empty.
+// geometricMean returns the geometric mean of ratios: that of 2 and 1/2 is 1. The ratios are positive and not empty.
 func geometricMean(ratios []float64) float64 {
 	sum := 0.0
 	for _, r := range ratios {
@@ -31,7 +31,7 @@ func geometricMean(ratios []float64) float64 {
 	return math.Exp(sum / float64(len(ratios)))
 }
 
-// significant rounds to four digits: what is measured here is not known better.
+// significant rounds to four digits, the precision of these measurements.
 func significant(v float64) float64 {
 	if v == 0 || math.IsInf(v, 0) || math.IsNaN(v) {
 		return v

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// host is the peer of P8: the same programs on the same files without isolation to speak of.
+// host is the peer of P8: the same programs on the same files, practically without isolation.
 const host = "host"
 
 // jobScript does one step of one job: `sh job.sh JOB prepare`, and then `sh job.sh JOB run`, in an empty directory.
@@ -21,7 +21,7 @@ const host = "host"
 //go:embed job.sh
 var jobScript string
 
-// jobs are the names that jobScript knows.
+// jobs are the names of the jobs in jobScript.
 var jobs = []string{"git", "compileall", "gcc", "sqlite", "tar", "files", "spawn"}
 
 // jobDir is an empty directory of the image.
@@ -59,7 +59,7 @@ func benchWork(ctx context.Context, l *lab, r *recorder) error {
 	return nil
 }
 
-// workInside does a job in a sandbox of its own that may use the whole machine.
+// workInside runs a job in a sandbox of its own that may use the whole machine.
 func (l *lab) workInside(ctx context.Context, job string) (s sample, err error) {
 	sb, destroy, err := l.create(ctx, sandbox.Request{CPU: float64(runtime.NumCPU()), Memory: 2 * l.limits.Memory})
 	if err != nil {
@@ -73,7 +73,8 @@ func (l *lab) workInside(ctx context.Context, job string) (s sample, err error) 
 	return steps(job, step)
 }
 
-// workOnHost does a job in a directory of its own, which stays until the end: making files is slow where others were just deleted.
+// workOnHost runs a job in a directory of its own. The directory stays until the end, because creating files is
+// slow where others were just deleted.
 func (l *lab) workOnHost(ctx context.Context, job string) (sample, error) {
 	if err := os.MkdirAll(filepath.Join(l.dir, "host"), 0o755); err != nil {
 		return nil, errors.Wrapf(err, "make a directory")
@@ -96,7 +97,7 @@ func (l *lab) workOnHost(ctx context.Context, job string) (sample, error) {
 	})
 }
 
-// steps prepares a job, and takes the time of the job itself, in seconds.
+// steps prepares a job and measures the job itself, in seconds.
 func steps(job string, step func(name string) error) (sample, error) {
 	if err := step("prepare"); err != nil {
 		return nil, err

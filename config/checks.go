@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// siteURL checks the URL of a whole host.
+// siteURL checks a URL without a path.
 func siteURL(text string) string {
 	if text == "" {
 		return ""
@@ -37,7 +37,8 @@ func wildcard(text string) string {
 	return "write a wildcard, such as *.sandboxes.example.org"
 }
 
-// issuer checks the URL of a provider: what it says is believed, and so nobody must be able to answer in its place.
+// issuer checks the URL of a provider. The server trusts the provider's answers, so no other party may be able
+// to answer in its place.
 func issuer(text string) string {
 	u, err := url.Parse(text)
 	if text == "" || err == nil && u.Host != "" && u.User == nil && u.RawQuery == "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())) {
@@ -76,7 +77,7 @@ func allowed(rules []string) string {
 	return ""
 }
 
-// oidcProblems checks what must hold between the options of the sign-in.
+// oidcProblems checks the dependencies between the sign-in options.
 func (c Config) oidcProblems(add func(key, text string)) {
 	o := c.OIDC
 	if o.Issuer == "" {

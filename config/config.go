@@ -1,7 +1,9 @@
-// Package config is Harvest's configuration: one struct, filled from defaults, a file, the environment and flags.
+// Package config is Harvest's configuration: one struct, filled from defaults, a file, the environment and
+// flags.
 //
-// To add an option, add a field to Config and a row to options (options.go). Everything else follows from the row: the
-// key in the file, the environment variable, the check, and what `harvest config` and docs/configuration.md show.
+// To add an option, add a field to Config and a row to options (options.go). Everything else follows from the
+// row: the key in the file, the environment variable, the check, and the text in `harvest config` and
+// docs/configuration.md.
 package config
 
 import (
@@ -21,24 +23,24 @@ import (
 
 // Config is the whole configuration. Sizes are in bytes.
 type Config struct {
-	Data           string        // the data directory: records, images, volumes, what sandboxes need
+	Data           string        // the data directory: records, images, volumes, files of sandboxes
 	Engine         string        // one of Engines
 	Platform       string        // how gVisor intercepts system calls: one of Platforms
 	Setuid         bool          // setuid programs gain privileges inside sandboxes
-	Limits         Limits        // of a sandbox that asks for no others
+	Limits         Limits        // default limits of a sandbox
 	Timeout        time.Duration // lifetime of a sandbox
-	IdleTimeout    time.Duration // a sandbox that runs no command for so long ends; 0 means never
-	ExecTimeout    time.Duration // of a command
-	UsageInterval  time.Duration // between two looks at what a running sandbox uses
-	Quotas         Quotas        // of all sandboxes together
+	IdleTimeout    time.Duration // a sandbox ends after this time without a running command; 0 means never
+	ExecTimeout    time.Duration // default time limit of a command
+	UsageInterval  time.Duration // interval between usage samples of a running sandbox
+	Quotas         Quotas        // over all sandboxes
 	Pool           int           // sandboxes booted ahead of need; 0 means none
 	Boots          int           // sandboxes that boot at once; 0 means two for each core
-	PoolWarmUp     string        // command that is run in them ahead of need; "" means none
-	OutputBytes    int64         // kept of each command's output
-	BuildCache     int64         // bytes kept of what builds have made
-	Prices         Prices        // what a sandbox costs
+	PoolWarmUp     string        // command run in pooled sandboxes ahead of need; "" means none
+	OutputBytes    int64         // bytes kept of each command's output
+	BuildCache     int64         // bytes kept of the build cache
+	Prices         Prices        // of a sandbox's resources
 	Refresh        bool          // the environment is refreshed every half hour while a server in the foreground runs
-	IdleExit       time.Duration // a server started in the background ends after so long without use; 0 means never
+	IdleExit       time.Duration // a background server ends after this time without use; 0 means never
 	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
 	Connect        Connect
 	Registries     Registries
@@ -53,45 +55,47 @@ type Config struct {
 	Model          Model
 	Modal          Modal
 
-	sources map[string]string // by key: what set it; "default" when missing
+	sources map[string]string // by key: the origin of the value; "default" if missing
 }
 
-// S3 is where volumes go that are sent nowhere else, and how S3 is reached.
+// S3 is the default location of volumes, and how S3 is reached.
 type S3 struct {
 	Bucket    string // "" for none
-	Prefix    string // before all keys
+	Prefix    string // prefix of all keys
 	Endpoint  string // URL of a server; "" is AWS, and Embedded a directory of the data directory
-	Region    string // "" is what the secret says
+	Region    string // "" means the secret's
 	PathStyle bool   // the bucket is in the path, not in the host name
 	CAFile    string // authorities to trust besides the system's; "" for none
-	Proxy     string // URL of an HTTP proxy on the way; "" is what the environment says
-	Secret    string // of the account personal, with the credentials
+	Proxy     string // URL of an HTTP proxy; "" means the environment's
+	Secret    string // name of the personal account's secret with the credentials
 	Packs     bool   // keep packs of small files: s3sync.Options.Packs
-	// A sync that deletes at least MaxDeleteFiles files, and more than MaxDeletePercent of a side's, is refused unless the request allows it.
+	// A sync that would delete at least MaxDeleteFiles files and more than MaxDeletePercent of a side's files
+	// fails, unless the request allows it.
 	MaxDeleteFiles, MaxDeletePercent int
 }
 
-// Configured reports whether volumes that are sent nowhere else have a place: in the embedded S3, or in a bucket for which there are credentials, right or
-// wrong. has reports whether the account personal has credentials for S3 in the secret of that name.
+// Configured reports whether there is a default location of volumes: the embedded S3, or a bucket with
+// credentials, whether valid or not. has reports whether the personal account has S3 credentials in the secret
+// of that name.
 func (s S3) Configured(has func(secret string) bool) bool {
 	return s.Endpoint == Embedded || s.Bucket != "" && has(cmp.Or(s.Secret, s3Secret))
 }
 
-// s3Secret is the secret with the credentials, unless the configuration names another.
+// s3Secret is the default secret with the credentials.
 const s3Secret = "aws"
 
-// Embedded as S3.Endpoint means the S3 that Harvest brings along.
+// Embedded is the value of S3.Endpoint for the S3 server that Harvest contains.
 const Embedded = "embedded"
 
 // Limits of one sandbox.
 type Limits struct {
 	CPU       float64 // cores
 	Memory    int64
-	Disk      int64 // of what it writes to its own file system
+	Disk      int64 // bytes that it writes to its own file system
 	Processes int
 	Files     int // open files of one process
 
-	VolumeFiles int // files and directories of a writable volume; 0 means as many as limits.disk has room for, in files of 16 KiB
+	VolumeFiles int // files and directories of a writable volume; 0 means limits.disk divided by 16 KiB
 }
 
 // Quotas over all sandboxes; zero means no limit.
@@ -105,12 +109,13 @@ type Quotas struct {
 type Prices struct {
 	CPUCoreSecond   float64
 	MemoryGiBSecond float64
-	GPUSecond       map[string]float64 // of one GPU, by its kind; one that is not named costs nothing
+	GPUSecond       map[string]float64 // of one GPU, by kind; a kind without a price costs nothing
 	Currency        string
 }
 
-// modalGPUs are Modal's base prices of a GPU for a second, in USD, without the multipliers that regions have. https://modal.com/pricing itself could not
-// be read; copies of it in public repositories, one of which says that it was compared on 2026-10-04, agree. A100 is A100-40GB, and A10G is A10.
+// modalGPUs are Modal's base prices of a GPU per second, in USD, without regional multipliers.
+// https://modal.com/pricing itself could not be read. Copies in public repositories agree; one of them was
+// compared on 2026-10-04 according to its text. A100 is A100-40GB, and A10G is A10.
 func modalGPUs() map[string]float64 {
 	return map[string]float64{
 		"T4": 0.000164, "L4": 0.000222, "A10": 0.000306, "A10G": 0.000306, "L40S": 0.000542, "A100": 0.000583, "A100-40GB": 0.000583, "A100-80GB": 0.000694,
@@ -118,71 +123,78 @@ func modalGPUs() map[string]float64 {
 	}
 }
 
-// Server says how `harvest up` is reached over TCP; the Unix socket in the data directory is always there.
+// Server configures how clients reach `harvest up` over TCP. The Unix socket in the data directory always
+// exists.
 type Server struct {
 	Listen     string   // host:port; "none" for the Unix socket only
 	Cert, Key  string   // files of a TLS certificate and its key; both or neither
-	ACMEDomain string   // a certificate is got for it
-	ACMEEmail  string   // whom the authority writes to; may be empty
+	ACMEDomain string   // domain for which the server obtains a certificate
+	ACMEEmail  string   // contact address for the authority; may be empty
 	ACMEURL    string   // the authority's directory; "" is Let's Encrypt
-	Insecure   bool     // without TLS although others than this machine can connect
-	Names      []string // what it is called, beside its addresses and "localhost"
-	Proxies    []string // addresses or CIDRs whose X-Forwarded-… headers are believed
+	Insecure   bool     // no TLS although other machines can connect
+	Names      []string // host names of the server, beside its addresses and "localhost"
+	Proxies    []string // addresses or CIDRs of proxies whose X-Forwarded-… headers are trusted
 	Rate       float64  // requests a second of each key; 0 means no limit
-	PublicURL  string   // where browsers reach it; "" means where it listens
+	PublicURL  string   // URL of the server for browsers; "" means the listen address
 }
 
-// Ports says how browsers reach ports of sandboxes.
+// Ports configures how browsers reach ports of sandboxes.
 type Ports struct {
-	Domain string // "*.example.org": each port has a host name below it; "" means none has
+	Domain string // "*.example.org": each port gets a host name below it; "" means no host names
 }
 
-// OIDC says who may sign in with an OpenID Connect provider.
+// OIDC configures sign-in with an OpenID Connect provider.
 type OIDC struct {
 	Issuer       string // URL of the provider; "" means none
 	ClientID     string
 	ClientSecret Secret   // may be empty
-	Scopes       []string // that are asked for
-	Groups       string   // the claim that has a person's groups
-	Allow        []string // "ann@example.org=acme:admin", "@example.org=acme", "group:ops=personal:admin": the first that fits counts
+	Scopes       []string // scopes to request
+	Groups       string   // name of the claim with a person's groups
+	// Allow has rules such as "ann@example.org=acme:admin", "@example.org=acme" and "group:ops=personal:admin". The
+	// first match counts.
+	Allow []string
 }
 
-// Agents says what sessions have that ask for nothing else.
+// Agents are the defaults of sessions.
 type Agents struct {
 	Default string // one of "claude", "opencode" and "scripted"
-	Image   string // of their sandboxes; an image's name, or a registry's
+	Image   string // of their sandboxes; name of an image or of a registry's image
 }
 
-// Model says how agents reach their models.
+// Model configures how agents reach their models.
 type Model struct {
-	URL     string // base of Anthropic's API or of what speaks like it; "" means ANTHROPIC_BASE_URL of the server's environment, or Anthropic
-	Gateway bool   // through the server, which adds the credential; otherwise agents get it
+	// URL is the base of Anthropic's API or a compatible one. "" means ANTHROPIC_BASE_URL of the server's environment,
+	// or Anthropic.
+	URL     string
+	Gateway bool // through the server, which adds the credentials; otherwise agents get them
 }
 
-// Modal says how programs written for Modal reach this server, and how the engine modal reaches Modal.
+// Modal configures how programs written for Modal reach this server, and how the engine modal reaches Modal.
 type Modal struct {
-	Listen string // host:port; "none" for nowhere
-	URL    string // where they reach it; "" means where it listens
+	Listen string // host:port; "none" disables it
+	URL    string // URL for clients; "" means the listen address
 
-	TokenID     string // of the engine's account; "" and the next: what Modal's SDK finds in its environment variables or ~/.modal.toml
+	// TokenID and TokenSecret belong to the engine's account. If both are "", the engine uses the environment variables
+	// of Modal's SDK, or ~/.modal.toml.
+	TokenID     string
 	TokenSecret Secret
-	Environment string // at Modal; "" means that of the profile
-	App         string // to which the engine's sandboxes belong
-	Image       string // a registry's, which the image "base" stands for
+	Environment string // at Modal; "" means the profile's
+	App         string // app of the engine's sandboxes
+	Image       string // registry image that replaces the image "base"
 }
 
-// Registries says how registries of images are reached.
+// Registries configures how image registries are reached.
 type Registries struct {
-	Mirrors  []string // "docker.io=mirror.example.org": asked before the registry itself
-	Insecure []string // "10.0.0.1:5000": hosts that may be spoken to without TLS
+	Mirrors  []string // "docker.io=mirror.example.org": tried before the registry itself
+	Insecure []string // "10.0.0.1:5000": hosts that may be reached without TLS
 }
 
-// Connect says what the server may connect to on behalf of accounts.
+// Connect configures the addresses to which the server may connect on behalf of accounts.
 type Connect struct {
 	Allow []string // CIDRs within private or otherwise special ranges
 }
 
-// MirrorsByHost returns the mirrors of each registry, in the order in which they are asked.
+// MirrorsByHost returns the mirrors of each registry, in the order of use.
 func (r Registries) MirrorsByHost() map[string][]string {
 	all := map[string][]string{}
 	for _, pair := range r.Mirrors {
@@ -192,31 +204,31 @@ func (r Registries) MirrorsByHost() map[string][]string {
 	return all
 }
 
-// ImageLimits are the most that an image of a registry may unpack to.
+// ImageLimits are the maximum unpacked sizes of a registry's image.
 type ImageLimits struct {
 	Bytes int64
 	Files int
 }
 
-// ImageGC says what the server removes once a day of images that nobody uses.
+// ImageGC configures which unused images the server removes once a day.
 type ImageGC struct {
-	Age  time.Duration // unused for so long; 0 means nothing is removed by itself
-	Size int64         // and beyond so many bytes in all; 0 means no limit
+	Age  time.Duration // unused for this time; 0 means no automatic removal
+	Size int64         // and above this total of bytes; 0 means no limit
 }
 
-// Log says what is logged and how.
+// Log configures the log.
 type Log struct {
 	Level  slog.Level
 	Format string // "text" or "json"
 }
 
-// Engines and Platforms are the values that Config's fields of these names may have.
+// Engines and Platforms are the allowed values of Config's fields of these names.
 var (
 	Engines   = []string{"gvisor", "modal", "fake"}
 	Platforms = []string{"systrap", "kvm", "ptrace"}
 )
 
-// Default returns the configuration of a machine where nobody has configured anything.
+// Default returns the configuration of a machine without any settings.
 func Default(env func(string) string) Config {
 	return Config{
 		Data:     defaultData(env, os.Geteuid()),
@@ -262,17 +274,17 @@ func defaultData(env func(string) string, uid int) string {
 	return filepath.Join(env("HOME"), ".local", "share", "harvest")
 }
 
-// Setting is the value of one key, as a flag gives it.
+// Setting is the value of one key, as a flag sets it.
 type Setting struct {
 	Key    string // such as "limits.memory"
 	Value  string
-	Source string // what the user wrote it in, such as "--memory"
+	Source string // where the user wrote it, such as "--memory"
 }
 
-// Load returns the configuration: defaults, over them the file, over it the environment (HARVEST_ and the key in upper
-// case, '_' for '.'), over it flags, the later ones over the earlier. The file is the one at path, else what
-// HARVEST_CONFIG names, else config.yaml in the data directory or in /etc/harvest if there is one. The error, of kind
-// Invalid, lists all problems at once.
+// Load returns the configuration. Defaults come first; the file overrides them, the environment (HARVEST_ and
+// the key in upper case, '_' for '.') overrides the file, and flags override the environment, later ones the
+// earlier. The file is path, or else the one that HARVEST_CONFIG names, or else config.yaml in the data
+// directory or in /etc/harvest if it exists. The error, of kind Invalid, lists all problems at once.
 func Load(path string, env func(string) string, flags ...Setting) (Config, error) {
 	c := Default(env)
 	c.sources = map[string]string{}
@@ -292,7 +304,7 @@ func Load(path string, env func(string) string, flags ...Setting) (Config, error
 // Validate returns an error of kind Invalid that lists all problems with the values, or nil.
 func (c Config) Validate() error { return report(c.problems()) }
 
-// Source says what set the key: "default", a file and line, an environment variable or a flag.
+// Source returns the origin of the key's value: "default", a file and line, an environment variable or a flag.
 func (c Config) Source(key string) string {
 	if s := c.sources[key]; s != "" {
 		return s
@@ -313,7 +325,7 @@ func (c *Config) set(s Setting) string {
 	return ""
 }
 
-// problems checks every value on its own, then what must hold between them.
+// problems checks every value on its own, and then the dependencies between values.
 func (c Config) problems() []string {
 	var all []string
 	for _, o := range options {
@@ -333,7 +345,7 @@ func (c Config) problems() []string {
 	return append(all, c.serverProblems()...)
 }
 
-// serverProblems checks what must hold between the options of the server.
+// serverProblems checks the dependencies between the server options.
 func (c Config) serverProblems() []string {
 	var all []string
 	add := func(key, text string) { all = append(all, c.Source(key)+": "+text) }
@@ -378,7 +390,8 @@ func report(problems []string) error {
 	return errors.Newf(errors.Invalid, "the configuration has %d problems:\n  %s", len(problems), strings.Join(problems, "\n  "))
 }
 
-// Effective returns the configuration as a YAML file that Load accepts, with what each option is for and what set it.
+// Effective returns the configuration as a YAML file that Load accepts, with the purpose and the origin of each
+// option.
 func (c Config) Effective() string {
 	var b strings.Builder
 	section := ""
@@ -401,7 +414,7 @@ func (c Config) Effective() string {
 	return b.String()
 }
 
-// quote returns text as YAML writes it, which is bare where that means the same.
+// quote returns text in YAML syntax, without quotes where they are not needed.
 func quote(text string) string {
 	out, err := yaml.Marshal(text)
 	if err != nil {

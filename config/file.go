@@ -27,7 +27,7 @@ func fromEnv(env func(string) string) []Setting {
 	return all
 }
 
-// dataDir returns the data directory as far as it is known before a file was read.
+// dataDir returns the data directory that is known before a file is read.
 func dataDir(standard string, over []Setting) string {
 	for _, s := range slices.Backward(over) {
 		if s.Key == "data" {
@@ -37,8 +37,8 @@ func dataDir(standard string, over []Setting) string {
 	return standard
 }
 
-// readFile returns the settings of the configuration file, none if there is no file, and what is wrong with it. A file that
-// was asked for must exist.
+// readFile returns the settings of the configuration file, and its problems. There are no settings without a
+// file. A file that the user named must exist.
 func readFile(path string, env func(string) string, data string) (settings []Setting, problems []string) {
 	wanted, by := path, "--config"
 	if wanted == "" {
@@ -55,7 +55,7 @@ func readFile(path string, env func(string) string, data string) (settings []Set
 			return parse(path, text)
 		case wanted != "":
 			return nil, []string{by + ": " + path + " cannot be read (" + reason(err) + "); name a file that exists and that you may read"}
-		// A data directory of somebody else is reported where it is opened, not here.
+		// An unreadable data directory of another user is reported where it is opened.
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission):
 			return nil, []string{path + " cannot be read (" + reason(err) + "); repair or remove it"}
 		}
@@ -63,7 +63,7 @@ func readFile(path string, env func(string) string, data string) (settings []Set
 	return nil, nil
 }
 
-// reason is err without the path that the sentence around it has already.
+// reason is err without the path, which the surrounding sentence contains.
 func reason(err error) string {
 	var p *fs.PathError
 	if errors.As(err, &p) {

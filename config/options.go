@@ -17,15 +17,15 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// maxWarmUp is how long the command of a warm-up may be.
+// maxWarmUp is the maximum length of a warm-up command.
 const maxWarmUp = 1000
 
 // option is one key of the configuration.
 type option struct {
 	key   string // in the file; a dot stands for a nested mapping
-	help  string // what it is for, in a few words
+	help  string // its purpose, in a few words
 	field func(c *Config) value
-	check func(c Config) string // what to write instead of a value that cannot work, or ""
+	check func(c Config) string // the remedy for an invalid value, or ""
 }
 
 // env is the option's environment variable.
@@ -395,7 +395,7 @@ func find(key string) (option, bool) {
 	return options[i], true
 }
 
-// nearest names the option that somebody who wrote key may have meant.
+// nearest returns the option most similar to a misspelled key.
 func nearest(key string) string {
 	last := key[strings.LastIndex(key, ".")+1:]
 	for _, o := range options {
@@ -427,7 +427,7 @@ func between(n, low, high float64, want string) string {
 	return "write " + want
 }
 
-// longest is the longest time that anything may take; package sandbox accepts no longer one.
+// longest is the maximum of all times. Package sandbox accepts no longer ones.
 const longest = 7 * 24 * time.Hour
 
 func positive(d time.Duration) string {
@@ -508,7 +508,7 @@ func names(all []string) string {
 	return ""
 }
 
-// Prefixes reads addresses and CIDRs. Invalid says what to write.
+// Prefixes parses addresses and CIDRs. An Invalid error contains the remedy.
 func Prefixes(texts []string) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, text := range texts {

@@ -13,7 +13,7 @@ import (
 	"github.com/docker/go-units"
 )
 
-// value reads and writes one field. The error of Set says what to write instead.
+// value reads and writes one field. The error of Set contains the remedy.
 type value interface {
 	Set(text string) error
 	String() string
@@ -131,7 +131,7 @@ func (v *durationValue) Set(text string) error {
 
 func (v *durationValue) String() string {
 	text := time.Duration(*v).String()
-	// 24h0m0s reads worse than 24h.
+	// Write 24h instead of 24h0m0s.
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
 	}
@@ -153,17 +153,17 @@ func (v *levelValue) Set(text string) error {
 
 func (v *levelValue) String() string { return strings.ToLower(slog.Level(*v).String()) }
 
-// ParseSize reads a number of bytes as people write it: 1048576, 512k, 2GiB or 2GB, all in powers of 1024.
+// ParseSize parses a number of bytes in common notation: 1048576, 512k, 2GiB or 2GB, all in powers of 1024.
 func ParseSize(text string) (int64, error) {
 	n, err := units.RAMInBytes(text)
-	// What does not fit comes out negative or as the largest number, depending on the machine.
+	// An overflow gives a negative number or the largest one, depending on the machine.
 	if err != nil || n < 0 || n == math.MaxInt64 {
 		return 0, errors.Newf(errors.Invalid, "write a size, such as 512MiB or 2GiB")
 	}
 	return n, nil
 }
 
-// FormatSize writes a number of bytes so that ParseSize reads the same number again.
+// FormatSize formats a number of bytes so that ParseSize returns the same number.
 func FormatSize(n int64) string {
 	unit := 0
 	for n != 0 && n%1024 == 0 && unit < 5 {

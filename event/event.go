@@ -19,17 +19,17 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// What an event may be.
+// Limits of events.
 const (
 	MaxData   = 1 << 20 // bytes of its JSON
 	MaxDrafts = 1024    // in one Publish
 )
 
-// Event is something that happened. Events are shared between readers: nobody changes one.
+// Event is something that happened. Readers share events, so events must not be changed.
 type Event struct {
 	Stream string
-	ID     int64  // within Stream; 0 of those about the reading itself: Lagged and Pruned
-	Type   string // within Stream; 0 for Lagged and Pruned, which concern the reader itself
+	ID     int64  // within Stream; 0 for Lagged and Pruned, which concern the reader itself
+	Type   string // such as "sandbox.ready": facts in the past tense
 	Time   time.Time
 	Data   json.RawMessage // on one line, without secret values
 
@@ -85,7 +85,7 @@ type Store interface {
 	Append(ctx context.Context, events []*Event) error
 	// Read returns the events of the stream with ids above after, the lowest first, at most limit.
 	Read(ctx context.Context, stream string, after int64, limit int) ([]*Event, error)
-	// Last returns the highest id that the stream ever had, 0 if it is empty.
+	// Last returns the highest id that the stream ever had, 0 if it never had an event.
 	Last(ctx context.Context, stream string) (int64, error)
 	// Prune removes events older than before and returns their number. stream "" means all streams. Ids are not
 	// reused.

@@ -244,7 +244,7 @@ func (j *Journal) forget() {
 	}
 }
 
-// Last returns the id of the stream's newest event, 0 if it is empty.
+// Last returns the id of the stream's newest event, 0 if it never had one.
 func (j *Journal) Last(ctx context.Context, name string) (int64, error) {
 	return j.opts.Store.Last(ctx, name)
 }

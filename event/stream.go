@@ -30,7 +30,7 @@ type stream struct {
 // readers would wait for all the others, and nothing would be sent between two notifications.
 const (
 	groups = 16
-	sooner = 100 * time.Microsecond // how much before its due time a group may be notified, so that few readers need few timers
+	sooner = 100 * time.Microsecond // a group may be notified this early, so that few readers need few timers
 )
 
 // group is some of a stream's readers. All of it is guarded by the stream's mu.
@@ -135,7 +135,7 @@ func (s *stream) tell() {
 	}
 	for i, g := range due {
 		g.show(s.last)
-		g.due = now.Add(s.delay * time.Duration(groups-len(due)+i+1) / groups) // spread groups that were notified together
+		g.due = now.Add(s.delay * time.Duration(groups-len(due)+i+1) / groups) // spread groups notified together
 	}
 	switch {
 	case next.IsZero():

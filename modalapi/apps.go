@@ -18,23 +18,23 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// builderVersion is of Modal's image builder: with this one, an SDK's "from registry" is "FROM" and nothing else.
+// builderVersion is a version of Modal's image builder. With it, an SDK's "from registry" is a plain "FROM".
 const builderVersion = "2025.06"
 
-// appsFile remembers which apps and proxies were made. All else that has a name is Harvest's.
+// appsFile stores the apps and proxies that were created. Harvest itself stores all other named objects.
 const appsFile = "apps.json"
 
-// app is what groups sandboxes. It is a tag of theirs, and nothing else.
+// app groups sandboxes. It exists only as a tag of those sandboxes.
 type app struct {
 	Account string    `json:"account"`
 	Env     string    `json:"environment"`
 	Name    string    `json:"name"`
 	Created time.Time `json:"created_at"`
-	Proxy   bool      `json:"proxy,omitempty"`   // it is no app, but a proxy
-	Deleted bool      `json:"deleted,omitempty"` // it is no app, but the ID of an image that was deleted, which no other one gets
+	Proxy   bool      `json:"proxy,omitempty"`   // a proxy, not an app
+	Deleted bool      `json:"deleted,omitempty"` // not an app, but the ID of a deleted image, which is not reused
 }
 
-// apps are all that were made.
+// apps holds every app, proxy and deleted image ID.
 type apps struct {
 	path string
 
@@ -54,7 +54,7 @@ func openApps(dir string) (*apps, error) {
 	return a, errors.Wrapf(err, "read the apps")
 }
 
-// appName is a name that Modal allows for apps, environments, sandboxes and the like.
+// appName matches the names that Modal allows for apps, environments, sandboxes and the like.
 var appName = pattern.New(`^[a-zA-Z0-9_.-]{1,64}$`)
 
 func checkName(what, name string) error {
@@ -66,7 +66,7 @@ func checkName(what, name string) error {
 
 func appIDOf(env, name string) string { return named(appID, env+"/"+name) }
 
-// appOf is the reverse of appIDOf.
+// appOf is the inverse of appIDOf.
 func appOf(id string) (env, name string, err error) {
 	both, err := nameOf(id, appID, "App")
 	if err != nil {
@@ -79,7 +79,8 @@ func appOf(id string) (env, name string, err error) {
 	return env, name, nil
 }
 
-// ensure finds or makes what has that ID.
+// ensure checks that the object with that ID exists. If it does not, create decides whether ensure creates it
+// or fails.
 func (a *apps) ensure(id string, made app, create bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,7 +95,7 @@ func (a *apps) ensure(id string, made app, create bool) error {
 	return a.save()
 }
 
-// delete remembers that the image of an ID was deleted.
+// delete records that the image with an ID was deleted.
 func (a *apps) delete(account, id string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,7 +103,7 @@ func (a *apps) delete(account, id string) error {
 	return a.save()
 }
 
-// undelete forgets what delete remembered of IDs.
+// undelete removes the records that delete made for IDs.
 func (a *apps) undelete(account string, ids ...string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,14 +120,14 @@ func (a *apps) undelete(account string, ids ...string) error {
 	return a.save()
 }
 
-// deleted reports whether it was.
+// deleted reports whether delete recorded the image.
 func (a *apps) deleted(account, id string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.byID[account+" "+id].Deleted
 }
 
-// list returns an account's, by name.
+// list returns the apps or proxies of an account, sorted by name.
 func (a *apps) list(account string, proxies bool) []app {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,7 +140,7 @@ func (a *apps) list(account string, proxies bool) []app {
 	return found
 }
 
-// save writes all of them. a.mu is held.
+// save writes the file. a.mu is held.
 func (a *apps) save() error {
 	data, err := json.Marshal(a.byID)
 	if err == nil {
@@ -151,7 +152,7 @@ func (a *apps) save() error {
 	return errors.Wrapf(err, "remember an app")
 }
 
-// creates reports whether something that is missing is to be made.
+// creates reports whether a missing object is to be created.
 func creates(t pb.ObjectCreationType) bool {
 	return t != pb.ObjectCreationType_OBJECT_CREATION_TYPE_UNSPECIFIED
 }
@@ -182,7 +183,8 @@ func (c *control) AppList(ctx context.Context, req *pb.AppListRequest) (*pb.AppL
 	return pb.AppListResponse_builder{Apps: items}.Build(), nil
 }
 
-// AuthTokenGet implements ModalClient. What it answers with is asked for, but never needed: the token's ID and secret come with every call.
+// AuthTokenGet implements ModalClient. Clients call it, but never need the token: each call carries the token's
+// ID and secret.
 func (c *control) AuthTokenGet(ctx context.Context, _ *pb.AuthTokenGetRequest) (*pb.AuthTokenGetResponse, error) {
 	token, err := c.s.sign(callerOf(ctx), "")
 	return pb.AuthTokenGetResponse_builder{Token: token}.Build(), err
@@ -224,7 +226,7 @@ func (c *control) EnvironmentGetOrCreate(_ context.Context, req *pb.EnvironmentG
 	}.Build()}.Build(), nil
 }
 
-// EnvironmentList implements ModalClient: those that have apps, and "main".
+// EnvironmentList implements ModalClient. It lists "main" and the environments that have apps.
 func (c *control) EnvironmentList(ctx context.Context, _ *emptypb.Empty) (*pb.EnvironmentListResponse, error) {
 	names := map[string]bool{mainEnvName: true}
 	for _, made := range c.s.apps.list(callerOf(ctx).Account, false) {
@@ -237,5 +239,5 @@ func (c *control) EnvironmentList(ctx context.Context, _ *emptypb.Empty) (*pb.En
 	return pb.EnvironmentListResponse_builder{Items: items}.Build(), nil
 }
 
-// seconds is a time as the protocol has it.
+// seconds is a time in the protocol's format.
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

@@ -10,7 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 )
 
-// Call is a call that may have changed something, ran something, or was refused. Nothing of its request is in it.
+// Call is a call that may have changed something, ran a command, or was refused. It has nothing of the
+// request's content.
 type Call struct {
 	Account string // "" if the caller is unknown
 	KeyID   string
@@ -19,13 +20,14 @@ type Call struct {
 	Code    codes.Code
 }
 
-// continuing are the methods that go on with a command or an object that another call began. Clients call them all the time.
+// continuing are the methods that continue a command or an object of an earlier call. Clients call them
+// constantly.
 var continuing = map[string]bool{
 	"TaskExecPoll": true, "TaskExecWait": true, "TaskExecStdioRead": true, "TaskExecStdinStatus": true, "TaskExecStdinWrite": true, "TaskExecStdinWriteStream": true,
 	"SandboxStdinWriteV2": true, "SandboxStdinWrite": true, "QueueHeartbeat": true, "VolumeHeartbeat": true,
 }
 
-// audit reports a call that has ended with err, which answer made.
+// audit reports a finished call. err is the result of answer.
 func (s *Server) audit(ctx context.Context, method string, err error) {
 	if s.opts.Audit == nil {
 		return

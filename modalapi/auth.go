@@ -24,10 +24,10 @@ import (
 const (
 	routerService = "/modal.task_command_router.TaskCommandRouter/"
 	tokenLife     = 20 * time.Minute
-	tokenLeeway   = time.Minute // clients ask for another token only when theirs is about to end
+	tokenLeeway   = time.Minute // clients renew their token only shortly before it expires
 )
 
-// claims are what a token says. Tokens for the router name the sandbox that they are good for.
+// claims is the content of a token. A token for the router names its sandbox.
 type claims struct {
 	Account string          `json:"acc"`
 	Role    account.Role    `json:"role"`
@@ -39,13 +39,13 @@ type claims struct {
 
 type callerKey struct{}
 
-// caller is who calls, and how.
+// caller is the client of a call and how it called.
 type caller struct {
 	account.Principal
 	client string // x-modal-client-type
 	host   string // :authority
 	key    string // x-idempotency-key
-	box    string // that the token of a call to the router is for
+	box    string // sandbox of the router token, if the call has one
 }
 
 func callerOf(ctx context.Context) caller {
@@ -67,7 +67,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return resp, answer(ctx, info.FullMethod, err)
 }
 
-// caught makes an error of a panic: a fault in one call must not end the server.
+// caught converts a panic into an error: a bug in one call must not end the server.
 func caught[T any](call func() (T, error)) (out T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -100,11 +100,11 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	return answer(ctx, info.FullMethod, err)
 }
 
-// endGrace is for how long a handler may go on when the key of its call has ended.
+// endGrace is how long a handler may continue after the key of its call has ended.
 const endGrace = time.Second
 
-// lastOf waits for the end of a handler whose context has ended. One that still reads or writes when the key has ended is left behind: the end of the
-// call has its stream fail.
+// lastOf waits for the end of a handler whose context has ended. If the key has ended, lastOf abandons a
+// handler that still reads or writes after endGrace: the end of the call makes its stream fail.
 func (s *Server) lastOf(ctx context.Context, result <-chan error) error {
 	if account.Ended(ctx) == nil {
 		return <-result
@@ -124,11 +124,12 @@ type authed struct {
 
 func (a *authed) Context() context.Context { return a.ctx }
 
-// admit finds out who calls. The context that it returns ends with the caller's key; the function must be called when the call is done.
+// admit authenticates the caller. The returned context ends with the caller's key. The returned function must
+// be called when the call is done.
 func (s *Server) admit(ctx context.Context, method string) (context.Context, context.CancelFunc, error) {
 	done := context.CancelFunc(func() {})
 	md, _ := metadata.FromIncomingContext(ctx)
-	get := func(name string) string { // some come twice
+	get := func(name string) string { // some clients send a header twice
 		if values := md.Get(name); len(values) > 0 {
 			return values[0]
 		}
@@ -136,7 +137,7 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, con
 	}
 	c := caller{client: get("x-modal-client-type"), host: get(":authority"), key: get("x-idempotency-key")}
 	err := supported(get("x-modal-libmodal-version"))
-	if c.client == python && err == nil { // others say there which version of it they are like
+	if c.client == python && err == nil { // other clients send the version that they imitate
 		err = supportedPython(get("x-modal-client-version"))
 	}
 	if err != nil {
@@ -159,16 +160,16 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, con
 		return ctx, done, err
 	}
 	followed := c.Principal
-	followed.Expires = end // of the key; a token for the router may end before it, and what it has opened goes on
+	followed.Expires = end // of the key: a router token may expire earlier without ending what it started
 	ctx, done = s.opts.Keys.Follow(ctx, followed)
 	return ctx, done, nil
 }
 
-// oldest is the first version of Modal's SDKs for Go and JavaScript that reads the output of the sandboxes that it creates here: those before
-// take them for sandboxes of another kind, whose output cannot be read.
+// oldest is the first version of Modal's SDKs for Go and JavaScript that can read the output of sandboxes
+// created here. Earlier versions take them for sandboxes of another kind, whose output they cannot read.
 const oldest = "v0.10.1"
 
-// supported returns nil if sdk, "modal-go/0.11.1" for instance, is new enough, or does not say what it is.
+// supported returns nil if sdk, such as "modal-go/0.11.1", is new enough or names no version.
 func supported(sdk string) error {
 	name, version, _ := strings.Cut(sdk, "/")
 	version = "v" + strings.TrimPrefix(version, "v")
@@ -182,14 +183,14 @@ func tooOld(name, version, oldest string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "%.60s %.30s is too old for this server", name, version), "use version %s or a newer one", oldest[1:])
 }
 
-// oldestPython is the first version of Modal's SDK for Python of which it is known what it asks for.
+// oldestPython is the oldest version of Modal's SDK for Python whose requests are known.
 const oldestPython = "v1.5.4"
 
-// release is what a version of Python's begins with, whether or not it is a candidate or a development version.
+// release matches the beginning of a Python package version, with or without a candidate or development suffix.
 var release = pattern.New(`^\d+\.\d+(\.\d+)?`)
 
-// supportedPython returns nil if the SDK is new enough, or does not say what it is. By the code of the error it knows that it is too old, also where it
-// shows a sentence of its own.
+// supportedPython returns nil if the SDK is new enough or names no version. The error's code tells the SDK that
+// it is too old, even if the SDK shows its own message.
 func supportedPython(version string) error {
 	of := "v" + release().FindString(version)
 	if !semver.IsValid(of) || semver.Compare(of, oldestPython) >= 0 {
@@ -198,7 +199,7 @@ func supportedPython(version string) error {
 	return withCode(tooOld("modal-python", version, oldestPython), codes.FailedPrecondition)
 }
 
-// token checks a token ID and its secret: the ID of a key of Harvest's and the key itself.
+// token checks a token ID and its secret: the ID of a Harvest key and the key itself.
 func (s *Server) token(ctx context.Context, id, secret string) (account.Principal, error) {
 	if id == "" || secret == "" {
 		err := errors.Newf(errors.Unauthenticated, "there is no token")
@@ -217,7 +218,7 @@ func (s *Server) token(ctx context.Context, id, secret string) (account.Principa
 
 var jwtHeader = base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256","typ":"JWT"}`))
 
-// sign makes a token for c. box is the sandbox that it is for; "" for a token that is good for nothing but the answer to AuthTokenGet.
+// sign makes a token for c. box is its sandbox; "" for a token that only answers AuthTokenGet.
 func (s *Server) sign(c caller, box string) (string, error) {
 	expires := time.Now().Add(tokenLife)
 	if !c.Expires.IsZero() && c.Expires.Before(expires) {

@@ -18,32 +18,34 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// remembered is for how long output can be read after the end of a sandbox.
+// remembered is how long output can be read after the end of a sandbox.
 const remembered = time.Hour
 
-// journalEnd ends the names of files that say what a later server has to know of a sandbox: lines of JSON.
+// journalEnd is the suffix of journals: files of JSON lines with the state of a sandbox that a restarted server
+// needs.
 const journalEnd = ".journal"
 
-// note is a line of a journal.
+// note is one line of a journal.
 type note struct {
-	Def     []byte   `json:"def,omitempty"`     // the sandbox as its client defined it, without values of environments
-	Main    string   `json:"main,omitempty"`    // the process that is the sandbox's own command
+	Def     []byte   `json:"def,omitempty"`     // the sandbox as its client defined it, without environment values
+	Main    string   `json:"main,omitempty"`    // id of the process of the sandbox's own command
 	Exec    string   `json:"exec,omitempty"`    // a command's ID, and its process
 	Process string   `json:"process,omitempty"` //
-	Box     string   `json:"box,omitempty"`     // of that command, if it is a sidecar's
-	Joined  bool     `json:"joined,omitempty"`  // all that this command says is one stream
+	Box     string   `json:"box,omitempty"`     // sidecar of that command, if it runs in one
+	Joined  bool     `json:"joined,omitempty"`  // stdout and stderr of that command are one stream
 	Ended   *int32   `json:"ended,omitempty"`   // the exit code of the sandbox's own command
 	Stopped bool     `json:"stopped,omitempty"` // the client has ended it
-	Ready   int64    `json:"ready,omitempty"`   // when it was found ready, in ms
-	View    *view    `json:"view,omitempty"`    // a volume of its own
-	Ports   []hole   `json:"ports,omitempty"`   // that are reached from outside
-	Mount   *mounted `json:"mount,omitempty"`   // an image in it
-	Settled bool     `json:"settled,omitempty"` // it has ended, and what it had left is where it belongs
+	Ready   int64    `json:"ready,omitempty"`   // when it became ready, in ms
+	View    *view    `json:"view,omitempty"`    // a private copy of a volume
+	Ports   []hole   `json:"ports,omitempty"`   // ports that are reachable from outside
+	Mount   *mounted `json:"mount,omitempty"`   // an image mounted in it
+	Settled bool     `json:"settled,omitempty"` // it has ended, and its volumes and sidecars are settled
 
-	Input map[string]int64 `json:"input,omitempty"` // how much was passed on to commands, by their IDs; "" is the sandbox's own
+	Input map[string]int64 `json:"input,omitempty"` // bytes read by commands, by ID; "" is the sandbox's own
 }
 
-// box is a sandbox of the Fleet with what Modal's has beside: a command of its own with whose end it ends, and commands by ID.
+// box is a sandbox of the Fleet with the parts that Modal adds: a command of its own, which ends the sandbox
+// when it ends, and commands by ID.
 type box struct {
 	s       *Server
 	id      string // of the Fleet
@@ -56,9 +58,9 @@ type box struct {
 	journal *os.File            // guarded by mu
 	code    *int32              // guarded by mu; of main
 	stopped bool                // guarded by mu
-	ready   time.Time           // guarded by mu; zero if it was not found ready yet
+	ready   time.Time           // guarded by mu; zero until it was ready
 	views   []*view             // guarded by mu
-	mounts  map[string]string   // guarded by mounting; by path: where what an image hides waits
+	mounts  map[string]string   // guarded by mounting; by path: where the hidden directory is kept
 	ports   []hole              // guarded by mu
 
 	mounting sync.Mutex // held while mounts changes
@@ -67,19 +69,19 @@ type box struct {
 	result *pb.GenericResult
 }
 
-// boxes are the sandboxes that clients have asked for.
+// boxes holds the sandboxes of clients.
 type boxes struct {
 	s    *Server
-	load sync.Mutex // held while one is taken up
+	load sync.Mutex // held while a sandbox is loaded
 
 	mu   sync.Mutex
 	byID map[string]*box // guarded by mu
 }
 
-// openBoxes forgets the journals of sandboxes that no record knows any more, and takes up those that run.
+// openBoxes removes the journals of sandboxes without a record and loads the running sandboxes.
 func (s *Server) openBoxes() error {
 	bs := &boxes{s: s, byID: map[string]*box{}}
-	s.boxes = bs // before any of them is taken up
+	s.boxes = bs // before any of them is loaded
 	if err := os.MkdirAll(s.opts.Dir, 0o700); err != nil {
 		return errors.Wrapf(err, "make the directory of Modal's protocol")
 	}
@@ -97,8 +99,8 @@ func (s *Server) openBoxes() error {
 		known[sb.ID] = sb
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), contextPrefix) { // of a build that was cut off
-			_ = os.Remove(filepath.Join(s.opts.Dir, e.Name())) // what cannot be removed is tried again
+		if strings.HasPrefix(e.Name(), contextPrefix) { // of an interrupted build
+			_ = os.Remove(filepath.Join(s.opts.Dir, e.Name())) // best effort: the next start retries
 		}
 		id, ok := strings.CutSuffix(e.Name(), journalEnd)
 		if !ok {
@@ -107,7 +109,7 @@ func (s *Server) openBoxes() error {
 		sb, found := known[id]
 		switch {
 		case !found:
-			_ = os.Remove(bs.path(id)) // what cannot be removed is tried again
+			_ = os.Remove(bs.path(id)) // best effort: the next start retries
 		case sb.Status.Ended():
 			ended = append(ended, sb)
 		default:
@@ -125,7 +127,7 @@ func (s *Server) openBoxes() error {
 
 func (bs *boxes) path(id string) string { return filepath.Join(bs.s.opts.Dir, id+journalEnd) }
 
-// get returns the account's sandbox of that id. NotFound if there is none.
+// get returns the account's sandbox with that id, or NotFound.
 func (bs *boxes) get(ctx context.Context, account, id string) (*box, error) {
 	if b := bs.find(account, id); b != nil {
 		return b, nil
@@ -150,7 +152,7 @@ func (bs *boxes) get(ctx context.Context, account, id string) (*box, error) {
 	return b, nil
 }
 
-// all returns those that are known.
+// all returns the sandboxes in memory.
 func (bs *boxes) all() []*box {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -170,7 +172,7 @@ func (bs *boxes) make(sb sandbox.Sandbox) *box {
 	return &box{s: bs.s, id: sb.ID, account: sb.Account, def: &pb.Sandbox{}, execs: map[string]*command{}, mounts: map[string]string{}, ended: make(chan struct{})}
 }
 
-// add makes b known, and sees it to its end.
+// add registers b and watches it until its end.
 func (bs *boxes) add(b *box) {
 	bs.mu.Lock()
 	bs.byID[b.id] = b
@@ -181,7 +183,7 @@ func (bs *boxes) add(b *box) {
 	})
 }
 
-// forget drops b a while after its end.
+// forget drops b some time after its end.
 func (bs *boxes) forget(b *box) {
 	timer := time.NewTimer(remembered)
 	defer timer.Stop()
@@ -201,12 +203,13 @@ func (bs *boxes) forget(b *box) {
 		b.main.forget()
 	}
 	if b.journal != nil {
-		_ = b.journal.Close() // it was written without a buffer
+		_ = b.journal.Close() // writes were unbuffered
 		b.journal = nil
 	}
 }
 
-// write adds lines to the journal. That it fails is no reason to refuse what has been done: only a later server would have to know.
+// write adds lines to the journal. Best effort: the action has already happened, and only a restarted server
+// would miss the record.
 func (b *box) write(ctx context.Context, notes ...note) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -228,7 +231,7 @@ func (b *box) write(ctx context.Context, notes ...note) {
 	}
 }
 
-// noteInput notes how much input commands have had, for the next server. Nobody sends any more.
+// noteInput records for the next server how much input each command has read. No input arrives any longer.
 func (b *box) noteInput(ctx context.Context) {
 	n := note{Input: map[string]int64{}}
 	add := func(id string, c *command) {
@@ -251,12 +254,12 @@ func (b *box) noteInput(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.journal != nil {
-		_ = b.journal.Close() // it was written without a buffer
+		_ = b.journal.Close() // writes were unbuffered
 		b.journal = nil
 	}
 }
 
-// watch brings the sandbox to an end with its own command, and makes its end known.
+// watch ends the sandbox when its own command ends, and publishes the end of the sandbox.
 func (b *box) watch(ctx context.Context) {
 	ctx = logf.With(ctx, "sandbox_id", b.id)
 	ended := make(chan sandbox.Sandbox, 1)
@@ -282,7 +285,7 @@ func (b *box) watch(ctx context.Context) {
 	}
 }
 
-// outlive ends the sandbox whose own command has ended, unless it was the other way round.
+// outlive ends the sandbox after its own command ended, unless the end of the sandbox ended the command.
 func (b *box) outlive(ctx context.Context) {
 	r := b.main.result
 	sb, err := b.s.opts.Fleet.Get(ctx, b.account, b.id)
@@ -306,7 +309,7 @@ func (b *box) destroy(ctx context.Context) {
 	}
 }
 
-// close makes the end of the sandbox known, with all that comes with it.
+// close cleans up after the sandbox ended, waits for its commands, and publishes its result.
 func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
 	b.mu.Lock()
 	commands := make([]*command, 0, len(b.execs)+1)
@@ -331,13 +334,13 @@ func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
 		b.write(ctx, note{Settled: true})
 	}
 	for _, c := range commands {
-		_ = c.await(ctx) // which follows at once
+		_ = c.await(ctx) // ends promptly
 	}
 	b.result = b.resultOf(sb)
 	close(b.ended)
 }
 
-// resultOf says how a sandbox ended.
+// resultOf returns how a sandbox ended.
 func (b *box) resultOf(sb sandbox.Sandbox) *pb.GenericResult {
 	b.mu.Lock()
 	code, stopped := b.code, b.stopped
@@ -367,7 +370,7 @@ func (b *box) resultOf(sb sandbox.Sandbox) *pb.GenericResult {
 	return r.Build()
 }
 
-// outcome returns how the sandbox ended, waiting for that until the time is over; nil if it goes on.
+// outcome returns how the sandbox ended, after waiting at most wait. It returns nil if the sandbox still runs.
 func (b *box) outcome(ctx context.Context, wait time.Duration) *pb.GenericResult {
 	select {
 	case <-b.ended:
@@ -389,7 +392,7 @@ func (b *box) outcome(ctx context.Context, wait time.Duration) *pb.GenericResult
 	return nil
 }
 
-// command returns the command of that ID. NotFound if there is none.
+// command returns the command with that ID, or NotFound.
 func (b *box) command(id string) (*command, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,21 +19,23 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// A bucket that a client mounts is a live mount of the Fleet's, whose credentials are a secret with a name. Where the client's has none, or does not say
-// where the bucket is, the sandbox gets a secret of its own, which is there for as long as somebody may need it.
+// A client's bucket mount becomes a live mount of the Fleet, with a named secret for the credentials. If the
+// client's secret has no name, or the mount names an endpoint, the sandbox gets its own secret. That secret is
+// kept until the sandbox and its copies no longer need it.
 
-// bucketSecret begins the names of these secrets, and ownSecret tells them from others.
+// bucketSecret is the prefix of such secrets' names, and ownSecret matches these names.
 const bucketSecret = "modal-bucket-"
 
 var ownSecret = pattern.New(`^` + bucketSecret + `[a-z2-7]{26}$`)
 
-// For how long after a sandbox's end its credentials are kept: what it has written may still have to be stored.
+// How long the credentials are kept after a sandbox has ended, because its writes may still have to be
+// uploaded.
 const (
 	storedFor = 10 * time.Minute
-	unsentFor = 7 * 24 * time.Hour // what could not be stored then is tried again when the server starts
+	unsentFor = 7 * 24 * time.Hour // failed uploads are retried when the server starts
 )
 
-// mountable refuses what mounted buckets cannot have here.
+// mountable returns an error if the definition has bucket mounts that are not supported.
 func mountable(def *pb.Sandbox) error {
 	refuse := func(kind errors.Kind, what, remedy string) error {
 		return errors.Remedy(errors.Newf(kind, "%s", what), "%s", remedy)
@@ -62,7 +64,8 @@ func mountable(def *pb.Sandbox) error {
 	return nil
 }
 
-// bucket is the mount that a definition asks for, nil without one. Its secret is the sandbox's own if dropBucket knows it.
+// bucket returns the bucket mount of a definition, nil without one. dropBucket recognizes a secret that is the
+// sandbox's own.
 func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*sandbox.S3, error) {
 	if len(def.GetCloudBucketMounts()) == 0 {
 		return nil, nil
@@ -77,7 +80,7 @@ func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*sand
 		if len(where) > 0 {
 			return nil, errors.Remedy(errors.Newf(errors.Invalid, "a bucket at an endpoint of its own is mounted with a secret only"), "Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 		}
-		return mount, nil // with what the account has for S3
+		return mount, nil // uses the account's S3 credentials
 	}
 	pairs, name, err := s.pairs(ctx, acc, m.GetCredentialsSecretId())
 	if err != nil {
@@ -101,7 +104,7 @@ func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*sand
 	return mount, err
 }
 
-// whereBucket is what the secret of a mount has to say beside the credentials.
+// whereBucket returns the endpoint settings that a mount's secret needs beside the credentials.
 func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, error) {
 	endpoint, ours := strings.TrimRight(m.GetBucketEndpointUrl(), "/"), strings.TrimRight(s.opts.S3Endpoint, "/")
 	if endpoint == "" || endpoint == ours {
@@ -110,7 +113,7 @@ func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, 
 	if ours != "" {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "all S3 of this server is at the endpoint of its configuration"), "Leave bucket_endpoint_url out, or s3.endpoint of the configuration")
 	}
-	if acc != account.Personal { // the server reaches addresses that others must not make it ask
+	if acc != account.Personal { // the server can reach addresses that other accounts must not
 		return nil, errors.Remedy(errors.Newf(errors.Denied, "only who runs the server chooses an endpoint of S3"), "Leave bucket_endpoint_url out, and have s3.endpoint set in the server's configuration")
 	}
 	where := secret.Pairs{"AWS_ENDPOINT_URL_S3": endpoint}
@@ -120,7 +123,7 @@ func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, 
 	return where, nil
 }
 
-// keysOf are the pairs of a client's secret that S3 is about. Google's have names of their own.
+// keysOf returns the pairs of a client's secret that configure S3. Google's keys have other names.
 func keysOf(pairs secret.Pairs) secret.Pairs {
 	keys := secret.Pairs{}
 	for _, key := range []string{
@@ -136,7 +139,8 @@ func keysOf(pairs secret.Pairs) secret.Pairs {
 	return keys
 }
 
-// bucketError is an error of creating a sandbox: what S3 refuses has not the code of what this server refuses, for which clients have credentials, too.
+// bucketError maps an error of creating a sandbox. A refusal by S3 must not have the code for a refusal by this
+// server, which means that the client's own credentials are wrong.
 func bucketError(mount *sandbox.S3, err error) error {
 	if kind := errors.KindOf(err); mount != nil && (kind == errors.Unauthenticated || kind == errors.Denied) {
 		return withCode(err, codes.InvalidArgument)
@@ -150,12 +154,12 @@ func (s *Server) dropBucket(ctx context.Context, acc string, mount *sandbox.S3) 
 		return
 	}
 	if err := s.opts.Secrets.Delete(context.WithoutCancel(ctx), acc, mount.Secret); err != nil && errors.KindOf(err) != errors.NotFound {
-		logf.Warnf(ctx, "remove the secret of a bucket's mount: %v", err) // which sweepBuckets tries again
+		logf.Warnf(ctx, "remove the secret of a bucket's mount: %v", err) // sweepBuckets retries
 	}
 }
 
-// endBucket is dropBucket for a sandbox that has ended, if all is stored and no copy of the sandbox has the same secret. Otherwise it is left to
-// sweepBuckets.
+// endBucket is dropBucket for an ended sandbox, if all its writes are uploaded and no copy of the sandbox uses
+// the same secret. Otherwise sweepBuckets removes the secret later.
 func (s *Server) endBucket(ctx context.Context, sb sandbox.Sandbox) {
 	if sb.S3 == nil || sb.Status != sandbox.Terminated || sb.S3.SyncError != "" {
 		return
@@ -173,7 +177,7 @@ func (s *Server) endBucket(ctx context.Context, sb sandbox.Sandbox) {
 	s.dropBucket(ctx, sb.Account, &sb.S3.S3)
 }
 
-// sweepBuckets removes the secrets of mounts that nobody needs any more.
+// sweepBuckets removes mount secrets that are no longer needed.
 func (s *Server) sweepBuckets(ctx context.Context) {
 	if s.opts.Secrets == nil {
 		return
@@ -197,14 +201,14 @@ func (s *Server) sweepBuckets(ctx context.Context) {
 			continue
 		}
 		for _, found := range secrets {
-			if !needed[acc+" "+found.Name] && time.Since(found.Created) > storedFor { // else its sandbox may be about to be made
+			if !needed[acc+" "+found.Name] && time.Since(found.Created) > storedFor { // the sandbox may not exist yet
 				s.dropBucket(ctx, acc, &sandbox.S3{Secret: found.Name})
 			}
 		}
 	}
 }
 
-// needsSecret reports whether somebody may need the credentials of a sandbox's mount.
+// needsSecret reports whether the credentials of a sandbox's mount may still be needed.
 func needsSecret(sb sandbox.Sandbox) bool {
 	limit := storedFor
 	if sb.S3.SyncError != "" {

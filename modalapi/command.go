@@ -12,20 +12,20 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// command is something that runs in a sandbox, or did: a process, or an operation on files that looks like one to clients. Its output
-// can be read from any offset for as long as the command is remembered.
+// command is a running or finished command of a sandbox: a process, or a file operation that looks like one to
+// clients. Its output can be read from any offset for as long as the command is remembered.
 type command struct {
-	out, err *spool // nil: nobody wants it
+	out, err *spool // nil: discarded
 	in       *stdin
-	exec     *sandbox.Execution // nil for what is no process
-	joined   bool               // all that it says is one stream
+	exec     *sandbox.Execution // nil if it is not a process
+	joined   bool               // stdout and stderr are one stream
 
 	done   chan struct{} // closed once the following are set
 	result sandbox.Result
-	fault  error // why the result is not known
+	fault  error // why the result is unknown
 }
 
-// order is a command to be.
+// order describes a command to start.
 type order struct {
 	args     []string
 	env      map[string]string
@@ -34,8 +34,8 @@ type order struct {
 	limit    time.Duration
 	stdout   bool
 	stderr   bool
-	joined   bool // stderr goes where stdout goes
-	detached bool // does not keep the sandbox from being idle
+	joined   bool // stderr goes to stdout
+	detached bool // does not count as activity of the sandbox
 }
 
 func (b *box) newCommand(o order) *command {
@@ -52,7 +52,7 @@ func (b *box) newCommand(o order) *command {
 	return c
 }
 
-// writerOf keeps a nil *spool from being a writer that is not nil.
+// writerOf avoids an io.Writer that is not nil but holds a nil *spool.
 func writerOf(s *spool) io.Writer {
 	if s == nil {
 		return io.Discard
@@ -60,7 +60,7 @@ func writerOf(s *spool) io.Writer {
 	return s
 }
 
-// start starts a process in the sandbox of the Fleet that is ref.
+// start starts a process in the Fleet's sandbox ref.
 func (b *box) start(ctx context.Context, ref string, o order) (*command, error) {
 	c := b.newCommand(o)
 	exec, err := b.s.opts.Fleet.Exec(context.WithoutCancel(ctx), b.account, ref, sandbox.ExecRequest{
@@ -75,8 +75,9 @@ func (b *box) start(ctx context.Context, ref string, o order) (*command, error) 
 	return c, nil
 }
 
-// attach takes up a process that an earlier server has started; of its order, only where output goes matters. Its input goes on where the engine says
-// that it is, or else where that server has noted, which a server that is killed does not.
+// attach takes over a process that an earlier server started. Of its order, only the output streams matter.
+// Input continues at the offset that the engine reports, or else at the offset that the earlier server
+// recorded; a killed server records none.
 func (b *box) attach(ctx context.Context, ref, process string, noted int64, o order) (*command, error) {
 	o.stdout, o.stderr = true, true
 	c := b.newCommand(o)
@@ -92,7 +93,8 @@ func (b *box) attach(ctx context.Context, ref, process string, noted int64, o or
 	return c, nil
 }
 
-// truncated takes note that n bytes of what the command has said are not kept by the engine, which does not say of which stream they were.
+// truncated records that the engine did not keep n bytes of the command's output. The engine does not report
+// which stream they belonged to.
 func (c *command) truncated(n int64) {
 	if c.joined {
 		c.out.skip(n)
@@ -105,14 +107,14 @@ func (c *command) truncated(n int64) {
 // follow waits for the end of a process.
 func (c *command) follow(ctx context.Context) {
 	c.result, c.fault = c.exec.Wait(ctx)
-	if ctx.Err() != nil { // the command goes on, and its input must not end because this server does
+	if ctx.Err() != nil { // the command still runs: its input must not end with this server
 		c.finishOutput()
 		return
 	}
 	c.finish()
 }
 
-// finish makes the end known.
+// finish publishes the end of the command.
 func (c *command) finish() {
 	c.in.leave()
 	c.finishOutput()
@@ -135,7 +137,7 @@ func (c *command) forget() {
 	}
 }
 
-// ended reports whether the command has, without waiting.
+// ended reports, without waiting, whether the command has ended.
 func (c *command) ended() bool {
 	select {
 	case <-c.done:
@@ -145,7 +147,7 @@ func (c *command) ended() bool {
 	}
 }
 
-// await waits for the end.
+// await waits for the end of the command.
 func (c *command) await(ctx context.Context) error {
 	if c.ended() {
 		return nil
@@ -158,7 +160,7 @@ func (c *command) await(ctx context.Context) error {
 	}
 }
 
-// killed is the signal that ended a command, 0 if none did. What a time limit ended was killed.
+// killed returns the signal that ended a command, 0 if it was not killed. A time limit counts as SIGKILL.
 func killed(r sandbox.Result) int32 {
 	if r.TimedOut {
 		return 9
@@ -184,7 +186,7 @@ func waited(c *command) (*pb.TaskExecWaitResponse, error) {
 	return pb.TaskExecWaitResponse_builder{Code: &code}.Build(), nil
 }
 
-// sizeOf is the terminal that a client asks for; nil for none.
+// sizeOf returns the size of the terminal that a client requests; nil without one.
 func sizeOf(p *pb.PTYInfo) *engine.Size {
 	if p == nil || !p.GetEnabled() && p.GetPtyType() == pb.PTYInfo_PTY_TYPE_UNSPECIFIED {
 		return nil
@@ -196,7 +198,7 @@ func sizeOf(p *pb.PTYInfo) *engine.Size {
 	return &size
 }
 
-// terminalEnv is what programs on that terminal have to know.
+// terminalEnv adds the environment variables of the terminal.
 func terminalEnv(env map[string]string, p *pb.PTYInfo) {
 	for name, value := range map[string]string{"TERM": p.GetEnvTerm(), "COLORTERM": p.GetEnvColorterm(), "TERM_PROGRAM": p.GetEnvTermProgram()} {
 		if _, set := env[name]; !set && value != "" {

@@ -27,21 +27,21 @@ const (
 	connectCookie = "_modal_connect_token"
 	userData      = "X-Verified-User-Data"
 	longestData   = 512
-	connectMethod = "connect/" // what the audit log calls a request with a connect token
+	connectMethod = "connect/" // method in the audit log for a request with a connect token
 )
 
-// pass is what a connect token says.
+// pass is the content of a connect token.
 type pass struct {
 	Account string `json:"acc"`
-	Key     string `json:"key"` // with which it was made, and with which it ends
+	Key     string `json:"key"` // id of the key that made it; the token ends with that key
 	Box     string `json:"connect"`
 	Port    int    `json:"port"`
 	Data    string `json:"data,omitempty"`
 	Expires int64  `json:"exp"`
 }
 
-// SandboxCreateConnectTokenV2 implements ModalClient: a token with which HTTP reaches one port of the sandbox until that ends, or the caller's
-// key does.
+// SandboxCreateConnectTokenV2 implements ModalClient. The token gives HTTP access to one port of the sandbox
+// until the sandbox or the caller's key ends.
 func (c *control) SandboxCreateConnectTokenV2(ctx context.Context, req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
 	b, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
 	if err != nil {
@@ -71,7 +71,8 @@ func (c *control) SandboxCreateConnectToken(ctx context.Context, req *pb.Sandbox
 	return c.SandboxCreateConnectTokenV2(ctx, req)
 }
 
-// connector returns where HTTP with connect tokens is taken, and begins to take it there when it is first needed.
+// connector returns the address of the listener for HTTP with connect tokens. It starts the listener on the
+// first call.
 func (s *Server) connector(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +110,8 @@ func (s *Server) passOf(text string) (pass, bool) {
 	return p, ok
 }
 
-// connect passes a request on to the sandbox that its token is for. A token in the query becomes a cookie. Each request has a line in the
-// audit log, as requests for ports have in the native API.
+// connect forwards a request to the sandbox of its token. A token in the query becomes a cookie. Each request
+// has a line in the audit log, as requests for ports have in the native API.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	call := Call{Address: r.RemoteAddr, Method: connectMethod}
 	defer func() {

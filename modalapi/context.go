@@ -14,10 +14,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// contextPrefix begins the names of tar files with build contexts.
+// contextPrefix is the name prefix of tar files with build contexts.
 const contextPrefix = "context-"
 
-// digestOfFiles tells the files of one build context from those of others; "" if there are none. Invalid if one has no name within the context.
+// digestOfFiles returns a digest of the files of a build context; "" without files. Invalid if the path of a
+// file is outside the context.
 func digestOfFiles(files []*pb.ImageContextFile) (string, error) {
 	if len(files) == 0 {
 		return "", nil
@@ -35,7 +36,8 @@ func digestOfFiles(files []*pb.ImageContextFile) (string, error) {
 	return string(text), errors.Wrapf(err, "encode the files of an image")
 }
 
-// contextName is a file's path within the build context, "" if that leads out of it or names nothing.
+// contextName returns a file's path within the build context, "" if the path is empty or leads out of the
+// context.
 func contextName(f *pb.ImageContextFile) string {
 	name := strings.TrimPrefix(path.Clean("/"+f.GetFilename()), "/")
 	if strings.ContainsRune(f.GetFilename(), 0) || strings.Contains("/"+f.GetFilename()+"/", "/../") {
@@ -44,7 +46,8 @@ func contextName(f *pb.ImageContextFile) string {
 	return name
 }
 
-// pack writes the files of a build context to a tar file, which the caller removes after the build. Without files there is none, and its name is "".
+// pack writes the files of a build context to a tar file. The caller calls remove after the build. Without
+// files, pack writes no tar file and returns "".
 func (s *Server) pack(files []*pb.ImageContextFile) (name string, remove func(), err error) {
 	if len(files) == 0 {
 		return "", func() {}, nil
@@ -53,7 +56,7 @@ func (s *Server) pack(files []*pb.ImageContextFile) (name string, remove func(),
 	if err != nil {
 		return "", nil, errors.Wrapf(err, "make a build context")
 	}
-	remove = func() { _ = os.Remove(f.Name()) } // a later server does
+	remove = func() { _ = os.Remove(f.Name()) } // otherwise the next start removes it
 	tw := tar.NewWriter(f)
 	for _, file := range files {
 		if err == nil {

@@ -18,17 +18,17 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// naming is held while a name is looked for and given to a sandbox.
+// naming is held from the check of a name until a sandbox has it.
 type naming struct{ sync.Mutex }
 
-// plan is a sandbox to make.
+// plan describes a sandbox to create.
 type plan struct {
 	app     string // ID
 	def     *pb.Sandbox
 	tags    []*pb.SandboxTag
 	sources []*pb.SecretSource
-	env     string // environment that the request names beside the app
-	key     string // by which the request is known if it comes again; "" if it has none
+	env     string // environment that the request names apart from the app
+	key     string // identifies a repeated request; "" without an idempotency key
 }
 
 // SandboxCreateV2 implements ModalClient.
@@ -51,7 +51,8 @@ func (c *control) SandboxCreateV2(ctx context.Context, req *pb.SandboxCreateV2Re
 	}.Build(), nil
 }
 
-// SandboxCreate implements ModalClient: the first generation's request is answered with a sandbox of the second, which clients tell by its ID.
+// SandboxCreate implements ModalClient. It answers a first-generation request with a sandbox of the second
+// generation, which clients recognize by its ID.
 func (c *control) SandboxCreate(ctx context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
 	b, err := c.s.createBox(ctx, plan{app: req.GetAppId(), def: req.GetDefinition(), tags: req.GetTags(), env: req.GetEnvironmentName()})
 	if err != nil {
@@ -60,7 +61,7 @@ func (c *control) SandboxCreate(ctx context.Context, req *pb.SandboxCreateReques
 	return pb.SandboxCreateResponse_builder{SandboxId: sandboxOf(b.id), Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build()}.Build(), nil
 }
 
-// requestKey is a digest of what is asked for and of the idempotency key, "" if there is none.
+// requestKey returns a digest of the request and its idempotency key, "" without a key.
 func requestKey(c caller, what string) string {
 	if c.key == "" {
 		return ""
@@ -69,7 +70,7 @@ func requestKey(c caller, what string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// createBox makes a sandbox, once for each idempotency key.
+// createBox creates a sandbox, once for each idempotency key.
 func (s *Server) createBox(ctx context.Context, p plan) (*box, error) {
 	if p.def == nil {
 		return nil, errors.Newf(errors.Invalid, "the sandbox has no definition")
@@ -80,12 +81,12 @@ func (s *Server) createBox(ctx context.Context, p plan) (*box, error) {
 	})
 }
 
-// makeOnce makes a sandbox of what is asked for once for each idempotency key, also if an earlier server has made it. do has the sandbox tagged with
-// the key that it gets.
+// makeOnce creates a sandbox once for each idempotency key, also across restarts of the server. do must tag the
+// sandbox with the given key.
 func (s *Server) makeOnce(ctx context.Context, what string, do func(ctx context.Context, acc, key string) (*box, error)) (*box, error) {
 	c := callerOf(ctx)
 	return once1(ctx, s, what, func() (*box, error) {
-		// Attempts of a client share one creation, which must not end with the first of them.
+		// All attempts of a client share one creation, which must not end with the first attempt.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 		defer context.AfterFunc(s.ctx, cancel)()
@@ -97,13 +98,14 @@ func (s *Server) makeOnce(ctx context.Context, what string, do func(ctx context.
 	})
 }
 
-// earlier has the sandboxes that an earlier server has made lately, by the keys of their requests. All records of an account are read for it once.
+// earlier indexes the sandboxes that an earlier server created recently by the keys of their requests. It reads
+// the records of an account once.
 type earlier struct {
 	mu  sync.Mutex
 	ids map[string]map[string][]string // guarded by mu; by account and key
 }
 
-// find returns the sandboxes of a key.
+// find returns the ids of the sandboxes with a key.
 func (e *earlier) find(ctx context.Context, s *Server, acc, key string) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -126,8 +128,8 @@ func (e *earlier) find(ctx context.Context, s *Server, acc, key string) ([]strin
 	return e.ids[acc][key], nil
 }
 
-// madeBefore returns the sandbox that an earlier server has made for a request that comes again, nil if there is none. One that it had not made
-// completely, since it was killed, is ended.
+// madeBefore returns the sandbox that an earlier server created for a repeated request, nil without one. It
+// ends a sandbox whose creation was interrupted by the end of that server.
 func (s *Server) madeBefore(ctx context.Context, acc, key string) (*box, error) {
 	if key == "" || time.Since(s.began) > replayed {
 		return nil, nil
@@ -141,7 +143,7 @@ func (s *Server) madeBefore(ctx context.Context, acc, key string) (*box, error) 
 		if err != nil {
 			return nil, err
 		}
-		if b.def.GetImageId() != "" { // what is noted last
+		if b.def.GetImageId() != "" { // the last part of a creation to be recorded
 			return b, nil
 		}
 		b.destroyNow(ctx)
@@ -185,7 +187,8 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 	return s.open(ctx, acc, p, req)
 }
 
-// open makes the sandbox of a request that is complete but for its image, its environment, its volumes and its bucket, and starts its command.
+// open creates the sandbox. It adds the image, the environment, the volumes and the bucket to req, and starts
+// the sandbox's command.
 func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Request) (*box, error) {
 	img, err := s.findImage(ctx, acc, p.def.GetImageId())
 	if err != nil {
@@ -239,9 +242,9 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 	return b, nil
 }
 
-// launch starts the sandbox's own command, opens its ports, and notes all that for a later server.
+// launch starts the sandbox's own command, opens its ports, and records both for a later server.
 func (b *box) launch(ctx context.Context, entrypoint []string) error {
-	if option(b.def, "enable_docker") { // which keeps its files there
+	if option(b.def, "enable_docker") { // Docker stores its files there
 		if err := b.s.opts.Fleet.Files(ctx, b.account, b.id, tarfs.Request{Op: tarfs.OpMkdir, Path: "/var/lib/docker", Parents: true}, discard{}); err != nil {
 			return err
 		}
@@ -283,10 +286,10 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// limitOf is a time limit for a command that has none: it ends with its sandbox.
+// limitOf returns the time limit of a command without its own limit: the remaining life of its sandbox.
 func limitOf(sb sandbox.Sandbox) time.Duration { return max(time.Second, time.Until(sb.Expires)) }
 
-// destroyNow ends a sandbox that never became one for the client.
+// destroyNow ends a sandbox that was never returned to the client.
 func (b *box) destroyNow(ctx context.Context) {
 	if err := b.s.opts.Fleet.Destroy(context.WithoutCancel(ctx), b.account, b.id); err != nil {
 		logf.Errorf(ctx, "end a sandbox that could not be started: %v", err)
@@ -297,7 +300,7 @@ func (b *box) destroyNow(ctx context.Context) {
 	}
 }
 
-// free returns ALREADY_EXISTS if a sandbox of the app that has not ended has that name, except for one.
+// free returns ALREADY_EXISTS if a running sandbox of the app other than except has that name.
 func (s *Server) free(ctx context.Context, acc, env, app, title, except string) error {
 	found, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{})
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Tags of the Fleet's by which sandboxes are found again. Clients cannot set them.
+// Tags of the Fleet that identify sandboxes of this protocol. Clients cannot set them.
 const (
 	ownTag     = "modal/"
 	tagApp     = ownTag + "app"
 	tagEnv     = ownTag + "environment"
 	tagName    = ownTag + "name"
 	tagSidecar = ownTag + "sidecar-of"
-	tagKey     = ownTag + "request" // a digest of the idempotency key, and whose it is
+	tagKey     = ownTag + "request" // a digest of the idempotency key and its owner
 )
 
 // Defaults of Modal.
@@ -29,14 +29,14 @@ const (
 	longestLife = 86400 // seconds
 )
 
-// clouds and regions are what may be asked for, to no effect: there is one machine.
+// clouds and regions are the accepted values. They have no effect, because there is one machine.
 var (
 	clouds  = []string{"", "auto", "aws", "gcp", "oci", "azure", "nebius", "coreweave", "crusoe"}
 	regions = pattern.New(`^(us|eu|ap|uk|ca|me|sa|af|mx|il|jp|in|au|br|asia|europe|northamerica|southamerica|australia|africa)(-[a-z0-9]+)*$`)
 	domains = pattern.New(`^(\*\.)?([a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 )
 
-// request makes of a definition what the Fleet shall create. Image, environment and volumes are added by who calls.
+// request converts a definition to a request to the Fleet. The caller adds image, environment and volumes.
 func request(def *pb.Sandbox) (sandbox.Request, error) {
 	if err := possible(def); err != nil {
 		return sandbox.Request{}, err
@@ -66,7 +66,7 @@ func request(def *pb.Sandbox) (sandbox.Request, error) {
 	return req, nil
 }
 
-// limits takes the limits that the client sets. What it only reserves is a limit here if it is more than one has anyhow.
+// limits applies the client's limits. A reservation becomes a limit if it exceeds the default.
 func limits(req *sandbox.Request, r *pb.Resources) {
 	if r.GetMilliCpuMax() > 0 {
 		req.CPU = float64(r.GetMilliCpuMax()) / 1000
@@ -82,7 +82,7 @@ func limits(req *sandbox.Request, r *pb.Resources) {
 	}
 }
 
-// possible refuses what cannot be had here.
+// possible returns an error if the definition is invalid or needs something unsupported.
 func possible(def *pb.Sandbox) error {
 	unsupported := func(cond bool, what, remedy string) error {
 		if !cond {
@@ -130,7 +130,7 @@ func option(def *pb.Sandbox, name string) bool {
 	return def.GetExperimentalOptions()[name] || def.GetExperimentalOptionsV2()[name] == "true"
 }
 
-// networkOf is the policy that a client asks for.
+// networkOf returns the network policy that a client requests.
 func networkOf(access *pb.NetworkAccess, blocked bool) (sandbox.Network, error) {
 	switch access.GetNetworkAccessType() {
 	case pb.NetworkAccess_BLOCKED:
@@ -145,7 +145,8 @@ func networkOf(access *pb.NetworkAccess, blocked bool) (sandbox.Network, error) 
 	return sandbox.Network{}, nil
 }
 
-// allowlist is the policy that a client's lists say. Every address together with every name is the internet.
+// allowlist returns the policy of a client's lists. All addresses together with all names mean full internet
+// access.
 func allowlist(access *pb.NetworkAccess) (sandbox.Network, error) {
 	n := sandbox.Network{Mode: "allow"}
 	if slices.Contains(access.GetAllowedDomains(), "*") {
@@ -171,13 +172,13 @@ func allowlist(access *pb.NetworkAccess) (sandbox.Network, error) {
 		}
 		n.Allow = append(n.Allow, strings.ToLower(name))
 	}
-	if len(n.Allow) == 0 { // nothing at all
+	if len(n.Allow) == 0 { // the lists are empty
 		n.Mode = "none"
 	}
 	return n, nil
 }
 
-// tagsOf are the tags of a client, as the Fleet has them.
+// tagsOf converts a client's tags to the Fleet's.
 func tagsOf(list []*pb.SandboxTag) (map[string]string, error) {
 	tags := map[string]string{}
 	for _, t := range list {
@@ -189,7 +190,7 @@ func tagsOf(list []*pb.SandboxTag) (map[string]string, error) {
 	return tags, nil
 }
 
-// shownTags is the reverse of tagsOf.
+// shownTags is the inverse of tagsOf.
 func shownTags(tags map[string]string) []*pb.SandboxTag {
 	var list []*pb.SandboxTag
 	for _, name := range slices.Sorted(maps.Keys(tags)) {

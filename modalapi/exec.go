@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// chunk is how much output is sent at once.
+// chunk is the size of one message of output.
 const chunk = 1 << 20
 
 // longestID bounds IDs that clients choose.
@@ -32,7 +32,7 @@ func (r *router) box(ctx context.Context, task string) (*box, error) {
 	return r.s.boxes.get(ctx, c.Account, ref)
 }
 
-// over makes of the refusal of a sandbox that has ended, or is about to, what clients take for it.
+// over converts the error for a sandbox that has ended, or is ending, to the code that clients expect.
 func over(err error) error {
 	if k := errors.KindOf(err); k == errors.Gone || k == errors.Conflict {
 		return withCode(err, codes.NotFound)
@@ -40,7 +40,7 @@ func over(err error) error {
 	return err
 }
 
-// TaskExecStart implements TaskCommandRouter. The same ID starts one command, however often it comes.
+// TaskExecStart implements TaskCommandRouter. Repeated calls with the same ID start one command.
 func (r *router) TaskExecStart(ctx context.Context, req *pb.TaskExecStartRequest) (*pb.TaskExecStartResponse, error) {
 	b, err := r.box(ctx, req.GetTaskId())
 	if err != nil {
@@ -62,7 +62,7 @@ func (r *router) TaskExecStart(ctx context.Context, req *pb.TaskExecStartRequest
 	return &pb.TaskExecStartResponse{}, err
 }
 
-// exec starts what a client asks for.
+// exec starts the command of a client.
 func (r *router) exec(ctx context.Context, b *box, req *pb.TaskExecStartRequest) (*command, error) {
 	ref, err := b.container(ctx, req.GetContainerId())
 	if err != nil {
@@ -108,12 +108,12 @@ func (r *router) exec(ctx context.Context, b *box, req *pb.TaskExecStartRequest)
 	return c, nil
 }
 
-// remember keeps a command by the ID that its client gave it.
+// remember registers a command under the ID that its client chose.
 func (b *box) remember(ctx context.Context, id, ref string, c *command) {
 	b.mu.Lock()
 	b.execs[id] = c
 	b.mu.Unlock()
-	if c.exec == nil { // operations on files do not outlive the server
+	if c.exec == nil { // file operations do not outlive the server
 		return
 	}
 	n := note{Exec: id, Process: c.exec.ID(), Joined: c.joined}
@@ -186,7 +186,7 @@ func (r *router) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest, stream grpc
 		next = start + int64(len(part))
 		return stream.Send(pb.TaskExecStdioReadResponse_builder{Data: part}.Build())
 	})
-	if err == nil { // what is lost may have been all of it
+	if err == nil { // the lost bytes may be all of the output
 		err = from.lost(next)
 	}
 	return err
@@ -211,7 +211,8 @@ func (r *router) TaskExecStdinStatus(ctx context.Context, req *pb.TaskExecStdinS
 	return pb.TaskExecStdinStatusResponse_builder{NumBytesWritten: uint64(written), Closed: closed}.Build(), nil
 }
 
-// TaskExecStdinWriteStream implements TaskCommandRouter. A stream that breaks off leaves the input open, for another that goes on.
+// TaskExecStdinWriteStream implements TaskCommandRouter. An interrupted stream leaves the input open, so that
+// another stream can continue it.
 func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.TaskExecStdinWriteStreamRequest, pb.TaskExecStdinWriteStreamResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -248,7 +249,7 @@ func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.T
 	}
 }
 
-// brokenOff is the error of a stream of input that has no end.
+// brokenOff returns the error of an input stream that ended without an end mark.
 func brokenOff(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errors.Newf(errors.Canceled, "the stream of input ended without saying so")
@@ -256,13 +257,14 @@ func brokenOff(err error) error {
 	return err
 }
 
-// SandboxStdioReadV2 implements TaskCommandRouter: the output of the sandbox's own command. What is not kept any more is left out.
+// SandboxStdioReadV2 implements TaskCommandRouter: the output of the sandbox's own command. It skips bytes that
+// are no longer kept.
 func (r *router) SandboxStdioReadV2(req *pb.SandboxStdioReadV2Request, stream grpc.ServerStreamingServer[pb.SandboxStdioReadV2Response]) error {
 	b, err := r.box(stream.Context(), req.GetTaskId())
 	if err != nil {
 		return err
 	}
-	if b.main == nil { // nothing is ever said, and that ends with the sandbox
+	if b.main == nil { // no output until the sandbox ends
 		select {
 		case <-b.ended:
 			return nil

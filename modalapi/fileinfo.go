@@ -18,7 +18,7 @@ import (
 
 func nowTime() time.Time { return time.Now() }
 
-// fileInfo is what clients are told of a file.
+// fileInfo describes a file to clients.
 type fileInfo struct {
 	Name        string  `json:"name"`
 	Path        string  `json:"path"`
@@ -32,7 +32,7 @@ type fileInfo struct {
 	Target      *string `json:"symlink_target"`
 }
 
-// names are what a sandbox calls its users and groups, as far as anything has asked for them.
+// names maps the user and group ids of a sandbox to names. It reads each table on first use.
 type names struct {
 	ctx           context.Context
 	w             *fileWork
@@ -55,7 +55,7 @@ func (n *names) info(e tarfs.Entry, name string) fileInfo {
 	return i
 }
 
-// of returns the name that a file of the sandbox has for a number; the number itself if it has none.
+// of returns the name of id in a file of the sandbox, or the id itself if it has no name.
 func (n *names) of(table *map[int]string, file string, id int) string {
 	if *table == nil {
 		*table = n.read(file)
@@ -66,10 +66,10 @@ func (n *names) of(table *map[int]string, file string, id int) string {
 	return strconv.Itoa(id)
 }
 
-// mostNames bounds what is read of a file that commands can write.
+// mostNames bounds the bytes read of a file that commands can write.
 const mostNames = 1 << 20
 
-// read reads lines of the form "name:x:number:…". Without the file, root alone has a name.
+// read parses lines of the form "name:x:number:…". Without the file, only root has a name.
 func (n *names) read(file string) map[int]string {
 	found := map[int]string{}
 	stream, err := n.w.b.s.opts.Fleet.CopyOut(n.ctx, n.w.b.account, n.w.ref, file)

@@ -17,13 +17,14 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// filesProgram is what SDKs run for operations on files: there are no methods for them. It is in no image: the engine does its work.
+// filesProgram is the program that SDKs run for file operations, because the protocol has no methods for them.
+// No image contains it: the engine does its work.
 const filesProgram = "/__modal/.bin/modal-sandbox-fs-tools"
 
-// largestRead is the size of a file beyond which clients do not read it whole.
+// largestRead is the size above which clients do not read a file whole.
 const largestRead = 5 << 30
 
-// filesOp is the argument of that program. One field is set.
+// filesOp is the argument of filesProgram. Exactly one field is set.
 type filesOp struct {
 	ReadFile, WriteFile, ListFiles, Stat *struct {
 		Path string `json:"path"`
@@ -39,7 +40,7 @@ type filesOp struct {
 	Watch *watchOp
 }
 
-// filesFault is why an operation failed, as clients read it on standard error.
+// filesFault is the error of an operation, in the format that clients read on standard error.
 type filesFault struct {
 	Kind    string `json:"error_kind"`
 	Message string `json:"message"`
@@ -57,7 +58,8 @@ type fileWork struct {
 	c   *command
 }
 
-// files begins an operation on files, which looks like a command to its client. It fails if the sandbox does not run.
+// files starts a file operation, which looks like a command to its client. It fails if the sandbox does not
+// run.
 func (b *box) files(ctx context.Context, ref string, o order) (*command, error) {
 	sb, err := b.s.opts.Fleet.Get(ctx, b.account, ref)
 	if err != nil {
@@ -82,7 +84,7 @@ func (b *box) files(ctx context.Context, ref string, o order) (*command, error) 
 				cancel()
 			case <-ctx.Done():
 			}
-			c.in.leave() // who writes a file may never have sent its end
+			c.in.leave() // a client that writes a file may never have sent EOF
 		}()
 		err := w.do(ctx, op)
 		c.result.ReturnCode = w.report(err)
@@ -91,7 +93,7 @@ func (b *box) files(ctx context.Context, ref string, o order) (*command, error) 
 	return c, nil
 }
 
-// report writes what failed, and returns the exit code.
+// report writes the error to the client and returns the exit code.
 func (w *fileWork) report(err error) int {
 	if err == nil {
 		return 0
@@ -133,7 +135,7 @@ func (w *fileWork) do(ctx context.Context, op filesOp) error {
 	return fault("NotSupported", "There is no such operation")
 }
 
-// ask carries out an operation of the engine and returns what it writes.
+// ask runs an operation of the engine and returns its output.
 func (w *fileWork) ask(ctx context.Context, req tarfs.Request) ([]byte, error) {
 	var out bytes.Buffer
 	err := w.b.s.opts.Fleet.Files(ctx, w.b.account, w.ref, req, &out)
@@ -152,7 +154,7 @@ func (w *fileWork) look(ctx context.Context, name string, follow bool) (tarfs.En
 	return e, err
 }
 
-// explain finds out why a path cannot be used: there is nothing, or something in its way that is no directory.
+// explain finds out why a path cannot be used: it does not exist, or a component is not a directory.
 func (w *fileWork) explain(ctx context.Context, name string, err error) error {
 	kind := errors.KindOf(err)
 	if kind == errors.Denied {
@@ -200,7 +202,7 @@ func (w *fileWork) read(ctx context.Context, name string) error {
 	return errors.Wrapf(err, "read a file of the sandbox")
 }
 
-// write makes a file of the input once all of it is there.
+// write creates a file from the input once the input is complete.
 func (w *fileWork) write(ctx context.Context, name string) error {
 	name = path.Clean(name)
 	e, err := w.look(ctx, name, true)
@@ -224,7 +226,7 @@ func (w *fileWork) write(ctx context.Context, name string) error {
 		return err
 	}
 	defer temp.Close()
-	if err := ctx.Err(); err != nil { // this is not all of it
+	if err := ctx.Err(); err != nil { // the input is incomplete
 		return errors.Wrapf(err, "write a file")
 	}
 	pipe, out := io.Pipe()
@@ -247,7 +249,7 @@ func (w *fileWork) write(ctx context.Context, name string) error {
 	return nil
 }
 
-// collect puts the input in a file without a name, from its beginning on.
+// collect copies the input to an unnamed file and seeks to its beginning.
 func (w *fileWork) collect() (*os.File, int64, error) {
 	temp, err := os.CreateTemp(w.b.s.opts.Dir, "input-")
 	if err == nil {

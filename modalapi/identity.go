@@ -22,7 +22,7 @@ const (
 	identityKeys = "/.well-known/jwks.json"
 )
 
-// identityKey is what signs the identities of sandboxes. It is made when it is first needed.
+// identityKey returns the key that signs the identities of sandboxes. It creates the key on first use.
 func (s *Server) identityKey() (*ecdsa.PrivateKey, error) {
 	name := filepath.Join(s.opts.Dir, identityFile)
 	der, err := os.ReadFile(name)
@@ -40,7 +40,7 @@ func (s *Server) identityKey() (*ecdsa.PrivateKey, error) {
 	return key, errors.Wrapf(err, "make the key of identities")
 }
 
-// identity makes the token by which a sandbox proves what it is to whoever trusts this server's keys (ES256).
+// identity makes a token (ES256) that proves a sandbox's identity to anyone who trusts this server's keys.
 func (s *Server) identity(acc, env, app, address string, life time.Duration) (string, error) {
 	s.mu.Lock()
 	key, err := s.identityKey()
@@ -68,7 +68,7 @@ func (s *Server) identity(acc, env, app, address string, life time.Duration) (st
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature), nil
 }
 
-// keys answers with the public half of what signs identities.
+// keys serves the public half of the identity key.
 func (s *Server) keys(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	key, err := s.identityKey()
@@ -83,7 +83,7 @@ func (s *Server) keys(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"keys": []map[string]string{{ // who asked has gone
+	_ = json.NewEncoder(w).Encode(map[string]any{"keys": []map[string]string{{ // the client has gone
 		"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "1",
 		"x": base64.RawURLEncoding.EncodeToString(point[1:33]), "y": base64.RawURLEncoding.EncodeToString(point[33:]),
 	}}})

@@ -11,13 +11,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// The identifiers of Modal are derived from Harvest's, so that both sides name one thing and none has to be remembered. SDKs tell
-// the two generations of sandboxes apart by the shape of the ID: all but "sb-" and 22 letters and digits is of the second one.
+// Modal's identifiers are derived from Harvest's, so that both name the same object and no mapping has to be
+// stored. SDKs recognize the generation of a sandbox by the shape of its ID: all but "sb-" and 22 letters and
+// digits is of the second.
 const (
 	boxPrefix    = "sbx_"
 	sandboxID    = "sb-"
 	taskID       = "ta-"
-	taskEnd      = "V" // by which Python's SDK knows tasks of the second generation
+	taskEnd      = "V" // marks tasks of the second generation for the Python SDK
 	containerID  = "ct-"
 	appID        = "ap-"
 	imageID      = "im-"
@@ -26,7 +27,7 @@ const (
 	queueID      = "qu-"
 	envID        = "en-"
 	proxyID      = "pr-"
-	nameMark     = "n" // what follows is a name, and not random
+	nameMark     = "n" // the rest is a name, not random
 	looseMark    = "x"
 	ulidLength   = 26
 	mainSandbox  = "main"
@@ -43,7 +44,7 @@ func ulidOf(box string) string { return strings.ToUpper(strings.TrimPrefix(box, 
 func sandboxOf(box string) string { return sandboxID + ulidOf(box) }
 func taskOf(box string) string    { return taskID + ulidOf(box) + taskEnd }
 
-// boxOf is the reverse of the three: the id of a sandbox of the Fleet.
+// boxOf is the inverse of the three: it returns the id of a sandbox of the Fleet.
 func boxOf(id, prefix string) (string, error) {
 	rest, ok := strings.CutPrefix(id, prefix)
 	if prefix == taskID {
@@ -56,12 +57,12 @@ func boxOf(id, prefix string) (string, error) {
 	return boxPrefix + strings.ToLower(rest), nil
 }
 
-// named returns the ID of what has a name.
+// named returns the ID of a named object.
 func named(prefix, name string) string {
 	return prefix + nameMark + base64.RawURLEncoding.EncodeToString([]byte(name))
 }
 
-// nameOf is the reverse of named.
+// nameOf is the inverse of named.
 func nameOf(id, prefix, what string) (string, error) {
 	rest, ok := strings.CutPrefix(id, prefix+nameMark)
 	name, err := base64.RawURLEncoding.DecodeString(rest)
@@ -71,7 +72,7 @@ func nameOf(id, prefix, what string) (string, error) {
 	return string(name), nil
 }
 
-// imageName is what the library calls the image that clients know by that ID.
+// imageName returns the library's name of the image with a client's ID.
 func imageName(id string) (string, error) {
 	rest, ok := strings.CutPrefix(id, imageID)
 	if !ok || len(rest) != 2*imageBytes {
@@ -86,10 +87,10 @@ func imageName(id string) (string, error) {
 const (
 	imagePrefix = "modal/"
 	imageBytes  = 12
-	endDigits   = 8 // the last of an image's ID: when it ends, in seconds since 1970 and in hex; 0 for never
+	endDigits   = 8 // the last digits of an image's ID: its expiry, in hex seconds since 1970; 0 for never
 )
 
-// digestID makes an ID of what an image consists of, so that equal requests have equal answers.
+// digestID derives an ID from the parts of an image, so that equal requests have equal answers.
 func digestID(prefix string, parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -99,12 +100,13 @@ func digestID(prefix string, parts ...string) string {
 	return prefix + hex.EncodeToString(h.Sum(nil)[:imageBytes-endDigits/2]) + strings.Repeat("0", endDigits)
 }
 
-// plainImage is the ID of an image that no client has made.
+// plainImage is the ID of an image that was not made with this protocol.
 func plainImage(img string) string {
 	return imageID + strings.TrimPrefix(img, "img_") + strings.Repeat("0", endDigits)
 }
 
-// scoped is the name that something of an environment has in the account. What belongs to no environment, or to "main", has its own.
+// scoped returns the account-wide name of an object of an environment. An object of "main" or of no environment
+// keeps its own name.
 func scoped(env, name string) string {
 	if env == "" || env == mainEnvName {
 		return name

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// builds are images that are being made, or could not be.
+// builds holds the builds that run, or ended recently.
 type builds struct {
 	mu   sync.Mutex
 	byID map[string]*build // guarded by mu; by account and ID
@@ -37,7 +37,7 @@ type build struct {
 	changed chan struct{} // guarded by mu; closed when log grows
 }
 
-// failed reports whether the build has ended without an image: who asks again gets another one.
+// failed reports whether the build has ended without an image. The next request then starts another build.
 func (b *build) failed() bool {
 	select {
 	case <-b.done:
@@ -55,10 +55,10 @@ func (b *build) say(line string) {
 	b.changed = make(chan struct{})
 }
 
-// images are the account's.
+// images returns the account's images.
 func (s *Server) images(acc string) image.Builder { return image.Of(s.opts.Images, account.Owner(acc)) }
 
-// findImage returns the image that clients know by that ID. NotFound if there is none, or not any more.
+// findImage returns the image with a client's ID, or NotFound if it does not exist or was deleted.
 func (s *Server) findImage(ctx context.Context, acc, id string) (image.Image, error) {
 	name, err := imageName(id)
 	if err != nil {
@@ -67,11 +67,11 @@ func (s *Server) findImage(ctx context.Context, acc, id string) (image.Image, er
 	if ended(id) {
 		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found: its time to live is over", id)
 	}
-	if s.apps.deleted(acc, id) { // the image may be there for others who have an ID of it
+	if s.apps.deleted(acc, id) { // it may still exist under another ID
 		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found", id)
 	}
 	img, err := s.images(acc).Find(ctx, name)
-	if errors.KindOf(err) == errors.NotFound { // it may be one that no client of this protocol has made
+	if errors.KindOf(err) == errors.NotFound { // it may have been made without this protocol
 		img, err = s.images(acc).Find(ctx, "img_"+strings.TrimPrefix(id, imageID)[:2*imageBytes-endDigits])
 	}
 	if errors.KindOf(err) == errors.NotFound {
@@ -87,7 +87,7 @@ func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreate
 		return nil, err
 	}
 	acc := callerOf(ctx).Account
-	if !p.opts.Force || callerOf(ctx).key != "" { // by force, the ID is that of this request alone, which may come again
+	if !p.opts.Force || callerOf(ctx).key != "" { // a forced ID belongs to this request alone, which may be repeated
 		if _, err := c.s.findImage(ctx, acc, p.id); err == nil {
 			return pb.ImageGetOrCreateResponse_builder{ImageId: p.id, Result: succeeded(), Metadata: metadataOf()}.Build(), nil
 		}
@@ -101,7 +101,7 @@ func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreate
 			if b.err != nil && again(b.err) {
 				return nil, b.err
 			}
-		case <-timer.C: // the client asks for the rest
+		case <-timer.C: // the client polls for the rest
 		case <-c.s.ctx.Done():
 		}
 		return b, nil
@@ -117,7 +117,7 @@ func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreate
 	}
 }
 
-// buildPatience is how long a request to build waits for the image itself.
+// buildPatience is how long a build request waits for the image.
 const buildPatience = 5 * time.Second
 
 func succeeded() *pb.GenericResult {
@@ -129,7 +129,7 @@ func metadataOf() *pb.ImageMetadata {
 	return pb.ImageMetadata_builder{ImageBuilderVersion: &version}.Build()
 }
 
-// resultOfBuild says how a build ended.
+// resultOfBuild returns how a build ended.
 func resultOfBuild(b *build) *pb.GenericResult {
 	if b.err == nil {
 		return succeeded()
@@ -148,7 +148,7 @@ func resultOfBuild(b *build) *pb.GenericResult {
 	return pb.GenericResult_builder{Status: status, Exception: text, Exitcode: 1}.Build()
 }
 
-// build makes an image in the background. Equal ones at the same time are one.
+// build builds an image in the background. Equal concurrent requests share one build.
 func (s *Server) build(acc string, p recipe) *build {
 	bs, key := &s.builds, acc+" "+p.id
 	bs.mu.Lock()
@@ -169,9 +169,9 @@ func (s *Server) build(acc string, p recipe) *build {
 			b.img, b.err = s.images(acc).Build(s.ctx, p.spec, opts)
 			remove()
 		}
-		p.files = nil // they may be large, and what follows waits
+		p.files = nil // free the files, which may be large, before the wait
 		close(b.done)
-		timer := time.NewTimer(replayed) // for those who join late
+		timer := time.NewTimer(replayed) // for clients that join late
 		defer timer.Stop()
 		if b.err == nil || !again(b.err) {
 			select {
@@ -237,7 +237,7 @@ func (c *control) ImageFromId(ctx context.Context, req *pb.ImageFromIdRequest) (
 	return pb.ImageFromIdResponse_builder{ImageId: req.GetImageId(), Metadata: metadataOf()}.Build(), nil
 }
 
-// knows returns NotFound if there is no image of that ID, nor a directory that was kept as one.
+// knows returns NotFound if neither an image nor a kept directory has that ID.
 func (c *control) knows(ctx context.Context, id string) error {
 	acc := callerOf(ctx).Account
 	if kept, err := c.s.treePath(acc, id); err == nil && !ended(id) {
@@ -268,7 +268,7 @@ func (c *control) ImageDelete(ctx context.Context, req *pb.ImageDeleteRequest) (
 	return &emptypb.Empty{}, nil
 }
 
-// recipe is an image to build.
+// recipe describes an image to build.
 type recipe struct {
 	id    string
 	spec  image.Spec
@@ -276,7 +276,7 @@ type recipe struct {
 	files []*pb.ImageContextFile // of the build context
 }
 
-// recipe decides what a request asks for.
+// recipe converts a request to a recipe.
 func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (recipe, error) {
 	def, acc := req.GetImage(), callerOf(ctx).Account
 	switch {
@@ -309,7 +309,7 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 		return recipe{}, errors.Wrapf(err, "encode an image")
 	}
 	force := ""
-	if p.opts.Force { // each request is for another image
+	if p.opts.Force { // each request makes its own image
 		if force = requestKey(callerOf(ctx), "image"); force == "" {
 			force = rand.Text()
 		}
@@ -319,7 +319,7 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 	if err != nil {
 		return recipe{}, err
 	}
-	for generation := 0; ; generation++ { // what was deleted is made again as another one
+	for generation := 0; ; generation++ { // a rebuilt image has another ID than the deleted one
 		p.id = digestID(imageID, acc, string(spec)+files, config.GetSecretId(), force, strconv.Itoa(generation))
 		if !s.apps.deleted(acc, p.id) {
 			break
@@ -329,7 +329,7 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 	return p, nil
 }
 
-// bases returns the commands with the images of the library in place of the names that the request gives them.
+// bases returns the commands with the request's names of base images replaced by images of the library.
 func (s *Server) bases(ctx context.Context, acc string, def *pb.Image) ([]string, error) {
 	names := map[string]string{}
 	for _, base := range def.GetBaseImages() {
@@ -351,7 +351,7 @@ func (s *Server) bases(ctx context.Context, acc string, def *pb.Image) ([]string
 	return commands, nil
 }
 
-// dockerfile makes a Spec of the commands: the image itself if there is nothing but FROM.
+// dockerfile builds the Spec from the commands. FROM alone means the base image itself.
 func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
 	if len(commands) == 0 {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the image has no commands"), "Begin with FROM and the name of an image")

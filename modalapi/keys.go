@@ -9,31 +9,32 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// keysFresh is for how long a key that was there is taken to be there still.
+// keysFresh is how long a successful key lookup is cached.
 const keysFresh = 2 * time.Second
 
-// present are the keys that were there when they were looked for.
+// present caches the keys that were found.
 type present struct {
 	mu   sync.Mutex
 	seen map[string]sight // guarded by mu; by id
 }
 
-// sight is when a key was looked for, and when it ends; zero: never.
+// sight is when a key was looked up, and its expiry; zero: never.
 type sight struct{ at, end time.Time }
 
-// whilePresent returns a context that ends with ctx, and with the key with which a token was made; see account.Ended. Unauthenticated if that has ended
-// already.
+// whilePresent returns a context that ends with ctx and with the key that made a token; see account.Ended.
+// Unauthenticated if the key has ended already.
 func (s *Server) whilePresent(ctx context.Context, p account.Principal) (context.Context, context.CancelFunc, error) {
 	end, err := s.present(ctx, p)
 	if err != nil {
 		return nil, nil, err
 	}
-	p.Expires = end // the token may end before it
+	p.Expires = end // the token may expire earlier
 	ctx, cancel := s.opts.Keys.Follow(ctx, p)
 	return ctx, cancel, nil
 }
 
-// present returns when the key with which a token was made ends. Unauthenticated if it has been revoked, or has expired.
+// present returns the expiry of the key that made a token. Unauthenticated if the key was revoked or has
+// expired.
 func (s *Server) present(ctx context.Context, p account.Principal) (end time.Time, err error) {
 	s.ring.mu.Lock()
 	seen, known := s.ring.seen[p.KeyID]

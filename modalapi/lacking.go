@@ -2,7 +2,7 @@ package modalapi
 
 import "strings"
 
-// lacks says of groups of methods, by how their names begin, why they are not served. The first that fits counts.
+// lacks explains why groups of methods are not served, by name prefix. The first match counts.
 var lacks = []struct{ begins, sentence string }{
 	{"Function", "functions are not run here: Harvest serves sandboxes. Run the code in a sandbox, or on Modal"},
 	{"Class", "classes are not run here: Harvest serves sandboxes. Run the code in a sandbox, or on Modal"},
@@ -22,7 +22,7 @@ var lacks = []struct{ begins, sentence string }{
 	{"Proxy", "there are no proxies here beside this machine's own address"},
 }
 
-// lacking is what a client is told that calls what is not there.
+// lacking is the message for a call of a method that does not exist.
 func lacking(method string) string {
 	name := method[strings.LastIndexByte(method, '/')+1:]
 	for _, l := range lacks {

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// registryLogin returns who we are at the registry of an image.
+// registryLogin returns the credentials for the registry of an image.
 func (s *Server) registryLogin(ctx context.Context, acc string, config *pb.ImageRegistryConfig) (func(context.Context, string) (image.Credential, error), error) {
 	kind := config.GetRegistryAuthType()
 	if kind == pb.RegistryAuthType_REGISTRY_AUTH_TYPE_UNSPECIFIED || kind == pb.RegistryAuthType_REGISTRY_AUTH_TYPE_PUBLIC {
@@ -38,7 +38,7 @@ func (s *Server) registryLogin(ctx context.Context, acc string, config *pb.Image
 	return func(context.Context, string) (image.Credential, error) { return login, nil }, nil
 }
 
-// buildSecrets lets each RUN have the values of the secrets as its environment, and nothing of them in the image.
+// buildSecrets gives each RUN the values of the secrets as its environment. The image does not contain them.
 func (s *Server) buildSecrets(ctx context.Context, p *recipe, def *pb.Image) error {
 	env, _, err := s.environment(ctx, def.GetSecretIds(), nil)
 	if err != nil {

@@ -19,10 +19,10 @@ type logLine struct {
 	text string
 }
 
-// mostLog is how much of a stream is looked through for logs, from its end.
+// mostLog is how many bytes from the end of a stream are searched for logs.
 const mostLog = 8 << 20
 
-// lines are the lines of b's own command that a client asks for, the oldest first.
+// lines returns the matching lines of b's own command, oldest first.
 func (b *box) lines(ctx context.Context, source pb.FileDescriptor, search string, since, until *timestamppb.Timestamp) ([]logLine, error) {
 	if b.main == nil {
 		return nil, nil
@@ -52,7 +52,7 @@ func (b *box) lines(ctx context.Context, source pb.FileDescriptor, search string
 	return all, nil
 }
 
-// AppFetchLogs implements ModalClient, for sandboxes: of what there is, the last lines up to the limit.
+// AppFetchLogs implements ModalClient, for sandboxes. It returns the last lines up to the limit.
 func (c *control) AppFetchLogs(ctx context.Context, req *pb.AppFetchLogsRequest) (*pb.AppFetchLogsResponse, error) {
 	b, err := c.loggedBox(ctx, req.GetSandboxId(), req.GetTaskId())
 	if err != nil {

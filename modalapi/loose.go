@@ -19,20 +19,21 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// looseLife is how long a secret without a name, which clients make for a request, is there after it was used last: no sandbox that was
-// created with it lives longer.
+// looseLife is how long a secret without a name, which clients make for a request, is kept after its last use.
+// No sandbox created with it lives longer.
 const looseLife = 24 * time.Hour
 
-// mostLoose bounds them.
+// mostLoose bounds the number of secrets without a name.
 const mostLoose = 10000
 
-// looseEnd ends the names of their files, which are sealed. When one was used last is when its file was changed last, give or take looseTouch.
+// looseEnd is the suffix of their sealed files. A file's mtime is the time of last use, with a resolution of
+// looseTouch.
 const (
 	looseEnd   = ".secret"
 	looseTouch = time.Hour
 )
 
-// loose are secrets without a name.
+// loose holds the secrets without a name.
 type loose struct {
 	dir string
 	key []byte // seals the files
@@ -44,11 +45,12 @@ type loose struct {
 type looseSecret struct {
 	pairs   secret.Pairs
 	path    string
-	used    time.Time // as the file says
-	release func()    // of the values, which are kept out of logs
+	used    time.Time // the file's mtime
+	release func()    // stops the redaction of the values in logs
 }
 
-// openLoose reads what an earlier server has kept. What cannot be read is of no use, since its key is gone.
+// openLoose loads the secrets of an earlier server. It removes unreadable files, because the key that sealed
+// them is gone.
 func (s *Server) openLoose() error {
 	l := &s.loose
 	l.dir, l.key, l.byID = s.opts.Dir, []byte(s.seal("secrets without a name")), map[string]*looseSecret{}
@@ -66,7 +68,7 @@ func (s *Server) openLoose() error {
 		kept, err := l.read(path)
 		if err != nil {
 			logf.Warnf(s.ctx, "forget the secret %s of %s: %v", id, account, err)
-			_ = os.Remove(path) // what cannot be removed is tried again
+			_ = os.Remove(path) // best effort: the next start retries
 			continue
 		}
 		l.byID[account+" "+id] = kept
@@ -94,7 +96,7 @@ func (l *loose) read(path string) (*looseSecret, error) {
 	}
 	var pairs map[string]string
 	if err := json.Unmarshal(text, &pairs); err != nil {
-		return nil, errors.Newf(errors.Invalid, "it is not whole") // the cause might quote it
+		return nil, errors.Newf(errors.Invalid, "it is not whole") // the cause might quote the content
 	}
 	return newLoose(pairs, path, info.ModTime()), nil
 }
@@ -103,7 +105,7 @@ func newLoose(pairs secret.Pairs, path string, used time.Time) *looseSecret {
 	return &looseSecret{pairs: pairs, path: path, used: used, release: logf.Redact(slices.Collect(maps.Values(pairs))...)}
 }
 
-// add keeps a secret, and returns its ID.
+// add stores a secret and returns its ID.
 func (l *loose) add(ctx context.Context, account string, pairs secret.Pairs) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +115,7 @@ func (l *loose) add(ctx context.Context, account string, pairs secret.Pairs) (st
 	}
 	id := secretID + looseMark + rand.Text()
 	kept := newLoose(maps.Clone(pairs), filepath.Join(l.dir, account+"~"+id+looseEnd), time.Now())
-	if err := l.write(kept); err != nil { // it is good for as long as this server lives
+	if err := l.write(kept); err != nil { // it still works until this server ends
 		logf.Errorf(ctx, "keep the secret %s: %v", id, err)
 	}
 	l.byID[account+" "+id] = kept
@@ -135,7 +137,7 @@ func (l *loose) write(kept *looseSecret) error {
 	return os.Rename(kept.path+".new", kept.path)
 }
 
-// get returns what a secret holds, and lets it live on.
+// get returns the values of a secret and extends its life.
 func (l *loose) get(account, id string) (secret.Pairs, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +147,7 @@ func (l *loose) get(account, id string) (secret.Pairs, bool) {
 	}
 	if now := time.Now(); now.Sub(kept.used) > looseTouch {
 		kept.used = now
-		_ = os.Chtimes(kept.path, now, now) // a later server may forget it too early
+		_ = os.Chtimes(kept.path, now, now) // best effort: a later server may drop it early
 	}
 	return kept.pairs, true
 }
@@ -162,12 +164,12 @@ func (l *loose) dropLocked(key string) bool {
 		return false
 	}
 	kept.release()
-	_ = os.Remove(kept.path) // a later server removes it when its time is over
+	_ = os.Remove(kept.path) // best effort: a later server removes it once it has expired
 	delete(l.byID, key)
 	return true
 }
 
-// sweep forgets those that nobody has used for long.
+// sweep drops secrets that were not used within looseLife.
 func (l *loose) sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

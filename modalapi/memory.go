@@ -16,10 +16,11 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// memoryKept is how long a snapshot of memory is kept, as at Modal: https://modal.com/docs/guide/sandbox-snapshots (snapshot retention).
+// memoryKept is how long a memory snapshot is kept, as at Modal: https://modal.com/docs/guide/sandbox-snapshots
+// (snapshot retention).
 const memoryKept = 7 * 24 * time.Hour
 
-// What the Fleet calls a snapshot of memory, and what clients do.
+// Prefixes of the IDs of memory snapshots: the Fleet's and the clients'.
 const (
 	checkpointPrefix = "chk_"
 	memoryID         = "sn-"
@@ -29,7 +30,7 @@ func memoryOf(checkpoint string) string {
 	return memoryID + strings.ToUpper(strings.TrimPrefix(checkpoint, checkpointPrefix))
 }
 
-// checkpointOf is the reverse of memoryOf.
+// checkpointOf is the inverse of memoryOf.
 func checkpointOf(id string) (string, error) {
 	rest, ok := strings.CutPrefix(id, memoryID)
 	if _, err := ulid.ParseStrict(rest); !ok || err != nil || len(rest) != ulidLength {
@@ -38,12 +39,12 @@ func checkpointOf(id string) (string, error) {
 	return checkpointPrefix + strings.ToLower(rest), nil
 }
 
-// remains is what a snapshot of memory tells of its sandbox beside what the Fleet does.
+// remains is the data about a sandbox that a memory snapshot holds in addition to the Fleet's.
 type remains struct {
-	Def    []byte            `json:"def"`              // as the client defined it, without values of environments
-	Main   string            `json:"main,omitempty"`   // the process that is the sandbox's own command
-	Mounts map[string]string `json:"mounts,omitempty"` // as box has them
-	Key    string            `json:"key,omitempty"`    // a digest of the request's, by which it is known if it comes again
+	Def    []byte            `json:"def"`              // as the client defined it, without environment values
+	Main   string            `json:"main,omitempty"`   // id of the process of the sandbox's own command
+	Mounts map[string]string `json:"mounts,omitempty"` // mounts of the box
+	Key    string            `json:"key,omitempty"`    // digest of the request's key, which identifies a repetition
 }
 
 // TaskSnapshotMemory implements TaskCommandRouter.
@@ -56,7 +57,8 @@ func (r *router) TaskSnapshotMemory(ctx context.Context, req *pb.TaskSnapshotMem
 	return pb.TaskSnapshotMemoryResponse_builder{SnapshotId: id}.Build(), err
 }
 
-// SandboxSnapshot implements ModalClient: the first generation's request. The snapshot is there when it is answered.
+// SandboxSnapshot implements ModalClient. It is the first generation's request. The snapshot is complete when
+// it returns.
 func (c *control) SandboxSnapshot(ctx context.Context, req *pb.SandboxSnapshotRequest) (*pb.SandboxSnapshotResponse, error) {
 	b, err := c.s.box(ctx, req.GetSandboxId())
 	if err != nil {
@@ -74,7 +76,7 @@ func (c *control) SandboxSnapshotWait(ctx context.Context, req *pb.SandboxSnapsh
 	return pb.SandboxSnapshotWaitResponse_builder{Result: succeeded()}.Build(), nil
 }
 
-// SandboxSnapshotGet implements ModalClient. All of them are of the second generation.
+// SandboxSnapshotGet implements ModalClient. All snapshots are of the second generation.
 func (c *control) SandboxSnapshotGet(ctx context.Context, req *pb.SandboxSnapshotGetRequest) (*pb.SandboxSnapshotGetResponse, error) {
 	if _, err := c.s.memory(ctx, req.GetSnapshotId()); err != nil {
 		return nil, err
@@ -84,7 +86,7 @@ func (c *control) SandboxSnapshotGet(ctx context.Context, req *pb.SandboxSnapsho
 	}.Build(), nil
 }
 
-// memory returns the caller's snapshot of that ID. NotFound if there is none that a client of this protocol has made.
+// memory returns the caller's snapshot with that ID, or NotFound if this protocol made no such snapshot.
 func (s *Server) memory(ctx context.Context, id string) (sandbox.Checkpoint, error) {
 	ref, err := checkpointOf(id)
 	if err != nil {
@@ -97,7 +99,8 @@ func (s *Server) memory(ctx context.Context, id string) (sandbox.Checkpoint, err
 	return c, err
 }
 
-// keepMemory makes a snapshot of a sandbox's memory and files, once for each key of the client's, and ends the sandbox, as the protocol has it.
+// keepMemory takes a snapshot of a sandbox's memory and files, once for each idempotency key, and ends the
+// sandbox, as the protocol demands.
 func (s *Server) keepMemory(ctx context.Context, b *box, key string) (string, error) {
 	ctx = context.WithoutCancel(ctx)
 	if key == "" {
@@ -125,13 +128,13 @@ func (s *Server) keepMemoryNow(ctx context.Context, b *box, key string) (string,
 	if err != nil {
 		return "", err
 	}
-	if err := b.terminate(ctx); err != nil { // there is a snapshot, and ending it goes on
+	if err := b.terminate(ctx); err != nil { // the snapshot exists, and the end of the sandbox continues
 		logf.Errorf(ctx, "end a sandbox whose memory was kept: %v", err)
 	}
 	return memoryOf(c.ID), nil
 }
 
-// keptBefore returns the snapshot that an earlier server has made for a request that comes again, "" if there is none.
+// keptBefore returns the snapshot that an earlier server made for a repeated request, "" without one.
 func (s *Server) keptBefore(b *box, key string) string {
 	if key == "" {
 		return ""
@@ -145,7 +148,7 @@ func (s *Server) keptBefore(b *box, key string) string {
 	return ""
 }
 
-// remains encodes what a snapshot of b's memory tells of b.
+// remains encodes the data about b that a memory snapshot holds.
 func (b *box) remains(key string) ([]byte, error) {
 	def := proto.CloneOf(b.def)
 	def.SetEnvironmentVariables(nil)
@@ -199,21 +202,21 @@ func (c *control) SandboxRestore(ctx context.Context, req *pb.SandboxRestoreRequ
 	return pb.SandboxRestoreResponse_builder{SandboxId: sandboxOf(b.id)}.Build(), nil
 }
 
-// restoration is a sandbox to make from a snapshot of memory.
+// restoration describes a sandbox to create from a memory snapshot.
 type restoration struct {
 	snapshot string // ID
 	naming   pb.SandboxRestoreRequest_SandboxNameOverrideType
-	name     string // as naming says
+	name     string // depends on naming
 }
 
-// restoreBox makes a sandbox once for each idempotency key, as createBox does.
+// restoreBox restores a sandbox once for each idempotency key, as createBox does.
 func (s *Server) restoreBox(ctx context.Context, r restoration) (*box, error) {
 	return s.makeOnce(ctx, "restore", func(ctx context.Context, acc, key string) (*box, error) {
 		return s.remakeBox(ctx, acc, r, key)
 	})
 }
 
-// remakeBox makes the sandbox and finds its command.
+// remakeBox restores the sandbox and finds its command.
 func (s *Server) remakeBox(ctx context.Context, acc string, r restoration, key string) (*box, error) {
 	c, err := s.memory(ctx, r.snapshot)
 	if err != nil {
@@ -259,7 +262,7 @@ func (s *Server) remakeBox(ctx context.Context, acc string, r restoration, key s
 	return b, nil
 }
 
-// tags are those of the sandbox, which has another name if the client wants it.
+// tags returns the tags of the restored sandbox, with another name if the client requests one.
 func (r restoration) tags(before map[string]string) (map[string]string, error) {
 	tags := maps.Clone(before)
 	delete(tags, tagKey)
@@ -276,7 +279,7 @@ func (r restoration) tags(before map[string]string) (map[string]string, error) {
 	return tags, nil
 }
 
-// goOn finds the command of a sandbox that was restored, opens its ports, and notes all that for a later server.
+// goOn finds the command of a restored sandbox, opens its ports, and records both for a later server.
 func (b *box) goOn(ctx context.Context, left remains) error {
 	notes := []note{{Def: left.Def}}
 	for path, hidden := range left.Mounts {

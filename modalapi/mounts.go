@@ -19,14 +19,15 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// hiddenMounts is where what an image hides waits in its sandbox until the image is unmounted.
+// hiddenMounts is the directory in a sandbox that keeps the files hidden by a mounted image until it is
+// unmounted.
 const hiddenMounts = "/.modal-mounts"
 
-// mounted is an image in a running sandbox: a copy of its files, in place of what was there.
+// mounted is an image mounted in a running sandbox: a copy of its files in place of the directory's own.
 type mounted struct {
 	Path   string `json:"path"`
-	Hidden string `json:"hidden,omitempty"` // where that is; "" if there was nothing
-	Gone   bool   `json:"gone,omitempty"`   // it is unmounted again
+	Hidden string `json:"hidden,omitempty"` // where the directory's own files are kept; "" if it did not exist
+	Gone   bool   `json:"gone,omitempty"`   // it was unmounted
 }
 
 // TaskMountDirectory implements TaskCommandRouter.
@@ -60,7 +61,8 @@ func (r *router) TaskMountDirectory(ctx context.Context, req *pb.TaskMountDirect
 	return &emptypb.Empty{}, nil
 }
 
-// hide puts what is at dir aside, and an empty directory in its place. An image that is mounted there goes.
+// hide moves dir to hiddenMounts and puts an empty directory in its place. It removes an image that is mounted
+// there.
 func (b *box) hide(ctx context.Context, dir string) error {
 	if _, again := b.mounts[dir]; again {
 		if _, err := b.change(ctx, tarfs.Request{Op: tarfs.OpRemove, Path: dir, Recursive: true}); err != nil && errors.KindOf(err) != errors.NotFound {
@@ -88,7 +90,7 @@ func (b *box) hide(ctx context.Context, dir string) error {
 	return err
 }
 
-// reveal is the reverse of hide.
+// reveal is the inverse of hide.
 func (b *box) reveal(ctx context.Context, dir string) error {
 	hidden, ok := b.mounts[dir]
 	if !ok {
@@ -127,8 +129,8 @@ func (r *router) TaskUnmountDirectory(ctx context.Context, req *pb.TaskUnmountDi
 	return &emptypb.Empty{}, over(b.reveal(context.WithoutCancel(ctx), dir))
 }
 
-// filesOf returns a tar stream of what an image shows when it is mounted: the directory that was kept as it, or all its files. The latter
-// are read in a sandbox of the image, which is nobody's.
+// filesOf returns a tar stream of the files of an image to mount: the kept directory, or all files of the
+// image. The latter are read in a temporary sandbox of the image, which belongs to no client.
 func (s *Server) filesOf(ctx context.Context, acc, id string, key []byte) (io.ReadCloser, error) {
 	kept, err := s.openDirectory(acc, id, key)
 	if errors.KindOf(err) != errors.NotFound {
@@ -155,10 +157,11 @@ func (s *Server) filesOf(ctx context.Context, acc, id string, key []byte) (io.Re
 	return stream, nil
 }
 
-// kernelTrees are in every sandbox and of no image.
+// kernelTrees are in every sandbox but belong to no image.
 var kernelTrees = []string{"proc", "sys", "dev", path.Base(hiddenMounts)}
 
-// wholeTree writes the files of a sandbox as a tar stream, tree by tree: those of the kernel cannot be read to their end.
+// wholeTree writes the files of a sandbox as a tar stream, tree by tree. It leaves out the kernel's trees,
+// which have no end.
 func (s *Server) wholeTree(ctx context.Context, acc, ref string, w io.Writer) error {
 	var out bytes.Buffer
 	if err := s.opts.Fleet.Files(ctx, acc, ref, tarfs.Request{Op: tarfs.OpList, Path: "/"}, &out); err != nil {

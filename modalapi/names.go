@@ -12,7 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// ImageGetByTag implements ModalClient: what was published under a name, or what Harvest's own command line gave it.
+// ImageGetByTag implements ModalClient. It finds images by their published names and by the names given with
+// Harvest's command line.
 func (c *control) ImageGetByTag(ctx context.Context, req *pb.ImageGetByTagRequest) (*pb.ImageGetByTagResponse, error) {
 	acc := callerOf(ctx).Account
 	images := c.s.images(acc)
@@ -45,14 +46,15 @@ func (c *control) ImagePublish(ctx context.Context, req *pb.ImagePublishRequest)
 	if err := image.CheckName(name); err != nil {
 		return nil, err
 	}
-	// It exists: nothing but its name is new.
+	// The image exists: only its name is new.
 	if _, err := c.s.images(acc).Build(ctx, img.Spec, image.BuildOptions{Names: []string{name}}); err != nil {
 		return nil, err
 	}
 	return pb.ImagePublishResponse_builder{ImageId: req.GetImageId(), RevisionId: "re-" + strings.TrimPrefix(req.GetImageId(), imageID)}.Build(), nil
 }
 
-// A proxy is an address from which a sandbox connects onwards. Here that is this machine's own, whatever the proxy is called.
+// A proxy is the outgoing address of a sandbox. Here it is this machine's own address, whatever the proxy's
+// name.
 
 // ProxyCreate implements ModalClient.
 func (c *control) ProxyCreate(ctx context.Context, req *pb.ProxyCreateRequest) (*pb.ProxyCreateResponse, error) {

@@ -15,21 +15,21 @@ const (
 	notFound      = codes.NotFound
 )
 
-// replayed is how long the answer to a request is kept for one that comes again: clients try for some seconds.
+// replayed is how long the answer to a request is kept for repetitions: clients retry for some seconds.
 const replayed = 10 * time.Minute
 
-// once keeps answers by the key that a client sends with each attempt of one request, so that attempts whose answer was lost do
-// nothing twice. Failures that may not last are not kept.
+// once keeps answers by the key that a client sends with each attempt of a request. A retry after a lost answer
+// then changes nothing twice. Transient failures are not kept.
 type once struct {
 	mu    sync.Mutex
-	calls map[string]*call // guarded by mu; by account, what is done, and key
+	calls map[string]*call // guarded by mu; by account, operation and key
 }
 
 type call struct {
 	done   chan struct{}
 	value  any
 	err    error
-	expire time.Time // guarded by once.mu; zero while it goes on
+	expire time.Time // guarded by once.mu; zero while it runs
 }
 
 // again reports whether the same request may succeed later.
@@ -41,8 +41,8 @@ func again(err error) bool {
 	return false
 }
 
-// once1 does what was asked for once for each key. Without a key it is done each time. What is done goes on when ctx ends, for the
-// attempt that follows.
+// once1 calls do once for each idempotency key; without a key, on each call. do continues when ctx ends, for
+// the next attempt.
 func once1[T any](ctx context.Context, s *Server, what string, do func() (T, error)) (T, error) {
 	c := callerOf(ctx)
 	if c.key == "" {
@@ -51,7 +51,7 @@ func once1[T any](ctx context.Context, s *Server, what string, do func() (T, err
 	return once2(ctx, s, c.Account+" "+c.KeyID+" "+what+" "+c.key, do)
 }
 
-// keep has what an earlier server has done not be done again until a time.
+// keep records until a given time that an earlier server has done the operation, so that it is not repeated.
 func (o *once) keep(key string, value any, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -63,7 +63,7 @@ func (o *once) keep(key string, value any, until time.Time) {
 	o.calls[key] = c
 }
 
-// once2 does what was asked for once for a key.
+// once2 calls do once for a key.
 func once2[T any](ctx context.Context, s *Server, key string, do func() (T, error)) (T, error) {
 	o := &s.once
 	o.mu.Lock()

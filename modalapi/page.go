@@ -7,11 +7,12 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 )
 
-// pageSize is how many items are listed at once unless the client says.
+// pageSize is the default number of items in a page.
 const pageSize = 100
 
-// page returns, the newest first, those of all that were made before a time, in seconds as the protocol has it, 0 for any: about limit of them, 0 for
-// all. Clients go on before the time of the last one that they have got, so a page does not end between two of the same time.
+// page returns about limit of the items created before a time, newest first. before is in the protocol's
+// seconds, 0 for any time; limit 0 means all. A client continues before the time of the last item it received,
+// so a page never ends between two items of the same time.
 func page[T any](all []T, before float64, limit int, created func(T) time.Time) []T {
 	at := func(item T) float64 { return seconds(created(item)) }
 	all = slices.DeleteFunc(slices.Clone(all), func(item T) bool { return before > 0 && at(item) >= before })
@@ -25,7 +26,7 @@ func page[T any](all []T, before float64, limit int, created func(T) time.Time) 
 	return all[:limit]
 }
 
-// creation is the part of an item's metadata by which Python's SDK goes on.
+// creation is the part of an item's metadata that Python's SDK uses to request the next page.
 func creation(at time.Time) *pb.CreationInfo {
 	return pb.CreationInfo_builder{CreatedAt: seconds(at)}.Build()
 }

@@ -16,28 +16,29 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// A queue has a file, of lines of JSON that say what was put into it and taken out. It is written anew when most of it is about values that are
-// not there any more.
+// A queue has a file: JSON lines that record the puts and the gets. The file is rewritten when most of it
+// concerns values that are gone.
 
-// queueEnd ends the names of these files.
+// queueEnd is the suffix of these files.
 const queueEnd = ".queue"
 
-// waste is how much larger than its values a file may be at least.
+// waste is the least excess of a file over its values before it is rewritten.
 const waste = 1 << 20
 
-// queueNote is a line.
+// queueNote is one line.
 type queueNote struct {
 	Part   []byte   `json:"p,omitempty"`
 	Before uint64   `json:"n,omitempty"` // the id of the value before Values
-	Values [][]byte `json:"v,omitempty"` // were put there
-	Taken  int      `json:"t,omitempty"` // so many were taken from there
-	Clear  bool     `json:"c,omitempty"` // all were
+	Values [][]byte `json:"v,omitempty"` // values put there
+	Taken  int      `json:"t,omitempty"` // number of values taken from there
+	Clear  bool     `json:"c,omitempty"` // all values were removed
 	All    bool     `json:"a,omitempty"` // with Clear: of all partitions
-	Key    string   `json:"k,omitempty"` // of the put, as keyed has it
-	At     int64    `json:"m,omitempty"` // with Key: when, in ms
+	Key    string   `json:"k,omitempty"` // key of the put, as in keyed
+	At     int64    `json:"m,omitempty"` // with Key: the time, in ms
 }
 
-// openQueues reads what an earlier server has kept. Its clients count as heard of now.
+// openQueues loads the queues of an earlier server. The time of their clients' last heartbeat is unknown, so it
+// counts as now.
 func (s *Server) openQueues() error {
 	q := &s.queues
 	q.dir, q.byID = s.opts.Dir, map[string]*queue{}
@@ -58,7 +59,7 @@ func (s *Server) openQueues() error {
 		lines.Buffer(nil, len(data)+1)
 		for lines.Scan() {
 			var n queueNote
-			if json.Unmarshal(lines.Bytes(), &n) == nil { // else of a server that was killed while it wrote
+			if json.Unmarshal(lines.Bytes(), &n) == nil { // an incomplete line is from a killed server
 				found.apply(n)
 				found.noteKey(n)
 			}
@@ -66,7 +67,7 @@ func (s *Server) openQueues() error {
 		for _, values := range found.partitions {
 			q.count(found, values, 1)
 		}
-		if err := found.rewrite(); err != nil { // which also makes an end of a line that is not whole
+		if err := found.rewrite(); err != nil { // also removes an incomplete last line
 			return errors.Wrapf(err, "write the queue %s", id)
 		}
 		for _, k := range found.keys {
@@ -77,13 +78,13 @@ func (s *Server) openQueues() error {
 	return nil
 }
 
-// mostKeys is how many puts of a queue the next server knows of; clients try again for some seconds.
+// mostKeys is how many puts of a queue the next server can recognize. Clients retry for some seconds.
 const mostKeys = 10_000
 
-// keyBytes is about what a line about a key takes.
+// keyBytes is the approximate size of a line with a key.
 const keyBytes = 120
 
-// noteKey remembers the key of a put, and forgets those that are too old.
+// noteKey remembers the key of a put and drops keys that are too old.
 func (q *queue) noteKey(n queueNote) {
 	if n.Key == "" {
 		return
@@ -100,7 +101,7 @@ func newQueue(path string, loose bool) *queue {
 	return &queue{path: path, partitions: map[string][]queued1{}, heard: time.Now(), loose: loose, changed: make(chan struct{})}
 }
 
-// apply does what a line says.
+// apply replays one line.
 func (q *queue) apply(n queueNote) {
 	name := string(n.Part)
 	values := q.partitions[name]
@@ -122,7 +123,7 @@ func (q *queue) apply(n queueNote) {
 	}
 }
 
-// note adds a line to the file. After an error the file is as it was.
+// note adds a line to the file. On error it restores the old length.
 func (q *queue) note(n queueNote) (err error) {
 	line, err := json.Marshal(n)
 	if err != nil {
@@ -140,8 +141,8 @@ func (q *queue) note(n queueNote) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// lost notes what happened to values, which comes before what is in the file. That it fails is no reason to keep them from whom they were for:
-// a later server has them once more.
+// lost records removed values. Best effort: a failure must not withhold the values from their receiver. A later
+// server would then deliver them again.
 func (q *queue) lost(ctx context.Context, n queueNote) {
 	var err error
 	if q.written > 2*(q.bytes+keyBytes*int64(len(q.keys)))+waste {
@@ -154,7 +155,7 @@ func (q *queue) lost(ctx context.Context, n queueNote) {
 	}
 }
 
-// rewrite writes the file anew.
+// rewrite replaces the file with the current state.
 func (q *queue) rewrite() error {
 	var file bytes.Buffer
 	lines := json.NewEncoder(&file)
@@ -179,7 +180,7 @@ func (q *queue) rewrite() error {
 	return err
 }
 
-// sweep drops queues without a name whose clients are gone.
+// sweep drops unnamed queues whose clients are gone.
 func (q *queues) sweep(ctx context.Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Bounds of queues, which are Modal's but for the last two: they are in memory, and in files for the next server.
+// Bounds of queues. All but the last two are Modal's. Queues are in memory, and in files for the next server.
 const (
 	mostValues     = 5000    // of one partition
 	largestValue   = 1 << 20 // bytes
@@ -27,7 +27,7 @@ const (
 	mostQueues     = 10000
 )
 
-// queues hold values that programs pass to one another, which nobody here looks into.
+// queues hold values that programs pass to one another. The server does not interpret them.
 type queues struct {
 	dir string
 
@@ -39,7 +39,7 @@ type queues struct {
 type queue struct {
 	path       string
 	written    int64 // all from here on guarded by queues.mu; size of the file
-	bytes      int64 // of its values
+	bytes      int64 // total size of its values
 	keys       []keyed
 	partitions map[string][]queued1
 	next       uint64
@@ -48,9 +48,9 @@ type queue struct {
 	changed    chan struct{}
 }
 
-// keyed is a put that may come again.
+// keyed identifies a put that a client may repeat.
 type keyed struct {
-	key string // the client's key, behind the id of the key that let it in
+	key string // the client's key, prefixed with the id of the API key
 	at  time.Time
 }
 
@@ -59,7 +59,7 @@ type queued1 struct {
 	value []byte
 }
 
-// find returns the caller's queue of that ID. q.mu is held.
+// find returns the caller's queue with that ID. q.mu is held.
 func (q *queues) find(ctx context.Context, id string) (*queue, error) {
 	found := q.byID[callerOf(ctx).Account+" "+id]
 	if found == nil {
@@ -100,7 +100,7 @@ func (c *control) QueueGetOrCreate(ctx context.Context, req *pb.QueueGetOrCreate
 	return pb.QueueGetOrCreateResponse_builder{QueueId: id, Metadata: pb.QueueMetadata_builder{Name: req.GetDeploymentName()}.Build()}.Build(), nil
 }
 
-// drop forgets a queue. q.mu is held.
+// drop removes a queue. q.mu is held.
 func (q *queues) drop(ctx context.Context, key string) {
 	if old := q.byID[key]; old != nil {
 		if err := os.Remove(old.path); err != nil {
@@ -161,12 +161,13 @@ func (c *control) QueueClear(ctx context.Context, req *pb.QueueClearRequest) (*e
 	return &emptypb.Empty{}, nil
 }
 
-// QueuePut implements ModalClient. RESOURCE_EXHAUSTED when there is no room, which clients wait for.
+// QueuePut implements ModalClient. It returns RESOURCE_EXHAUSTED when the queue is full; clients then wait and
+// retry.
 func (c *control) QueuePut(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Empty, error) {
 	return once1(ctx, c.s, putOf(req.GetQueueId()), func() (*emptypb.Empty, error) { return c.s.queues.put(ctx, req) })
 }
 
-// putOf is what a put into a queue is called where answers are kept.
+// putOf is the name of a put into a queue for once.
 func putOf(queue string) string { return "put " + queue }
 
 func (q *queues) put(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Empty, error) {
@@ -211,7 +212,7 @@ func (q *queues) put(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Emp
 	return &emptypb.Empty{}, nil
 }
 
-// QueueGet implements ModalClient. Nothing at all is an empty answer.
+// QueueGet implements ModalClient. The answer is empty if no value arrives in time.
 func (c *control) QueueGet(ctx context.Context, req *pb.QueueGetRequest) (*pb.QueueGetResponse, error) {
 	q := &c.s.queues
 	timer := time.NewTimer(wait(req.GetTimeout()))
@@ -271,7 +272,8 @@ func (c *control) QueueLen(ctx context.Context, req *pb.QueueLenRequest) (*pb.Qu
 	return pb.QueueLenResponse_builder{Len: int32(n)}.Build(), nil
 }
 
-// QueueNextItems implements ModalClient: values behind the last one that was seen, which stay where they are.
+// QueueNextItems implements ModalClient. It returns the values after the last one seen and leaves them in the
+// queue.
 func (c *control) QueueNextItems(ctx context.Context, req *pb.QueueNextItemsRequest) (*pb.QueueNextItemsResponse, error) {
 	q := &c.s.queues
 	last, _ := strconv.ParseUint(strings.TrimSpace(req.GetLastEntryId()), 10, 64)

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// How often a sandbox is asked whether it is ready, and how long one command that says so may take.
+// The interval of readiness probes, and the time limit of one probe command.
 const (
 	probeEvery = 100 * time.Millisecond
 	probeLimit = 30 * time.Second
@@ -42,7 +42,7 @@ func (c *control) SandboxWaitUntilReady(ctx context.Context, req *pb.SandboxWait
 	return pb.SandboxWaitUntilReadyResponse_builder{ReadyAt: seconds(at)}.Build(), nil
 }
 
-// untilReady asks the sandbox as its probe says until it is ready. Kinds: Timeout, Conflict (it has ended).
+// untilReady repeats the sandbox's probe until it succeeds. Kinds: Timeout, Conflict (the sandbox has ended).
 func (b *box) untilReady(ctx context.Context, limit time.Duration) (time.Time, error) {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -81,7 +81,7 @@ func (b *box) untilReady(ctx context.Context, limit time.Duration) (time.Time, e
 	}
 }
 
-// probe asks once. A sandbox without a probe is ready as soon as it runs.
+// probe runs the probe once. A sandbox without a probe is ready as soon as it runs.
 func (b *box) probe(ctx context.Context) bool {
 	p := b.def.GetReadinessProbe()
 	switch {
@@ -90,7 +90,7 @@ func (b *box) probe(ctx context.Context) bool {
 		if err != nil {
 			return false
 		}
-		_ = c.Close() // that it opened is all there was to know
+		_ = c.Close() // only the connect matters
 		return true
 	case p.HasExecCommand():
 		c, err := b.start(ctx, b.id, order{args: p.GetExecCommand().GetArgv(), limit: probeLimit, detached: true})

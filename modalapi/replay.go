@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// notes are the lines of a journal; none if there is no journal.
+// notes returns the lines of a journal; none without a journal.
 func (bs *boxes) notes(id string) ([]note, error) {
 	data, err := os.ReadFile(bs.path(id))
 	if err != nil && !errors.IsNotExist(err) {
@@ -25,15 +25,15 @@ func (bs *boxes) notes(id string) ([]note, error) {
 	var all []note
 	for line := range bytes.Lines(data) {
 		var n note
-		if json.Unmarshal(line, &n) == nil { // or it is of a server that was killed while it wrote
+		if json.Unmarshal(line, &n) == nil { // an incomplete line is from a killed server
 			all = append(all, n)
 		}
 	}
 	return all, nil
 }
 
-// replay takes up what an earlier server has noted of a sandbox. One without a journal was not made by a client of this protocol: it has no
-// command of its own.
+// replay restores the state that an earlier server recorded of a sandbox. A sandbox without a journal was not
+// created with this protocol and has no command of its own.
 func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 	notes, err := b.s.boxes.notes(b.id)
 	if err != nil {
@@ -65,7 +65,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 		}
 		c, err := b.attach(ctx, ref, n.Process, input[n.Exec], order{joined: n.Joined})
 		if err != nil {
-			logf.Debugf(ctx, "take up command %s: %v", n.Process, err) // it has ended and is forgotten
+			logf.Debugf(ctx, "take up command %s: %v", n.Process, err) // it ended, and the engine has dropped it
 			continue
 		}
 		b.execs[n.Exec] = c
@@ -105,7 +105,7 @@ func (b *box) take(n note) {
 	}
 }
 
-// lostCommand stands for a command that cannot be found again.
+// lostCommand stands in for a command that cannot be found again.
 func (b *box) lostCommand(ctx context.Context, process string, cause error) *command {
 	logf.Warnf(ctx, "the command %s of %s cannot be found: %v", process, b.id, cause)
 	c := b.newCommand(order{stdout: true, stderr: true})

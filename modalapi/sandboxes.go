@@ -15,10 +15,11 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// python is the client type whose SDK takes "https" on the loopback interface for TLS. The others take it for none.
+// python is the client type of the Python SDK, which uses TLS for "https" on the loopback interface. The other
+// SDKs do not.
 const python = "1"
 
-// routerURL is where a client finds the router.
+// routerURL returns the URL of the router for a client.
 func (s *Server) routerURL(ctx context.Context) string {
 	if s.opts.URL != "" {
 		return s.opts.URL
@@ -38,7 +39,7 @@ func (s *Server) routerURL(ctx context.Context) string {
 	return "https://" + host
 }
 
-// routerAccess is what a client of a sandbox that was just made speaks to the router with.
+// routerAccess returns the router's URL and a token for the client of a new sandbox.
 func (s *Server) routerAccess(ctx context.Context, b *box) (*pb.CommandRouterAccess, error) {
 	jwt, err := s.sign(callerOf(ctx), b.id)
 	if err != nil {
@@ -47,7 +48,7 @@ func (s *Server) routerAccess(ctx context.Context, b *box) (*pb.CommandRouterAcc
 	return pb.CommandRouterAccess_builder{Jwt: jwt, Url: s.routerURL(ctx)}.Build(), nil
 }
 
-// box returns the caller's sandbox of that ID.
+// box returns the caller's sandbox with that ID.
 func (s *Server) box(ctx context.Context, id string) (*box, error) {
 	ref, err := boxOf(id, sandboxID)
 	if err != nil {
@@ -56,7 +57,7 @@ func (s *Server) box(ctx context.Context, id string) (*box, error) {
 	return s.boxes.get(ctx, callerOf(ctx).Account, ref)
 }
 
-// sandbox returns the caller's sandbox of that ID, and its record.
+// sandbox returns the caller's sandbox with that ID, and its record.
 func (s *Server) sandbox(ctx context.Context, id string) (*box, sandbox.Sandbox, error) {
 	b, err := s.box(ctx, id)
 	if err != nil {
@@ -205,7 +206,7 @@ func (c *control) SandboxGetFromNameV2(ctx context.Context, req *pb.SandboxGetFr
 	if err != nil {
 		return nil, err
 	}
-	for _, sb := range all { // the newest first
+	for _, sb := range all { // newest first
 		if sb.Status != sandbox.Stopping || req.GetIncludeTerminated() {
 			return pb.SandboxGetFromNameResponse_builder{
 				SandboxId: sandboxOf(sb.ID), Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
@@ -220,7 +221,7 @@ func (c *control) SandboxGetFromName(ctx context.Context, req *pb.SandboxGetFrom
 	return c.SandboxGetFromNameV2(ctx, req)
 }
 
-// SandboxTagsSetV2 implements ModalClient: the tags become these.
+// SandboxTagsSetV2 implements ModalClient. The tags replace the existing ones.
 func (c *control) SandboxTagsSetV2(ctx context.Context, req *pb.SandboxTagsSetRequest) (*emptypb.Empty, error) {
 	tags, err := tagsOf(req.GetTags())
 	if err != nil {
@@ -284,5 +285,5 @@ func (c *control) SandboxSetName(ctx context.Context, req *pb.SandboxSetNameRequ
 	return &pb.SandboxSetNameResponse{}, err
 }
 
-// owner is what volumes and images of an account are marked with.
+// owner returns the mark of an account's volumes and images.
 func owner(acc string) string { return account.Owner(acc) }

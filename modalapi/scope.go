@@ -6,8 +6,8 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 )
 
-// The scopes of methods, by their names. Every method that control and router implement has a row. A method with an effect that a caller could
-// notice later is not one to read with: QueueGet takes the items that it returns.
+// The scopes of methods, by name. Every method that control and router implement has a row. A method whose
+// effect a caller could notice later does not have the scope Read: QueueGet takes the items that it returns.
 var (
 	controlScopes = map[string]account.Scope{
 		"AppCountLogs":                  account.Read,
@@ -102,10 +102,10 @@ var (
 	}
 )
 
-// shortName returns the name of a method without that of its service.
+// shortName returns the name of a method without its service.
 func shortName(method string) string { return method[strings.LastIndexByte(method, '/')+1:] }
 
-// scopeOf returns what a key needs for a method. A method without a row does not exist here.
+// scopeOf returns the scope that a method requires. A method without a row does not exist here.
 func scopeOf(method string) account.Scope {
 	name := shortName(method)
 	scopes := controlScopes

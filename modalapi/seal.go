@@ -12,8 +12,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A directory that is kept begins with a byte that says how: as it is, or in parts that AES-256-GCM seals with SHA-256 of the client's
-// key. Each part has a nonce of the file's and its number, and the last one says that it is the last, so that none can be left out.
+// The first byte of a kept directory is its format: plain, or in parts sealed by AES-256-GCM with SHA-256 of
+// the client's key. The nonce of a part combines the file's salt and the part's number. The last part is marked
+// as the last, so that no part can be left out.
 const (
 	asItIs   = 0
 	sealed   = 1
@@ -31,7 +32,7 @@ func sealer(key []byte) (cipher.AEAD, error) {
 	return aead, errors.Wrapf(err, "use a key")
 }
 
-// nonce is of the part of that number; last makes it another one.
+// nonce returns the nonce of a part; last changes it.
 func nonce(salt []byte, number uint64, last bool) []byte {
 	n := append([]byte{}, salt...)
 	if last {
@@ -40,7 +41,7 @@ func nonce(salt []byte, number uint64, last bool) []byte {
 	return binary.BigEndian.AppendUint64(n, number)
 }
 
-// seal writes what from has, sealed if there is a key.
+// seal writes the content of from, sealed if there is a key.
 func seal(w io.Writer, key []byte, from io.Reader) error {
 	if len(key) == 0 {
 		if _, err := w.Write([]byte{asItIs}); err != nil {
@@ -76,7 +77,7 @@ func seal(w io.Writer, key []byte, from io.Reader) error {
 	}
 }
 
-// unseal reads what seal wrote. Denied if the key is not the one that it was sealed with, or there is one too many or too few.
+// unseal reads the output of seal. Denied if the key is wrong, or a key is missing or superfluous.
 func unseal(from io.Reader, key []byte) (io.Reader, error) {
 	refused := errors.Remedy(errors.Newf(errors.Denied, "the encryption key is not the one that the snapshot was taken with"), "Give the key of the snapshot")
 	in := bufio.NewReaderSize(from, partSize+64)
@@ -102,7 +103,7 @@ func unseal(from io.Reader, key []byte) (io.Reader, error) {
 		return nil, errors.Wrapf(err, "read a directory that was kept")
 	}
 	u := &unsealer{in: in, aead: aead, salt: salt, refused: refused}
-	return u, u.next() // whether the key fits shall be known at once
+	return u, u.next() // detect a wrong key at once
 }
 
 type unsealer struct {

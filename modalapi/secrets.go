@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// vault returns the secrets with a name. Unsupported if there are none here.
+// vault returns the named secrets. Unsupported if the server has no vault.
 func (s *Server) vault() (*secret.Vault, error) {
 	if s.opts.Secrets == nil {
 		return nil, errors.Newf(errors.Unsupported, "this server has no secrets")
@@ -67,7 +67,7 @@ func (c *control) SecretGetOrCreate(ctx context.Context, req *pb.SecretGetOrCrea
 	}.Build()}.Build(), nil
 }
 
-// setSecret stores a secret as the creation type says.
+// setSecret stores a secret according to the creation type.
 func (c *control) setSecret(ctx context.Context, vault *secret.Vault, account, name string, req *pb.SecretGetOrCreateRequest) error {
 	how := secret.Create
 	if req.GetObjectCreationType() == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_OVERWRITE_IF_EXISTS {
@@ -83,7 +83,7 @@ func (c *control) setSecret(ctx context.Context, vault *secret.Vault, account, n
 	return withCode(err, alreadyExists)
 }
 
-// lookup finds the secret of an environment, or else the one that belongs to none.
+// lookup finds the secret of an environment, or else the secret without an environment.
 func lookup(ctx context.Context, vault *secret.Vault, account, name, plain string) (secret.Secret, error) {
 	found, err := vault.Get(ctx, account, name)
 	if errors.KindOf(err) == errors.NotFound {
@@ -95,7 +95,7 @@ func lookup(ctx context.Context, vault *secret.Vault, account, name, plain strin
 	return found, err
 }
 
-// pairs returns what the secret of that ID holds.
+// pairs returns the values of the secret with that ID.
 func (s *Server) pairs(ctx context.Context, account, id string) (secret.Pairs, string, error) {
 	if pairs, ok := s.loose.get(account, id); ok {
 		return pairs, "", nil
@@ -115,12 +115,12 @@ func (s *Server) pairs(ctx context.Context, account, id string) (secret.Pairs, s
 		}
 		return nil, "", err
 	}
-	release() // they stay hidden as long as the secret is there
+	release() // the values stay redacted as long as the secret exists
 	return pairs, name, nil
 }
 
-// environment puts together what a command gets, from everywhere that SDKs put it: IDs of secrets, then sources in their order, then
-// variables. names are the secrets that have one.
+// environment merges the environment of a command from all places where SDKs put it: IDs of secrets, then
+// sources in order, then variables. names lists the named secrets.
 func (s *Server) environment(ctx context.Context, ids []string, sources []*pb.SecretSource, more ...map[string]string) (env map[string]string, names []string, err error) {
 	account := callerOf(ctx).Account
 	env = map[string]string{}
@@ -132,7 +132,7 @@ func (s *Server) environment(ctx context.Context, ids []string, sources []*pb.Se
 		}
 		return err
 	}
-	if len(sources) == 0 { // the IDs are among the sources, if there are any
+	if len(sources) == 0 { // sources, if present, include the IDs
 		for _, id := range ids {
 			if err := take(id); err != nil {
 				return nil, nil, err
@@ -186,7 +186,7 @@ func (c *control) SecretList(ctx context.Context, req *pb.SecretListRequest) (*p
 		return nil, err
 	}
 	for i := range all {
-		if all[i].Created.IsZero() { // it is of the server's environment
+		if all[i].Created.IsZero() { // from the server's environment
 			all[i].Created = c.s.began
 		}
 	}

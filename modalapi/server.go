@@ -1,8 +1,9 @@
-// Package modalapi is Harvest's second face: it speaks Modal's gRPC protocol, so that programs written for Modal's SDKs run
-// on this machine. It decodes requests, asks the same Fleet, images, volumes and secrets as package server to do the work, and
-// encodes what they answer. status.go is the only exit for errors.
+// Package modalapi serves Modal's gRPC protocol, so that programs written for Modal's SDKs run on this machine.
+// It decodes requests, calls the same Fleet, images, volumes and secrets as package server, and encodes their
+// answers. All errors leave through status.go.
 //
-// Two services with methods of equal names make two types necessary: control serves ModalClient, router serves TaskCommandRouter.
+// Two services have methods of equal names, so there are two types: control serves ModalClient, router serves
+// TaskCommandRouter.
 package modalapi
 
 import (
@@ -33,19 +34,23 @@ type Options struct {
 	Fleet   *sandbox.Fleet
 	Images  image.Builder
 	Volumes volume.Provider
-	Secrets *secret.Vault // nil: there are none
+	Secrets *secret.Vault // nil: no named secrets
 	Keys    *account.Ring
-	// Dir is a directory of this package's own, for output of commands and what has to be known of them after a restart.
+	// Dir is this package's own directory, for the output of commands and for state that must survive a
+	// restart.
 	Dir string
-	// Secret signs the tokens that clients get. Without one they end with this Server.
+	// Secret signs the tokens of clients. Without a secret, tokens end with this Server.
 	Secret []byte
 	// Output is how many bytes of each command's output are kept for later reads: 64 MiB.
 	Output int64
-	// S3Endpoint is where all S3 of the server is that has a secret, "" if that is Amazon's or where the secret says.
+	// S3Endpoint is the endpoint of all the server's S3 access that uses a secret. "" means Amazon's endpoint, or the
+	// one that the secret names.
 	S3Endpoint string
-	// Audit, if set, is called for each call that may have changed something, ran a command or was refused, when it has ended.
+	// Audit, if set, is called at the end of each call that may have changed something, ran a command or was
+	// refused.
 	Audit func(context.Context, Call)
-	// URL is where clients reach the server if that is not the address that it listens on, such as "https://harvest.example.org:7783".
+	// URL is the server's address for clients, such as "https://harvest.example.org:7783". The default is the
+	// listener's address.
 	URL string
 }
 
@@ -72,20 +77,21 @@ type Server struct {
 	queues  queues
 	naming  naming
 
-	removing sync.Mutex // held while it is decided whether an image is still wanted
+	removing sync.Mutex // held while deciding whether an image is still needed
 
 	mu       sync.Mutex
 	addr     net.Addr     // guarded by mu; of the listener
-	connects net.Listener // guarded by mu; for connect tokens, nil until there is one
+	connects net.Listener // guarded by mu; for connect tokens, nil until first used
 }
 
-// What the protocol needs beside gRPC's defaults: clients ping every 30 s, also when nothing is under way, and send up to 100 MiB at once.
+// The protocol's requirements beyond gRPC's defaults: clients ping every 30 s, even when idle, and send up to
+// 100 MiB in one message.
 const (
 	maxMessage  = 100 << 20
 	pingAtLeast = 5 * time.Second
 )
 
-// New returns a Server that is ready for Serve. The end of ctx does not stop it: Close does.
+// New returns a Server ready for Serve. The end of ctx does not stop it; Close does.
 func New(ctx context.Context, opts Options) (*Server, error) {
 	if opts.Output == 0 {
 		opts.Output = 64 << 20
@@ -117,7 +123,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAtLeast, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream),
-		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { // what other versions call is told so, too
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { // report methods of other versions, too
 			return status.Error(codes.Unimplemented, "there is no such method")
 		}),
 	)
@@ -127,7 +133,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers the connections of l until Close or Stop. It returns the error that ended it earlier.
+// Serve answers the connections of l until Close or Stop. It returns an earlier error of the listener.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	s.addr = l.Addr()
@@ -139,7 +145,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return errors.Wrapf(err, "serve Modal's protocol")
 }
 
-// Close ends all connections and waits for work in the background. Sandboxes and their commands go on. It is repeatable.
+// Close ends all connections and waits for background work. Sandboxes and their commands keep running. Close is
+// idempotent.
 func (s *Server) Close() error {
 	known := s.boxes.all()
 	s.stop()

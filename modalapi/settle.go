@@ -9,8 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// settle does for sandboxes that ended while no server saw it what is done at the end of every sandbox, one after the other as they ended, since of
-// those who have written to a volume the last one wins. What cannot be done is left to the next server.
+// settle does the cleanup of sandboxes that ended while no server ran. It handles them one by one in the order
+// of their ends, because the last writer of a volume wins. Failed cleanups are left to the next server.
 func (s *Server) settle(ctx context.Context, ended []sandbox.Sandbox) {
 	defer close(s.volumes.settled)
 	slices.SortStableFunc(ended, func(a, b sandbox.Sandbox) int { return a.Ended.Compare(b.Ended) })
@@ -37,7 +37,7 @@ func (s *Server) settle(ctx context.Context, ended []sandbox.Sandbox) {
 	}
 }
 
-// await waits until all is committed that was left by sandboxes that ended while no server saw it.
+// await waits until the volumes of sandboxes that ended while no server ran are committed.
 func (vs *views) await(ctx context.Context) error {
 	select {
 	case <-vs.settled:

@@ -10,10 +10,10 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Equal images are one in the library, such as two snapshots of files that have not changed in between, and each of their IDs is a name of
-// it. So what a client deletes is an ID, and the image goes with the last one.
+// The library stores equal images once, such as two file snapshots without a change in between. Each client ID
+// is a name of that image. A client therefore deletes an ID, and the image goes with its last ID.
 
-// removeImage makes that ID of the image one that there is not, and deletes the image unless somebody may still ask for it.
+// removeImage marks the image's ID as deleted, and deletes the image if nothing else refers to it.
 func (s *Server) removeImage(ctx context.Context, acc, id string, img image.Image) error {
 	s.removing.Lock()
 	defer s.removing.Unlock()
@@ -23,14 +23,14 @@ func (s *Server) removeImage(ctx context.Context, acc, id string, img image.Imag
 	}
 	if more {
 		if ended(id) {
-			return nil // which its ID says
+			return nil // the ID itself shows it
 		}
 		return s.apps.delete(acc, id)
 	}
 	if err := s.images(acc).Delete(ctx, img.ID); err != nil {
 		return err
 	}
-	if img.Snapshot == nil { // a build of the same makes another one, whose ID must be another one too
+	if img.Snapshot == nil { // an equal build must get another ID
 		return s.apps.delete(acc, id)
 	}
 	gone := []string{plainImage(img.ID)}
@@ -40,8 +40,8 @@ func (s *Server) removeImage(ctx context.Context, acc, id string, img image.Imag
 	return s.apps.undelete(acc, gone...)
 }
 
-// wanted reports whether somebody may ask for the image by something else than id: another ID, a name that a snapshot was given, or the
-// record of a sandbox that it was taken of on its end.
+// wanted reports whether the image is reachable other than by id: by another ID, by the name of a snapshot, or
+// by the record of a sandbox that made it as its exit snapshot.
 func (s *Server) wanted(ctx context.Context, acc, id string, img image.Image) (bool, error) {
 	for _, name := range img.Names {
 		other, ours := strings.CutPrefix(name, imagePrefix)
@@ -57,7 +57,7 @@ func (s *Server) wanted(ctx context.Context, acc, id string, img image.Image) (b
 	return slices.ContainsFunc(all, func(sb sandbox.Sandbox) bool { return sb.SnapshotID == img.ID }), err
 }
 
-// accountOf is the reverse of owner.
+// accountOf is the inverse of owner.
 func accountOf(owner string) string {
 	if owner == "" {
 		return account.Personal

@@ -10,14 +10,14 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// A sidecar is a sandbox of the Fleet of its own, that ends with the one that it belongs to.
+// A sidecar is a separate sandbox of the Fleet that ends with its main sandbox.
 
-// sidecars returns the sandboxes of the Fleet that belong to b, the newest first; those that have ended too if all.
+// sidecars returns the sidecars of b, newest first, including ended ones if all is true.
 func (b *box) sidecars(ctx context.Context, all bool) ([]sandbox.Sandbox, error) {
 	return b.s.opts.Fleet.List(ctx, b.account, sandbox.Filter{Tags: map[string]string{tagSidecar: b.id}, All: all})
 }
 
-// container returns the sandbox of the Fleet that a container's ID means: "" is the main one.
+// container returns the id of the sandbox with a container's ID: "" is the main one.
 func (b *box) container(ctx context.Context, id string) (string, error) {
 	if id == "" {
 		return b.id, nil
@@ -36,7 +36,7 @@ func (b *box) container(ctx context.Context, id string) (string, error) {
 	return ref, nil
 }
 
-// endSidecars ends all that belong to a sandbox that has ended, and reports whether none is left.
+// endSidecars ends the sidecars of an ended sandbox and reports whether all have ended.
 func (s *Server) endSidecars(ctx context.Context, b *box) bool {
 	found, err := b.sidecars(ctx, false)
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *router) TaskContainerCreate(ctx context.Context, req *pb.TaskContainerC
 	return pb.TaskContainerCreateResponse_builder{ContainerId: containerID + ulidOf(made.id), ContainerName: req.GetContainerName()}.Build(), nil
 }
 
-// addSidecar makes a sidecar, once for each idempotency key.
+// addSidecar creates a sidecar, once for each idempotency key.
 func (s *Server) addSidecar(ctx context.Context, b *box, name string, p plan) (*box, error) {
 	return s.makeOnce(ctx, "sidecar "+b.id, func(ctx context.Context, _, key string) (*box, error) {
 		p.key = key
@@ -95,7 +95,7 @@ func (s *Server) addSidecar(ctx context.Context, b *box, name string, p plan) (*
 	})
 }
 
-// makeSidecar makes it. Its name is free again when it has ended.
+// makeSidecar creates a sidecar. Its name is free again after its end.
 func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (*box, error) {
 	if err := checkName("container", name); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (
 	return s.open(ctx, b.account, p, req)
 }
 
-// containerInfo is a sidecar as clients see it.
+// containerInfo describes a sidecar to clients.
 func (s *Server) containerInfo(ctx context.Context, sb sandbox.Sandbox) (*pb.TaskContainerInfo, error) {
 	b, err := s.boxes.get(ctx, sb.Account, sb.ID)
 	if err != nil {
@@ -159,7 +159,7 @@ func (r *router) TaskContainerList(ctx context.Context, req *pb.TaskContainerLis
 	return pb.TaskContainerListResponse_builder{Containers: found}.Build(), err
 }
 
-// infos are the sidecars of b, the newest first.
+// infos describes the sidecars of b, newest first.
 func (s *Server) infos(ctx context.Context, b *box, all bool) ([]*pb.TaskContainerInfo, error) {
 	found, err := b.sidecars(ctx, all)
 	if err != nil {
@@ -214,7 +214,7 @@ func (r *router) TaskContainerTerminate(ctx context.Context, req *pb.TaskContain
 	return &pb.TaskContainerTerminateResponse{}, b.terminate(ctx)
 }
 
-// terminate ends a sandbox by the wish of its client. It is repeatable.
+// terminate ends a sandbox at its client's request. It is idempotent.
 func (b *box) terminate(ctx context.Context) error {
 	if b.outcome(ctx, 0) != nil {
 		return nil

@@ -16,10 +16,10 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// keepForever is the time to live of what does not end.
+// keepForever is the time to live of an image that does not expire.
 const keepForever = -1
 
-// snapshotID makes the ID of an image that ends after a time to live; nil and keepForever mean that it does not.
+// snapshotIDOf makes the ID of an image with a time to live; nil and keepForever mean no expiry.
 func snapshotIDOf(task, snapshot string, ttl *int64) (string, error) {
 	id := digestID(imageID, task, snapshot)
 	if ttl == nil || *ttl == keepForever {
@@ -31,7 +31,7 @@ func snapshotIDOf(task, snapshot string, ttl *int64) (string, error) {
 	return withEnd(id, time.Now().Add(time.Duration(*ttl)*time.Second)), nil
 }
 
-// target returns the box that a container's ID means: that of the task itself, or of one of its sidecars.
+// target returns the box of a container's ID: the task's own, or one of its sidecars.
 func (r *router) target(ctx context.Context, task, container string) (*box, error) {
 	b, err := r.box(ctx, task)
 	if err != nil {
@@ -44,7 +44,7 @@ func (r *router) target(ctx context.Context, task, container string) (*box, erro
 	return r.s.boxes.get(ctx, b.account, ref)
 }
 
-// TaskSnapshotFilesystem implements TaskCommandRouter. The same ID makes one snapshot, however often it comes.
+// TaskSnapshotFilesystem implements TaskCommandRouter. Repeated calls with the same ID make one snapshot.
 func (r *router) TaskSnapshotFilesystem(ctx context.Context, req *pb.TaskSnapshotFilesystemRequest) (*pb.TaskSnapshotFilesystemResponse, error) {
 	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
 	if err != nil {
@@ -97,7 +97,7 @@ func (r *router) TaskSnapshotDirectory(ctx context.Context, req *pb.TaskSnapshot
 	return pb.TaskSnapshotDirectoryResponse_builder{ImageId: id}.Build(), err
 }
 
-// directory is a path in a sandbox that can be mounted and kept.
+// directory validates the path of a directory to mount or keep.
 func directory(raw []byte) (string, error) {
 	dir := string(raw)
 	if !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) || filepath.Clean(dir) == "/" {
@@ -106,7 +106,7 @@ func directory(raw []byte) (string, error) {
 	return filepath.Clean(dir), nil
 }
 
-// treeEnd ends the names of files with what was in a directory.
+// treeEnd is the suffix of files with the content of a directory.
 const treeEnd = ".tree"
 
 func (s *Server) treePath(acc, id string) (string, error) {
@@ -116,7 +116,7 @@ func (s *Server) treePath(acc, id string) (string, error) {
 	return filepath.Join(s.opts.Dir, acc+"~"+id+treeEnd), nil
 }
 
-// keepDirectory keeps a tar stream as the image of that ID. With a key, nobody reads it without.
+// keepDirectory stores a tar stream as the image with that ID. With a key, the content is encrypted.
 func (s *Server) keepDirectory(acc, id string, key []byte, stream io.Reader) (err error) {
 	name, err := s.treePath(acc, id)
 	if err != nil {
@@ -143,7 +143,8 @@ func (s *Server) keepDirectory(acc, id string, key []byte, stream io.Reader) (er
 	return errors.Wrapf(os.Rename(name+".new", name), "keep a directory")
 }
 
-// openDirectory returns what keepDirectory kept. NotFound if there is no such image, or not any more; Denied if the key is another.
+// openDirectory opens the output of keepDirectory. NotFound if the image does not exist or has expired; Denied
+// if the key is wrong.
 func (s *Server) openDirectory(acc, id string, key []byte) (io.ReadCloser, error) {
 	name, err := s.treePath(acc, id)
 	if err != nil {
@@ -169,23 +170,23 @@ func (s *Server) openDirectory(acc, id string, key []byte) (io.ReadCloser, error
 	}{plain, f}, nil
 }
 
-// withEnd puts the end of an image into its ID, whose last digits are for it.
+// withEnd writes the expiry of an image into the last digits of its ID.
 func withEnd(id string, at time.Time) string {
 	digits := strconv.FormatInt(at.Unix(), 16)
 	return id[:len(id)-endDigits] + strings.Repeat("0", max(0, endDigits-len(digits))) + digits
 }
 
-// ended reports whether the time to live of an image is over, which its ID says.
+// ended reports whether an image has expired, according to its ID.
 func ended(id string) bool {
 	at, err := strconv.ParseInt(id[max(0, len(id)-endDigits):], 16, 64)
 	return err == nil && at != 0 && time.Now().Unix() >= at
 }
 
-// sweepEvery is how often what has ended is looked for.
+// sweepEvery is the interval of sweeps.
 const sweepEvery = 10 * time.Minute
 
-// sweep removes images whose time to live is over, volumes, queues and secrets without a name that nobody has used for long, and secrets of
-// mounts that have ended.
+// sweep removes expired images, unnamed volumes, queues and secrets that were not used for long, and the
+// secrets of mounts that have ended.
 func (s *Server) sweep(ctx context.Context) {
 	entries, err := os.ReadDir(s.opts.Dir)
 	if err != nil {
@@ -194,7 +195,7 @@ func (s *Server) sweep(ctx context.Context) {
 	for _, e := range entries {
 		_, id, ok := strings.Cut(strings.TrimSuffix(e.Name(), treeEnd), "~")
 		if ok && strings.HasSuffix(e.Name(), treeEnd) && ended(id) {
-			_ = os.Remove(filepath.Join(s.opts.Dir, e.Name())) // what cannot be removed is tried again
+			_ = os.Remove(filepath.Join(s.opts.Dir, e.Name())) // best effort: the next sweep retries
 		}
 	}
 	all, err := s.opts.Images.List(ctx)
@@ -205,7 +206,7 @@ func (s *Server) sweep(ctx context.Context) {
 		for _, name := range img.Names {
 			if id, ok := strings.CutPrefix(name, imagePrefix); ok && ended(id) {
 				if err := s.removeImage(ctx, accountOf(img.Spec.Owner), id, img); err != nil {
-					logf.Debugf(ctx, "remove an image that has ended: %v", err) // a sandbox has it
+					logf.Debugf(ctx, "remove an image that has ended: %v", err) // a sandbox uses it
 				}
 				break
 			}
@@ -217,7 +218,7 @@ func (s *Server) sweep(ctx context.Context) {
 	s.queues.sweep(ctx)
 }
 
-// sweeping sweeps until ctx ends.
+// sweeping calls sweep regularly until ctx ends.
 func (s *Server) sweeping(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -260,7 +261,8 @@ func (c *control) SandboxGetExitSnapshot(ctx context.Context, req *pb.SandboxGet
 	return c.SandboxGetExitSnapshotV2(ctx, req)
 }
 
-// TaskReloadVolumes implements TaskCommandRouter: what was written is committed, and what others have committed is seen.
+// TaskReloadVolumes implements TaskCommandRouter. It commits the sandbox's writes and makes the commits of
+// others visible.
 func (r *router) TaskReloadVolumes(ctx context.Context, req *pb.TaskReloadVolumesRequest) (*pb.TaskReloadVolumesResponse, error) {
 	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
 	if err != nil {

@@ -11,37 +11,37 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// inMemory is up to what size output needs no file.
+// inMemory is the largest size of output kept without a file.
 const inMemory = 64 << 10
 
-// spool keeps the last limit bytes of a stream of output, for reads from any offset. While somebody reads, what was not read yet is not
-// overwritten: the writer waits. With nobody reading, the oldest bytes go.
+// spool keeps the last limit bytes of an output stream, for reads from any offset. While a reader is active,
+// its unread bytes are not overwritten: the writer waits. Without readers, the oldest bytes are overwritten.
 type spool struct {
 	dir   string
 	limit int64
 
 	mu      sync.Mutex
-	mem     []byte        // guarded by mu; all there is, until there is a file
-	file    *os.File      // guarded by mu; a ring of limit bytes without a name
-	size    int64         // guarded by mu; written in all
-	first   int64         // guarded by mu; nothing before it is kept
-	adrift  bool          // guarded by mu; some was never seen here, and it is not known how much: offsets mean nothing
+	mem     []byte        // guarded by mu; all bytes, until file is used
+	file    *os.File      // guarded by mu; a ring buffer of limit bytes, unnamed
+	size    int64         // guarded by mu; total bytes written
+	first   int64         // guarded by mu; offset of the first byte kept
+	adrift  bool          // guarded by mu; an unknown number of bytes was missed: offsets are meaningless
 	closed  bool          // guarded by mu; nothing follows
 	changed chan struct{} // guarded by mu; closed when anything above changes
 	readers map[*reader]int64
-	moved   chan struct{} // guarded by mu; closed when a reader goes on or goes
-	marks   []mark        // guarded by mu; when what came
+	moved   chan struct{} // guarded by mu; closed when a reader advances or leaves
+	marks   []mark        // guarded by mu; arrival times
 }
 
 type reader struct{ s *spool }
 
-// mark says when the byte at an offset came.
+// mark is the arrival time of the byte at an offset.
 type mark struct {
 	offset int64
 	at     time.Time
 }
 
-// mostMarks is how many a spool has; markEvery is how far they are apart at least.
+// mostMarks is the most marks of a spool; markEvery is their least distance.
 const (
 	mostMarks = 4096
 	markEvery = time.Millisecond
@@ -51,14 +51,14 @@ func newSpool(dir string, limit int64) *spool {
 	return &spool{dir: dir, limit: limit, changed: make(chan struct{}), moved: make(chan struct{}), readers: map[*reader]int64{}}
 }
 
-// Write keeps p. It fails only if there is no room on the disk.
+// Write keeps p. It fails only if the disk is full.
 func (s *spool) Write(p []byte) (int, error) {
 	n := 0
 	for len(p) > 0 {
 		s.mu.Lock()
 		closed, most := s.closed, max(1, s.limit/4)
 		s.mu.Unlock()
-		if closed { // nobody wants it any more
+		if closed { // no reader will come
 			return n + len(p), nil
 		}
 		part := p[:min(int64(len(p)), most)]
@@ -72,7 +72,7 @@ func (s *spool) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// await waits until n bytes more overwrite nothing that somebody is reading.
+// await waits until n more bytes overwrite no unread byte of an active reader.
 func (s *spool) await(n int64) {
 	for {
 		s.mu.Lock()
@@ -109,7 +109,7 @@ func (s *spool) put(p []byte) error {
 		}
 	}
 	if n := len(s.marks); n == 0 || time.Since(s.marks[n-1].at) >= markEvery {
-		if n == mostMarks { // every other one has to do
+		if n == mostMarks { // drop every other mark
 			for i := range n / 2 {
 				s.marks[i] = s.marks[2*i]
 			}
@@ -122,7 +122,7 @@ func (s *spool) put(p []byte) error {
 	return nil
 }
 
-// skip passes over n bytes that were written before what follows, and are not kept.
+// skip advances by n bytes that were written but not kept.
 func (s *spool) skip(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *spool) skip(n int64) {
 	s.wake()
 }
 
-// unmoor is skip for a number of bytes that is not known.
+// unmoor is skip for an unknown number of bytes.
 func (s *spool) unmoor() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,10 +139,10 @@ func (s *spool) unmoor() {
 	s.wake()
 }
 
-// from is where reading begins that is to begin at offset. s.mu is held.
+// from returns the first kept offset at or after offset. s.mu is held.
 func (s *spool) from(offset int64) int64 { return max(offset, s.first, s.size-s.limit) }
 
-// placed returns DATA_LOSS if offsets mean nothing.
+// placed returns DATA_LOSS if offsets are meaningless.
 func (s *spool) placed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +152,7 @@ func (s *spool) placed() error {
 	return nil
 }
 
-// lost returns DATA_LOSS if offsets mean nothing, or what there was at this one is not kept any more.
+// lost returns DATA_LOSS if offsets are meaningless, or the byte at this offset is no longer kept.
 func (s *spool) lost(offset int64) error {
 	if err := s.placed(); err != nil {
 		return err
@@ -170,7 +170,7 @@ func dataLoss(format string, args ...any) error {
 	return withCode(errors.Remedy(err, "Read output while the command runs, or write it to a file"), codes.DataLoss)
 }
 
-// at returns when the byte at an offset came, about.
+// at returns the approximate arrival time of the byte at an offset.
 func (s *spool) at(offset int64) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *spool) at(offset int64) time.Time {
 	return at
 }
 
-// kept returns the last bytes that are kept, at most limit, and where they begin.
+// kept returns at most limit of the last kept bytes, and the offset of the first one.
 func (s *spool) kept(ctx context.Context, limit int64) (data []byte, start int64, err error) {
 	s.mu.Lock()
 	start = max(s.first, s.size-min(limit, s.limit))
@@ -209,7 +209,7 @@ func (s *spool) kept(ctx context.Context, limit int64) (data []byte, start int64
 	return data, start, err
 }
 
-// open makes the file. It has no name, so that nothing is left of it however we end. s.mu is held.
+// open creates the file. It is unnamed, so that nothing is left behind however the server ends. s.mu is held.
 func (s *spool) open() error {
 	f, err := os.CreateTemp(s.dir, "output-")
 	if err == nil {
@@ -224,7 +224,7 @@ func (s *spool) open() error {
 	return err
 }
 
-// ring does at for the bytes of p at their places in the file.
+// ring calls at for each contiguous part of p in the ring buffer.
 func (s *spool) ring(p []byte, offset int64, at func([]byte, int64) (int, error)) error {
 	for len(p) > 0 {
 		place := offset % s.limit
@@ -238,13 +238,13 @@ func (s *spool) ring(p []byte, offset int64, at func([]byte, int64) (int, error)
 	return nil
 }
 
-// wake tells readers. s.mu is held.
+// wake wakes the readers. s.mu is held.
 func (s *spool) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// end says that nothing follows. It is repeatable.
+// end marks the end of the stream. It is idempotent.
 func (s *spool) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +257,7 @@ func (s *spool) end() {
 	s.moved = make(chan struct{})
 }
 
-// forget releases what is kept.
+// forget releases the kept bytes.
 func (s *spool) forget() {
 	s.end()
 	s.mu.Lock()
@@ -268,12 +268,12 @@ func (s *spool) forget() {
 	}
 	s.mem, s.limit = nil, 1
 	if s.size > 0 {
-		s.size++ // what was there is not kept any more
+		s.size++ // no byte is kept any longer
 	}
 }
 
-// copy hands the bytes from offset on to send, in parts of at most len(buf), until the end or the end of ctx. start is told where
-// each part begins: behind offset if that is not kept any more.
+// copy passes the bytes from offset on to send, in parts of at most len(buf), until the end of the stream or of
+// ctx. start is the offset of each part, which is above offset if earlier bytes are no longer kept.
 func (s *spool) copy(ctx context.Context, offset int64, buf []byte, send func(part []byte, start int64) error) error {
 	r := &reader{s}
 	s.mu.Lock()
@@ -304,7 +304,8 @@ func (s *spool) copy(ctx context.Context, offset int64, buf []byte, send func(pa
 	}
 }
 
-// next reads what follows offset. more is closed when there is more than nothing to read, and nil if there will never be.
+// next reads the bytes after offset. more is closed when there is more to read, and nil at the end of the
+// stream.
 func (s *spool) next(r *reader, offset int64, buf []byte) (n int, start int64, more <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

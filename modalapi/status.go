@@ -10,8 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// codeOf is the one table from kinds to gRPC. Clients try again on UNKNOWN, INTERNAL, UNAVAILABLE, CANCELLED and DEADLINE_EXCEEDED, so
-// that what stays wrong has none of these.
+// codeOf is the only mapping from kinds to gRPC codes. Clients retry on UNKNOWN, INTERNAL, UNAVAILABLE,
+// CANCELLED and DEADLINE_EXCEEDED, so permanent errors have other codes.
 var codeOf = map[errors.Kind]codes.Code{
 	errors.Invalid:         codes.InvalidArgument,
 	errors.Unauthenticated: codes.Unauthenticated,
@@ -27,7 +27,7 @@ var codeOf = map[errors.Kind]codes.Code{
 	errors.Internal:        codes.Internal,
 }
 
-// exact is an error whose code is more exact than that of its kind.
+// exact is an error with a more exact code than its kind's.
 type exact struct {
 	error
 	code codes.Code
@@ -37,7 +37,8 @@ func (e exact) Unwrap() error { return e.error }
 
 func withCode(err error, code codes.Code) error { return exact{err, code} }
 
-// answer is what the client is told of err. Errors of gRPC itself, which an Unimplemented… type makes, are passed on with a sentence of ours.
+// answer converts err to the error for the client. Errors of gRPC itself pass unchanged, but Unimplemented gets
+// an explanation.
 func answer(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil

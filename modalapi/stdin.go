@@ -10,24 +10,25 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// queued is how many bytes of input may wait for a command before who sends more has to wait.
+// queued is how many bytes of input may wait for a command before the sender must wait.
 const queued = 4 << 20
 
-// stdin is the input of a command, written at offsets so that what arrives twice is taken once. Reads wait for it.
+// stdin is the input of a command. Writes carry offsets, so that a repeated write is taken once. Reads wait for
+// input.
 type stdin struct {
 	mu      sync.Mutex
 	data    []byte        // guarded by mu; not read yet
-	written int64         // guarded by mu; taken in all
+	written int64         // guarded by mu; total bytes accepted
 	eof     bool          // guarded by mu; nothing follows
-	gone    bool          // guarded by mu; nobody reads
-	resumed bool          // guarded by mu; an earlier server has taken some
-	counted bool          // guarded by mu; with resumed: written is what the command has had then
+	gone    bool          // guarded by mu; the reader has left
+	resumed bool          // guarded by mu; an earlier server has accepted some input
+	counted bool          // guarded by mu; with resumed: written is the exact offset where the command continues
 	changed chan struct{} // guarded by mu; closed when anything above changes
 }
 
 func newStdin() *stdin { return &stdin{changed: make(chan struct{})} }
 
-// wake tells who waits. i.mu is held.
+// wake wakes all waiters. i.mu is held.
 func (i *stdin) wake() {
 	close(i.changed)
 	i.changed = make(chan struct{})
@@ -55,8 +56,9 @@ func (i *stdin) Read(p []byte) (int, error) {
 	}
 }
 
-// write takes the bytes of data that are behind what it has, and the end if eof. It waits while too much waits already.
-// Kinds: Invalid if something is missing in between, Conflict if the command has ended or its input has.
+// write accepts the bytes of data beyond those it already has, and the end of the input if eof. It waits while
+// the queue is full. Kinds: Invalid if bytes are missing in between, Conflict if the command or its input has
+// ended.
 func (i *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) error {
 	for {
 		i.mu.Lock()
@@ -76,7 +78,7 @@ func (i *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) 
 			return errors.Newf(errors.Invalid, "input was given at offset %d, but only %d bytes came before", offset, have)
 		case i.eof && skip >= int64(len(data)):
 			i.mu.Unlock()
-			return nil // it comes again
+			return nil // it was repeated
 		case i.gone || i.eof:
 			i.mu.Unlock()
 			return errors.Newf(errors.Conflict, "the command does not take input any more")
@@ -100,7 +102,7 @@ func (i *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) 
 	}
 }
 
-// leave says that nobody reads any more.
+// leave marks that the reader has left.
 func (i *stdin) leave() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -108,28 +110,28 @@ func (i *stdin) leave() {
 	i.wake()
 }
 
-// status returns how much was taken, and whether more will be.
+// status returns how many bytes were accepted, and whether the input has ended.
 func (i *stdin) status() (written int64, closed bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.written, i.eof || i.gone
 }
 
-// passed returns how much was taken, if all of it was read.
+// passed returns how many bytes were accepted, and whether all of them were read.
 func (i *stdin) passed() (int64, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.written, len(i.data) == 0 && !i.eof && !i.gone
 }
 
-// resume has the input go on at an offset that an earlier server has noted, 0 if it has noted none.
+// resume continues the input at the offset that an earlier server recorded, 0 if it recorded none.
 func (i *stdin) resume(offset int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.written, i.resumed, i.counted = offset, true, offset > 0
 }
 
-// resumeAt has the input go on at an offset to which the command has had it, or have ended there.
+// resumeAt continues the input at the offset that the engine reports, or ends it there.
 func (i *stdin) resumeAt(offset int64, ended bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// stamp is by what it is seen whether a file has changed.
+// stamp is the state of a file that shows whether it has changed.
 type stamp struct {
 	Mode     uint32
 	Size     int64
@@ -26,12 +26,12 @@ type stamp struct {
 	Link     string
 }
 
-// tree are the stamps of all files below a directory, by path.
+// tree maps the paths below a directory to the stamps of the files.
 type tree map[string]stamp
 
 func (s stamp) kind() uint32 { return s.Mode & unix.S_IFMT }
 
-// scan reads what is below root. Nothing leaves it, whatever links are there.
+// scan reads the files below root. Links cannot lead out of it.
 func scan(ctx context.Context, root *os.Root) (tree, error) {
 	t := tree{}
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -59,7 +59,7 @@ func scan(ctx context.Context, root *os.Root) (tree, error) {
 		s := stamp{Mode: st.Mode, Size: st.Size, Modified: st.Mtim.Nano(), UID: st.Uid, GID: st.Gid}
 		switch s.kind() {
 		case unix.S_IFDIR:
-			s.Size, s.Modified = 0, 0 // which changes with what is in it
+			s.Size, s.Modified = 0, 0 // they change with the directory's entries
 		case unix.S_IFLNK:
 			s.Modified = 0
 			if s.Link, err = root.Readlink(name); err != nil {
@@ -67,7 +67,7 @@ func scan(ctx context.Context, root *os.Root) (tree, error) {
 			}
 		case unix.S_IFREG:
 		default:
-			return nil // sockets, pipes and devices are nothing that lasts
+			return nil // sockets, pipes and devices are not copied
 		}
 		t[name] = s
 		return nil
@@ -75,15 +75,15 @@ func scan(ctx context.Context, root *os.Root) (tree, error) {
 	return t, errors.Wrapf(err, "read a volume")
 }
 
-// change is what to do with one path.
+// change is one path to change.
 type change struct {
 	name   string
 	remove bool
-	share  bool // as a link to the same file, for who cannot write it
+	share  bool // as a hard link, for a sandbox that cannot write it
 	stamp
 }
 
-// difference returns what makes was like is: removals from the bottom up, then the rest from the top down.
+// difference returns the changes that turn was into is: removals bottom-up, then the rest top-down.
 func difference(was, is tree) []change {
 	var removals, changes []change
 	for _, name := range slices.Sorted(maps.Keys(was)) {
@@ -100,13 +100,13 @@ func difference(was, is tree) []change {
 	return append(removals, changes...)
 }
 
-// apply does in dst what changes say, with the contents of src.
+// apply makes the changes in dst, with the contents of src.
 func apply(ctx context.Context, dst, src *os.Root, changes []change) error {
 	for _, c := range changes {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := c.do(dst, src); err != nil && !errors.IsNotExist(err) { // gone meanwhile, on either side
+		if err := c.do(dst, src); err != nil && !errors.IsNotExist(err) { // removed meanwhile, on either side
 			if errors.Is(err, syscall.ENOSPC) {
 				return errors.Explainf(err, errors.Exhausted, "there is no space left for the volume")
 			}
@@ -137,7 +137,7 @@ func (c change) do(dst, src *os.Root) error {
 			return err
 		}
 	case unix.S_IFLNK:
-		_ = dst.Remove(c.name) // it may be another link
+		_ = dst.Remove(c.name) // an existing link may differ
 		if err := dst.Symlink(c.Link, c.name); err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func (c change) do(dst, src *os.Root) error {
 	return nil
 }
 
-// own lets files stay the server's where it may not give them away.
+// own tolerates a failed chown if the server is not root: the file then stays the server's.
 func own(err error) error {
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 		return nil
@@ -181,7 +181,7 @@ func typeOf(s stamp) fs.FileMode {
 	return 0
 }
 
-// modeOf is the permission bits of a mode as the kernel has it.
+// modeOf converts the permission bits of a kernel mode.
 func modeOf(mode uint32) fs.FileMode {
 	m := fs.FileMode(mode & 0o777)
 	for bit, flag := range map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky} {
@@ -192,7 +192,8 @@ func modeOf(mode uint32) fs.FileMode {
 	return m
 }
 
-// linkFile puts the file itself in place of what was there, in one step. Whoever replaces it in src later leaves the one in dst as it is.
+// linkFile atomically replaces the file in dst with a hard link to the one in src. A later replacement in src
+// leaves the file in dst unchanged.
 func linkFile(dst, src *os.Root, name string) error {
 	from, err := src.Open(path.Dir(name))
 	if err != nil {
@@ -214,7 +215,7 @@ func linkFile(dst, src *os.Root, name string) error {
 	return unlinked(int(to.Fd()), temp)
 }
 
-// unlinked removes the temporary name, which stays where both names were of one file already.
+// unlinked removes the temporary name. It still exists if both names were links to one file already.
 func unlinked(dir int, name string) error {
 	if err := unix.Unlinkat(dir, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
@@ -222,12 +223,12 @@ func unlinked(dir int, name string) error {
 	return nil
 }
 
-// temporary is what a file is called, beside its place, until it is whole.
+// temporary is the name of a file, beside its destination, until it is complete.
 func temporary(name string) string {
 	return ".modal-" + path.Base(name)[:min(len(path.Base(name)), 200)]
 }
 
-// copyFile copies a file, sharing its blocks where the file system can, and replaces what was there in one step.
+// copyFile copies a file and atomically replaces the old one. It shares blocks where the file system can.
 func copyFile(dst, src *os.Root, name string) (err error) {
 	from, err := src.Open(name)
 	if err != nil {
@@ -241,7 +242,7 @@ func copyFile(dst, src *os.Root, name string) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = dst.Remove(temp) // best effort: the error that made it necessary is told
+			_ = dst.Remove(temp) // best effort: the returned error matters more
 		}
 	}()
 	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil {

@@ -22,22 +22,22 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// hole is a port of a sandbox that is reached from outside.
+// hole is a port of a sandbox that is reachable from outside.
 type hole struct {
 	Port    uint32 `json:"port"`
 	Plain   bool   `json:"plain,omitempty"` // without TLS
 	H2      bool   `json:"h2,omitempty"`
-	Address string `json:"address"` // where it is reached
+	Address string `json:"address"` // its address outside
 }
 
-// tunnels are listeners on this machine's loopback interface, each of which leads to a port of a sandbox.
+// tunnels are listeners on the loopback interface. Each leads to a port of a sandbox.
 type tunnels struct {
 	mu    sync.Mutex
 	byBox map[string][]net.Listener // guarded by mu
-	cert  *tls.Certificate          // guarded by mu; made when it is first needed
+	cert  *tls.Certificate          // guarded by mu; made on first use
 }
 
-// open opens what the definition names, at the places where it was before if there are any.
+// open opens the ports of the definition, at their earlier addresses if they had any.
 func (t *tunnels) open(ctx context.Context, b *box) error {
 	before := map[uint32]string{}
 	for _, h := range b.ports {
@@ -64,7 +64,7 @@ func (t *tunnels) open(ctx context.Context, b *box) error {
 	return nil
 }
 
-// reopen opens the tunnels of a sandbox that an earlier server has made.
+// reopen opens the tunnels of a sandbox that an earlier server created.
 func (t *tunnels) reopen(ctx context.Context, b *box) {
 	if err := t.open(ctx, b); err != nil {
 		logf.Errorf(ctx, "open the tunnels of %s: %v", b.id, err)
@@ -74,7 +74,7 @@ func (t *tunnels) reopen(ctx context.Context, b *box) {
 func (t *tunnels) listen(ctx context.Context, h hole) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", h.Address)
-	if h.Address == "" || err != nil { // another program has taken its place
+	if h.Address == "" || err != nil { // another program uses its address
 		l, err = lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	}
 	if err != nil {
@@ -94,7 +94,7 @@ func (t *tunnels) listen(ctx context.Context, h hole) (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12, NextProtos: protocols}), nil
 }
 
-// certificate is one that we have signed ourselves: there is no authority that vouches for names of one machine.
+// certificate returns a self-signed certificate: no authority vouches for a local name.
 func (t *tunnels) certificate() (*tls.Certificate, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +118,7 @@ func (t *tunnels) certificate() (*tls.Certificate, error) {
 	return t.cert, nil
 }
 
-// of are b's tunnels as clients see them.
+// of describes b's tunnels to clients.
 func (t *tunnels) of(b *box) []*pb.TunnelData {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,7 +157,7 @@ func (t *tunnels) close() {
 	t.byBox = nil
 }
 
-// accept carries the connections of a tunnel.
+// accept serves the connections of a tunnel.
 func (b *box) accept(l net.Listener, h hole) {
 	for {
 		c, err := l.Accept()
@@ -172,7 +172,7 @@ func (b *box) accept(l net.Listener, h hole) {
 	}
 }
 
-// allowed reports whether somebody may connect from there.
+// allowed reports whether a client with that address may connect.
 func (b *box) allowed(from string) bool {
 	list := b.def.GetInboundCidrAllowlist()
 	addr, err := netip.ParseAddrPort(from)
@@ -187,7 +187,7 @@ func (b *box) allowed(from string) bool {
 	return false
 }
 
-// carry joins a connection to a port of the sandbox until both directions have ended.
+// carry connects a client to a port of the sandbox until both directions have ended.
 func (b *box) carry(outside net.Conn, h hole) {
 	defer outside.Close()
 	defer context.AfterFunc(b.s.ctx, func() { _ = outside.Close() })()
@@ -199,7 +199,7 @@ func (b *box) carry(outside net.Conn, h hole) {
 	defer inside.Close()
 	var both sync.WaitGroup
 	half := func(to, from net.Conn) {
-		_, _ = io.Copy(to, from) // one side has gone; the other learns it
+		_, _ = io.Copy(to, from) // one side has closed; closing the other ends it, too
 		if w, ok := to.(interface{ CloseWrite() error }); !ok || w.CloseWrite() != nil {
 			_ = to.Close()
 		}

@@ -18,27 +18,28 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// view is how a sandbox sees a volume: a copy of its own, which is committed when the sandbox asks for it or ends, and shows what
-// others have committed when the sandbox asks for that.
+// view is a sandbox's view of a volume: a private copy. It is committed when the sandbox requests it or ends,
+// and gets the commits of others when the sandbox requests that.
 type view struct {
 	Volume   string `json:"volume"`
-	Sub      string `json:"sub"`     // part of it, "." for all
-	Private  string `json:"private"` // the volume that the copy is
+	Sub      string `json:"sub"`     // the part of the volume, "." for all
+	Private  string `json:"private"` // the volume that holds the copy
 	Path     string `json:"path"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 
-	base tree // guarded by views.lock of the volume; what both had in common last
+	base tree // guarded by views.lock of the volume; the last common state of both
 }
 
 func (v *view) mount() sandbox.Mount {
 	return sandbox.Mount{Name: v.Private, Path: v.Path, ReadOnly: v.ReadOnly}
 }
 
-// ephemeral is how long a volume or a queue without a name lives without a word of its client, who says one every five minutes.
+// ephemeral is how long an unnamed volume or queue lives without a heartbeat. Clients send one every five
+// minutes.
 const ephemeral = 15 * time.Minute
 
-// sweepVolumes removes volumes without a name whose clients are gone. Of those that an earlier server has heard of nothing is known:
-// they count as heard of now.
+// sweepVolumes removes unnamed volumes whose clients are gone. The heartbeats before a restart are unknown, so
+// those volumes count as heard of now.
 func (s *Server) sweepVolumes(ctx context.Context) {
 	all, err := s.opts.Volumes.List(ctx)
 	if err != nil {
@@ -60,19 +61,19 @@ func (s *Server) sweepVolumes(ctx context.Context) {
 		s.volumes.mu.Unlock()
 		if time.Since(heard) > ephemeral {
 			if err := s.opts.Volumes.Delete(ctx, v.Name); err != nil {
-				logf.Debugf(ctx, "remove a volume that nobody needs: %v", err) // a sandbox has it
+				logf.Debugf(ctx, "remove a volume that nobody needs: %v", err) // a sandbox uses it
 			}
 		}
 	}
 }
 
-// views keep the copies of volumes.
+// views manages the copies of volumes.
 type views struct {
-	settled chan struct{} // closed once all is committed that sandboxes left which ended while no server saw it
+	settled chan struct{} // closed once the volumes of sandboxes that ended while no server ran are committed
 
 	mu    sync.Mutex
-	locks map[string]*sync.Mutex // guarded by mu; by account and volume: held while it is read or written
-	heard map[string]time.Time   // guarded by mu; by the name that the volume is stored under: when its client was heard of
+	locks map[string]*sync.Mutex // guarded by mu; by account and volume: held while the volume is read or written
+	heard map[string]time.Time   // guarded by mu; by stored volume name: the client's last heartbeat
 }
 
 func (vs *views) lock(acc, name string) *sync.Mutex {
@@ -88,7 +89,7 @@ func (vs *views) lock(acc, name string) *sync.Mutex {
 	return vs.locks[key]
 }
 
-// alive says that the client of a volume without a name lives.
+// alive records a heartbeat of the client of an unnamed volume.
 func (vs *views) alive(acc, name string) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -139,18 +140,18 @@ func (vs *views) enter(ctx context.Context, s *Server, acc string, mounts []*pb.
 	return made, nil
 }
 
-// discardViews removes copies that no sandbox has.
+// discardViews removes copies that no sandbox uses.
 func (s *Server) discardViews(ctx context.Context, acc string, made []*view) {
 	for _, v := range made {
 		if err := s.provider(acc).Delete(context.WithoutCancel(ctx), v.Private); err != nil && errors.KindOf(err) != errors.NotFound {
 			logf.Errorf(ctx, "remove the copy of a volume: %v", err)
 			continue
 		}
-		_ = os.Remove(s.basePath(v)) // there may be none; and without it, the copy could not be committed
+		_ = os.Remove(s.basePath(v)) // may be missing; a copy cannot be committed without it, so it goes last
 	}
 }
 
-// roots opens a volume's files, or the part that the view shows, and the copy.
+// roots opens the volume, or the part that the view shows, and the copy.
 func (s *Server) roots(ctx context.Context, acc string, v *view) (whole, private *os.Root, err error) {
 	p := s.provider(acc)
 	if whole, err = openVolume(ctx, p, v.Volume); err != nil {
@@ -187,7 +188,7 @@ func openVolume(ctx context.Context, p volume.Provider, name string) (*os.Root, 
 	return root, errors.Wrapf(err, "open the volume %s", name)
 }
 
-// pull makes the copy like the volume.
+// pull makes the copy equal to the volume.
 func (s *Server) pull(ctx context.Context, acc string, v *view) error {
 	l := s.volumes.lock(acc, v.Volume)
 	l.Lock()
@@ -223,7 +224,7 @@ func (s *Server) pullLocked(ctx context.Context, v *view, whole, private *os.Roo
 	return s.keepBase(v)
 }
 
-// basePath is where what a copy had in common with its volume is kept for a later server.
+// basePath is the file that keeps the last common state of a copy and its volume for a later server.
 func (s *Server) basePath(v *view) string { return filepath.Join(s.opts.Dir, v.Private+".base") }
 
 func (s *Server) keepBase(v *view) error {
@@ -237,7 +238,7 @@ func (s *Server) keepBase(v *view) error {
 	return errors.Wrapf(err, "note what is in a volume")
 }
 
-// loadBase reads it again.
+// loadBase reads that file.
 func (s *Server) loadBase(v *view) error {
 	if v.base != nil {
 		return nil
@@ -249,7 +250,7 @@ func (s *Server) loadBase(v *view) error {
 	return errors.Wrapf(err, "read what was in a volume")
 }
 
-// commit writes to the volume what has changed in the copy since they were alike; the last who writes wins.
+// commit writes the copy's changes since the last common state to the volume. The last writer wins.
 func (s *Server) commit(ctx context.Context, acc string, v *view, reload bool) error {
 	l := s.volumes.lock(acc, v.Volume)
 	l.Lock()
@@ -282,8 +283,8 @@ func (s *Server) commit(ctx context.Context, acc string, v *view, reload bool) e
 	return s.pullLocked(ctx, v, whole, private)
 }
 
-// leave commits the copy of a sandbox that has ended, and removes it. A copy that is gone was committed by an earlier server; with a volume that is
-// gone goes what was written to it.
+// leave commits the copy of an ended sandbox and removes it. If the copy is gone, an earlier server has
+// committed it. If the volume is gone, the writes are discarded.
 func (vs *views) leave(ctx context.Context, b *box, v *view) error {
 	if err := b.s.commit(ctx, b.account, v, false); err != nil && errors.KindOf(err) != errors.NotFound {
 		return err

@@ -15,16 +15,16 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Volumes without a name that clients make for a while begin so; what else begins so is nobody's.
+// Prefixes of the names of clients' temporary unnamed volumes, and of the copies for sandboxes.
 const (
 	looseVolume = "modal-ephemeral-"
 	viewVolume  = "modal-view-"
 )
 
-// provider are the account's volumes.
+// provider returns the account's volumes.
 func (s *Server) provider(acc string) volume.Provider { return volume.Of(s.opts.Volumes, owner(acc)) }
 
-// VolumeGetOrCreate implements ModalClient. Versions of volumes make no difference here.
+// VolumeGetOrCreate implements ModalClient. The version of a volume makes no difference here.
 func (c *control) VolumeGetOrCreate(ctx context.Context, req *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
 	p := c.s.provider(callerOf(ctx).Account)
 	name := ""
@@ -117,7 +117,7 @@ func (c *control) VolumeList(ctx context.Context, req *pb.VolumeListRequest) (*p
 	return pb.VolumeListResponse_builder{Items: items, EnvironmentName: envOr(req.GetEnvironmentName())}.Build(), nil
 }
 
-// subPath is a part of a volume, relative to it; "." for all of it.
+// subPath validates a path within a volume; "." means all of it.
 func subPath(text string) (string, error) {
 	clean := path.Clean("/" + text)[1:]
 	if strings.Contains(text, "..") || strings.ContainsRune(text, 0) {

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// watchOp asks for changes below a path.
+// watchOp is a request for the changes below a path.
 type watchOp struct {
 	Path      string    `json:"path"`
 	Recursive bool      `json:"recursive"`
@@ -20,7 +20,7 @@ type watchOp struct {
 	Timeout   *float64  `json:"timeout_secs"`
 }
 
-// moveWait is how long the second half of a move is waited for.
+// moveWait is how long to wait for the second half of a move.
 const moveWait = 10 * time.Millisecond
 
 type watchEvent struct {
@@ -28,7 +28,7 @@ type watchEvent struct {
 	Paths []string `json:"paths"`
 }
 
-// watch tells changes until the time is over or the client closes the input.
+// watch reports changes until the time limit, or until the client closes the input.
 func (w *fileWork) watch(ctx context.Context, op watchOp) error {
 	if op.Timeout != nil && *op.Timeout <= 0 {
 		_, err := w.look(ctx, op.Path, true)
@@ -41,7 +41,7 @@ func (w *fileWork) watch(ctx context.Context, op watchOp) error {
 		ctx, stop = context.WithTimeout(ctx, time.Duration(min(*op.Timeout, 1e6)*float64(time.Second)))
 		defer stop()
 	}
-	go func() { // no input is meant for us, save its end
+	go func() { // the input carries nothing but its end
 		_, _ = io.Copy(io.Discard, w.c.in)
 		cancel()
 	}()
@@ -62,7 +62,7 @@ func (w *fileWork) watch(ctx context.Context, op watchOp) error {
 	return nil
 }
 
-// tell passes changes on, and joins the halves of a move.
+// tell reports changes to the client and joins the halves of a move.
 func (w *fileWork) tell(lines io.Reader, filter *[]string) {
 	changes := make(chan tarfs.Change)
 	go func() {
@@ -77,7 +77,7 @@ func (w *fileWork) tell(lines io.Reader, filter *[]string) {
 	}()
 	say := func(kind string, paths ...string) {
 		if filter == nil || slices.Contains(*filter, kind) {
-			_ = w.answer(watchEvent{kind, paths}) // no room for more of it
+			_ = w.answer(watchEvent{kind, paths}) // best effort: the disk may be full
 		}
 	}
 	var half *tarfs.Change
@@ -113,7 +113,7 @@ func (w *fileWork) tell(lines io.Reader, filter *[]string) {
 	}
 }
 
-// one says a change that stands for itself, and returns it if it may be half a move.
+// one reports a self-contained change. It returns a change that may be the first half of a move.
 func one(c tarfs.Change, say func(string, ...string)) *tarfs.Change {
 	switch {
 	case c.Kind == tarfs.Removed && c.Cookie != 0:

@@ -1,14 +1,14 @@
-// What programs print for a terminal, as text with colours. Codes that move the cursor are left out; a carriage return begins the line again.
+// Terminal output as coloured text. Cursor movements are left out; a carriage return restarts the line.
 
 import { h } from './dom.js';
 
 const codes = /\x1b(?:\[([0-9;:]*)([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78]|[()][0-9A-B])/g; // eslint-disable-line no-control-regex
 const base = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white'];
 
-// bare returns a text without codes.
+// bare returns a text without escape codes.
 export const bare = (text) => last(text.replace(codes, ''));
 
-// last keeps of each line what was printed over the rest of it, as progress bars do.
+// last keeps the final text of each line that was overprinted, as by progress bars.
 const last = (text) => (text.includes('\r') ? text.replace(/\r+\n/g, '\n').replace(/[^\n]*\r(?=[^\n])/g, '').replace(/\r/g, '') : text);
 
 // coloured returns nodes for a text.
@@ -35,7 +35,7 @@ export function coloured(text) {
   return nodes;
 }
 
-// after returns the style that a code (ECMA-48, SGR) leads to.
+// after returns the style after a code (ECMA-48, SGR).
 function after(style, code) {
   const all = code.split(/[;:]/).map(Number);
   let next = { ...style };
@@ -65,7 +65,7 @@ function after(style, code) {
   return next;
 }
 
-// indexed returns a colour of xterm's table of 256.
+// indexed returns a colour of xterm's 256-colour table.
 function indexed(n) {
   if (!(n >= 0 && n < 256)) return '';
   if (n < 16) return base[n % 8];

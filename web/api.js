@@ -1,11 +1,12 @@
-// Requests to the server, and its event streams. All addresses are relative to the page's, so that it may stand behind a path prefix.
+// Requests to the server, and its event streams. All addresses are relative to the page, so that it may be
+// served below a path prefix.
 
 import { newKey } from './drafts.js';
 
 const base = new URL('.', document.baseURI);
 export const url = (path) => new URL(path, base);
 
-// Problem is an error as the server tells it (RFC 9457), or as this page does where the server could not be asked.
+// Problem is an error from the server (RFC 9457), or from this page if the server could not be reached.
 export class Problem extends Error {
   constructor(fields) {
     super(fields.detail || fields.title);
@@ -27,8 +28,8 @@ async function problemOf(resp) {
 
 const sleep = (time) => new Promise((done) => { setTimeout(done, time); });
 
-// call sends a request, up to five times if no answer arrives within patience (milliseconds). A POST carries an idempotency key, a new one or the one
-// that is given, so that the server acts on it once.
+// call sends a request, up to five times if no answer arrives within patience (milliseconds). A POST carries an
+// idempotency key, either new or given, so that the server acts on it once.
 export async function call(method, path, body, { patience = 30e3, key = newKey() } = {}) {
   const headers = {};
   if (body !== undefined) headers['Content-Type'] = 'application/json';
@@ -49,16 +50,16 @@ export async function call(method, path, body, { patience = 30e3, key = newKey()
   }
 }
 
-// silence is how long a stream may say nothing, not even that it lives, before it is taken for broken.
+// silence is how long a stream may send nothing, not even a heartbeat, before it counts as broken.
 const silence = 45e3;
 
-// unseen is how long a page that nobody sees keeps its stream. Browsers have six connections to a server for all their tabs together, and
-// streams of tabs in the background would keep the one in front from asking for anything.
+// unseen is how long a hidden page keeps its stream. Browsers open six connections to a server for all their
+// tabs together, so streams of background tabs would block the requests of the visible one.
 const unseen = 20e3;
 
-// follow reads an event stream from its beginning, and goes on behind the last event it has whenever it breaks off: none is lost and
-// none comes twice. It returns what ends it.
-// An event whose handler fails is reported to broken, and the ones after it are handled.
+// follow reads an event stream from its beginning. When the stream breaks, it reconnects after the last event
+// it received, so that no event is lost or repeated. It returns a function that stops it. If the handler of an
+// event fails, the error goes to broken, and the following events are still handled.
 export function follow(path, { event, state, problem, broken }) {
   let last = null;
   let stopped = false;
@@ -106,7 +107,7 @@ export function follow(path, { event, state, problem, broken }) {
           wait = 250;
           const id = frame.id === null ? null : Number(frame.id);
           const known = id !== null && last !== null && id <= last;
-          if (id !== null && !known) last = id; // also if the event cannot be shown: the stream goes on behind it
+          if (id !== null && !known) last = id; // also if the event cannot be shown: the stream continues after it
           if (frame.data === '' || known) return;
           try {
             event(frame.name, JSON.parse(frame.data), id);
@@ -135,7 +136,8 @@ export function follow(path, { event, state, problem, broken }) {
   };
 }
 
-// breathe lets the browser draw and hear before what comes next; without a timer, which a page in the background seldom gets.
+// breathe lets the browser draw and handle input before the next work. It uses no timer, because timers of
+// background pages are throttled.
 const { port1, port2 } = new MessageChannel();
 const breathing = [];
 port1.onmessage = () => breathing.shift()();
@@ -144,9 +146,9 @@ const breathe = () => new Promise((done) => {
   port2.postMessage(null);
 });
 
-const stint = 10; // milliseconds of work on events at a time
+const stint = 10; // milliseconds of work on events in one go
 
-// read takes server-sent events apart (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+// read parses server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 async function read(body, abort, take) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
@@ -183,7 +185,7 @@ async function read(body, abort, take) {
   }
 }
 
-// socket opens a WebSocket, at the same place as everything else.
+// socket opens a WebSocket, relative to the page like all other addresses.
 export function socket(path) {
   const to = url(path);
   to.protocol = to.protocol === 'https:' ? 'wss:' : 'ws:';
@@ -192,7 +194,7 @@ export function socket(path) {
   return ws;
 }
 
-// all returns all pages of a list, up to so many rows.
+// all returns all pages of a list, up to a maximum of rows.
 export async function all(path, most = 2000) {
   const rows = [];
   for (let cursor = ''; rows.length < most;) {
@@ -204,5 +206,5 @@ export async function all(path, most = 2000) {
   return rows;
 }
 
-// problemIn reads what went wrong of an answer that fetch got.
+// problemIn reads the error from an answer of fetch.
 export { problemOf as problemIn };

@@ -1,11 +1,12 @@
-// The page: who is here, what there is to choose at its side, and the view that the address names.
+// The page: sign-in, the sidebar, and the view that the address names.
 
 import { call } from './api.js';
 import { ago, button, h, own, problemBox, soon } from './dom.js';
 import { lists, openList } from './lists.js';
 import { openNew } from './new.js';
 
-// The conversation, with what makes Markdown of texts, is most of the page, and nobody needs it before there is one: it comes when the page can be used.
+// The conversation, with its Markdown libraries, is most of the page and is not needed at first. It loads once
+// the page is usable.
 const chat = () => import('./chat.js');
 
 const states = { running_tool: 'running a tool', waiting_for_input: 'waits for you' };
@@ -21,9 +22,9 @@ const side = h('nav', { id: 'side', 'aria-label': 'Sessions' },
   h('footer', null, h('span', { class: 'who' }), button('Sign out', signOut, { class: 'small' })));
 
 let sessions = [];
-let listed = false; // they are known
+let listed = false; // the sessions are known
 let close = () => {};
-let listing = false; // it is about to be shown anew
+let listing = false; // a redraw of the list is scheduled
 let template = null; // settings for the next session
 
 function open(on) {
@@ -44,7 +45,8 @@ async function signOut() {
   signedOut();
 }
 
-// The address that a person opened before signing in is where they go afterwards. The link may open in another tab.
+// After signing in, the page goes to the address that was opened before. The sign-in link may open in another
+// tab.
 const wanted = 'harvest:wanted';
 const wantedFor = 15 * 60e3; // milliseconds
 
@@ -52,7 +54,7 @@ function want(hash) {
   if (hash.length <= 2) return;
   try {
     localStorage.setItem(wanted, JSON.stringify({ hash, at: Date.now() }));
-  } catch { /* the browser keeps nothing: then the page begins at its start */ }
+  } catch { /* no storage: start at the default view */ }
 }
 
 function goWanted() {
@@ -63,7 +65,7 @@ function goWanted() {
   } catch { /* as above */ }
 }
 
-// signedOut says how to come in. What the server says about it fits how it was set up.
+// signedOut explains how to sign in. The server's message fits its setup.
 function signedOut(p) {
   clearInterval(timer);
   want(location.hash);
@@ -102,7 +104,7 @@ function showList() {
   if (focused) list.querySelector(`a[href="${focused}"]`)?.focus();
 }
 
-// changed keeps the list in step with the session that is shown.
+// changed keeps the list in step with the open session.
 function changed(id, status) {
   const s = sessions.find((v) => v.id === id);
   if (!s) load();
@@ -116,10 +118,11 @@ function changed(id, status) {
   }
 }
 
-// route shows what the address names: #/s/SESSION/VIEW, #/b/SANDBOX/VIEW, #/LIST, or the form for a new session.
+// route shows the view in the address: #/s/SESSION/VIEW, #/b/SANDBOX/VIEW, #/LIST, or the form for a new
+// session.
 async function route() {
   const [, kind, id, tab] = /^#\/(\w*)\/?(\w*)\/?(\w*)$/.exec(location.hash) ?? ['', '', '', ''];
-  if (id && close.address === `#/${kind}/${id}`) { // another view of what is open
+  if (id && close.address === `#/${kind}/${id}`) { // another view of the open object
     close.show(tab);
     return;
   }
@@ -172,11 +175,11 @@ async function openSession(id, tab, signIn) {
 
 let timer;
 
-// begin asks at once for all that the page needs at first, and shows the page as soon as it is known who is here.
+// begin sends the first requests of the page at once, and shows the page as soon as the user is known.
 async function begin() {
   const asked = ask();
-  asked.catch(() => {}); // load tells of it
-  if (current()) chat().catch(() => {}); // and openSession of that
+  asked.catch(() => {}); // load reports the error
+  if (current()) chat().catch(() => {}); // openSession reports the error
   try {
     const self = await call('GET', 'v1/account');
     side.querySelector('.who').textContent = self.user || self.account;

@@ -1,4 +1,4 @@
-// The audit log: who has changed what, the last first.
+// The audit log: who changed what, newest first.
 
 import { all } from './api.js';
 import { h, table } from './dom.js';

@@ -1,4 +1,5 @@
-// What the agent has changed, by file, and how it leaves the sandbox: committed, as a patch, to its origin, or as a pull request.
+// The agent's changes, by file, and the ways to take them out of the sandbox: committed, as a patch, to the
+// origin, or as a pull request.
 
 import { call, Problem, url } from './api.js';
 import { patch } from './diff.js';
@@ -38,7 +39,7 @@ export async function open(body, { session, sandbox, facts, signIn }) {
     load();
   };
 
-  // git runs a command of git's in the repository, as the agent would.
+  // git runs a git command in the repository, as the agent would.
   async function git(...args) {
     const r = await call('POST', `v1/sandboxes/${await sandbox()}/exec`, { args: ['git', ...args], workdir: session.repositories?.find((one) => one.name === which.value)?.dir ?? session.dir }, long);
     if (r.returncode !== 0) throw new Problem({ detail: `git ${args[0]} failed: ${(r.stderr || r.stdout || r.reason || '').trim().slice(0, 2000)}` });

@@ -1,5 +1,5 @@
-// One session: its start, the conversation, the queue, the state. All of it is made of the session's events, so that every browser that
-// follows them shows the same, whenever it came.
+// One session: its start, the conversation, the queue, the state. Everything is built from the session's
+// events, so that every browser shows the same, whenever it connects.
 
 import { call, follow } from './api.js';
 import { intent, keep, kept } from './drafts.js';
@@ -18,7 +18,8 @@ const words = {
 const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
 const stages = { sandbox: 'Sandbox', directories: 'Directories', credentials: 'Credentials', repository: 'Repository', agent: 'Agent', mcp: 'MCP servers' };
 
-// openChat fills main with a session and returns what ends it. again begins a session with the same settings; tab is what is shown beside it.
+// openChat fills main with a session and returns a function that closes it. again starts a session with the
+// same settings; tab is the view beside it.
 export function openChat(main, session, { again, changed, signIn, tab }) {
   const latest = button('Latest ↓', () => log.end(), { class: 'latest', hidden: true });
   const log = new Log('Conversation', (pinned) => { latest.hidden = pinned; });
@@ -45,11 +46,13 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const split = h('div', { class: 'split' }, chat, aside);
   main.replaceChildren(top, split);
 
-  // beside shows a view beside the conversation, "" none. The address has it, so that it can be kept and sent.
+  // beside shows a view beside the conversation, "" for none. The address contains the view, so that it can be
+  // bookmarked and shared.
   let shown = '';
-  let left = false; // for another page, which the address names already
+  let left = false; // the address already names another page
   let closePanel = () => {};
-  const facts = { stages: [], turns: [], changed: new Set(), working: false }; // of the start, the turns and the files, for the views
+  // Facts about the start, the turns and the files, for the views.
+  const facts = { stages: [], turns: [], changed: new Set(), working: false };
   function beside(id, chosen = true) {
     if (left) return;
     closePanel();
@@ -59,11 +62,11 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     aside.hidden = shown === '';
     split.classList.toggle('beside', shown !== '');
     const address = `#/s/${session.id}${shown && `/${shown}`}`;
-    if (chosen && address !== location.hash) history.pushState(null, '', address); // Back leads to the view before
+    if (chosen && address !== location.hash) history.pushState(null, '', address); // Back leads to the previous view
     else history.replaceState(null, '', address);
     if (shown) closePanel = openPanel(aside, shown, { session, facts, signIn, sandbox: sandboxID });
   }
-  async function sandboxID() { // which may be another one than in the beginning
+  async function sandboxID() { // a session can change its sandbox
     if (!session.sandbox_id || stale) Object.assign(session, await call('GET', `v1/sessions/${session.id}`));
     stale = false;
     wanted = !session.sandbox_id;
@@ -75,7 +78,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let state = session.status;
   let since = performance.now();
   let usage = { ...session.usage, turns: session.turns };
-  let live = false; // the events that come now happen now
+  let live = false; // events are current, not history
   let messages = new Map();
   let tools = new Map();
   const asked = new Map();
@@ -110,7 +113,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     const text = (words[state] ?? state) + (live && (working.includes(state) || state === 'creating') && time > 2000 ? ` · ${Math.floor(time / 1000)} s` : '');
     if (status.textContent !== text) status.textContent = text;
     if (typeof reason === 'string') status.title = reason;
-    if (started?.next) { // what no finished step has taken is the time of this one
+    if (started?.next) { // this step took the time not used by finished steps
       started.next.lastChild.textContent = ms(Math.max(0, Date.now() - started.begun - started.sum));
       started.head.lastChild.textContent = `Making the sandbox · ${ms(Math.max(0, Date.now() - started.begun))}`;
     }
@@ -120,7 +123,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     costs.textContent = `${usage.turns} ${usage.turns === 1 ? 'turn' : 'turns'} · ${inTokens + usage.output_tokens} tokens · ${money(usage.cost_usd)}`;
   }
 
-  // start shows what becomes ready, with the time that each step took.
+  // start shows the finished and current steps, with the time of each.
   function start() {
     const list = h('ol', { class: 'stages' });
     const head = h('summary', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, 'Making the sandbox'));
@@ -151,7 +154,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     started.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(started.sum)}` : 'The sandbox could not be made'));
     if (ok) {
       started.el.open = false;
-      if (wanted && shown) beside(shown, false); // what was not there yet
+      if (wanted && shown) beside(shown, false); // it did not exist before
     } else started.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
   }
 
@@ -267,7 +270,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     asked.clear();
     answering();
   }
-  // answering shows whether what is typed answers a question.
+  // answering adapts the input if its text will answer a question.
   function answering() {
     input.placeholder = asked.size > 0 ? 'Answer the question, or say why not' : 'Say what to do';
     show(state);
@@ -285,7 +288,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     return m;
   }
 
-  // finished tells that the session is over, why, and what can be done now.
+  // finished shows that the session has ended, the reason, and the options.
   function finished(reason) {
     composer.hidden = true;
     end.hidden = true;
@@ -293,7 +296,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     if (live) log.end();
   }
 
-  // post sends a prompt once, however often it is tried.
+  // post sends a prompt once, even if it is retried.
   async function post(prompt) {
     const once = intent(`message:${session.id}`, { prompt });
     const sent = await act(() => call('POST', `v1/sessions/${session.id}/messages`, { prompt }, once));
@@ -303,13 +306,13 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   }
 
   const draft = `prompt:${session.id}`;
-  let sending = ''; // a prompt of which the server has not told that it has it
+  let sending = ''; // the prompt whose receipt the server has not confirmed
   async function submit(event) {
     event?.preventDefault();
     const prompt = input.value.trim();
     if (prompt === '' || send.disabled) return;
     send.disabled = true;
-    input.value = ''; // what is typed from now on is the next prompt
+    input.value = ''; // later input belongs to the next prompt
     sending = prompt;
     grow();
     const open = asked.values().next().value;
@@ -332,14 +335,15 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
 
   function confirmEnd() {
     sure('End the session?', 'Its sandbox is removed. The conversation stays readable, and its files are kept as a snapshot.', 'End it', async () => {
-      try { // what there is to see is gone with the sandbox
+      try { // the data disappears with the sandbox
         facts.patch = await call('GET', `v1/sessions/${session.id}/diff`);
-      } catch { /* the session may be in no state to tell */ }
+      } catch { /* best effort: the session may have no diff now */ }
       act(() => call('DELETE', `v1/sessions/${session.id}`));
     });
   }
 
-  usage = { input_tokens: 0, output_tokens: 0, cache_read_tokens: 0, cache_write_tokens: 0, cost_usd: 0, turns: 0 }; // what the events add up to
+  // Totals of the events.
+  usage = { input_tokens: 0, output_tokens: 0, cache_read_tokens: 0, cache_write_tokens: 0, cost_usd: 0, turns: 0 };
   showCosts();
   start();
   show(session.status, session.reason);

@@ -1,4 +1,4 @@
-// What was spent, by day: on models as the agents tell it, on sandboxes by the configured prices.
+// Costs by day: of models as reported by the agents, of sandboxes by the configured prices.
 
 import { all } from './api.js';
 import { h, money, table } from './dom.js';

@@ -2,9 +2,9 @@
 
 import { button, h, windowed } from './dom.js';
 
-const most = 2000; // lines of which a comparison is made; the effort grows with their square
+const most = 2000; // maximum of compared lines; the cost is quadratic
 
-// lineDiff returns [sign, line] for going from one text to another.
+// lineDiff returns [sign, line] pairs that turn one text into another.
 export function lineDiff(from, to) {
   const a = from === '' ? [] : from.replace(/\n$/, '').split('\n');
   const b = to === '' ? [] : to.replace(/\n$/, '').split('\n');
@@ -44,7 +44,7 @@ const kinds = { '+': 'added', '-': 'removed', '@': 'hunk' };
 
 const widest = 2000; // characters of a line that are shown at first
 
-// lines shows [sign, line] pairs: of many, the first, with a button for more.
+// lines shows [sign, line] pairs. Of a long list it shows the first ones and a button for more.
 export function lines(all, label) {
   const el = h('pre', { class: 'diff', tabindex: '0', role: 'group', 'aria-label': label });
   return windowed(el, all.length, (i) => {
@@ -53,7 +53,7 @@ export function lines(all, label) {
   });
 }
 
-// clipped returns a line, and of a very long one its beginning with a button for the rest.
+// clipped returns a line. Of a very long line it returns the beginning and a button for the rest.
 export function clipped(line) {
   if (line.length <= widest) return [line];
   const rest = line.slice(widest);
@@ -61,7 +61,8 @@ export function clipped(line) {
   return [line.slice(0, widest), more];
 }
 
-// pairs are the texts before and after that a tool call would bring about, by the names that the agents' tools use.
+// pairs returns the texts before and after an edit by a tool call. It knows the field names of the agents'
+// tools.
 function pairs(tool, input) {
   const i = input ?? {};
   if (typeof pathOf(i) !== 'string') return [];
@@ -72,13 +73,14 @@ function pairs(tool, input) {
 
 const pathOf = (i) => i.file_path ?? i.filePath ?? i.path;
 
-// edited tells whether a tool call is an edit, and edits shows what it would change.
+// edited reports whether a tool call is an edit. edits shows its changes.
 export const edited = (tool, input) => pairs(tool, input).length > 0;
 export const edits = (tool, input) => pairs(tool, input).map(([a, b]) => lines(lineDiff(a, b), `Change of ${pathOf(input)}`));
 
-const openMost = 3000; // lines of files that are open at first
+const openMost = 3000; // lines of files that are unfolded at first
 
-// patch returns sections of a unified diff, one for each file. What is in a section is made when it is opened.
+// patch returns sections of a unified diff, one for each file. The content of a section is built when it is
+// opened.
 export function patch(text) {
   let opened = 0;
   return text.split(/^(?=diff --git )/m).filter((f) => f.trim() !== '').map((file) => {

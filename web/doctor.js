@@ -1,4 +1,4 @@
-// What works on the server's machine, and what to do about the rest.
+// The checks of the server's machine, with remedies for the failed ones.
 
 import { call } from './api.js';
 import { button, h } from './dom.js';

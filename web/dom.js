@@ -1,6 +1,8 @@
-// Elements without a framework. Nothing here takes HTML as text: what agents, repositories and file names say becomes text nodes.
+// Elements without a framework. Nothing here accepts HTML as text: output of agents, repositories and file
+// names becomes text nodes.
 
-// h makes an element. Attributes with a function are listeners, true is an attribute without value, null and false are none.
+// h makes an element. A function as attribute is a listener, true is an attribute without value, and null and
+// false leave the attribute out.
 export function h(tag, attrs, ...children) {
   const el = document.createElement(tag);
   for (const [name, value] of Object.entries(attrs ?? {})) {
@@ -12,7 +14,7 @@ export function h(tag, attrs, ...children) {
   return add(el, children.flat());
 }
 
-const most = 10_000; // arguments of a call: engines have limits from 65,000 on
+const most = 10_000; // arguments of one call: engines have limits from 65,000 on
 
 // add appends children to an element, however many there are.
 export function add(el, children) {
@@ -21,13 +23,14 @@ export function add(el, children) {
   return el;
 }
 
-// fill replaces what is in an element.
+// fill replaces the children of an element.
 export function fill(el, children) {
   el.replaceChildren();
   return add(el, children);
 }
 
-// windowed returns an element with the first of many parts, and a button for more of them. part(i) makes the part at index i of count.
+// windowed returns an element with the first of many parts, and a button for more. part(i) makes the part at
+// index i of count.
 export function windowed(el, count, part, { first = 400, step = 2000, what = 'lines' } = {}) {
   let shown = 0;
   const more = button('', () => show(step), { class: 'small rest' });
@@ -49,18 +52,18 @@ export function windowed(el, count, part, { first = 400, step = 2000, what = 'li
   return el;
 }
 
-// plain is a path or key with its control characters as escapes: a tab, DEL or ESC in it would not be seen.
+// plain escapes the control characters of a path or key, because a tab, DEL or ESC in it would be invisible.
 export const plain = (text) => String(text ?? '').replace(/[\u0000-\u001f\u007f-\u009f]/g, (c) => ({ '\t': '\\t', '\n': '\\n', '\r': '\\r' })[c] ?? `\\x${c.charCodeAt(0).toString(16).padStart(2, '0')}`);
 
-// plainLines is plain for text that may have several lines.
+// plainLines is plain for text with several lines.
 export const plainLines = (text) => String(text).split('\n').map(plain).join('\n');
 
-// own is the address of a file of the page, of the version that this one is of.
+// own is the address of a file of the page, in the page's version.
 export const own = (name) => new URL(name, import.meta.url).href;
 
 export const button = (label, onclick, attrs) => h('button', { type: 'button', onclick, ...attrs }, ...[label].flat());
 
-// field is a labelled input; the label's text is also what screen readers say.
+// field is an input with a label, which screen readers read, too.
 export function field(label, input, help) {
   return h('label', { class: 'field' }, h('span', null, label), input, help && h('small', null, help));
 }
@@ -81,14 +84,14 @@ export function ago(time) {
   return new Date(time).toLocaleDateString();
 }
 
-// problemBox shows what went wrong where it did, with what to do about it.
+// problemBox shows an error, its remedy, and actions, in place.
 export function problemBox(p, ...actions) {
   return h('div', { class: 'problem', role: 'alert' },
     h('strong', null, (p.stage ? `${p.stage}: ` : '') + plainLines(p.detail || p.title || String(p))),
     p.remedy && h('p', null, p.remedy), p.request_id && h('small', null, `Request ${p.request_id}`), actions.length > 0 && h('div', { class: 'row' }, actions));
 }
 
-// copyButton copies a text; where browsers allow that to secure origins only, it selects it.
+// copyButton copies a text. If the browser allows copying only for secure origins, it selects the text instead.
 export function copyButton(text, from) {
   const b = button('Copy', async () => {
     try {
@@ -103,7 +106,7 @@ export function copyButton(text, from) {
   return b;
 }
 
-// soon runs what draws once with the next frame; also in a tab that nobody sees, which has no frames.
+// soon calls draw once with the next frame. It also works in hidden tabs, which have no frames.
 export function soon(draw) {
   let done = false;
   const run = () => {
@@ -123,7 +126,7 @@ export function bytes(n) {
 
 export const when = (time) => (time ? h('time', { datetime: time, title: time }, ago(time)) : '–');
 
-// dialog shows a window over the page. Esc closes it, and it is gone then.
+// dialog shows a window over the page. Esc closes and removes it.
 export function dialog(label, ...children) {
   const el = h('dialog', { 'aria-label': label, onclose: () => el.remove() }, children);
   document.body.append(el);
@@ -131,7 +134,7 @@ export function dialog(label, ...children) {
   return el;
 }
 
-// sure asks before something that cannot be undone.
+// sure asks for confirmation before an action that cannot be undone.
 export function sure(title, text, yes, act) {
   const el = dialog(title, h('h2', null, title), h('p', null, text), h('div', { class: 'row' }, button(yes, () => {
     el.close();
@@ -139,14 +142,14 @@ export function sure(title, text, yes, act) {
   }, { class: 'danger' }), button('Keep it', () => el.close(), { autofocus: true })));
 }
 
-// table shows rows of cells below names of columns. Cells are texts or elements.
+// table shows rows of cells below column names. Cells are texts or elements.
 export function table(label, columns, rows, none = 'There is nothing yet.') {
   if (rows.length === 0) return h('p', { class: 'meta' }, none);
   return h('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': label }, h('table', { class: 'list' }, h('thead', null, h('tr', null, columns.map((c) => h('th', { scope: 'col' }, c || h('span', { class: 'sr' }, 'What to do'))))),
     h('tbody', null, rows.map((cells) => h('tr', null, cells.map((c) => h('td', null, typeof c === 'string' ? plain(c) : c ?? '–')))))));
 }
 
-// tabs is a row of buttons of which one is chosen; the arrows go from one to the next.
+// tabs is a row of buttons, one of them selected. The arrow keys move between them.
 export function tabs(label, names, choose) {
   const all = Object.entries(names).map(([id, name]) => button(name, () => choose(id), { role: 'tab', id: `tab-${id}`, 'data-tab': id, 'aria-selected': 'false', tabindex: '-1' }));
   const el = h('div', { class: 'tabs', role: 'tablist', 'aria-label': label }, all);

@@ -1,10 +1,10 @@
-// What a person has typed and neither sent nor saved. It survives a change of views and a reload of the page; what is only in a file's editor also asks
-// before the tab is closed.
+// Drafts: typed text that was neither sent nor saved. A draft survives a change of views and a reload of the
+// page. A draft that exists only in a file's editor also asks for confirmation before the tab is closed.
 
-const memory = new Map(); // all drafts of this page; the browser's storage may be full or switched off
+const memory = new Map(); // all drafts of this page; the browser's storage may be full or disabled
 const prefix = 'draft:';
 
-// kept returns a draft, '' if there is none.
+// kept returns a draft, '' if it does not exist.
 export function kept(name) {
   if (memory.has(name)) return memory.get(name);
   try {
@@ -22,11 +22,11 @@ export function keep(name, text) {
     if (text === '') sessionStorage.removeItem(prefix + name);
     else sessionStorage.setItem(prefix + name, text);
   } catch {
-    // It is in memory.
+    // The draft is in memory.
   }
 }
 
-// unsaved returns the names of drafts that begin so.
+// unsaved returns the names of drafts that begin with start.
 export function unsaved(start) {
   const names = new Set([...memory.keys()]);
   try {
@@ -35,19 +35,19 @@ export function unsaved(start) {
       if (key.startsWith(prefix)) names.add(key.slice(prefix.length));
     }
   } catch {
-    // There is only the memory.
+    // Only the memory is available.
   }
   return [...names].filter((name) => name.startsWith(start));
 }
 
-export const files = 'file:'; // how names of drafts of files begin
+export const files = 'file:'; // name prefix of the drafts of files
 
 addEventListener('beforeunload', (e) => {
   if (unsaved(files).length > 0) e.preventDefault();
 });
 
-// intent returns the idempotency key of a request that a person wants once. The same request has the same key until done is called, however often it
-// is sent and whatever becomes of the answers.
+// intent returns the idempotency key of a request that must take effect once. The same request has the same key
+// until done is called, however often it is sent and whatever its answers are.
 export function intent(name, body) {
   const text = JSON.stringify(body);
   const stored = kept(`intent:${name}`);
@@ -55,7 +55,7 @@ export function intent(name, body) {
   try {
     known = stored && JSON.parse(stored);
   } catch {
-    // It is of another version of the page.
+    // The entry is from another version of the page.
   }
   if (known?.text !== text) {
     known = { text, key: newKey() };

@@ -1,14 +1,15 @@
-// The editor of one file. It writes only what a person changed, and never over what somebody else wrote in the meantime.
+// The editor of one file. It writes only the user's changes, and never overwrites later changes by others.
 
 import { files, keep, kept } from './drafts.js';
 import { button, dialog, h } from './dom.js';
 import { lineDiff, lines } from './diff.js';
 import { merged, shownOf } from './text.js';
 
-const pause = 300; // milliseconds after a keystroke until the draft is stored
+const pause = 300; // milliseconds from a keystroke until the draft is stored
 
-// openEditor shows the text of a file in box. file has path, text, tag (of that version; null for a new file), href and name of the draft.
-// write(path, text, headers) stores a text and returns its tag; fetchText(path) reads the file again; saved is called after each save.
+// openEditor shows the text of a file in box. file has path, text, tag (of that version; null for a new file),
+// href and name of the draft. write(path, text, headers) stores a text and returns its tag; fetchText(path)
+// reads the file again; saved is called after each save.
 export function openEditor(box, file, { write, fetchText, saved, tell }) {
   let { text: original, tag } = file;
   const name = `${files}${file.draft}`;
@@ -61,7 +62,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell }) {
     note.replaceChildren();
     try {
       const to = await write(file.path, text, condition);
-      const typed = edit.value; // what was typed meanwhile stays
+      const typed = edit.value; // keep text typed meanwhile
       [original, tag] = [text, to];
       edit.value = typed;
       store();
@@ -75,7 +76,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell }) {
     }
   }
 
-  // conflict asks what shall become of a file that is another one than the editor was filled with.
+  // conflict asks how to resolve a file that has changed since the editor read it.
   async function conflict() {
     const theirs = await fetchText(file.path);
     const title = tag === null ? 'The file exists already' : theirs ? 'The file has changed' : 'The file was deleted';
@@ -112,7 +113,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell }) {
   return close;
 }
 
-// read returns a stored draft, null if there is none.
+// read returns a stored draft, null if it does not exist.
 function read(stored) {
   try {
     return stored ? JSON.parse(stored) : null;

@@ -1,10 +1,10 @@
-// The notice that a session has ended: why, what became of its files, and how to go on.
+// The notice that a session has ended: the reason, the state of its files, and how to continue.
 
 import { call, follow } from './api.js';
 import { patch } from './diff.js';
 import { button, bytes, h, problemBox, windowed } from './dom.js';
 
-const patience = 60e3; // milliseconds that what became of files is waited for
+const patience = 60e3; // milliseconds to wait for the state of the files
 
 const paths = (all) => windowed(h('ul'), all.length, (i) => h('li', null, h('code', null, all[i])), { what: 'files' });
 
@@ -18,7 +18,7 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
   else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files that the agent has changed'), paths([...changed])), row);
   resume(0);
 
-  // resume offers to go on, as soon as what is left of the sandbox is known.
+  // resume offers to continue, as soon as the remains of the sandbox are known.
   async function resume(attempt) {
     try {
       const id = session.sandbox_id || (await call('GET', `v1/sessions/${session.id}`)).sandbox_id;
@@ -43,7 +43,7 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
     }
   }
 
-  // sent tells how much was sent, also what is sent only now.
+  // sent shows how much was uploaded, including later uploads.
   function sent(id, volume, place) {
     const stop = follow('v1/events?tail=200', {
       event: (name, e) => {

@@ -1,11 +1,11 @@
-// The files of the sandbox: a tree, and the file that was chosen in it, to read, change, fetch or replace.
+// The files of the sandbox: a tree, and the selected file, to read, change, download or replace.
 
 import { call, problemIn, url } from './api.js';
 import { button, bytes, dialog, field, h, plain, problemBox, sure, when } from './dom.js';
 import { files as drafts, kept } from './drafts.js';
 import { openEditor } from './editor.js';
 
-const shownMost = 1 << 20; // bytes of a file that is shown
+const shownMost = 1 << 20; // maximum of bytes of a file that are shown
 
 export async function open(body, { sandbox, session, failed }) {
   const id = await sandbox();
@@ -94,7 +94,8 @@ export async function open(body, { sandbox, session, failed }) {
     });
   }
 
-  // fetchText returns text and tag of a file; no text if it is none, null if there is no such file.
+  // fetchText returns the text and the tag of a file. The text is missing if the file is not text. The result
+  // is null if the file does not exist.
   async function fetchText(path) {
     const resp = await fetch(url(at(path)), { cache: 'no-store' });
     if (resp.status === 404) return null;
@@ -107,13 +108,13 @@ export async function open(body, { sandbox, session, failed }) {
     }
   }
 
-  // edit opens a text.
+  // edit opens a text in the editor.
   function edit(path, { text, tag }) {
     closeEditor();
     closeEditor = openEditor(file, { path, text, tag, draft: `${id}:${path}`, href: url(at(path)).href }, { write: put, fetchText, saved: enterQuietly, tell });
   }
 
-  // show says why a file is not shown.
+  // show explains why a file is not shown.
   function show(path, why) {
     closeEditor();
     closeEditor = () => {};
@@ -126,13 +127,13 @@ export async function open(body, { sandbox, session, failed }) {
     result.replaceChildren(...said);
   }
 
-  // put stores a file on a condition, and returns its tag.
+  // put stores a file under a condition and returns its tag.
   async function put(path, content, condition = {}) {
     const resp = await fetch(url(at(path)), { method: 'PUT', headers: { 'Content-Type': 'application/octet-stream', ...condition }, body: content });
     if (!resp.ok) throw await problemIn(resp);
     return resp.headers.get('ETag') ?? (await call('GET', `${at(path, '/stat')}&follow=true`)).etag;
   }
-  // upload sends files. Those that exist already are replaced only if the person says so.
+  // upload uploads files. It replaces existing files only if the user confirms.
   async function upload(chosen, condition = { 'If-None-Match': '*' }) {
     const there = [];
     await tell(async () => {
@@ -167,7 +168,7 @@ export async function open(body, { sandbox, session, failed }) {
   return () => closeEditor();
 }
 
-// join goes from a directory to a name in it; ".." goes up.
+// join resolves a name in a directory; ".." goes up.
 function join(dir, name) {
   const parts = dir.split('/').filter(Boolean);
   if (name === '..') parts.pop();

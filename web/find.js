@@ -1,4 +1,4 @@
-// Search in a conversation: all of it, not only what is in view.
+// Search in a conversation: in all of it, not only in the visible part.
 
 import { button, h } from './dom.js';
 

@@ -1,4 +1,5 @@
-// Images, and the registered repositories of which images are kept: how old they are, how far behind, and the log of a build while it runs.
+// Images, and the registered repositories with images: the age of the images, how far they are behind, and the
+// log of a running build.
 
 import { all, call, follow } from './api.js';
 import { button, bytes, field, h, ms, problemBox, sure, table, when } from './dom.js';
@@ -25,7 +26,7 @@ export async function open(body, { failed }) {
     load();
   }
 
-  // watch shows the builds of a repository, and the lines of the one under way as they come.
+  // watch shows the builds of a repository, and the log of the running one live.
   async function watch(r) {
     unfollow();
     log.hidden = false;

@@ -1,4 +1,4 @@
-// Keys of programs. A key is shown when it is made, and never again.
+// API keys of programs. A key is shown when it is created, and never again.
 
 import { all, call } from './api.js';
 import { button, copyButton, field, h, problemBox, sure, table, when } from './dom.js';

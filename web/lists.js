@@ -1,4 +1,4 @@
-// The lists: each a module with a title and open(body, context), fetched when it is asked for.
+// The lists. Each is a module with a title and open(body, context), loaded on first use.
 
 import { h, problemBox } from './dom.js';
 
@@ -33,7 +33,7 @@ export function openList(main, id, { signIn }) {
   };
 }
 
-// doing carries out what a button says, once at a time, and shows beside it what went wrong.
+// doing runs a button's action, one at a time, and shows its error beside the button.
 export async function doing(b, error, what) {
   b.disabled = true;
   error.replaceChildren();

@@ -1,11 +1,12 @@
-// A conversation of any length. Of a long one only what is in view, and some of what is around it, is in the document.
+// A conversation of any length. Of a long one, the document contains only the visible part and some parts
+// around it.
 
 import { h, soon } from './dom.js';
 
-const few = 150; // so many parts are in the document however far they are, where the browser's own search finds them
-const around = 300; // pixels before and behind what is in view
-const flood = 40; // parts that come at once are of a past that is told again: nobody reads them one by one
-const guess = 90; // the height of what was never seen
+const few = 150; // up to this many parts, all are in the document, where the browser's own search finds them
+const around = 300; // pixels above and below the visible part
+const flood = 40; // more parts than this at once are replayed history, not read one by one
+const guess = 90; // assumed height of a part that was never drawn
 
 export class Log {
   constructor(label, moved) {
@@ -15,9 +16,9 @@ export class Log {
     this.after = h('div');
     this.el = h('div', { class: 'log', role: 'log', 'aria-label': label, 'aria-live': 'off', tabindex: '0' }, this.before, this.items, this.after);
     this.first = 0;
-    this.shown = 0; // how many there were when it was drawn
+    this.shown = 0; // number of parts at the last drawing
     this.last = 0;
-    this.pinned = true; // it stays at its end, unless somebody reads further up
+    this.pinned = true; // follows the end, unless the user has scrolled up
     this.above = 0;
     this.el.addEventListener('scroll', () => {
       if (this.el.scrollHeight - this.el.scrollTop - this.el.clientHeight < 40) this.pinned = true;
@@ -31,7 +32,7 @@ export class Log {
     this.moved = moved;
   }
 
-  // scroll goes to a place. That it was not a person is known then when the event comes, which is later.
+  // scroll sets the position. Its scroll event comes later and must not count as one of the user's.
   scroll(to) {
     this.el.scrollTop = to;
     this.above = this.el.scrollTop;
@@ -71,7 +72,7 @@ export class Log {
     else soon(run);
   }
 
-  // range returns which parts shall be in the document, and how high all before and behind them are.
+  // range returns the parts that belong in the document, and the heights of all parts before and after them.
   range() {
     const n = this.list.length;
     if (n <= few) return [0, n, 0, 0];
@@ -144,13 +145,13 @@ export class Log {
     this.moved(this.pinned);
   }
 
-  // find returns where a text stands.
+  // find returns the positions of a text.
   find(text) {
     const wanted = text.toLowerCase();
     return this.list.flatMap(({ part }, at) => ((part.words ? part.words() : part.textContent).toLowerCase().includes(wanted) ? [at] : []));
   }
 
-  // show brings a part into view.
+  // show scrolls a part into view.
   show(at) {
     this.pinned = false;
     for (let pass = 0; pass < 3; pass++) { // heights become known on the way

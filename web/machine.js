@@ -1,4 +1,5 @@
-// What a sandbox takes of the machine over its life: processors, memory and network, as curves, in words, and as numbers.
+// The resource usage of a sandbox over its life: processors, memory and network, as curves, in words, and as
+// numbers.
 
 import { call } from './api.js';
 import { bytes, h, table } from './dom.js';
@@ -6,7 +7,7 @@ import { plot } from './plot.js';
 
 const shown = 20; // rows of numbers
 
-// curves makes of samples, of which most count up, what was taken between each and the one before.
+// curves converts samples, most of them counters, to the usage between consecutive samples.
 export function curves(samples) {
   const points = [];
   for (let i = 1; i < samples.length; i++) {
@@ -23,7 +24,7 @@ export function curves(samples) {
 const cores = (n) => `${n.toFixed(2)} core${n.toFixed(2) === '1.00' ? '' : 's'}`;
 const rate = (n) => `${bytes(n)}/s`;
 
-// openMachine shows it in el as long as the sandbox lives, and returns what ends that.
+// openMachine shows the usage in el while the sandbox lives, and returns a function that stops it.
 export function openMachine(el, id, { failed }) {
   const about = h('p', { class: 'meta' });
   const charts = h('div', { class: 'charts' });
@@ -33,7 +34,7 @@ export function openMachine(el, id, { failed }) {
   let timer;
   let drawn;
 
-  // Each curve: its name, its axis' unit, and of the points its series and what it says in words.
+  // Each curve has a title, the unit of its axis, its series, and a description in words.
   const kinds = [
     { title: 'Processors', unit: (n) => String(n), series: [['cores', 'cores']], words: (p, box) => `${cores(p.at(-1).cores)} now${box.limits.cpu ? ` of ${box.limits.cpu}` : ''}, at most ${cores(Math.max(...p.map((one) => one.cores)))}` },
     { title: 'Memory', unit: bytes, series: [['memory', 'memory']], words: (p, box, used) => `${bytes(p.at(-1).memory)} now${box.limits.memory_bytes ? ` of ${bytes(box.limits.memory_bytes)}` : ''}, at most ${bytes(used.peak_memory_bytes)}` },

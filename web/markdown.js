@@ -1,5 +1,6 @@
-// Markdown of agents, which is hostile until it is sanitised: no script, style, form, frame or image comes through, no address but the
-// web's and mail's, no id and no class that could look like a part of this page. Nothing of it loads anything from elsewhere.
+// Markdown of agents, which is hostile until it is sanitised. No script, style, form, frame or image passes, no
+// address other than those of the web and mail, and no id or class that could imitate a part of this page. It
+// loads nothing from other servers.
 
 import { Marked } from './vendor/marked.js';
 import DOMPurify from './vendor/purify.js';
@@ -8,8 +9,8 @@ import { copyButton, h } from './dom.js';
 const marked = new Marked({
   gfm: true,
   renderer: {
-    checkbox({ checked }) { return checked ? '☑ ' : '☐ '; }, // a form's element would not come through
-    // A picture would be requested at an address that tells what the agent knows.
+    checkbox({ checked }) { return checked ? '☑ ' : '☐ '; }, // a form element would be removed
+    // A picture's address could leak the agent's data to another server.
     image({ href, text }) { return `<a href="${href.replace(/["<>&]/g, (c) => `&#${c.charCodeAt(0)};`)}">${(text || 'picture').replace(/[<>&]/g, (c) => `&#${c.charCodeAt(0)};`)}</a>`; },
   },
 });
@@ -20,7 +21,7 @@ const allowed = {
     'span', 'strong', 'sub', 'summary', 'sup', 'table', 'tbody', 'td', 'th', 'thead', 'tr', 'ul'],
   ALLOWED_ATTR: ['href', 'title', 'start', 'align', 'colspan', 'rowspan', 'class'],
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
-  ADD_URI_SAFE_ATTR: ['align', 'colspan', 'rowspan', 'start'], // their values are no addresses
+  ADD_URI_SAFE_ATTR: ['align', 'colspan', 'rowspan', 'start'], // their values are not addresses
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
@@ -30,7 +31,7 @@ purify.addHook('uponSanitizeAttribute', (node, data) => {
   if (data.attrName === 'class' && !(node.nodeName === 'CODE' && /^language-[\w+#.-]{1,30}$/.test(data.attrValue))) data.keepAttr = false;
 });
 
-// markdown returns a fragment. Code is highlighted if it is complete: while it streams it is not.
+// markdown returns a fragment. Code is highlighted once the text is complete, not while it streams.
 export function markdown(text, complete) {
   const fragment = purify.sanitize(marked.parse(text), allowed);
   for (const a of fragment.querySelectorAll('a[href]')) {
@@ -57,7 +58,7 @@ export function markdown(text, complete) {
 
 let loading;
 
-// highlight colours code when the library is there, which is fetched for the first code there is.
+// highlight colours code once the library is loaded, which happens for the first code.
 async function highlight(code, language) {
   loading ??= import('./vendor/highlight.js').then((m) => m.default);
   const hljs = await loading;
@@ -66,7 +67,7 @@ async function highlight(code, language) {
   code.replaceChildren(...paint(hljs.highlight(text, { language, ignoreIllegals: true })._emitter.rootNode.children));
 }
 
-// paint makes nodes of the library's tree, so that not even its HTML need be trusted.
+// paint makes nodes of the library's tree, so that the library's HTML need not be trusted.
 function paint(children) {
   return children.map((c) => (typeof c === 'string' ? document.createTextNode(c) : h('span', { class: `hljs-${String(c.scope).split('.')[0]}` }, paint(c.children))));
 }

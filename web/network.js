@@ -1,4 +1,5 @@
-// What the sandbox may reach, and what it was refused. A refusal can be turned into a permission for as long as the sandbox lives.
+// The sandbox's network policy and its refused connections. A refused connection can be allowed for the life of
+// the sandbox.
 
 import { call } from './api.js';
 import { button, field, h, problemBox, table, when } from './dom.js';

@@ -12,13 +12,13 @@ const number = (name, attrs) => h('input', { name, type: 'number', min: '0', ste
 const check = (name, label, on) => h('label', { class: 'choice' }, h('input', { type: 'checkbox', name, checked: on }), h('span', null, label));
 const words = (value) => value.split(',').map((v) => v.trim()).filter(Boolean);
 
-// set leaves out what has its default.
+// set leaves out fields with their default values.
 const set = (values) => {
   const left = Object.entries(values).filter(([, v]) => v !== '' && v !== 0 && v !== false && v !== undefined && !(Array.isArray(v) && v.length === 0));
   return left.length > 0 ? Object.fromEntries(left) : undefined;
 };
 
-// request is the body of POST /v1/sessions that the form says.
+// request is the form's values as the body of POST /v1/sessions.
 function request(form) {
   const f = (name) => form.elements[name].value.trim();
   const on = (name) => form.elements[name].checked;
@@ -38,11 +38,12 @@ const patience = 1000; // milliseconds
 
 const draft = 'form:session';
 
-// filled returns what the form's fields have that is not their default, by their names.
+// filled returns the form's fields that differ from their defaults, by name.
 function filled(form) {
   const all = {};
   for (const el of form.elements) {
-    if (!el.name || (el.name === 'agent' && !form.dataset.chosen)) continue; // without a choice, keys decide about the agent
+    // Without a choice, the available keys determine the agent.
+    if (!el.name || (el.name === 'agent' && !form.dataset.chosen)) continue;
     if (el.type === 'checkbox') {
       if (el.checked !== el.defaultChecked) all[el.name] = el.checked;
     } else if (el.value !== '') all[el.name] = el.value;
@@ -50,13 +51,13 @@ function filled(form) {
   return all;
 }
 
-// restore fills the form with what was typed before, unless t has settings of another session.
+// restore fills the form with earlier input, unless t has settings of another session.
 function restore(form, t) {
   let all = {};
   try {
     all = JSON.parse(kept(draft) || '{}');
   } catch {
-    return; // it is of another version of the page
+    return; // it is from another version of the page
   }
   if (Object.keys(t).length > 0) all = { prompt: all.prompt ?? '' };
   for (const [name, value] of Object.entries(all)) {
@@ -69,7 +70,8 @@ function restore(form, t) {
   if (all.repo || all.image || all.network) form.querySelector('details').open = true;
 }
 
-// openNew shows the form in main. t are settings to begin with; created gets the session; still says whether the form is wanted.
+// openNew shows the form in main. t has initial settings; created gets the session; still reports whether the
+// form is still needed.
 export async function openNew(main, t, { created, signIn, still }) {
   const error = h('div');
   const agent = h('select', { name: 'agent' }, h('option', { value: 'claude' }, 'Claude Code'), h('option', { value: 'opencode' }, 'OpenCode'),
@@ -114,7 +116,7 @@ export async function openNew(main, t, { created, signIn, still }) {
     create.disabled = true;
     create.replaceChildren(h('span', { class: 'spinner', 'aria-hidden': 'true' }), 'Creating…');
     error.replaceChildren();
-    await known; // which agent there can be
+    await known; // wait for the available agents
     try {
       const body = request(form);
       const once = intent('session', body);
@@ -134,8 +136,9 @@ export async function openNew(main, t, { created, signIn, still }) {
     const has = data.some((s) => s.keys.some((k) => keys.includes(k)));
     hint.hidden = has;
     if (!has && !t.agent && !form.dataset.chosen) agent.value = 'scripted';
-  }, () => {}); // who may not read the secrets' names chooses without that help
-  await Promise.race([known, new Promise((done) => { setTimeout(done, patience); })]); // so that nothing moves that is shown
+  }, () => {}); // without permission to list secrets, choose without them
+  // Avoids a later shift of the layout.
+  await Promise.race([known, new Promise((done) => { setTimeout(done, patience); })]);
   if (!still()) return;
   main.replaceChildren(h('div', { class: 'scroll' }, form));
   document.title = 'New session · Harvest';

@@ -1,4 +1,4 @@
-// What stands beside a conversation. Each view is a module of its own, fetched when it is first asked for.
+// The views beside a conversation. Each view is a module of its own, loaded on first use.
 
 import { h, problemBox } from './dom.js';
 
@@ -9,8 +9,9 @@ const modules = {
   network: () => import('./network.js'), startup: () => import('./startup.js'), usage: () => import('./usage.js'),
 };
 
-// openPanel shows a view in el and returns what ends it. What a view gets: session (missing of a sandbox without one), sandbox, which returns its id
-// now, facts of the conversation, signIn. A view exports open(body, context), which may return what ends it.
+// openPanel shows a view in el and returns a function that closes it. A view gets session (missing for a
+// sandbox without one), sandbox, which returns the current sandbox's id, facts of the conversation, and signIn.
+// A view exports open(body, context), which may return a function that closes it.
 export function openPanel(el, id, context) {
   const body = h('div', { class: `view ${id}` }, h('p', { class: 'meta' }, 'Loading…'));
   el.setAttribute('aria-label', panels[id]);

@@ -1,5 +1,5 @@
-// Plots of numbers over something, by uPlot, which is fetched for the first one. What a plot shows cannot be read aloud: its numbers stand in
-// a table beside it, and the words below its title say the most important of them.
+// Plots, by uPlot, which is loaded for the first one. Screen readers cannot read a plot. Its numbers are in a
+// table beside it, and the words below its title describe the most important of them.
 
 import { h, own } from './dom.js';
 
@@ -13,11 +13,11 @@ function load() {
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// powers of two are where an axis of bytes has its marks.
+// powers of two are the ticks of an axis of bytes.
 const powers = Array.from({ length: 50 }, (_, i) => 2 ** i);
 
-// plot draws series, each [name, numbers], into el. x are numbers, or Unix times; unit makes a text of a number. What it returns shows others instead, with
-// words, and ends it.
+// plot draws series, each [name, numbers], into el. x are numbers, or Unix times; unit formats a number. It
+// returns functions that show other data with other words, and that remove the plot.
 export async function plot(el, title, x, series, { time = true, bars = false, unit = null } = {}) {
   const uPlot = await load();
   const words = h('span', { class: 'meta' });

@@ -1,4 +1,5 @@
-// A server of the sandbox, in a frame. It is served at a host name of its own, so that nothing in it can read or do what this page can.
+// A server of the sandbox, in a frame. It has its own host name, so that its content cannot read or do anything
+// with this page's rights.
 
 import { call } from './api.js';
 import { button, field, h, problemBox } from './dom.js';
@@ -20,7 +21,7 @@ export async function open(body, { sandbox }) {
   frame.append(h('p', { class: 'meta' }, 'Start a server in the sandbox, such as "python3 -m http.server 8000", and open its port here.'));
 
   const revoke = () => {
-    if (link) call('DELETE', `v1/sandboxes/${id}/links/${link}`).catch(() => {}); // it ends by itself, too
+    if (link) call('DELETE', `v1/sandboxes/${id}/links/${link}`).catch(() => {}); // it also expires
     link = null;
   };
   form.addEventListener('submit', async (event) => {
@@ -32,7 +33,8 @@ export async function open(body, { sandbox }) {
       link = made.id;
       const to = new URL(path.value || '/', made.url);
       to.search = `${to.search}${to.search ? '&' : '?'}${new URL(made.url).search.slice(1)}`;
-      // The server lets only pages of its own have ports in frames: so it has to be told where this one is, without its path.
+      // The server allows only its own pages to show ports in frames. So the frame's request must name this
+      // page's origin, without the path.
       frame.replaceChildren(h('iframe', { src: to.href, title: `Port ${port.value} of the sandbox`, referrerpolicy: 'origin',
         sandbox: 'allow-scripts allow-forms allow-popups allow-modals allow-downloads allow-same-origin' }));
       outside.replaceChildren(button('Open in a new tab', () => window.open(to.href, '_blank', 'noopener,noreferrer')));

@@ -1,11 +1,11 @@
-// The prompts of a session that wait for their turn, and those that are held since the turn before them was stopped.
+// The queued prompts of a session, and those held because the turn before them was stopped.
 
 import { call } from './api.js';
 import { button, fill, h } from './dom.js';
 import { keep, kept } from './drafts.js';
 
 export class Queue {
-  // act runs a request and shows what goes wrong; post sends a prompt and reports whether it was sent.
+  // act runs a request and shows its error; post sends a prompt and reports whether it was sent.
   constructor(session, act, post) {
     Object.assign(this, { session, act, post, waiting: new Map(), name: `held:${session}` });
     this.el = h('ul', { class: 'queue', 'aria-label': 'Prompts that wait' });
@@ -34,7 +34,7 @@ export class Queue {
     this.draw();
   }
 
-  // hold takes the prompts that wait out of the queue: the person sends or discards them.
+  // hold takes the waiting prompts out of the queue. The user then sends or discards them.
   async hold() {
     for (const m of [...this.waiting.values()]) {
       try {

@@ -1,4 +1,4 @@
-// The sandboxes, and what can be done with one.
+// The sandboxes and their actions.
 
 import { all, call } from './api.js';
 import { button, h, money, problemBox, sure, table, when } from './dom.js';

@@ -1,4 +1,4 @@
-// Schedules, what became of their runs, and running one now.
+// Schedules, the results of their runs, and running one now.
 
 import { all, call } from './api.js';
 import { button, h, ms, problemBox, table, when } from './dom.js';

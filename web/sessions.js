@@ -1,4 +1,4 @@
-// All sessions, with what they have taken.
+// All sessions, with their usage.
 
 import { all } from './api.js';
 import { h, money, table, when } from './dom.js';

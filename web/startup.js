@@ -1,4 +1,4 @@
-// How the sandbox became ready: a bar for each step, one after the other.
+// The start of the sandbox: a bar for each step, in order.
 
 import { call } from './api.js';
 import { ago, bytes, h, ms, problemBox } from './dom.js';

@@ -1,4 +1,5 @@
-// The sandbox's terminal. The shell goes on when nobody looks; whoever connects last has it, and can be taken over by the next one.
+// The sandbox's terminal. The shell continues without a viewer. The last client to connect controls it, until
+// another one takes over.
 
 import { call, socket } from './api.js';
 import { button, dialog, h, own, problemBox } from './dom.js';
@@ -7,7 +8,7 @@ const stdin = 0;
 const stdout = 1;
 const control = 3;
 const end = 4;
-const most = 1 << 20; // bytes that may be under way
+const most = 1 << 20; // maximum of bytes in flight
 const piece = 64 << 10;
 
 export async function open(body, { sandbox, session }) {
@@ -35,7 +36,7 @@ export async function open(body, { sandbox, session }) {
   term.loadAddon(fit);
   term.open(screen);
   fit.fit();
-  term.attachCustomKeyEventHandler((e) => { // all other keys are the shell's, Tab, too
+  term.attachCustomKeyEventHandler((e) => { // all other keys, including Tab, go to the shell
     if (e.type === 'keydown' && e.ctrlKey && e.shiftKey && e.code === 'KeyC') {
       e.preventDefault();
       if (term.hasSelection()) navigator.clipboard?.writeText(term.getSelection()).catch(() => {});
@@ -125,7 +126,7 @@ export async function open(body, { sandbox, session }) {
         bar.replaceChildren();
         return;
       }
-    } catch { /* connect tells */ }
+    } catch { /* connect reports it */ }
     if (!closed) connect();
   }
   function ended(text, again, problem) {
@@ -137,7 +138,8 @@ export async function open(body, { sandbox, session }) {
     }, { class: 'primary' })].filter(Boolean));
   }
   again();
-  if (!document.activeElement?.matches('[role=tab]:focus-visible')) term.focus(); // who goes through the views by keys goes on
+  // Keep the focus of keyboard users on the tabs.
+  if (!document.activeElement?.matches('[role=tab]:focus-visible')) term.focus();
   return () => {
     closed = true;
     ws?.close();
@@ -147,7 +149,8 @@ export async function open(body, { sandbox, session }) {
   };
 }
 
-// copyAsked asks whether a program may put a text into the clipboard (OSC 52). What the clipboard has is never read for it.
+// copyAsked asks whether a program may write to the clipboard (OSC 52). It never reads the clipboard for a
+// program.
 function copyAsked(data) {
   const [, coded] = /^[^;]*;(.*)$/s.exec(data) ?? [];
   if (!coded || coded === '?') return true;
@@ -165,7 +168,7 @@ function copyAsked(data) {
   return true;
 }
 
-// keyBar has the keys that phones' keyboards lack. Ctrl applies to the next key.
+// keyBar has the keys that phone keyboards lack. Ctrl applies to the next key.
 function keyBar(type, term) {
   let ctrl = false;
   const hold = button('Ctrl', () => {
@@ -178,7 +181,7 @@ function keyBar(type, term) {
     term.focus();
   }, { class: 'small', 'aria-label': name ?? label });
   const el = h('div', { class: 'row termkeys', role: 'toolbar', 'aria-label': 'Keys' }, key('Esc', '\x1b'), hold, key('Tab', '\t'), key('←', '\x1b[D', 'Left'), key('↑', '\x1b[A', 'Up'), key('↓', '\x1b[B', 'Down'), key('→', '\x1b[C', 'Right'));
-  // held returns what a typed text becomes while Ctrl is held.
+  // held returns the text to send for a typed text while Ctrl is held.
   const held = (text) => {
     if (!ctrl || text.length !== 1) return text;
     hold.click();
@@ -187,7 +190,8 @@ function keyBar(type, term) {
   return { el, held };
 }
 
-// follow opens an address that a program in the terminal has made a link. It is shown before: what a link says and where it leads may differ.
+// follow opens an address that a program in the terminal has linked. It shows the address first, because a
+// link's text and its target may differ.
 function follow(to) {
   if (!/^https?:/i.test(to)) return;
   const el = dialog('Open a link', h('h2', null, 'Open this link?'), h('p', null, h('code', null, to)), h('div', { class: 'row' },
@@ -202,8 +206,9 @@ function style() {
   return styled;
 }
 
-// withoutStyles makes elements for the library as long as it is there: it makes style elements and style attributes, neither of which the
-// Content-Security-Policy allows. Here the former become style sheets, and the latter properties, which scripts may set. It returns what ends that.
+// withoutStyles replaces document.createElement while the library is in use. The library creates style elements
+// and style attributes, and the Content-Security-Policy forbids both. The replacement turns the former into style
+// sheets, and the latter into properties, which scripts may set. It returns a function that ends this.
 function withoutStyles() {
   const sheets = [];
   const make = (tag) => Document.prototype.createElement.call(document, tag);

@@ -1,15 +1,16 @@
-// Texts of files as an editor shows them, and back. A browser's text area knows no line ending but the newline, so what it returns is put together
-// with the text that it was filled with.
+// Texts of files in the form of an editor, and back. A browser's text area has only newlines as line endings,
+// so its content is merged with the original text.
 
 const mark = '\ufeff'; // byte order mark
 
-// shownOf returns a file's text as the editor shows it.
+// shownOf returns a file's text in the editor's form.
 export const shownOf = (text) => (text.startsWith(mark) ? text.slice(1) : text).replace(/\r\n?/g, '\n');
 
 // pieces returns the lines of a text, each as [words, ending].
 const pieces = (text) => [...text.matchAll(/([^\r\n]*)(\r\n|\r|\n|$)/g)].map((m) => [m[1], m[2]]).filter(([words, ending]) => words !== '' || ending !== '');
 
-// merged returns the edited text with the byte order mark and the line endings of the original. A line that is new ends as most lines of the original do.
+// merged returns the edited text with the byte order mark and the line endings of the original. A new line gets
+// the ending of most lines of the original.
 export function merged(original, edited) {
   const begin = original.startsWith(mark) ? mark : '';
   const before = pieces(original.slice(begin.length));

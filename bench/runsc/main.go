@@ -1,4 +1,5 @@
-// Command runsc is gVisor's own command line and nothing else, of the version that Harvest has inside: the peer of the same name.
+// Command runsc is only gVisor's own command line, of the version that Harvest contains. It is the peer of the
+// same name.
 package main
 
 import "gvisor.dev/gvisor/runsc/cli/maincli"

@@ -1,5 +1,5 @@
-// Command s3server serves a directory as S3: s3server DIR ADDRESS ACCESS-KEY SECRET-KEY. It is the server of the row P9, a program of its own, so that
-// what is measured of the clients is theirs.
+// Command s3server serves a directory as S3: s3server DIR ADDRESS ACCESS-KEY SECRET-KEY. It is the server of
+// the row P9. It is a separate program, so that the figures of the clients do not include it.
 package main
 
 import (

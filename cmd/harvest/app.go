@@ -35,7 +35,7 @@ import (
 	"github.com/RelevanceAI/harvest/store"
 )
 
-// App is a server with everything that it stands on: the one place that knows which parts there are.
+// App is a server and all its parts. It is the only place that knows every part.
 type App struct {
 	cfg        config.Config
 	background bool
@@ -54,10 +54,10 @@ type App struct {
 	audit      *rolling
 	modal      *modalapi.Server // nil without one
 	modalTCP   net.Listener     // of modal
-	modalURL   string           // where programs find modal
+	modalURL   string           // address of modal for clients
 	url        string           // of tcp, for browsers
-	asked      chan struct{}    // closed when a client asks for the end
-	closers    []closer         // in the order in which things were opened
+	asked      chan struct{}    // closed when a client requests the shutdown
+	closers    []closer         // in the order of opening
 }
 
 type closer struct {
@@ -65,13 +65,14 @@ type closer struct {
 	close func(context.Context) error
 }
 
-// personal is the account of whoever can open the socket. What the server's environment has of keys and tokens is theirs.
+// personal is the account of anyone who can open the socket. It owns the keys and tokens in the server's
+// environment.
 const personal = "personal"
 
-// leave is how long requests that are under way get when the server ends.
+// leave is how long requests in progress may take when the server ends.
 const leave = 5 * time.Second
 
-// OpenApp takes the data directory and opens everything in it, up to the socket. On failure nothing stays open.
+// OpenApp locks the data directory and opens every part, up to the socket. On failure nothing stays open.
 func OpenApp(ctx context.Context, cfg config.Config, background bool) (*App, error) {
 	a := &App{cfg: cfg, background: background, asked: make(chan struct{})}
 	if err := a.open(ctx); err != nil {
@@ -153,7 +154,7 @@ func (a *App) open(ctx context.Context) error {
 	return err
 }
 
-// openSessions opens what lets agents work.
+// openSessions opens the parts that agents need.
 func (a *App) openSessions(ctx context.Context, db *store.DB, eng engine.Engine) error {
 	models, err := openModels(a.cfg, a.secrets)
 	if err != nil {
@@ -175,7 +176,7 @@ func (a *App) openSessions(ctx context.Context, db *store.DB, eng engine.Engine)
 	return nil
 }
 
-// listenTCP listens on TCP if the configuration says so, which concerns a server in the foreground only.
+// listenTCP listens on TCP if the configuration says so. A background server never does.
 func (a *App) listenTCP(ctx context.Context) (err error) {
 	if a.background || a.cfg.Server.Listen == config.NoListen {
 		return nil
@@ -185,7 +186,7 @@ func (a *App) listenTCP(ctx context.Context) (err error) {
 	}
 	a.then("the TCP listener", func(context.Context) error {
 		err := a.tcp.Close()
-		if errors.Is(err, net.ErrClosed) { // by the server
+		if errors.Is(err, net.ErrClosed) { // closed by the server
 			return nil
 		}
 		return err
@@ -232,7 +233,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	return nil
 }
 
-// then remembers how to close what was just opened.
+// then registers the function that closes a part that was just opened.
 func (a *App) then(what string, close func(context.Context) error) {
 	a.closers = append(a.closers, closer{what, close})
 }
@@ -248,8 +249,8 @@ func (a *App) closeAll(ctx context.Context) error {
 	return all
 }
 
-// Serve serves until ctx ends, a client asks for the end, or, in the background, nobody needs the server any more. Then it closes
-// everything; sandboxes keep running.
+// Serve serves until ctx ends, a client requests the shutdown, or a background server is no longer needed. Then
+// it closes everything. Sandboxes keep running.
 func (a *App) Serve(ctx context.Context) error {
 	var g errgroup.Group
 	broken := make(chan struct{})
@@ -281,13 +282,13 @@ func (a *App) Serve(ctx context.Context) error {
 	stopping, cancel := context.WithTimeout(ctx, leave)
 	a.server.Stop(stopping)
 	cancel()
-	// The listener first: who finds the lock free must not find our socket.
+	// Close the listener first: a process that gets the lock must not find this server's socket.
 	a.then("the socket", func(context.Context) error { return a.listener.Close() })
 	err := a.closeAll(ctx)
 	return errors.Join(err, a.server.Close(), g.Wait())
 }
 
-// unused returns a channel that is closed when a server in the background is not needed any more.
+// unused returns a channel that is closed when a background server is no longer needed.
 func (a *App) unused(ctx context.Context) <-chan struct{} {
 	if !a.background || a.cfg.IdleExit == 0 {
 		return nil
@@ -325,13 +326,13 @@ func (a *App) sandboxes() int {
 
 func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) sandbox.Options {
 	if cfg.Source("limits.memory") == "default" {
-		cfg.Limits.Memory = 0 // then it depends on the machine, which may have less
+		cfg.Limits.Memory = 0 // the default then depends on the machine
 	}
-	var machine sandbox.Machine // this one
+	var machine sandbox.Machine // zero: this machine
 	if cfg.Engine == "modal" {
-		machine = sandbox.Machine{CPU: 1024, Memory: 4 << 40} // more than Modal gives, which itself refuses what it cannot give
+		machine = sandbox.Machine{CPU: 1024, Memory: 4 << 40} // above Modal's limits, which Modal enforces itself
 		if cfg.Boots == 0 {
-			cfg.Boots = -1 // they boot elsewhere
+			cfg.Boots = -1 // sandboxes boot at Modal
 		}
 	}
 	return sandbox.Options{

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// repository fills in where the repositories come from: addresses, or the commits of a directory.
+// repository sets the repositories of the request: addresses, or the commits of a directory.
 func (c *cli) repository(ctx context.Context, from source, req *api.SessionRequest) error {
 	for _, text := range from.also {
 		address, branch, _ := strings.Cut(text, "#")
@@ -36,7 +36,7 @@ func (c *cli) repository(ctx context.Context, from source, req *api.SessionReque
 	if _, err := git(ctx, repo, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
 		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s is no git repository with a commit", repo), "run it in one, or give --repo ADDRESS or --repo none")
 	}
-	// git writes a bundle for "-" into a file of that name when it runs in a subdirectory, so all of it runs at the top.
+	// In a subdirectory, git takes "-" as a file name for a bundle. So all git commands run at the top level.
 	top, err := gitLine(ctx, repo, "rev-parse", "--show-toplevel")
 	if err != nil {
 		return errors.Remedy(err, "run it in a work tree of the repository")
@@ -67,8 +67,8 @@ func (c *cli) repository(ctx context.Context, from source, req *api.SessionReque
 	return c.uncommitted(ctx, top, from.committed || !here, req)
 }
 
-// bundle adds the commits of a repository: of what is checked out, and of the branch. A shallow repository's commits have no
-// parents from some on, which the other side has to know.
+// bundle adds the commits of a repository: those of HEAD and of the branch. A shallow repository lacks the
+// parents of some commits, which the server has to know.
 func bundle(ctx context.Context, top string, req *api.SessionRequest) error {
 	refs := []string{"HEAD"}
 	if req.Branch != "" {
@@ -94,10 +94,11 @@ func bundle(ctx context.Context, top string, req *api.SessionRequest) error {
 	return nil
 }
 
-// unfit is what the name of a session's directory has not.
+// unfit matches the characters that the name of a session's directory must not contain.
 var unfit = pattern.New(`[^A-Za-z0-9._-]+`)
 
-// uncommitted adds what is not committed, files that git does not know yet included. The repository stays as it is, its index too.
+// uncommitted adds the uncommitted changes, including untracked files. The repository and its index stay
+// unchanged.
 func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.SessionRequest) error {
 	status, err := git(ctx, top, "status", "--porcelain=v2")
 	if err != nil || len(status) == 0 {
@@ -138,10 +139,10 @@ func changedModules(status string) (names []string) {
 	return names
 }
 
-// stageScript adds all files to a copy of the index, those of nested repositories that git does not know included.
+// stageScript adds all files to a copy of the index, including those of nested untracked repositories.
 var stageScript = harvestgit.Stage + "\nstage HEAD"
 
-// patchOf returns what differs from the last commit, and how many files do. Submodules are left out.
+// patchOf returns the difference to the last commit and the number of changed files. It leaves out submodules.
 func patchOf(ctx context.Context, top string) (patch []byte, files int, err error) {
 	dir, err := os.MkdirTemp("", "harvest-index-")
 	if err != nil {
@@ -173,18 +174,18 @@ func patchOf(ctx context.Context, top string) (patch []byte, files int, err erro
 	return patch, bytes.Count(names, []byte{0}), err
 }
 
-// git runs git in one of the user's own repositories and returns what it printed.
+// git runs git in one of the user's own repositories and returns its output.
 func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return gitEnv(ctx, dir, nil, args...)
 }
 
-// gitLine is git for an answer of one line.
+// gitLine is git for an output of one line.
 func gitLine(ctx context.Context, dir string, args ...string) (string, error) {
 	out, err := git(ctx, dir, args...)
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// gitEnv is git with more in its environment.
+// gitEnv is git with additional environment variables.
 func gitEnv(ctx context.Context, dir string, env []string, args ...string) ([]byte, error) {
 	return output(exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...), env)
 }

@@ -44,8 +44,9 @@ Entries of the agent's git stash become branches, too: harvest/ID-stash-1 and so
 	return repositoryFlag(cmd, &repository)
 }
 
-// takeBranch brings the branch of a session into the repository of the current directory, as branch or, if that is "", under its own name.
-// It returns the branch and those of the agent's stashes.
+// takeBranch fetches the branch of a session into the repository of the current directory, as branch or, if
+// that is "", under its own name. It returns the local names of that branch and of the branches of the agent's
+// stashes.
 func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, repository, branch string) (made string, stashes []string, err error) {
 	top, err := topLevel(ctx)
 	if err != nil {
@@ -84,7 +85,7 @@ func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, reposi
 	return made, stashes, nil
 }
 
-// taking is a session's work on its way into a local repository.
+// taking is the transfer of a session's work into a local repository.
 type taking struct {
 	top     string // of the repository
 	session string
@@ -93,11 +94,11 @@ type taking struct {
 	named   bool   // the user chose the name
 }
 
-// incoming is where commits of a bundle are until it is clear that the branches may move.
+// incoming is the ref prefix of fetched commits until all branches are checked.
 const incoming = "refs/harvest/incoming/"
 
-// run fetches the branches of a bundle and returns their local names. It moves all of them or none, and none
-// that has commits which would be lost.
+// run fetches the branches of a bundle and returns their local names. It moves all branches or none, and never
+// a branch whose commits would be lost.
 func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 	heads, err := gitIn(ctx, t.top, nil, "bundle", "list-heads", bundle)
 	if err != nil {
@@ -116,7 +117,8 @@ func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 	}
 	defer func() {
 		for _, name := range made {
-			_, _ = gitIn(context.WithoutCancel(ctx), t.top, nil, "update-ref", "-d", incoming+name) // it holds nothing that a branch does not
+			// Best effort: the ref holds no commit that a branch does not hold, too.
+			_, _ = gitIn(context.WithoutCancel(ctx), t.top, nil, "update-ref", "-d", incoming+name)
 		}
 	}()
 	if _, err := gitIn(ctx, t.top, nil, fetch...); err != nil {
@@ -143,8 +145,8 @@ func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 	return made, nil
 }
 
-// check returns the commit that a branch moves to and the one that it is at, "" if it does not exist. Both are the same if it
-// need not move. Conflict if commits would be lost, or the branch is checked out.
+// check returns the target commit and the current commit of a branch, "" if the branch does not exist. Both are
+// equal if the branch need not move. Conflict if commits would be lost or the branch is checked out.
 func (t taking) check(ctx context.Context, name string) (next, old string, err error) {
 	if next, err = t.commit(ctx, incoming+name); err != nil {
 		return "", "", err
@@ -166,14 +168,15 @@ func (t taking) check(ctx context.Context, name string) (next, old string, err e
 	}
 	if len(own) > 0 {
 		if t.contains(ctx, old, next) {
-			return old, old, nil // the agent has nothing that is not below the user's commits
+			return old, old, nil // the user's branch contains all of the agent's commits
 		}
 		other := t.free(ctx)
 		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: has commits that are not the agent's, %d of them, and was not moved: %s", name,
 			strings.Count(string(own), "\n"), chat.FirstLine(string(own))),
 			"harvest checkout %s --branch %s, then git rebase or git merge one with the other", t.session, other)
 	}
-	// git's own rules for branches that are checked out, being rebased or bisected, in any work tree.
+	// A dry run applies git's own rules for branches that are checked out, rebased or bisected in any work
+	// tree.
 	if _, err := gitIn(ctx, t.top, nil, "fetch", "--quiet", "--dry-run", "--no-write-fetch-head", "--force", ".", incoming+name+":refs/heads/"+name); err != nil {
 		return "", "", err
 	}
@@ -186,16 +189,17 @@ func (t taking) commit(ctx context.Context, ref string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// contains reports whether commit has another as its ancestor.
+// contains reports whether commit has ancestor as an ancestor.
 func (t taking) contains(ctx context.Context, commit, ancestor string) bool {
 	_, err := gitIn(ctx, t.top, nil, "merge-base", "--is-ancestor", ancestor, commit)
 	return err == nil
 }
 
-// takenKey is where git keeps which session and commit a branch was last taken from. git forgets it together with the branch.
+// takenKey is the git setting with the session and the commit that a branch was last taken from. git removes it
+// together with the branch.
 func takenKey(branch string) string { return "branch." + branch + ".harvestTaken" }
 
-// record remembers what was taken.
+// record stores the session and the commit of a taken branch.
 func (t taking) record(ctx context.Context, name string) error {
 	next, err := t.commit(ctx, incoming+name)
 	if err == nil {
@@ -204,7 +208,8 @@ func (t taking) record(ctx context.Context, name string) error {
 	return err
 }
 
-// taken returns the commit that the branch was last taken at from this session, "" if it was not or the commit is gone.
+// taken returns the commit at which the branch was last taken from this session, "" without one or if the
+// commit is gone.
 func (t taking) taken(ctx context.Context, name string) string {
 	out, err := gitIn(ctx, t.top, nil, "config", "--get", takenKey(name))
 	if err != nil {
@@ -217,7 +222,7 @@ func (t taking) taken(ctx context.Context, name string) string {
 	return commit
 }
 
-// free returns the name of a branch that does not exist.
+// free returns an unused branch name.
 func (t taking) free(ctx context.Context) string {
 	for n := 2; ; n++ {
 		name := fmt.Sprintf("%s-%d", t.branch, n)

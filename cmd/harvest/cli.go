@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// cli is what all commands share.
+// cli is the state shared by all commands.
 type cli struct {
 	program string // argv[0]
 	in      io.Reader
@@ -96,7 +96,7 @@ command prepares what is missing.`,
 	return root
 }
 
-// group is a command that only holds others.
+// group makes a command that only has subcommands.
 func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(children...)
 	cmd.Args = cobra.ArbitraryArgs
@@ -114,12 +114,12 @@ func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// usage is the error for a command line that is written wrongly.
+// usage is the error for an invalid command line.
 func usage(cmd *cobra.Command, format string, args ...any) error {
 	return errors.Remedy(errors.Newf(errors.Invalid, format, args...), "see: %s --help", cmd.CommandPath())
 }
 
-// count checks how many arguments there are; most < 0 means any number.
+// count checks the number of arguments; most < 0 means no maximum.
 func count(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
@@ -129,7 +129,7 @@ func count(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// terminal returns the file of a stream if that is a terminal.
+// terminal returns the file of a stream if it is a terminal.
 func terminal(stream any) (*os.File, bool) {
 	f, ok := stream.(*os.File)
 	return f, ok && term.IsTerminal(int(f.Fd()))

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// prompt returns what a user has given as one: "-" is standard input.
+// prompt returns the prompt: given, or standard input if given is "-".
 func (c *cli) prompt(cmd *cobra.Command, given string) (string, error) {
 	if given == "-" {
 		text, err := io.ReadAll(io.LimitReader(c.in, session.MaxPrompt+1))
@@ -93,7 +93,7 @@ read from standard input.`,
 	return cmd
 }
 
-// run makes a session, or goes on with one, and follows it.
+// run starts a session, or continues one, and follows it.
 func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 	if args, err = r.splitContinue(args); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 	return r.followTurn(ctx, server, made.ID, 0, 0, r.follow)
 }
 
-// agentSandbox is the sandbox of a new session.
+// agentSandbox returns the request for the sandbox of a new session.
 func (c *cli) agentSandbox(cmd *cobra.Command, box sandboxFlags, where processFlags, idle timeFlag) (api.SandboxRequest, error) {
 	req, err := box.request(cmd)
 	if err != nil {
@@ -166,11 +166,11 @@ func (c *cli) agentSandbox(cmd *cobra.Command, box sandboxFlags, where processFl
 	return req, err
 }
 
-// source is where the repositories of a session come from.
+// source names the repositories of a session.
 type source struct {
 	repo      string   // an address, a directory, or "none"
-	committed bool     // what is not committed stays here
-	also      []string // further ones
+	committed bool     // leave out uncommitted changes
+	also      []string // further repositories
 }
 
 func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
@@ -189,7 +189,8 @@ func oneSession(s api.Session) view {
 	return view{json: s, names: []string{s.ID}, header: []string{"ID", "STATUS", "AGENT", "TITLE"}, rows: [][]string{{s.ID, s.Status, s.Agent, s.Title}}}
 }
 
-// followTurn shows what happens in a session behind an event, until those up to last were shown and no prompt among them is left.
+// followTurn shows the events of a session after event after. It ends once the events up to last are shown and
+// no prompt among them is pending.
 func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, after, last int64, format string) error {
 	show := newTurnView(c, format)
 	defer show.close()
@@ -234,7 +235,7 @@ func left(id string) error {
 	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent goes on", id), "harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
 }
 
-// hopeless are turns that would fail again, by the words of agents and models.
+// hopeless lists error texts of agents and models that mean that a retry would fail again.
 var hopeless = []struct {
 	said   string // in lower case
 	kind   errors.Kind
@@ -253,7 +254,7 @@ var hopeless = []struct {
 	{"contextoverflow", errors.Invalid, "send a shorter prompt, or go on in a session with less history: harvest agent --continue SESSION"},
 }
 
-// turnResult is the error of a turn that has not ended well.
+// turnResult is the error of a failed turn.
 func (c *cli) turnResult(id string, end api.SessionEvent) error {
 	if err := turnError(id, end); err != nil {
 		return err

@@ -27,7 +27,7 @@ const (
 	uploadsName   = "uploads"
 )
 
-// What a backup has of the data directory beside the database, where there is such a file.
+// Files of the data directory that a backup contains beside the database, where they exist.
 var (
 	backedUp = []string{"config.yaml"}
 	keyFiles = []string{secretKeyName, store.SignerName}
@@ -38,8 +38,8 @@ type backupNote struct {
 	Version string    `json:"version"` // of Harvest
 	Time    time.Time `json:"time"`
 	Has     []string  `json:"has"`
-	Needs   []string  `json:"needs,omitempty"` // files to be put beside them
-	Not     []string  `json:"not_included"`    // what is no record
+	Needs   []string  `json:"needs,omitempty"` // files to put beside them
+	Not     []string  `json:"not_included"`    // not records
 }
 
 func (c *cli) backupCommand() *cobra.Command {
@@ -83,7 +83,8 @@ To restore, unpack it into an empty directory of mode 0700, put the key files th
 	return cmd
 }
 
-// backup writes a tar stream of what another server needs to go on with the records of the data directory.
+// backup writes a tar stream with everything that another server needs to continue with the records of the data
+// directory.
 func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writer) error {
 	temp, err := os.MkdirTemp(filepath.Join(data, uploadsName), "backup")
 	if err != nil {
@@ -100,7 +101,7 @@ func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writ
 	for _, name := range slices.Concat(backedUp, keyFiles) {
 		path := filepath.Join(data, name)
 		if _, err := os.Stat(path); err != nil {
-			continue // there is none
+			continue // does not exist
 		}
 		if !keys && slices.Contains(keyFiles, name) {
 			note.Needs = append(note.Needs, name)

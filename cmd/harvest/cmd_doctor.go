@@ -67,7 +67,7 @@ func findingsView(findings []finding) view {
 	return v
 }
 
-// fix installs what findings say is missing.
+// fix installs the packages that the findings lack.
 func (c *cli) fix(ctx context.Context, findings []finding) error {
 	var packages []string
 	for _, f := range findings {

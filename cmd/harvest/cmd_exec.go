@@ -37,7 +37,7 @@ func (c *cli) sandboxExec() *cobra.Command {
 	return cmd
 }
 
-// bestShell is the best shell that an image has.
+// bestShell runs the best shell of an image.
 var bestShell = []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"}
 
 func (c *cli) sandboxShell() *cobra.Command {
@@ -168,7 +168,8 @@ is lost, and nothing is shown twice. The exit code is the command's own.`,
 	}
 }
 
-// breaks returns what tells once that a connection has broken off, until it does so again much later.
+// breaks returns a function that reports a broken connection. It stays silent if the previous break was less
+// than a minute ago.
 func (c *cli) breaks() func(error) {
 	var told time.Time
 	return func(err error) {
@@ -179,7 +180,7 @@ func (c *cli) breaks() func(error) {
 	}
 }
 
-// findProcess returns the id of the process that begins so, or of the one that was started last.
+// findProcess returns the id of the process whose id begins with beginning, or of the newest one.
 func findProcess(ctx context.Context, server *client.Client, ref, beginning string) (string, error) {
 	all, err := server.Processes(ctx, ref)
 	if err != nil {

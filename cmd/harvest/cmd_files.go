@@ -50,7 +50,7 @@ func (c *cli) filesList() *cobra.Command {
 		Example: "  harvest sandbox files ls dev:/workspace -o json",
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
 		found, err := server.ListFiles(ctx, ref, path)
-		if errors.KindOf(err) == errors.Invalid { // a file, perhaps
+		if errors.KindOf(err) == errors.Invalid { // it may be a file
 			var one api.File
 			if one, err = server.StatFile(ctx, ref, path, false); err == nil {
 				found = []api.File{one}
@@ -128,7 +128,8 @@ func (c *cli) filesPut() *cobra.Command {
 	return cmd
 }
 
-// sized returns a file, or standard input, with its size. Input of no known size goes through a temporary file: it may be larger than memory.
+// sized returns a file, or standard input, with its size. Input of unknown size is copied to a temporary file,
+// because it may exceed the memory.
 func (c *cli) sized(source string) (io.ReadCloser, int64, error) {
 	if source != "" {
 		f, err := os.Open(source)
@@ -146,7 +147,7 @@ func (c *cli) sized(source string) (io.ReadCloser, int64, error) {
 	if err != nil {
 		return nil, 0, errors.Wrapf(err, "make a temporary file")
 	}
-	err = os.Remove(f.Name()) // it is gone when it is closed
+	err = os.Remove(f.Name()) // the file disappears when it is closed
 	n := int64(0)
 	if err == nil {
 		n, err = io.Copy(f, c.in)

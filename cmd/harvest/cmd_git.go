@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// repositoryFlag adds the flag that says which repository of a session is meant.
+// repositoryFlag adds the flag that selects a repository of a session.
 func repositoryFlag(cmd *cobra.Command, name *string) *cobra.Command {
 	cmd.Flags().StringVar(name, "repository", "", "name of the repository, if the session has several")
 	return cmd
@@ -79,9 +79,10 @@ func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repos
 	return applyPatch(ctx, top, patch)
 }
 
-// applyPatch applies a patch to a repository of the user's, all of it or nothing. That it writes nothing outside is git's own affair: git
-// apply takes no path with "..", none below .git, and none that goes through a symbolic link. A link that leads out is undone: git would
-// write it, and whatever follows it later would leave the repository.
+// applyPatch applies a patch to one of the user's repositories, completely or not at all. git apply itself
+// refuses paths outside the repository: those with "..", below .git, or through a symbolic link. It would write
+// a symbolic link that leads outside, and a program that follows the link would leave the repository.
+// applyPatch reverts such a patch.
 func applyPatch(ctx context.Context, top string, patch []byte) error {
 	list, err := gitIn(ctx, top, bytes.NewReader(patch), "apply", "--numstat", "-z", "-")
 	if err != nil {
@@ -114,7 +115,8 @@ func applyPatch(ctx context.Context, top string, patch []byte) error {
 	return nil
 }
 
-// staysIn reports whether a symbolic link leads to something within root, or to nothing, by what it says and by where it really leads.
+// staysIn reports whether a symbolic link leads to a file within root, or to nothing. It checks the text of the
+// link and its resolved target.
 func staysIn(root *os.Root, name, target string) bool {
 	to := path.Join(path.Dir(name), target)
 	if path.IsAbs(target) || to == ".." || strings.HasPrefix(to, "../") {
@@ -228,7 +230,7 @@ func topLevel(ctx context.Context) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
-// gitIn runs git in one of the user's own repositories and returns what it printed.
+// gitIn runs git in one of the user's own repositories and returns its output.
 func gitIn(ctx context.Context, dir string, in io.Reader, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
 	var complaint strings.Builder

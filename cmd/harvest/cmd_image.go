@@ -58,7 +58,7 @@ func (c *cli) imageRemove() *cobra.Command {
 	})
 }
 
-// shortBase is an image's base with no more of a digest than people compare.
+// shortBase shortens the digest of an image's base to the part that people compare.
 func shortBase(base string) string {
 	name, digest, ok := strings.Cut(base, "@sha256:")
 	if !ok || len(digest) < 12 {
@@ -67,7 +67,7 @@ func shortBase(base string) string {
 	return name + "@" + digest[:12]
 }
 
-// missing names what should be in an image and is not.
+// missing names the missing parts of an image.
 func missing(i api.Image) string {
 	var names []string
 	for _, part := range i.Missing {
@@ -76,7 +76,7 @@ func missing(i api.Image) string {
 	return joined(names)
 }
 
-// kind says where an image came from.
+// kind describes the origin of an image.
 func kind(i api.Image) string {
 	if i.Snapshot != nil {
 		return i.Kind + " of " + i.Snapshot.Parent
@@ -84,7 +84,7 @@ func kind(i api.Image) string {
 	return i.Kind
 }
 
-// ownSize is what an image takes that it does not share with another one.
+// ownSize is the size of an image without the files shared with others.
 func ownSize(i api.Image) int64 {
 	if i.Snapshot != nil {
 		return i.Snapshot.Size
@@ -92,7 +92,7 @@ func ownSize(i api.Image) int64 {
 	return i.Size
 }
 
-// oneImage shows everything about an image.
+// oneImage shows all details of an image.
 func oneImage(i api.Image) view {
 	v := view{json: i, names: []string{i.ID}, rows: [][]string{
 		{"id", i.ID}, {"digest", i.Digest}, {"names", joined(i.Names)}, {"size", size(i.Size)}, {"built", ago(i.Built)},

@@ -16,17 +16,17 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// maxDockerfile is how large a Dockerfile may be.
+// maxDockerfile is the maximum size of a Dockerfile.
 const maxDockerfile = 512 << 10
 
-// buildFlags are those of harvest image build.
+// buildFlags are the flags of harvest image build.
 type buildFlags struct {
 	file      string
 	args      []string
 	secrets   []string
 	pull      bool
 	directory string
-	ignore    string // the file beside which NAME.dockerignore may be
+	ignore    string // the Dockerfile, for NAME.dockerignore beside it
 }
 
 func (c *cli) imageBuild() *cobra.Command {
@@ -86,7 +86,8 @@ func (c *cli) imagePull() *cobra.Command {
 	return cmd
 }
 
-// buildImage builds and shows an image. directory is the build context, "" for none, and file the Dockerfile's.
+// buildImage builds and shows an image. directory is the build context, "" for none, and file is the
+// Dockerfile.
 func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory, file string) error {
 	with := client.Build{}
 	if directory != "" {
@@ -112,14 +113,15 @@ func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory, f
 	return c.show(oneImage(built))
 }
 
-// contextOf returns the files of a build context as a tar stream, without those that its .dockerignore names.
+// contextOf returns the files of a build context as a tar stream, without those that its .dockerignore
+// excludes.
 func contextOf(ctx context.Context, directory, file string) io.ReadCloser {
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(dockerfile.Pack(ctx, directory, file, w)) }()
 	return r
 }
 
-// readBuild makes the request of arguments and flags.
+// readBuild fills the request from arguments and flags.
 func (c *cli) readBuild(req *api.BuildRequest, flags *buildFlags, args []string) (err error) {
 	if len(args) == 1 {
 		if isPath(args[0]) {
@@ -159,7 +161,7 @@ func (c *cli) readBuild(req *api.BuildRequest, flags *buildFlags, args []string)
 	return err
 }
 
-// isPath reports whether an argument is a path: names of images begin with a letter or digit.
+// isPath reports whether an argument is a path: image names begin with a letter or digit.
 func isPath(arg string) bool { return strings.HasPrefix(arg, ".") || strings.HasPrefix(arg, "/") }
 
 func (c *cli) dockerfile(file, directory string) (string, error) {
@@ -187,7 +189,7 @@ func (c *cli) dockerfile(file, directory string) (string, error) {
 	return string(text), nil
 }
 
-// buildArgs reads NAME=VALUE, or NAME for the value that the environment has.
+// buildArgs parses NAME=VALUE, or NAME for a value from the environment.
 func (c *cli) buildArgs(pairs []string) (map[string]string, error) {
 	args := map[string]string{}
 	for _, pair := range pairs {
@@ -203,7 +205,7 @@ func (c *cli) buildArgs(pairs []string) (map[string]string, error) {
 	return args, nil
 }
 
-// buildSecrets reads id=ID,src=FILE and id=ID,env=NAME.
+// buildSecrets parses id=ID,src=FILE and id=ID,env=NAME.
 func (c *cli) buildSecrets(specs []string) (map[string]string, error) {
 	secrets := map[string]string{}
 	for _, spec := range specs {

@@ -18,7 +18,7 @@ func (c *cli) imageCache() *cobra.Command {
 	}, c.imageCacheList(), c.imageCacheRemove())
 }
 
-// shortID is how much of an id people read and type.
+// shortID is the length of a shortened id.
 const shortID = 12
 
 func (c *cli) imageCacheList() *cobra.Command {

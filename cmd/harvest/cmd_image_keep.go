@@ -48,7 +48,7 @@ func (c *cli) imageExport() *cobra.Command {
 	return cmd
 }
 
-// writeWhole writes a file that is there when all of it is, and not before.
+// writeWhole writes a file atomically: it appears only when it is complete.
 func writeWhole(name string, mode os.FileMode, from io.Reader) (err error) {
 	temp := name + ".part"
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)

@@ -23,7 +23,7 @@ func (c *cli) memoryCommand() *cobra.Command {
 	}, c.memoryList(), c.memoryGet(), c.memorySet(), c.memoryRemove())
 }
 
-// memoryName is what the server calls the memory of OWNER/REPOSITORY.
+// memoryName is the server's name of the memory of OWNER/REPOSITORY.
 func memoryName(text string) string { return strings.ToLower(strings.ReplaceAll(text, "/", "-")) }
 
 func (c *cli) memoryList() *cobra.Command {

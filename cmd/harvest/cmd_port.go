@@ -58,7 +58,7 @@ const networkHelp = `--network can be given several times:
   deny=A,B   never what is named
 Names are domains (example.org), all domains below one (*.example.org), addresses and CIDRs, each with an optional :PORT.`
 
-// denialText says in a line what a network policy has refused, and why.
+// denialText describes a connection that a network policy refused, and why, on one line.
 func denialText(d api.Denial) string {
 	where := d.Domain
 	if d.Address != "" {
@@ -78,14 +78,15 @@ func denialText(d api.Denial) string {
 	return text
 }
 
-// tellDenied tells what the network policy of a sandbox has refused since then: programs say only that they cannot connect.
+// tellDenied reports the connections that the network policy of a sandbox has refused since a time. Programs
+// themselves report only that they cannot connect.
 func (c *cli) tellDenied(ctx context.Context, server *client.Client, id string, since time.Time) {
 	if c.quiet {
 		return
 	}
 	sb, err := server.Sandbox(ctx, id)
 	if err != nil {
-		return // what the command said is enough
+		return // the command's own output is enough
 	}
 	told := false
 	for _, d := range sb.Denials {
@@ -103,7 +104,7 @@ func addNetwork(cmd *cobra.Command, rules *[]string) {
 	cmd.Flags().StringArrayVar(rules, "network", nil, "what the sandbox reaches: none, default (the internet), allow=NAME,… or deny=NAME,…, repeatable")
 }
 
-// parseNetwork reads the values of --network. The mode is "" if there are none.
+// parseNetwork parses the values of --network. The mode is "" without values.
 func parseNetwork(texts []string) (api.Network, error) {
 	var n api.Network
 	for _, text := range texts {
@@ -132,7 +133,7 @@ func parseNetwork(texts []string) (api.Network, error) {
 	return n, nil
 }
 
-// networkText is n as the command line writes it.
+// networkText formats n as the command line expects it.
 func networkText(n api.Network) string {
 	text := n.Mode
 	for _, part := range []struct {
@@ -284,14 +285,14 @@ func addPorts(cmd *cobra.Command, ports *[]string, what string) {
 	cmd.Flags().StringArrayVarP(ports, "port", "p", nil, what)
 }
 
-// forward is a port of a sandbox and where it is reachable.
+// forward is a port of a sandbox and its local address.
 type forward struct {
-	address  string // "" for one that is free on the loopback
+	address  string // "" for a free port on the loopback interface
 	port     int
 	listener net.Listener // nil until listenAll
 }
 
-// parseForwards reads [LOCAL:]PORT.
+// parseForwards parses [LOCAL:]PORT.
 func parseForwards(texts []string) ([]forward, error) {
 	var all []forward
 	for _, text := range texts {
@@ -332,7 +333,7 @@ func portsOf(forwards []forward) []int {
 	return ports
 }
 
-// listenAll listens for all of them, or for none.
+// listenAll listens for all forwards, or for none.
 func listenAll(forwards []forward) ([]forward, error) {
 	opened := slices.Clone(forwards)
 	for i, f := range opened {
@@ -358,7 +359,7 @@ func closeAll(opened []forward) {
 	}
 }
 
-// passOn passes connections on until ctx ends, and closes the listeners.
+// passOn forwards connections until ctx ends, and then closes the listeners.
 func (c *cli) passOn(ctx context.Context, server *client.Client, sandbox string, opened []forward) {
 	var all sync.WaitGroup
 	for _, f := range opened {

@@ -94,7 +94,7 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 	return cmd
 }
 
-// showRepo shows a repository, unless there is none because of err.
+// showRepo shows a repository unless err is set.
 func (c *cli) showRepo(r api.Repo, err error) error {
 	if err != nil {
 		return nil
@@ -188,7 +188,7 @@ func (c *cli) startBuild(use, short, long, example string, start func(*client.Cl
 	return cmd
 }
 
-// followBuild shows a build and makes a failure of it one of ours.
+// followBuild shows a build and returns its failure as an error.
 func (c *cli) followBuild(ctx context.Context, server *client.Client, begun api.RepoBuilt) error {
 	ended, err := server.FollowRepoBuild(ctx, begun, c.buildEvent)
 	if err != nil {
@@ -200,7 +200,7 @@ func (c *cli) followBuild(ctx context.Context, server *client.Client, begun api.
 	return c.buildResult(ended)
 }
 
-// buildEvent shows what happens in a build.
+// buildEvent shows an event of a build.
 func (c *cli) buildEvent(kind string, e api.RepoEvent) {
 	if c.quiet {
 		return
@@ -217,7 +217,7 @@ func (c *cli) buildEvent(kind string, e api.RepoEvent) {
 	}
 }
 
-// buildResult is the error of a build that has not ended well.
+// buildResult is the error of a failed build.
 func (c *cli) buildResult(b api.RepoBuilt) error {
 	took := time.Duration(b.Seconds * float64(time.Second)).Round(time.Millisecond)
 	switch {
@@ -252,7 +252,7 @@ func (c *cli) repoLog() *cobra.Command {
 			}
 			for _, b := range builds {
 				if len(args) == 1 || b.ID == args[1] {
-					c.err = c.out // it is the result
+					c.err = c.out // the log is the result
 					ended, err := server.FollowRepoBuild(ctx, b, c.buildEvent)
 					if err == nil && ended.Error != "" {
 						fmt.Fprintf(c.out, "%s: %s\n", orElse(ended.Stage, ended.Status), ended.Error)

@@ -55,7 +55,7 @@ Output is streamed, standard input and signals are passed on, and the exit code 
 			return c.run(cmd.Context(), run, how, forwards)
 		},
 	}
-	// What follows the script is the script's, as it is with python3 itself.
+	// Arguments after the script belong to the script, as with python3 itself.
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringVar(&code, "code", "", "Python code")
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the sandbox, and tell its id")
@@ -65,7 +65,7 @@ Output is streamed, standard input and signals are passed on, and the exit code 
 	return cmd
 }
 
-// what fills in what is to run, and reports whether it took standard input for it.
+// what sets the program to run, and reports whether it was read from standard input.
 func (c *cli) what(cmd *cobra.Command, req *api.ExecRequest, code string, args []string) (fromStdin bool, err error) {
 	switch {
 	case cmd.Flags().Changed("code"):
@@ -93,7 +93,7 @@ func (c *cli) what(cmd *cobra.Command, req *api.ExecRequest, code string, args [
 	return false, checkSource("the script "+args[0], req.Code)
 }
 
-// checkSource refuses what JSON cannot carry or Python not read, before anything is started for it.
+// checkSource rejects code that JSON cannot carry or Python cannot read, before a sandbox is started for it.
 func checkSource(what, code string) error {
 	switch {
 	case strings.TrimSpace(code) == "":

@@ -122,7 +122,7 @@ func (c *cli) sandboxList() *cobra.Command {
 	return cmd
 }
 
-// countEnded says how many of the sandboxes that filter selects have ended, "" for none.
+// countEnded returns a note with the number of ended sandboxes that match filter, "" for none.
 func countEnded(ctx context.Context, server *client.Client, filter api.SandboxFilter) (string, error) {
 	filter.All, filter.Limit = true, api.MaxPage
 	page, next, err := server.Sandboxes(ctx, filter)
@@ -178,7 +178,7 @@ func (c *cli) sandboxGet() *cobra.Command {
 	}, formatTable)
 }
 
-// oneSandbox shows everything about a sandbox.
+// oneSandbox shows all details of a sandbox.
 func oneSandbox(s api.Sandbox) view {
 	v := view{json: s, names: []string{s.ID}}
 	add := func(name, format string, args ...any) {
@@ -236,7 +236,7 @@ func oneSandbox(s api.Sandbox) view {
 	return v
 }
 
-// s3Text is one line about a place in S3.
+// s3Text describes a sandbox's S3 location in one line.
 func s3Text(s api.SandboxS3) string {
 	text := s.Volume + " and the server's bucket"
 	if s.Mount {
@@ -323,7 +323,7 @@ func (c *cli) sandboxRemove() *cobra.Command {
 	return cmd
 }
 
-// removeSync ends a sandbox whose volume goes to S3 or not, and says so if that failed.
+// removeSync ends a sandbox whose volume may be synced to S3, and reports a failed sync.
 func (c *cli) removeSync(ctx context.Context, server *client.Client, ref string, sync bool) error {
 	before, err := server.Sandbox(ctx, ref)
 	if err != nil {
@@ -339,7 +339,8 @@ func (c *cli) removeSync(ctx context.Context, server *client.Client, ref string,
 	return err
 }
 
-// removeEach removes every ref, also when one fails. The first failure is the error; its text names the others.
+// removeEach removes every ref, even if one fails. It returns the first failure. If several
+// fail, its text has their number.
 func removeEach(refs []string, remove func(ref string) error) error {
 	var first error
 	failed := 0

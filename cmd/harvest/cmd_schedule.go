@@ -97,7 +97,8 @@ Times are those of cron, five fields, or @hourly, @daily and the like, or "@ever
 	return c.withOutput(cmd, formatName)
 }
 
-// scheduleNow returns what would make the schedule as it is; one that there is not has but a name.
+// scheduleNow returns the request that would recreate the schedule. For a schedule that does not exist, it has
+// only the name.
 func scheduleNow(ctx context.Context, server *client.Client, name string) (api.ScheduleRequest, error) {
 	s, err := server.Schedule(ctx, name)
 	if errors.Is(err, errors.NotFound) {
@@ -149,7 +150,7 @@ func (c *cli) scheduleRun() *cobra.Command {
 	return cmd
 }
 
-// ranNow shows a run, and makes a failure of it one of ours.
+// ranNow shows a run and returns its failure as an error.
 func (c *cli) ranNow(run api.ScheduleRun) error {
 	if c.format != formatTable {
 		if err := c.show(view{json: run, names: []string{run.ID}}); err != nil {

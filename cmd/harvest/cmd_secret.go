@@ -69,7 +69,7 @@ history and the list of processes. Pairs that the secret has already and that ar
 	return cmd
 }
 
-// pairs reads a file and arguments, of which a later one wins. Its errors name keys, never values.
+// pairs parses a file and arguments; later values win. Its errors name keys, never values.
 func (c *cli) pairs(file string, args []string) (map[string]string, error) {
 	pairs := secret.Pairs{}
 	if file != "" {

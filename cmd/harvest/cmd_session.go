@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 )
 
-// sessionCommands are those that work with sessions.
+// sessionCommands returns the commands for sessions.
 func (c *cli) sessionCommands() []*cobra.Command {
 	return []*cobra.Command{c.sessionsCommand(), c.sendCommand(), c.attachCommand(), c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(),
 		c.checkoutCommand(), c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// statsEvery is how often --watch looks.
+// statsEvery is the interval of --watch.
 const statsEvery = 2 * time.Second
 
 func (c *cli) sandboxStats() *cobra.Command {
@@ -49,15 +49,15 @@ its end; with --watch, a line of JSON a sandbox each time.`,
 	return cmd
 }
 
-// sandboxStats is what one sandbox uses, as JSON.
+// sandboxStats is the usage of one sandbox, as JSON.
 type sandboxStats struct {
 	ID   string  `json:"id"`
 	Name string  `json:"name,omitempty"`
-	CPU  float64 `json:"cpu_cores"` // between the last two samples; 0 if there are no two
+	CPU  float64 `json:"cpu_cores"` // between the last two samples; 0 without two
 	api.Used
 }
 
-// stats shows what the sandboxes of these refs use, or all.
+// stats shows the usage of the sandboxes with these refs, or of all.
 func (c *cli) stats(ctx context.Context, server *client.Client, refs []string, watch bool) error {
 	found, err := statsOf(ctx, server, refs)
 	if err != nil {
@@ -108,7 +108,7 @@ func statsOf(ctx context.Context, server *client.Client, refs []string) ([]sandb
 	var all []sandboxStats
 	for _, b := range boxes {
 		used, err := server.SandboxUsage(ctx, b.ID)
-		if err != nil && (len(refs) > 0 || !errors.Is(err, errors.NotFound)) { // of all, one may have gone meanwhile
+		if err != nil && (len(refs) > 0 || !errors.Is(err, errors.NotFound)) { // with all, one may be gone
 			return nil, err
 		}
 		s := sandboxStats{ID: b.ID, Name: b.Name, Used: used}

@@ -15,12 +15,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// bucketHelp is what the commands that reach S3 say about places.
+// bucketHelp explains S3 locations in the help of the commands that use them.
 const bucketHelp = `Without s3://BUCKET/PREFIX it is the server's bucket (s3.bucket in the configuration), where each volume has a prefix of its own. With one
 it is a bucket of yours, and its credentials are in the secret "aws" (or --secret): AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and as
 needed AWS_SESSION_TOKEN and AWS_REGION.`
 
-// place splits s3://BUCKET/PREFIX, which may be missing.
+// bucketOf splits s3://BUCKET/PREFIX, which may be missing.
 func bucketOf(args []string) (bucket, prefix string, err error) {
 	if len(args) < 2 {
 		return "", "", nil
@@ -83,7 +83,7 @@ path, which any tool reads; an interrupted sync is continued by the next one.
 	return c.withOutput(cmd, formatTable)
 }
 
-// direction is what --down and --both say; without them it is up.
+// direction is the direction of --down and --both; the default is up.
 func direction(down, both bool) (string, error) {
 	switch {
 	case down && both:
@@ -124,7 +124,7 @@ takes deletions over.`,
 	return c.withOutput(cmd, formatTable)
 }
 
-// syncing shows what was done so far, once that takes long.
+// syncing shows the progress of a sync that takes long.
 func (c *cli) syncing(volume string) func(api.SyncStats) {
 	start, last := time.Now(), time.Time{}
 	_, tty := terminal(c.err)
@@ -142,7 +142,7 @@ func (c *cli) syncing(volume string) func(api.SyncStats) {
 	}
 }
 
-// soFar is one line about a sync under way, with a bar once it is known how much there is to do.
+// soFar describes a running sync in one line, with a bar once the total is known.
 func soFar(volume string, s api.SyncStats, bar bool) string {
 	const width = 20
 	far := ""
@@ -155,7 +155,8 @@ func soFar(volume string, s api.SyncStats, bar bool) string {
 	return fmt.Sprintf("harvest: %s: %s%d files, %s, %s/s; %d unchanged, %d failed", volume, far, s.Files, size(s.Bytes), size(int64(s.Rate)), s.Skipped, s.Failed)
 }
 
-// synced shows what a sync did: a plan, or one row; then what failed. It fails if something did.
+// synced shows the result of a sync: a plan, or one row; then the failures. It returns an error if there were
+// failures.
 func (c *cli) synced(done api.Synced) error {
 	if _, tty := terminal(c.err); tty && !c.quiet {
 		fmt.Fprint(c.err, "\r\x1b[K")
@@ -184,7 +185,7 @@ func (c *cli) synced(done api.Synced) error {
 	return nil
 }
 
-// escaped is a path as a terminal can show it: with escapes for control characters and bytes that are not UTF-8.
+// escaped makes a path safe for a terminal: it escapes control characters and bytes that are not UTF-8.
 func escaped(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r >= 0x7f && r <= 0x9f || r == utf8.RuneError }) {
 		return text
@@ -193,7 +194,7 @@ func escaped(text string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// escapedLines is escaped for text that may have several lines.
+// escapedLines is escaped for text with several lines.
 func escapedLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// upFlags are options of the configuration that harvest up has as flags, too.
+// upFlags are the configuration options that are also flags of harvest up.
 var upFlags = []struct{ flag, key, help string }{
 	{"listen", "server.listen", "where to listen, host:port; none for the Unix socket only (default 127.0.0.1:7777)"},
 	{"modal-listen", "modal.listen", "where to speak Modal's protocol, host:port (default nowhere)"},
@@ -53,7 +53,7 @@ browsers open the link that is printed, which is good once. Addresses that other
 				if cmd.Flags().Changed(f.flag) {
 					value := values[i]
 					if strings.HasPrefix(f.flag, "tls-") {
-						value, _ = filepath.Abs(value) // a directory that is gone is found out when the file is read
+						value, _ = filepath.Abs(value) // reading the file reports a missing directory
 					}
 					settings = append(settings, config.Setting{Key: f.key, Value: value, Source: "--" + f.flag})
 				}
@@ -69,7 +69,7 @@ browsers open the link that is printed, which is good once. Addresses that other
 	}
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "listen without TLS although other machines can connect")
 	cmd.Flags().BoolVar(&background, "background", false, "be the server that another command starts")
-	// Only startServer knows what else that needs.
+	// Only startServer knows the other requirements of this flag.
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd
 }
@@ -81,7 +81,7 @@ func (c *cli) serve(ctx context.Context, background bool, ready func(*App), sett
 	}
 	keepFiles()
 	log := c.err
-	if background { // what runs for weeks must not fill the disk
+	if background { // a log that grows for weeks must not fill the disk
 		own, err := openRolling(filepath.Join(cfg.Data, logName), logLimit, becomeOutput)
 		if err != nil {
 			return err
@@ -101,12 +101,14 @@ func (c *cli) serve(ctx context.Context, background bool, ready func(*App), sett
 	return err
 }
 
-// becomeOutput makes a file the standard output and error of this process, where Go's runtime says why it ends if it does.
+// becomeOutput makes a file the standard output and error of this process. If the Go runtime aborts, it writes
+// the reason there.
 func becomeOutput(f *os.File) error {
 	return errors.Join(unix.Dup3(int(f.Fd()), 1, 0), unix.Dup3(int(f.Fd()), 2, 0))
 }
 
-// welcome says how a server in the foreground is reached. The link is for the person at this terminal: files and journals have other readers.
+// welcome prints how to reach a server in the foreground. The sign-in link is only for the person at this
+// terminal: files and journals have other readers.
 func (c *cli) welcome(app *App) {
 	if app.url == "" || c.quiet {
 		return
@@ -118,7 +120,7 @@ func (c *cli) welcome(app *App) {
 	if app.cfg.OIDC.Issuer != "" {
 		fmt.Fprintf(c.out, "Who may sign in with %s does so at %s%s\n", app.cfg.OIDC.Issuer, app.url, api.SignInOIDC)
 	}
-	if _, shown := terminal(c.out); !shown { // files and pipes keep it
+	if _, shown := terminal(c.out); !shown { // files and pipes would keep the link
 		fmt.Fprintln(c.out, "To sign a browser in: harvest key link")
 		return
 	}
@@ -130,19 +132,20 @@ func (c *cli) welcome(app *App) {
 	fmt.Fprintf(c.out, "To sign a browser in, once, within 15 minutes, open:\n\n  %s\n\n", link)
 }
 
-// readyFD is where a background server tells the command that started it that it is ready, or why not.
+// readyFD is where a background server reports to the command that started it that it is ready, or why it is
+// not.
 const readyFD = 3
 
-// readiness is what it tells.
+// readiness is that report.
 type readiness struct {
 	Problem *api.Problem `json:"problem,omitempty"`
 }
 
-// serveBackground is the other side of startServer.
+// serveBackground is the counterpart of startServer.
 func (c *cli) serveBackground(ctx context.Context) error {
 	pipe := os.NewFile(readyFD, "ready")
 	tell := func(r readiness) {
-		// Whoever started us may be gone; that changes nothing.
+		// The parent may be gone, which changes nothing.
 		_ = json.NewEncoder(pipe).Encode(r)
 		_ = pipe.Close()
 	}
@@ -196,7 +199,7 @@ func (c *cli) downCommand() *cobra.Command {
 	return cmd
 }
 
-// endSandboxes ends all sandboxes, for which it starts a server if there is none: without one they cannot be found.
+// endSandboxes ends all sandboxes. It starts a server if none runs, because only a server can find them.
 func (c *cli) endSandboxes(ctx context.Context) error {
 	server, err := c.connect(ctx)
 	if err != nil {

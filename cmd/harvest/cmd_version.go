@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Set when a release is built: -ldflags "-X main.release=1.2.3 -X main.revision=COMMIT".
+// Set in release builds: -ldflags "-X main.release=1.2.3 -X main.revision=COMMIT".
 var release, revision string
 
-// version is the release, or what the build knows of its source.
+// version is the release, or a version derived from the build information.
 func version() string {
 	if release != "" {
 		return release
@@ -26,7 +26,8 @@ func version() string {
 	return "devel-" + commit[:min(12, len(commit))] + changes
 }
 
-// sourceCommit is the commit of the source, with "+changes" if that had more; "" if the build does not know it.
+// sourceCommit is the commit of the source, with "+changes" if there were uncommitted ones; "" if the build
+// does not know it.
 func sourceCommit() string {
 	if revision != "" {
 		return revision
@@ -38,7 +39,7 @@ func sourceCommit() string {
 	return stamp(info.Settings)
 }
 
-// stamp is the commit that the go command has put into the binary.
+// stamp is the commit that the go command has stamped into the binary.
 func stamp(settings []debug.BuildSetting) string {
 	commit, changes := "", ""
 	for _, s := range settings {

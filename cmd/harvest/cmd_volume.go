@@ -68,7 +68,7 @@ func (c *cli) volumeList() *cobra.Command {
 	}, formatTable)
 }
 
-// The type bits of struct stat's mode.
+// The file type bits of st_mode.
 const (
 	modeType    = 0o170000
 	modeDir     = 0o040000

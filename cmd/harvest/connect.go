@@ -12,8 +12,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// rulesOf returns the rules for what the server connects to on behalf of an account. The personal one, which owners of images call "",
-// belongs to the operator, who reaches this machine's loopback anyway.
+// rulesOf returns the network rules for connections that the server makes on behalf of an account. The personal
+// account ("" as the owner of images) belongs to the operator, who can reach this machine's loopback interface
+// anyway.
 func rulesOf(cfg config.Config) (func(account string) netguard.Rules, error) {
 	allow, err := netguard.ParseAllow(cfg.Connect.Allow)
 	if err != nil {
@@ -39,7 +40,8 @@ func rulesOf(cfg config.Config) (func(account string) netguard.Rules, error) {
 
 func isPersonal(name string) bool { return name == "" || name == account.Personal }
 
-// transports returns the transport of each account: one for the operator's, and one that all others share.
+// transports returns a function from account to transport: one transport for the operator's account, and one
+// shared by all others.
 func transports(rules func(string) netguard.Rules, make func(netguard.Rules) http.RoundTripper) func(account string) http.RoundTripper {
 	own, other := make(rules(account.Personal)), make(rules("others"))
 	return func(name string) http.RoundTripper {
@@ -50,13 +52,13 @@ func transports(rules func(string) netguard.Rules, make func(netguard.Rules) htt
 	}
 }
 
-// clients returns each account's client for GitHub.
+// clients returns a function from account to its client for GitHub.
 func clients(rules func(string) netguard.Rules) func(account string) *http.Client {
 	find := transports(rules, func(r netguard.Rules) http.RoundTripper { return r.NewTransport(nil) })
 	return func(name string) *http.Client { return &http.Client{Transport: find(name), Timeout: github.Timeout} }
 }
 
-// connections says which networks accounts may make the server connect to.
+// connections reports the networks to which accounts may make the server connect.
 func connections(cfg config.Config) finding {
 	f := finding{Name: "connections", OK: true, Detail: "for images, S3 and GitHub the server connects to the internet; for the account personal to this machine's loopback, too"}
 	if _, err := rulesOf(cfg); err != nil {

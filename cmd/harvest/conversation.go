@@ -22,17 +22,17 @@ import (
 // newestSession is the value of --continue without a session.
 const newestSession = "newest"
 
-// recentDir is the directory of the data directory with a file for each directory in which a session began. The
-// file holds the id of the newest one.
+// recentDir is the subdirectory of the data directory with the newest sessions. It has one file for each
+// directory in which a session began, with the id of the newest one.
 const recentDir = "recent"
 
-// isSession reports whether an argument names a session, and is no prompt.
+// isSession reports whether an argument is a session id, not a prompt.
 func isSession(arg string) bool {
 	return strings.HasPrefix(arg, "ses_") && !strings.ContainsAny(arg, " \t\n")
 }
 
-// splitContinue takes the session that follows --continue out of the arguments: its value is optional, so that
-// pflag leaves it there.
+// splitContinue removes the session after --continue from the arguments. The flag's value is optional, so pflag
+// leaves it there.
 func (r *agentRun) splitContinue(args []string) ([]string, error) {
 	if r.continues == newestSession {
 		for i, arg := range args {
@@ -49,7 +49,8 @@ func (r *agentRun) splitContinue(args []string) ([]string, error) {
 	return args, nil
 }
 
-// converses reports whether the command is a conversation. Output into a pipe, with -o or with -d is not.
+// converses reports whether the command is a conversation. It is not one with output into a pipe, with -o or
+// with -d.
 func (r *agentRun) converses() bool {
 	if r.detach || r.cmd.Flags().Changed("output") {
 		return false
@@ -59,8 +60,8 @@ func (r *agentRun) converses() bool {
 	return r.plain || in && out
 }
 
-// recentFile returns the file with the newest session of the current directory: of the repository that it is in, if
-// it is in one.
+// recentFile returns the file with the newest session of the current directory, or of the repository that
+// contains it.
 func (c *cli) recentFile(ctx context.Context) (string, error) {
 	cfg, err := c.config()
 	if err != nil {
@@ -76,7 +77,8 @@ func (c *cli) recentFile(ctx context.Context) (string, error) {
 	return filepath.Join(cfg.Data, recentDir, hex.EncodeToString(sum[:16])), nil
 }
 
-// rememberSession makes a session the newest of the current directory. A failure is only noted: the session is there.
+// rememberSession records a session as the newest of the current directory. A failure is only logged, because
+// the session exists.
 func (c *cli) rememberSession(ctx context.Context, id string) {
 	path, err := c.recentFile(ctx)
 	if err == nil {
@@ -93,7 +95,7 @@ func (c *cli) rememberSession(ctx context.Context, id string) {
 	}
 }
 
-// newest returns the newest session of the current directory. NotFound if none began there.
+// newest returns the newest session of the current directory, or NotFound.
 func (c *cli) newest(ctx context.Context) (string, error) {
 	path, err := c.recentFile(ctx)
 	if err != nil {
@@ -107,13 +109,13 @@ func (c *cli) newest(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// goOn returns the session of --continue if it has not ended, so that its conversation goes on. Otherwise it
-// returns none, and the request goes on with its files.
+// goOn returns the session of --continue if it has not ended, so that its conversation continues. Otherwise it
+// returns an empty session, and a new session continues with the files of the old one.
 func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) (api.Session, error) {
 	named := r.continues != newestSession
 	r.req.Continues = r.continues
 	if named && !talks {
-		return api.Session{}, nil // the server says what can be gone on with
+		return api.Session{}, nil // the server decides which sessions can be continued
 	}
 	var err error
 	if !named {
@@ -138,7 +140,7 @@ func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) 
 	return s, given
 }
 
-// resume goes on with a session that has not ended.
+// resume continues a session that has not ended.
 func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Session, talks bool) error {
 	r.rememberSession(ctx, s.ID)
 	after := int64(0)
@@ -160,7 +162,7 @@ func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Sess
 	return r.followTurn(ctx, server, s.ID, after, after, r.follow)
 }
 
-// converse has a conversation with a session on our terminal, or in lines.
+// converse runs a conversation with a session on the terminal, or in plain lines.
 func (c *cli) converse(ctx context.Context, server *client.Client, s api.Session, plain bool) error {
 	in, inTerminal := terminal(c.in)
 	_, outTerminal := terminal(c.out)
@@ -192,7 +194,7 @@ func (c *cli) converse(ctx context.Context, server *client.Client, s api.Session
 	return chat.Run(ctx, o)
 }
 
-// notifyResize reports that the size of the terminal may have changed.
+// notifyResize reports possible changes of the terminal's size.
 func notifyResize() (resized <-chan struct{}, stop func()) {
 	signals, changed := make(chan os.Signal, 1), make(chan struct{})
 	over := make(chan struct{})

@@ -36,21 +36,21 @@ The rules are those of docker cp, in both directions:
   "-"                 directory                  the tar stream is unpacked in TARGET; anything else is an error
   any                 "-"                        a tar stream of name-of-SOURCE; of directory/. the files alone`
 
-// location is where files are: this machine, a sandbox or a volume.
+// location is a place with files: this machine, a sandbox or a volume.
 type location interface {
 	// lstat describes a file, without following a link. NotFound: it does not exist.
 	lstat(ctx context.Context, name string) (api.File, error)
-	// out returns a tar stream: one entry of a file, or the entries in a directory, relative to it.
+	// out returns a tar stream: one entry for a file, or the entries in a directory, with names relative to it.
 	out(ctx context.Context, name string) (io.ReadCloser, error)
 	// in unpacks a tar stream in a directory.
 	in(ctx context.Context, dir string, tar io.Reader) error
-	// show is how users write a path of the place.
+	// show formats a path of the location for users.
 	show(name string) string
-	// mkdir is the command that makes a directory, or "" without one.
+	// mkdir is the command that creates a directory, or "" if there is no such command.
 	mkdir(dir string) string
 }
 
-// remote splits REF:PATH. Local paths with a colon are told apart by a "/" or "." at their beginning.
+// remote splits REF:PATH. Local paths with a colon must begin with "/" or ".".
 func remote(arg string) (ref, file string, ok bool) {
 	if strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, ".") {
 		return "", "", false
@@ -63,10 +63,10 @@ func remote(arg string) (ref, file string, ok bool) {
 type copying struct {
 	in     io.Reader
 	out    io.Writer
-	follow bool                      // links that SOURCE names
+	follow bool                      // follow links given as SOURCE
 	here   here                      // this machine
 	noun   string                    // "SANDBOX" or "VOLUME"
-	open   func(ref string) location // the place that ref names
+	open   func(ref string) location // opens the location of ref
 }
 
 // run copies source to target.
@@ -102,7 +102,7 @@ func (c *copying) run(ctx context.Context, source, target string) error {
 	return src.copyTo(ctx, to, toPath)
 }
 
-// locate returns the location that arg names, nil for this machine, and the path in it.
+// locate returns the location of arg, nil for this machine, and the path in it.
 func (c *copying) locate(arg string) (location, string) {
 	ref, file, ok := remote(arg)
 	if !ok {
@@ -125,17 +125,17 @@ func (c *copying) unpack(ctx context.Context, to location, name string) error {
 	return to.in(ctx, dir, c.in)
 }
 
-// origin is SOURCE.
+// origin is the resolved SOURCE.
 type origin struct {
 	location
-	name     string // with links followed as far as they are
+	name     string // with links followed
 	given    string
-	base     string // the name that the copy has in a directory, "" if only the files of SOURCE are copied
+	base     string // name of the copy in a directory, "" to copy only the files of SOURCE
 	contents bool   // of "directory/."
 	file     api.File
 }
 
-// source finds SOURCE.
+// source resolves SOURCE.
 func (c *copying) source(ctx context.Context, p location, name string) (*origin, error) {
 	o := &origin{location: p, name: name, given: name, base: path.Base(name)}
 	o.contents = o.base == "." || path.Clean(name) == "/"
@@ -180,10 +180,10 @@ func exists(ctx context.Context, p location, name string) (*api.File, error) {
 	return &f, err
 }
 
-// maxLinks is how many links one path may lead through, as in Linux.
+// maxLinks is the most links in one path, as in Linux.
 const maxLinks = 40
 
-// followLinks follows the link that name is, if it is one. found is nil if nothing is there.
+// followLinks follows name if it is a link. found is nil if the target does not exist.
 func followLinks(ctx context.Context, p location, name string) (real string, found *api.File, err error) {
 	real = strings.TrimRight(name, "/")
 	if strings.HasSuffix(real, "/.") {
@@ -243,7 +243,8 @@ func (o *origin) copyTo(ctx context.Context, to location, name string) error {
 	return o.send(ctx, to, path.Dir(real), path.Base(real))
 }
 
-// send copies into a directory, under a name; without one, the files of a directory are added to those that are there.
+// send copies into a directory, under a name. Without a name, it adds the files of a directory to the existing
+// ones.
 func (o *origin) send(ctx context.Context, to location, dir, name string) error {
 	if target, self := to.show(path.Join(dir, name)), o.show(o.name); o.file.Kind == "directory" && (target == self || strings.HasPrefix(target, strings.TrimRight(self, "/")+"/")) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%s: cannot be copied into itself", self), "name a TARGET outside of it")
@@ -256,7 +257,8 @@ func (o *origin) send(ctx context.Context, to location, dir, name string) error 
 	return to.in(ctx, dir, stream)
 }
 
-// stream returns a tar stream of the file or directory under a name; of a directory without one, the files in it. The caller closes it.
+// stream returns a tar stream of the file or directory under a name. Without a name, it has the files of the
+// directory. The caller closes it.
 func (o *origin) stream(ctx context.Context, name string) (io.ReadCloser, error) {
 	stream, err := o.out(ctx, o.name)
 	if err != nil || name == "" {
@@ -279,7 +281,7 @@ func (o *origin) stream(ctx context.Context, name string) (io.ReadCloser, error)
 	}), nil
 }
 
-// rewriting is a stream that is made of another one.
+// rewriting is a stream derived from another one.
 type rewriting struct {
 	*io.PipeReader
 	from io.Closer
@@ -293,7 +295,8 @@ func (r *rewriting) Close() error {
 	return err
 }
 
-// rewrite returns a tar stream whose headers are changed, behind a first one, which may be nil. The caller closes it, which closes stream.
+// rewrite returns a tar stream with changed headers. first, if not nil, precedes the other entries. The caller
+// closes the returned stream, which closes stream.
 func rewrite(stream io.ReadCloser, first *tar.Header, change func(hdr *tar.Header)) io.ReadCloser {
 	r, w := io.Pipe()
 	done := make(chan struct{})
@@ -325,7 +328,7 @@ func rewrite(stream io.ReadCloser, first *tar.Header, change func(hdr *tar.Heade
 	return &rewriting{r, stream, done}
 }
 
-// here is the files of this machine.
+// here is the file system of this machine.
 type here struct {
 	skipped func(name string) // called for FIFOs and devices, which are then not created; nil creates FIFOs
 }

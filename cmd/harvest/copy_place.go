@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// inSandbox is the files of a sandbox.
+// inSandbox is the file system of a sandbox.
 type inSandbox struct {
 	server *client.Client
 	ref    string
@@ -43,7 +43,7 @@ func (s inSandbox) in(ctx context.Context, dir string, tar io.Reader) error {
 	return s.server.CopyIn(ctx, s.ref, path.Clean(dir), tar)
 }
 
-// inVolume is the files of a volume.
+// inVolume is the file system of a volume.
 type inVolume struct {
 	server *client.Client
 	volume string
@@ -83,12 +83,12 @@ func (v inVolume) in(ctx context.Context, dir string, tar io.Reader) error {
 	return v.server.VolumeCopyIn(ctx, v.volume, path.Clean(dir), tar)
 }
 
-// placeless is the error of a sandbox or a volume that does not exist, as opposed to a file.
+// placeless is the error of a missing sandbox or volume, as opposed to a missing file.
 type placeless struct{ error }
 
 func (p placeless) Unwrap() error { return p.error }
 
-// noPlace returns the error of the sandbox or volume in err, or nil.
+// noPlace returns the error of a missing sandbox or volume in err, or nil.
 func noPlace(err error) error {
 	var p placeless
 	if errors.As(err, &p) {
@@ -97,19 +97,19 @@ func noPlace(err error) error {
 	return nil
 }
 
-// described is a file of this machine as the server would describe it.
+// described describes a file of this machine in the server's format.
 func described(name string, info fs.FileInfo) api.File {
 	f := api.File{Name: path.Base(name), Size: info.Size(), Modified: info.ModTime(), Kind: "other"}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		f.Mode, f.Kind, f.UID, f.GID = st.Mode, kindOf(st.Mode), int(st.Uid), int(st.Gid)
 	}
 	if f.Kind == "symlink" {
-		f.Link, _ = os.Readlink(name) // it may have gone
+		f.Link, _ = os.Readlink(name) // best effort: the link may be gone
 	}
 	return f
 }
 
-// kindOf is the kind of a file with that mode of struct stat.
+// kindOf returns the kind of a file with that st_mode.
 func kindOf(mode uint32) string {
 	switch mode & syscall.S_IFMT {
 	case syscall.S_IFREG:

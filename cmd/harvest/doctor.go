@@ -27,17 +27,17 @@ import (
 	"github.com/RelevanceAI/harvest/storage"
 )
 
-// finding is what doctor found out about one thing.
+// finding is the result of one check.
 type finding = api.Finding
 
-// examine looks at everything that Harvest needs of this machine.
+// examine checks everything that Harvest needs of this machine.
 func examine(ctx context.Context, cfg config.Config) []finding {
 	findings := []finding{machine(), dataDirectory(cfg.Data), diskSpace(cfg.Data), running(ctx, cfg.Data)}
 	build := []finding{tool("mmdebstrap", "mmdebstrap", "it builds the base image")}
 	if os.Geteuid() != 0 {
 		build = append(build, tool("newuidmap", "uidmap", "it lets ordinary users build images"), subordinateIDs())
 	}
-	// Where there is an image, sandboxes work without what builds it.
+	// With an existing image, sandboxes work without the build tools.
 	images, err := filepath.Glob(filepath.Join(cfg.Data, "images", "*", "image.json"))
 	for _, f := range build {
 		f.Needed = err != nil || len(images) == 0
@@ -62,7 +62,8 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	return append(findings, mountsOfS3())
 }
 
-// bucketOfS3 says whether there are credentials for the bucket that the configuration names. Whether S3 takes them shows at the first sync.
+// bucketOfS3 checks for credentials for the configured bucket. Only the first sync shows whether S3 accepts
+// them.
 func bucketOfS3(c config.S3, has func(secret string) bool) finding {
 	name := cmp.Or(c.Secret, storage.DefaultSecret)
 	f := finding{Name: "S3", OK: c.Configured(has), Detail: fmt.Sprintf("the bucket %s, with the credentials of the secret %s", c.Bucket, name)}
@@ -73,8 +74,8 @@ func bucketOfS3(c config.S3, has func(secret string) bool) finding {
 	return f
 }
 
-// hasCredentials reports whether who runs the server has credentials for S3 in a secret: of the environment, or one that a server of the data directory dir keeps,
-// if one runs.
+// hasCredentials reports whether the operator has S3 credentials in a secret: in the environment, or in a
+// running server of the data directory dir.
 func hasCredentials(ctx context.Context, dir, name string) bool {
 	if _, err := secret.FromEnviron(os.Environ())[name].AWS(); err == nil {
 		return true
@@ -85,28 +86,29 @@ func hasCredentials(ctx context.Context, dir, name string) bool {
 	return err == nil && namesCredentials(kept.Keys)
 }
 
-// namesCredentials reports whether a secret with these keys can have credentials for S3. Its values are nobody's business.
+// namesCredentials reports whether a secret with these keys can contain S3 credentials. It does not need the
+// values.
 func namesCredentials(keys []string) bool {
 	pairs := secret.Pairs{}
 	for _, key := range keys {
-		pairs[key] = "true" // which is what says that they are the machine's
+		pairs[key] = "true" // the value that stands for the machine's own credentials
 	}
 	_, err := pairs.AWS()
 	return err == nil
 }
 
-// modalAccount says whether there are credentials for Modal, if the engine modal is wanted or somebody has begun to set some. Whether Modal takes them shows when the
-// server starts.
+// modalAccount checks for Modal credentials if the engine is modal or some credentials are set. Only the start
+// of the server shows whether Modal accepts them.
 func modalAccount(cfg config.Config, env func(string) string) (f finding, asked bool) {
 	f = finding{Name: "Modal", OK: true, Needed: cfg.Engine == "modal", Detail: "there are credentials; harvest run --engine modal uses them"}
 	err := modalengine.Configured(modalOptions(cfg, ""), env)
 	if err != nil {
 		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
 	}
-	return f, f.Needed || errors.KindOf(err) != errors.Unauthenticated // credentials that are not whole are meant for something
+	return f, f.Needed || errors.KindOf(err) != errors.Unauthenticated // incomplete credentials are worth a report
 }
 
-// trialDirectory is where a trial sandbox has its files: in the data directory if that exists already.
+// trialDirectory is the directory for a trial sandbox's files: the data directory if it exists already.
 func trialDirectory(data string) string {
 	if unix.Access(data, unix.W_OK) == nil {
 		return data
@@ -169,7 +171,7 @@ func existing(dir string) string {
 	return dir
 }
 
-// enoughSpace is what the base image takes while it is built, and some room to work.
+// enoughSpace is the space for building the base image, and some room to work.
 const enoughSpace = 4 << 30
 
 func diskSpace(dir string) finding {
@@ -212,7 +214,7 @@ func tool(name, debianPackage, why string) finding {
 	return finding{Name: name, OK: true, Detail: path}
 }
 
-// agentImage says what the agent image has, and what it could not get.
+// agentImage reports the parts of the agent image, and those that are missing.
 func agentImage(img image.Image) finding {
 	f := finding{Name: "agent image", OK: len(img.Missing) == 0}
 	var has, lacks []string
@@ -232,7 +234,7 @@ func agentImage(img image.Image) finding {
 	return f
 }
 
-// subordinateIDs looks for the ids that an image's users get when an ordinary user builds it.
+// subordinateIDs checks for the subordinate ids that image users get when an unprivileged user builds an image.
 func subordinateIDs() finding {
 	f := finding{Name: "subordinate ids"}
 	u, err := user.Current()

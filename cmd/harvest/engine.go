@@ -17,10 +17,10 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// bucketFinder says where an account's bucket is, for an engine that mounts buckets itself.
+// bucketFinder returns the location of an account's bucket, for an engine that mounts buckets itself.
 type bucketFinder func(ctx context.Context, owner string, b engine.Bucket) (modalengine.Place, error)
 
-// openEngine opens the engine that the configuration names. Its Close also closes what it stands on.
+// openEngine opens the configured engine. Its Close also closes the parts below it.
 func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engine.Engine, error) {
 	if cfg.Engine == "fake" {
 		logf.Warnf(ctx, "the engine fake isolates nothing: it is for tests only")
@@ -51,7 +51,7 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engi
 	return &withVolumes{eng, volumes, images, builds}, nil
 }
 
-// openModalEngine opens the engine whose sandboxes run at Modal.
+// openModalEngine opens the engine that runs sandboxes at Modal.
 func openModalEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engine.Engine, error) {
 	programs, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
 	if err != nil {
@@ -73,7 +73,7 @@ func modalOptions(cfg config.Config, executable string) modalengine.Options {
 	}
 }
 
-// withVolumes is gVisor's engine together with what was opened for it.
+// withVolumes is the gVisor engine with the parts that were opened for it.
 type withVolumes struct {
 	*gvisor.Engine
 	volumes *volume.Local
@@ -81,7 +81,7 @@ type withVolumes struct {
 	builds  *dockerfile.Source
 }
 
-// connect lets images be built in sandboxes of the fleet, until the function that it returns is called.
+// connect makes images build in sandboxes of the fleet until the returned function is called.
 func (e *withVolumes) connect(fleet *sandbox.Fleet) func(context.Context) error {
 	e.builds.Connect(e.images, fleet.Builds())
 	return e.builds.Close

@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// exitCodes is the one table from kinds to exit codes.
+// exitCodes is the only mapping from kinds to exit codes.
 var exitCodes = map[errors.Kind]int{
 	errors.Invalid:         2,
 	errors.Unauthenticated: 3,
@@ -30,7 +30,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not allowed, 4 not found, 5 confl
 130 interrupted; run, exec, sh and logs return the command's own, 126 if it cannot be executed, 127 if there is no such program.
 `
 
-// remedies are what to do when an error does not say it itself.
+// remedies are the default remedies of errors without their own.
 var remedies = map[errors.Kind]string{
 	errors.Invalid:         "correct it; --help shows how it is meant",
 	errors.Unauthenticated: "sign in",
@@ -46,7 +46,7 @@ var remedies = map[errors.Kind]string{
 	errors.Internal:        "look at server.log in the data directory, and run: harvest doctor",
 }
 
-// sessionRemedies are those of commands for sessions, where they differ.
+// sessionRemedies are the default remedies of commands for sessions, where they differ.
 var sessionRemedies = map[errors.Kind]string{
 	errors.NotFound:  "see which sessions there are: harvest sessions --all",
 	errors.Conflict:  "see what the session does: harvest sessions",
@@ -57,7 +57,7 @@ var sessionRemedies = map[errors.Kind]string{
 // sessionCommands are the commands for sessions.
 var sessionCommands = []string{"agent", "answer", "apply", "attach", "checkout", "diff", "end", "pr", "push", "send", "session", "sessions", "stop"}
 
-// remedy is what to do about an error of the command that runs, if the error does not say it.
+// remedy is the default remedy for an error of the running command.
 func (c *cli) remedy(kind errors.Kind) string {
 	if text := sessionRemedies[kind]; text != "" && slices.Contains(sessionCommands, c.command) {
 		return text
@@ -65,7 +65,7 @@ func (c *cli) remedy(kind errors.Kind) string {
 	return remedies[kind]
 }
 
-// ownExit is the exit code of the command that was run. It is an error only so that it comes out of cobra.
+// ownExit is the exit code of the user's command. It is an error only to pass through cobra.
 type ownExit int
 
 func (e ownExit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
@@ -79,7 +79,7 @@ func (c *cli) exit(err error) int {
 	kind := errors.KindOf(err)
 	text := errors.Message(err)
 	if kind == errors.Internal && text == errors.Message(errors.Internal) {
-		text = err.Error() // here the reader is the operator
+		text = err.Error() // the reader is the operator
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "harvest: %s\n", text)
@@ -98,7 +98,7 @@ func (c *cli) exit(err error) int {
 	return exitCodes[kind]
 }
 
-// notef tells the user something beside the results.
+// notef prints a note beside the results.
 func (c *cli) notef(format string, args ...any) {
 	if !c.quiet {
 		fmt.Fprintln(c.err, "harvest: "+escapedLines(fmt.Sprintf(format, args...)))

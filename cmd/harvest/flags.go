@@ -7,7 +7,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// sandboxFlags describe a sandbox.
+// sandboxFlags are the flags that describe a sandbox.
 type sandboxFlags struct {
 	image, name      string
 	volumes, tags    []string
@@ -68,7 +68,8 @@ func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	return req, err
 }
 
-// processFlags describe how a command runs; environment, directory and user can be a sandbox's, too.
+// processFlags are the flags that describe how a command runs. Environment, directory and user can also apply
+// to a sandbox.
 type processFlags struct {
 	env           []string
 	envFile       string
@@ -88,7 +89,7 @@ func (f *processFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON instead of the output")
 }
 
-// addEnv adds the flags of the environment.
+// addEnv adds the environment flags.
 func (f *processFlags) addEnv(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE, or NAME to pass a variable on")
 	cmd.Flags().StringVar(&f.envFile, "env-file", "", "file of NAME=VALUE lines")
@@ -101,7 +102,7 @@ func (f *processFlags) addWhere(cmd *cobra.Command) {
 	flags.StringVarP(&f.user, "user", "u", "", "user, by name or number, either with :GROUP")
 }
 
-// request returns what to execute, save for the command itself.
+// request returns the request to execute, without the command itself.
 func (f *processFlags) request(c *cli) (api.ExecRequest, error) {
 	env, err := c.environment(f.envFile, f.env)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 )
 
-// withServer is a RunE that has a connection.
+// withServer returns a RunE that connects to the server first.
 func (c *cli) withServer(run func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c.runs(cmd)
@@ -21,7 +21,7 @@ func (c *cli) withServer(run func(ctx context.Context, server *client.Client, ar
 	}
 }
 
-// runs notes which command runs, without its subcommand, and returns its context.
+// runs records the running command, without its subcommand, and returns its context.
 func (c *cli) runs(cmd *cobra.Command) context.Context {
 	ctx := cmd.Context()
 	for cmd.HasParent() && cmd.Parent().HasParent() {
@@ -31,8 +31,8 @@ func (c *cli) runs(cmd *cobra.Command) context.Context {
 	return ctx
 }
 
-// listing makes cmd, of which only Short and Example are needed, one that lists what find returns, as rows below header. row says
-// what -o name prints of each, and its cells.
+// listing completes cmd to list the results of find, as rows below header. cmd needs only Short and Example.
+// row returns the text for -o name and the cells.
 func listing[T any](c *cli, cmd *cobra.Command, header []string, find func(ctx context.Context, server *client.Client) ([]T, error), row func(T) (name string, cells []string)) *cobra.Command {
 	if cmd.Use == "" {
 		cmd.Use, cmd.Aliases = "ls", []string{"list"}
@@ -48,7 +48,7 @@ func listing[T any](c *cli, cmd *cobra.Command, header []string, find func(ctx c
 	return c.withOutput(cmd, formatTable)
 }
 
-// table is a view of things of one sort.
+// table is a view of items of one type.
 func table[T any](found []T, header []string, row func(T) (name string, cells []string)) view {
 	v := view{json: found, header: header}
 	for _, one := range found {
@@ -58,7 +58,8 @@ func table[T any](found []T, header []string, row func(T) (name string, cells []
 	return v
 }
 
-// removal makes cmd, of which Use, Short and Example are needed, one that removes each of its arguments. what names them.
+// removal completes cmd to remove each of its arguments. cmd needs only Use, Short and Example. what names the
+// arguments.
 func (c *cli) removal(cmd *cobra.Command, what string, remove func(ctx context.Context, server *client.Client, ref string) error) *cobra.Command {
 	cmd.Aliases = []string{"remove"}
 	cmd.Args = count(1, -1, what)
@@ -68,7 +69,7 @@ func (c *cli) removal(cmd *cobra.Command, what string, remove func(ctx context.C
 	return cmd
 }
 
-// removalOrAll is removal with a flag --all, which allText describes: then it removes what all returns.
+// removalOrAll is removal with a flag --all, described by allText, that removes the results of all.
 func (c *cli) removalOrAll(cmd *cobra.Command, what, allText string, all func(ctx context.Context, server *client.Client) ([]string, error),
 	remove func(ctx context.Context, server *client.Client, ref string) error) *cobra.Command {
 	cmd = c.removal(cmd, what, remove)

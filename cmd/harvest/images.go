@@ -21,7 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// openImages opens the library with everything that can make an image. Dockerfiles are built once the source is connected.
+// openImages opens the library with every image source. Dockerfiles can be built once the returned source is
+// connected.
 func openImages(cfg config.Config) (dockerfile.Shelf, *dockerfile.Source, error) {
 	rules, err := rulesOf(cfg)
 	if err != nil {
@@ -58,7 +59,8 @@ type files interface {
 	Use(id, who string) (release func(), err error)
 }
 
-// exporter returns what writes images of the engine as OCI archives, nil if its images are not files on this machine.
+// exporter returns a function that writes the engine's images as OCI archives, nil if they are not files on
+// this machine.
 func exporter(eng engine.Engine) func(context.Context, image.Image, io.Writer) error {
 	library, ok := eng.Images().(files)
 	if !ok {
@@ -86,7 +88,8 @@ func exporter(eng engine.Engine) func(context.Context, image.Image, io.Writer) e
 	}
 }
 
-// uploads is where build contexts wait below the data directory. What a server that died has left there goes.
+// uploads returns the directory for build contexts, below the data directory. It removes the leftovers of a
+// server that crashed.
 func uploads(data string) (string, error) {
 	dir := filepath.Join(data, uploadsName)
 	if err := os.RemoveAll(dir); err != nil {
@@ -97,10 +100,10 @@ func uploads(data string) (string, error) {
 
 const (
 	collectEvery = 24 * time.Hour
-	collectLook  = 5 * time.Minute // how often we look whether it is time, for a server in the background does not live long
+	collectLook  = 5 * time.Minute // interval between checks: a background server does not live long
 )
 
-// collectDaily removes images that nobody needs once a day, until the function that it returns is called.
+// collectDaily removes unneeded images once a day until the returned function is called.
 func collectDaily(ctx context.Context, cfg config.Config, images image.Builder) (stop func()) {
 	c, ok := images.(image.Collector)
 	if !ok || cfg.ImageGC.Age == 0 {
@@ -128,7 +131,7 @@ func collectDaily(ctx context.Context, cfg config.Config, images image.Builder) 
 	}
 }
 
-// collect collects images if that was not done for a day. When it was is the time of a file.
+// collect collects images unless it was done within a day. The mtime of a file records the last time.
 func collect(ctx context.Context, cfg config.Config, c image.Collector) error {
 	mark := filepath.Join(cfg.Data, "images", ".collected")
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < collectEvery {

@@ -18,13 +18,14 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// auditName is the audit log's name in the data directory.
+// auditName is the name of the audit log in the data directory.
 const auditName = "audit.log"
 
-// auditLimit is the size beyond which a new audit log is begun; one old one is kept.
+// auditLimit is the size at which the audit log is rotated. One old log is kept.
 const auditLimit = 64 << 20
 
-// listenTCP listens as the configuration says, with TLS if it names a certificate or a domain, and returns the address for browsers.
+// listenTCP listens on the configured address, with TLS if a certificate or a domain is configured. It returns
+// the URL for browsers.
 func listenTCP(ctx context.Context, cfg config.Config) (net.Listener, string, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Server.Listen)
 	if err != nil {
@@ -74,7 +75,7 @@ func listenError(err error, address string) error {
 	return errors.Remedy(errors.Explainf(err, errors.Invalid, "this machine cannot listen on %s", address), "use an address that it has, such as 127.0.0.1:7777")
 }
 
-// serverTLS returns nil if there is to be none.
+// serverTLS returns nil without TLS.
 func serverTLS(cfg config.Config) (*tls.Config, error) {
 	s := cfg.Server
 	if s.ACMEDomain != "" {
@@ -99,7 +100,7 @@ func serverTLS(cfg config.Config) (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}, nil
 }
 
-// openOIDC returns the provider with which people sign in, nil if there is none.
+// openOIDC returns the sign-in provider, nil if none is configured.
 func openOIDC(o config.OIDC) (*oidc.Provider, error) {
 	if o.Issuer == "" {
 		return nil, nil

@@ -16,13 +16,13 @@ import (
 )
 
 func main() {
-	// The binary starts itself again as helper processes of the engines. They must not do anything else before.
+	// The binary starts itself as helper processes of the engines. They must not do anything else before.
 	inside.Main(context.Background())
 	gvisor.Main()
 	fake.Main()
 	s3mount.Main(context.Background())
 	s3Main(context.Background())
-	// Nothing gives that up again: a signal that comes just before the exit would take the place of the exit code.
+	// stop is never called: a signal just before the exit would otherwise replace the exit code.
 	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	code := 0
 	if program := own.Programs[os.Args[0]]; program != nil {
@@ -33,7 +33,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs one command line and returns its exit code. The end of ctx is what an interrupt is.
+// run runs one command line and returns its exit code. The end of ctx acts like an interrupt.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env []string) int {
 	c := newCLI(args[0], stdin, stdout, stderr, env)
 	root := c.root()

@@ -20,10 +20,10 @@ import (
 	"github.com/RelevanceAI/harvest/store"
 )
 
-// modalName is the name of what Modal's protocol needs in the data directory.
+// modalName is the subdirectory of the data directory for Modal's protocol.
 const modalName = "modal"
 
-// openModal listens for programs written for Modal if the configuration says so, which concerns a server in the foreground only.
+// openModal serves Modal's protocol if the configuration says so. A background server never does.
 func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) error {
 	if a.background || a.cfg.Modal.Listen == config.NoListen {
 		return nil
@@ -36,7 +36,7 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 		return errors.Stage(listenError(err, a.cfg.Modal.Listen), "modal")
 	}
 	a.then("the listener of Modal's protocol", func(context.Context) error {
-		if err := a.modalTCP.Close(); !errors.Is(err, net.ErrClosed) { // by its server
+		if err := a.modalTCP.Close(); !errors.Is(err, net.ErrClosed) { // closed by its server
 			return err
 		}
 		return nil
@@ -63,7 +63,7 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 		a.modalURL = a.cfg.Modal.URL
 	}
 	endpoint := a.cfg.S3.Endpoint
-	if endpoint == config.Embedded { // which is not for who has a secret
+	if endpoint == config.Embedded { // not used with a secret
 		endpoint = ""
 	}
 	a.modal, err = modalapi.New(ctx, modalapi.Options{
@@ -78,7 +78,7 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 	return nil
 }
 
-// auditModal writes the line of a call of Modal's protocol, with the status that HTTP would have.
+// auditModal writes the audit line of a call of Modal's protocol, with the equivalent HTTP status.
 func (a *App) auditModal(ctx context.Context, call modalapi.Call) {
 	status, known := statusOf[call.Code]
 	if !known {
@@ -97,7 +97,7 @@ func (a *App) auditModal(ctx context.Context, call modalapi.Call) {
 	}
 }
 
-// statusOf are the statuses of HTTP for codes of gRPC.
+// statusOf maps gRPC codes to HTTP statuses.
 var statusOf = map[codes.Code]int{
 	codes.OK: http.StatusOK, codes.InvalidArgument: http.StatusBadRequest, codes.Unauthenticated: http.StatusUnauthorized, codes.PermissionDenied: http.StatusForbidden,
 	codes.NotFound: http.StatusNotFound, codes.AlreadyExists: http.StatusConflict, codes.FailedPrecondition: http.StatusConflict, codes.Aborted: http.StatusConflict,

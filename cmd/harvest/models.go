@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/store"
 )
 
-// openModels returns the way to models, with the credentials of accounts' secrets.
+// openModels opens the model gateway, which uses the credentials in the accounts' secrets.
 func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error) {
 	key, err := store.SigningKey(cfg.Data)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/storage"
 )
 
-// openMounts opens what mounts S3 for sandboxes. openStorage comes first.
+// openMounts opens the manager that mounts S3 for sandboxes. openStorage comes first.
 func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
 	m := &mounter{lost: func(string, string) {}}
 	var err error
@@ -43,11 +43,11 @@ func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
 	return m, nil
 }
 
-// bucketPatience is how long S3 may take to say that there is a bucket.
+// bucketPatience is how long S3 may take to confirm that a bucket exists.
 const bucketPatience = 15 * time.Second
 
-// bucketAt is a bucketFinder. What S3 refuses of a bucket is refused here: whoever mounts it may not say it as clearly. S3 that does not answer may do
-// so where the bucket is mounted.
+// bucketAt is a bucketFinder. It checks the bucket itself, because Modal's mount may report a refusal less
+// clearly. An S3 that does not answer here is no error: it may answer where the bucket is mounted.
 func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (modalengine.Place, error) {
 	if a.cfg.S3.Endpoint == config.Embedded && b.Secret == "" {
 		return modalengine.Place{Local: true}, nil
@@ -79,7 +79,7 @@ func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (moda
 	}, nil
 }
 
-// mounter does for sandboxes what the Manager of mounts does.
+// mounter implements sandbox.Mounter with the Manager of mounts.
 type mounter struct {
 	*s3mount.Manager
 	lost func(sandbox, reason string)
@@ -88,30 +88,30 @@ type mounter struct {
 // Watch implements sandbox.Mounter, as does Mount.
 func (m *mounter) Watch(lost func(sandbox, reason string)) { m.lost = lost }
 
-// Mount mounts a place.
+// Mount mounts an S3 location.
 func (m *mounter) Mount(ctx context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
 	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret, ReadOnly: readOnly, Limit: limit})
 }
 
-// mountData is what the events of a mount carry: s3.file_failed, s3.lost, s3.left and s3.sent.
+// mountData is the data of the events of a mount: s3.file_failed, s3.lost, s3.left and s3.sent.
 type mountData struct {
 	SandboxID string           `json:"sandbox_id"`
 	Bucket    string           `json:"bucket"`
 	Prefix    string           `json:"prefix,omitempty"`
 	Path      string           `json:"path,omitempty"` // in the mount
 	Reason    string           `json:"reason,omitempty"`
-	Dir       string           `json:"directory,omitempty"` // of this machine, where what is not stored is kept
+	Dir       string           `json:"directory,omitempty"` // local directory that keeps the files not yet stored
 	Unsent    []s3mount.Unsent `json:"unsent,omitempty"`    // the first hundred
 }
 
-// mountDrafts returns what happened to a mount, in the streams of the sandbox and of its account.
+// mountDrafts returns the events of a mount, for the streams of the sandbox and of its account.
 func mountDrafts(t s3mount.Told) []event.Draft {
 	data := mountData{SandboxID: t.Sandbox, Bucket: t.Bucket, Prefix: t.Prefix, Path: t.Path, Reason: t.Reason, Dir: t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
 	kind := "s3." + string(t.What)
 	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account), Type: kind, Data: data}}
 }
 
-// mountsOfS3 says whether S3 can be mounted on this machine.
+// mountsOfS3 checks whether S3 can be mounted on this machine.
 func mountsOfS3() finding {
 	f := finding{Name: "mounts of S3", OK: true, Detail: "FUSE works"}
 	if err := s3mount.Check(); err != nil {

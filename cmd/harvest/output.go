@@ -25,7 +25,7 @@ const (
 type view struct {
 	json   any
 	names  []string
-	header []string // of a table; nil for one that has a name in its first column
+	header []string // of a table; nil if the first column has the names of the rows
 	rows   [][]string
 }
 
@@ -36,14 +36,14 @@ func (c *cli) withOutput(cmd *cobra.Command, otherwise string) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c.format = *format
 		if err := checkFormat(c.format); err != nil {
-			return err // before anything is done
+			return err // before any work is done
 		}
 		return run(cmd, args)
 	}
 	return cmd
 }
 
-// show prints v in the format that was asked for.
+// show prints v in the requested format.
 func (c *cli) show(v view) error {
 	switch c.format {
 	case formatJSON:

@@ -7,5 +7,5 @@ import (
 	"github.com/RelevanceAI/harvest/agent/scripted"
 )
 
-// agents are those that sessions may have, by their names.
+// agents are the available agents, by name.
 var agents = map[string]agent.Agent{"claude": claude.Agent{}, "opencode": opencode.Agent{}, "scripted": scripted.Agent{}}

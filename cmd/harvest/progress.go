@@ -11,16 +11,16 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// patience is how long something may take before we say what we wait for.
+// patience is how long an operation may take before the wait is reported.
 const patience = time.Second
 
-// waiting says what we wait for if that takes long, until the function that it returns is called.
+// waiting reports a long wait, unless the returned function is called first.
 func (c *cli) waiting(what string) (done func()) {
 	timer := time.AfterFunc(patience, func() { c.notef("%s…", what) })
 	return func() { timer.Stop() }
 }
 
-// building shows how an image comes along: a bar on a terminal, otherwise a line for each step.
+// building shows the progress of an image build: a bar on a terminal, otherwise a line for each step.
 type building struct {
 	c     *cli
 	start time.Time
@@ -29,7 +29,7 @@ type building struct {
 	mu   sync.Mutex
 	bar  *progressbar.ProgressBar // guarded by mu
 	step string                   // guarded by mu
-	told func()                   // guarded by mu; ends the wait for the turn to start; nil while there is none
+	told func()                   // guarded by mu; ends the wait for the queue to advance; nil without one
 }
 
 func (c *cli) building() *building {
@@ -39,7 +39,7 @@ func (c *cli) building() *building {
 
 const barSteps = 1000
 
-// update takes the news. What is done within a second is not worth showing.
+// update processes a progress report. Steps of less than a second are not shown.
 func (b *building) update(p api.Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,12 +62,12 @@ func (b *building) update(p api.Progress) {
 	}
 	b.bar.Describe(fmt.Sprintf("building the image: %-10.10s %-22.22s", p.Step, p.Message))
 	if p.Done >= 0 {
-		// What the bar cannot draw is no reason to fail.
+		// Best effort: a bar that cannot be drawn must not fail the build.
 		_ = b.bar.Set(min(int(p.Done*barSteps), barSteps-1))
 	}
 }
 
-// line shows what a build says.
+// line shows a line of a build's output.
 func (b *building) line(text string) {
 	if b.c.quiet {
 		return
@@ -80,7 +80,7 @@ func (b *building) line(text string) {
 	b.c.notef("%s", text)
 }
 
-// done takes the bar away.
+// done removes the bar.
 func (b *building) done() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +93,7 @@ func (b *building) done() {
 	}
 }
 
-// hint tells something beside the result, unless --quiet.
+// hint prints a note beside the result, unless --quiet.
 func (c *cli) hint(format string, args ...any) {
 	if !c.quiet {
 		fmt.Fprintf(c.err, format+"\n", args...)

@@ -39,7 +39,7 @@ func (a *App) openRepos(ctx context.Context, db *store.DB, eng engine.Engine) (e
 	return nil
 }
 
-// scheduleRepos sees to it that each repository has its schedule.
+// scheduleRepos ensures that each repository has its schedule.
 func (a *App) scheduleRepos(ctx context.Context) error {
 	all, err := a.repos.List(ctx, "")
 	for _, r := range all {
@@ -48,8 +48,8 @@ func (a *App) scheduleRepos(ctx context.Context) error {
 	return err
 }
 
-// scheduleRepo has a repository refreshed every half hour, retried 3 times, 10 minutes at most (mission B5): each at minutes of its own, so that they
-// do not all begin at the same moment.
+// scheduleRepo schedules a refresh of a repository every half hour, with 3 retries and a limit of 10 minutes
+// (mission B5). Each repository has its own minutes, so that they do not all begin at the same moment.
 func (a *App) scheduleRepo(ctx context.Context, r repo.Repo) error {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(r.ID)) // never fails
@@ -72,7 +72,8 @@ func repoJob(r repo.Repo) string {
 	return "repo-" + name[:min(len(name), 45)] + "-" + r.ID[len(r.ID)-6:]
 }
 
-// refreshRepo refreshes a repository. Its arguments are {"repo": "…"}, an id; the account is the id's.
+// refreshRepo refreshes a repository. args is {"repo": "…"} with the repository's id, which determines the
+// account.
 func (a *App) refreshRepo(ctx context.Context, args json.RawMessage) (any, error) {
 	var asked struct {
 		Repo string `json:"repo"`
@@ -92,7 +93,7 @@ func (a *App) refreshRepo(ctx context.Context, args json.RawMessage) (any, error
 	return nil, repo.NotFound(asked.Repo)
 }
 
-// sessionRepos gives sessions the images of repositories.
+// sessionRepos provides the images of repositories to sessions.
 type sessionRepos struct{ *repo.Manager }
 
 // Image implements session.Repos.

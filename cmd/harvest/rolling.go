@@ -7,12 +7,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// rolling is a log file of which, when it has reached its limit, a new one is begun; one old one is kept, as PATH.1. So a log takes at
-// most twice its limit, however long the server runs.
+// rolling is a log file that is rotated at its limit. One old file is kept as PATH.1, so a log takes at most
+// twice its limit, however long the server runs.
 type rolling struct {
 	path  string
 	limit int64
-	began func(*os.File) error // is told of each new file; may be nil
+	began func(*os.File) error // called with each new file; may be nil
 
 	mu   sync.Mutex
 	file *os.File // guarded by mu
@@ -25,7 +25,7 @@ func openRolling(path string, limit int64, began func(*os.File) error) (*rolling
 	return r, r.open()
 }
 
-// open opens the file, which is made if missing. mu is held, or r is not shared yet.
+// open opens or creates the file. mu is held, or r is not shared yet.
 func (r *rolling) open() error {
 	f, err := os.OpenFile(r.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -45,13 +45,14 @@ func (r *rolling) open() error {
 	return errors.Wrapf(err, "begin a log")
 }
 
-// Write implements io.Writer. A text is never divided between two files. If no new one can be begun, the old one goes on.
+// Write implements io.Writer. It never splits p between two files. If no new file can be created, it continues
+// the old one.
 func (r *rolling) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.size > 0 && r.size+int64(len(p)) > r.limit {
 		if err := os.Rename(r.path, r.path+".1"); err == nil {
-			_ = r.open() // on failure, what there is stays open, under its new name
+			_ = r.open() // on failure, the old file stays open under its new name
 		}
 	}
 	n, err := r.file.Write(p)

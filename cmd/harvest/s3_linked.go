@@ -8,7 +8,8 @@ import (
 	s3serve "github.com/RelevanceAI/harvest/internal/s3server/serve"
 )
 
-// servesS3 says whether this program has the embedded S3 in it, as one has that was built without package inner's programs.
+// servesS3 reports whether this program contains the embedded S3. It does if it was built without package
+// inner's programs.
 const servesS3 = true
 
 func s3Main(ctx context.Context) { s3serve.Main(ctx) }

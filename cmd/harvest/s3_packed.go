@@ -4,7 +4,7 @@ package main
 
 import "context"
 
-// servesS3 says whether this program has the embedded S3 in it; package inner has it.
+// servesS3 reports whether this program contains the embedded S3. Here it is a program of package inner.
 const servesS3 = false
 
 func s3Main(context.Context) {}

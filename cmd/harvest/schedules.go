@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"time"
-	_ "time/tzdata" // schedules have time zones, which not every machine knows
+	_ "time/tzdata" // schedules have time zones, and some machines lack the database
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
@@ -18,8 +18,8 @@ const refreshJob = "environment-refresh"
 // keepEvents is how long events are kept.
 const keepEvents = 30 * 24 * time.Hour
 
-// openSchedules opens the schedules and sees to it that those which come with Harvest are there. In the background they wait to be
-// asked for: such a server ends when nobody needs it.
+// openSchedules opens the schedules and creates the built-in ones. In a background server they do not run on
+// their own, because such a server ends when it is no longer needed.
 func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
 	if _, err := a.pruneEvents(ctx, nil); err != nil {
 		logf.Errorf(ctx, "remove old events: %v", err)
@@ -30,7 +30,7 @@ func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
 	}
 	a.then("the schedules", a.schedules.Close)
 	for _, job := range []schedule.Job{
-		// Every half hour, retried 3 times, 10 minutes at most: as the environment is to be kept fresh.
+		// Every half hour, with 3 retries and a limit of 10 minutes, to keep the environment fresh.
 		{Name: refreshJob, Kind: "refresh", Cron: "*/30 * * * *", Missed: schedule.Skip},
 		{Name: "events-prune", Kind: "prune-events", Cron: "@daily"},
 	} {
@@ -42,7 +42,7 @@ func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
 	return errors.Stage(errors.Join(a.configureRefresh(ctx), a.scheduleRepos(ctx)), "schedules")
 }
 
-// configureRefresh has the refresh as the configuration says, if it does: otherwise it stays as its user has left it.
+// configureRefresh applies the configured refresh. Without one, the user's own setting stays.
 func (a *App) configureRefresh(ctx context.Context) error {
 	if a.cfg.Source("refresh") == "default" {
 		return nil
@@ -55,7 +55,8 @@ func (a *App) configureRefresh(ctx context.Context) error {
 	return err
 }
 
-// refresh renews the environment of sandboxes. Its arguments are {"image": "base", "cache_days": 7}, both optional.
+// refresh renews the environment of sandboxes. args is {"image": "base", "cache_days": 7}; both fields are
+// optional.
 func (a *App) refresh(ctx context.Context, args json.RawMessage) (any, error) {
 	var asked struct {
 		Image     string  `json:"image"`

@@ -25,13 +25,13 @@ import (
 
 const (
 	logName   = "server.log"
-	logLimit  = 16 << 20        // then a new one is begun, and one old one kept
-	startTime = 2 * time.Minute // until a server answers that is starting, or has ended that is stopping: disks stand still for that long
+	logLimit  = 16 << 20        // size at which the log is rotated; one old log is kept
+	startTime = 2 * time.Minute // limit for a start or a stop of the server, because a disk can stall that long
 	pause     = 20 * time.Millisecond
 )
 
-// The server that commands use instead of that of the data directory, and the key for it. The key is no option and no flag: it must
-// stand in no file and in no command line.
+// HARVEST_URL replaces the server of the data directory, and HARVEST_API_KEY is the key for it. The key is
+// neither an option nor a flag, so that it appears in no file and in no command line.
 const (
 	envURL = "HARVEST_URL"
 	envKey = "HARVEST_API_KEY"
@@ -40,7 +40,7 @@ const (
 // stageEngine is the step of a server's start that opens the engine.
 const stageEngine = "engine"
 
-// remoteServer returns a client of the server that HARVEST_URL names, nil if it names none.
+// remoteServer returns a client of the server that HARVEST_URL names, nil if it is not set.
 func (c *cli) remoteServer() (*client.Client, error) {
 	if c.env(envURL) == "" {
 		return nil, nil
@@ -50,7 +50,7 @@ func (c *cli) remoteServer() (*client.Client, error) {
 	return server, errors.Wrapf(err, "%s", envURL)
 }
 
-// existing returns a client of a server that runs. Unavailable if none does.
+// existing returns a client of a running server. Unavailable without one.
 func (c *cli) existing(ctx context.Context, cfg config.Config) (*client.Client, error) {
 	if server, err := c.remoteServer(); server != nil || err != nil {
 		return server, err
@@ -58,8 +58,8 @@ func (c *cli) existing(ctx context.Context, cfg config.Config) (*client.Client, 
 	return client.Connect(ctx, cfg.Data)
 }
 
-// connect returns a client of the server that HARVEST_URL names, else of the data directory's, which it starts in the background if there is
-// none.
+// connect returns a client of the server that HARVEST_URL names, or else of the data directory's server, which
+// it starts in the background if it does not run.
 func (c *cli) connect(ctx context.Context) (*client.Client, error) {
 	if server, err := c.remoteServer(); server != nil || err != nil {
 		return server, err
@@ -87,12 +87,12 @@ func (c *cli) connect(ctx context.Context) (*client.Client, error) {
 	return server, nil
 }
 
-// otherVersion ends a background server of another version that has nothing to do, which is Unavailable; otherwise it says
-// which version serves.
+// otherVersion stops an idle background server of another version and returns Unavailable. Otherwise it prints
+// the version of the server.
 func (c *cli) otherVersion(ctx context.Context, server *client.Client, found api.Server) error {
 	if found.Background {
 		err := server.Shutdown(ctx, api.ShutdownRequest{IfIdle: true})
-		if kind := errors.KindOf(err); err == nil || kind == errors.Unavailable { // the latter if it ended before it could answer
+		if kind := errors.KindOf(err); err == nil || kind == errors.Unavailable { // ended before it answered
 			return errors.Newf(errors.Unavailable, "no server is running")
 		}
 	}
@@ -100,7 +100,8 @@ func (c *cli) otherVersion(ctx context.Context, server *client.Client, found api
 	return nil
 }
 
-// ensureServer returns when a server answers. Of several commands that want one at the same time, one starts it.
+// ensureServer returns when a server answers. If several commands need a server at the same time, one of them
+// starts it.
 func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -109,8 +110,8 @@ func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *clien
 		switch errors.KindOf(err) {
 		case "":
 			return nil
-		case errors.Conflict, errors.Unavailable: // somebody else has the directory: a server that starts or stops
-			if errors.StageOf(err) == stageEngine { // it is ours, and its engine cannot be had
+		case errors.Conflict, errors.Unavailable: // another process has the directory: a server that starts or stops
+			if errors.StageOf(err) == stageEngine { // our own server, whose engine failed
 				return err
 			}
 		default:
@@ -124,7 +125,7 @@ func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *clien
 	}
 }
 
-// tryServer starts a server unless one answers. Conflict if another command is about to.
+// tryServer starts a server unless one answers. Conflict if another command is starting one.
 func (c *cli) tryServer(ctx context.Context, cfg config.Config, server *client.Client) error {
 	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 		return dataError(err, cfg.Data)
@@ -137,7 +138,7 @@ func (c *cli) tryServer(ctx context.Context, cfg config.Config, server *client.C
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.Explainf(err, errors.Conflict, "another command starts the server")
 	}
-	// The lock tells what is wrong with the directory before anything is written there.
+	// Taking the lock reveals problems with the directory before anything is written there.
 	lock, err := store.LockDir(cfg.Data)
 	if err != nil {
 		if _, answer := server.Server(ctx); answer == nil {
@@ -154,7 +155,7 @@ func (c *cli) tryServer(ctx context.Context, cfg config.Config, server *client.C
 	return c.startServer(ctx, cfg)
 }
 
-// dataError explains why there can be no data directory at path.
+// dataError explains why path cannot be a data directory.
 func dataError(err error, path string) error {
 	remedy := "choose a directory of your own with --data or HARVEST_DATA"
 	if errors.Is(err, os.ErrPermission) {
@@ -163,7 +164,7 @@ func dataError(err error, path string) error {
 	return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be the data directory: %v", path, err), "%s", remedy)
 }
 
-// startServer starts a server in the background and returns when it is ready. Its error is the server's own.
+// startServer starts a server in the background and returns when it is ready. Its error is the server's error.
 func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 	keepFiles()
 	log, err := openLog(filepath.Join(cfg.Data, logName))
@@ -216,10 +217,10 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 	return errors.Wrapf(cmd.Process.Release(), "leave the server alone")
 }
 
-// keepFiles keeps files that we inherited from programs that we start. They belong to whoever started us, who may wait for the
-// end of a pipe, or have a lock with them that must end with us.
+// keepFiles closes inherited files in started programs. They belong to our parent, which may wait for the end
+// of a pipe or hold a lock that must end with this process.
 func keepFiles() {
-	// Linux before 5.11 cannot do it; there they are passed on.
+	// Linux before 5.11 lacks the flag; there, the files are inherited.
 	_ = unix.CloseRange(readyFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 }
 
@@ -233,8 +234,8 @@ func openLog(path string) (*os.File, error) {
 	return log, errors.Wrapf(err, "open server.log")
 }
 
-// inherited are the variables that a background server gets from the command that happens to start it, beside HARVEST_… and
-// those that become secrets.
+// inherited are the variables that a background server gets from the command that starts it, in addition to
+// HARVEST_… and the variables that become secrets.
 var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "GOCOVERDIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL",

@@ -25,9 +25,11 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// openStorage opens what brings volumes and S3 together, which goes on with what an earlier server could not send.
+// openStorage opens the manager that syncs volumes with S3. It resumes uploads that an earlier server could not
+// finish.
 func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) (sandbox.Syncer, error) {
-	// Earlier versions remembered syncs here, by place only, which another volume's sync took for its own.
+	// Earlier versions kept the state of syncs here, by location only, so that another volume's sync took it
+	// for its own.
 	if err := os.RemoveAll(filepath.Join(a.cfg.Data, "s3")); err != nil {
 		logf.Warnf(ctx, "remove what an earlier version remembered of syncs: %v", err)
 	}
@@ -63,7 +65,7 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	return syncer{a.storage}, nil
 }
 
-// sentLater tells the fleet of what ended sandboxes had not sent and is in S3 now. What is told before there is a fleet waits for it.
+// sentLater reports late uploads of ended sandboxes to the fleet. Reports wait until there is a fleet.
 type sentLater struct {
 	mu      sync.Mutex
 	fleet   *sandbox.Fleet // guarded by mu; nil at first
@@ -80,13 +82,13 @@ func (s *sentLater) note(ctx context.Context, owner, id string) {
 	if fleet == nil {
 		return
 	}
-	// A record may have been deleted since.
+	// The record may have been deleted since.
 	if err := fleet.Sent(ctx, owner, id); err != nil && !errors.Is(err, errors.NotFound) {
 		logf.Errorf(ctx, "record that what the sandbox %s left is in S3: %v", id, err)
 	}
 }
 
-// to is the fleet from now on.
+// to sets the fleet and delivers the waiting reports.
 func (s *sentLater) to(ctx context.Context, fleet *sandbox.Fleet) {
 	s.mu.Lock()
 	s.fleet = fleet
@@ -110,7 +112,7 @@ func startS3(ctx context.Context, data string) (*s3server.Server, error) {
 	return s3server.Start(ctx, s3server.Options{Dir: embeddedS3(data), Executable: program})
 }
 
-// noPrograms is the error of an embedded S3 that cannot be started.
+// noPrograms is the error for an embedded S3 that cannot be started.
 func noPrograms(data string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "programs cannot be started from the data directory %s", data),
 		"have the data directory on a file system that is mounted without noexec")
@@ -119,10 +121,10 @@ func noPrograms(data string) error {
 // embeddedS3 is the directory of the embedded S3.
 func embeddedS3(data string) string { return filepath.Join(data, "s3server") }
 
-// ownBucket is where volumes go that are sent nowhere else, if the embedded S3 is configured and no bucket.
+// ownBucket is the default bucket of volumes, if the embedded S3 is configured without a bucket.
 const ownBucket = "volumes"
 
-// ownPlace is the place of volumes in the embedded S3. Whoever names a secret means another one.
+// ownPlace is the location of volumes in the embedded S3. A configured secret means another S3.
 func ownPlace(c config.S3, own *s3server.Server) storage.Place {
 	p := storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal}
 	if p.Bucket == "" {
@@ -136,7 +138,7 @@ func ownPlace(c config.S3, own *s3server.Server) storage.Place {
 	return p
 }
 
-// ownS3 says how the embedded S3 is.
+// ownS3 reports the state of the embedded S3.
 func ownS3(ctx context.Context, data string) finding {
 	dir := embeddedS3(data)
 	f := finding{Name: "embedded S3", OK: true, Detail: dir}
@@ -161,12 +163,12 @@ func ownS3(ctx context.Context, data string) finding {
 	return f
 }
 
-// place is where volumes go that are sent nowhere else. Its credentials are a secret of who runs the server.
+// place is the default location of volumes. Its credentials are a secret of the operator.
 func place(c config.S3) storage.Place {
 	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal, Secret: c.Secret}
 }
 
-// syncer does for sandboxes what the storage does.
+// syncer implements sandbox.Syncer with the storage.
 type syncer struct{ *storage.Manager }
 
 func job(j sandbox.S3Job) storage.Job {
@@ -182,16 +184,16 @@ func (s syncer) Note(ctx context.Context, j sandbox.S3Job) error { return s.Mana
 func (s syncer) Send(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Send(ctx, job(j)) }
 func (s syncer) Save(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Save(ctx, job(j)) }
 
-// The events of a sandbox's volume and S3.
+// The events of syncs between a sandbox's volume and S3.
 const (
 	eventSynced     = "volume.synced"
 	eventSyncFailed = "volume.sync_failed"
 )
 
-// toldFailures is how many files that could not be synchronised an event names: enough to see what is wrong, and small.
+// toldFailures is how many failed files an event names: enough to see the problem, and small.
 const toldFailures = 100
 
-// syncedData is what these events carry.
+// syncedData is the data of these events.
 type syncedData struct {
 	SandboxID string           `json:"sandbox_id"`
 	Volume    string           `json:"volume"`
@@ -209,7 +211,7 @@ type syncedData struct {
 	Retry     time.Time        `json:"retry_at,omitzero"`
 }
 
-// syncDrafts returns what became of a sync, in the streams of the sandbox and of its account.
+// syncDrafts returns the events of a sync, for the streams of the sandbox and of its account.
 func syncDrafts(t storage.Told) []event.Draft {
 	st := t.Result.Stats
 	data := syncedData{SandboxID: t.Sandbox, Volume: t.Volume, Place: t.Result.Place, Direction: string(t.Direction), Files: st.Files, Bytes: st.Bytes, Updated: st.Updated,

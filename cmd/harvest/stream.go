@@ -16,16 +16,16 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// forwarded are the signals that the command gets instead of us.
+// forwarded are the signals that are passed on to the command instead of ending this process.
 var forwarded = map[os.Signal]string{
 	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
 }
 
-// impatient is how many interrupts end a command that does not care about them.
+// impatient is how many interrupts end the wait for a command that ignores them.
 const impatient = 3
 
-// stream connects this process's input, output, signals and terminal with a command that open starts, and returns how that
-// ended.
+// stream connects this process's input, output, signals and terminal to a command that open starts, and returns
+// the command's result.
 func (c *cli) stream(ctx context.Context, flags processFlags,
 	open func(context.Context, client.Streams) (*client.Process, error)) (api.Result, error) {
 	building := c.building()
@@ -36,10 +36,10 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	if f, tty := terminal(c.in); flags.interactive && !(tty && background(f)) {
 		streams.Stdin = c.in
 	}
-	// Until the command runs, an interrupt gives up; then it is the command's.
+	// Before the command runs, an interrupt cancels the start. Afterwards it goes to the command.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	// They stay ours until the exit: one that comes at the end must not take the place of the exit code.
+	// Signals stay caught until the exit: a late signal must not replace the exit code.
 	signals := make(chan os.Signal, 16)
 	for sig := range forwarded {
 		signal.Notify(signals, sig)
@@ -66,14 +66,14 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	}
 	res, err := p.Wait(context.WithoutCancel(ctx))
 	if err != nil && errors.KindOf(err) == errors.Unavailable {
-		// Not err's own advice, to try again: that would be a second command.
+		// Omit err's own remedy, a retry: it would start a second command.
 		err = errors.Remedy(errors.Newf(errors.Unavailable, "the connection to the server broke off; the command may go on"),
 			"see its output with: harvest sandbox logs %s %s", p.SandboxID(), p.ID())
 	}
 	return res, err
 }
 
-// forward passes signals to the command, when it has started, until ctx ends.
+// forward passes signals to the command, once it has started, until ctx ends.
 func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-chan *client.Process, tty bool, giveUp func()) {
 	var p *client.Process
 	interrupts := 0
@@ -89,7 +89,7 @@ func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-c
 		}
 		if p == nil {
 			select {
-			case p = <-started: // it came first
+			case p = <-started: // the command started before the signal
 			default:
 			}
 		}
@@ -106,7 +106,7 @@ func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-c
 		if interrupts >= impatient {
 			giveUp()
 		}
-		// Wait tells what is wrong with the connection.
+		// Wait reports a broken connection.
 		_ = p.Signal(forwarded[sig])
 	}
 }
@@ -117,7 +117,7 @@ func (c *cli) resize(p *client.Process, tty bool) {
 	}
 }
 
-// terminalSize returns the size of our terminal, if there is one.
+// terminalSize returns the size of the terminal, if there is one.
 func (c *cli) terminalSize() (api.Size, bool) {
 	for _, stream := range []any{c.in, c.out, c.err} {
 		if f, ok := terminal(stream); ok {
@@ -128,7 +128,7 @@ func (c *cli) terminalSize() (api.Size, bool) {
 	return api.Size{}, false
 }
 
-// rawTerminal hands what is typed to the command as it is, if our input is a terminal.
+// rawTerminal puts the terminal into raw mode, if the input is one, so that the command gets all keys.
 func (c *cli) rawTerminal() (restore func(), err error) {
 	f, ok := terminal(c.in)
 	if !ok {
@@ -141,7 +141,7 @@ func (c *cli) rawTerminal() (restore func(), err error) {
 	return func() { _ = term.Restore(int(f.Fd()), state) }, nil
 }
 
-// finish reports how a command ended, as its own exit code.
+// finish reports the result of a command and returns its exit code as ownExit.
 func (c *cli) finish(res api.Result, asJSON bool) error {
 	if asJSON {
 		line := json.NewEncoder(c.out)
@@ -158,7 +158,7 @@ func (c *cli) finish(res api.Result, asJSON bool) error {
 	return ownExit(res.ReturnCode)
 }
 
-// readAll reads all of standard input, which must not be more than a request can carry.
+// readAll reads all of standard input. Its size is limited to that of a request.
 func (c *cli) readAll() (string, error) {
 	data, err := io.ReadAll(io.LimitReader(c.in, api.MaxExec+1))
 	if err != nil {
@@ -167,7 +167,8 @@ func (c *cli) readAll() (string, error) {
 	return string(data), nil
 }
 
-// background reports whether our process group is not the one that the terminal listens to: reading would stop us.
+// background reports whether this process is not in the terminal's foreground process group: reading would stop
+// it.
 func background(f *os.File) bool {
 	pgrp, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
 	return err == nil && pgrp != unix.Getpgrp()

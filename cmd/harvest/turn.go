@@ -14,9 +14,9 @@ import (
 type turnView struct {
 	c       *cli
 	json    bool
-	writing string // message that is being written
+	writing string // id of the message in progress
 	deltas  map[string]bool
-	thought map[string]bool // messages that are not the answer
+	thought map[string]bool // ids of messages other than the answer
 }
 
 func newTurnView(c *cli, format string) *turnView {
@@ -45,7 +45,7 @@ func (v *turnView) event(e api.Event) (api.SessionEvent, error) {
 	return data, nil
 }
 
-// text shows an event in words. Whatever comes from an agent is shown without control characters.
+// text shows an event as text. Text of the agent is shown without control characters.
 func (v *turnView) text(kind string, e api.SessionEvent) {
 	switch kind {
 	case "session.stage":
@@ -148,7 +148,7 @@ func agentText(kind, reason string) string {
 	return "the agent continues by itself: " + chat.Plain(orElse(reason, "no reason given"))
 }
 
-// syncedText says how old the image of a session's repository was.
+// syncedText describes the age of the image of a session's repository.
 func syncedText(s *api.RepoSynced) string {
 	if s == nil {
 		return ""
@@ -163,7 +163,7 @@ func syncedText(s *api.RepoSynced) string {
 	return fmt.Sprintf("image %s old, %d commits behind", age, s.Behind)
 }
 
-// gitText says what git did.
+// gitText describes an event of git.
 func gitText(kind string, e api.GitEvent) string {
 	text := ""
 	switch {
@@ -185,7 +185,7 @@ func gitText(kind string, e api.GitEvent) string {
 	return chat.Plain(text)
 }
 
-// write goes on with a message, on a line of its own.
+// write continues a message, which begins on its own line.
 func (v *turnView) write(id, text string) {
 	if v.writing != id {
 		v.endLine()

@@ -27,8 +27,8 @@ func (s *sizeFlag) Set(text string) error {
 	return nil
 }
 
-// timeFlag is a time span, such as "90s" or "2h"; a plain number is seconds. 0 is refused: what it would mean differs from
-// flag to flag, and leaving the flag out says it better.
+// timeFlag is a time span, such as "90s" or "2h"; a plain number is seconds. It rejects 0, because its meaning
+// would differ between flags, and leaving out the flag is clearer.
 type timeFlag time.Duration
 
 func (d *timeFlag) String() string { return "" }
@@ -50,7 +50,7 @@ func (d *timeFlag) Set(text string) error {
 
 func (d *timeFlag) seconds() float64 { return time.Duration(*d).Seconds() }
 
-// environment reads --env-file and -e, of which a later one wins.
+// environment parses --env-file and -e; later values win.
 func (c *cli) environment(file string, pairs []string) (map[string]string, error) {
 	env := map[string]string{}
 	if file != "" {
@@ -80,7 +80,7 @@ func (c *cli) environment(file string, pairs []string) (map[string]string, error
 	return env, nil
 }
 
-// mounts reads -v VOLUME:/path[:ro].
+// mounts parses -v VOLUME:/path[:ro].
 func mounts(texts []string) ([]api.Mount, error) {
 	var all []api.Mount
 	for _, text := range texts {
@@ -94,7 +94,8 @@ func mounts(texts []string) ([]api.Mount, error) {
 	return all, nil
 }
 
-// parseS3 reads --s3 s3://BUCKET/PREFIX:/path[:init][:sync][:every=TIME] or :mount[:ro], and s3:/path for the server's bucket; nil if it is "".
+// parseS3 parses --s3 s3://BUCKET/PREFIX:/path[:init][:sync][:every=TIME] or :mount[:ro], and s3:/path for the
+// server's bucket. It returns nil for "".
 func parseS3(text, secret string) (*api.S3, error) {
 	if text == "" {
 		if secret != "" {
@@ -121,7 +122,8 @@ func parseS3(text, secret string) (*api.S3, error) {
 			s.ReadOnly = true
 			continue
 		}
-		if at := strings.LastIndex(rest, ":every="); at >= 0 && !strings.Contains(rest[at:], "/") { // else it is a part of the prefix
+		// A ":every=" in front of a "/" is part of the prefix.
+		if at := strings.LastIndex(rest, ":every="); at >= 0 && !strings.Contains(rest[at:], "/") {
 			every, err := time.ParseDuration(rest[at+len(":every="):])
 			if err != nil || every <= 0 {
 				return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3 %.300q sends every so often, and does not say how often", text), "write it as s3://my-bucket/work:/work:every=5m")
@@ -130,7 +132,7 @@ func parseS3(text, secret string) (*api.S3, error) {
 		}
 	}
 	if place, named := strings.CutPrefix(rest, "//"); named {
-		at := strings.LastIndex(place, ":/") // a prefix may have colons, too
+		at := strings.LastIndex(place, ":/") // a prefix may contain colons
 		ok = ok && at > 0
 		if ok {
 			s.Bucket, s.Prefix, _ = strings.Cut(place[:at], "/")
@@ -145,7 +147,7 @@ func parseS3(text, secret string) (*api.S3, error) {
 	return &s, nil
 }
 
-// tags reads KEY=VALUE.
+// tags parses KEY=VALUE.
 func tags(texts []string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, text := range texts {

@@ -1,5 +1,6 @@
-// Package bytestream carries a stream of bytes over a WebSocket, both ways, each of which ends by itself as those of a TCP
-// connection do: binary messages are the bytes, and a text message is the end of what its sender says.
+// Package bytestream carries a stream of bytes over a WebSocket in both directions. Each direction ends
+// separately, as in a TCP connection. Binary messages are the bytes, and a text message is the end of its
+// sender's direction.
 package bytestream
 
 import (
@@ -15,33 +16,33 @@ import (
 )
 
 const (
-	chunk = 64 << 10 // the most that a message carries
-	limit = 1 << 20  // the most that one may
+	chunk = 64 << 10 // the size of a sent message
+	limit = 1 << 20  // the largest accepted message
 )
 
-// closeTime is how long Close waits for the other side to have read everything.
+// closeTime is how long Close waits for the other side to read everything.
 const closeTime = 5 * time.Second
 
-// Conn is a net.Conn over a WebSocket. A deadline that passes ends it for good.
+// Conn is a net.Conn over a WebSocket. An expired deadline ends it for good.
 type Conn struct {
 	ws     *websocket.Conn
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	reading sync.Mutex
-	message io.Reader // what is left of a message; guarded by reading; nil between messages
-	ended   bool      // the other side has said all; guarded by reading
+	message io.Reader // the rest of a message; guarded by reading; nil between messages
+	ended   bool      // the other side has ended its direction; guarded by reading
 
-	gone    context.Context // ends when the other side has left after it had said all
+	gone    context.Context // ends when the other side leaves after its end
 	leave   context.CancelFunc
 	writing sync.Mutex
-	said    bool // this side has said all; guarded by writing
+	said    bool // this side has ended its direction; guarded by writing
 
 	mu    sync.Mutex
 	timer *time.Timer // guarded by mu; nil without a deadline
 }
 
-// New makes a stream of ws, which it owns. The end of ctx ends it.
+// New makes a stream of ws and takes ownership of it. The end of ctx ends the stream.
 func New(ctx context.Context, ws *websocket.Conn) *Conn {
 	ws.SetReadLimit(limit)
 	c := &Conn{ws: ws}
@@ -68,7 +69,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 				if _, err := io.Copy(io.Discard, r); err != nil {
 					return 0, explain(err)
 				}
-				// Nobody reads from now on, and only a reader notices that the other side leaves.
+				// Only a reader notices that the other side leaves, and Read no longer reads.
 				closed := c.ws.CloseRead(c.ctx)
 				context.AfterFunc(closed, c.leave)
 				continue
@@ -102,7 +103,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CloseWrite tells the other side that this was all. It is repeatable.
+// CloseWrite ends this side's direction. It is idempotent.
 func (c *Conn) CloseWrite() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -113,7 +114,7 @@ func (c *Conn) CloseWrite() error {
 	return explain(c.ws.Write(c.ctx, websocket.MessageText, []byte("end")))
 }
 
-// Close ends the stream. What was written arrives.
+// Close ends the stream after delivering the written bytes.
 func (c *Conn) Close() error {
 	defer c.leave()
 	defer c.cancel()
@@ -167,8 +168,8 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
 // SetWriteDeadline is SetDeadline.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
 
-// Join copies between a and b until both have said all, one breaks, or the other side of a Conn has left, and closes both. They have CloseWrite, as the connections of
-// TCP have.
+// Join copies between a and b until both directions have ended, one breaks, or the other side of a Conn has
+// left. Then it closes both. a and b have CloseWrite, as TCP connections do.
 func Join(a, b net.Conn) {
 	var both sync.WaitGroup
 	carry := func(to, from net.Conn) {
@@ -180,7 +181,7 @@ func Join(a, b net.Conn) {
 		if err == nil {
 			err = half.CloseWrite()
 		}
-		if err != nil { // the other direction is of no use any more
+		if err != nil { // the other direction is useless then
 			_ = a.Close()
 			_ = b.Close()
 		}

@@ -1,4 +1,5 @@
-// Command coverage is the gate of `make cover`: it merges coverage profiles, prints a table of packages, and fails below a share.
+// Command coverage is the gate of `make cover`: it merges coverage profiles, prints a table of packages, and
+// fails below a minimum share.
 package main
 
 import (

@@ -17,17 +17,17 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// block is some statements of a file, as the profile names them.
+// block is a block of statements in a file, as named in the profile.
 type block struct{ file, place string }
 
-// count is how many statements a block has, and whether one run or another reached it.
+// count is the number of statements in a block, and whether any run reached it.
 type count struct {
 	statements int
 	reached    bool
 }
 
-// run prints the table of the profiles' packages and returns an error if the whole is below the least share, or if a
-// package with code is in no profile at all.
+// run prints the table of the profiles' packages. It returns an error if the total is below the minimum share,
+// or if a package with code is in no profile.
 func run(args []string, module fs.FS, out io.Writer) error {
 	opts, profiles, err := parseFlags(args)
 	if err != nil {
@@ -59,7 +59,7 @@ func run(args []string, module fs.FS, out io.Writer) error {
 	return nil
 }
 
-// read adds a profile's blocks. One that any profile reached is reached.
+// read adds a profile's blocks. A block is reached if any profile has reached it.
 func read(module fs.FS, name string, blocks map[block]count) error {
 	f, err := module.Open(name)
 	if err != nil {
@@ -84,7 +84,8 @@ func read(module fs.FS, name string, blocks map[block]count) error {
 	return errors.Wrapf(lines.Err(), "read the profile")
 }
 
-// parseLine reads "path/file.go:12.3,14.5 2 1": a place, how many statements, how often.
+// parseLine parses "path/file.go:12.3,14.5 2 1": a place, the number of statements, and the number of
+// executions.
 func parseLine(text string) (block, count, error) {
 	colon := strings.LastIndexByte(text, ':')
 	fields := strings.Fields(text[colon+1:])
@@ -99,10 +100,10 @@ func parseLine(text string) (block, count, error) {
 	return block{text[:colon], fields[0]}, count{statements, times > 0}, nil
 }
 
-// code is what counts: files by path, and their directories.
+// code is the code to count: files by path, and their directories.
 type code struct{ files, dirs map[string]bool }
 
-// packages finds the files that count: with functions, not generated, not of tests, not excluded.
+// packages finds the files to count: with functions, not generated, not tests, not excluded.
 func packages(module fs.FS, exclude []string) (code, error) {
 	all := code{map[string]bool{}, map[string]bool{}}
 	err := fs.WalkDir(module, ".", func(p string, d fs.DirEntry, err error) error {
@@ -112,7 +113,7 @@ func packages(module fs.FS, exclude []string) (code, error) {
 		case d.IsDir() && (d.Name() == "testdata" || d.Name() != "." && d.Name()[0] == '.' || slices.Contains(exclude, p)):
 			return fs.SkipDir
 		case d.IsDir() && p != "." && hasModule(module, p):
-			return fs.SkipDir // another module, with tests of its own
+			return fs.SkipDir // another module with its own tests
 		case d.IsDir() || path.Ext(p) != ".go" || strings.HasSuffix(p, "_test.go"):
 			return nil
 		}
@@ -133,7 +134,7 @@ func packages(module fs.FS, exclude []string) (code, error) {
 	return all, errors.Wrapf(err, "read the module")
 }
 
-// hasModule reports whether a directory is where another module begins.
+// hasModule reports whether a directory is the root of another module.
 func hasModule(module fs.FS, dir string) bool {
 	_, err := fs.Stat(module, path.Join(dir, "go.mod"))
 	return err == nil
@@ -154,7 +155,7 @@ func (t tally) share() float64 {
 	return 100 * float64(t.reached) / float64(t.all)
 }
 
-// sum adds up what counts.
+// sum adds up the blocks to count.
 func sum(blocks map[block]count, source code, module string) (byPackage map[string]tally, whole tally) {
 	byPackage = map[string]tally{}
 	for b, c := range blocks {

@@ -1,5 +1,5 @@
-// Package fault lets tests kill the server at points that have a name, to prove that the next one finds its way from there.
+// Package fault lets tests kill the server at named points, to prove that the next server recovers.
 //
-// In an ordinary binary a point is nothing at all: only one that is built with the tag harvest_faults, as testenv.FaultBinary
-// builds it, looks for the variable HARVEST_FAULT and dies, as by kill -9, at the point of that name.
+// In an ordinary binary, a point does nothing. A binary built with the tag harvest_faults, as by
+// testenv.FaultBinary, reads the variable HARVEST_FAULT and dies with SIGKILL at the point of that name.
 package fault

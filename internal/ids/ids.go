@@ -1,5 +1,5 @@
-// Package ids makes identifiers that sort in the order in which one process made them, also when the clock is set back meanwhile: lists, queues and what is
-// kept of a history go by them.
+// Package ids makes identifiers that sort in the order in which one process made them, even if the clock is set
+// back meanwhile. Lists, queues and the pruning of history rely on that order.
 package ids
 
 import (
@@ -11,18 +11,18 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// maker makes identifiers on a clock. Its methods may be called concurrently.
+// maker makes identifiers from a clock. Its methods may be called concurrently.
 type maker struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	last    uint64                 // guarded by mu: milliseconds of the last one
+	last    uint64                 // guarded by mu: milliseconds of the last identifier
 	entropy *ulid.MonotonicEntropy // guarded by mu
 }
 
 var ids = maker{now: time.Now}
 
-// New returns a ULID in lower case, greater than all that this process has made before.
+// New returns a lower-case ULID greater than all earlier ones of this process.
 func New() string { return ids.next() }
 
 func (m *maker) next() string {
@@ -33,7 +33,7 @@ func (m *maker) next() string {
 	}
 	m.last = max(m.last, ulid.Timestamp(m.now()))
 	id, err := ulid.New(m.last, m.entropy)
-	for err != nil { // the random part has come to its end: the next millisecond has a new one
+	for err != nil { // the random part is exhausted: the next millisecond has a new one
 		m.last++
 		id, err = ulid.New(m.last, m.entropy)
 	}

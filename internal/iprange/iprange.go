@@ -1,5 +1,5 @@
-// Package iprange is the one list of address ranges that do not belong to the internet. The network policy of sandboxes and
-// the connections of the server both use it.
+// Package iprange is the only list of address ranges that do not belong to the internet. The network policy of
+// sandboxes and the connections of the server both use it.
 package iprange
 
 import (
@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Kind says what is necessary to reach an address. The kinds are in the order of how special they are.
+// Kind is the condition for reaching an address. The kinds are ordered from the least to the most special.
 type Kind int
 
 // The kinds.
@@ -19,7 +19,7 @@ const (
 	Never                // no rule opens it
 )
 
-// Reason is a sentence about an address of the kind, for users.
+// Reason describes an address of the kind to users, in one sentence.
 func (k Kind) Reason() string {
 	switch k {
 	case Special:
@@ -37,8 +37,9 @@ type namedRange struct {
 	kind   Kind
 }
 
-// ranges follow https://www.iana.org/assignments/iana-ipv4-special-registry, iana-ipv6-special-registry, and the documentation of the
-// clouds' metadata services. The first match counts. Ranges for documentation are not among them: some networks use them.
+// ranges follow https://www.iana.org/assignments/iana-ipv4-special-registry, iana-ipv6-special-registry, and
+// the documentation of the clouds' metadata services. The first match counts. Documentation ranges are missing,
+// because some networks use them.
 var ranges = []namedRange{
 	{netip.MustParsePrefix("169.254.169.254/32"), Metadata}, // EC2, GCE, Azure, OpenStack and others
 	{netip.MustParsePrefix("169.254.170.2/32"), Metadata},   // ECS
@@ -79,7 +80,8 @@ var ranges = []namedRange{
 var metadataNames = []string{"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal", "metadata.tencentyun.com",
 	"metadata.oraclecloud.com", "metadata.azure.com", "metadata.azure.internal"}
 
-// MetadataName reports whether name, in lower case and without a dot at its end, is a metadata service's.
+// MetadataName reports whether name belongs to a metadata service. name is in lower case and has no trailing
+// dot.
 func MetadataName(name string) bool { return slices.Contains(metadataNames, name) }
 
 // Of returns the kind of the address itself; see Embedded.
@@ -109,7 +111,7 @@ func Within(prefix netip.Prefix, kind Kind) bool {
 	})
 }
 
-// The forms of IPv6 that carry an IPv4 address, and where. RFC 4291, 6052, 2765, 3056, 4380.
+// The forms of IPv6 addresses that contain an IPv4 address, and its offset. RFC 4291, 6052, 2765, 3056, 4380.
 var embeddings = []struct {
 	prefix netip.Prefix
 	at     int
@@ -124,7 +126,7 @@ var embeddings = []struct {
 	{netip.MustParsePrefix("2001::/32"), 12, true},        // Teredo: its client
 }
 
-// Embedded returns the IPv4 addresses that addr carries, which a translator on the way may connect to instead.
+// Embedded returns the IPv4 addresses that addr contains. A translator on the way may connect to them instead.
 func Embedded(addr netip.Addr) []netip.Addr {
 	if !addr.Is6() {
 		return nil

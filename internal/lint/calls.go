@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// dialers are the packages whose connections no account chooses, or that have rules of their own for them.
+// dialers are the packages whose connections accounts do not choose, or that have their own rules for them.
 var dialers = []string{"internal/...", "engine/...", "gateway/netstack", "agent/opencode/bridge", "client", "bench/...", "e2e/..."}
 
 const guarded = "connect with netguard.Rules of the account"
 
-// forbidden says what code must not call, except in the packages of in. Tests are free.
+// forbidden lists the calls that are forbidden except in the packages of in. Tests may use them.
 var forbidden = []struct {
 	call string // import path and name, or the name of a builtin; "pkg.Print*" stands for all that begin so
 	in   []string
@@ -40,7 +40,7 @@ var forbidden = []struct {
 	{"os.Chdir", nil, "pass a directory to what needs it"},
 }
 
-// calls checks what functions are used, called or not, and that there is no func init.
+// calls checks the functions that code uses, called or not, and that there is no func init.
 func calls(t *tree) []Finding {
 	var all []Finding
 	for _, f := range t.files {
@@ -70,7 +70,7 @@ func calls(t *tree) []Finding {
 	return all
 }
 
-// bareClient finds an http.Client that uses http.DefaultTransport, because it has no other.
+// bareClient finds an http.Client without a Transport, which uses http.DefaultTransport.
 func bareClient(f *file, lit *ast.CompositeLit) []Finding {
 	t, ok := lit.Type.(*ast.SelectorExpr)
 	if !ok || t.Sel.Name != "Client" || slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.dir()) }) {

@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
-// The README is read in a minute.
+// readmeLines is the maximum length of the README, a minute's reading.
 const readmeLines = 150
 
-// a decision fits on a page.
+// decisionLines is the maximum length of a decision, one page.
 const decisionLines = 60
 
-// pages checks that the README is short and says how to begin, and that ARCHITECTURE.md names every package.
+// pages checks that the README is short and explains how to start, and that ARCHITECTURE.md names every
+// package.
 func pages(t *tree) []Finding {
 	var all []Finding
 	readme := t.docs["README.md"]
@@ -40,7 +41,7 @@ func pages(t *tree) []Finding {
 	return all
 }
 
-// sections are what the mission asks for: the numbers of each section run from 1.
+// sections maps the mission's sections to their number of requirements, which are numbered from 1.
 var sections = map[string]int{
 	"A": 12, "B": 5, "C": 3, "D": 5, "E": 10, "F": 8,
 	"1.": 9, "2.": 8, "3.": 6, "4.": 10, "5.": 7, "6.": 10, "7.": 10, "8.": 10, "9.": 6, "10.": 7,
@@ -51,7 +52,7 @@ var (
 	missionID      = regexp.MustCompile(`^([A-F]|\d+\.)(\d+)$`)
 )
 
-// missions checks that comments name requirements that there are.
+// missions checks that the requirements named in comments exist.
 func missions(t *tree) []Finding {
 	var all []Finding
 	look := func(p, text string, line int) {
@@ -103,7 +104,8 @@ func links(t *tree) []Finding {
 
 var decisionName = regexp.MustCompile(`^docs/decisions/(\d{3})-[a-z0-9-]+\.md$`)
 
-// decisions checks that each is named NNN-words.md, has a number of its own, fits on a page, and is linked from a page outside.
+// decisions checks that each decision is named NNN-words.md, has a unique number, fits on a page, and is linked
+// from another page.
 func decisions(t *tree) []Finding {
 	var all []Finding
 	numbers := map[string]string{}

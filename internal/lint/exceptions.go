@@ -1,6 +1,6 @@
 package lint
 
-// exceptions are breaches that stay, by file and rule, with the reason. One that nothing needs any more is a finding.
+// exceptions are accepted breaches, by file and rule, with the reason. An unused exception is a finding.
 var exceptions = map[string]string{
 	"internal/testenv/leaks.go time.Sleep": "nothing tells when a process of others has ended",
 	"internal/testenv/wait.go time.Sleep":  "it polls a condition that sends no event",

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// row says what one package may import of ours. "x/..." stands for x and all below it.
+// row lists the packages of this module that a package may import. "x/..." matches x and all packages below it.
 type row struct {
 	pkg  string
 	may  []string
-	hint string // what to do instead of importing anything else
+	hint string // alternative to any other import
 }
 
-// above holds for every package but the two at the bottom.
+// above is allowed in every package but the two at the bottom.
 var above = []string{"errors", "logf", "internal/pattern", "internal/fault", "internal/ids"}
 
-// rows is the picture of layers in ARCHITECTURE.md, from the bottom to the top. The first row that fits a package counts.
+// rows are the layers of ARCHITECTURE.md, from the bottom to the top. The first matching row counts.
 var rows = []row{
 	{"errors", nil, "errors is at the bottom; what needs more belongs above it"},
 	{"logf", nil, "logf is at the bottom; what needs more belongs above it"},
@@ -80,7 +80,7 @@ var rows = []row{
 	{"e2e/...", []string{"..."}, "whole-run tests drive the built binary"},
 }
 
-// fits reports whether pkg is what pattern says.
+// fits reports whether pkg matches pattern.
 func fits(pattern, pkg string) bool {
 	if stem, ok := strings.CutSuffix(pattern, "..."); ok {
 		return stem == "" || pkg == strings.TrimSuffix(stem, "/") || strings.HasPrefix(pkg, stem)
@@ -88,7 +88,7 @@ func fits(pattern, pkg string) bool {
 	return pattern == pkg
 }
 
-// layers checks what our packages import of one another. Tests may import what they like, save commands.
+// layers checks the imports between packages of this module. Tests may import anything but commands.
 func layers(t *tree) []Finding {
 	var all []Finding
 	for _, f := range t.files {
@@ -131,9 +131,9 @@ func allowed(r row, f *file, dep string) bool {
 	return slices.Contains(above, dep) || slices.ContainsFunc(r.may, func(p string) bool { return fits(p, dep) })
 }
 
-// others says where a library of others, or one of Go's own, may be imported. Tests are free.
+// others lists where a third-party library or a standard package may be imported. Tests are exempt.
 var others = []struct {
-	path string // "x/..." stands for x and all below it
+	path string // "x/..." matches x and all packages below it
 	in   []string
 	hint string
 }{
@@ -154,7 +154,7 @@ var others = []struct {
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where nobody may gain from guessing"},
 }
 
-// foreign checks what our packages import of others.
+// foreign checks the imports of third-party and standard packages.
 func foreign(t *tree) []Finding {
 	var all []Finding
 	for _, f := range t.files {

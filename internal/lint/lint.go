@@ -1,7 +1,7 @@
-// Package lint is the house's rules, as tests. Every finding says what to write instead.
+// Package lint checks the project's rules, as tests. Every finding contains the alternative.
 //
-// Where the rules themselves are: layers.go for who may import whom, calls.go for what code must not call, style.go for
-// comments and sizes, docs.go for the pages. Exceptions stand in exceptions.go, each with its reason.
+// layers.go has the rules for imports, calls.go those for calls, style.go those for comments and sizes, and
+// docs.go those for pages. exceptions.go lists the exceptions with their reasons.
 package lint
 
 import (
@@ -19,19 +19,19 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// modulePath is what our own import paths begin with.
+// modulePath is the prefix of the module's import paths.
 const modulePath = "github.com/RelevanceAI/harvest"
 
 // Finding is a breach of a rule.
 type Finding struct {
 	Path    string // of the file or directory, from the module's root
-	Line    int    // 0 if the whole file is meant
+	Line    int    // 0 for the whole file
 	Rule    string
 	Text    string
-	Instead string // what to do about it
+	Instead string // the alternative
 }
 
-// String is one line, which editors understand.
+// String formats the finding in one line that editors understand.
 func (f Finding) String() string {
 	at := f.Path
 	if f.Line > 0 {
@@ -46,7 +46,7 @@ type file struct {
 	ast   *ast.File
 	fset  *token.FileSet
 	lines int
-	// imports maps the names by which the file knows packages to their paths.
+	// imports maps the file's package names to import paths.
 	imports map[string]string
 }
 
@@ -55,14 +55,14 @@ func (f *file) isTest() bool        { return strings.HasSuffix(f.path, "_test.go
 func (f *file) isMain() bool        { return f.ast.Name.Name == "main" }
 func (f *file) line(n ast.Node) int { return f.fset.Position(n.Pos()).Line }
 
-// tree is what the rules look at.
+// tree is the input of the rules.
 type tree struct {
 	files []*file
-	docs  map[string]string // the pages, scripts of tests included, by path
-	all   map[string]bool   // every path that exists, directories too
+	docs  map[string]string // the pages by path, including the scripts of tests
+	all   map[string]bool   // every existing path, including directories
 }
 
-// skipped are directories that hold no sources of ours.
+// skipped are directories without sources of this project.
 var skipped = []string{".git", "bin", "cover", "node_modules", "vendor"}
 
 // load reads the module below root.
@@ -89,7 +89,7 @@ func load(root fs.FS) (*tree, error) {
 			return nil
 		}
 		if strings.Contains(p, "testdata/") || strings.HasPrefix(string(text), "//go:build ignore\n") {
-			return nil // a program that go generate runs is no part of its package
+			return nil // a program for go generate is not part of its package
 		}
 		f, err := parse(p, text)
 		if err != nil {
@@ -122,7 +122,7 @@ func parse(p string, text []byte) (*file, error) {
 	return f, nil
 }
 
-// check applies every rule and takes the exceptions away. An exception that nothing needs is a finding itself.
+// check applies every rule and removes the exceptions. An unused exception is a finding itself.
 func check(t *tree, exceptions map[string]string) []Finding {
 	var all []Finding
 	for _, rule := range []func(*tree) []Finding{layers, foreign, calls, packageComments, sizes, docComments, unfinished, pages, missions, links, decisions} {

@@ -9,17 +9,19 @@ import (
 	"strings"
 )
 
-// markers are phrases that plain technical English rarely needs: free relatives, passives of telling, and negatives that read as translated.
+// markers are phrases that plain technical English rarely needs: free relatives, passives of telling, and negatives
+// that read as translated.
 var markers = regexp.MustCompile(`(?i)\b(is told|are told|was told|tells that|is said|is none|are none|that is none|any more|who has|who have|whoever|whatever it|` +
 	`what is|what was|what has|what they|what it|which is told|has it|have it|nobody|goes on|it is good|is good for|as it should|of ours|of others|of its own accord|` +
 	`at times|is asked for|comes of it|lets .* go|is gone through)\b`)
 
-// proseCeilings are the shares of lines with a marker that each area may have, in percent. They only fall: the aim is 2 everywhere.
+// proseCeilings are the maximum percentages of marked lines in each area. They only decrease. The aim is 2
+// everywhere.
 var proseCeilings = map[string]float64{
 	"readme": 9.3, "docs": 12.3, "decisions": 13.6, "comments": 14.3, "strings": 4.2, "tests": 19.4, "web": 22.6,
 }
 
-// proseCount is how many lines of prose an area has, and how many of them have a marker.
+// proseCount is the number of lines of prose in an area, and the number of marked ones.
 type proseCount struct{ lines, marked int }
 
 func (c proseCount) percent() float64 { return 100 * float64(c.marked) / float64(max(c.lines, 1)) }
@@ -29,7 +31,8 @@ var (
 	inlineCode = regexp.MustCompile("`[^`]*`")
 )
 
-// countProse counts the lines of prose of each area: Markdown outside of code blocks, comments, and string literals of at least three words.
+// countProse counts the lines of prose of each area: Markdown outside code blocks, comments, and string
+// literals of at least three words.
 func countProse(tree fs.FS) (map[string]proseCount, error) {
 	counts := map[string]proseCount{}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// The largest sizes, in lines. Functions of tests may be longer: tables are.
+// The maximum sizes, in lines. Test functions may be longer, because of their tables.
 const (
 	fileLines     = 800
 	functionLines = 80
 )
 
-// packageComments checks that every package has exactly one comment, which begins as Go's tools want it.
+// packageComments checks that every package has exactly one comment, in the form that Go's tools expect.
 func packageComments(t *tree) []Finding {
 	first := map[string]*file{}
 	commented := map[string][]*file{}
@@ -69,8 +69,8 @@ func sizes(t *tree) []Finding {
 	return all
 }
 
-// docComments checks that what a package exports says what it promises. A comment on a group of constants or variables
-// holds for all of them.
+// docComments checks that exported objects have doc comments. A comment on a group of constants or variables
+// covers all of them.
 func docComments(t *tree) []Finding {
 	var all []Finding
 	for _, f := range t.files {
@@ -114,7 +114,7 @@ func undocumented(d *ast.GenDecl, missing func(ast.Node, string)) {
 	}
 }
 
-// exportedReceiver reports whether fn is a function, or a method that others can see.
+// exportedReceiver reports whether fn is a function, or a method visible outside the package.
 func exportedReceiver(fn *ast.FuncDecl) bool {
 	if fn.Recv == nil {
 		return true
@@ -136,10 +136,10 @@ func exportedReceiver(fn *ast.FuncDecl) bool {
 	}
 }
 
-// marks are words that say that something is not done. They are written apart here, so as not to be found themselves.
+// marks are words that mark unfinished work. They are split here so that the check does not find them.
 var marks = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK", "not " + "implemented"}
 
-// unfinished finds marks in comments and texts.
+// unfinished finds marks in comments and string literals.
 func unfinished(t *tree) []Finding {
 	var all []Finding
 	look := func(f *file, n ast.Node, text string) {
@@ -168,7 +168,7 @@ func unfinished(t *tree) []Finding {
 	return all
 }
 
-// containsWord reports whether text contains word with no letter beside it.
+// containsWord reports whether text contains word without adjacent letters.
 func containsWord(text, word string) bool {
 	for rest := text; ; {
 		i := strings.Index(rest, word)

@@ -1,14 +1,16 @@
-// Package netguard makes the connections that the server makes on behalf of an account: to registries, to S3, to GitHub and to models.
+// Package netguard makes the connections that the server makes on behalf of an account: to registries, to S3,
+// to GitHub and to models.
 //
-// An account chooses where such a connection leads: in the name of an image, the endpoint or region of a secret, or through a redirect
-// that its own server answers with. Without a check, a member of a shared server could use the server to reach the network of its host.
-// Rules therefore check the address that a connection is about to be made to, after the name was resolved and in the same step, so that
-// a second resolution cannot give another address. Refused addresses are refused alike, whether something listens there or not.
+// The account chooses the target of such a connection: in the name of an image, in the endpoint or region of a
+// secret, or by a redirect from its own server. Without a check, a member of a shared server could use the
+// server to reach the network of its host. Rules therefore check the address of each connection after the name
+// was resolved and in the same step, so that a second resolution cannot return another address. Refused
+// addresses are all refused in the same way, whether a server listens there or not.
 //
-// A proxy of the environment (HTTP_PROXY, HTTPS_PROXY) resolves names itself. Then the connection leads to the proxy, which the operator
-// has chosen, and Rules check what they can before the request is sent: an address is checked as it is, numbers that are not written as an
-// address are refused, and a name is resolved here. If it has a refused address here, the request is refused. If it cannot be resolved
-// here, the proxy decides.
+// A proxy of the environment (HTTP_PROXY, HTTPS_PROXY) resolves names itself. The connection then leads to the
+// proxy, which the operator has chosen, and Rules check the request before it is sent. They check an address as
+// it is, refuse numbers that are not written as an address, and resolve a name locally. If the name has a
+// refused address here, the request is refused. If it cannot be resolved here, the proxy decides.
 package netguard
 
 import (
@@ -24,20 +26,21 @@ import (
 	"github.com/RelevanceAI/harvest/internal/iprange"
 )
 
-// Rules say which addresses beside those of the internet the server may connect to. The zero value allows the internet only. They are
-// plain values, so that they can be passed to another process.
+// Rules determine the addresses, beside those of the internet, to which the server may connect. The zero value
+// allows the internet only. Rules are plain values, so that they can be passed to another process.
 type Rules struct {
 	// Any allows everything. It is for addresses that the operator has configured.
 	Any bool `json:",omitempty"`
 	// Loopback allows this machine's loopback.
 	Loopback bool `json:",omitempty"`
-	// Allow opens ranges, as ParseAllow checks them.
+	// Allow opens ranges, as returned by ParseAllow.
 	Allow []netip.Prefix `json:",omitempty"`
-	// Hosts are servers that the operator has configured, "host" or "host:port", which are not checked.
+	// Hosts are servers that the operator has configured, "host" or "host:port". They are not checked.
 	Hosts []string `json:",omitempty"`
 }
 
-// ParseAllow reads exceptions. Invalid for one that no range of special addresses contains, because it would open nothing.
+// ParseAllow parses exceptions. It returns Invalid for an exception outside all special ranges, because it
+// would open nothing.
 func ParseAllow(cidrs []string) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, text := range cidrs {
@@ -60,7 +63,7 @@ func ParseAllow(cidrs []string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// Allows reports whether the server may connect to addr, and why not.
+// Allows reports whether the server may connect to addr, and the reason if not.
 func (r Rules) Allows(addr netip.Addr) (ok bool, reason string) {
 	addr = addr.Unmap().WithZone("")
 	kind := iprange.Strictest(addr)
@@ -78,19 +81,19 @@ func (r Rules) Allows(addr netip.Addr) (ok bool, reason string) {
 	return ok, kind.Reason()
 }
 
-// refused is the error of a connection that Rules do not allow. It does not say which address the name has: names of the host's own
-// network are not for everybody.
+// refused is the error of a connection that Rules do not allow. It does not contain the resolved address,
+// because the names of the host's own network are not public.
 func refused(host, reason string) error {
 	err := errors.Newf(errors.Denied, "the server does not connect to %.200q for this account: %s", host, reason)
 	return errors.Remedy(err, "use a server on the internet, or have the operator add its network to connect.allow")
 }
 
-// Deny returns the error of a connection that a caller has reasons of its own to refuse. Refusal tells it.
+// Deny returns the error of a connection that a caller refuses for its own reasons. Refusal recognizes it.
 func Deny(format string, args ...any) error {
 	return &refusal{errors.Remedy(errors.Newf(errors.Denied, format, args...), "use another server")}
 }
 
-// Refusal returns the error of a connection that was not allowed from err, nil if err has another cause.
+// Refusal returns the refusal in err, nil if err has another cause.
 func Refusal(err error) error {
 	var r *refusal
 	if !errors.As(err, &r) {
@@ -99,7 +102,7 @@ func Refusal(err error) error {
 	return r.err
 }
 
-// refusal marks errors of this package. It is no timeout and not temporary, so that nobody tries again.
+// refusal marks errors of this package. It is neither a timeout nor temporary, so that clients do not retry.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string { return r.err.Error() }
@@ -121,7 +124,7 @@ func (r Rules) DialContext(ctx context.Context, network, address string) (net.Co
 	if iprange.MetadataName(canonical(host)) {
 		return nil, &refusal{refused(host, iprange.Metadata.Reason())}
 	}
-	// Control runs after the name was resolved, with the very address that is connected to.
+	// Control runs after the name was resolved, with the exact address of the connection.
 	dialer.ControlContext = func(_ context.Context, network, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
 		if err != nil || network != "tcp4" && network != "tcp6" {
@@ -143,13 +146,14 @@ func (r Rules) configured(address string) bool {
 	})
 }
 
-// canonical returns a name as lists have it.
+// canonical returns a host name in the form that lists use.
 func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
-// lookTime is how long a name is looked up that a proxy will resolve.
+// lookTime is the time limit for the local lookup of a name that a proxy will resolve.
 const lookTime = 2 * time.Second
 
-// CheckHost refuses what a proxy must not be asked for. host has no port; see the package comment for what can be known.
+// CheckHost refuses hosts that must not be requested from a proxy. host has no port. The package comment
+// describes the limits of this check.
 func (r Rules) CheckHost(ctx context.Context, host string) error {
 	if r.Any {
 		return nil
@@ -186,7 +190,8 @@ func (r Rules) CheckHost(ctx context.Context, host string) error {
 	return nil
 }
 
-// numeric reports whether a name with this last label is taken for an IPv4 address by some programs: 127.1, 0x7f000001.
+// numeric reports whether some programs take a name with this last label for an IPv4 address: 127.1,
+// 0x7f000001.
 func numeric(last string) bool {
 	if hex, ok := strings.CutPrefix(last, "0x"); ok {
 		return strings.Trim(hex, "0123456789abcdef") == ""

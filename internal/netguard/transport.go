@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Transport sends requests of HTTP under Rules. Each redirect is a request of its own, and is checked, too. Its connections are not shared
-// with those of other rules. It implements http.RoundTripper, and may be used concurrently.
+// Transport sends HTTP requests under Rules. Each redirect is a separate request and is checked, too.
+// Transports with different rules share no connections. Transport implements http.RoundTripper and may be used
+// concurrently.
 type Transport struct {
 	rules   Rules
 	proxy   func(*http.Request) (*url.URL, error)
@@ -16,7 +17,8 @@ type Transport struct {
 	proxied *http.Transport
 }
 
-// NewTransport returns a transport with the settings of base, nil for the usual ones, save its DialContext. A proxy is used if base has one.
+// NewTransport returns a transport with the settings of base except its DialContext; nil means the defaults. It
+// uses a proxy if base has one.
 func (r Rules) NewTransport(base *http.Transport) *Transport {
 	if base == nil {
 		base = usual()
@@ -27,13 +29,13 @@ func (r Rules) NewTransport(base *http.Transport) *Transport {
 	return t
 }
 
-// usual are the settings of a transport for servers of the internet, with the proxy of the environment.
+// usual returns a transport for servers of the internet, with the proxy of the environment.
 func usual() *http.Transport {
 	return &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100, IdleConnTimeout: 90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second}
 }
 
-// RoundTrip implements http.RoundTripper. Refusal tells the errors of what is not allowed.
+// RoundTrip implements http.RoundTripper. Refusal recognizes the errors of refused requests.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.proxy == nil {
 		return t.direct.RoundTrip(req)
@@ -54,7 +56,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.proxied.RoundTrip(req)
 }
 
-// Direct returns the transport for requests to base if no proxy is used for them. The rules hold for it, too.
+// Direct returns the transport for requests to base if they use no proxy. The rules also hold for it.
 func (t *Transport) Direct(base *url.URL) (direct *http.Transport, ok bool) {
 	if t.proxy != nil {
 		if via, err := t.proxy(&http.Request{URL: base}); via != nil || err != nil {
@@ -67,7 +69,7 @@ func (t *Transport) Direct(base *url.URL) (direct *http.Transport, ok bool) {
 // Unguarded returns a transport that connects as t does, for sockets that the caller has chosen.
 func Unguarded(t *http.Transport) *Transport { return &Transport{direct: t, proxied: t} }
 
-// CloseIdleConnections closes the connections that no request uses.
+// CloseIdleConnections closes the idle connections.
 func (t *Transport) CloseIdleConnections() {
 	t.direct.CloseIdleConnections()
 	t.proxied.CloseIdleConnections()

@@ -1,5 +1,6 @@
-// Package pattern has regular expressions that are compiled when they are first used. This binary also starts as keepers and as gVisor's
-// processes, many of them, and each initialises every package: what need not be made then costs neither time nor memory.
+// Package pattern has regular expressions that are compiled on first use. This binary also starts as keepers
+// and as gVisor's processes, many of them, and each initialises every package. An unused expression then costs
+// neither time nor memory.
 package pattern
 
 import (
@@ -7,7 +8,8 @@ import (
 	"sync"
 )
 
-// New returns what returns the compiled expression. It panics, when first used, if the expression is none.
+// New returns a function that returns the compiled expression. The function panics on first use if the
+// expression is invalid.
 func New(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }

@@ -1,4 +1,5 @@
-// Package s3server is an S3 of this machine, for who has no other: a directory that a process of its own serves (package serve).
+// Package s3server is a local S3 server for users without another one: a separate process serves a directory
+// (package serve).
 package s3server
 
 import (
@@ -19,19 +20,20 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Name is the first argument of the process that serves.
+// Name is the first argument of the serving process.
 const Name = "harvest-s3"
 
-// Lock is the name of the file in the directory of a Server that the process holds.
+// Lock is the name of the lock file in the directory of a Server. The serving process holds it.
 const Lock = "lock"
 
-// LastEnd is how long requests may take that are under way when the starter is gone.
+// LastEnd is how long running requests may take after the starter is gone.
 const LastEnd = 2 * time.Second
 
 // Socket is the name of the Unix socket in the directory of a Server.
 const Socket = "s3.sock"
 
-// What is in the directory of a Server. The process runs in buckets, so that the socket's path is short enough wherever that is.
+// The content of a Server's directory. The process runs in buckets, so that the socket's path stays short
+// wherever the directory is.
 const (
 	bucketsName = "buckets"
 	keysName    = "keys.json"
@@ -39,20 +41,20 @@ const (
 )
 
 const (
-	startTime  = 30 * time.Second       // for a process to serve
-	firstPause = 100 * time.Millisecond // before a process that died is started again; doubled each time
+	startTime  = 30 * time.Second       // limit for the start of a process
+	firstPause = 100 * time.Millisecond // pause before a crashed process is restarted; doubled each time
 	longPause  = 30 * time.Second
-	calm       = time.Minute // a process that served for so long is started again soon
-	logLimit   = 1 << 20     // then the log begins anew
+	calm       = time.Minute // after serving this long, the pause is short again
+	logLimit   = 1 << 20     // size at which the log is truncated
 )
 
-// Keys are the credentials of the server. The process gets them over a pipe: nobody else sees them.
+// Keys are the credentials of the server. The process gets them over a pipe, which no other process can read.
 type Keys struct {
 	AccessKeyID     string `json:"access_key_id"`
 	SecretAccessKey string `json:"secret_access_key"`
 }
 
-// Started is what a process answers: that it serves, or why not.
+// Started is a process's report: it serves, or the error.
 type Started struct {
 	Kind    errors.Kind `json:"kind,omitempty"`
 	Message string      `json:"message,omitempty"`
@@ -61,12 +63,12 @@ type Started struct {
 
 // Options of a Server.
 type Options struct {
-	Dir        string // has buckets, keys and socket; made if missing, for its owner only
-	Executable string // whose main calls serve.Main; "" means this process's
+	Dir        string // directory of buckets, keys and socket; created with access for the owner only
+	Executable string // a program whose main calls serve.Main; "" means this process's
 }
 
-// Server is an S3 of this machine, at a Unix socket that only its owner reaches, in a process of its own, which is started again when it
-// dies, and which ends with this one. All methods may be called concurrently.
+// Server is a local S3 server on a Unix socket that only its owner can reach. It runs in a separate process,
+// which is restarted when it dies, and ends with this process. All methods may be called concurrently.
 type Server struct {
 	opts Options
 	keys Keys
@@ -74,10 +76,11 @@ type Server struct {
 	done chan struct{}
 
 	mu  sync.Mutex
-	pid int // guarded by mu; of the process; 0 while there is none
+	pid int // guarded by mu; of the process; 0 without one
 }
 
-// Start serves the buckets in a directory until Stop. Kinds: Unsupported if the file system keeps no extended attributes.
+// Start serves the buckets in a directory until Stop. Kinds: Unsupported if the file system does not support
+// extended attributes.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Executable == "" {
 		exe, err := os.Executable()
@@ -105,20 +108,20 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Stop ends the process and waits for that.
+// Stop ends the process and waits for its end.
 func (s *Server) Stop() {
 	s.stop()
 	<-s.done
-	_ = os.Remove(s.Socket()) // of a process that could not do it
+	_ = os.Remove(s.Socket()) // a killed process leaves it behind
 }
 
 // Socket is the path of the Unix socket.
 func (s *Server) Socket() string { return filepath.Join(s.opts.Dir, Socket) }
 
-// Keys are the credentials of everything in it.
+// Keys are the credentials for all buckets.
 func (s *Server) Keys() Keys { return s.keys }
 
-// PID is the process that serves, 0 while there is none.
+// PID is the id of the serving process, 0 without one.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +130,7 @@ func (s *Server) PID() int {
 
 func (s *Server) buckets() string { return filepath.Join(s.opts.Dir, bucketsName) }
 
-// Bucket makes a bucket unless it is there.
+// Bucket creates a bucket unless it exists.
 func (s *Server) Bucket(name string) error {
 	if name != filepath.Base(name) || name == "" || name[0] == '.' {
 		return errors.Newf(errors.Invalid, "%.100q cannot be a bucket's name", name)
@@ -139,7 +142,8 @@ func (s *Server) Bucket(name string) error {
 	return errors.Wrapf(err, "make a bucket of the embedded S3")
 }
 
-// keys reads the credentials, or makes some: mounts that outlive this process go on with them.
+// keys loads the credentials, or creates them. They are stored because mounts that outlive this process
+// continue to use them.
 func keys(path string) (Keys, error) {
 	var k Keys
 	text, err := os.ReadFile(path)
@@ -163,15 +167,15 @@ func keys(path string) (Keys, error) {
 	return k, errors.Wrapf(os.Rename(temp, path), "write the keys of the embedded S3")
 }
 
-// process is one that serves.
+// process is a serving process.
 type process struct {
-	conn  net.Conn // at the end of which it ends
+	conn  net.Conn // its end ends the process
 	cmd   *exec.Cmd
 	ended chan struct{}
-	err   error // how it ended, once ended is closed
+	err   error // how it ended; valid once ended is closed
 }
 
-// end ends it and waits for that.
+// end ends the process and waits for its end.
 func (p *process) end() {
 	p.conn.Close()
 	select {
@@ -182,7 +186,7 @@ func (p *process) end() {
 	}
 }
 
-// spawn starts a process, and waits until it serves.
+// spawn starts a process and waits until it serves.
 func (s *Server) spawn(ctx context.Context) (*process, error) {
 	p, err := s.exec(ctx)
 	if err != nil {
@@ -220,7 +224,7 @@ func (s *Server) now(pid int) {
 	s.pid = pid
 }
 
-// exec starts this program as the process.
+// exec starts the executable as the serving process.
 func (s *Server) exec(ctx context.Context) (*process, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -267,7 +271,7 @@ func (s *Server) log() (*os.File, error) {
 	return f, errors.Wrapf(err, "open the log of the embedded S3")
 }
 
-// tend starts the process again whenever it ends, until ctx does.
+// tend restarts the process whenever it ends, until ctx ends.
 func (s *Server) tend(ctx context.Context, p *process) {
 	defer close(s.done)
 	for pause, began := firstPause, time.Now(); ; pause = min(2*pause, longPause) {
@@ -301,7 +305,8 @@ func (s *Server) tend(ctx context.Context, p *process) {
 	}
 }
 
-// Check returns nil if a directory can be served. Unsupported if its file system keeps no extended attributes.
+// Check returns nil if a directory can be served. Unsupported if its file system does not support extended
+// attributes.
 func Check(dir string) error {
 	const probe = "user.harvest.probe"
 	err := unix.Setxattr(dir, probe, []byte("x"), 0)

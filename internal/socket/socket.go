@@ -1,5 +1,5 @@
-// Package socket makes and finds Unix sockets in directories whose path may be longer than the 107 bytes that a socket's
-// address holds: it names them through an open descriptor of the directory.
+// Package socket creates and finds Unix sockets in directories with paths longer than the 107 bytes of a socket
+// address. It names them through an open descriptor of the directory.
 package socket
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Listen makes the socket of that name in dir, which only the owner can connect to, in place of one that an earlier
-// process may have left. The caller knows that no other process uses it.
+// Listen creates a socket in dir that only the owner can connect to. It replaces a socket that an earlier
+// process left behind. The caller must ensure that no other process uses it.
 func Listen(dir, name string) (net.Listener, error) {
 	d, err := open(dir)
 	if err != nil {
@@ -30,7 +30,7 @@ func Listen(dir, name string) (net.Listener, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "listen in %s", dir)
 	}
-	l.SetUnlinkOnClose(false) // the descriptor in its name is closed by then
+	l.SetUnlinkOnClose(false) // by then, the descriptor in its name is closed
 	path := filepath.Join(dir, name)
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
@@ -53,7 +53,8 @@ func (l *listener) Close() error {
 	return err
 }
 
-// Dial connects to the socket of that name in dir. Unavailable if nobody listens there, Denied if it is somebody else's.
+// Dial connects to the socket of that name in dir. Unavailable if no process listens there, Denied if it
+// belongs to another user.
 func Dial(ctx context.Context, dir, name string) (net.Conn, error) {
 	d, err := open(dir)
 	if err != nil {

@@ -17,17 +17,17 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Op is something to do with single files.
+// Op is an operation on single files.
 type Op string
 
-// The operations, and what they answer with: JSON values, one a line.
+// The operations and their answers: JSON values, one a line.
 const (
 	OpStat   Op = "stat"   // an Entry
 	OpList   Op = "list"   // an Entry for each name in a directory, by name
-	OpMkdir  Op = "mkdir"  // nothing; a directory that exists is fine with Parents
-	OpRemove Op = "remove" // nothing; a directory that is not empty only with Recursive
-	OpMove   Op = "move"   // nothing; an existing file is replaced only with Overwrite
-	OpWatch  Op = "watch"  // Changes, the first of them Ready, until ctx ends
+	OpMkdir  Op = "mkdir"  // nothing; an existing directory is no error with Parents
+	OpRemove Op = "remove" // nothing; a directory with entries needs Recursive
+	OpMove   Op = "move"   // nothing; replacing an existing file needs Overwrite
+	OpWatch  Op = "watch"  // Changes until ctx ends, the first of them Ready
 )
 
 // Request is one operation.
@@ -38,7 +38,7 @@ type Request struct {
 	Parents   bool   `json:"parents,omitempty"`
 	Recursive bool   `json:"recursive,omitempty"` // of OpRemove and OpWatch
 	Overwrite bool   `json:"overwrite,omitempty"`
-	Follow    bool   `json:"follow,omitempty"` // of OpStat: what a symbolic link leads to, under its own path
+	Follow    bool   `json:"follow,omitempty"` // of OpStat: describe the target of a symbolic link, under its own path
 }
 
 // Entry is a file of any kind.
@@ -51,31 +51,33 @@ type Entry struct {
 	Link     string    `json:"link,omitempty"` // target of a symbolic link
 	UID      int       `json:"uid"`
 	GID      int       `json:"gid"`
-	// Version changes whenever content or attributes change, also within the resolution of Modified. It says nothing else.
+	// Version changes whenever the content or the attributes change, even within the resolution of Modified. It
+	// has no other meaning.
 	Version string `json:"version,omitempty"`
 }
 
-// Change is something that happened to a file.
+// Change is a change of a file.
 type Change struct {
 	Kind ChangeKind `json:"kind"`
 	Path string     `json:"path,omitempty"`
-	// Cookie, if not 0, says that the file was not made or removed but moved: both sides of a move have the same, as far as both are seen.
+	// Cookie, if not 0, marks a move instead of a creation or removal. Both sides of a move have the same
+	// cookie, if both are visible.
 	Cookie uint32 `json:"cookie,omitempty"`
 }
 
-// ChangeKind is what happened.
+// ChangeKind is the kind of a change.
 type ChangeKind string
 
 // The kinds of changes.
 const (
-	Ready   ChangeKind = "ready" // from now on changes are seen
+	Ready   ChangeKind = "ready" // the watch has begun
 	Created ChangeKind = "created"
 	Changed ChangeKind = "changed"
 	Removed ChangeKind = "removed"
-	Lagged  ChangeKind = "lagged" // there were more changes than could be told; list again
+	Lagged  ChangeKind = "lagged" // some changes were lost; list again
 )
 
-// Tree is where files are: a *os.Root, which nothing leaves, or Host.
+// Tree is a file tree: a *os.Root, which no operation leaves, or Host.
 type Tree interface {
 	Stat(name string) (fs.FileInfo, error)
 	Lstat(name string) (fs.FileInfo, error)
@@ -88,38 +90,38 @@ type Tree interface {
 	Rename(from, to string) error
 }
 
-// Host is all files that this process sees: for one that is inside a sandbox itself.
+// Host is the whole file system of this process, for use inside a sandbox.
 type Host struct{}
 
-// Stat and the following are those of package os.
+// Stat is os.Stat.
 func (Host) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
 
-// Lstat is that of package os.
+// Lstat is os.Lstat.
 func (Host) Lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }
 
-// Readlink is that of package os.
+// Readlink is os.Readlink.
 func (Host) Readlink(name string) (string, error) { return os.Readlink(name) }
 
-// Open is that of package os.
+// Open is os.Open.
 func (Host) Open(name string) (*os.File, error) { return os.Open(name) }
 
-// Mkdir is that of package os.
+// Mkdir is os.Mkdir.
 func (Host) Mkdir(name string, perm fs.FileMode) error { return os.Mkdir(name, perm) }
 
-// MkdirAll is that of package os.
+// MkdirAll is os.MkdirAll.
 func (Host) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
 
-// Remove is that of package os.
+// Remove is os.Remove.
 func (Host) Remove(name string) error { return os.Remove(name) }
 
-// RemoveAll is that of package os.
+// RemoveAll is os.RemoveAll.
 func (Host) RemoveAll(name string) error { return os.RemoveAll(name) }
 
-// Rename is that of package os.
+// Rename is os.Rename.
 func (Host) Rename(from, to string) error { return os.Rename(from, to) }
 
-// Do carries out req in tree and writes the answer to w. What else Explain makes of errors, Conflict says that something is there already, or
-// in a directory that was to be empty.
+// Do runs req in tree and writes the answer to w. Kinds: those of Explain, and Conflict if the target exists
+// already or a directory is not empty.
 func Do(ctx context.Context, tree Tree, req Request, w io.Writer) error {
 	name := req.Path
 	if name == "" {
@@ -184,7 +186,7 @@ func entry(tree Tree, name string, info fs.FileInfo) Entry {
 		e.Version = fmt.Sprintf("%x-%x-%x-%x", st.Ino, st.Ctim.Nano(), st.Mtim.Nano(), st.Size)
 	}
 	if info.Mode().Type() == fs.ModeSymlink {
-		e.Link, _ = tree.Readlink(name) // it may be gone by now
+		e.Link, _ = tree.Readlink(name) // best effort: the link may be gone
 	}
 	return e
 }
@@ -257,7 +259,7 @@ func move(tree Tree, from, to string, overwrite bool) error {
 	if errors.Is(err, syscall.EXDEV) {
 		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%.200q and %.200q are on different file systems", from, to), "copy it, and remove the original")
 	}
-	if errors.Is(err, fs.ErrExist) { // ENOTEMPTY is one, too
+	if errors.Is(err, fs.ErrExist) { // includes ENOTEMPTY
 		return errors.Remedy(errors.Explainf(err, errors.Conflict, "the directory %.200q is not empty", to), "remove it first")
 	}
 	return Explain(err, to)

@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// UnpackAt fills a directory of this machine, which is made if missing and whose own path may go through symbolic links.
+// UnpackAt unpacks into a directory of this machine. It creates a missing directory. The path of the directory
+// may contain symbolic links.
 func UnpackAt(dir string, r io.Reader, opts Options) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Explain(err, dir)
@@ -20,7 +21,7 @@ func UnpackAt(dir string, r io.Reader, opts Options) error {
 	return Unpack(root, ".", bufio.NewReaderSize(r, 64<<10), opts)
 }
 
-// PackAt writes what is at a path of this machine, as Pack does.
+// PackAt packs a path of this machine, as Pack does.
 func PackAt(path string, w io.Writer) error {
 	root, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {

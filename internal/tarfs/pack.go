@@ -15,12 +15,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Pack writes a tar stream of name: one entry if it is a file or a symbolic link, a tree of entries relative to it if it is a
-// directory, without one for the directory itself. Modes, times, numeric owners, symbolic and hard links are kept; sockets
-// and devices are passed over. A file that changes meanwhile is padded or cut to the size it had when it was opened; one of
-// size 0, such as those of /proc, is read to its end.
+// Pack writes a tar stream of name: one entry for a file or a symbolic link, or the tree of entries below a
+// directory, without one for the directory itself. It keeps modes, times, numeric owners, symbolic and hard
+// links. It skips sockets and devices. A file that changes meanwhile is padded or cut to its size at opening. A
+// file of size 0, such as those of /proc, is read to its end.
 //
-// NotFound: there is no such name. Invalid: it leads out of root. Denied: the process may not read some of it.
+// Kinds: NotFound if name does not exist, Invalid if it leads out of root, Denied if the process may not read
+// some of it.
 func Pack(root *os.Root, name string, w io.Writer) error {
 	clean, err := Clean(name)
 	if err != nil {
@@ -33,7 +34,7 @@ func Pack(root *os.Root, name string, w io.Writer) error {
 	if err != nil {
 		return Explain(err, name)
 	}
-	out := bufio.NewWriterSize(w, 64<<10) // an entry of a small file is seven writes
+	out := bufio.NewWriterSize(w, 64<<10) // a small file's entry takes seven writes
 	p := &packer{tw: tar.NewWriter(out), seen: map[inode]string{}}
 	if info.IsDir() {
 		err = p.tree(root, clean)
@@ -57,9 +58,9 @@ type inode struct{ dev, ino uint64 }
 
 type packer struct {
 	tw   *tar.Writer
-	seen map[inode]string // first name of files with several
-	name string           // the directory that is open, which its children are opened from
-	open *os.Root         // nil: none is
+	seen map[inode]string // first name of files with several links
+	name string           // the open directory, from which its children are opened
+	open *os.Root         // nil without an open directory
 	buf  bytes.Buffer     // of a small file
 }
 
@@ -70,7 +71,7 @@ func (p *packer) close() {
 	}
 }
 
-// enter opens a directory, and keeps it for the next one.
+// enter opens a directory and keeps it open for the next one.
 func (p *packer) enter(base *os.Root, name string) (*os.Root, error) {
 	at, rest := base, name
 	if below, ok := strings.CutPrefix(name, p.name+"/"); ok && p.open != nil {
@@ -85,7 +86,8 @@ func (p *packer) enter(base *os.Root, name string) (*os.Root, error) {
 	return dir, nil
 }
 
-// tree writes everything below name, parents first. It holds one directory open at a time, however deep the tree is.
+// tree writes everything below name, parents first. It holds only one directory open at a time, however deep
+// the tree is.
 func (p *packer) tree(root *os.Root, name string) error {
 	base, err := root.OpenRoot(name)
 	if err != nil {
@@ -107,11 +109,11 @@ func (p *packer) tree(root *os.Root, name string) error {
 	return nil
 }
 
-// directory writes a directory and what is directly in it, and returns its directories.
+// directory writes a directory and its direct entries, and returns its subdirectories.
 func (p *packer) directory(base *os.Root, name string) ([]string, error) {
 	dir, err := p.enter(base, name)
 	if errors.IsNotExist(err) || errors.Is(err, syscall.ENOTDIR) {
-		return nil, nil // it was removed or replaced meanwhile
+		return nil, nil // removed or replaced meanwhile
 	}
 	if err != nil {
 		return nil, err
@@ -142,7 +144,7 @@ func (p *packer) directory(base *os.Root, name string) ([]string, error) {
 			subdirs = append(subdirs, path.Join(name, e.Name()))
 			continue
 		}
-		if e.Type() == 0 { // one look less at each of many files
+		if e.Type() == 0 { // saves an lstat of regular files
 			err = p.file(dir, path.Join(name, e.Name()), e.Name())
 		} else {
 			err = p.add(dir, name, e.Name())
@@ -154,7 +156,7 @@ func (p *packer) directory(base *os.Root, name string) ([]string, error) {
 	return subdirs, nil
 }
 
-// add writes one entry that is not a directory. What vanished meanwhile is passed over.
+// add writes one entry that is not a directory. It skips a file that was removed meanwhile.
 func (p *packer) add(dir *os.Root, parent, last string) error {
 	name := path.Join(parent, last)
 	info, err := dir.Lstat(last)
@@ -183,7 +185,7 @@ func (p *packer) add(dir *os.Root, parent, last string) error {
 }
 
 func (p *packer) file(dir *os.Root, name, last string) error {
-	// Not blocking: should a pipe take the file's place right now, nobody may be there to open its other end.
+	// Open without blocking: a pipe that replaces the file just now may have no writer.
 	f, err := dir.OpenFile(last, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.IsNotExist(err) {
 		return nil
@@ -218,13 +220,13 @@ func (p *packer) file(dir *os.Root, name, last string) error {
 	return errors.Wrapf(err, "write %.200q", name)
 }
 
-// Files of /proc have the size 0, and those of /sys that of a page, whatever they contain.
+// Files of /proc have size 0, and those of /sys the size of a page, whatever their content.
 const (
-	maxPseudo   = 4096     // the largest size that is not believed
-	maxSizeless = 64 << 20 // the most that is read of a file of size 0
+	maxPseudo   = 4096     // the largest size that is not trusted
+	maxSizeless = 64 << 20 // the most bytes read of a file of size 0
 )
 
-// small writes a file that is read to its end before its header is written.
+// small writes a file that is read completely before its header is written.
 func (p *packer) small(hdr *tar.Header, f *os.File) error {
 	most := hdr.Size
 	if most == 0 {
@@ -251,7 +253,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// header describes a file. Owners are numbers only: names mean something else on every machine.
+// header describes a file. It has only numeric owners, because names differ between machines.
 func header(info fs.FileInfo, name, target string) *tar.Header {
 	hdr := &tar.Header{Name: name, Linkname: target, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
 	switch info.Mode().Type() {

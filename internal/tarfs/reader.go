@@ -7,22 +7,23 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// maxPadding is how much is read after the end of an archive, so that who writes it need not see a broken pipe.
+// maxPadding is how much is read after the end of an archive, so that its writer does not get EPIPE.
 const maxPadding = 1 << 20
 
-// block is what archives consist of.
+// block is the unit of archives.
 const block = 512
 
-// Reader reads an archive as archive/tar does, but takes one that has no end for damaged: its sender may have died.
+// Reader reads an archive as archive/tar does, but treats an archive without an end mark as damaged: its sender
+// may have died.
 type Reader struct {
 	in      *endReader
 	tr      *tar.Reader
-	endless bool // what has no end is whole if it stops behind an entry
+	endless bool // an archive without an end mark is complete if it ends after an entry
 	begun   bool // there was an entry
 }
 
-// NewLayerReader returns a Reader of a stream that is known to be whole otherwise, by a digest. Some tools write layers without the blocks that
-// end an archive.
+// NewLayerReader returns a Reader of a stream whose completeness a digest proves. Some tools write layers
+// without the final blocks of an archive.
 func NewLayerReader(r io.Reader) *Reader {
 	all := NewReader(r)
 	all.endless = true
@@ -35,8 +36,8 @@ func NewReader(r io.Reader) *Reader {
 	return &Reader{in: in, tr: tar.NewReader(in)}
 }
 
-// Next returns the next entry and io.EOF after the last one, when the padding behind the archive has been read too. A damaged
-// archive is Invalid; other errors are those of the underlying reader.
+// Next returns the next entry, or io.EOF after the last one and the padding behind the archive. A damaged
+// archive is Invalid. Other errors are those of the underlying reader.
 func (r *Reader) Next() (*tar.Header, error) {
 	hdr, err := r.tr.Next()
 	switch {
@@ -56,7 +57,7 @@ func (r *Reader) Next() (*tar.Header, error) {
 	return nil, io.EOF
 }
 
-// Read reads the content of the current entry. Errors are as those of Next.
+// Read reads the content of the current entry. Its errors are those of Next.
 func (r *Reader) Read(p []byte) (int, error) {
 	n, err := r.tr.Read(p)
 	if err != nil && err != io.EOF {
@@ -65,7 +66,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// archiveError tells a damaged archive from a reader that failed.
+// archiveError distinguishes a damaged archive from a failed reader.
 func archiveError(err error) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -76,7 +77,7 @@ func archiveError(err error) error {
 	return errors.Wrapf(err, "read the archive")
 }
 
-// endReader knows whether somebody asked for more than there was.
+// endReader records whether its reader has reached the end.
 type endReader struct {
 	r     io.Reader
 	read  int64

@@ -10,8 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Open returns what Pack writes as a stream, and Pack's error at once if it fails before the first byte. The caller closes the
-// stream; root may be closed before. The end of ctx ends the stream with ctx's error.
+// Open returns the output of Pack as a stream. If Pack fails before the first byte, Open returns its error. The
+// caller closes the stream; root may be closed before. The end of ctx ends the stream with ctx's error.
 func Open(ctx context.Context, root *os.Root, name string) (io.ReadCloser, error) {
 	own, err := again(root)
 	if err != nil {
@@ -37,7 +37,7 @@ func Open(ctx context.Context, root *os.Root, name string) (io.ReadCloser, error
 	return s, nil
 }
 
-// again opens a root once more. The whole file system keeps its name, by which locate knows it.
+// again opens a root once more. The root of the whole file system keeps its name, which locate checks.
 func again(root *os.Root) (*os.Root, error) {
 	if root.Name() == "/" {
 		return os.OpenRoot("/")
@@ -45,7 +45,7 @@ func again(root *os.Root) (*os.Root, error) {
 	return root.OpenRoot(".")
 }
 
-// until reads until ctx ends; what AfterFunc does may come late on a busy machine.
+// until reads until ctx ends. A function passed to AfterFunc may run late on a busy machine.
 type until struct {
 	ctx context.Context
 	r   io.Reader
@@ -68,8 +68,8 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// Remove removes name and everything below it, also directories that their owner may not write to, such as Go's module cache. NotFound
-// if there is no such name, Invalid if it is the root itself or leads out of it.
+// Remove removes name and everything below it, even directories that their owner may not write to, such as Go's
+// module cache. NotFound if name does not exist, Invalid if it is the root itself or leads out of it.
 func Remove(root *os.Root, name string) error {
 	clean, err := Clean(name)
 	if err != nil {
@@ -97,6 +97,6 @@ func unlock(root *os.Root, name string) error {
 		if err != nil || !d.IsDir() {
 			return err
 		}
-		return root.Chmod(p, 0o700) // before it is read, for that may need it too
+		return root.Chmod(p, 0o700) // before it is read, which may need the permission, too
 	})
 }

@@ -1,7 +1,8 @@
 // Package tarfs moves file trees in and out as tar streams without ever leaving a directory.
 //
-// Volumes, the fake engine and the program inside sandboxes share it, so that a tree means the same everywhere. Everything
-// goes through os.Root: a symbolic link that somebody swaps in at the worst moment leads to an error, not out of the root.
+// Volumes, the fake engine and the program inside sandboxes share it, so that a tree means the same everywhere.
+// All access goes through os.Root: a symbolic link that is swapped in during an operation leads to an error,
+// not out of the root.
 package tarfs
 
 import (
@@ -15,20 +16,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// maxLinks is how many symbolic links a path may go through, as in Linux.
+// maxLinks is the most symbolic links in a path, as in Linux.
 const maxLinks = 40
 
 // Options of Unpack.
 type Options struct {
-	Owners     bool  // give files the numeric owners of the archive; needs the rights to do so
+	Owners     bool  // set the numeric owners of the archive; needs the privileges
 	SetID      bool  // keep the setuid, setgid and sticky bits
 	MaxBytes   int64 // content of all files together; 0 means no limit
 	MaxEntries int64 // entries of the archive; 0 means no limit
-	// Skipped, if set, is called for each FIFO and device of the archive, and the entry is left out.
+	// Skipped, if set, is called for each FIFO and device of the archive instead of creating it.
 	Skipped func(name string)
 }
 
-// escapes is what os.Root answers when a path leaves the root. The package os does not export it.
+// escapes is the error of os.Root for a path that leaves the root. Package os does not export it.
 var escapes = sync.OnceValue(func() error {
 	root, err := os.OpenRoot("/")
 	if err != nil {
@@ -43,8 +44,8 @@ var escapes = sync.OnceValue(func() error {
 	return errors.Internal
 })
 
-// Clean returns name as a clean path relative to a root, "." for the root itself. It is Invalid if name has a NUL or climbs
-// out with "..". One leading slash is the root's.
+// Clean returns name as a clean path relative to a root, "." for the root itself. Invalid if name contains NUL
+// or climbs out with "..". A leading slash means the root.
 func Clean(name string) (string, error) {
 	if strings.ContainsRune(name, 0) {
 		return "", errors.Newf(errors.Invalid, "the path %.200q contains a NUL byte", name)
@@ -56,7 +57,7 @@ func Clean(name string) (string, error) {
 	return clean, nil
 }
 
-// Explain gives an error of a file operation on name its kind and a sentence for clients.
+// Explain gives an error of a file operation on name its kind and a message for clients.
 func Explain(err error, name string) error {
 	text, kind := "", errors.Kind("")
 	switch {
@@ -84,7 +85,7 @@ func Explain(err error, name string) error {
 	return errors.Explainf(err, kind, text, name)
 }
 
-// openDir opens a directory. os.Root's own error for a file has no sentinel.
+// openDir opens a directory. The error of os.Root for a file has no sentinel.
 func openDir(root *os.Root, name string) (*os.Root, error) {
 	dir, err := root.OpenRoot(name)
 	if err != nil {
@@ -95,11 +96,12 @@ func openDir(root *os.Root, name string) (*os.Root, error) {
 	return dir, err
 }
 
-// Resolve follows the symbolic links of a path that lies in root and returns it without any. It is Invalid if it leaves root.
+// Resolve follows the symbolic links of a path in root and returns a path without links. Invalid if the path
+// leaves root.
 //
-// os.Root does the same on Linux, and stays in charge of what changes meanwhile. In gVisor's sandboxes it alone is not
-// enough: there, opening a directory follows a symbolic link even if told not to (O_NOFOLLOW with O_DIRECTORY, in the release
-// of September 2026), and os.Root goes out through "link/..".
+// os.Root does the same on Linux, and still guards against changes meanwhile. In gVisor's sandboxes, os.Root
+// alone is not enough: there, opening a directory follows a symbolic link in spite of O_NOFOLLOW with
+// O_DIRECTORY (in the release of September 2026), and os.Root leaves the root through "link/..".
 func Resolve(root *os.Root, name string) (string, error) {
 	done, links := ".", 0
 	rest := strings.Split(name, "/")
@@ -115,7 +117,7 @@ func Resolve(root *os.Root, name string) (string, error) {
 		}
 		next := path.Join(done, part)
 		target, err := root.Readlink(next)
-		if err != nil { // not a link, or missing: the operation itself says which
+		if err != nil { // not a link, or missing: the operation itself reports it
 			done = next
 			continue
 		}
@@ -130,8 +132,9 @@ func Resolve(root *os.Root, name string) (string, error) {
 	return done, nil
 }
 
-// locate turns a clean path into one that os.Root follows. They differ only where the root is the whole file system: there
-// absolute symbolic links, such as /var/run, do not lead out, but os.Root refuses them all. follow is for the last part.
+// locate converts a clean path to one that os.Root follows. They differ only if the root is the whole file
+// system: there, absolute symbolic links, such as /var/run, do not lead out, but os.Root refuses them all.
+// follow applies to the last element.
 func locate(root *os.Root, name string, follow bool) (string, error) {
 	if root.Name() != "/" || name == "." {
 		return name, nil
@@ -148,7 +151,7 @@ func locate(root *os.Root, name string, follow bool) (string, error) {
 		next := path.Join(done, part)
 		target, err := root.Readlink(next)
 		if err != nil || len(rest) == 0 && !follow {
-			done = next // not a link, or missing: the operation itself says which
+			done = next // not a link, or missing: the operation itself reports it
 			continue
 		}
 		if links++; links > maxLinks {

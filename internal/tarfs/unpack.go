@@ -14,12 +14,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Unpack unpacks a tar stream below dir, which is created if missing. A file replaces a file, a directory joins a directory;
-// names may go through symbolic links that stay below dir. An entry for dir itself is passed over: dir is the caller's.
-// What was unpacked before an error stays.
+// Unpack unpacks a tar stream below dir, which is created if missing. A file replaces a file, and a directory
+// merges with a directory. Names may go through symbolic links that stay below dir. An entry for dir itself is
+// skipped, because dir belongs to the caller. Files unpacked before an error stay.
 //
-// Invalid: an entry that would leave dir, a device, a name that cannot be, an archive that is damaged or has no end.
-// Exhausted: a limit of opts or no space left. Denied: the process may not write there.
+// Kinds: Invalid for an entry that would leave dir, a device, an impossible name, or an archive that is damaged
+// or has no end. Exhausted for a limit of opts or a full disk. Denied if the process may not write there.
 func Unpack(root *os.Root, dir string, r io.Reader, opts Options) error {
 	clean, err := Clean(dir)
 	if err != nil {
@@ -52,9 +52,9 @@ type unpacker struct {
 	in      *Reader
 	entries int64
 	bytes   int64
-	dirs    []*tar.Header // their modes and times are set last: writing into them would change or need them
-	dirName string        // the directory that parent is open on, "" for none
-	parent  *os.Root      // kept open: neighbours come one after the other
+	dirs    []*tar.Header // modes and times are set last, because writing into a directory needs or changes them
+	dirName string        // the directory of parent, "" without one
+	parent  *os.Root      // kept open for neighbouring entries
 }
 
 func (u *unpacker) close() {
@@ -136,7 +136,7 @@ func (u *unpacker) entry(hdr *tar.Header) error {
 	return err
 }
 
-// count checks the limits before anything of the entry is written.
+// count checks the limits before an entry is written.
 func (u *unpacker) count(hdr *tar.Header) error {
 	u.entries++
 	if max := u.opts.MaxEntries; max > 0 && u.entries > max {
@@ -149,7 +149,7 @@ func (u *unpacker) count(hdr *tar.Header) error {
 	return nil
 }
 
-// within returns the directory of name, made if missing, and name's last part.
+// within returns the directory of name, created if missing, and the last element of name.
 func (u *unpacker) within(name string) (*os.Root, string, error) {
 	dir, last := path.Dir(name), path.Base(name)
 	if u.parent != nil && u.dirName == dir {
@@ -164,8 +164,9 @@ func (u *unpacker) within(name string) (*os.Root, string, error) {
 	return next, last, nil
 }
 
-// walk opens a directory, made if missing. It goes step by step, from the one that is open if that is on the way: what resolves a whole path at once
-// begins at the top with every part of it, which takes seconds for deep trees in sandboxes.
+// walk opens a directory, created if missing. It goes step by step, and starts at the open directory if that is
+// on the way. Resolving a whole path at once starts at the top for every element, which takes seconds for deep
+// trees in sandboxes.
 func (u *unpacker) walk(dir string) (*os.Root, error) {
 	at, rest := u.base, dir
 	if below, ok := strings.CutPrefix(dir, u.dirName+"/"); ok && u.parent != nil {
@@ -187,7 +188,8 @@ func (u *unpacker) walk(dir string) (*os.Root, error) {
 	return at, nil
 }
 
-// errLink is where a path cannot be followed step by step, since a link may lead anywhere below base.
+// errLink means that a path cannot be followed step by step, because a symbolic link may lead anywhere below
+// base.
 var errLink = errors.Newf(errors.Invalid, "a symbolic link")
 
 func (u *unpacker) step(at *os.Root, part string) (*os.Root, error) {
@@ -204,7 +206,7 @@ func (u *unpacker) step(at *os.Root, part string) (*os.Root, error) {
 	return next, err
 }
 
-// resolve opens a directory on whose way there are links, made if missing.
+// resolve opens a directory, created if missing, on a path with symbolic links.
 func (u *unpacker) resolve(dir string) (*os.Root, error) {
 	real, err := Resolve(u.base, dir)
 	if err != nil {
@@ -220,7 +222,8 @@ func (u *unpacker) resolve(dir string) (*os.Root, error) {
 	return next, err
 }
 
-// clear makes room for a new file. It removes the name, so that nothing is ever written through what stood there.
+// clear makes room for a new file. It removes the name, so that nothing is written through an existing file or
+// link.
 func (u *unpacker) clear(dir *os.Root, last, name string) error {
 	info, err := dir.Lstat(last)
 	switch {
@@ -241,7 +244,8 @@ func (u *unpacker) dir(hdr *tar.Header) error {
 	}
 	err = parent.Mkdir(last, 0o755)
 	if errors.Is(err, fs.ErrExist) {
-		// A link to a directory below base will do: archives of "/" have "bin/" where systems have bin -> usr/bin.
+		// A link to a directory below base is accepted: archives of "/" have "bin/" where systems have bin ->
+		// usr/bin.
 		info, statErr := parent.Lstat(last)
 		if statErr == nil && info.Mode().Type() == fs.ModeSymlink {
 			info, statErr = u.base.Stat(hdr.Name)
@@ -261,7 +265,8 @@ func (u *unpacker) dir(hdr *tar.Header) error {
 	return nil
 }
 
-// newFile opens a file that does not exist. With O_NONBLOCK, package os does not try whether the file can be polled, which takes four calls.
+// newFile creates a file that does not exist. O_NONBLOCK keeps package os from checking whether the file can be
+// polled, which takes four calls.
 const newFile = os.O_WRONLY | os.O_CREATE | os.O_EXCL | syscall.O_NONBLOCK
 
 func (u *unpacker) file(hdr *tar.Header) (err error) {
@@ -270,7 +275,7 @@ func (u *unpacker) file(hdr *tar.Header) (err error) {
 		return err
 	}
 	f, err := dir.OpenFile(last, newFile, 0o600)
-	if errors.Is(err, fs.ErrExist) { // most often nothing is there
+	if errors.Is(err, fs.ErrExist) { // the name is usually free
 		if err := u.clear(dir, last, hdr.Name); err != nil {
 			return err
 		}
@@ -302,7 +307,7 @@ func (u *unpacker) file(hdr *tar.Header) (err error) {
 	return Explain(f.Chmod(u.mode(hdr)), hdr.Name)
 }
 
-// fileWriter remembers its error, so that it can be told from the archive's.
+// fileWriter remembers its error, to distinguish it from an error of the archive.
 type fileWriter struct {
 	f   *os.File
 	err error
@@ -328,7 +333,8 @@ func (u *unpacker) symlink(hdr *tar.Header) error {
 	return u.special(dir, last, hdr, func(fd int) error { return unix.Symlinkat(hdr.Linkname, fd, last) })
 }
 
-// special makes what cannot be opened: a symbolic link or a pipe. Its calls go to the open directory and never follow a link.
+// special creates a file that cannot be opened: a symbolic link or a pipe. Its calls go to the open directory
+// and never follow a link.
 func (u *unpacker) special(dir *os.Root, last string, hdr *tar.Header, create func(fd int) error) error {
 	f, err := dir.Open(".")
 	if err != nil {

@@ -18,30 +18,30 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// maxWatched is how many directories one Watch sees.
+// maxWatched is the most directories of one watch.
 const maxWatched = 8192
 
-// maxKnown is how many names one Watch remembers, of about 100 bytes each.
+// maxKnown is the most names that one watch remembers, of about 100 bytes each.
 const maxKnown = 500_000
 
-// watched are the events of inotify that are told; writes to a file that stays open are among them.
+// watched are the reported inotify events. They include writes to a file that stays open.
 const watched = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
-// watcher tells changes below a directory. Changes that come from elsewhere than this kernel, which in a sandbox is its own, are not
-// seen: those that other sandboxes make on a shared volume.
+// watcher reports changes below a directory. It does not see changes made outside this kernel. A sandbox has
+// its own kernel, so the changes of other sandboxes on a shared volume are invisible.
 type watcher struct {
 	tree      Tree
 	top       string
 	recursive bool
-	f         *os.File // of inotify
+	f         *os.File // inotify descriptor
 	dirs      map[int32]string
 	out       *json.Encoder
 	last      Change
-	names     known            // in the directories that are watched: a move to one of them replaces a file
-	found     map[string]int64 // reported as created before their own events came, and the offset at which these have come
-	read      int64            // bytes of events that were read: the offset
-	rest      int64            // of these, the bytes of events that come after the one under way
+	names     known            // in the watched directories: a move to one of them replaces a file
+	found     map[string]int64 // created files reported early, and the offset at which their own events have arrived
+	read      int64            // bytes of events read: the offset
+	rest      int64            // of these, the bytes after the current event
 	temporary uint32           // cookie of the last move away from a temporary name
 }
 
@@ -76,7 +76,7 @@ func watch(ctx context.Context, tree Tree, name string, recursive bool, out *jso
 	}
 }
 
-// host returns the path on which the kernel can watch name.
+// host returns the path of name for the kernel's watch.
 func (w *watcher) host(name string) string {
 	if root, ok := w.tree.(*os.Root); ok {
 		return filepath.Join(root.Name(), name)
@@ -84,8 +84,8 @@ func (w *watcher) host(name string) string {
 	return name
 }
 
-// add watches name and, if all below it are to be watched, its directories. Of one that is gone by then, nothing is said, unless it is the
-// top. With report, everything in it is reported as created: it was made before the directory was watched.
+// add watches name and, in a recursive watch, its subdirectories. A missing directory is ignored, unless it is
+// the top. With report, its content is reported as created, because it may be older than the watch.
 func (w *watcher) add(name string, top, report bool) error {
 	info, err := w.tree.Lstat(name)
 	if err == nil && top {
@@ -116,10 +116,10 @@ func (w *watcher) add(name string, top, report bool) error {
 	}
 	dir, err := w.tree.Open(name)
 	if err != nil {
-		return nil // what cannot be read has nothing to see
+		return nil // an unreadable directory has no visible changes
 	}
 	defer dir.Close()
-	entries, _ := dir.ReadDir(-1) // as much of it as can be read
+	entries, _ := dir.ReadDir(-1) // as many as can be read
 	pending := w.pending()
 	for _, e := range entries {
 		full := path.Join(name, e.Name())
@@ -144,16 +144,16 @@ func (w *watcher) add(name string, top, report bool) error {
 	return nil
 }
 
-// pending returns the offset at which all events have come that the kernel has queued by now (TIOCINQ is FIONREAD).
+// pending returns the offset after all events that the kernel has queued so far (TIOCINQ is FIONREAD).
 func (w *watcher) pending() int64 {
 	n, err := unix.IoctlGetInt(int(w.f.Fd()), unix.TIOCINQ)
 	if err != nil {
-		n = 0 // then a file in a new directory may be reported twice
+		n = 0 // a file in a new directory may then be reported twice
 	}
 	return w.read + int64(n)
 }
 
-// tell tells what inotify says in buf. It is done when the top is gone.
+// tell reports the inotify events in buf. It is done when the top is gone.
 func (w *watcher) tell(buf []byte) (done bool, err error) {
 	w.read += int64(len(buf))
 	for len(buf) >= unix.SizeofInotifyEvent {
@@ -211,12 +211,12 @@ func (w *watcher) changed(name string, mask, cookie uint32) error {
 			return nil
 		}
 		c.Kind = Created
-		if mask&unix.IN_MOVED_TO != 0 && w.names.has(name) { // as editors write files
+		if mask&unix.IN_MOVED_TO != 0 && w.names.has(name) { // an editor's way to save a file
 			c.Kind = Changed
 		}
 		w.names.add(name)
 		if cookie != 0 && cookie == w.temporary {
-			c.Cookie = 0 // its other name was never reported
+			c.Cookie = 0 // its old name was never reported
 		}
 		if err := w.say(c); err != nil || !isDir || !w.recursive {
 			return err
@@ -229,21 +229,22 @@ func (w *watcher) changed(name string, mask, cookie uint32) error {
 		if isDir {
 			w.leave(name)
 		}
-	case c == w.last: // a program that writes a file in pieces has changed it once
+	case c == w.last: // a program that writes in pieces counts as one change
 		return nil
 	}
 	return w.say(c)
 }
 
-// wasFound reports whether name was reported as created when its directory was read, and the event at hand is from before that.
+// wasFound reports whether name was reported as created when its directory was read, and the current event is
+// older than that.
 func (w *watcher) wasFound(name string) bool {
 	until, ok := w.found[name]
 	delete(w.found, name)
 	return ok && w.read-w.rest <= until
 }
 
-// leave forgets a directory that is gone, or has moved away, with those below it. Where it has moved within the tree, it is found under
-// its new name.
+// leave forgets a directory that was removed or moved away, with those below it. If it moved within the tree,
+// it is found under its new name.
 func (w *watcher) leave(name string) {
 	for id, dir := range w.dirs {
 		if dir == name || strings.HasPrefix(dir, name+"/") {
@@ -255,7 +256,7 @@ func (w *watcher) leave(name string) {
 	w.names.forget(name)
 }
 
-// known is a set of paths, by their directories. It holds at most max of them.
+// known is a set of paths, by directory, with at most max elements.
 type known struct {
 	max, count int
 	dirs       map[string]map[string]struct{}
@@ -294,13 +295,13 @@ func (k *known) forget(dir string) {
 	delete(k.dirs, dir)
 }
 
-// temporary begins the names under which files are written before they have their own.
+// temporary is the name prefix of files that are still being written.
 const temporary = ".harvest-"
 
-// TemporaryName returns a name under which a file is written, which a watch does not report.
+// TemporaryName returns a name for a file that is being written. A watch does not report it.
 func TemporaryName() string { return temporary + rand.Text() }
 
-// Temporary reports whether name is one of TemporaryName, or of package s3sync.
+// Temporary reports whether name is from TemporaryName or package s3sync.
 func Temporary(name string) bool {
 	rest, ok := strings.CutPrefix(name, temporary)
 	return ok && len(strings.TrimPrefix(rest, "sync-")) == len(rand.Text())

@@ -17,13 +17,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// modulePath names our packages, which coverage counts.
+// modulePath is the module to count coverage of.
 const modulePath = "github.com/RelevanceAI/harvest"
 
-// kept is how long binaries of earlier builds stay, since a test may still run one.
+// kept is how long binaries of earlier builds stay, because a test may still run one.
 const kept = time.Hour
 
-// built has the binaries that this process has built, or failed to.
+// built caches the binaries, or build errors, of this process.
 var built struct {
 	sync.Mutex
 	all map[program]binary // guarded by Mutex
@@ -34,7 +34,7 @@ type binary struct {
 	err  error
 }
 
-// program is one that tests start, and the variable that names a binary of it, which then is not built.
+// program is a program that tests start. The variable can name an existing binary, which replaces the build.
 type program struct {
 	variable, pkg, tags string
 	race                bool
@@ -49,8 +49,8 @@ var (
 	tools   = program{variable: "HARVEST_TEST_TOOLS", pkg: "./cmd/harvest/tools"}
 )
 
-// Programs builds all programs that tests start, for those who run many tests. It returns the environment that names the
-// binaries. module is the directory of the module.
+// Programs builds all programs that tests start, for a runner of many tests. It returns the environment that
+// names the binaries. module is the directory of the module.
 func Programs(ctx context.Context, module string, cover bool) (env []string, err error) {
 	for _, p := range []program{harvest, racing, faulty, keeper, sentry, tools} {
 		path := os.Getenv(p.variable)
@@ -64,8 +64,8 @@ func Programs(ctx context.Context, module string, cover bool) (env []string, err
 	return env, nil
 }
 
-// Binary returns the path of the harvest binary: HARVEST_TEST_BINARY, or one built from the tree. It has no race
-// detector, also in tests that have one, because gVisor cannot boot with it. Where CoverDir is set it counts coverage.
+// Binary returns the path of the harvest binary: HARVEST_TEST_BINARY, or one built from the tree. It never has
+// the race detector, because gVisor cannot boot with it. With CoverDir it counts coverage.
 func Binary(t testing.TB) string {
 	t.Helper()
 	return harvest.path(t)
@@ -77,32 +77,32 @@ func RaceBinary(t testing.TB) string {
 	return racing.path(t)
 }
 
-// FaultBinary returns the path of a harvest binary that dies at the point that HARVEST_FAULT names: see package
+// FaultBinary returns the path of a harvest binary that dies at the point in HARVEST_FAULT: see package
 // internal/fault.
 func FaultBinary(t testing.TB) string {
 	t.Helper()
 	return faulty.path(t)
 }
 
-// KeeperBinary returns the path of the program keeper, which a released harvest carries.
+// KeeperBinary returns the path of the program keeper, which a released harvest contains.
 func KeeperBinary(t testing.TB) string {
 	t.Helper()
 	return keeper.path(t)
 }
 
-// SentryBinary returns the path of the program sentry, which a released harvest carries.
+// SentryBinary returns the path of the program sentry, which a released harvest contains.
 func SentryBinary(t testing.TB) string {
 	t.Helper()
 	return sentry.path(t)
 }
 
-// ToolsBinary returns the path of the program tools, which a released harvest carries.
+// ToolsBinary returns the path of the program tools, which a released harvest contains.
 func ToolsBinary(t testing.TB) string {
 	t.Helper()
 	return tools.path(t)
 }
 
-// path returns the binary that the program's variable names, or builds one, once in a process.
+// path returns the binary in the program's variable, or builds it, once in a process.
 func (p program) path(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(p.variable); path != "" {
@@ -129,8 +129,8 @@ func (p program) build(ctx context.Context, module string, cover bool) (string, 
 	return build(ctx, module, p, filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())), cover)
 }
 
-// build builds a main package of the module into dir and returns the path of the binary, which no later build changes.
-// Test processes that do this at the same time wait for one another; all but the first find the work done.
+// build builds a main package of the module into dir. It returns the path of the binary, which later builds do
+// not change. Concurrent test processes wait for one another, and all but the first find the build finished.
 func build(ctx context.Context, module string, p program, dir string, cover bool) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", errors.Wrapf(err, "make the directory for the test binary")
@@ -153,10 +153,10 @@ func build(ctx context.Context, module string, p program, dir string, cover bool
 	if p.tags != "" {
 		target += "-" + p.tags
 	}
-	if p.race { // with the flags of go test -race, whose packages the build cache has
+	if p.race { // the flags of go test -race, whose packages are in the build cache
 		target += "-race"
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
-	} else { // with the flags of make build
+	} else { // the flags of make build
 		args = append(args, "-trimpath")
 	}
 	if cover {
@@ -177,7 +177,7 @@ func build(ctx context.Context, module string, p program, dir string, cover bool
 	return keep(dir, target, bytes.TrimSpace(id))
 }
 
-// keep gives the binary at target a name of its own, by its build id, and removes old ones.
+// keep gives the binary at target a unique name, from its build id, and removes old binaries.
 func keep(dir, target string, id []byte) (string, error) {
 	sum := sha256.Sum256(id)
 	path := filepath.Join(dir, "harvest-"+hex.EncodeToString(sum[:8]))
@@ -194,14 +194,14 @@ func keep(dir, target string, id []byte) (string, error) {
 	}
 	for _, other := range others {
 		if info, err := os.Stat(other); err == nil && now.Sub(info.ModTime()) > kept {
-			// Another process may have removed it; if not, the next build tries again.
+			// Best effort: another process may have removed it, and the next build retries.
 			_ = os.Remove(other)
 		}
 	}
 	return path, nil
 }
 
-// lock takes the lock file at path, waiting for whoever has it.
+// lock takes the lock file at path and waits for its holder.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

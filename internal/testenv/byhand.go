@@ -7,10 +7,11 @@ import (
 	"testing"
 )
 
-// byHand is set in a process that is the program under test.
+// byHand is set in a process that runs the program under test.
 const byHand = "HARVEST_TEST_BY_HAND"
 
-// MainByHand runs the tests of a program that only harvest starts, or is that program in a process of ByHand's, and returns the exit status.
+// MainByHand runs the tests of a program that only harvest starts. In a process of ByHand it runs that program.
+// It returns the exit status.
 func MainByHand(m *testing.M, program func()) int {
 	if os.Getenv(byHand) != "" {
 		program()
@@ -18,7 +19,7 @@ func MainByHand(m *testing.M, program func()) int {
 	return m.Run()
 }
 
-// ByHand checks that who starts the program by hand is told what to run.
+// ByHand checks that the program, started by hand, names the command to run instead.
 func ByHand(t *testing.T) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])

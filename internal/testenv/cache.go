@@ -14,13 +14,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// stale is how long an unused directory of Cache stays. It is longer than any run of tests.
+// stale is how long an unused directory of Cache stays. It exceeds the duration of any test run.
 const stale = 24 * time.Hour
 
-// Cache returns a directory that all tests of this user share across packages and runs, for expensive artefacts. A
-// checksum of sources is part of its name, so that a change of the code that fills it leads to a new one. Sources are
-// files and directories of the module; tests in them do not count. Cache removes directories of the same name that no
-// test has used for a day.
+// Cache returns a directory that all tests of this user share across packages and runs, for expensive
+// artefacts. Its name contains a checksum of sources, so that a change of the code that fills it leads to a new
+// directory. Sources are files and directories of the module; their tests do not count. Cache removes
+// directories of the same name that were not used for a day.
 func Cache(t testing.TB, name string, sources ...string) string {
 	t.Helper()
 	sum, err := checksum(root(t), sources)
@@ -38,7 +38,7 @@ func Cache(t testing.TB, name string, sources ...string) string {
 	return dir
 }
 
-// checksum is a sum of the names and contents of files below module.
+// checksum returns a checksum of the names and contents of files below module.
 func checksum(module string, sources []string) (string, error) {
 	h := sha256.New()
 	for _, source := range sources {
@@ -63,7 +63,7 @@ func checksum(module string, sources []string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
-// cacheIn makes the directory name-sum in parent, marks it as used, and removes stale ones.
+// cacheIn creates the directory name-sum in parent, marks it as used, and removes stale ones.
 func cacheIn(parent, name, sum string) (string, error) {
 	dir := filepath.Join(parent, name+"-"+sum)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

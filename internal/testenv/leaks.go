@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long what is ending may take to be gone.
+// patience is how long processes and mounts may take to end.
 var patience = 5 * time.Second
 
-// NoLeaks fails the test if, when it has ended, anything of dirs is still in use: a process that names one of them in its
-// arguments or environment or has a file there open, this test's own process included; a mount; a Unix socket. Cgroups and
-// network namespaces named harvest must not have been left empty either. Processes and mounts that are found are ended,
-// so that they do not disturb what comes after. Without dirs it looks for descendants of the test's process instead,
-// and the test must not run in parallel with others.
+// NoLeaks fails the test if dirs are still in use at its end: by a process that names one of them in its
+// arguments or environment or has a file open there, this test's own process included; by a mount; or by a Unix
+// socket. It also fails for empty cgroups and network namespaces named harvest. It ends the processes and
+// mounts that it finds, so that they do not disturb later tests. Without dirs it looks for descendants of the
+// test's process instead, and the test must not run in parallel with others.
 func NoLeaks(t testing.TB, dirs ...string) {
 	t.Helper()
 	for i, dir := range dirs {
@@ -51,7 +51,7 @@ func NoLeaks(t testing.TB, dirs ...string) {
 		for _, l := range left {
 			t.Errorf("left behind: %s", l.what)
 			if l.pid > 0 && l.pid != os.Getpid() {
-				// It may end by itself just now.
+				// It may be ending just now.
 				_ = unix.Kill(l.pid, unix.SIGKILL)
 			}
 		}
@@ -61,7 +61,7 @@ func NoLeaks(t testing.TB, dirs ...string) {
 	})
 }
 
-// leak is something that should be gone. pid is 0 if it is no process.
+// leak is an object that should be gone. pid is 0 if it is not a process.
 type leak struct {
 	what string
 	pid  int
@@ -84,7 +84,7 @@ func leaksOf(dir string) []leak {
 	return all
 }
 
-// processesOf finds processes by what /proc tells of them. Zombies are found only as descendants: they use nothing.
+// processesOf finds processes through /proc. It finds zombies only as descendants, because they use nothing.
 func processesOf(dir string) []leak {
 	var all []leak
 	for _, pid := range pids() {
@@ -95,13 +95,13 @@ func processesOf(dir string) []leak {
 	return all
 }
 
-// uses says where process pid mentions dir, or "".
+// uses returns where process pid mentions dir, or "".
 func uses(pid int, dir string) string {
 	proc := "/proc/" + strconv.Itoa(pid)
 	self := pid == os.Getpid()
 	if !self {
 		for _, name := range []string{"cmdline", "environ"} {
-			// Processes end while we look; what cannot be read any more is gone.
+			// Processes may end meanwhile; an unreadable one is gone.
 			text, _ := os.ReadFile(filepath.Join(proc, name))
 			if bytes.Contains(text, []byte(dir)) {
 				return name
@@ -159,7 +159,7 @@ func descendants(pid int) []int {
 // parentOf returns the parent of pid, or 0 if the process is gone.
 func parentOf(pid int) int {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name stands in parentheses and may contain any character, parentheses too.
+	// The name stands in parentheses and may contain any character, even parentheses.
 	_, rest, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
 	fields := strings.Fields(rest)
 	if len(fields) < 2 {
@@ -179,8 +179,8 @@ func newProcesses(before []int) []leak {
 	return all
 }
 
-// emptyGroups lists cgroups named harvest that hold no process, and named network namespaces. Those of tests that run
-// meanwhile hold some, so that an empty one that stays is nobody's.
+// emptyGroups lists cgroups named harvest without processes, and named network namespaces. Those of running
+// tests contain processes, so an empty one that stays is a leak.
 func emptyGroups() []string {
 	var all []string
 	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
@@ -221,7 +221,7 @@ func newGroups(before []string) []leak {
 	return all
 }
 
-// mountsBelow lists what is mounted at dir or below it, the innermost first.
+// mountsBelow lists the mounts at dir or below it, innermost first.
 func mountsBelow(dir string) []string {
 	text, _ := os.ReadFile("/proc/self/mountinfo")
 	var all []string
@@ -245,7 +245,7 @@ func unescape(text string) string {
 
 func unmountBelow(dir string) {
 	for _, m := range mountsBelow(dir) {
-		// What stays mounted is seen by whoever removes the directory.
+		// The removal of the directory reports remaining mounts.
 		_ = unix.Unmount(m, unix.MNT_DETACH)
 	}
 }

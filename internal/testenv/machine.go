@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FreePort returns a TCP port of the loopback that was free a moment ago.
+// FreePort returns a TCP port of the loopback interface that was just free.
 func FreePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +29,7 @@ func FreePort(t testing.TB) string {
 	return port
 }
 
-// WriteFile writes a file and the directories above it.
+// WriteFile writes a file and creates its missing parent directories.
 func WriteFile(t testing.TB, path string, data []byte) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -40,8 +40,8 @@ func WriteFile(t testing.TB, path string, data []byte) {
 	}
 }
 
-// NPMRegistry returns the address of the npm registry, as the build of the agent image finds it. It skips the test if
-// the registry does not answer.
+// NPMRegistry returns the address of the npm registry that the build of the agent image uses. It skips the test
+// if the registry does not answer.
 func NPMRegistry(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // npm takes long to start on a busy machine
@@ -67,8 +67,8 @@ func NPMRegistry(t testing.TB) string {
 	return address
 }
 
-// SmallDisk mounts a tmpfs with these options, such as "size=1m", until the test ends, and returns its directory. It skips
-// the test if the user may not mount.
+// SmallDisk mounts a tmpfs with these options, such as "size=1m", until the test ends, and returns its
+// directory. It skips the test if the user may not mount.
 func SmallDisk(t testing.TB, options string) string {
 	t.Helper()
 	dir := t.TempDir()

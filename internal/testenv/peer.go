@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// Peer returns the path of a program of others, or made of others' parts, which a package of the module internal/peers is. Tests run ours against it.
+// Peer returns the path of a third-party program, or one made of third-party parts, that tests run Harvest
+// against. pkg is a package of the module internal/peers.
 func Peer(t testing.TB, pkg string) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())+"-"+filepath.Base(pkg))
@@ -22,7 +23,7 @@ func Peer(t testing.TB, pkg string) string {
 	return path
 }
 
-// OIDCProvider starts the provider of internal/peers/oidc, until the test ends, and returns its issuer.
+// OIDCProvider starts the provider of internal/peers/oidc until the test ends, and returns its issuer.
 func OIDCProvider(t testing.TB) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), Peer(t, "./oidc"))
@@ -39,7 +40,7 @@ func OIDCProvider(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = stdin.Close() // at which it ends
+		_ = stdin.Close() // which ends it
 		_ = cmd.Wait()
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')

@@ -1,4 +1,5 @@
-// Package testenv is what tests of several packages need: the built binary, directories, and the proof that nothing is left.
+// Package testenv has the helpers shared by tests of several packages: the built binary, directories, and the
+// check for leaks.
 package testenv
 
 import (
@@ -14,8 +15,8 @@ import (
 // CoverDir is where processes of the binary write their coverage counters, or "". `make cover` sets it.
 func CoverDir() string { return os.Getenv("HARVEST_COVERDIR") }
 
-// DataDir returns a data directory for the test, with a path short enough for Unix sockets in it. When the test ends, it
-// must be as NoLeaks wants it; then it is removed. What uses it must be stopped in cleanups that were registered later.
+// DataDir returns a data directory for the test, with a path short enough for Unix sockets. At the end of the
+// test it is checked by NoLeaks and removed. Users of it must be stopped in cleanups that are registered later.
 func DataDir(t testing.TB) string {
 	t.Helper()
 	parent := os.TempDir()
@@ -31,7 +32,7 @@ func DataDir(t testing.TB) string {
 	return dir
 }
 
-// remove removes dir, but never looks into what is still mounted there: that may be the machine's own files.
+// remove removes dir, but does not descend into remaining mounts: those may be the machine's own files.
 func remove(t testing.TB, dir string) {
 	t.Helper()
 	unmountBelow(dir)
@@ -44,11 +45,11 @@ func remove(t testing.TB, dir string) {
 	}
 }
 
-// secretNames are parts of the names of environment variables that no test may depend on.
+// secretNames are parts of environment variable names that no test may depend on.
 var secretNames = []string{"API_KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "AWS_", "ANTHROPIC_", "CLAUDE", "OPENAI_", "MODAL_", "HARVEST_"}
 
-// CleanEnv returns the environment for processes of the binary: this process's own without Harvest's variables, without
-// secrets, and without IS_SANDBOX.
+// CleanEnv returns the environment for processes of the binary: this process's own, without Harvest's
+// variables, without secrets, and without IS_SANDBOX.
 func CleanEnv() []string {
 	env := slices.DeleteFunc(os.Environ(), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
@@ -70,7 +71,8 @@ func Root(t testing.TB) {
 	}
 }
 
-// RequireTool returns the path of a program. Without it the test is skipped, but where CI=true it fails: there all tests run.
+// RequireTool returns the path of a program. Without it, the test is skipped, or fails if CI=true, where all
+// tests must run.
 func RequireTool(t testing.TB, name, debianPackage string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// generous is the bound of Eventually: no machine that can run the tests at all needs as long.
+// generous is the time limit of Eventually. It exceeds the needs of any machine that can run the tests.
 const generous = 2 * time.Minute
 
 // Long skips the test in the quick suite, which `make test` runs with -short.

@@ -22,7 +22,7 @@ type pkg struct {
 	path   string // import path
 	name   string // path within the module
 	dir    string
-	size   int64    // of the test files, in bytes: a first guess of how long they run
+	size   int64    // of the test files, in bytes: a first estimate of their duration
 	long   []string // top-level tests that are long, or have long parts
 	binary string   // set by compile
 }
@@ -70,13 +70,14 @@ func list(ctx context.Context, patterns []string) ([]*pkg, error) {
 	}
 }
 
-// marks are the functions that make a test long, or a part of it.
+// marks are the functions that make a test, or a part of it, long.
 var marks = []string{"testenv.Long", "testing.Short", "enginetest.Run"}
 
-// longTests returns the top-level tests of a package that call one of marks, also in subtests and through functions of
-// the test files. Functions and methods are told apart by their names alone, so that it may name one test too many.
+// longTests returns the top-level tests of a package that call one of marks, also in subtests and through
+// functions of the test files. It identifies functions and methods by name alone, so it may return a test too
+// many.
 func longTests(texts map[string][]byte) (names []string, err error) {
-	calls := map[string][]string{} // by function: what it mentions
+	calls := map[string][]string{} // by function: the mentioned names
 	for name, text := range texts {
 		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
 		if err != nil {

@@ -1,7 +1,7 @@
 // Command testrun runs the module's tests: the quick suite of `make test`, the long tests, or both within a time limit.
 //
-// It compiles each test binary once and runs it in its package's directory, with as many binaries at a time as there are
-// processors. Tests that call testenv.Long are the long suite; the quick suite is all others.
+// It compiles each test binary once and runs it in its package's directory, with as many binaries at a time as
+// there are processors. Tests that call testenv.Long are the long suite. The quick suite is all others.
 package main
 
 import (
@@ -32,7 +32,7 @@ type options struct {
 	start    time.Duration // no long test starts after this time; 0: no limit
 	end      time.Duration // running long tests are stopped at this time; 0: no limit
 	turn     int           // selects the third of the long tests that runs first
-	first    []string      // package:Test, which make what the packages of wait use
+	first    []string      // package:Test, which build the images that the packages of wait use
 	wait     string        // prefix of the packages that wait for first
 	slots    int           // test binaries at a time
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// calm is how long failed tests wait for the machine to have nothing else to do before they run again.
+// calm is how long failed tests wait for an idle machine before they run again.
 var calm = 90 * time.Second
 
-// grace is how much time failed tests have after the end of the long ones.
+// grace is the extra time of failed tests after the end of the long ones.
 const grace = 3 * time.Minute
 
-// retry runs failed tests again, each alone. A test that passes then is flaky, which is a defect too, but fails no run.
-// Nothing runs again after a data race, and no quick test after a panic or a time limit.
+// retry runs failed tests again, each alone. A test that passes then is flaky, which is also a defect but does
+// not fail the run. Nothing runs again after a data race, and no quick test after a panic or a time limit.
 func (s *schedule) retry(ctx context.Context) {
 	var units []unit
 	for _, r := range s.results {
@@ -39,7 +39,7 @@ func (s *schedule) retry(ctx context.Context) {
 	quiet(ctx)
 	for _, u := range units {
 		for n := 1; n <= s.o.retries && ctx.Err() == nil; n++ {
-			if s.o.end > 0 { // failed tests may take a little longer than the others
+			if s.o.end > 0 { // failed tests get some extra time
 				if u.limit = min(u.limit, s.o.end+grace-time.Since(s.begun)); u.limit < grace/6 {
 					fmt.Fprintf(s.w, "== no time to run it again: %s\n", u)
 					break
@@ -61,7 +61,7 @@ func (s *schedule) retry(ctx context.Context) {
 	s.part("failed tests again")
 }
 
-// quiet waits until fewer processes want to run than there are processors, but not for ever.
+// quiet waits, up to a limit, until there are fewer runnable processes than processors.
 func quiet(ctx context.Context) {
 	for deadline := time.Now().Add(calm); time.Now().Before(deadline); {
 		text, err := os.ReadFile("/proc/loadavg")
@@ -77,8 +77,8 @@ func quiet(ctx context.Context) {
 	}
 }
 
-// report prints the times and what failed, was flaky or is left, and writes the artefacts. It returns an error if a
-// test failed.
+// report prints the times and the failed, flaky and remaining tests, and writes the artefacts. It returns an
+// error if a test failed.
 func (s *schedule) report() error {
 	s.times()
 	if len(s.left) > 0 {
@@ -122,7 +122,8 @@ func (s *schedule) report() error {
 	return nil
 }
 
-// verdicts sorts the failures into those that stay and those that passed alone, whose output it appends to flaky.md.
+// verdicts separates permanent failures from tests that passed alone. It appends the output of the latter to
+// flaky.md.
 func (s *schedule) verdicts() (failed, flaky []string, err error) {
 	for _, r := range s.results {
 		if r.ok() {
@@ -155,7 +156,7 @@ func (s *schedule) appendFlaky(u unit, r *result) error {
 	return errors.Wrapf(errors.Join(err, f.Close()), "append to flaky.md")
 }
 
-// times prints how long the parts, the packages and the slowest tests took.
+// times prints the durations of the parts, the packages and the slowest tests.
 func (s *schedule) times() {
 	fmt.Fprintf(s.w, "\n== parts, and when each had ended\n")
 	for _, p := range s.parts {

@@ -23,13 +23,13 @@ type schedule struct {
 	env      []string
 	prepared chan struct{} // closed when the shared images exist or failed
 	parts    []part
-	expected map[string]time.Duration // by unit: how long it took the last time
+	expected map[string]time.Duration // by unit: its last duration
 
 	mu      sync.Mutex
 	results []*result         // guarded by mu
-	left    []string          // guarded by mu: units for which there was no time
-	again   map[string]string // guarded by mu: failed tests that ran again, and how they ended
-	errs    []error           // guarded by mu: units that could not run
+	left    []string          // guarded by mu: units without time left
+	again   map[string]string // guarded by mu: outcomes of failed tests that ran again
+	errs    []error           // guarded by mu: errors of units that could not run
 }
 
 // part is a stage of the run and when it ended.
@@ -47,14 +47,14 @@ func newSchedule(o options, begun time.Time, w io.Writer) *schedule {
 	return s
 }
 
-// record is the file with the durations of earlier runs. They decide the order only.
+// record is the file with the durations of earlier runs. They only decide the order.
 func (s *schedule) record() string { return filepath.Join(s.o.out, "durations.json") }
 
 func (s *schedule) part(name string) {
 	s.parts = append(s.parts, part{name, time.Since(s.begun)})
 }
 
-// prepare runs the tests that build the shared images, in the background: the compiler works meanwhile.
+// prepare runs the tests that build the shared images in the background while the compiler works.
 func (s *schedule) prepare(ctx context.Context, first []*pkg) {
 	go func() {
 		defer close(s.prepared)
@@ -72,13 +72,13 @@ func (s *schedule) prepare(ctx context.Context, first []*pkg) {
 // wait waits for the shared images.
 func (s *schedule) wait() { <-s.prepared }
 
-// quickUnits are the packages, those that took longest first.
+// quickUnits returns the packages, the slowest first.
 func quickUnits(list []*pkg, s *schedule) (units []unit) {
 	for _, p := range list {
 		u := unit{pkg: p, limit: quickLimit, waits: s.o.wait != "" && strings.HasPrefix(p.name, s.o.wait)}
 		for _, f := range s.o.first {
 			if dir, test, _ := strings.Cut(f, ":"); dir == p.name {
-				u.skip = append(u.skip, test) // it has run
+				u.skip = append(u.skip, test) // it ran already
 			}
 		}
 		units = append(units, u)
@@ -89,7 +89,7 @@ func quickUnits(list []*pkg, s *schedule) (units []unit) {
 	return units
 }
 
-// longUnits are the long tests. Each belongs to one of three thirds, and the turn says which third is the first.
+// longUnits returns the long tests. Each belongs to one of three thirds, and the turn selects the first third.
 func longUnits(list []*pkg, s *schedule) (units []unit) {
 	for _, p := range list {
 		for _, test := range p.long {
@@ -102,14 +102,14 @@ func longUnits(list []*pkg, s *schedule) (units []unit) {
 	return units
 }
 
-// third returns how many turns before turn the unit was the first: 0, 1 or 2.
+// third returns how many turns before turn the unit was in the first third: 0, 1 or 2.
 func third(u unit, turn int) int {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, u.String())
 	return ((int(h.Sum32()%3)-turn)%3 + 3) % 3
 }
 
-// run executes units, several at a time. Units that wait for the images begin when these are there.
+// run executes units, several at a time. Units that wait for the images start when the images exist.
 func (s *schedule) run(ctx context.Context, units []unit) {
 	var mu sync.Mutex
 	next := func() (unit, bool) {
@@ -150,7 +150,7 @@ func (s *schedule) run(ctx context.Context, units []unit) {
 	workers.Wait()
 }
 
-// do executes a unit, keeps its result and prints a line about it. It reports whether all went well.
+// do executes a unit, keeps its result and prints a line about it. It reports whether the unit passed.
 func (s *schedule) do(ctx context.Context, u unit) bool {
 	var end time.Time
 	if u.long && s.o.end > 0 {
@@ -179,7 +179,7 @@ func (s *schedule) do(ctx context.Context, u unit) bool {
 	return true
 }
 
-// name is that of go test, and the test if there is one only.
+// name returns the package in the form of go test, and the test if there is only one.
 func name(u unit) string {
 	if len(u.tests) > 0 {
 		return u.pkg.path + "\t" + strings.Join(u.tests, " ")

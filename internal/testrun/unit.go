@@ -18,10 +18,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// quickLimit bounds a binary of the quick suite, longLimit one long test.
+// quickLimit bounds a binary of the quick suite; longLimit bounds one long test.
 const quickLimit, longLimit = 20 * time.Minute, 40 * time.Minute
 
-// kept bounds the output that is kept of one test, in bytes.
+// kept bounds the kept output of one test, in bytes.
 const kept = 256 << 10
 
 // unit is one run of a test binary.
@@ -41,20 +41,20 @@ func (u unit) String() string {
 	return u.pkg.name + " " + strings.Join(u.tests, " ")
 }
 
-// outcome is the result of one test, or of a whole binary where test is "".
+// outcome is the result of one test, or of a whole binary if test is "".
 type outcome struct {
 	test    string
 	action  string // pass, fail or skip
 	elapsed time.Duration
 }
 
-// result is what a unit did.
+// result is the result of a unit.
 type result struct {
 	unit
 	outcomes []outcome
 	elapsed  time.Duration
 	output   string // of the failed tests
-	race     bool   // the race detector found something
+	race     bool   // the race detector reported a race
 	broken   bool   // the binary ended without a result for each test: a panic or the time limit
 	cut      bool   // stopped by the end of the whole run
 }
@@ -102,7 +102,7 @@ func anchored(names []string) string {
 	return "^(" + strings.Join(quoted, "|") + ")$"
 }
 
-// execute runs the unit and reads its results. end is when the whole run ends, or zero.
+// execute runs the unit and reads its results. end is the end of the whole run, or zero.
 func (u unit) execute(ctx context.Context, o options, env []string, end time.Time) (*result, error) {
 	cut := false
 	if left := time.Until(end); !end.IsZero() && left < u.limit {
@@ -151,7 +151,7 @@ func (u unit) execute(ctx context.Context, o options, env []string, end time.Tim
 	return r, errors.Wrapf(err, "run %s", u)
 }
 
-// logFile is where the whole output of the unit goes, for people.
+// logFile is the file with the whole output of the unit, for people.
 func logFile(o options, u unit) string {
 	return filepath.Join(o.out, "logs", strings.NewReplacer("/", "-", " ", "-").Replace(u.String())+".log")
 }
@@ -200,7 +200,7 @@ func (r *result) read(events io.Reader, log string) error {
 			}
 		}
 	}
-	// After a panic, a time limit or an early end, the tests that were running have no result.
+	// After a panic, a time limit or an early end, the running tests have no result.
 	for test := range running {
 		r.outcomes = append(r.outcomes, outcome{test, "fail", 0})
 	}

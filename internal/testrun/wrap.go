@@ -18,11 +18,11 @@ import (
 // wrapCommand is the first argument of this program when it wraps a test binary.
 const wrapCommand = "wrap-test-binary"
 
-// settle is how long processes that a test binary leaves may take to end by themselves.
+// settle is how long processes left behind by a test binary may take to end on their own.
 const settle = 5 * time.Second
 
-// wrap runs a test binary and returns its exit code. Then it kills the processes that the binary left, such as servers and sandboxes of a test that
-// was stopped, and names them. SIGTERM kills the binary first.
+// wrap runs a test binary and returns its exit code. Then it kills and names the processes that the binary left
+// behind, such as servers and sandboxes of a stopped test. SIGTERM kills the binary first.
 func wrap(args []string) (code int, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, errors.Wrapf(err, "adopt the processes of %s", args[0])
@@ -39,7 +39,7 @@ func wrap(args []string) (code int, err error) {
 	}()
 	for {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, 0, nil) // also those that the binary left
+		pid, err := unix.Wait4(-1, &status, 0, nil) // includes processes left behind
 		if err != nil && err != unix.EINTR {
 			return 0, errors.Wrapf(err, "wait for %s", args[0])
 		}
@@ -52,14 +52,15 @@ func wrap(args []string) (code int, err error) {
 	return code, nil
 }
 
-// killLeft waits until all descendants have ended. After settle it kills and names them, also those that start meanwhile; after twice that it gives up.
+// killLeft waits until all descendants have ended. After settle it kills and names them, including those that
+// start meanwhile. After twice that time it gives up.
 func killLeft() {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
 			if _, err := unix.Wait4(-1, nil, 0, nil); err != nil && err != unix.EINTR {
-				return // ECHILD: there are none
+				return // ECHILD: no children
 			}
 		}
 	}()
@@ -75,7 +76,7 @@ func killLeft() {
 		case <-again:
 		}
 		for _, pid := range descendants(os.Getpid()) {
-			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // one that ended meanwhile has none
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // a process that has ended has no command line
 			if unix.Kill(pid, unix.SIGKILL) == nil && len(name) > 0 {
 				fmt.Fprintf(os.Stderr, "left by the tests and killed: %.300q\n", strings.ReplaceAll(strings.TrimRight(string(name), "\x00"), "\x00", " "))
 			}
@@ -89,7 +90,7 @@ func descendants(pid int) (found []int) {
 	children := map[int][]int{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
-		text, _ := os.ReadFile(file) // one that ended meanwhile is no child
+		text, _ := os.ReadFile(file) // a process that has ended is not a child
 		_, rest, _ := strings.Cut(string(text[max(0, strings.LastIndex(string(text), ")")):]), " ")
 		fields := strings.Fields(rest)
 		if len(fields) < 2 || fields[0] == "Z" {

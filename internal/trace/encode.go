@@ -9,10 +9,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The messages are those of opentelemetry/proto/trace/v1/trace.proto (https://github.com/open-telemetry/opentelemetry-proto), written field by field.
-// Events and links of spans are left out, since ours have none.
+// The messages are those of opentelemetry/proto/trace/v1/trace.proto
+// (https://github.com/open-telemetry/opentelemetry-proto), written field by field. Events and links of spans
+// are left out, because Harvest's spans have none.
 
-// field appends a message or text.
+// field appends a message or a text.
 func field(b []byte, number protowire.Number, data []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), data)
 }
@@ -25,7 +26,8 @@ func fixed(b []byte, number protowire.Number, v uint64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(b, number, protowire.Fixed64Type), v)
 }
 
-// encode writes a batch as an ExportTraceServiceRequest. All spans of a server have the same resource, and nearly all the same scope.
+// encode encodes a batch as an ExportTraceServiceRequest. All spans of a server have the same resource, and
+// nearly all the same scope.
 func encode(spans []sdk.ReadOnlySpan) []byte {
 	if len(spans) == 0 {
 		return nil

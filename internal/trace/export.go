@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	attempts = 5           // to deliver one batch, within the exporter's patience
-	pause    = time.Second // after the first one that failed; it doubles
+	attempts = 5           // attempts to deliver a batch, within the exporter's patience
+	pause    = time.Second // before the first retry; it doubles
 )
 
 // exporter sends spans to a collector. It implements sdk.SpanExporter.
 type exporter struct {
 	url      *url.URL
 	header   http.Header
-	patience time.Duration // with a batch
+	patience time.Duration // time limit of a batch
 	http     *http.Client
 }
 
 var _ sdk.SpanExporter = (*exporter)(nil)
 
-// ExportSpans sends a batch. What the collector is not ready for it sends again.
+// ExportSpans sends a batch. It retries while the collector is not ready.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	ctx, cancel := context.WithTimeout(ctx, e.patience)
 	defer cancel()
@@ -49,7 +49,8 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	}
 }
 
-// send sends a batch once. again says that it may be sent again, after some time.
+// send sends a batch once. again reports whether it may be sent again, at the earliest after the duration
+// after.
 func (e *exporter) send(ctx context.Context, body []byte) (again bool, after time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url.String(), bytes.NewReader(body))
 	if err != nil {
@@ -63,16 +64,16 @@ func (e *exporter) send(ctx context.Context, body []byte) (again bool, after tim
 	}
 	defer resp.Body.Close()
 	if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)); err != nil {
-		return false, 0, nil // it has them
+		return false, 0, nil // the collector has the spans
 	}
 	if resp.StatusCode < 300 {
 		return false, 0, nil
 	}
-	switch resp.StatusCode { // as the protocol says
+	switch resp.StatusCode { // according to the protocol
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		again = true
 	}
-	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // without one, it is ours to say
+	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // without the header, the exporter chooses
 	return again, time.Duration(max(0, seconds)) * time.Second, errors.Errorf("the collector answers %s", resp.Status)
 }
 

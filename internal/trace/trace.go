@@ -1,9 +1,10 @@
-// Package trace sends what the server does as OpenTelemetry traces to a collector, over OTLP with HTTP, if the environment names one. Without
-// one, spans cost nothing.
+// Package trace sends OpenTelemetry traces of the server's operations to a collector, over OTLP with HTTP, if
+// the environment names one. Without a collector, spans cost nothing.
 //
 // The environment variables are the standard's (https://opentelemetry.io/docs/specs/otel/protocol/exporter/ and
-// https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). The exporter is ours: that of the OpenTelemetry project brings
-// gRPC along, whose initialisation would cost every start of a sandbox's processes, which are this binary too, most of a millisecond.
+// https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). The exporter is Harvest's
+// own. The OpenTelemetry project's exporter depends on gRPC, whose initialisation would cost most of a
+// millisecond at every start of a sandbox's processes, because they run the same binary.
 package trace
 
 import (
@@ -27,11 +28,12 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// last is how long the end waits for the last spans to be sent.
+// last is how long Open's shutdown function waits for the last spans to be sent.
 const last = 5 * time.Second
 
-// Open begins to send traces if the environment names a collector, and returns what sends the rest and ends it; nil if it names none. Invalid if
-// a variable cannot be what it is. The sampler and the sizes of batches are read from the process's own environment.
+// Open starts to send traces if the environment names a collector. It returns a function that sends the rest
+// and stops, nil without a collector. Invalid if a variable has an invalid value. The sampler and the sizes of
+// batches are read from the process's own environment.
 func Open(ctx context.Context, env func(string) string, version string) (func(context.Context), error) {
 	e, err := configure(env)
 	if err != nil || e == nil {
@@ -56,9 +58,9 @@ func Open(ctx context.Context, env func(string) string, version string) (func(co
 	}, nil
 }
 
-// configure returns the exporter that the environment describes, nil if there is to be none.
+// configure returns the exporter that the environment describes, nil without one.
 func configure(env func(string) string) (*exporter, error) {
-	get := func(name string) string { // the variable for traces, else that for everything
+	get := func(name string) string { // the variable for traces, or else the general one
 		if v := env("OTEL_EXPORTER_OTLP_TRACES_" + name); v != "" {
 			return v
 		}
@@ -75,7 +77,8 @@ func configure(env func(string) string) (*exporter, error) {
 	}
 	u, err := url.Parse(get("ENDPOINT"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, wrong("OTEL_EXPORTER_OTLP_ENDPOINT", "what it is", "a URL such as http://127.0.0.1:4318") // it may have a password
+		// The error omits the URL, which may contain a password.
+		return nil, wrong("OTEL_EXPORTER_OTLP_ENDPOINT", "what it is", "a URL such as http://127.0.0.1:4318")
 	}
 	if env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		u = u.JoinPath("v1", "traces")
@@ -97,7 +100,7 @@ func configure(env func(string) string) (*exporter, error) {
 		if name = strings.TrimSpace(name); err != nil || !ok || name == "" {
 			return nil, wrong("OTEL_EXPORTER_OTLP_HEADERS", "what it is", "name=value, with commas between")
 		}
-		logf.Redact(value) // it is a key as a rule
+		logf.Redact(value) // it is usually a key
 		e.header.Set(name, value)
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}

@@ -35,7 +35,7 @@ func (e *editor) remember(text string) {
 	}
 }
 
-// press does what a key means for the text, and reports whether it means anything.
+// press applies a key to the text and reports whether the key has a meaning.
 func (e *editor) press(k key) bool {
 	switch k.name {
 	case "":
@@ -84,13 +84,13 @@ func (e *editor) remove(from, to int) {
 	e.at = from
 }
 
-// after returns the length of the character behind the cursor, as people count them.
+// after returns the length of the grapheme cluster behind the cursor.
 func (e *editor) after() int {
 	cluster, _, _, _ := uniseg.FirstGraphemeClusterInString(e.text[e.at:], -1)
 	return len(cluster)
 }
 
-// before returns the length of the character in front of the cursor.
+// before returns the length of the grapheme cluster in front of the cursor.
 func (e *editor) before() int {
 	n := 0
 	for rest, state := e.text[:e.at], -1; rest != ""; {
@@ -124,7 +124,7 @@ func (e *editor) wordRight() int {
 	return len(e.text) - len(tail) + end
 }
 
-// up goes a line up, or to the text before in the history.
+// up moves the cursor up a line, or shows the previous text of the history.
 func (e *editor) up() {
 	start := e.lineStart()
 	if start == 0 {
@@ -136,7 +136,7 @@ func (e *editor) up() {
 	e.toColumn(column)
 }
 
-// down goes a line down, or to the next text of the history.
+// down moves the cursor down a line, or shows the next text of the history.
 func (e *editor) down() {
 	end := e.lineEnd()
 	if end == len(e.text) {

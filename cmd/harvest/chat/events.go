@@ -11,10 +11,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// earlier is how many lines of what happened before are shown.
+// earlier is how many lines of the history are shown at the start.
 const earlier = 60
 
-// Event takes the next event of the session.
+// Event processes the next event of the session.
 func (m *Model) Event(e api.Event) error {
 	var data api.SessionEvent
 	if err := json.Unmarshal(e.Data, &data); err != nil {
@@ -40,7 +40,7 @@ func (m *Model) Event(e api.Event) error {
 	return nil
 }
 
-// Replayed says that the history was read: its end is shown.
+// Replayed marks the end of the history and prints its last lines.
 func (m *Model) Replayed() {
 	m.seen = true
 	if above := len(m.out) - earlier; above > 0 {
@@ -89,7 +89,7 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 
 func (m *Model) messageEvent(kind string, e api.SessionEvent) {
 	if e.Parent != "" {
-		return // a sub-agent's; its call has the result
+		return // belongs to a sub-agent, whose call has the result
 	}
 	switch kind {
 	case "message.queued":
@@ -135,7 +135,7 @@ func orReason(reason string) string {
 	return ": " + Plain(reason)
 }
 
-// unqueue removes a prompt from those that wait.
+// unqueue removes a prompt from the queue.
 func (m *Model) unqueue(e api.SessionEvent) {
 	id := e.MessageID
 	if e.Message != nil {
@@ -155,7 +155,7 @@ func (m *Model) begin(message *api.Message) {
 	}
 }
 
-// prompt returns what a user has said.
+// prompt returns the lines of a user's prompt.
 func (m *Model) prompt(text string) (all []string) {
 	for i, line := range strings.Split(expand(Plain(strings.TrimSpace(text))), "\n") {
 		mark := "  "
@@ -184,7 +184,7 @@ func (m *Model) text(id string) *message {
 	return t
 }
 
-// advance prints the blocks of a text that are complete.
+// advance prints the complete blocks of a text.
 func (m *Model) advance(t *message) {
 	complete, rest := blocks(t.rest)
 	t.rest = rest
@@ -200,7 +200,7 @@ func (m *Model) say(t *message, block string) {
 	}
 }
 
-// complete takes the end of a text. The event has all of it, also if pieces were lost.
+// complete processes the end of a text. The event has the whole text, even if earlier pieces were lost.
 func (m *Model) complete(e api.SessionEvent) {
 	t := m.text(e.ID)
 	m.heard = m.now
@@ -312,7 +312,7 @@ func (m *Model) gitEvent(kind string, e api.SessionEvent) {
 
 // doneEvent ends a turn.
 func (m *Model) doneEvent(e api.SessionEvent) {
-	for _, id := range slices.Clone(m.order) { // texts that were cut off
+	for _, id := range slices.Clone(m.order) { // texts without an end event
 		if t := m.texts[id]; !t.thinking && strings.TrimSpace(t.rest) != "" {
 			m.say(t, t.rest)
 		}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Key takes something that was typed.
+// Key processes a key.
 func (m *Model) Key(k key) {
 	switch k.name {
 	case "ctrl+c":
@@ -37,7 +37,7 @@ func (m *Model) Key(k key) {
 	}
 }
 
-// stop interrupts the turn under way.
+// stop interrupts the running turn.
 func (m *Model) stop() {
 	if m.busy() && !m.stopping {
 		m.stopping = true
@@ -45,7 +45,7 @@ func (m *Model) stop() {
 	}
 }
 
-// Submit takes a text that is complete: a command of the conversation, an answer, or a prompt.
+// Submit processes a complete text: a command of the conversation, an answer, or a prompt.
 func (m *Model) Submit(text string) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -57,7 +57,7 @@ func (m *Model) Submit(text string) {
 	case m.current() != nil:
 		m.answer(text)
 	default:
-		if strings.HasPrefix(text, "//") { // a command of the agent's that is one of ours, too
+		if strings.HasPrefix(text, "//") { // an agent's command with the name of a chat command
 			text = text[1:]
 		}
 		m.sending = append(m.sending, text)
@@ -83,7 +83,7 @@ Ctrl-Z suspends this program, and Ctrl-L draws the screen again.
 
 All else that begins with a slash is the agent's; //help sends it /help.`
 
-// command does a command of the conversation, and reports whether the text is one.
+// command runs a command of the conversation and reports whether the text is one.
 func (m *Model) command(text string) bool {
 	words := strings.Fields(text)
 	name, rest := words[0], words[1:]
@@ -147,7 +147,7 @@ func (m *Model) showOutput() {
 	m.print(lines...)
 }
 
-// cancel takes the last prompt that waits back into the editor.
+// cancel takes the last queued prompt back into the editor.
 func (m *Model) cancel() {
 	if len(m.queued) == 0 {
 		m.block("No prompt waits.")

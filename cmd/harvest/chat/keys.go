@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// key is something that was typed: a name such as "enter" or "ctrl+c", or a text.
+// key is a key press or typed text: a name such as "enter" or "ctrl+c", or a text.
 type key struct {
 	name string // "" for text
 	text string
@@ -17,7 +17,7 @@ const (
 	pasteEnd   = "\x1b[201~"
 )
 
-// sequences are those of keys, without their ESC.
+// sequences maps the escape sequences of keys, without their ESC.
 var sequences = map[string]string{
 	"[A": "up", "[B": "down", "[C": "right", "[D": "left", "OA": "up", "OB": "down", "OC": "right", "OD": "left",
 	"[H": "home", "[F": "end", "OH": "home", "OF": "end", "[1~": "home", "[4~": "end", "[7~": "home", "[8~": "end",
@@ -33,10 +33,10 @@ var controls = map[byte]string{
 	0x15: "delete to start", 0x17: "delete word", 0x1a: "suspend", 0x7f: "backspace",
 }
 
-// decoder makes keys of the bytes that a terminal sends.
+// decoder converts the bytes of a terminal to keys.
 type decoder struct{ rest string }
 
-// decode takes more bytes. What may be the beginning of a longer sequence stays until more comes, or until flush.
+// decode decodes more bytes. An incomplete sequence waits for more bytes or for flush.
 func (d *decoder) decode(data []byte) []key {
 	d.rest += string(data)
 	var keys []key
@@ -53,12 +53,12 @@ func (d *decoder) decode(data []byte) []key {
 	return keys
 }
 
-// waits reports whether the beginning of a sequence is left, such as a lone ESC.
+// waits reports whether an incomplete sequence is left, such as a lone ESC.
 func (d *decoder) waits() bool {
 	return strings.HasPrefix(d.rest, "\x1b") && !strings.HasPrefix(d.rest, pasteBegin)
 }
 
-// flush ends the wait for the rest of a sequence: a lone ESC is the key, and anything else is dropped.
+// flush ends the wait for the rest of a sequence: a lone ESC is the Escape key, and anything else is dropped.
 func (d *decoder) flush() []key {
 	lone := d.rest == "\x1b"
 	d.rest = ""
@@ -94,13 +94,13 @@ func next(text string) (key, int) {
 	return key{text: Plain(text[:end])}, end
 }
 
-// sequence is next for text that begins with ESC. Sequences without a meaning are skipped.
+// sequence is next for text that begins with ESC. It skips unknown sequences.
 func sequence(text string) (key, int) {
 	if len(text) == 1 {
 		return key{}, 0
 	}
 	switch text[1] {
-	case 0x1b: // the first one was a key
+	case 0x1b: // the first ESC was a key
 		return key{name: "esc"}, 1
 	case '[':
 		for i := 2; i < len(text); i++ {

@@ -11,8 +11,8 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// blocks divides a text of Markdown that still grows into blocks that are complete, and the rest. A block ends at a
-// blank line or with its fence.
+// blocks divides a growing Markdown text into complete blocks and the rest. A block ends at a blank line or
+// with its fence.
 func blocks(source string) (complete []string, rest string) {
 	begin, fence := 0, ""
 	blank := false // the line before is blank
@@ -54,8 +54,8 @@ func fenceOf(line string) string {
 	return ""
 }
 
-// markdown returns a text as lines of at most width columns; 0 breaks no lines. Lines of code are never broken, so
-// that they can be copied.
+// markdown returns a text as lines of at most width columns; width 0 does not break lines. Lines of code are
+// never broken, so that they can be copied.
 func (s style) markdown(source string, width int) []string {
 	source = clean(source)
 	if rows := tableOf(source); rows != nil {
@@ -66,7 +66,7 @@ func (s style) markdown(source string, width int) []string {
 	return w.children(doc, width)
 }
 
-// writer turns the tree of a text into lines.
+// writer renders the syntax tree of a text as lines.
 type writer struct {
 	style
 	source []byte
@@ -83,7 +83,7 @@ func (w *writer) children(n ast.Node, width int) (all []string) {
 	return all
 }
 
-// tight reports whether no blank line belongs in front of a block: lists in a tight list's items.
+// tight reports whether no blank line belongs in front of a block, as in the items of a tight list.
 func tight(n ast.Node) bool {
 	for p := n.Parent(); p != nil; p = p.Parent() {
 		if list, ok := p.(*ast.List); ok {
@@ -217,7 +217,7 @@ func (w *writer) inline(n ast.Node) string {
 	return b.String()
 }
 
-// literal resolves escapes and entities, which may stand for control characters.
+// literal resolves escapes and entities, and removes control characters that they may contain.
 func literal(value []byte) string {
 	return Plain(string(util.ResolveEntityNames(util.ResolveNumericReferences(util.UnescapePunctuations(value)))))
 }
@@ -236,7 +236,7 @@ func (w *writer) codeSpan(n *ast.CodeSpan) string {
 	return w.in(cyan, code)
 }
 
-// link shows where a link leads: a text of its own must not hide that.
+// link shows the target of a link: a label must not hide it.
 func (w *writer) link(label, url string) string {
 	url = Plain(url)
 	if label == "" || ansi.Strip(label) == url {
@@ -245,7 +245,7 @@ func (w *writer) link(label, url string) string {
 	return w.in(underline, label) + w.in(dim, " ("+url+")")
 }
 
-// tableOf returns the cells of a text that is a table of Markdown, nil for any other.
+// tableOf returns the cells of a Markdown table, nil for any other text.
 func tableOf(source string) [][]string {
 	lines := strings.Split(strings.TrimSpace(source), "\n")
 	if len(lines) < 2 || !strings.HasPrefix(lines[0], "|") || strings.Trim(lines[1], "|-: ") != "" ||
@@ -270,7 +270,7 @@ func tableOf(source string) [][]string {
 	return rows
 }
 
-// table returns the rows of a table with columns of equal width. One that is too wide becomes a list of its cells.
+// table returns the rows of a table with aligned columns. A table that is too wide becomes a list of its cells.
 func (s style) table(rows [][]string, width int) []string {
 	var widths []int
 	for i, row := range rows {

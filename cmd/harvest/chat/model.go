@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Act is something that the conversation wants from the server or from its caller.
+// Act is an action that the conversation requests from the server or from its caller.
 type Act string
 
 // The acts, and the fields of Action that are set.
@@ -19,7 +19,7 @@ const (
 	Stop     Act = "stop"     // the turn
 	Cancel   Act = "cancel"   // ID: a prompt that waits
 	Answer   Act = "answer"   // ID, Answer
-	Diff     Act = "diff"     // what the agent has changed
+	Diff     Act = "diff"     // the agent's changes
 	Checkout Act = "checkout" // Text: name of the branch, or ""
 	Apply    Act = "apply"    // changes to the files of the work tree
 	End      Act = "end"      // Discard
@@ -27,7 +27,7 @@ const (
 	Suspend  Act = "suspend"  // the program
 )
 
-// Action is an Act with what it needs.
+// Action is an Act with its arguments.
 type Action struct {
 	Act     Act
 	ID      string
@@ -37,42 +37,42 @@ type Action struct {
 }
 
 // Model is a conversation on a screen: events, keys and results go in, lines and actions come out. It knows no
-// server and no terminal, and is not safe for concurrent use.
+// server and no terminal. It is not safe for concurrent use.
 type Model struct {
 	style
-	plain         bool // no live part of the screen, and no marks that are read out
+	plain         bool // no live part of the screen, and no marks that a screen reader would read
 	width, height int
 	now           time.Time
-	explain       func(api.SessionEvent) error // of a turn that failed; may be nil
+	explain       func(api.SessionEvent) error // explains a failed turn; may be nil
 
 	id     string
 	status string
-	stage  string // last step of making the session ready
-	first  int64  // events up to here were there before
-	seen   bool   // they were replayed
+	stage  string // last step of the session's start
+	first  int64  // events up to this id are history
+	seen   bool   // the history was replayed
 	ended  bool
-	asked  int // prompts that were sent at all
+	asked  int // prompts sent in total
 
-	out     []string // lines to print for good
+	out     []string // lines to print permanently
 	actions []Action
 	spaced  bool // the last line printed is blank
 	quit    bool
 
-	turn     string    // message whose turn is under way
-	since    time.Time // it is
-	heard    time.Time // when the agent began its present kind of work
+	turn     string    // message of the running turn
+	since    time.Time // start of the turn
+	heard    time.Time // when the agent began its current activity
 	stopping bool
 	retrying string
 	queued   []api.Message
 	sending  []string // prompts on their way to the server
-	pending  string   // what the user waits for beside the agent
+	pending  string   // current wait other than for the agent
 	pendedAt time.Time
 
 	texts     map[string]*message
-	order     []string // of texts that are being written
+	order     []string // ids of unfinished texts, in order
 	tools     map[string]*tool
-	running   []string // calls under way, in order
-	last      *tool    // that has ended
+	running   []string // running calls, in order
+	last      *tool    // the last call that ended
 	files     map[string]bool
 	questions []*question
 
@@ -82,16 +82,16 @@ type Model struct {
 	editor editor
 }
 
-// message is a text that the agent writes.
+// message is an agent's text in progress.
 type message struct {
-	rest     string // what was not printed
+	rest     string // not printed yet
 	thinking bool
 	any      bool // something was printed
 	deltas   bool
 }
 
-// NewModel returns a conversation with a session of which the events up to first are history. color says whether
-// there are colours, and plain whether the output is only ever appended to. explain may be nil.
+// NewModel returns a conversation with a session. Events up to first are history. color enables colours. With
+// plain, the output is only ever appended to. explain may be nil.
 func NewModel(s api.Session, first int64, color, plain bool, explain func(api.SessionEvent) error) *Model {
 	return &Model{
 		style: style{color}, plain: plain, width: 80, height: 24, id: s.ID, status: s.Status,
@@ -103,10 +103,10 @@ func NewModel(s api.Session, first int64, color, plain bool, explain func(api.Se
 // Resize sets the size of the screen.
 func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 20), max(height, 4) }
 
-// Tick tells the time.
+// Tick sets the current time.
 func (m *Model) Tick(now time.Time) { m.now = now }
 
-// Take returns the lines that are to be printed for good, and the actions to do, each once.
+// Take returns the lines to print permanently and the actions to run, each once.
 func (m *Model) Take() ([]string, []Action) {
 	if !m.seen {
 		return nil, m.takeActions()
@@ -122,11 +122,11 @@ func (m *Model) takeActions() []Action {
 	return actions
 }
 
-// Done reports whether the conversation is over, since the user leaves or the session has ended.
+// Done reports whether the conversation is over, because the user left or the session ended.
 func (m *Model) Done() bool { return m.quit }
 
-// room is how wide lines may be; 0 means any width. The last column stays free: terminals differ in what they do
-// there.
+// room is the maximum width of lines; 0 means no limit. The last column stays free, because terminals differ in
+// its handling.
 func (m *Model) room() int {
 	if m.plain {
 		return 0
@@ -134,7 +134,7 @@ func (m *Model) room() int {
 	return m.width - 1
 }
 
-// print prints lines for good.
+// print prints lines permanently.
 func (m *Model) print(lines ...string) {
 	for _, line := range lines {
 		m.out = append(m.out, line)
@@ -142,7 +142,7 @@ func (m *Model) print(lines ...string) {
 	}
 }
 
-// block prints lines behind a blank one.
+// block prints lines after a blank one.
 func (m *Model) block(lines ...string) {
 	if len(lines) == 0 {
 		return
@@ -153,7 +153,7 @@ func (m *Model) block(lines ...string) {
 	m.print(lines...)
 }
 
-// notef prints a remark of Harvest's own.
+// notef prints a note of Harvest.
 func (m *Model) notef(format string, args ...any) {
 	m.print(wrap(m.in(dim, Plain(fmt.Sprintf(format, args...))), m.room(), "  ")...)
 }
@@ -168,13 +168,13 @@ func (m *Model) fail(err error) {
 
 func (m *Model) act(a Action) { m.actions = append(m.actions, a) }
 
-// wait says what the user waits for, beside the agent; "" for nothing.
+// wait sets the reason for a wait other than for the agent; "" for none.
 func (m *Model) wait(what string) { m.pending, m.pendedAt = what, m.now }
 
-// busy reports whether a turn is under way.
+// busy reports whether a turn is running.
 func (m *Model) busy() bool { return m.turn != "" }
 
-// Result tells how an action went. text is what it returned.
+// Result reports the outcome of an action. text is its result.
 func (m *Model) Result(a Action, text string, err error) {
 	switch a.Act {
 	case Send:
@@ -216,7 +216,7 @@ func (m *Model) showDiff(patch string) {
 	m.block(all...)
 }
 
-// Leave ends the conversation; the session goes on.
+// Leave ends the conversation. The session continues.
 func (m *Model) Leave() {
 	if m.quit {
 		return

@@ -9,13 +9,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Times after which a conversation in lines that is silent says what it waits for.
+// Times of silence after which a plain conversation reports the reason for the wait.
 const (
 	firstWord = time.Second
 	laterWord = 15 * time.Second
 )
 
-// lines is the conversation in lines: what was said is never drawn again.
+// lines runs the conversation in plain lines, which are never redrawn.
 func (t *talk) lines(ctx context.Context) error {
 	go t.read(t.over, true)
 	tick := time.NewTicker(refresh)
@@ -88,13 +88,13 @@ func (t *talk) printLines(lines []string) error {
 	return nil
 }
 
-// silence is the time in which nothing was printed.
+// silence is a time without output.
 type silence struct {
 	since time.Time
 	pause time.Duration
 }
 
-// over returns what the silence is about if it has lasted long enough to say so.
+// over returns the reason for the silence if it has lasted long enough to be reported.
 func (s *silence) over(m *Model) string {
 	what, since := m.Doing()
 	if what == "" || m.now.Sub(s.since) < s.pause {
@@ -107,7 +107,7 @@ func (s *silence) over(m *Model) string {
 	return what
 }
 
-// idle reports whether nothing is under way that a user may wait for.
+// idle reports whether there is nothing to wait for.
 func (m *Model) idle() bool {
 	if !m.seen || m.status == "creating" {
 		return false

@@ -9,8 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// question is something that the agent waits to hear: whether a tool may run, or answers to questions, one after
-// the other.
+// question is an open question of the agent: whether a tool may run, or questions to answer one by one.
 type question struct {
 	id        string
 	tool      string
@@ -19,7 +18,7 @@ type question struct {
 	answers   map[string]string
 }
 
-// ask shows what the agent asks.
+// ask shows a question of the agent.
 func (m *Model) ask(e api.SessionEvent) {
 	q := &question{id: e.ID, tool: e.Tool, input: e.Input, questions: e.Questions, answers: map[string]string{}}
 	m.questions = append(m.questions, q)
@@ -28,7 +27,7 @@ func (m *Model) ask(e api.SessionEvent) {
 	}
 }
 
-// current returns the question that the next answer is for, nil if there is none.
+// current returns the question that the next answer belongs to, nil without one.
 func (m *Model) current() *question {
 	if len(m.questions) == 0 {
 		return nil
@@ -63,7 +62,7 @@ func (m *Model) showQuestion(q *question) {
 	m.print("  1. yes", "  2. yes, always: "+Plain(q.tool)+" no longer asks", "  3. no")
 }
 
-// hint says how the question at hand is answered.
+// hint explains how to answer the current question.
 func (q *question) hint() string {
 	switch n := len(q.answers); {
 	case n >= len(q.questions):
@@ -77,7 +76,7 @@ func (q *question) hint() string {
 	}
 }
 
-// answer takes what was typed as the answer to the question at hand.
+// answer takes a text as the answer to the current question.
 func (m *Model) answer(text string) {
 	q := m.current()
 	if n := len(q.answers); n < len(q.questions) {
@@ -85,7 +84,7 @@ func (m *Model) answer(text string) {
 		chosen := choose(asked, text)
 		q.answers[asked.Text] = chosen
 		m.print("  " + m.in(bold, m.mark()+FirstLine(chosen)))
-		if len(q.answers) == n { // the same question twice
+		if len(q.answers) == n { // the same question was asked twice
 			q.questions = append(q.questions[:n:n], q.questions[n+1:]...)
 		}
 		if len(q.answers) < len(q.questions) {
@@ -117,7 +116,7 @@ func (m *Model) reply(q *question, a api.AnswerRequest) {
 	}
 }
 
-// choose returns the labels of the options whose numbers were typed, otherwise the text itself.
+// choose returns the labels of the options with the given numbers, or else the text itself.
 func choose(q api.Question, text string) string {
 	var labels []string
 	for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' }) {

@@ -1,7 +1,8 @@
 // Package chat is a conversation with the agent of a session, on a terminal.
 //
-// Model is the whole of it without a server and a terminal. Run connects the two. What is finished is printed once
-// and scrolls away like any output; only what is under way, the prompt and a line of status are drawn again.
+// Model is the whole conversation without a server and a terminal. Run connects the two. Finished output is
+// printed once and scrolls away like any output. Only the running output, the prompt and the status line are
+// redrawn.
 package chat
 
 import (
@@ -27,35 +28,35 @@ type Options struct {
 	Session api.Session
 	In      io.Reader
 	Out     io.Writer
-	// Terminal is the file descriptor of the terminal that In and Out are; with Plain it is not used.
+	// Terminal is the file descriptor of the terminal of In and Out. Plain conversations do not use it.
 	Terminal int
 	Resized  <-chan struct{} // the terminal's size may have changed
-	Plain    bool            // lines in and lines out
+	Plain    bool            // read and write plain lines
 	Color    bool
-	// Explain returns the error of a turn that failed, with what to do about it.
+	// Explain returns the error of a failed turn, with its remedy.
 	Explain func(api.SessionEvent) error
-	// Checkout and Apply hand the agent's work over, and return a text for the user.
+	// Checkout and Apply bring the agent's work into the local repository, and return a text for the user.
 	Checkout func(ctx context.Context, branch string) (string, error)
 	Apply    func(ctx context.Context) (string, error)
 }
 
-// maxLine is the longest line of input of a plain conversation, in bytes.
+// maxLine is the longest input line of a plain conversation, in bytes.
 const maxLine = 16 << 20
 
-// refresh is the time between two drawings while something happens.
+// refresh is the interval between two drawings.
 const refresh = 100 * time.Millisecond
 
-// escapeWait is how long the rest of a key's sequence may take; a lone ESC is the key after that.
+// escapeWait is how long to wait for the rest of an escape sequence. After that, a lone ESC is the Escape key.
 const escapeWait = 50 * time.Millisecond
 
-// outcome is how an action went.
+// outcome is the result of an action.
 type outcome struct {
 	action Action
 	text   string
 	err    error
 }
 
-// talk is a conversation under way.
+// talk is a running conversation.
 type talk struct {
 	Options
 	model    *Model
@@ -63,12 +64,12 @@ type talk struct {
 	broken   chan error
 	outcomes chan outcome
 	bytes    chan []byte     // read from In; closed at its end
-	state    *term.State     // of the terminal before
-	changing []Act           // actions under way that change something
+	state    *term.State     // state of the terminal before
+	changing []Act           // running actions that change something
 	over     context.Context // ends with the conversation
 }
 
-// Run has a conversation until the user leaves, the session ends, or ctx does, which is leaving as well.
+// Run runs a conversation until the user leaves, the session ends, or ctx ends, which counts as leaving.
 func Run(ctx context.Context, o Options) error {
 	t, cancel, err := open(ctx, o)
 	if err != nil {
@@ -107,7 +108,7 @@ func lastEvent(ctx context.Context, server *client.Client, id string) (int64, er
 	return 0, nil
 }
 
-// follow passes the session's events on.
+// follow sends the session's events to the conversation.
 func (t *talk) follow(ctx context.Context) {
 	for e, err := range t.Server.Events(ctx, client.Follow{Stream: t.Session.ID}) {
 		if err != nil {
@@ -124,7 +125,7 @@ func (t *talk) follow(ctx context.Context) {
 	}
 }
 
-// do does an action in the background.
+// do runs an action in the background.
 func (t *talk) do(ctx context.Context, a Action) {
 	switch a.Act {
 	case Send, Stop, Answer, Cancel, End:
@@ -175,8 +176,8 @@ func (t *talk) perform(ctx context.Context, a Action) (text string, err error) {
 // leaveTime is how long leaving waits for the server.
 const leaveTime = 10 * time.Second
 
-// settle does the last actions and waits for those that change something, such as the end of a session in which
-// nothing was asked.
+// settle runs the last actions and waits for those that change something, such as the end of a session without
+// a prompt.
 func (t *talk) settle(ctx context.Context, actions []Action) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()
@@ -193,7 +194,7 @@ func (t *talk) settle(ctx context.Context, actions []Action) {
 	}
 }
 
-// outcome takes the outcome of an action.
+// outcome processes the result of an action.
 func (t *talk) outcome(o outcome) {
 	if i := slices.Index(t.changing, o.action.Act); i >= 0 {
 		t.changing = slices.Delete(t.changing, i, i+1)
@@ -223,7 +224,7 @@ func (t *talk) read(ctx context.Context, lines bool) {
 		return
 	}
 	for {
-		buf := make([]byte, 4096) // the receiver keeps it
+		buf := make([]byte, 4096) // the receiver keeps the buffer
 		n, err := t.In.Read(buf)
 		if n > 0 && !send(buf[:n]) || err != nil {
 			return
@@ -231,7 +232,7 @@ func (t *talk) read(ctx context.Context, lines bool) {
 	}
 }
 
-// screen is the conversation on a terminal.
+// screen runs the conversation on a terminal.
 func (t *talk) screen(ctx context.Context) (err error) {
 	s := &screen{out: t.Out}
 	if err := t.raw(s); err != nil {
@@ -247,7 +248,7 @@ func (t *talk) screen(ctx context.Context) (err error) {
 	return t.loop(ctx, s)
 }
 
-// raw takes the terminal for the conversation.
+// raw puts the terminal into raw mode.
 func (t *talk) raw(s *screen) (err error) {
 	if t.state, err = term.MakeRaw(t.Terminal); err != nil {
 		return errors.Wrapf(err, "prepare the terminal")
@@ -259,7 +260,7 @@ func (t *talk) raw(s *screen) (err error) {
 	return nil
 }
 
-// cooked removes the frame, prints lines, and gives the terminal back.
+// cooked removes the frame, prints lines, and restores the terminal.
 func (t *talk) cooked(s *screen, printed []string) error {
 	return errors.Join(s.close(printed), term.Restore(t.Terminal, t.state))
 }
@@ -275,11 +276,11 @@ func (t *talk) suspend(s *screen) error {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTSTP); err != nil {
 		return errors.Wrapf(err, "suspend")
 	}
-	<-continued // the signal may stop us a little later
+	<-continued // SIGTSTP may arrive a little later
 	return t.raw(s)
 }
 
-// loop draws, takes what happens next, and so on.
+// loop draws the screen and processes the next input, until the conversation is over.
 func (t *talk) loop(ctx context.Context, s *screen) error {
 	tick := time.NewTicker(refresh)
 	defer tick.Stop()
@@ -341,7 +342,7 @@ func (t *talk) loop(ctx context.Context, s *screen) error {
 	}
 }
 
-// take takes an event and those that are there already, so that they are drawn at once.
+// take processes an event and those already queued, so that one drawing shows them all.
 func (t *talk) take(e api.Event) error {
 	t.model.Tick(time.Now())
 	for n := 0; ; n++ {

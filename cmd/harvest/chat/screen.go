@@ -9,26 +9,26 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// frame is the part of the screen that is drawn again and again, below what was printed for good.
+// frame is the part of the screen that is redrawn, below the permanent lines.
 type frame struct {
 	lines       []string // none of them wider than the terminal
 	row, column int      // of the cursor
 }
 
-// screen draws on a terminal. Each drawing is one write, between the marks by which terminals show it at once.
+// screen draws on a terminal. Each drawing is one write of a synchronized update, which terminals show at once.
 type screen struct {
 	out   io.Writer
 	width int
 	last  frame
 }
 
-// begin prepares the terminal, and end gives it back.
+// begin prepares the terminal, and end restores it.
 const (
-	begin = "\x1b[?2004h" // what is pasted is marked
+	begin = "\x1b[?2004h" // bracketed paste
 	end   = "\x1b[?2004l\x1b[?25h"
 )
 
-// draw prints lines for good, which scroll away like those of any program, and puts the frame below them.
+// draw prints permanent lines, which scroll away like those of any program, and draws the frame below them.
 func (s *screen) draw(printed []string, f frame) error {
 	if len(printed) == 0 && slices.Equal(f.lines, s.last.lines) && f.row == s.last.row && f.column == s.last.column {
 		return nil
@@ -53,7 +53,7 @@ func (s *screen) draw(printed []string, f frame) error {
 	return err
 }
 
-// clear removes the frame. A terminal that became narrower has broken its lines.
+// clear removes the frame. A terminal that became narrower has wrapped its lines.
 func (s *screen) clear(b *strings.Builder) {
 	up := 0
 	for i, line := range s.last.lines {
@@ -76,7 +76,7 @@ func (s *screen) clear(b *strings.Builder) {
 	s.last = frame{}
 }
 
-// close removes the frame, prints the last lines, and gives the terminal back.
+// close removes the frame, prints the last lines, and restores the terminal.
 func (s *screen) close(printed []string) error {
 	var b strings.Builder
 	s.clear(&b)

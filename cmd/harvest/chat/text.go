@@ -11,8 +11,8 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Plain removes everything that could command a terminal or reorder its text: all control characters but newline
-// and tab, and Unicode's controls of direction.
+// Plain removes all characters that could control a terminal or reorder text: control characters other than
+// newline and tab, and Unicode's bidirectional controls.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -25,8 +25,8 @@ func Plain(text string) string {
 	}, strings.ToValidUTF8(text, ""))
 }
 
-// clean is Plain for the output of programs: whole escape sequences go, a line that was rewritten with carriage
-// returns has its last text, and tabs are spaces.
+// clean is Plain for the output of programs. It removes whole escape sequences, keeps the last text of a line
+// that was rewritten with carriage returns, and expands tabs.
 func clean(text string) string {
 	text = strings.ReplaceAll(ansi.Strip(text), "\r\n", "\n")
 	if strings.Contains(text, "\r") {
@@ -66,7 +66,7 @@ func expand(text string) string {
 
 const shown = 160 // characters of a tool's input or output on a line
 
-// FirstLine returns the first line of a text, shortened, as Plain returns it.
+// FirstLine returns the first line of a text, shortened and cleaned by Plain.
 func FirstLine(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(Plain(text)), "\n")
 	if runes := []rune(line); len(runes) > shown {
@@ -112,10 +112,10 @@ func wrap(text string, width int, hang string) []string {
 	return all
 }
 
-// balanced ends the styles that reach over the end of a line, and begins them again in the next one: lines are
-// shown apart.
+// balanced closes the styles that span a line break and reopens them in the next line, because lines are shown
+// separately.
 func balanced(lines []string) []string {
-	open := map[string]string{} // by the code that ends it
+	open := map[string]string{} // by closing code
 	for i, line := range lines {
 		before := ""
 		for _, end := range slices.Sorted(maps.Keys(open)) {
@@ -152,7 +152,7 @@ func cut(line string, width int) string {
 	return ansi.Truncate(line, width, "…")
 }
 
-// seconds is a duration for people, in whole seconds.
+// seconds formats a duration for people, in whole seconds.
 func seconds(d time.Duration) string {
 	s := int(max(0, d) / time.Second)
 	if s < 60 {
@@ -164,7 +164,7 @@ func seconds(d time.Duration) string {
 // style draws text with colours and weights, or not at all.
 type style struct{ on bool }
 
-// Codes of ECMA-48, and those that end them.
+// Codes of ECMA-48 that switch a style on, and those that switch it off.
 const (
 	bold      = "1;22"
 	dim       = "2;22"
@@ -180,7 +180,7 @@ const (
 
 var styles = []string{bold, dim, italic, underline, strike, red, green, yellow, blue, cyan}
 
-// in draws text in a style. Text of several lines is drawn line by line, so that lines can be cut out.
+// in returns styled text. It styles each line separately, so that lines can be cut out.
 func (s style) in(code, text string) string {
 	if !s.on || text == "" {
 		return text

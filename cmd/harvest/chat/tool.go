@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	folded     = 5        // lines of a tool's output that are shown
-	diffLines  = 24       // lines of a change that are shown
-	keptOutput = 64 << 10 // bytes of output that are kept of a running tool
+	folded     = 5        // shown lines of a tool's output
+	diffLines  = 24       // shown lines of a change
+	keptOutput = 64 << 10 // kept bytes of a running tool's output
 )
 
 // tool is a call of one of the agent's tools.
 type tool struct {
 	id, name string
 	input    json.RawMessage
-	parent   string // call of the sub-agent that it belongs to
+	parent   string // call of the parent sub-agent
 	output   string
 	began    time.Time
 	took     time.Duration
@@ -26,7 +26,7 @@ type tool struct {
 	denied   bool
 }
 
-// add takes a piece of output.
+// add adds a piece of output.
 func (t *tool) add(text string) {
 	t.output += text
 	if over := len(t.output) - keptOutput; over > 0 {
@@ -54,7 +54,7 @@ func (m *Model) title(t *tool) string {
 	return line
 }
 
-// tail returns the last lines of an output, and how many there are above them.
+// tail returns the last lines of an output and the number of lines above them.
 func tail(output string, most int) (lines []string, above int) {
 	output = strings.Trim(clean(output), "\n")
 	if output == "" {
@@ -65,7 +65,7 @@ func tail(output string, most int) (lines []string, above int) {
 	return lines[above:], above
 }
 
-// closed returns a call that has ended: its title, and the change that it made or the last lines of its output.
+// closed returns the lines of an ended call: its title, and its change or the last lines of its output.
 func (m *Model) closed(t *tool) []string {
 	title := m.title(t)
 	switch {
@@ -174,10 +174,10 @@ func textLines(text string) []string {
 
 const (
 	around   = 2       // lines of context of a change
-	mostDiff = 1 << 20 // cells of a table of common lines; larger changes are shown as a whole
+	mostDiff = 1 << 20 // cells of the subsequence table; larger changes are shown whole
 )
 
-// diff returns the lines that were removed and added, and a few between and around them.
+// diff returns the removed and added lines, with a few lines of context.
 func diff(before, after []string) []string {
 	head := 0
 	for head < len(before) && head < len(after) && before[head] == after[head] {
@@ -198,7 +198,7 @@ func diff(before, after []string) []string {
 	return all
 }
 
-// middle compares texts that begin and end differently, by their longest common subsequence.
+// middle compares texts with different first and last lines, by their longest common subsequence.
 func middle(before, after []string) (all []string) {
 	if len(before)*len(after) > mostDiff {
 		for _, line := range before {

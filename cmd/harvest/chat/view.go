@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// spinner has the marks of a second.
+// spinner holds the frames of the spinner, one second in total.
 var spinner = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
 
-// queuedShown is how many of the prompts that wait are shown.
+// queuedShown is how many of the queued prompts are shown.
 const queuedShown = 3
 
-// View returns the part of the screen below what was printed: what is being written, what waits, the prompt and the
-// status line.
+// View returns the redrawn part of the screen: the text in progress, the queue, the prompt and the status line.
 func (m *Model) View() frame {
 	mark := m.mark()
 	if q := m.current(); q != nil {
@@ -47,7 +46,7 @@ func (m *Model) View() frame {
 	return f
 }
 
-// live returns the end of what the agent writes, or of what its tools print, in at most so many lines.
+// live returns at most most lines from the end of the agent's text or of the output of its tools.
 func (m *Model) live(most int) (all []string) {
 	for _, id := range m.order {
 		t := m.texts[id]
@@ -67,7 +66,7 @@ func (m *Model) live(most int) (all []string) {
 	return all[max(0, len(all)-most):]
 }
 
-// waiting returns the prompts that wait.
+// waiting returns the lines of the queued prompts.
 func (m *Model) waiting() (all []string) {
 	var texts []string
 	for _, q := range m.queued {
@@ -85,7 +84,7 @@ func (m *Model) waiting() (all []string) {
 	return all
 }
 
-// Doing says what is waited for and since when; "" if it is the user.
+// Doing returns the current activity and its start; "" while it is the user's turn.
 func (m *Model) Doing() (what string, since time.Time) {
 	switch {
 	case !m.seen:
@@ -109,7 +108,7 @@ func (m *Model) Doing() (what string, since time.Time) {
 	return m.working()
 }
 
-// working says what the agent does in its turn.
+// working returns the agent's activity in its turn.
 func (m *Model) working() (what string, since time.Time) {
 	switch {
 	case m.stopping:
@@ -133,7 +132,7 @@ func (m *Model) working() (what string, since time.Time) {
 	return "answering", m.heard
 }
 
-// statusLine says in one line what happens, and what the session has.
+// statusLine returns one line with the current activity and the state of the session.
 func (m *Model) statusLine() string {
 	what, since := m.Doing()
 	var parts []string

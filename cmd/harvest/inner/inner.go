@@ -1,5 +1,5 @@
-// Package inner is the programs keeper, sentry, tools and s3 inside the program harvest: `make build` builds them and puts them into it. A harvest that
-// was built without them, as plain `go build` does, starts itself in their place.
+// Package inner holds the programs keeper, sentry, tools and s3 inside the program harvest. `make build` builds
+// and embeds them. A harvest built without them, as by plain `go build`, starts itself in their place.
 package inner
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Programs are paths. They are "" if this program has none inside, or if nothing can be executed from the directory.
+// Programs are paths. They are "" if no programs are embedded, or if the directory does not allow execution.
 type Programs struct {
-	Keeper string // what keeps a sandbox
+	Keeper string // supervises a sandbox
 	Sentry string // gVisor
-	Tools  string // what runs inside
+	Tools  string // runs inside sandboxes
 }
 
 // prefixes of the files' names.
@@ -32,20 +32,20 @@ const (
 	s3Prefix     = "s3-"
 )
 
-// Unpack writes the programs that sandboxes need to dir, where they stay for the next time. Programs of other versions are removed from dir;
-// processes of them go on.
+// Unpack writes the programs for sandboxes to dir, where they stay for the next start. It removes programs of
+// other versions from dir. Their running processes continue.
 func Unpack(dir string) (Programs, error) {
 	paths, err := unpack(dir, map[string][]byte{keeperPrefix: packedKeeper, sentryPrefix: packedSentry, toolsPrefix: packedTools})
 	return Programs{Keeper: paths[keeperPrefix], Sentry: paths[sentryPrefix], Tools: paths[toolsPrefix]}, err
 }
 
-// S3 does the same for the embedded S3.
+// S3 unpacks the embedded S3 in the same way.
 func S3(dir string) (string, error) {
 	paths, err := unpack(dir, map[string][]byte{s3Prefix: packedS3})
 	return paths[s3Prefix], err
 }
 
-// unpack writes programs, by the prefixes of their names, and returns their paths: of all, or of none.
+// unpack writes programs, by name prefix, and returns the paths of all, or of none.
 func unpack(dir string, programs map[string][]byte) (map[string]string, error) {
 	paths := map[string]string{}
 	for prefix, packed := range programs {
@@ -71,19 +71,19 @@ func unpack(dir string, programs map[string][]byte) (map[string]string, error) {
 	return paths, removeOthers(dir, paths)
 }
 
-// Executable reports whether programs can be started from a directory, which is there.
+// Executable reports whether programs can be started from an existing directory.
 func Executable(dir string) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(dir, &fs) == nil && fs.Flags&unix.ST_NOEXEC == 0
 }
 
-// named is the path of a program, by its digest.
+// named is the path of a program. Its name contains its digest.
 func named(dir, prefix string, packed []byte) string {
 	sum := sha256.Sum256(packed)
 	return filepath.Join(dir, prefix+hex.EncodeToString(sum[:8]))
 }
 
-// write makes the file at once: nobody sees a half of it.
+// write creates the file atomically: no process sees it incomplete.
 func write(path string, packed []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
 	if err != nil {
@@ -110,7 +110,7 @@ func write(path string, packed []byte) error {
 	return errors.Wrapf(err, "unpack a program")
 }
 
-// removeOthers removes what has a prefix of one of the paths and is not that.
+// removeOthers removes the files with the prefix of one of the paths, other than the path itself.
 func removeOthers(dir string, keep map[string]string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {

@@ -1,6 +1,6 @@
-// Command keeper is what of Harvest each sandbox needs: the process that keeps it, and nothing else. The program harvest brings it along
-// (package inner), since processes of it are smaller and begin sooner than processes of all of Harvest. gVisor is not in it but in command
-// sentry, and what runs inside sandboxes is in command tools.
+// Command keeper is the process that supervises a sandbox, and nothing else. The program harvest embeds it
+// (package inner), because its processes are smaller and start faster than processes of all of Harvest. gVisor
+// is in command sentry, and the programs that run inside sandboxes are in command tools.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Package own has the parts of Harvest that run inside sandboxes. The programs harvest and tools both have them.
+// Package own lists the parts of Harvest that run inside sandboxes. The programs harvest and tools both contain
+// them.
 package own
 
 import (
@@ -15,7 +16,7 @@ import (
 // Program is a part of this binary. It returns an exit code.
 type Program func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int
 
-// Programs are all, by their names (engine.Command.Own).
+// Programs are all parts, by name (engine.Command.Own).
 var Programs = map[string]Program{
 	scripted.Program: program.Main,
 	tunnel.Program:   tunnel.Main,

@@ -1,5 +1,5 @@
-// Command s3 is the embedded S3. The program harvest brings it along (package inner) and starts it where one is configured: linked into
-// harvest, it would take 20 MiB and 10 ms of every command line.
+// Command s3 is the embedded S3 server. The program harvest embeds it (package inner) and starts it if one is
+// configured. Linked into harvest, it would cost 20 MiB, and 10 ms in every command line.
 package main
 
 import (

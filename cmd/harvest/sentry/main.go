@@ -1,4 +1,5 @@
-// Command sentry is gVisor, with what of Harvest runs in its processes. The program harvest brings it along beside keeper (package inner).
+// Command sentry is gVisor, with the parts of Harvest that run in its processes. The program harvest embeds it
+// beside keeper (package inner).
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command oidc is an OpenID Connect provider for tests, made of Ory's Fosite (https://github.com/ory/fosite). Whoever comes is the person that
-// was named last: PUT /person takes {"redirect": URI of the client, "claims": what is said of the person}. It prints its issuer's URL and
-// serves until its standard input ends.
+// Command oidc is an OpenID Connect provider for tests, based on Ory's Fosite (https://github.com/ory/fosite).
+// Every visitor is signed in as the person that was set last: PUT /person takes {"redirect": URI of the client,
+// "claims": the person's claims}. It prints its issuer's URL and serves until its standard input ends.
 package main
 
 import (

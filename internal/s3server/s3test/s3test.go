@@ -1,5 +1,5 @@
-// Package s3test runs the S3 of tests: a gateway that others wrote, which checks signatures and checksums, in a child of the test's own
-// binary.
+// Package s3test runs the S3 server of tests: a third-party gateway, which checks signatures and checksums, in
+// a child of the test's own binary.
 package s3test
 
 import (
@@ -27,13 +27,13 @@ const (
 	SecretKey = "a-secret-of-the-tests"
 )
 
-// What a child finds in its environment.
+// Environment variables of a child.
 const (
 	serveDir     = "S3TEST_SERVE"
 	serveAddress = "S3TEST_ADDRESS"
 )
 
-// M is a testing.M whose binary can serve S3: TestMain calls its Run, which ends the server after the tests.
+// M is a testing.M whose binary can serve S3. TestMain calls its Run, which stops the server after the tests.
 type M struct{ *testing.M }
 
 // Run runs the tests, or the server in a child, and returns the exit status.
@@ -51,7 +51,7 @@ func (m M) Run() int {
 	return m.M.Run()
 }
 
-// server is the one that all tests of a binary share.
+// server is shared by all tests of a binary.
 type server struct {
 	once sync.Once
 	err  error
@@ -65,7 +65,7 @@ var (
 	buckets atomic.Int64
 )
 
-// Bucket makes an empty bucket, and returns its name and the server's URL. Each has a name of its own.
+// Bucket makes an empty bucket with a unique name, and returns its name and the server's URL.
 func Bucket(t testing.TB) (url, name string) {
 	t.Helper()
 	name = "bucket" + strconv.FormatInt(buckets.Add(1), 10)
@@ -85,7 +85,7 @@ func Named(t testing.TB, name string) (url string) {
 	return shared.url
 }
 
-// Dir is where the server keeps a bucket: objects are files there, by their keys.
+// Dir is the server's directory of a bucket. Objects are files in it, named by their keys.
 func Dir(name string) string { return filepath.Join(shared.dir, name) }
 
 func (s *server) start(ctx context.Context) error {
@@ -94,7 +94,8 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	s.dir = dir
-	// The child binds the port later: at an address that only this process uses, nobody else gets it meanwhile.
+	// The child binds the port later. No other process takes it meanwhile, because only this process uses the
+	// address.
 	pid := os.Getpid()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+pid>>16&0x7f, pid>>8&0xff, pid&0xff))
 	if err != nil {

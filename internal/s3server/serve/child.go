@@ -17,19 +17,20 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server"
 )
 
-// up is the directory of the Server: the process runs in its buckets.
+// up is the directory of the Server, relative to its buckets, the working directory of the process.
 const up = "../"
 
 const (
-	tick = 10 * time.Millisecond // between two looks at what is waited for
+	tick = 10 * time.Millisecond // interval of polling
 )
 
-// Main serves if the process was started for that, and then never returns. A program that starts a Server calls it first in main.
+// Main serves and never returns if the process was started for that. A program that starts a Server calls Main
+// first in main.
 func Main(ctx context.Context) {
 	if len(os.Args) != 2 || os.Args[0] != s3server.Name {
 		return
 	}
-	// What is typed at the server's terminal is not for this process: it ends when the server does.
+	// Ignore the signals of the server's terminal: this process ends with the server.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE)
 	starter, err := net.FileConn(os.NewFile(3, "starter"))
 	if err == nil {
@@ -60,7 +61,7 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 		if err != nil {
 			s = s3server.Started{Kind: errors.KindOf(err), Message: errors.Message(err), Remedy: errors.RemedyOf(err)}
 		}
-		_ = json.NewEncoder(starter).Encode(s) // if that fails, the starter is gone, which ends us
+		_ = json.NewEncoder(starter).Encode(s) // if that fails, the starter is gone, which ends this process
 	}
 	unlock, err := lock(ctx)
 	if err != nil {
@@ -90,7 +91,7 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 	}
 }
 
-// lock waits until an earlier process has let go of the directory: it may have begun to end just now.
+// lock waits until an earlier process, which may still be ending, releases the directory.
 func lock(ctx context.Context) (unlock func(), err error) {
 	f, err := os.OpenFile(up+s3server.Lock, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -112,7 +113,7 @@ func lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// answers waits until the server takes connections, or has ended.
+// answers waits until the server accepts connections, or has ended.
 func answers(ctx context.Context, ended chan error) error {
 	wait := time.NewTicker(tick)
 	defer wait.Stop()

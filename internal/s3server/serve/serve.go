@@ -1,5 +1,6 @@
-// Package serve serves a directory as S3: versitygw's gateway over plain files. An object is a file, its metadata are extended attributes. It
-// runs in a process of its own (Main), since the gateway changes its process's directory and may run once per process only.
+// Package serve serves a directory as S3: versitygw's gateway over plain files. An object is a file, and its
+// metadata are extended attributes. The gateway runs in a separate process (Main), because it changes the
+// working directory and may run only once in a process.
 package serve
 
 import (
@@ -18,18 +19,18 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server"
 )
 
-// Config says what to serve, where and for whom.
+// Config is the configuration of Serve.
 type Config struct {
-	Dir       string // its directories are the buckets; must be there
+	Dir       string // must exist; its directories are the buckets
 	Address   string // "127.0.0.1:port" or a Unix socket's path
 	AccessKey string
 	SecretKey string
-	Region    string // "" is us-east-1
-	CertFile  string // of TLS, with KeyFile; "" is plain HTTP
+	Region    string // "" means us-east-1
+	CertFile  string // TLS certificate, with KeyFile; "" means plain HTTP
 	KeyFile   string
 }
 
-// Serve serves until ctx ends. Unsupported if the file system of Dir keeps no extended attributes.
+// Serve serves until ctx ends. Unsupported if the file system of Dir does not support extended attributes.
 func Serve(ctx context.Context, c Config) error {
 	if err := s3server.Check(c.Dir); err != nil {
 		return err
@@ -47,15 +48,18 @@ func Serve(ctx context.Context, c Config) error {
 	return errors.Wrapf(err, "serve S3")
 }
 
-// garbage is by how many percent the heap may grow before the garbage collector runs. Little of it lives longer than a request, and the collector
-// takes the space from stacks that requests then have to grow again: with 100, together a fifth of the processor time.
+// garbage is GOGC, the percentage by which the heap may grow before a garbage collection. Little of the heap
+// outlives a request, and the collector shrinks stacks that requests then have to grow again. With 100, both
+// together cost a fifth of the processor time.
 const garbage = 400
 
-// partsOf is the attribute in which the gateway notes where the parts of an object began that came in parts (versitygw's backend/posix, mpMetaKey).
+// partsOf is the attribute in which the gateway stores the offsets of a multipart object's parts (versitygw's
+// backend/posix, mpMetaKey).
 const partsOf = "mp-metadata"
 
-// attributes keeps metadata in extended attributes, of which ext4 has room for less than 4 KiB. Where the list of an object's parts does not fit, as
-// with some 800, the object has none: it cannot be asked for by the numbers of its parts, and is as good as others otherwise.
+// attributes keeps metadata in extended attributes, for which ext4 has less than 4 KiB. If the list of an
+// object's parts does not fit, as with some 800 parts, it is left out. Such an object cannot be read by part
+// number, but works otherwise.
 type attributes struct{ meta.XattrMeta }
 
 // StoreAttribute implements meta.MetadataStorer.
@@ -68,11 +72,11 @@ func (a attributes) StoreAttribute(f *os.File, bucket, object, name string, valu
 	return err
 }
 
-// usual is the size of a value that nearly all attributes stay below.
+// usual is a size that nearly all attribute values stay below.
 const usual = 1 << 10
 
-// RetrieveAttribute implements meta.MetadataStorer, as what it is made of does, with one question for most attributes, where that asks for the size
-// first: there are nine in each GET of an object.
+// RetrieveAttribute implements meta.MetadataStorer. It reads most attributes with one system call. XattrMeta
+// asks for the size first, and each GET of an object reads nine attributes.
 func (a attributes) RetrieveAttribute(f *os.File, bucket, object, name string) ([]byte, error) {
 	var small [usual]byte
 	var n int
@@ -91,5 +95,5 @@ func (a attributes) RetrieveAttribute(f *os.File, bucket, object, name string) (
 	return a.XattrMeta.RetrieveAttribute(f, bucket, object, name)
 }
 
-// attributePrefix is before the names of attributes (versitygw's backend/meta, xattrPrefix).
+// attributePrefix is the prefix of attribute names (versitygw's backend/meta, xattrPrefix).
 const attributePrefix = "user."
