@@ -26,11 +26,11 @@ type Event struct {
 	Took   float64 `json:"took_ms,omitempty"`
 	Limit  string  `json:"limit,omitempty"`
 	Synced *Synced `json:"synced,omitempty"` // of repo.synced
-	// Of git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic.
+	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic.
 	Git *git.Event `json:"git,omitempty"`
-	// Number of harvest-git lines converted to events, including this one.
+	// GitLines is the number of harvest-git lines converted to events, including this one.
 	GitLines int `json:"git_lines,omitempty"`
-	// Bytes of the agent's output converted to events, including this one.
+	// Offset is the number of bytes of the agent's output converted to events, including this one.
 	Offset int64 `json:"offset"`
 }
 
