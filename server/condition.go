@@ -19,7 +19,8 @@ func etag(e tarfs.Entry) string {
 	return `"` + e.Version + `"`
 }
 
-// precondition checks If-Match and If-None-Match (RFC 9110, 13.1) against the result of a stat. A failed one has the status 412.
+// precondition checks If-Match and If-None-Match (RFC 9110, 13.1) against the result of a stat. Its error has the
+// status 412.
 func precondition(r *http.Request, e tarfs.Entry, err error) error {
 	match, none := r.Header.Values("If-Match"), r.Header.Values("If-None-Match")
 	if len(match) == 0 && len(none) == 0 || err != nil && errors.KindOf(err) != errors.NotFound {
@@ -86,14 +87,14 @@ func (s *Server) changeFile(r *http.Request, name string, change func() error) e
 	return change()
 }
 
-// fileLocks are locks by name, which exist while somebody holds or wants them.
+// fileLocks are locks by name, which exist while a request holds or awaits them.
 type fileLocks struct {
 	mu   sync.Mutex
 	held map[string]*fileLock // guarded by mu
 }
 
 type fileLock struct {
-	free  chan struct{} // has one element while nobody holds the lock
+	free  chan struct{} // has one element while the lock is free
 	users int           // guarded by fileLocks.mu
 }
 
