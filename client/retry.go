@@ -16,7 +16,7 @@ import (
 )
 
 // A request is retried if it cannot have had an effect, or if doing it twice has the same effect as once:
-//   - the connection was refused, or the server says when to retry (the header Retry-After);
+//   - no connection could be established, or the server says when to retry (the header Retry-After);
 //   - the connection broke before a response, and the request is a GET, a DELETE, or a POST with an Idempotency-Key.
 //     Every POST that can be sent twice has such a key, and the server executes it once.
 //
@@ -89,7 +89,7 @@ func (c *Client) try(ctx context.Context, r *request) (*http.Response, error) {
 // failed is the error of a request without success.
 type failed struct {
 	error
-	unsent bool          // the connection was refused
+	unsent bool          // no connection could be established
 	lost   bool          // there was no response
 	after  time.Duration // the server's Retry-After, if any
 }

@@ -127,7 +127,7 @@ func (c *Client) CopyIn(ctx context.Context, ref, dir string, tar io.Reader) err
 	return c.put(ctx, api.Path(api.SandboxArchive, ref), dir, tar)
 }
 
-// CopyOut returns a tar stream of a path in a sandbox: one entry if it is a file, its tree if it is a directory. The caller
+// CopyOut returns a tar stream of a path in a sandbox: one entry for a file, the whole tree for a directory. The caller
 // closes it.
 func (c *Client) CopyOut(ctx context.Context, ref, path string) (io.ReadCloser, error) {
 	return c.get(ctx, api.Path(api.SandboxArchive, ref), path)

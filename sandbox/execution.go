@@ -17,7 +17,7 @@ const (
 
 	killLimit  = 10 * time.Second       // until a killed command must be gone
 	endLimit   = 5 * time.Second        // between the end of a command and the report that its sandbox ended
-	longEnough = 100 * time.Millisecond // commands that run longer are recorded, so that recovery knows their time limit
+	longEnough = 100 * time.Millisecond // longer commands are recorded, so that recovery knows their time limit
 )
 
 // Execution is a command that was started or attached to. All methods may be called concurrently.

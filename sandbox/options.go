@@ -116,7 +116,7 @@ const (
 	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a lookup
 
 	EventSnapshotted EventType = "sandbox.snapshotted"
-	// Its files are in a new sandbox of the engine; its commands have ended.
+	// EventCarried means that the files are in a new sandbox of the engine, and that the commands have ended.
 	EventCarried EventType = "sandbox.carried"
 )
 

@@ -87,7 +87,7 @@ func (s *Server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	var found []api.AuditLine
 	for text := range bytes.Lines(end) {
 		var line api.AuditLine
-		// Incomplete lines result from tailOf or a crash.
+		// Skip lines that tailOf or a crash has cut.
 		if json.Unmarshal(text, &line) == nil && (line.Account == who.Account || who.MustBeOperator() == nil) {
 			found = append(found, line)
 		}

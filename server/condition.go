@@ -57,7 +57,7 @@ func matches(values []string, tag string, weak bool) bool {
 	return false
 }
 
-// checkVersion checks the request's conditions against the file as it is now. Call it in changeFile.
+// checkVersion checks the request's conditions against the current file. Call it in changeFile.
 func (s *Server) checkVersion(r *http.Request, name string, follow bool) error {
 	if len(r.Header.Values("If-Match")) == 0 && len(r.Header.Values("If-None-Match")) == 0 {
 		return nil
@@ -72,8 +72,8 @@ func (s *Server) checkVersion(r *http.Request, name string, follow bool) error {
 	return nil
 }
 
-// changeFile runs change while no other request changes the same file, so that of two conditional writes one fails. Commands in the
-// sandbox do not wait for it.
+// changeFile runs change while no other request changes the same file, so that one of two conditional writes fails.
+// Commands in the sandbox do not wait for it.
 func (s *Server) changeFile(r *http.Request, name string, change func() error) error {
 	found, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {

@@ -45,7 +45,7 @@ type RepositoryRequest struct {
 // Uncommitted contains the user's uncommitted changes. They become a separate commit by their author, before the
 // agent's first.
 type Uncommitted struct {
-	Patch  []byte // as `git diff --binary HEAD` prints it
+	Patch  []byte // output of `git diff --binary HEAD`
 	Author Author
 }
 

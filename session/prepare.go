@@ -175,7 +175,7 @@ func (p *preparation) stage(name string, run func() error) error {
 func (p *preparation) tell(stage Stage) {
 	select {
 	case p.stages <- stage:
-	default: // the channel is full or unread: the session is about to end
+	default: // no reader: the session is about to end
 	}
 }
 

@@ -59,7 +59,7 @@ type Session struct {
 	Deliveries []Delivery `json:"-"`
 	// Stopping is why the current turn is being stopped; "" if it is not.
 	Stopping string          `json:"-"`
-	Sandbox  sandbox.Request `json:"-"` // for a new sandbox when the first one is gone; without Env, which may be secret
+	Sandbox  sandbox.Request `json:"-"` // for a replacement of the first sandbox; without Env, which may be secret
 }
 
 // Totals is the usage of an account's sessions.
@@ -87,7 +87,7 @@ type Status string
 // The states.
 const (
 	Creating    Status = "creating"          // sandbox, repository and agent are being prepared
-	Ready       Status = "ready"             // it waits for the first prompt
+	Ready       Status = "ready"             // waiting for the first prompt
 	Thinking    Status = "thinking"          // the model is at work
 	RunningTool Status = "running_tool"      // a tool is running
 	Waiting     Status = "waiting_for_input" // the agent has asked a question
@@ -153,13 +153,15 @@ type Request struct {
 	LFS, Submodules bool                // as in RepositoryRequest
 	More            []RepositoryRequest // further repositories, beside the first one
 	Name            string              // of the first repository's directory; "" means that of its address
-	GitSecret       string              // name of the secret with git's credentials; "" means the first that has some for the repository's host, NoSecret none
-	Agent           string              // "" means the Manager's default
-	Model           string              // "" means the agent's default
-	Prompt          string              // the first one; "" for none yet
-	Approval        agent.Approval      //
-	Author          Author              // zero means the Manager's default
-	Limits          Limits
+	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the repository's
+	// host, NoSecret means no credentials.
+	GitSecret string
+	Agent     string         // "" means the Manager's default
+	Model     string         // "" means the agent's default
+	Prompt    string         // the first one; "" for none yet
+	Approval  agent.Approval //
+	Author    Author         // zero means the Manager's default
+	Limits    Limits
 	// MCP describes the user's own servers, in the format of mcp.Parse. ${NAME} stands for a variable of the agent.
 	MCP     []byte
 	Sandbox sandbox.Request // its Env is also the agent's; a replacement for it has Secrets only

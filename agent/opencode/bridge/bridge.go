@@ -36,7 +36,7 @@ const (
 	endTime     = 2 * time.Second // between SIGTERM, which it sometimes ignores, and SIGKILL
 	reconnect   = 200 * time.Millisecond
 	// settleTime is how long the server needs after it has reported an idle session until it accepts the next prompt.
-	// A prompt sent immediately after a failed turn was lost (OpenCode 1.18.33).
+	// A prompt sent immediately after a failed turn got no answer (OpenCode 1.18.33).
 	settleTime = time.Second
 	// maxAttempts and maxRetryWait limit how often the server retries requests to the model's API, and how long it
 	// may wait between attempts: after a 429 with Retry-After it waits as long as that header says, even hours.
