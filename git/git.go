@@ -158,7 +158,7 @@ func (a Address) Hostname() string { return (&url.URL{Host: a.Host}).Hostname() 
 // Name returns the last part of the path as a directory name; "" if no usable characters remain.
 func (a Address) Name() string { return DirName(path.Base("/" + a.Path)) }
 
-// Owner returns the path before Name, such as an organisation, as one word; "" if there is none.
+// Owner returns the path before Name, such as an organisation, as one word; "" if the path has one part.
 func (a Address) Owner() string { return DirName(strings.TrimPrefix(path.Dir("/"+a.Path), "/")) }
 
 // DirName converts text to a directory name; "" if no usable characters remain.
