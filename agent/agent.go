@@ -1,8 +1,8 @@
-// Package agent is the contract of coding-agent programs such as Claude Code and OpenCode.
+// Package agent defines the contract of coding-agent programs such as Claude Code and OpenCode.
 //
-// It is pure: an Agent says which command to start and what lines to write to it, and turns the lines that it prints into events
-// of one vocabulary. Who runs the command, keeps the events and answers the questions is package session. So transcripts of
-// the real programs test an Agent completely.
+// The package is pure: an Agent returns the command to start and the lines to write to it, and converts the lines
+// that the program prints to events of one vocabulary. Package session runs the command, stores the events and
+// answers the questions. Therefore transcripts of the real programs test an Agent completely.
 package agent
 
 import (
@@ -14,123 +14,129 @@ import (
 
 // Agent is a coding agent's program.
 type Agent interface {
-	// Name is a word for records and texts, such as "claude".
+	// Name returns a word for records and texts, such as "claude".
 	Name() string
-	// Command starts the program as a process that lives as long as the session has work for it: it reads lines on its standard
-	// input and prints lines on its standard output. Its environment holds no credential but what Setup gives.
+	// Command returns the command for a process that lives as long as the session has work for it: it reads lines on
+	// its standard input and prints lines on its standard output. Its environment contains no credentials except
+	// those of Setup.
 	Command(s Setup) engine.Command
-	// Open begins a conversation with a process that Command has started.
+	// Open starts a conversation with a process that Command has started.
 	Open(s Setup) Conversation
 }
 
-// Conversation translates between a session and one process. What its methods return is written to the process as it is; nil
-// means that nothing need be written. It is not safe for concurrent use.
+// Conversation translates between a session and one process. The caller writes the results of its methods to the
+// process unchanged; nil means that there is nothing to write. It is not safe for concurrent use.
 type Conversation interface {
-	// Begin returns what is written first.
+	// Begin returns the first input.
 	Begin() []byte
-	// Prompt returns what sends a prompt to an agent that is idle.
+	// Prompt returns the input that sends a prompt to an idle agent.
 	Prompt(id, text string) []byte
-	// Interrupt returns what ends the turn. The process stays and tells the end with a Done event.
+	// Interrupt returns the input that ends the turn. The process keeps running and reports the end with a Done
+	// event.
 	Interrupt() []byte
-	// Answer returns what answers an Asked event. Invalid if no such question is open.
+	// Answer returns the input that answers an Asked event. It returns Invalid if no such question is open.
 	Answer(id string, a Answer) ([]byte, error)
-	// Decode returns what a line of standard output says, in order. Lines it does not understand become Other events: these
-	// programs change without asking. It never fails.
+	// Decode returns the events of a line of standard output, in order. Unrecognized lines become Other events, since
+	// these programs change without notice. Decode never fails.
 	Decode(line []byte) []Event
 }
 
-// Setup is how a session wants its agent.
+// Setup contains the parameters of a session for its agent.
 type Setup struct {
-	Dir          string // where the repository is
-	Conversation string // the program's own name for a conversation to go on with; "" begins one
+	Dir          string // directory of the repository
+	Conversation string // the program's ID of a conversation to resume; "" starts a new one
 	Model        string // "" means the program's default
 	Env          map[string]string
-	Access       *Access // nil: the program finds its own way to a model
+	Access       *Access // nil: the program reaches a model on its own
 	Approval     Approval
-	Settings     string // path of the file of Guard in the sandbox; "" means none
-	MCPConfig    string // path of the MCP servers' configuration in the sandbox; "" means none
-	Again        bool   // the process runs already, and all that it has printed is decoded again: turns begin without Prompt
-	System       string // instructions on top of the program's own; "" means none
+	Settings     string // path in the sandbox of the file that Guard returned; "" means none
+	MCPConfig    string // path in the sandbox of the MCP configuration; "" means none
+	// Again means that the process runs already, and that all its output is decoded again: turns begin without
+	// Prompt.
+	Again  bool
+	System string // instructions in addition to the program's own; "" means none
 }
 
-// Access is how a program reaches the API of its model.
+// Access is the address and credential of a model's API.
 type Access struct {
 	Kind   AccessKind
-	URL    string // base of the API; "" means the provider's own
-	Token  string // what lets it in there
+	URL    string // base URL of the API; "" means the provider's own
+	Token  string // credential for the API
 	Region string // of Bedrock
 }
 
-// AccessKind says how a program shows its token.
+// AccessKind determines how a program presents its token.
 type AccessKind string
 
 // The kinds of access.
 const (
-	AccessKey     AccessKind = "api_key" // of Anthropic's API
-	AccessBearer  AccessKind = "bearer"  // of what speaks like it
-	AccessOAuth   AccessKind = "oauth"   // of a subscription
-	AccessBedrock AccessKind = "bedrock" // of Amazon Bedrock
+	AccessKey     AccessKind = "api_key" // key of Anthropic's API
+	AccessBearer  AccessKind = "bearer"  // bearer token of a compatible API
+	AccessOAuth   AccessKind = "oauth"   // token of a subscription
+	AccessBedrock AccessKind = "bedrock" // key of Amazon Bedrock
 )
 
-// Approval says which tools run without asking.
+// Approval determines which tools run without asking.
 type Approval string
 
 // The approvals.
 const (
-	ApproveAll   Approval = ""      // everything runs: the sandbox is the boundary
-	ApproveEdits Approval = "edits" // files are changed without asking
+	ApproveAll   Approval = ""      // all tools run: the sandbox is the boundary
+	ApproveEdits Approval = "edits" // file changes run without asking
 	ApproveNone  Approval = "ask"   // every tool that changes something asks
-	ApprovePlan  Approval = "plan"  // nothing is changed
+	ApprovePlan  Approval = "plan"  // nothing may be changed
 )
 
-// Type names an event as clients see it.
+// Type is the type of an event, as clients see it.
 type Type string
 
-// The events. Beside each are the fields of Event that are set; Parent may be set in all that a sub-agent does.
+// The events. The comments list the fields of Event that are set. Parent may be set in all events of a sub-agent.
 const (
 	Ready            Type = "agent.ready"       // Conversation, Model, Version, MCP: at the beginning of each turn
 	MessageStarted   Type = "message.started"   // ID, Thinking
 	MessageDelta     Type = "message.delta"     // ID, Text: a piece; not every agent sends them
 	MessageCompleted Type = "message.completed" // ID, Text: all of it; Thinking
 	ToolStarted      Type = "tool.started"      // ID, Tool, Input
-	ToolOutput       Type = "tool.output"       // ID, Text: a piece, or what it is doing
+	ToolOutput       Type = "tool.output"       // ID, Text: a piece, or the current activity
 	ToolCompleted    Type = "tool.completed"    // ID, Tool, Text, Failed, Denied
 	FileChanged      Type = "file.changed"      // ID of the tool call, Path, Created
-	Asked            Type = "agent.asked"       // ID, Tool, Input, Questions: the agent waits for an Answer; Text: the plan that it proposes
-	Withdrawn        Type = "agent.withdrawn"   // ID: the question needs no answer any more; Answer, Text: how it was answered
-	Retrying         Type = "agent.retrying"    // Text, Attempt: the model's API failed and is asked again
-	Overridden       Type = "agent.overridden"  // Text: settings of the repository that are not used
-	MCPStatus        Type = "mcp.status"        // MCP: the answer to AskMCP; not for clients
-	Done             Type = "done"              // Text, Failed, Interrupted, Reason, Usage: the turn has ended
-	Other            Type = "agent.other"       // Raw: a line that means nothing to Harvest, as it was printed
+	// Asked sets ID, Tool, Input, Questions: the agent waits for an Answer. Text is the plan that it proposes.
+	Asked      Type = "agent.asked"
+	Withdrawn  Type = "agent.withdrawn"  // ID: the question is closed; Answer, Text: the answer
+	Retrying   Type = "agent.retrying"   // Text, Attempt: the model's API failed and the request is retried
+	Overridden Type = "agent.overridden" // Text: settings of the repository that are overridden
+	MCPStatus  Type = "mcp.status"       // MCP: the answer to AskMCP; not for clients
+	Done       Type = "done"             // Text, Failed, Interrupted, Reason, Usage: the turn has ended
+	Other      Type = "agent.other"      // Raw: a line that Harvest does not recognize, as printed
 )
 
-// Event is something that an agent did. Type says which fields are set.
+// Event is an event of an agent. Type determines which fields are set.
 type Event struct {
 	Type     Type   `json:"type"`
 	ID       string `json:"id,omitempty"`     // of the message, tool call or question; unique in the conversation
-	Parent   string `json:"parent,omitempty"` // tool call that runs the sub-agent whose event it is
+	Parent   string `json:"parent,omitempty"` // tool call that runs the sub-agent of the event
 	Text     string `json:"text,omitempty"`
 	Thinking bool   `json:"thinking,omitempty"`
 
 	Tool    string          `json:"tool,omitempty"`
 	Input   json.RawMessage `json:"input,omitempty"`
 	Failed  bool            `json:"failed,omitempty"`
-	Denied  bool            `json:"denied,omitempty"` // not run, because somebody or a rule said no
+	Denied  bool            `json:"denied,omitempty"` // not run: a person or a rule refused it
 	Path    string          `json:"path,omitempty"`
 	Created bool            `json:"created,omitempty"` // the file did not exist before
 
 	Questions []Question `json:"questions,omitempty"`
-	Answer    *Answer    `json:"answer,omitempty"` // of a Withdrawn event: what the person answered; nil if the question needed no answer any more
+	// Answer is the person's answer, of a Withdrawn event; nil if the question no longer needed an answer.
+	Answer *Answer `json:"answer,omitempty"`
 
 	Attempt     int    `json:"attempt,omitempty"`
 	Interrupted bool   `json:"interrupted,omitempty"`
-	Reason      string `json:"reason,omitempty"` // why the turn ended, in the program's own word, such as "max_turns"
+	Reason      string `json:"reason,omitempty"` // why the turn ended, in the program's own terms, such as "max_turns"
 	Usage       *Usage `json:"usage,omitempty"`
-	// Own marks a Ready or Done event of a turn that the program began by itself, for example since a background command has ended. Text of
-	// such a Ready event is the reason.
+	// Own marks a Ready or Done event of a turn that the program began by itself, for example because a background
+	// command ended. In such a Ready event, Text is the reason.
 	Own bool `json:"own,omitempty"`
-	// Prompts are the ids of the prompts that a Done event answers; empty if the program does not report them.
+	// Prompts are the IDs of the prompts that a Done event answers; empty if the program does not report them.
 	Prompts []string `json:"-"`
 
 	Conversation string `json:"conversation,omitempty"`
@@ -138,18 +144,18 @@ type Event struct {
 	Version      string `json:"version,omitempty"`
 	MCP          []MCP  `json:"mcp,omitempty"`
 
-	Raw json.RawMessage `json:"raw,omitempty"` // a JSON string if the line was no JSON
+	Raw json.RawMessage `json:"raw,omitempty"` // a JSON string if the line was not JSON
 }
 
-// Question is asked of a person, with answers to choose from.
+// Question is a question for a person, with options to choose from.
 type Question struct {
 	Text     string   `json:"text"`
 	Header   string   `json:"header,omitempty"`
-	Multiple bool     `json:"multiple,omitempty"` // more than one answer may be chosen
+	Multiple bool     `json:"multiple,omitempty"` // more than one option may be chosen
 	Options  []Option `json:"options,omitempty"`
 }
 
-// Option is an answer to choose.
+// Option is a possible answer.
 type Option struct {
 	Label       string `json:"label"`
 	Description string `json:"description,omitempty"`
@@ -157,13 +163,15 @@ type Option struct {
 
 // Answer is a person's answer to an Asked event.
 type Answer struct {
-	Allow   bool              `json:"allow"`             // the tool may run; for Questions: they were answered
-	Always  bool              `json:"always,omitempty"`  // and the same may run from now on, where the program can remember it
-	Message string            `json:"message,omitempty"` // why not, for the agent
-	Answers map[string]string `json:"answers,omitempty"` // text of a Question to the label chosen, or free text
+	Allow bool `json:"allow"` // the tool may run; for Questions: they were answered
+	// Always allows the same in the future, too, if the program can remember it.
+	Always  bool   `json:"always,omitempty"`
+	Message string `json:"message,omitempty"` // reason for a refusal, for the agent
+	// Answers maps the text of a Question to the chosen label or to free text.
+	Answers map[string]string `json:"answers,omitempty"`
 }
 
-// Usage of one turn.
+// Usage is the usage of one turn.
 type Usage struct {
 	InputTokens      int64   `json:"input_tokens"`
 	OutputTokens     int64   `json:"output_tokens"`
@@ -181,59 +189,60 @@ func (u *Usage) Add(v Usage) {
 	u.Cost += v.Cost
 }
 
-// MCP is an MCP server as the agent sees it.
+// MCP is the state of an MCP server as the agent reports it.
 type MCP struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // "connected", "pending", "failed", …
 	Error  string `json:"error,omitempty"`
 }
 
-// OneShot is an Agent whose program can answer one prompt and end.
+// OneShot is an Agent whose program can answer one prompt and exit.
 type OneShot interface {
-	// Once starts the program: its standard input is the prompt, what it prints are the lines that Open's Conversation decodes. It may
-	// have a terminal as its output.
+	// Once returns the command: its standard input is the prompt, and the Conversation of Open decodes the lines of
+	// its output. Its output may be a terminal.
 	Once(s Setup) engine.Command
 }
 
-// MCPAsker is a Conversation whose program says, when it is asked, how its MCP servers are.
+// MCPAsker is a Conversation whose program can report the state of its MCP servers.
 type MCPAsker interface {
-	// AskMCP returns what asks; the answer is an MCPStatus event.
+	// AskMCP returns the input that requests the state; the answer is an MCPStatus event.
 	AskMCP() []byte
 }
 
-// MCPConfigurer is an Agent whose program can have MCP servers.
+// MCPConfigurer is an Agent whose program supports MCP servers.
 type MCPConfigurer interface {
-	// MCPConfig returns the file that Setup.MCPConfig names.
+	// MCPConfig returns the content of the file that Setup.MCPConfig names.
 	MCPConfig(servers []mcp.Server) ([]byte, error)
 }
 
-// Guard is an Agent whose program takes settings from files of the repository. They must not say where its model is, nor what lets the
-// program in there.
+// Guard is an Agent whose program reads settings from files of the repository. These settings must not change the
+// address of its model or the credential for it.
 type Guard interface {
-	// Guarded returns the variables that do.
+	// Guarded returns the environment variables that determine address and credential.
 	Guarded() []string
-	// Guard returns the file that Setup.Settings names, whose settings go over the repository's: env has Guarded's variables, those that
-	// are not set as "". nil if the program needs none.
+	// Guard returns the content of the file that Setup.Settings names. Its settings take precedence over the
+	// repository's. env contains Guarded's variables; unset variables are "". Guard returns nil if the program needs
+	// no such file.
 	Guard(env map[string]string) []byte
-	// SettingsFiles returns the names of files of a repository from which the program takes settings.
+	// SettingsFiles returns the paths of files of a repository from which the program reads settings.
 	SettingsFiles() []string
-	// Redirects returns the names of settings in such a file that Harvest's go over.
+	// Redirects returns the names of settings in such a file that Harvest's settings override.
 	Redirects(text []byte) []string
 }
 
-// Keeper is an Agent whose program keeps its conversations in files.
+// Keeper is an Agent whose program stores its conversations in files.
 type Keeper interface {
-	// Kept returns a pattern of the shell: as long as a path fits, the program can go on with the conversation that the variable CONVERSATION names.
-	// Those of Setup.Env are set, too.
+	// Kept returns a shell pattern: while a path matches it, the program can resume the conversation in the variable
+	// CONVERSATION. The variables of Setup.Env are set, too.
 	Kept() string
 }
 
-// OtherLine returns the event of a line that means nothing to Harvest.
+// OtherLine returns the event for an unrecognized line.
 func OtherLine(line []byte) Event {
 	if json.Valid(line) {
 		return Event{Type: Other, Raw: append(json.RawMessage(nil), line...)}
 	}
-	text, err := json.Marshal(string(line)) // what is not UTF-8 is replaced
+	text, err := json.Marshal(string(line)) // invalid UTF-8 is replaced
 	if err != nil {
 		text = nil
 	}

@@ -1,7 +1,8 @@
-// Package api is Harvest's wire format: the JSON bodies, routes, event names and limits that server and client share.
+// Package api defines Harvest's wire format: the JSON bodies, routes, event names and limits that server and client
+// share.
 //
-// Durations are seconds and sizes bytes, as the field names say; times are RFC 3339 in UTC. Fields may be added, none that is
-// here changes its meaning. Failures are a Problem.
+// Durations are in seconds and sizes in bytes, as the field names say; times are RFC 3339 in UTC. Fields may be
+// added; existing fields never change their meaning. Failures are a Problem.
 package api
 
 import (
@@ -10,7 +11,7 @@ import (
 	"time"
 )
 
-// Routes. {…} stands for a path element, which Path fills in.
+// Routes. {…} is a placeholder for a path element, which Path fills in.
 const (
 	Sandboxes        = "/v1/sandboxes"
 	Sandboxed        = "/v1/sandboxes/{id}"
@@ -25,8 +26,10 @@ const (
 	SandboxSync      = "/v1/sandboxes/{id}/sync"
 	SandboxNetwork   = "/v1/sandboxes/{id}/network"
 	SandboxUsage     = "/v1/sandboxes/{id}/usage"
-	SandboxConnect   = "/v1/sandboxes/{id}/connect" // ?port=; a WebSocket: binary messages are the bytes, a text message is the end of one side's
-	Run              = "/v1/run"
+	// SandboxConnect takes ?port= and is a WebSocket: binary messages contain the data, a text message marks the end
+	// of one side's data.
+	SandboxConnect = "/v1/sandboxes/{id}/connect"
+	Run            = "/v1/run"
 
 	Volumes        = "/v1/volumes"
 	VolumeNamed    = "/v1/volumes/{name}" // ?force=
@@ -62,7 +65,7 @@ const (
 	Audit  = "/v1/audit"
 	Doctor = "/v1/doctor"
 
-	Account = "/v1/account"       // who one is
+	Account = "/v1/account"       // the caller's account
 	Links   = "/v1/sign-in-links" // for browsers
 	SignIn  = "/sign-in"          // ?token=
 	SignOut = "/v1/sign-out"
@@ -80,12 +83,12 @@ const (
 	Readyz   = "/readyz"
 )
 
-// Path fills the placeholders of a route with values, in order.
+// Path replaces the placeholders of a route with values, in order.
 func Path(route string, values ...string) string {
 	for _, v := range values {
 		before, rest, _ := strings.Cut(route, "{")
 		_, after, _ := strings.Cut(rest, "}")
-		// "." and ".." would be taken for steps of the path.
+		// Clients would resolve "." and ".." as path segments.
 		escaped := url.PathEscape(v)
 		if strings.Trim(escaped, ".") == "" {
 			escaped = strings.ReplaceAll(escaped, ".", "%2E")
@@ -98,10 +101,10 @@ func Path(route string, values ...string) string {
 // Limits of requests, in bytes.
 const (
 	MaxBody  = 1 << 20  // of a JSON body
-	MaxExec  = 32 << 20 // of one that carries code or standard input
+	MaxExec  = 32 << 20 // of a body with code or standard input
 	MaxFrame = 1 << 20  // of a message on a stream, after the first
 	Window   = 1 << 20  // of standard input that a client may send before the command has read it
-	Chunk    = 64 << 10 // the most that one message of output carries
+	Chunk    = 64 << 10 // the maximum size of an output message
 )
 
 // Names of headers.
@@ -109,10 +112,11 @@ const (
 	HeaderRequestID = "X-Request-ID"
 	HeaderVersion   = "Harvest-Version"
 	HeaderLastEvent = "Last-Event-ID"
-	// HeaderIdempotency names a POST: sent again within a day, and before 10,000 others, it gets the same answer and nothing is done twice. An answer of
-	// more than 1 MiB is not kept; then, and where a command may have been begun, the answer is that it was done before.
+	// HeaderIdempotency is the header that identifies a POST. If the client sends the POST again within a day, and
+	// before 10,000 others, it gets the same response and nothing is done twice. A response of more than 1 MiB is not
+	// kept. In that case, and if a command may have started, the response says that it was done before.
 	HeaderIdempotency = "Idempotency-Key"
-	// HeaderReplayed is "true" on an answer that was given before.
+	// HeaderReplayed is "true" on a repeated response.
 	HeaderReplayed = "Idempotency-Replayed"
 )
 
@@ -140,44 +144,46 @@ const (
 	EventProblem  = "error"          // Problem
 )
 
-// List is a page of things.
+// List is a page of a list.
 type List[T any] struct {
 	Data       []T    `json:"data"`
-	NextCursor string `json:"next_cursor,omitempty"` // asks for the next page; "" at the end
+	NextCursor string `json:"next_cursor,omitempty"` // cursor of the next page; "" at the end
 }
 
 // Problem is the body of every failure (RFC 9457).
 type Problem struct {
 	Type      string `json:"type"`
-	Title     string `json:"title"` // the general sentence of Code
+	Title     string `json:"title"` // general description of Code
 	Status    int    `json:"status"`
 	Detail    string `json:"detail"`           // what happened, for people
 	Code      string `json:"code"`             // a kind of package errors
-	Stage     string `json:"stage,omitempty"`  // the step that failed
+	Stage     string `json:"stage,omitempty"`  // failed step
 	Remedy    string `json:"remedy,omitempty"` // what to do about it
-	Retryable bool   `json:"retryable"`        // the same request may work later
+	Retryable bool   `json:"retryable"`        // a retry of the request may succeed
 	RequestID string `json:"request_id,omitempty"`
-	// ReturnCode is that of a command that could not be started, as shells have it: 127 for no such program, 126 for one that cannot be executed.
+	// ReturnCode is the return code of a command that could not be started, as in shells: 127 if the program does not
+	// exist, 126 if it cannot be executed.
 	ReturnCode int `json:"returncode,omitempty"`
 }
 
-// Server is what /readyz tells about the server.
+// Server is the response of /readyz about the server.
 type Server struct {
 	Status     string   `json:"status"` // "ready" or "stopping"
 	Version    string   `json:"version"`
 	PID        int      `json:"pid"`
-	Background bool     `json:"background"` // a client started it; it ends by itself when nobody needs it
-	Requests   int      `json:"requests"`   // under way, this one excepted
-	Sandboxes  int      `json:"sandboxes"`  // that have not ended
+	Background bool     `json:"background"` // a client started it; it ends by itself when it is unused
+	Requests   int      `json:"requests"`   // in progress, without this one
+	Sandboxes  int      `json:"sandboxes"`  // not ended
 	Commands   int      `json:"commands"`   // running
 	Engine     string   `json:"engine"`
 	Isolation  string   `json:"isolation"`
-	Limits     []string `json:"limits"`              // which limits hold on this machine
-	Missing    []string `json:"missing"`             // what is weaker than it could be, one sentence each
-	ModalURL   string   `json:"modal_url,omitempty"` // where programs written for Modal find it; "" if nowhere
+	Limits     []string `json:"limits"`  // limits that are enforced on this machine
+	Missing    []string `json:"missing"` // weaknesses, one sentence each
+	// ModalURL is the server's address for programs written for Modal; "" if there is no such address.
+	ModalURL string `json:"modal_url,omitempty"`
 }
 
-// ServerInfo is what keys that are not an operator's learn of a server.
+// ServerInfo is the response of /readyz for keys that do not belong to an operator.
 type ServerInfo struct {
 	Status    string   `json:"status"` // "ready" or "stopping"
 	Version   string   `json:"version"`
@@ -188,36 +194,38 @@ type ServerInfo struct {
 	ModalURL  string   `json:"modal_url,omitempty"`
 }
 
-// AuditLine is a line of the audit log: who did what. Bodies and queries are not in it, since they may have secrets.
+// AuditLine is a line of the audit log: who did what. It contains no bodies and queries, since they may contain
+// secrets.
 type AuditLine struct {
 	Time      time.Time `json:"time"`
 	RequestID string    `json:"request_id"`
 	Account   string    `json:"account"`
-	KeyID     string    `json:"key_id,omitempty"` // none: by the Unix socket
+	KeyID     string    `json:"key_id,omitempty"` // "" for the Unix socket
 	Address   string    `json:"address,omitempty"`
 	Method    string    `json:"method"`
 	Path      string    `json:"path"`
 	Status    int       `json:"status"`
 }
 
-// Finding is what was found out about one thing that sandboxes need, or are better with.
+// Finding is the result of a check for a feature that sandboxes need or benefit from.
 type Finding struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Needed bool   `json:"needed"` // sandboxes do not work without it
 	Detail string `json:"detail"`
 	Remedy string `json:"remedy,omitempty"`
-	Fix    string `json:"fix,omitempty"` // the Debian package that doctor --fix installs
+	Fix    string `json:"fix,omitempty"` // Debian package that doctor --fix installs
 }
 
 // BackupRequest is the body of POST /v1/backup.
 type BackupRequest struct {
-	Keys bool `json:"keys,omitempty"` // the key files too, without which secrets cannot be read: whoever has both has the secrets
+	// Keys includes the key files, without which secrets cannot be read. A backup with them exposes the secrets.
+	Keys bool `json:"keys,omitempty"`
 }
 
-// Rekeyed is what POST /v1/secrets/rekey answers.
+// Rekeyed is the response of POST /v1/secrets/rekey.
 type Rekeyed struct {
-	Secrets int `json:"secrets"` // how many are sealed with the new key
+	Secrets int `json:"secrets"` // number of secrets sealed with the new key
 }
 
 // ShutdownRequest is the body of POST /v1/shutdown. Sandboxes keep running.

@@ -2,12 +2,13 @@ package api
 
 import "encoding/json"
 
-// Event is one of GET /v1/events.
+// Event is an event of GET /v1/events.
 type Event struct {
-	ID   int64           // within its stream; 0 of those about the stream itself: stream.lagged and stream.pruned
+	// ID is unique within its stream. It is 0 for events about the stream itself: stream.lagged and stream.pruned.
+	ID   int64
 	Type string          // such as "sandbox.ready"
 	Data json.RawMessage // an object
 }
 
-// EventLagged ends a stream whose reader was too slow: it comes back with the last id that it has.
+// EventLagged ends a stream whose reader was too slow. The reader reconnects with the last ID that it has.
 const EventLagged = "stream.lagged"

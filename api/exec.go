@@ -13,23 +13,27 @@ type ExecRequest struct {
 	Args []string `json:"args,omitempty"` // the program and its arguments; with Code, the arguments that the code sees
 	Code string   `json:"code,omitempty"` // Python, instead of a program
 
-	Stdin          string            `json:"stdin,omitempty"` // not for streams, which have messages for it
+	Stdin          string            `json:"stdin,omitempty"` // not for streams, which use messages
 	Env            map[string]string `json:"env,omitempty"`
 	Workdir        string            `json:"workdir,omitempty"`
 	User           string            `json:"user,omitempty"`
 	TimeoutSeconds float64           `json:"timeout_seconds,omitempty"` // 0 means the default
 	Terminal       *Size             `json:"terminal,omitempty"`
-	Detach         bool              `json:"detach,omitempty"`  // the answer is Started, and the command goes on by itself
-	Capture        bool              `json:"capture,omitempty"` // of a stream: the output comes in the Result, not as messages
+	// Detach makes the response Started; the command continues in the background.
+	Detach bool `json:"detach,omitempty"`
+	// Capture, for a stream, returns the output in the Result, not as messages.
+	Capture bool `json:"capture,omitempty"`
 }
 
-// AttachRequest is the first message of a stream that attaches to a command which was started earlier.
+// AttachRequest is the first message of a stream that attaches to a command that was started earlier.
 type AttachRequest struct {
 	ProcessID string `json:"process_id"`
-	// Offset is how many bytes of the output, of both streams together, the client has already: what follows them is sent.
+	// Offset is how many bytes of the output, of both streams together, the client already has. The server sends the
+	// output after them.
 	Offset int64 `json:"offset,omitempty"`
-	// Attachment is a client's own name, of at most 64 bytes, for this attachment, by which it comes back when the connection broke off: the
-	// command's output waits a little for it, and what is left of its earlier connection ends. "" for none.
+	// Attachment is the client's name for this attachment, of at most 64 bytes. A client whose connection broke
+	// reconnects with the same name: the command's output waits for it for a short time, and the earlier connection
+	// ends. "" for none.
 	Attachment string `json:"attachment,omitempty"`
 }
 
@@ -37,7 +41,7 @@ type AttachRequest struct {
 type RunRequest struct {
 	ExecRequest
 	Sandbox SandboxRequest `json:"sandbox"`
-	Keep    bool           `json:"keep,omitempty"` // the sandbox stays when the command has ended
+	Keep    bool           `json:"keep,omitempty"` // keep the sandbox after the command has ended
 }
 
 // Size of a terminal, in characters.
@@ -46,9 +50,9 @@ type Size struct {
 	Cols int `json:"cols"`
 }
 
-// Result is how a command ended.
+// Result is the result of a command.
 type Result struct {
-	ReturnCode  int     `json:"returncode"` // 128+n when a signal ended it, 124 after a time limit
+	ReturnCode  int     `json:"returncode"` // 128+n if a signal killed it, 124 after a time limit
 	Stdout      string  `json:"stdout"`
 	Stderr      string  `json:"stderr"`
 	Duration    float64 `json:"duration_secs"`
@@ -56,14 +60,16 @@ type Result struct {
 	TimedOut    bool    `json:"timed_out"`
 	Signal      string  `json:"signal,omitempty"`
 	OutOfMemory bool    `json:"out_of_memory,omitempty"`
-	Truncated   bool    `json:"truncated,omitempty"` // Stdout or Stderr lacks its middle
-	Reason      string  `json:"reason,omitempty"`    // one sentence, when not the command itself was the cause of its end
-	// Crashed lists processes of the command that a signal such as SIGSEGV ended, which nobody had sent.
-	Crashed  string `json:"crashed,omitempty"`
-	Encoding string `json:"encoding,omitempty"` // "base64" if Stdout or Stderr is not UTF-8: then both are encoded. Go programs get them decoded
+	Truncated   bool    `json:"truncated,omitempty"` // the middle of Stdout or Stderr is missing
+	// Reason is one sentence, set if the command's end was not caused by the command itself.
+	Reason string `json:"reason,omitempty"`
+	// Crashed lists processes of the command that died of a signal such as SIGSEGV that no process had sent.
+	Crashed string `json:"crashed,omitempty"`
+	// Encoding is "base64" if Stdout or Stderr is not UTF-8: then both are encoded. Go programs receive them decoded.
+	Encoding string `json:"encoding,omitempty"`
 }
 
-// Why returns the reason for the end of a command that failed, if it is not in the command's output: Reason, or Crashed.
+// Why returns the reason for the failure of a command if its output does not contain it: Reason, or Crashed.
 func (r Result) Why() string {
 	if r.Reason == "" && r.ReturnCode != 0 {
 		return r.Crashed
@@ -109,7 +115,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 // EncodingBase64 marks output that is not UTF-8.
 const EncodingBase64 = "base64"
 
-// Started tells what to come back to.
+// Started contains the IDs with which a client can attach to the command later.
 type Started struct {
 	SandboxID string `json:"sandbox_id"`
 	ProcessID string `json:"process_id"`
@@ -118,7 +124,7 @@ type Started struct {
 // Output is the data of the events stdout and stderr.
 type Output struct {
 	Data     string `json:"data"`
-	Encoding string `json:"encoding"` // "utf-8", or "base64" where the bytes are no text
+	Encoding string `json:"encoding"` // "utf-8", or "base64" for bytes that are not UTF-8
 }
 
 // Process is a command that was started in a sandbox.
@@ -130,7 +136,7 @@ type Process struct {
 	Exit     *Exit     `json:"exit,omitempty"` // nil while it runs
 }
 
-// Exit is how a Process ended.
+// Exit is the end of a Process.
 type Exit struct {
 	Code        int    `json:"code"`
 	Signal      string `json:"signal,omitempty"`
@@ -139,17 +145,17 @@ type Exit struct {
 	Crashed     string `json:"crashed,omitempty"`      // as in Result
 }
 
-// A stream is a WebSocket of binary messages whose first byte is the stream they belong to; the client's first message
-// alone is plain JSON, the request.
+// A stream is a WebSocket of binary messages. The first byte of a message identifies the stream to which it belongs.
+// Only the client's first message, the request, is plain JSON.
 const (
 	StreamStdin   byte = 0
 	StreamStdout  byte = 1
 	StreamStderr  byte = 2
-	StreamControl byte = 3 // Control, either way
+	StreamControl byte = 3 // Control, in both directions
 	StreamEnd     byte = 4 // End, the server's last message
 )
 
-// Control is a message beside the data; one field is set.
+// Control is a message other than data; one field is set.
 type Control struct {
 	// From the client.
 	Signal   string `json:"signal,omitempty"`
@@ -158,13 +164,16 @@ type Control struct {
 	Kill     bool   `json:"kill,omitempty"`
 
 	// From the server.
-	Started   *Started  `json:"started,omitempty"` // the command runs; before any output, except when attaching
-	Progress  *Progress `json:"progress,omitempty"`
-	StdinRead int       `json:"stdin_read,omitempty"`      // bytes that the command took: as many more may be sent
-	Truncated int64     `json:"truncated_bytes,omitempty"` // so much of what comes next is no longer kept
+	// The command has started; sent before any output, except when attaching.
+	Started  *Started  `json:"started,omitempty"`
+	Progress *Progress `json:"progress,omitempty"`
+	// StdinRead is the number of bytes that the command has read: the client may send as many more.
+	StdinRead int   `json:"stdin_read,omitempty"`
+	Truncated int64 `json:"truncated_bytes,omitempty"` // bytes of the following output that are no longer kept
 }
 
-// End is how a stream ends; one field is set. A stream that ends without one says nothing about the command.
+// End is the last message of a stream; one field is set. A stream that ends without it says nothing about the
+// command.
 type End struct {
 	Exit    *Result  `json:"exit,omitempty"`
 	Problem *Problem `json:"problem,omitempty"`

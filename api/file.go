@@ -2,7 +2,7 @@ package api
 
 import "time"
 
-// Routes of a sandbox's files. Paths are absolute, and are what commands in the sandbox see.
+// Routes of a sandbox's files. Paths are absolute and are those that commands in the sandbox see.
 const (
 	SandboxFiles = "/v1/sandboxes/{id}/files"       // ?path=; GET (with ranges), PUT, DELETE
 	FilesList    = "/v1/sandboxes/{id}/files/list"  // ?path=
@@ -12,10 +12,10 @@ const (
 	FilesMkdir   = "/v1/sandboxes/{id}/files/mkdir"
 )
 
-// MaxFile is the size of the largest file that a PUT writes, in bytes.
+// MaxFile is the size limit for a file of a PUT, in bytes.
 const MaxFile = 5 << 30
 
-// EventFile is the name of the events of FilesWatch, which are of FileChange.
+// EventFile is the name of the events of FilesWatch. Their data is a FileChange.
 const EventFile = "file.changed"
 
 // File is a file of any kind.
@@ -32,9 +32,11 @@ type File struct {
 	ETag     string    `json:"etag,omitempty"` // as in the header: changes with the content; for If-Match
 }
 
-// FileChange is something that happened below a path that is watched.
+// FileChange is a change below a watched path.
 type FileChange struct {
-	Kind string `json:"kind"` // "ready" once changes are seen, then "created", "changed", "removed", or "lagged": there were too many, list again
+	// Kind is "ready" once changes are reported, then "created", "changed" or "removed". "lagged" means that there
+	// were too many changes: list the files again.
+	Kind string `json:"kind"`
 	Path string `json:"path,omitempty"`
 }
 
@@ -42,11 +44,11 @@ type FileChange struct {
 type MoveRequest struct {
 	From      string `json:"from"`
 	To        string `json:"to"`
-	Overwrite bool   `json:"overwrite,omitempty"` // replace a file that is there
+	Overwrite bool   `json:"overwrite,omitempty"` // replace an existing file
 }
 
 // MkdirRequest is the body of POST …/files/mkdir.
 type MkdirRequest struct {
 	Path    string `json:"path"`
-	Parents bool   `json:"parents,omitempty"` // make what is missing above it, too, and mind nothing that is there
+	Parents bool   `json:"parents,omitempty"` // create missing parent directories, and accept an existing directory
 }

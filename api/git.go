@@ -2,15 +2,15 @@ package api
 
 import "time"
 
-// GitEvent is something that git did in a session's repository. The event's type says which fields are set.
+// GitEvent describes an action of git in a session's repository. The event type determines which fields are set.
 type GitEvent struct {
 	Dir        string `json:"dir,omitempty"`
 	Branch     string `json:"branch,omitempty"`
-	Onto       string `json:"onto,omitempty"`    // of git.synced: branch of others
+	Onto       string `json:"onto,omitempty"`    // of git.synced: upstream branch
 	Commit     string `json:"commit,omitempty"`  //
 	Subject    string `json:"subject,omitempty"` // of git.committed
-	Commits    int    `json:"commits,omitempty"` // of others that the work was carried onto, or that were made at once
-	Failed     bool   `json:"failed,omitempty"`  // of git.synced: everything is as it was
+	Commits    int    `json:"commits,omitempty"` // upstream commits below the work, or commits made at once
+	Failed     bool   `json:"failed,omitempty"`  // of git.synced: the repository is unchanged
 	Reason     string `json:"reason,omitempty"`  // what failed
 	Tried      string `json:"tried,omitempty"`   // a line for each attempt
 	Checkpoint string `json:"checkpoint,omitempty"`
@@ -20,8 +20,8 @@ type GitEvent struct {
 // SyncRequest is the body of POST /v1/sessions/{id}/sync.
 type SyncRequest struct {
 	Repository string `json:"repository,omitempty"` // its name; "" means the first
-	Branch     string `json:"branch,omitempty"`     // of others; "" means the one that the work began on
-	Rewritten  bool   `json:"rewritten,omitempty"`  // that branch was rewritten on purpose
+	Branch     string `json:"branch,omitempty"`     // upstream branch; "" means the session's starting branch
+	Rewritten  bool   `json:"rewritten,omitempty"`  // the branch was rewritten on purpose
 }
 
 // PushRequest is the body of POST /v1/sessions/{id}/push.
@@ -29,51 +29,52 @@ type PushRequest struct {
 	Repository string `json:"repository,omitempty"`
 }
 
-// PullRequestRequest is the body of POST /v1/sessions/{id}/pull-request. What is missing comes from the session and the repository's template.
+// PullRequestRequest is the body of POST /v1/sessions/{id}/pull-request. Missing fields are filled from the session
+// and the repository's template.
 type PullRequestRequest struct {
 	Repository string `json:"repository,omitempty"`
 	Title      string `json:"title,omitempty"`
 	Body       string `json:"body,omitempty"`
-	Base       string `json:"base,omitempty"`  // branch that the changes go into
-	Ready      bool   `json:"ready,omitempty"` // it is no draft
+	Base       string `json:"base,omitempty"`  // target branch
+	Ready      bool   `json:"ready,omitempty"` // not a draft
 }
 
-// PullRequest is the answer.
+// PullRequest is the response.
 type PullRequest struct {
 	Number int    `json:"number"`
 	URL    string `json:"url"`
 	Draft  bool   `json:"draft"`
-	New    bool   `json:"new"` // false: there was one for the branch already
+	New    bool   `json:"new"` // false: the branch already had one
 }
 
-// Routes of what agents remember of repositories.
+// Routes of the agents' memories of repositories.
 const (
 	Memories     = "/v1/memory"
 	Memoried     = "/v1/memory/{name}"
 	MemoryEntity = "/v1/memory/{name}/entities/{entity}"
 )
 
-// Memory is what is remembered of a repository, in a list.
+// Memory is the memory of a repository, in a list.
 type Memory struct {
 	Name    string    `json:"name"` // OWNER-REPOSITORY
 	Size    int64     `json:"size_bytes"`
 	Created time.Time `json:"created_at"`
 }
 
-// MemoryGraph is all of it.
+// MemoryGraph is the content of a memory.
 type MemoryGraph struct {
 	Entities  []Entity   `json:"entities"`
 	Relations []Relation `json:"relations"`
 }
 
-// Entity is something that is remembered, and what is known of it.
+// Entity is an entity in a memory, with its observations.
 type Entity struct {
 	Name         string   `json:"name"`
 	Type         string   `json:"type"`
 	Observations []string `json:"observations"`
 }
 
-// Relation is how two entities belong together.
+// Relation is a relation between two entities.
 type Relation struct {
 	From string `json:"from"`
 	To   string `json:"to"`

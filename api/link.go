@@ -8,7 +8,8 @@ const (
 	SandboxLinked = "/v1/sandboxes/{id}/links/{link}"
 )
 
-// LinkParameter is the query's parameter of a link that has its secret. It leaves the address when the link is opened.
+// LinkParameter is the query parameter of a link that contains its secret. It is removed from the address when the
+// link is opened.
 const LinkParameter = "harvest-link"
 
 // PortLinkRequest is the body of POST /v1/sandboxes/{id}/links.
@@ -17,7 +18,7 @@ type PortLinkRequest struct {
 	ExpiresIn float64 `json:"expires_in_seconds,omitempty"` // 0: a day; at most 30 days
 }
 
-// PortLink is a link to a port as it is shown.
+// PortLink is a link to a port, without its secret.
 type PortLink struct {
 	ID        string    `json:"id"`
 	SandboxID string    `json:"sandbox_id"`
@@ -27,8 +28,8 @@ type PortLink struct {
 	LastUsed  time.Time `json:"last_used_at,omitzero"`
 }
 
-// NewPortLink is a link that was just made.
+// NewPortLink is a link that was just created.
 type NewPortLink struct {
 	PortLink
-	URL string `json:"url"` // whoever opens it reaches the port. It is shown this once
+	URL string `json:"url"` // gives access to the port to everyone who has it; shown only once
 }

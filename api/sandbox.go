@@ -4,19 +4,22 @@ import "time"
 
 // SandboxRequest is the body of POST /v1/sandboxes. Every field is optional.
 type SandboxRequest struct {
-	Image    string            `json:"image,omitempty"`               // "" means "base"
-	Commands []string          `json:"dockerfile_commands,omitempty"` // instructions of a Dockerfile, carried out on top of the image
+	Image string `json:"image,omitempty"` // "" means "base"
+	// Commands are Dockerfile instructions to run on top of the image.
+	Commands []string          `json:"dockerfile_commands,omitempty"`
 	Name     string            `json:"name,omitempty"`
 	Tags     map[string]string `json:"tags,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
-	Secrets  []string          `json:"secrets,omitempty"` // by name; their pairs join Env, whose own win. modal:NAME is one that Modal keeps
-	Workdir  string            `json:"workdir,omitempty"`
-	User     string            `json:"user,omitempty"`
-	Hostname string            `json:"hostname,omitempty"`
-	Volumes  []Mount           `json:"volumes,omitempty"`
-	Engine   string            `json:"engine,omitempty"`
-	Network  Network           `json:"network,omitzero"`
-	Ports    []int             `json:"ports,omitempty"` // that its user means to connect to
+	// Secrets are names of secrets whose pairs are added to Env; Env takes precedence. modal:NAME is a secret that
+	// Modal stores.
+	Secrets  []string `json:"secrets,omitempty"`
+	Workdir  string   `json:"workdir,omitempty"`
+	User     string   `json:"user,omitempty"`
+	Hostname string   `json:"hostname,omitempty"`
+	Volumes  []Mount  `json:"volumes,omitempty"`
+	Engine   string   `json:"engine,omitempty"`
+	Network  Network  `json:"network,omitzero"`
+	Ports    []int    `json:"ports,omitempty"` // that its user intends to connect to
 
 	CPU         float64 `json:"cpu,omitempty"` // cores; 0 means the default, here and below
 	Memory      int64   `json:"memory_bytes,omitempty"`
@@ -24,65 +27,70 @@ type SandboxRequest struct {
 	Processes   int     `json:"processes,omitempty"`
 	Files       int     `json:"open_files,omitempty"`
 	VolumeFiles int     `json:"volume_files,omitempty"` // of each writable volume; at most what the server allows
-	GPU         string  `json:"gpu,omitempty"`          // such as "T4", or "A100:2" for two, where the engine has GPUs
+	GPU         string  `json:"gpu,omitempty"`          // such as "T4", or "A100:2" for two, if the engine has GPUs
 
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
 
-	// SnapshotOnEnd makes an image of the sandbox's files however it ends.
+	// SnapshotOnEnd creates an image of the sandbox's files at its end, whatever the cause.
 	SnapshotOnEnd bool `json:"snapshot_on_end,omitempty"`
 
-	// S3 asks for a volume whose files come from S3 and go there.
+	// S3 requests a volume that is synchronized with S3.
 	S3 *S3 `json:"s3,omitempty"`
 
-	Cold bool `json:"cold,omitempty"` // do not take a sandbox that was booted ahead
+	Cold bool `json:"cold,omitempty"` // do not use a sandbox from the warm pool
 }
 
-// Mount puts a volume, made if missing, at a path.
+// Mount mounts a volume at a path. The volume is created if missing.
 type Mount struct {
 	Name     string `json:"name"`
 	Path     string `json:"path"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// S3 is a place in S3 for the files of the volume at MountPath: one of the request's, or else one that is made for the bucket and prefix.
+// S3 is a location in S3 for the files of the volume at MountPath: one of the request's volumes, or else one for this
+// bucket and prefix.
 type S3 struct {
-	Bucket          string `json:"bucket,omitempty"` // "" is the server's own
-	Prefix          string `json:"prefix,omitempty"`
-	MountPath       string `json:"mount_path"`
-	Init            bool   `json:"init,omitempty"`              // copy what is there into the volume before the sandbox is ready
-	SyncOnTerminate bool   `json:"sync_on_terminate,omitempty"` // copy the volume there when the sandbox ends, in whatever way
-	// SyncEverySeconds copies the volume there every so often while the sandbox runs; 0 does not.
+	Bucket    string `json:"bucket,omitempty"` // "" means the server's own
+	Prefix    string `json:"prefix,omitempty"`
+	MountPath string `json:"mount_path"`
+	// Init copies the files from S3 into the volume before the sandbox is ready.
+	Init bool `json:"init,omitempty"`
+	// SyncOnTerminate copies the volume to S3 when the sandbox ends, in whatever way.
+	SyncOnTerminate bool `json:"sync_on_terminate,omitempty"`
+	// SyncEverySeconds is the interval at which the volume is copied to S3 while the sandbox runs; 0 means never.
 	SyncEverySeconds float64 `json:"sync_every_seconds,omitempty"`
-	Secret           string  `json:"secret,omitempty"`    // with the credentials; "" is "aws"
-	Mount            bool    `json:"mount,omitempty"`     // no volume, but the bucket itself, live
+	Secret           string  `json:"secret,omitempty"`    // secret with the credentials; "" means "aws"
+	Mount            bool    `json:"mount,omitempty"`     // mount the bucket itself, without a volume
 	ReadOnly         bool    `json:"read_only,omitempty"` // of mount
 }
 
-// SandboxS3 is what became of SandboxRequest.S3.
+// SandboxS3 is the state of SandboxRequest.S3.
 type SandboxS3 struct {
 	S3
-	Volume    string `json:"volume"`
-	SyncError string `json:"sync_error,omitempty"` // why not everything is in S3 that was there when the sandbox ended; it is tried again
-	// MountError says why the mount does not work any more, and what to do.
+	Volume string `json:"volume"`
+	// SyncError says why some data was not in S3 when the sandbox ended. The transfer is retried.
+	SyncError string `json:"sync_error,omitempty"`
+	// MountError says why the mount no longer works, and what to do.
 	MountError string `json:"mount_error,omitempty"`
 }
 
-// SandboxSyncRequest is the body of POST /v1/sandboxes/{id}/sync, which answers with a Synced.
+// SandboxSyncRequest is the body of POST /v1/sandboxes/{id}/sync. The response is a Synced.
 type SandboxSyncRequest struct {
 	Direction  string `json:"direction"`             // "up": volume to bucket, "down" or "both"
-	DeleteMany bool   `json:"delete_many,omitempty"` // as of VolumeSyncRequest
+	DeleteMany bool   `json:"delete_many,omitempty"` // as in VolumeSyncRequest
 }
 
-// Network is what a sandbox reaches, and the body of POST /v1/sandboxes/{id}/network. Rules are domains ("example.org",
-// "*.example.org"), addresses and CIDRs, each with an optional ":port".
+// Network is a sandbox's network policy, and the body of POST /v1/sandboxes/{id}/network. Rules are domains
+// ("example.org", "*.example.org"), addresses and CIDRs, each with an optional ":port".
 type Network struct {
-	Mode  string   `json:"mode,omitempty"`  // "none", "default" (the internet) or "allow"; "" is "default" where the engine has a network
-	Allow []string `json:"allow,omitempty"` // what "allow" reaches, and "default" in addition
+	// Mode is "none", "default" (the internet) or "allow"; "" is "default" if the engine has a network.
+	Mode  string   `json:"mode,omitempty"`
+	Allow []string `json:"allow,omitempty"` // destinations of "allow", and additional ones of "default"
 	Deny  []string `json:"deny,omitempty"`  // wins over Allow
 }
 
-// Limits that are in force; zero means none.
+// Limits are the limits in force; zero means no limit.
 type Limits struct {
 	CPU       float64 `json:"cpu"`
 	Memory    int64   `json:"memory_bytes"`
@@ -93,13 +101,13 @@ type Limits struct {
 	VolumeFiles int `json:"volume_files"`
 }
 
-// Stage is a step of creating a sandbox that is done.
+// Stage is a completed step of creating a sandbox.
 type Stage struct {
 	Name string  `json:"name"`
 	MS   float64 `json:"ms"`
 }
 
-// Sandbox is a sandbox as it is shown.
+// Sandbox is a sandbox.
 type Sandbox struct {
 	ID                 string            `json:"id"`
 	Name               string            `json:"name,omitempty"`
@@ -115,13 +123,13 @@ type Sandbox struct {
 	Workdir            string            `json:"workdir,omitempty"`
 	User               string            `json:"user,omitempty"`
 	Volumes            []Mount           `json:"volumes,omitempty"`
-	Secrets            []string          `json:"secrets,omitempty"` // their names
+	Secrets            []string          `json:"secrets,omitempty"` // names
 	Network            Network           `json:"network"`
 	Ports              []int             `json:"ports,omitempty"`
 	Limits             Limits            `json:"limits"`
 	GPU                string            `json:"gpu,omitempty"`
 	Stages             []Stage           `json:"stages"`
-	Warm               bool              `json:"warm,omitempty"` // it was booted ahead
+	Warm               bool              `json:"warm,omitempty"` // from the warm pool
 	Created            time.Time         `json:"created_at"`
 	Started            time.Time         `json:"started_at,omitzero"`
 	Ended              time.Time         `json:"ended_at,omitzero"`
@@ -129,49 +137,50 @@ type Sandbox struct {
 	LastUsed           time.Time         `json:"last_used_at,omitzero"`
 	IdleTimeoutSeconds float64           `json:"idle_timeout_seconds,omitempty"`
 	CostUSD            float64           `json:"cost_usd"`
-	Denials            []Denial          `json:"denials,omitempty"` // the last that its network policy refused, oldest first
+	Denials            []Denial          `json:"denials,omitempty"` // last denials of its network policy, oldest first
 	SnapshotOnEnd      bool              `json:"snapshot_on_end,omitempty"`
-	SnapshotID         string            `json:"snapshot_id,omitempty"`    // the image that was made on its end
-	SnapshotError      string            `json:"snapshot_error,omitempty"` // why none was
+	SnapshotID         string            `json:"snapshot_id,omitempty"`    // image created at its end
+	SnapshotError      string            `json:"snapshot_error,omitempty"` // why there is no such image
 	S3                 *SandboxS3        `json:"s3,omitempty"`
 }
 
-// Used is what a sandbox has taken of the machine over its life, also after its end.
+// Used is the resource usage of a sandbox over its life, also after its end.
 type Used struct {
-	Interval   float64       `json:"interval_seconds"` // about what lies between two samples; it grows with the sandbox's age
+	// Interval is the approximate time between samples; it grows with the sandbox's age.
+	Interval   float64       `json:"interval_seconds"`
 	PeakMemory int64         `json:"peak_memory_bytes"`
-	Samples    []UsageSample `json:"samples"` // oldest first; of a sandbox that ended within a second or two there are none
+	Samples    []UsageSample `json:"samples"` // oldest first; a sandbox that ended within a second or two has none
 }
 
-// UsageSample is what had been taken at a time.
+// UsageSample is the cumulative usage at a time.
 type UsageSample struct {
 	Time     time.Time `json:"at"`
-	CPU      float64   `json:"cpu_seconds"`    // processor time until then
-	Memory   int64     `json:"memory_bytes"`   // held then, without the cache of files
-	Received int64     `json:"received_bytes"` // by its network interface until then
-	Sent     int64     `json:"sent_bytes"`     // by its network interface until then
+	CPU      float64   `json:"cpu_seconds"`    // processor time so far
+	Memory   int64     `json:"memory_bytes"`   // current use, without the page cache
+	Received int64     `json:"received_bytes"` // by its network interface so far
+	Sent     int64     `json:"sent_bytes"`     // by its network interface so far
 }
 
-// Denial is a connection or a look-up that a sandbox's network policy refused.
+// Denial is a connection or a lookup that a sandbox's network policy refused.
 type Denial struct {
 	Time     time.Time `json:"time"`             // of the last one
 	Protocol string    `json:"protocol"`         // "tcp", "udp", "icmp" or "dns"
-	Domain   string    `json:"domain,omitempty"` // as looked up, or as the connection names it
+	Domain   string    `json:"domain,omitempty"` // as looked up, or as named by the connection
 	Address  string    `json:"address,omitempty"`
 	Port     int       `json:"port,omitempty"`
 	Reason   string    `json:"reason"` // one sentence
-	Count    int       `json:"count"`  // of equal ones
+	Count    int       `json:"count"`  // number of equal denials
 }
 
 // SandboxFilter is the query of GET /v1/sandboxes.
 type SandboxFilter struct {
-	All    bool              // ?all=true: also those that have ended
+	All    bool              // ?all=true: also ended ones
 	Name   string            // ?name=
 	Tags   map[string]string // ?tag=key=value, repeatable
 	Limit  int               // ?limit=, at most MaxPage
 	Cursor string            // ?cursor=, from List.NextCursor
 
-	Everyone bool // ?everyone=true: those of all accounts; for the server's operator
+	Everyone bool // ?everyone=true: of all accounts; for the operator
 }
 
 // Sizes of pages.
@@ -180,19 +189,20 @@ const (
 	MaxPage     = 1000
 )
 
-// SnapshotRequest is the body of POST /v1/sandboxes/{id}/snapshot, which answers with an Image.
+// SnapshotRequest is the body of POST /v1/sandboxes/{id}/snapshot. The response is an Image.
 type SnapshotRequest struct {
-	Name string `json:"name,omitempty"` // of the image; an older image of that name loses it
-	Path string `json:"path,omitempty"` // only the files below it; "" means all
+	Name string `json:"name,omitempty"` // name of the image; an older image of that name loses it
+	Path string `json:"path,omitempty"` // only files below it; "" means all
 }
 
-// ForkRequest is the body of POST /v1/sandboxes/{id}/fork, which answers with a Sandbox. What it does not name is like the first one's.
+// ForkRequest is the body of POST /v1/sandboxes/{id}/fork. The response is a Sandbox. Other properties are those of
+// the original sandbox.
 type ForkRequest struct {
 	Name string            `json:"name,omitempty"`
-	Env  map[string]string `json:"env,omitempty"` // what the first one was given is not recorded
+	Env  map[string]string `json:"env,omitempty"` // the environment of the original is not recorded
 }
 
-// ExtendRequest is the body of POST /v1/sandboxes/{id}/extend; 0 leaves a limit as it is.
+// ExtendRequest is the body of POST /v1/sandboxes/{id}/extend; 0 leaves a limit unchanged.
 type ExtendRequest struct {
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"` // from now
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// ScheduleRequest is the body of POST /v1/schedules, which creates or replaces one.
+// ScheduleRequest is the body of POST /v1/schedules, which creates or replaces a schedule.
 type ScheduleRequest struct {
 	Name           string          `json:"name"`
-	Kind           string          `json:"kind"` // what runs: "refresh" or "prune-events"
+	Kind           string          `json:"kind"` // kind of job: "refresh" or "prune-events"
 	Args           json.RawMessage `json:"args,omitempty"`
 	Cron           string          `json:"cron"`                      // such as "*/30 * * * *", "@daily" or "@every 90m"
 	Zone           string          `json:"zone,omitempty"`            // such as "Europe/Berlin"; "" means UTC
 	Retries        int             `json:"retries,omitempty"`         // 0 means 3, and -1 none
 	TimeoutSeconds float64         `json:"timeout_seconds,omitempty"` // of one attempt; 0 means 600
-	Missed         string          `json:"missed,omitempty"`          // "run_once", which is also what "" means, or "skip"
+	Missed         string          `json:"missed,omitempty"`          // "run_once", the default, or "skip"
 	Paused         bool            `json:"paused,omitempty"`
 }
 
-// Schedule is a job that runs at times.
+// Schedule is a scheduled job.
 type Schedule struct {
 	Name           string          `json:"name"`
 	Kind           string          `json:"kind"`
@@ -34,11 +34,11 @@ type Schedule struct {
 	Next           time.Time       `json:"next_at,omitzero"`
 }
 
-// ScheduleRun is one attempt of a schedule's job, or the reason why there was none.
+// ScheduleRun is one attempt of a scheduled job, or a record of why it did not run.
 type ScheduleRun struct {
 	ID       string          `json:"id"`
 	Schedule string          `json:"schedule"`
-	Due      time.Time       `json:"due_at,omitzero"` // missing if somebody asked for it
+	Due      time.Time       `json:"due_at,omitzero"` // missing if a user requested it
 	Attempt  int             `json:"attempt"`
 	Status   string          `json:"status"` // "running", "succeeded", "failed", "timed_out", "interrupted" or "skipped"
 	Reason   string          `json:"reason,omitempty"`

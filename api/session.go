@@ -21,10 +21,10 @@ const (
 	SessionPull     = "/v1/sessions/{id}/pull-request"
 )
 
-// MaxBundle is the largest repository that a session takes as a bundle, in bytes.
+// MaxBundle is the size limit for a bundle of a session, in bytes.
 const MaxBundle = 256 << 20
 
-// Content types of what a session gives back.
+// Content types of a session's results.
 const (
 	TypePatch  = "text/x-diff"
 	TypeBundle = "application/x-git-bundle"
@@ -32,28 +32,37 @@ const (
 
 // SessionRequest is the body of POST /v1/sessions.
 type SessionRequest struct {
-	Repo        string              `json:"repo,omitempty"`        // address of a repository; "" for none
-	Branch      string              `json:"branch,omitempty"`      // "" means the repository's default
-	Depth       int                 `json:"depth,omitempty"`       // of history; 0 means all
-	LFS         bool                `json:"lfs,omitempty"`         // fetch large files, which are pointers otherwise
-	Submodules  bool                `json:"submodules,omitempty"`  // clone them, too
-	More        []RepositoryRequest `json:"more,omitempty"`        // further repositories, beside the first one
-	Name        string              `json:"name,omitempty"`        // of the first repository's directory below /workspace; "" means that of its address
-	GitSecret   string              `json:"git_secret,omitempty"`  // name of the secret with git's credentials; "" means the first that has some for the repository's host, "none" none
-	Bundle      []byte              `json:"bundle,omitempty"`      // what `git bundle create` made: the repository comes from there, and repo is its origin only
-	Shallow     []byte              `json:"shallow,omitempty"`     // of a bundle from a shallow repository: its file .git/shallow
-	Subdir      string              `json:"subdir,omitempty"`      // directory of the first repository that the agent starts in; "" means its top
-	Uncommitted *Uncommitted        `json:"uncommitted,omitempty"` // what was not committed in it: it becomes a commit of its own
-	Agent       string              `json:"agent,omitempty"`       // "claude", "opencode" or "scripted"
-	// Continues is a session that has ended: this one begins with its files, repositories and the end of its conversation, and with all else of it that is
-	// not given. No repository can be given, and of the sandbox only env.
+	Repo       string              `json:"repo,omitempty"`       // address of a repository; "" for none
+	Branch     string              `json:"branch,omitempty"`     // "" means the repository's default
+	Depth      int                 `json:"depth,omitempty"`      // of history; 0 means all
+	LFS        bool                `json:"lfs,omitempty"`        // fetch large files, which are pointers otherwise
+	Submodules bool                `json:"submodules,omitempty"` // clone submodules, too
+	More       []RepositoryRequest `json:"more,omitempty"`       // further repositories, beside the first one
+	// Name is the name of the first repository's directory below /workspace; "" means the name in its address.
+	Name string `json:"name,omitempty"`
+	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the
+	// repository's host, "none" means no credentials.
+	GitSecret string `json:"git_secret,omitempty"`
+	// Bundle is the output of `git bundle create`: the repository is cloned from it, and repo is only its origin.
+	Bundle []byte `json:"bundle,omitempty"`
+	// Shallow, for a bundle from a shallow repository, is its .git/shallow.
+	Shallow []byte `json:"shallow,omitempty"`
+	// Subdir is the directory of the first repository in which the agent starts; "" means its top.
+	Subdir string `json:"subdir,omitempty"`
+	// Uncommitted are the user's uncommitted changes; they become a separate commit.
+	Uncommitted *Uncommitted `json:"uncommitted,omitempty"`
+	Agent       string       `json:"agent,omitempty"` // "claude", "opencode" or "scripted"
+	// Continues is a session that has ended. The new session starts with its files, its repositories and the end of
+	// its conversation, and takes all other missing values from it. A repository must not be given, and of the
+	// sandbox only env.
 	Continues string        `json:"continues,omitempty"`
 	Model     string        `json:"model,omitempty"`
 	Prompt    string        `json:"prompt,omitempty"`   // the first one
-	Approval  string        `json:"approval,omitempty"` // "": everything runs; "edits", "ask", "plan"
+	Approval  string        `json:"approval,omitempty"` // "": all tools run; "edits", "ask", "plan"
 	Author    *Author       `json:"author,omitempty"`
 	Limits    SessionLimits `json:"limits,omitzero"`
-	// MCP are MCP servers of the user's own, as a project's .mcp.json has them; ${NAME} in them stands for a variable of the agent's environment.
+	// MCP describes the user's own MCP servers in the format of a project's .mcp.json. ${NAME} stands for a variable
+	// of the agent's environment.
 	MCP     json.RawMessage `json:"mcp,omitempty"`
 	Sandbox SandboxRequest  `json:"sandbox,omitzero"`
 }
@@ -67,38 +76,38 @@ type RepositoryRequest struct {
 	Submodules bool   `json:"submodules,omitempty"`
 }
 
-// Uncommitted is what a user had not committed.
+// Uncommitted contains the user's uncommitted changes.
 type Uncommitted struct {
-	Patch  []byte `json:"patch"` // as `git diff --binary HEAD` prints it
+	Patch  []byte `json:"patch"` // output of `git diff --binary HEAD`
 	Author Author `json:"author"`
 }
 
-// Author is who commits are by.
+// Author is the author of commits.
 type Author struct {
 	Name  string `json:"name"`
 	Email string `json:"email"`
 }
 
-// SessionLimits are the most that a session may take; 0 means no limit.
+// SessionLimits are the limits of a session; 0 means no limit.
 type SessionLimits struct {
 	Turns   int     `json:"turns,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"` // of one turn
 	USD     float64 `json:"usd,omitempty"`
 }
 
-// Session is an agent at work.
+// Session is a session of an agent.
 type Session struct {
 	ID           string        `json:"id"`
 	Title        string        `json:"title,omitempty"`
 	Agent        string        `json:"agent"`
 	Model        string        `json:"model,omitempty"`
 	Repo         string        `json:"repo,omitempty"`
-	Continues    string        `json:"continues,omitempty"`   // session with whose files and conversation it began
-	Branch       string        `json:"branch,omitempty"`      // that the work began on
-	WorkBranch   string        `json:"work_branch"`           // that it is done on
-	Base         string        `json:"base_commit,omitempty"` // that it began on
+	Continues    string        `json:"continues,omitempty"`   // session whose files and conversation it started with
+	Branch       string        `json:"branch,omitempty"`      // starting branch
+	WorkBranch   string        `json:"work_branch"`           // branch of the work
+	Base         string        `json:"base_commit,omitempty"` // starting commit
 	Dir          string        `json:"dir"`
-	Repositories []Repository  `json:"repositories"` // all of them, that one included
+	Repositories []Repository  `json:"repositories"` // all repositories, including that one
 	SandboxID    string        `json:"sandbox_id,omitempty"`
 	Conversation string        `json:"conversation,omitempty"`
 	Limits       SessionLimits `json:"limits,omitzero"`
@@ -111,17 +120,17 @@ type Session struct {
 	Ended        time.Time     `json:"ended_at,omitzero"`
 }
 
-// Repository is one of those that a session works on.
+// Repository is a repository that a session works on.
 type Repository struct {
-	Name   string `json:"name"` // by which other routes take it
+	Name   string `json:"name"` // name in other routes
 	Repo   string `json:"repo,omitempty"`
 	Branch string `json:"branch,omitempty"`
 	Dir    string `json:"dir"`
 	Base   string `json:"base_commit,omitempty"`
-	Pull   string `json:"pull_request,omitempty"` // its address
+	Pull   string `json:"pull_request,omitempty"` // address of the pull request
 }
 
-// Usage is what turns have taken.
+// Usage is the usage of turns.
 type Usage struct {
 	InputTokens      int64   `json:"input_tokens"`
 	OutputTokens     int64   `json:"output_tokens"`
@@ -135,10 +144,10 @@ type MessageRequest struct {
 	Prompt string `json:"prompt"`
 }
 
-// QueuedMessage is its answer.
+// QueuedMessage is the response.
 type QueuedMessage struct {
 	MessageID string `json:"message_id"`
-	Position  int    `json:"position"` // how many turns are before it
+	Position  int    `json:"position"` // number of turns before it
 }
 
 // Message is a prompt of a session.
@@ -158,11 +167,11 @@ type Message struct {
 type AnswerRequest struct {
 	Allow   bool              `json:"allow"`
 	Always  bool              `json:"always,omitempty"`
-	Message string            `json:"message,omitempty"` // why not
-	Answers map[string]string `json:"answers,omitempty"` // text of a question to its answer
+	Message string            `json:"message,omitempty"` // reason of a refusal
+	Answers map[string]string `json:"answers,omitempty"` // maps the text of a question to its answer
 }
 
-// SessionEvent is the data of a session's events, of which the type says which fields are set.
+// SessionEvent is the data of a session's events. The event type determines which fields are set.
 type SessionEvent struct {
 	ID          string          `json:"id,omitempty"`
 	Parent      string          `json:"parent,omitempty"`
@@ -177,7 +186,7 @@ type SessionEvent struct {
 	Questions   []Question      `json:"questions,omitempty"`
 	Interrupted bool            `json:"interrupted,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
-	Took        float64         `json:"took_ms,omitempty"` // of tool.completed, in milliseconds; 0 if that is not known
+	Took        float64         `json:"took_ms,omitempty"` // of tool.completed, in milliseconds; 0 if unknown
 	Usage       *Usage          `json:"usage,omitempty"`
 	MessageID   string          `json:"message_id,omitempty"`
 	Message     *Message        `json:"message,omitempty"`
@@ -188,18 +197,18 @@ type SessionEvent struct {
 	Git         *GitEvent       `json:"git,omitempty"`    // of git.synced, git.committed, git.pushed, git.stashed, git.left and git.panic
 }
 
-// RepoSynced is how a session that began with an image of its repository has caught up with the repository.
+// RepoSynced is the result of updating a session that started from an image of its repository.
 type RepoSynced struct {
 	Image       string    `json:"image_id"`
 	ImageCommit string    `json:"image_commit"`
 	Built       time.Time `json:"image_built_at"`
 	Branch      string    `json:"branch"`
-	Behind      int       `json:"commits_behind"` // that the image was; -1 if that is not known
-	Commit      string    `json:"commit"`         // that the work begins on
+	Behind      int       `json:"commits_behind"` // commits that the image was behind; -1 if unknown
+	Commit      string    `json:"commit"`         // starting commit
 	Error       string    `json:"error,omitempty"`
 }
 
-// Question is what an agent asks a person.
+// Question is a question of an agent for a person.
 type Question struct {
 	Text     string   `json:"text"`
 	Header   string   `json:"header,omitempty"`
@@ -207,7 +216,7 @@ type Question struct {
 	Options  []Option `json:"options,omitempty"`
 }
 
-// Option is an answer to choose.
+// Option is a possible answer.
 type Option struct {
 	Label       string `json:"label"`
 	Description string `json:"description,omitempty"`

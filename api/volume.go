@@ -15,7 +15,7 @@ type Volume struct {
 	Files   int64     `json:"files"`
 }
 
-// Entry of a directory.
+// Entry is an entry of a directory.
 type Entry struct {
 	Name     string    `json:"name"`
 	Mode     uint32    `json:"mode"` // as in struct stat
@@ -27,26 +27,28 @@ type Entry struct {
 // VolumeSyncRequest is the body of POST /v1/volumes/{name}/sync.
 type VolumeSyncRequest struct {
 	Direction string `json:"direction"`        // "up": volume to bucket, "down" or "both"
-	Bucket    string `json:"bucket,omitempty"` // one of the account's own; without one, the server's
+	Bucket    string `json:"bucket,omitempty"` // a bucket of the account; "" means the server's
 	Prefix    string `json:"prefix,omitempty"` // in the bucket
-	Secret    string `json:"secret,omitempty"` // with the bucket's credentials; "aws" if missing
-	// Mirror deletes on the side that changes what the other does not have.
+	Secret    string `json:"secret,omitempty"` // secret with the bucket's credentials; "" means "aws"
+	// Mirror deletes files on the changing side that the other side does not have.
 	Mirror    bool   `json:"mirror,omitempty"`
 	Conflicts string `json:"conflicts,omitempty"` // of "both": "both" (the default), "newer", "local" or "remote"
-	// Versioned saves a new version beneath {prefix}/{account}/{unix time}/, or restores Version; the latest if that is missing.
+	// Versioned saves a new version below {prefix}/{account}/{unix time}/, or restores Version; the latest if Version
+	// is missing.
 	Versioned bool   `json:"versioned,omitempty"`
 	Version   string `json:"version,omitempty"`
-	Path      string `json:"path,omitempty"`     // only what is beneath it
-	List      bool   `json:"list,omitempty"`     // see what others changed in the bucket
+	Path      string `json:"path,omitempty"`     // only files below it
+	List      bool   `json:"list,omitempty"`     // list the bucket to find changes by other clients
 	Contents  bool   `json:"contents,omitempty"` // compare contents, not sizes and times
-	DryRun    bool   `json:"dry_run,omitempty"`  // say what would be done
-	// DeleteMany allows the sync to delete most files of a side, or all files of a volume whose place in S3 holds nothing. Otherwise that is refused.
+	DryRun    bool   `json:"dry_run,omitempty"`  // return the plan only
+	// DeleteMany allows the sync to delete most files of a side, or all files of a volume whose location in S3 is
+	// empty. Otherwise such a sync is refused.
 	DeleteMany bool `json:"delete_many,omitempty"`
 }
 
-// SyncStats is what a sync did.
+// SyncStats are the statistics of a sync.
 type SyncStats struct {
-	Files     int64        `json:"files"` // sent or received whole
+	Files     int64        `json:"files"` // transferred completely
 	Bytes     int64        `json:"bytes"`
 	Updated   int64        `json:"updated"` // metadata only
 	Skipped   int64        `json:"skipped"` // unchanged
@@ -55,22 +57,22 @@ type SyncStats struct {
 	Failed    int64        `json:"failed"`
 	Duration  float64      `json:"duration_ms"`
 	Rate      float64      `json:"bytes_per_second"`
-	Seen      int64        `json:"seen_bytes,omitempty"`  // of files that are done, sent or not; while it goes on
-	Total     int64        `json:"total_bytes,omitempty"` // of all files; 0 for as long as that is not known
+	Seen      int64        `json:"seen_bytes,omitempty"`  // bytes of completed files, sent or not; during a sync
+	Total     int64        `json:"total_bytes,omitempty"` // bytes of all files; 0 while unknown
 	Failures  []SyncedPath `json:"failures,omitempty"`    // the first thousand
-	Decided   []SyncedPath `json:"decided,omitempty"`     // what was done about conflicts
-	// Unconditional says that the S3 server ignores conditions of writes: see docs/s3.md, "Two-way sync".
+	Decided   []SyncedPath `json:"decided,omitempty"`     // resolutions of conflicts
+	// Unconditional means that the S3 server ignores conditions of writes: see docs/s3.md, "Two-way sync".
 	Unconditional bool `json:"unconditional,omitempty"`
 }
 
-// SyncedPath is a path and what is to say about it.
+// SyncedPath is a path with a remark about it.
 type SyncedPath struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// PlannedAction is what a dry run says of a path.
+// PlannedAction is an action of a dry run.
 type PlannedAction struct {
 	Action   string `json:"action"` // such as "upload" or "delete remote"
 	Path     string `json:"path"`
@@ -79,19 +81,19 @@ type PlannedAction struct {
 	Reason   string `json:"reason,omitempty"` // of "skip"
 }
 
-// Synced is the answer to a VolumeSyncRequest.
+// Synced is the response to a VolumeSyncRequest.
 type Synced struct {
 	Volume    string          `json:"volume"`
 	Place     string          `json:"place"` // s3://bucket/prefix/
 	Direction string          `json:"direction"`
 	Version   string          `json:"version,omitempty"`
-	Plan      []PlannedAction `json:"plan,omitempty"` // of a dry run: the first ten thousand
+	Plan      []PlannedAction `json:"plan,omitempty"` // of a dry run: the first ten thousand actions
 	SyncStats
 }
 
-// VolumeVersion is a volume's files at a time, in S3.
+// VolumeVersion is a version of a volume in S3.
 type VolumeVersion struct {
 	Version string    `json:"version"` // its Unix time
 	Created time.Time `json:"created_at"`
-	Whole   bool      `json:"whole"` // false if it was never finished
+	Whole   bool      `json:"whole"` // false if it is incomplete
 }

@@ -1,4 +1,4 @@
-// Package client is the Go client of a Harvest server. Errors keep the Kind, stage and remedy that the server gave them.
+// Package client is the Go client of a Harvest server. Errors have the Kind, stage and remedy from the server.
 package client
 
 import (
@@ -22,24 +22,24 @@ import (
 // Socket is the name of the server's Unix socket in the data directory.
 const Socket = "harvest.sock"
 
-// local stands where URLs have a host; the socket needs none.
+// local is the URL prefix for the socket, which needs no host.
 const local = "http://harvest"
 
-// Client talks to one server. All methods may be called concurrently. Requests are tried again where that is safe; see retry.go for when that is. Methods that name a sandbox take an id, a unique
-// beginning of one, or a name.
+// Client talks to one server. All methods may be called concurrently. Requests are retried if that is safe; see
+// retry.go. Methods that take a sandbox accept an ID, a unique prefix of an ID, or a name.
 type Client struct {
 	http   *http.Client
 	base   string      // URL without a path
 	header http.Header // of every request
 }
 
-// New returns a client of the server of a data directory, without asking whether there is one.
+// New returns a client for the server of a data directory. It does not check whether the server runs.
 func New(data string) *Client {
 	return newClient(local, "", func(ctx context.Context, _, _ string) (net.Conn, error) { return socket.Dial(ctx, data, Socket) })
 }
 
-// At returns a client of the server at a URL, such as https://harvest.example.org, with a key that "harvest key create" made there.
-// It does not ask whether there is one. Invalid if base is no such URL.
+// At returns a client for the server at a URL, such as https://harvest.example.org, with a key created there by
+// "harvest key create". It does not check whether the server runs. It returns Invalid if base is not such a URL.
 func At(base, key string) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
@@ -56,7 +56,8 @@ func newClient(base, key string, dial func(ctx context.Context, network, address
 		Transport: &http.Transport{
 			DialContext: dial, DisableCompression: true, ExpectContinueTimeout: 5 * time.Second, MaxIdleConnsPerHost: 8, TLSHandshakeTimeout: 10 * time.Second,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // nothing that is asked for lies elsewhere
+		// The API has no redirects that a client should follow.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	if base != local {
 		c.http.Transport.(*http.Transport).Proxy = http.ProxyFromEnvironment
@@ -67,7 +68,7 @@ func newClient(base, key string, dial func(ctx context.Context, network, address
 	return c
 }
 
-// Connect returns a client of the server of a data directory. Unavailable if none answers.
+// Connect returns a client for the server of a data directory. It returns Unavailable if no server responds.
 func Connect(ctx context.Context, data string) (*Client, error) {
 	c := New(data)
 	if _, err := c.Server(ctx); err != nil {
@@ -76,11 +77,11 @@ func Connect(ctx context.Context, data string) (*Client, error) {
 	return c, nil
 }
 
-// Close closes connections that no request uses.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Execute runs Python code in a sandbox of its own and returns what it did (mission A1). What happens to the code, its time
-// limit included, is a Result; an error means that it did not run. timeout 0 means the server's default.
+// Execute runs Python code in a new sandbox and returns the result (mission A1). Failures of the code, its time limit
+// included, are Results; an error means that the code did not run. timeout 0 means the server's default.
 func (c *Client) Execute(ctx context.Context, code string, timeout time.Duration) (api.Result, error) {
 	if strings.TrimSpace(code) == "" {
 		return api.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "the code is empty"), "give some Python code")
@@ -88,7 +89,7 @@ func (c *Client) Execute(ctx context.Context, code string, timeout time.Duration
 	return c.RunCommand(ctx, api.RunRequest{ExecRequest: api.ExecRequest{Code: code, TimeoutSeconds: timeout.Seconds()}})
 }
 
-// RunCommand runs a command in a sandbox of its own. Its output is in the Result.
+// RunCommand runs a command in a new sandbox. Its output is in the Result.
 func (c *Client) RunCommand(ctx context.Context, req api.RunRequest) (api.Result, error) {
 	if err := checkText(req.ExecRequest); err != nil {
 		return api.Result{}, err
@@ -97,13 +98,14 @@ func (c *Client) RunCommand(ctx context.Context, req api.RunRequest) (api.Result
 	return res, c.call(ctx, http.MethodPost, api.Run, nil, req, &res)
 }
 
-// Server tells about the server.
+// Server returns information about the server.
 func (c *Client) Server(ctx context.Context) (api.Server, error) {
 	var s api.Server
 	return s, c.call(ctx, http.MethodGet, api.Readyz, nil, nil, &s)
 }
 
-// Backup returns the server's records as a tar stream, from which another server can go on. The caller closes it. Only the server's operator may.
+// Backup returns the server's records as a tar stream, from which another server can take over. The caller closes it.
+// Only the server's operator may call it.
 func (c *Client) Backup(ctx context.Context, req api.BackupRequest) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, http.MethodPost, api.Backup, nil, req)
 	if err != nil {
@@ -119,14 +121,14 @@ func (c *Client) Shutdown(ctx context.Context, req api.ShutdownRequest) error {
 		return err
 	}
 	defer resp.Body.Close()
-	// The body ends, in whatever way, with the server.
+	// The body ends, cleanly or not, with the server.
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil && ctx.Err() != nil {
 		return errors.Explainf(ctx.Err(), errors.KindOf(ctx.Err()), "the server did not end in time")
 	}
 	return nil
 }
 
-// call sends in as JSON, unless it is nil, and decodes the answer into out, unless that is nil.
+// call sends in as JSON, unless it is nil, and decodes the response into out, unless that is nil.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	resp, err := c.send(ctx, method, path, query, in)
 	if err != nil {
@@ -139,7 +141,7 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	return broken(json.NewDecoder(resp.Body).Decode(out))
 }
 
-// send sends in as JSON and returns the answer, which the caller closes, if it is one of success.
+// send sends in as JSON and returns the response if it is a success. The caller closes it.
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -156,7 +158,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	return c.doSized(ctx, method, path, query, body, -1, header)
 }
 
-// doSized is do with a body whose size is known; -1 if net/http has to find out.
+// doSized is do with a body of known size; -1 lets net/http determine it.
 func (c *Client) doSized(ctx context.Context, method, path string, query url.Values, body io.Reader, size int64, header http.Header) (*http.Response, error) {
 	target := c.base + path
 	if len(query) > 0 {
@@ -165,7 +167,7 @@ func (c *Client) doSized(ctx context.Context, method, path string, query url.Val
 	return c.try(ctx, &request{method: method, target: target, path: path, body: body, size: size, header: header})
 }
 
-// unreachable explains why a request got no answer.
+// unreachable returns the error for a request without a response.
 func (c *Client) unreachable(err error) error {
 	if c.base != local && dialing(err) {
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "no server answers at %s", c.base), "check HARVEST_URL, and that the server runs: harvest up")
@@ -173,13 +175,13 @@ func (c *Client) unreachable(err error) error {
 	return broken(err)
 }
 
-// dialing reports whether there was no connection at all.
+// dialing reports whether the connection attempt failed.
 func dialing(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// broken explains an error of the connection.
+// broken converts an error of the connection.
 func broken(err error) error {
 	if err == nil || errors.KindOf(err) != errors.Internal {
 		return err
@@ -188,7 +190,7 @@ func broken(err error) error {
 		"try again; server.log in the data directory may say why")
 }
 
-// failure reads the problem that resp holds.
+// failure decodes the problem in resp.
 func failure(resp *http.Response) error {
 	var p api.Problem
 	if err := json.NewDecoder(io.LimitReader(resp.Body, api.MaxBody)).Decode(&p); err != nil || p.Code == "" {
@@ -197,7 +199,7 @@ func failure(resp *http.Response) error {
 	return Error(p)
 }
 
-// Error makes the error again that became p.
+// Error converts p back to an error.
 func Error(p api.Problem) error {
 	kind := errors.Kind(p.Code)
 	if !slices.Contains(errors.Kinds, kind) {
@@ -219,9 +221,9 @@ func Error(p api.Problem) error {
 	return err
 }
 
-// put sends a tar stream, and get returns one, which the caller closes.
+// put sends a tar stream; get returns one, which the caller closes.
 func (c *Client) put(ctx context.Context, route, path string, tar io.Reader) error {
-	// The server refuses what it can before the stream is sent.
+	// With Expect, the server can refuse the request before the stream is sent.
 	header := http.Header{"Content-Type": {api.TypeTar}, "Expect": {"100-continue"}}
 	resp, err := c.do(ctx, http.MethodPut, route, url.Values{"path": {path}}, tar, header)
 	if err != nil {
@@ -238,7 +240,7 @@ func (c *Client) get(ctx context.Context, route, path string) (io.ReadCloser, er
 	return &checkedBody{resp.Body}, nil
 }
 
-// checkedBody explains why a body ends early.
+// checkedBody converts the error of a body that ends early.
 type checkedBody struct{ io.ReadCloser }
 
 func (b *checkedBody) Read(p []byte) (int, error) {
@@ -249,7 +251,7 @@ func (b *checkedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// list returns all of a list, page by page.
+// list returns all elements of a list, page by page.
 func list[T any](ctx context.Context, c *Client, route string, query url.Values) ([]T, error) {
 	all := []T{}
 	query = maps.Clone(query)

@@ -13,10 +13,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// maxEvent bounds one line of an event stream.
+// maxEvent is the size limit for a line of an event stream.
 const maxEvent = 16 << 20
 
-// events posts in and follows the answer's events: progress is told, the event done is decoded into out.
+// events posts in and handles the events of the response: it passes progress on, and decodes the event done into out.
 func (c *Client) events(ctx context.Context, path string, in any, progress func(api.Progress), done string, out any) error {
 	data, err := json.Marshal(in)
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *Client) events(ctx context.Context, path string, in any, progress func(
 	})
 }
 
-// follow posts a body and gives each event of the answer to take, which says whether it was the last one.
+// follow posts a body and passes each event of the response to take, which reports whether it was the last one.
 func (c *Client) follow(ctx context.Context, path string, body io.Reader, media string, take func(name string, data []byte) (bool, error)) error {
 	header := http.Header{"Content-Type": {media}, "Accept": {api.TypeEvents}}
 	resp, err := c.do(ctx, http.MethodPost, path, nil, body, header)
@@ -65,8 +65,8 @@ func readEvents(r io.Reader, each func(name string, data []byte) error) error {
 	return readFrames(r, func(_, name string, data []byte) error { return each(name, data) })
 }
 
-// readFrames calls each for every server-sent event of r, until it fails or r ends, and, without name and data, for ids that come by
-// themselves. Comments and unknown fields are passed over.
+// readFrames calls each for every server-sent event of r, until each returns an error or r ends. For IDs without an
+// event it calls each without name and data. It skips comments and unknown fields.
 func readFrames(r io.Reader, each func(id, name string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)

@@ -14,8 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// ReadFile returns a file of a sandbox from offset on, length bytes of it, or all if length is below 0. The caller closes it. A file that
-// is not so long is Invalid.
+// ReadFile returns length bytes of a sandbox's file from offset, or all if length is below 0. The caller closes it.
+// If the file is shorter than offset, it returns Invalid.
 func (c *Client) ReadFile(ctx context.Context, ref, path string, offset, length int64) (io.ReadCloser, error) {
 	header := http.Header{}
 	switch {
@@ -33,9 +33,10 @@ func (c *Client) ReadFile(ctx context.Context, ref, path string, offset, length 
 	return &checkedBody{resp.Body}, nil
 }
 
-// Condition limits a change of a file to one of its versions. If it does not hold, the change fails with Conflict and does nothing.
+// Condition restricts a change of a file to a version of it. If the condition does not hold, the change fails with
+// Conflict and has no effect.
 type Condition struct {
-	ETag string // the file must exist with this ETag, such as that of api.File; "*" is any
+	ETag string // the file must exist with this ETag, such as that of api.File; "*" means any
 	New  bool   // the file must not exist; for WriteFileIf
 }
 
@@ -48,13 +49,13 @@ func (cond Condition) set(header http.Header) {
 	}
 }
 
-// WriteFile writes a file of a sandbox whole: it is seen with all its size bytes or not at all. mode 0 keeps that of a file which is there, and
-// is 0644 otherwise.
+// WriteFile writes a file of a sandbox atomically: readers see all size bytes or the old state. mode 0 keeps the mode
+// of an existing file, and is 0644 for a new one.
 func (c *Client) WriteFile(ctx context.Context, ref, path string, mode uint32, size int64, content io.Reader) (api.File, error) {
 	return c.WriteFileIf(ctx, ref, path, mode, size, content, Condition{})
 }
 
-// WriteFileIf is WriteFile under a condition. Of two writers with the same ETag one fails with Conflict.
+// WriteFileIf is WriteFile with a condition. Of two writers with the same ETag one fails with Conflict.
 func (c *Client) WriteFileIf(ctx context.Context, ref, path string, mode uint32, size int64, content io.Reader, cond Condition) (api.File, error) {
 	query := url.Values{"path": {path}}
 	if mode != 0 {
@@ -75,12 +76,12 @@ func (c *Client) WriteFileIf(ctx context.Context, ref, path string, mode uint32,
 	return made, broken(json.NewDecoder(resp.Body).Decode(&made))
 }
 
-// RemoveFile removes a file or an empty directory of a sandbox, or, recursively, a directory with all that is in it.
+// RemoveFile removes a file or an empty directory of a sandbox, or, with recursive, a directory with its content.
 func (c *Client) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
 	return c.RemoveFileIf(ctx, ref, path, recursive, Condition{})
 }
 
-// RemoveFileIf is RemoveFile under a condition.
+// RemoveFileIf is RemoveFile with a condition.
 func (c *Client) RemoveFileIf(ctx context.Context, ref, path string, recursive bool, cond Condition) error {
 	query := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
 	header := http.Header{}
@@ -92,12 +93,12 @@ func (c *Client) RemoveFileIf(ctx context.Context, ref, path string, recursive b
 	return resp.Body.Close()
 }
 
-// ListFiles returns what is in a directory of a sandbox, by name.
+// ListFiles lists a directory of a sandbox, by name.
 func (c *Client) ListFiles(ctx context.Context, ref, dir string) ([]api.File, error) {
 	return list[api.File](ctx, c, api.Path(api.FilesList, ref), url.Values{"path": {dir}})
 }
 
-// StatFile returns what a file of a sandbox is like; with follow, what a symbolic link leads to.
+// StatFile returns the metadata of a file of a sandbox; with follow, those of a symbolic link's target.
 func (c *Client) StatFile(ctx context.Context, ref, path string, follow bool) (api.File, error) {
 	var found api.File
 	query := url.Values{"path": {path}, "follow": {strconv.FormatBool(follow)}}
@@ -110,14 +111,15 @@ func (c *Client) MoveFile(ctx context.Context, ref string, req api.MoveRequest) 
 	return moved, c.call(ctx, http.MethodPost, api.Path(api.FilesMove, ref), nil, req, &moved)
 }
 
-// MakeDirectory makes a directory of a sandbox.
+// MakeDirectory creates a directory in a sandbox.
 func (c *Client) MakeDirectory(ctx context.Context, ref string, req api.MkdirRequest) (api.File, error) {
 	var made api.File
 	return made, c.call(ctx, http.MethodPost, api.Path(api.FilesMkdir, ref), nil, req, &made)
 }
 
-// WatchFiles calls each for what changes at path, and, recursively, below it, until it returns an error, ctx ends or path itself is removed. The first change is
-// "ready": from then on, nothing is missed, or it is said that there was too much: "lagged", also when the connection broke off meanwhile.
+// WatchFiles calls each for changes at path and, with recursive, below it, until each returns an error, ctx ends or
+// path itself is removed. The first change is "ready": from then on, no change is lost without a "lagged". "lagged"
+// reports that there were too many changes, or that the connection broke meanwhile.
 func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive bool, each func(api.FileChange) error) error {
 	query := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
 	again := false
@@ -129,14 +131,14 @@ func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive boo
 			}
 			again = true
 			if err := each(change); err != nil || change.Kind == "removed" && strings.Trim(change.Path, "/") == strings.Trim(path, "/") {
-				return stop{err} // with what is watched, the watch ends
+				return stop{err} // the watch ends with the watched path
 			}
 			return nil
 		})
 	})
 }
 
-// watchOnce reads one connection's changes.
+// watchOnce reads the changes of one connection.
 func (c *Client) watchOnce(ctx context.Context, path string, query url.Values, each func(api.FileChange) error) error {
 	resp, err := c.do(ctx, http.MethodGet, path, query, nil, http.Header{"Accept": {api.TypeEvents}})
 	if err != nil {

@@ -13,22 +13,22 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Follow says which events are wanted. The zero value is all of the account, from the beginning.
+// Follow selects events. The zero value selects all events of the account, from the beginning.
 type Follow struct {
-	Stream string // a sandbox, by id or name, or a session, by its id, instead of all
-	After  int64  // only events behind that id
-	Tail   int    // if positive, only the last so many, and what follows; if negative, only what follows
+	Stream string // a sandbox, by ID or name, or a session, by ID; "" means all
+	After  int64  // only events after this ID
+	Tail   int    // if positive, only the last so many and new events; if negative, only new events
 }
 
-// Pauses before a stream that broke off is taken up again.
+// Pauses before the client reconnects a broken stream.
 const (
 	firstAgain = 100 * time.Millisecond
 	longAgain  = 5 * time.Second
 )
 
-// Events yields events as they happen, until ctx ends, which is an error, or the caller breaks off. A stream that breaks off is taken
-// up again where it was: nothing is lost and nothing comes twice. An error ends the events; one that comes first means that there
-// is nothing to follow.
+// Events yields events as they happen, until ctx ends, which is an error, or the caller stops. It resumes a broken
+// stream at the same position: no event is lost or repeated. An error ends the events; an error at the beginning
+// means that the stream does not exist.
 func (c *Client) Events(ctx context.Context, f Follow) iter.Seq2[api.Event, error] {
 	return func(yield func(api.Event, error) bool) {
 		err := c.resume(ctx, func(l *link) error {
@@ -45,10 +45,10 @@ func (c *Client) Events(ctx context.Context, f Follow) iter.Seq2[api.Event, erro
 	}
 }
 
-// errNoMore says that the caller wants no more.
+// errNoMore means that the caller wants no further events.
 var errNoMore = errors.Newf(errors.Canceled, "no more events are wanted")
 
-// stop is an error of the caller's own, which ends a stream.
+// stop is an error of the caller, which ends a stream.
 type stop struct{ error }
 
 func (s stop) Unwrap() error { return s.error }
@@ -60,14 +60,15 @@ func stopped(err error) error {
 	return stop{err}
 }
 
-// link is the connections of a stream, one after the other.
+// link is the sequence of connections of a stream.
 type link struct {
-	ever  bool          // there was one
-	pause time.Duration // before the next
+	ever  bool          // a connection was established
+	pause time.Duration // before the next connection
 }
 
-// resume calls once for one connection after the other, until ctx ends, once returns an error that does not come from the connection, or
-// there never is one. A stream that ends is taken up again as well: the server has ended, and another one begins.
+// resume calls once for one connection after the other, until ctx ends, once returns an error that does not come from
+// the connection, or no connection can be established at all. It also resumes a stream that ends: the server has
+// ended, and another one starts.
 func (c *Client) resume(ctx context.Context, once func(*link) error) error {
 	l := link{pause: firstAgain}
 	for {
@@ -91,7 +92,7 @@ func (c *Client) resume(ctx context.Context, once func(*link) error) error {
 	}
 }
 
-// followOnce reads one connection's events, and keeps f where it is.
+// followOnce reads the events of one connection, and updates the position in f.
 func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event) error, l *link) error {
 	query := url.Values{}
 	if f.Stream != "" {
@@ -117,12 +118,12 @@ func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event
 			}
 			f.After, f.Tail = e.ID, 0
 		}
-		if name == "" { // where the stream begins
+		if name == "" { // start of the stream
 			return nil
 		}
 		l.pause = firstAgain
 		if e.Type == api.EventLagged {
-			return nil // it is taken up again
+			return nil // resume reconnects
 		}
 		return yield(e)
 	})

@@ -12,20 +12,20 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// BuildImage returns the image, building it if it does not exist or if req.Force. progress may be nil.
+// BuildImage returns the image, and builds it if it does not exist or if req.Force is set. progress may be nil.
 func (c *Client) BuildImage(ctx context.Context, req api.BuildRequest, progress func(api.Progress)) (api.Image, error) {
 	var built api.Image
 	return built, c.events(ctx, api.Images, req, progress, api.EventBuilt, &built)
 }
 
-// Build is what goes with a BuildRequest.
+// Build contains the optional parts of a build.
 type Build struct {
 	Context  io.Reader          // a tar stream of the build context; nil for none
 	Progress func(api.Progress) // may be nil
 	Log      func(line string)  // may be nil
 }
 
-// BuildImageWith is BuildImage with a build context, and with what the build says.
+// BuildImageWith is BuildImage with a build context, and with the output of the build.
 func (c *Client) BuildImageWith(ctx context.Context, req api.BuildRequest, with Build) (api.Image, error) {
 	var built api.Image
 	text, err := json.Marshal(req)
@@ -58,7 +58,7 @@ func (c *Client) BuildImageWith(ctx context.Context, req api.BuildRequest, with 
 	})
 }
 
-// each decodes data for tell, unless that is nil.
+// each decodes data and passes it to tell, unless tell is nil.
 func each[T any](data []byte, tell func(T)) error {
 	var v T
 	if err := json.Unmarshal(data, &v); err != nil || tell == nil {
@@ -68,7 +68,7 @@ func each[T any](data []byte, tell func(T)) error {
 	return nil
 }
 
-// writeForm writes the two fields of a form that builds an image.
+// writeForm writes the two fields of the form for an image build.
 func writeForm(form *multipart.Writer, request []byte, files io.Reader) error {
 	if err := form.WriteField(api.FieldRequest, string(request)); err != nil {
 		return err
@@ -89,18 +89,18 @@ func (c *Client) ExportImage(ctx context.Context, ref string) (io.ReadCloser, er
 	return &checkedBody{resp.Body}, nil
 }
 
-// CollectImages removes images that nobody needs.
+// CollectImages removes unused images.
 func (c *Client) CollectImages(ctx context.Context, req api.CollectRequest) (api.Collected, error) {
 	var done api.Collected
 	return done, c.call(ctx, http.MethodPost, api.ImageCollect, nil, req, &done)
 }
 
-// BuildCache returns what builds have left for later ones, the last used first.
+// BuildCache returns the entries of the build cache, the last used first.
 func (c *Client) BuildCache(ctx context.Context) ([]api.Cached, error) {
 	return list[api.Cached](ctx, c, api.BuildCache, nil)
 }
 
-// ForgetBuild removes something that BuildCache returns, by its id or a unique beginning of it.
+// ForgetBuild removes an entry of BuildCache, by its ID or a unique prefix of it.
 func (c *Client) ForgetBuild(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.BuildCached, id), nil, nil, nil)
 }
@@ -110,13 +110,13 @@ func (c *Client) Images(ctx context.Context) ([]api.Image, error) {
 	return list[api.Image](ctx, c, api.Images, nil)
 }
 
-// Image returns an image by its id, a unique beginning of it, a digest, or a name.
+// Image returns an image by its ID, a unique prefix of it, a digest, or a name.
 func (c *Client) Image(ctx context.Context, ref string) (api.Image, error) {
 	var found api.Image
 	return found, c.call(ctx, http.MethodGet, api.Path(api.Imaged, ref), nil, nil, &found)
 }
 
-// DeleteImage removes an image that no sandbox uses.
+// DeleteImage deletes an image that no sandbox uses.
 func (c *Client) DeleteImage(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Imaged, ref), nil, nil, nil)
 }

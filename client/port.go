@@ -12,8 +12,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/bytestream"
 )
 
-// Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. The end of ctx ends
-// connecting only. The connection has CloseWrite, as those of TCP have; a deadline that passes ends it. Unavailable if nobody listens.
+// Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. The
+// end of ctx aborts only the connection attempt. The connection has CloseWrite, like TCP connections; it is closed
+// when a deadline passes. Dial returns Unavailable if no process listens.
 func (c *Client) Dial(ctx context.Context, ref string, port int) (net.Conn, error) {
 	query := url.Values{"port": {strconv.Itoa(port)}}
 	ws, resp, err := websocket.Dial(ctx, c.base+api.Path(api.SandboxConnect, ref)+"?"+query.Encode(),

@@ -15,14 +15,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Streams is what a command is connected to. Every field may be nil: an empty input, output that is dropped.
+// Streams are the streams of a command. Every field may be nil: empty input, discarded output.
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	Progress       func(api.Progress) // of building an image before the command
-	Truncated      func(bytes int64)  // of Attach: so much of what comes next is no longer kept
-	Broken         func(error)        // of Attach: the connection broke off, and is made again
-	Started        func(*Process)     // the command runs; except for Attach, before any of its output
+	Progress       func(api.Progress) // of an image build before the command
+	Truncated      func(bytes int64)  // of Attach: bytes of the following output that are no longer kept
+	Broken         func(error)        // of Attach: the connection broke, and the client reconnects
+	Started        func(*Process)     // the command has started; except for Attach, called before any output
 }
 
 // Process is a command whose input and output are connected. All methods may be called concurrently.
@@ -37,18 +37,18 @@ type Process struct {
 	result  api.Result
 	err     error
 
-	again bool  // the connection is made again when it breaks off
-	at    int64 // of Attach: so much of the output has come, or is no longer kept; only receive uses it
+	again bool  // reconnect when the connection breaks
+	at    int64 // of Attach: bytes of output received or no longer kept; only receive uses it
 
 	mu    sync.Mutex
 	more  sync.Cond
-	conn  *websocket.Conn // guarded by mu: nil while there is none
-	space int             // guarded by mu: bytes of input that the server has room for
+	conn  *websocket.Conn // guarded by mu: nil while not connected
+	space int             // guarded by mu: bytes of input that the server can accept
 	over  bool            // guarded by mu
 }
 
-// Start starts a command in a sandbox and returns when it runs. When ctx ends, the connection does, and so does the command
-// unless it is detached.
+// Start starts a command in a sandbox and returns when it has started. When ctx ends, the connection is closed, and
+// the command is killed unless it is detached.
 func (c *Client) Start(ctx context.Context, ref string, req api.ExecRequest, streams Streams) (*Process, error) {
 	if err := checkText(req); err != nil {
 		return nil, err
@@ -56,11 +56,12 @@ func (c *Client) Start(ctx context.Context, ref string, req api.ExecRequest, str
 	return c.start(ctx, api.Path(api.SandboxExec, ref), req, streams)
 }
 
-// Attach connects to a command that was started earlier: all output that is kept comes, then what follows. The end of ctx
-// ends the connection only. The command's input stays as it is.
+// Attach connects to a command that was started earlier. It writes all output that is kept, and then new output. When
+// ctx ends, only the connection ends. The command's input is not connected.
 //
-// A connection that breaks off is made again, by an end of the server too, until ctx ends: nothing of the output comes twice, and nothing is lost
-// but what Truncated tells. Signal, Resize and Kill wait for the next connection; what they sent just before the end of one may be lost.
+// Attach reconnects a broken connection until ctx ends, even if the server restarts. No output is repeated, and none
+// is lost except as reported to Truncated. Signal, Resize and Kill wait for the next connection; messages sent just
+// before a connection breaks may be lost.
 func (c *Client) Attach(ctx context.Context, ref, processID string, streams Streams) (*Process, error) {
 	streams.Stdin = nil
 	p := newProcess(ctx, streams)
@@ -79,7 +80,7 @@ func (c *Client) Attach(ctx context.Context, ref, processID string, streams Stre
 				return stopped(errNoMore)
 			case !p.hasBegun() || p.ctx.Err() != nil:
 				return stopped(err)
-			case kind == errors.Exhausted: // too many have come back at once
+			case kind == errors.Exhausted: // too many clients reconnected at once
 				err = errors.Explainf(err, errors.Unavailable, "%s", errors.Message(err))
 			}
 			l.ever = true
@@ -96,7 +97,7 @@ func (c *Client) Attach(ctx context.Context, ref, processID string, streams Stre
 	return p.wait()
 }
 
-// Run starts a command in a sandbox of its own, which ends with it, as Start does otherwise.
+// Run starts a command in a new sandbox, which is destroyed with it. Otherwise it is like Start.
 func (c *Client) Run(ctx context.Context, req api.RunRequest, streams Streams) (*Process, error) {
 	if err := checkText(req.ExecRequest); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func (c *Client) Run(ctx context.Context, req api.RunRequest, streams Streams) (
 	return c.start(ctx, api.Run, req, streams)
 }
 
-// checkText returns Invalid if req has bytes that JSON would silently change.
+// checkText returns Invalid if req contains bytes that JSON encoding would change silently.
 func checkText(req api.ExecRequest) error {
 	texts := map[string]string{"the code": req.Code, "the standard input": req.Stdin}
 	for i, arg := range req.Args {
@@ -135,7 +136,7 @@ func newProcess(ctx context.Context, streams Streams) *Process {
 	return p
 }
 
-// wait returns p when its command runs.
+// wait returns p when its command has started.
 func (p *Process) wait() (*Process, error) {
 	select {
 	case <-p.begun:
@@ -157,7 +158,7 @@ func (p *Process) hasBegun() bool {
 	}
 }
 
-// session is one connection of p, from its first message to the last.
+// session runs one connection of p, from its first message to the last.
 func (c *Client) session(p *Process, path string, first any) (api.Result, error) {
 	conn, err := c.open(p.ctx, path, first)
 	if err != nil {
@@ -190,7 +191,7 @@ func (c *Client) open(ctx context.Context, path string, first any) (*websocket.C
 		}
 		return nil, broken(err)
 	}
-	conn.SetReadLimit(-1) // results are bounded by the server
+	conn.SetReadLimit(-1) // the server bounds the size of results
 	if err := conn.Write(ctx, websocket.MessageText, data); err != nil {
 		conn.CloseNow()
 		return nil, broken(err)
@@ -198,14 +199,14 @@ func (c *Client) open(ctx context.Context, path string, first any) (*websocket.C
 	return conn, nil
 }
 
-// ID names the process within its sandbox, for Attach.
+// ID identifies the process within its sandbox, for Attach.
 func (p *Process) ID() string { return p.started.ProcessID }
 
-// SandboxID is the sandbox's.
+// SandboxID returns the ID of the sandbox.
 func (p *Process) SandboxID() string { return p.started.SandboxID }
 
-// Wait returns how the command ended, after the last byte of its output was written. An error means that we do not know how
-// it ended. The end of ctx ends the waiting only.
+// Wait returns the result of the command, after the last byte of its output was written. An error means that the
+// result is unknown. When ctx ends, only the waiting ends.
 func (p *Process) Wait(ctx context.Context) (api.Result, error) {
 	select {
 	case <-p.ended:
@@ -221,7 +222,7 @@ func (p *Process) Signal(name string) error { return p.control(api.Control{Signa
 // Resize sets the size of the terminal.
 func (p *Process) Resize(size api.Size) error { return p.control(api.Control{Resize: &size}) }
 
-// Kill ends the command and everything that it started.
+// Kill kills the command and all its descendants.
 func (p *Process) Kill() error { return p.control(api.Control{Kill: true}) }
 
 func (p *Process) control(c api.Control) error {
@@ -232,7 +233,7 @@ func (p *Process) control(c api.Control) error {
 	return broken(p.write(api.StreamControl, data))
 }
 
-// write sends a message, on the next connection if there is none and one will be made.
+// write sends a message. If there is no connection and the client reconnects, write waits for the next connection.
 func (p *Process) write(id byte, data []byte) error {
 	p.mu.Lock()
 	for p.conn == nil && p.again && !p.over {
@@ -246,7 +247,7 @@ func (p *Process) write(id byte, data []byte) error {
 	return conn.Write(p.ctx, websocket.MessageBinary, append([]byte{id}, data...))
 }
 
-// use makes conn the connection that write uses.
+// use sets the connection for write.
 func (p *Process) use(conn *websocket.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -254,7 +255,7 @@ func (p *Process) use(conn *websocket.Conn) {
 	p.more.Broadcast()
 }
 
-// receive takes what serve has to say of the command, which returns when all has been said.
+// receive calls serve, which returns after the last message, and sets the result of the command.
 func (p *Process) receive(serve func() (api.Result, error)) {
 	res, err := serve()
 	if err != nil {
@@ -271,7 +272,7 @@ func (p *Process) receive(serve func() (api.Result, error)) {
 	close(p.ended)
 }
 
-// messages takes the messages of a connection until the last one.
+// messages handles the messages of a connection until the last one.
 func (p *Process) messages(conn *websocket.Conn) (api.Result, error) {
 	buf := make([]byte, api.Chunk)
 	for {
@@ -316,7 +317,7 @@ func (p *Process) messages(conn *websocket.Conn) (api.Result, error) {
 	}
 }
 
-// output passes on what comes of a message, also if the connection breaks off in its middle.
+// output passes on the data of a message, even if the connection breaks in the middle of it.
 func (p *Process) output(id byte, msg io.Reader, buf []byte) error {
 	w := p.streams.Stdout
 	if id == api.StreamStderr {
@@ -353,7 +354,7 @@ func end(data []byte) (api.Result, error) {
 	return *e.Exit, nil
 }
 
-// told handles a control message, and reports whether it was that the command has started.
+// told handles a control message, and reports whether it was Started.
 func (p *Process) told(c api.Control) bool {
 	if c.Progress != nil && p.streams.Progress != nil {
 		p.streams.Progress(*c.Progress)
@@ -376,7 +377,7 @@ func (p *Process) told(c api.Control) bool {
 	return c.Started != nil
 }
 
-// feed sends the input as fast as the command takes it. It may outlive the command by the Read that it is in.
+// feed sends the input as fast as the command reads it. It may outlive the command while it is blocked in a Read.
 func (p *Process) feed() {
 	if p.streams.Stdin != nil {
 		buf := make([]byte, api.Chunk)
@@ -393,7 +394,7 @@ func (p *Process) feed() {
 	_ = p.control(api.Control{StdinEOF: true})
 }
 
-// reserve waits until the server has room for n bytes, and reports false if the command has ended instead.
+// reserve waits until the server can accept n bytes. It returns false if the command has ended instead.
 func (p *Process) reserve(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

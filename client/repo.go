@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// AddRepo registers a repository. Its image is made when BuildRepo or the server's schedule asks for it.
+// AddRepo registers a repository. BuildRepo or the server's schedule builds its image later.
 func (c *Client) AddRepo(ctx context.Context, req api.RepoRequest) (api.Repo, error) {
 	var made api.Repo
 	return made, c.call(ctx, http.MethodPost, api.Repos, nil, req, &made)
@@ -20,36 +20,37 @@ func (c *Client) Repos(ctx context.Context) ([]api.Repo, error) {
 	return list[api.Repo](ctx, c, api.Repos, nil)
 }
 
-// Repo returns a repository, by its id or name.
+// Repo returns a repository by its ID or name.
 func (c *Client) Repo(ctx context.Context, ref string) (api.Repo, error) {
 	var found api.Repo
 	return found, c.call(ctx, http.MethodGet, api.Path(api.Repoed, ref), nil, nil, &found)
 }
 
-// RemoveRepo forgets a repository and removes its images as far as nobody uses them.
+// RemoveRepo deletes a repository and its images that are not in use.
 func (c *Client) RemoveRepo(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Repoed, ref), nil, nil, nil)
 }
 
-// BuildRepo begins to make the image of a repository anew, or joins the build under way. FollowRepoBuild tells how it ends.
+// BuildRepo starts a build of a repository's image from the beginning, or joins the build under way. FollowRepoBuild
+// returns its result.
 func (c *Client) BuildRepo(ctx context.Context, ref string) (api.RepoBuilt, error) {
 	var b api.RepoBuilt
 	return b, c.call(ctx, http.MethodPost, api.Path(api.RepoBuild, ref), nil, nil, &b)
 }
 
-// RefreshRepo begins to bring the image of a repository up to date, which may be to find that it is, or joins the build under way.
-// FollowRepoBuild tells how it ends.
+// RefreshRepo starts an update of a repository's image, which may find it up to date, or joins the build under way.
+// FollowRepoBuild returns its result.
 func (c *Client) RefreshRepo(ctx context.Context, ref string) (api.RepoBuilt, error) {
 	var b api.RepoBuilt
 	return b, c.call(ctx, http.MethodPost, api.Path(api.RepoRefresh, ref), nil, nil, &b)
 }
 
-// RepoBuilds returns the history of a repository, newest first. Refreshes that found nothing to do are not in it.
+// RepoBuilds returns the history of a repository, newest first. It does not include refreshes without changes.
 func (c *Client) RepoBuilds(ctx context.Context, ref string) ([]api.RepoBuilt, error) {
 	return list[api.RepoBuilt](ctx, c, api.Path(api.RepoBuilds, ref), nil)
 }
 
-// FollowRepoBuild tells what happens in a build, from its beginning, and returns how it ended. each may be nil.
+// FollowRepoBuild passes the events of a build to each, from its beginning, and returns its result. each may be nil.
 func (c *Client) FollowRepoBuild(ctx context.Context, b api.RepoBuilt, each func(kind string, e api.RepoEvent)) (api.RepoBuilt, error) {
 	for e, err := range c.Events(ctx, Follow{Stream: b.RepoID}) {
 		if err != nil {

@@ -15,25 +15,25 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A request is tried again when it cannot have done anything, or when doing it twice is the same as once:
-//   - nobody took the connection, or the server says when to come back (the header Retry-After);
-//   - the connection broke off before an answer, and the request is a GET, a DELETE, or a POST with an Idempotency-Key, which
-//     every POST has that can be sent twice. The server answers those once.
+// A request is retried if it cannot have had an effect, or if doing it twice has the same effect as once:
+//   - no connection could be established, or the server says when to retry (the header Retry-After);
+//   - the connection broke before a response, and the request is a GET, a DELETE, or a POST with an Idempotency-Key.
+//     Every POST that can be sent twice has such a key, and the server executes it once.
 //
-// Commands are an exception: one whose connection breaks off is ended by the server, and has done what it has done. So they have no key,
-// whose answer the server would have to write down, which takes longer than many a command's way through it. Neither is
-// a stream of files sent twice, nor a question whether there is a server, nor the request to end it.
+// Commands are an exception: the server kills a command whose connection breaks, and its effects remain. Commands
+// have no key, because the server would have to store their response, which takes longer than many commands. Streams
+// of files, the check whether a server runs, and the request to end it are not retried either.
 const (
 	tries     = 4
-	firstWait = 100 * time.Millisecond // before the second; then twice as long each time, with jitter
-	longWait  = 5 * time.Second        // what a server may ask for; beyond that its answer is the caller's
+	firstWait = 100 * time.Millisecond // before the second try; then doubled each time, with jitter
+	longWait  = 5 * time.Second        // maximum Retry-After; with a longer one the caller gets the response
 )
 
-// request is what one method of Client sends.
+// request is a request of one method of Client.
 type request struct {
 	method, target, path string
 	body                 io.Reader
-	size                 int64 // of body; -1 if net/http has to find out
+	size                 int64 // of body; -1 lets net/http determine it
 	header               http.Header
 }
 
@@ -43,7 +43,7 @@ func (r *request) repeatable() bool {
 	return (r.body == nil || whole) && r.path != api.Readyz && r.path != api.Shutdown
 }
 
-// once reports whether the server does r once, also when it comes twice.
+// once reports whether the server executes r once, even if it arrives twice.
 func (r *request) once() bool {
 	switch r.method {
 	case http.MethodGet, http.MethodDelete:
@@ -54,7 +54,7 @@ func (r *request) once() bool {
 	return false
 }
 
-// try sends r until there is an answer that stays.
+// try sends r until it gets a final response.
 func (c *Client) try(ctx context.Context, r *request) (*http.Response, error) {
 	if r.method == http.MethodPost && r.repeatable() && r.once() {
 		r.header.Set(api.HeaderIdempotency, rand.Text())
@@ -66,7 +66,8 @@ func (c *Client) try(ctx context.Context, r *request) (*http.Response, error) {
 			return resp, nil
 		}
 		if lost && r.method == http.MethodDelete && errors.Is(err, errors.NotFound) {
-			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil // the first time it was done
+			// The first attempt had succeeded.
+			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
 		}
 		var f *failed
 		again := errors.As(err, &f) && n < tries && r.repeatable() && (f.unsent || f.after > 0 || f.lost && r.once())
@@ -85,12 +86,12 @@ func (c *Client) try(ctx context.Context, r *request) (*http.Response, error) {
 	}
 }
 
-// failed is why a request has no answer of success.
+// failed is the error of a request without success.
 type failed struct {
 	error
-	unsent bool          // nobody took the connection
-	lost   bool          // there is no answer
-	after  time.Duration // when to come back, if the server says so
+	unsent bool          // no connection could be established
+	lost   bool          // there was no response
+	after  time.Duration // the server's Retry-After, if any
 }
 
 func (f *failed) Unwrap() error { return f.error }
@@ -121,6 +122,6 @@ func (c *Client) roundTrip(ctx context.Context, r *request) (*http.Response, err
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 if there is none
+	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 if missing
 	return nil, &failed{error: failure(resp), after: time.Duration(seconds) * time.Second}
 }

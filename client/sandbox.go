@@ -10,8 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// CreateSandbox makes a sandbox that is ready for commands. progress, if not nil, is told how an image that has to be built
-// comes along.
+// CreateSandbox creates a sandbox that is ready for commands. progress, if not nil, receives the progress of an image
+// build.
 func (c *Client) CreateSandbox(ctx context.Context, req api.SandboxRequest, progress func(api.Progress)) (api.Sandbox, error) {
 	var made api.Sandbox
 	return made, c.events(ctx, api.Sandboxes, req, progress, api.EventReady, &made)
@@ -49,46 +49,49 @@ func (c *Client) Sandbox(ctx context.Context, ref string) (api.Sandbox, error) {
 	return found, c.call(ctx, http.MethodGet, api.Path(api.Sandboxed, ref), nil, nil, &found)
 }
 
-// SandboxUsage returns what a sandbox has taken of the machine over its life.
+// SandboxUsage returns the resource usage of a sandbox over its life.
 func (c *Client) SandboxUsage(ctx context.Context, ref string) (api.Used, error) {
 	var used api.Used
 	return used, c.call(ctx, http.MethodGet, api.Path(api.SandboxUsage, ref), nil, nil, &used)
 }
 
-// DestroySandbox ends a sandbox and releases all it holds. It is repeatable.
+// DestroySandbox ends a sandbox and releases its resources. It is idempotent.
 func (c *Client) DestroySandbox(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref), nil, nil, nil)
 }
 
-// DestroySandboxSync is DestroySandbox, before which the sandbox's volume is sent to its place in S3, or not, whatever it was created with.
+// DestroySandboxSync is DestroySandbox, but sync determines whether the sandbox's volume is sent to S3 first, instead
+// of the sandbox's own setting.
 func (c *Client) DestroySandboxSync(ctx context.Context, ref string, sync bool) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref), url.Values{"sync": {strconv.FormatBool(sync)}}, nil, nil)
 }
 
-// DestroyAnySandbox is DestroySandbox for the server's operator: of a sandbox of any account, by its whole id.
+// DestroyAnySandbox is DestroySandbox for the server's operator: it takes the complete ID of a sandbox of any
+// account.
 func (c *Client) DestroyAnySandbox(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, id), url.Values{"everyone": {"true"}}, nil, nil)
 }
 
-// ExtendSandbox gives a sandbox more time.
+// ExtendSandbox extends the lifetime of a sandbox or sets its idle limit.
 func (c *Client) ExtendSandbox(ctx context.Context, ref string, req api.ExtendRequest) (api.Sandbox, error) {
 	var changed api.Sandbox
 	return changed, c.call(ctx, http.MethodPost, api.Path(api.SandboxExtend, ref), nil, req, &changed)
 }
 
-// SnapshotSandbox makes an image of a sandbox's files while it runs.
+// SnapshotSandbox creates an image of a sandbox's files while it runs.
 func (c *Client) SnapshotSandbox(ctx context.Context, ref string, req api.SnapshotRequest) (api.Image, error) {
 	var made api.Image
 	return made, c.call(ctx, http.MethodPost, api.Path(api.SandboxSnapshot, ref), nil, req, &made)
 }
 
-// ForkSandbox makes another sandbox like one that runs, with its files as they are now.
+// ForkSandbox creates a copy of a running sandbox with its current files.
 func (c *Client) ForkSandbox(ctx context.Context, ref string, req api.ForkRequest) (api.Sandbox, error) {
 	var made api.Sandbox
 	return made, c.call(ctx, http.MethodPost, api.Path(api.SandboxFork, ref), nil, req, &made)
 }
 
-// SetNetwork replaces what a running sandbox reaches. Connections that are no longer allowed are cut.
+// SetNetwork replaces the network policy of a running sandbox. The server closes connections that are no longer
+// allowed.
 func (c *Client) SetNetwork(ctx context.Context, ref string, network api.Network) (api.Sandbox, error) {
 	var changed api.Sandbox
 	return changed, c.call(ctx, http.MethodPost, api.Path(api.SandboxNetwork, ref), nil, network, &changed)
@@ -104,7 +107,7 @@ func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (api
 	return res, c.call(ctx, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req, &res)
 }
 
-// ExecDetached starts a command that goes on by itself; Attach comes back to it.
+// ExecDetached starts a command in the background; Attach connects to it later.
 func (c *Client) ExecDetached(ctx context.Context, ref string, req api.ExecRequest) (api.Started, error) {
 	if err := checkText(req); err != nil {
 		return api.Started{}, err
@@ -124,7 +127,7 @@ func (c *Client) CopyIn(ctx context.Context, ref, dir string, tar io.Reader) err
 	return c.put(ctx, api.Path(api.SandboxArchive, ref), dir, tar)
 }
 
-// CopyOut returns a tar stream of a path in a sandbox: one entry if it is a file, its tree if it is a directory. The caller
+// CopyOut returns a tar stream of a path in a sandbox: one entry for a file, the whole tree for a directory. The caller
 // closes it.
 func (c *Client) CopyOut(ctx context.Context, ref, path string) (io.ReadCloser, error) {
 	return c.get(ctx, api.Path(api.SandboxArchive, ref), path)

@@ -28,7 +28,7 @@ func (c *Client) Schedule(ctx context.Context, name string) (api.Schedule, error
 	return found, c.call(ctx, http.MethodGet, api.Path(api.Scheduled, name), nil, nil, &found)
 }
 
-// PauseSchedule keeps a schedule from being due, until ResumeSchedule.
+// PauseSchedule suspends a schedule until ResumeSchedule.
 func (c *Client) PauseSchedule(ctx context.Context, name string) (api.Schedule, error) {
 	var found api.Schedule
 	return found, c.call(ctx, http.MethodPost, api.Path(api.SchedulePause, name), nil, nil, &found)
@@ -40,12 +40,12 @@ func (c *Client) ResumeSchedule(ctx context.Context, name string) (api.Schedule,
 	return found, c.call(ctx, http.MethodPost, api.Path(api.ScheduleResume, name), nil, nil, &found)
 }
 
-// DeleteSchedule removes a schedule and its history, and cancels it if it runs.
+// DeleteSchedule deletes a schedule and its history, and cancels its current run.
 func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Scheduled, name), nil, nil, nil)
 }
 
-// StartSchedule has a schedule's job run now. Conflict if it runs already.
+// StartSchedule runs a schedule's job now. It returns Conflict if the job is running already.
 func (c *Client) StartSchedule(ctx context.Context, name string) (api.ScheduleRun, error) {
 	var run api.ScheduleRun
 	return run, c.call(ctx, http.MethodPost, api.Path(api.ScheduleStart, name), nil, nil, &run)
@@ -58,10 +58,10 @@ func (c *Client) ScheduleRuns(ctx context.Context, name string, limit int) ([]ap
 	return page.Data, c.call(ctx, http.MethodGet, api.Path(api.ScheduleRuns, name), query, nil, &page)
 }
 
-// lookAgain is how often WaitScheduleRun asks.
+// lookAgain is the polling interval of WaitScheduleRun.
 const lookAgain = 200 * time.Millisecond
 
-// WaitScheduleRun waits until a run has ended, and returns it. NotFound if the history does not have it.
+// WaitScheduleRun waits until a run has ended, and returns it. It returns NotFound if the run is not in the history.
 func (c *Client) WaitScheduleRun(ctx context.Context, run api.ScheduleRun) (api.ScheduleRun, error) {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()

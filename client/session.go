@@ -9,7 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// CreateSession makes a session. It returns before the session is ready; Events with its id as Stream tell how that goes.
+// CreateSession creates a session. It returns before the session is ready; Events with its ID as Stream report the
+// progress.
 func (c *Client) CreateSession(ctx context.Context, req api.SessionRequest) (api.Session, error) {
 	var made api.Session
 	return made, c.call(ctx, http.MethodPost, api.Sessions, nil, req, &made)
@@ -30,13 +31,13 @@ func (c *Client) Session(ctx context.Context, ref string) (api.Session, error) {
 	return found, c.call(ctx, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil, &found)
 }
 
-// EndSessionKeeping is EndSession, but Conflict if changes of the agent would be lost that cannot be handed back: those in submodules, in
-// other work trees and of other branches.
+// EndSessionKeeping is EndSession, but returns Conflict if changes of the agent would be lost that cannot be handed
+// back: those in submodules, in other work trees and on other branches.
 func (c *Client) EndSessionKeeping(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sessioned, ref), url.Values{"discard": {"false"}}, nil, nil)
 }
 
-// EndSession ends a session and its sandbox. It is repeatable.
+// EndSession ends a session and its sandbox. It is idempotent.
 func (c *Client) EndSession(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sessioned, ref), nil, nil, nil)
 }
@@ -52,27 +53,27 @@ func (c *Client) Messages(ctx context.Context, ref string) ([]api.Message, error
 	return list[api.Message](ctx, c, api.Path(api.SessionMessages, ref), nil)
 }
 
-// CancelMessage takes a prompt out of the queue.
+// CancelMessage removes a prompt from the queue.
 func (c *Client) CancelMessage(ctx context.Context, ref, message string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.SessionMessage, ref, message), nil, nil, nil)
 }
 
-// StopSession interrupts the turn under way.
+// StopSession interrupts the current turn.
 func (c *Client) StopSession(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodPost, api.Path(api.SessionStop, ref), nil, nil, nil)
 }
 
-// Answer answers what the agent has asked: question is the id of its event agent.asked.
+// Answer answers a question of the agent: question is the ID of its event agent.asked.
 func (c *Client) Answer(ctx context.Context, ref, question string, answer api.AnswerRequest) error {
 	return c.call(ctx, http.MethodPost, api.Path(api.SessionAnswer, ref, question), nil, answer, nil)
 }
 
-// SessionDiff returns what the agent has changed in a repository ("" for the first) as a patch, which the caller closes.
+// SessionDiff returns the agent's changes in a repository ("" for the first) as a patch, which the caller closes.
 func (c *Client) SessionDiff(ctx context.Context, ref, repository string) (io.ReadCloser, error) {
 	return c.download(ctx, api.Path(api.SessionDiff, ref), ofRepository(repository))
 }
 
-// SessionBundle returns the branch of the work as a git bundle, which the caller closes.
+// SessionBundle returns the work branch as a git bundle, which the caller closes.
 func (c *Client) SessionBundle(ctx context.Context, ref, repository string) (io.ReadCloser, error) {
 	return c.download(ctx, api.Path(api.SessionBundle, ref), ofRepository(repository))
 }
@@ -84,25 +85,26 @@ func ofRepository(name string) url.Values {
 	return url.Values{"repository": {name}}
 }
 
-// SyncSession carries the work forward onto what others have done. If that fails everything is as it was, and the answer says why: Failed.
+// SyncSession carries the work forward onto upstream commits. If that fails, the repository is unchanged, and the
+// response says why: Failed.
 func (c *Client) SyncSession(ctx context.Context, ref string, req api.SyncRequest) (api.GitEvent, error) {
 	var done api.GitEvent
 	return done, c.call(ctx, http.MethodPost, api.Path(api.SessionSync, ref), nil, req, &done)
 }
 
-// PushSession pushes the branch of the work to its origin.
+// PushSession pushes the work branch to its origin.
 func (c *Client) PushSession(ctx context.Context, ref string, req api.PushRequest) (api.GitEvent, error) {
 	var done api.GitEvent
 	return done, c.call(ctx, http.MethodPost, api.Path(api.SessionPush, ref), nil, req, &done)
 }
 
-// OpenPull pushes the branch of the work and opens a pull request for it.
+// OpenPull pushes the work branch and opens a pull request for it.
 func (c *Client) OpenPull(ctx context.Context, ref string, req api.PullRequestRequest) (api.PullRequest, error) {
 	var made api.PullRequest
 	return made, c.call(ctx, http.MethodPost, api.Path(api.SessionPull, ref), nil, req, &made)
 }
 
-// download returns the body of an answer.
+// download returns the body of a response.
 func (c *Client) download(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	resp, err := c.do(ctx, http.MethodGet, path, query, nil, http.Header{})
 	if err != nil {

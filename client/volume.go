@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// CreateVolume makes a volume if it is missing.
+// CreateVolume creates a volume if it is missing.
 func (c *Client) CreateVolume(ctx context.Context, name string) (api.Volume, error) {
 	var made api.Volume
 	return made, c.call(ctx, http.MethodPost, api.Volumes, nil, api.VolumeRequest{Name: name}, &made)
@@ -24,17 +24,19 @@ func (c *Client) Volumes(ctx context.Context) ([]api.Volume, error) {
 	return list[api.Volume](ctx, c, api.Volumes, nil)
 }
 
-// DeleteVolume removes a volume and its files. Conflict while a sandbox uses it, and while S3 does not have yet what a sandbox left in it.
+// DeleteVolume deletes a volume and its files. It returns Conflict while a sandbox uses it, and while changes of a
+// sandbox have not been sent to S3.
 func (c *Client) DeleteVolume(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.VolumeNamed, name), nil, nil, nil)
 }
 
-// DeleteVolumeForce is DeleteVolume also while S3 does not have yet what a sandbox left in the volume. That is lost.
+// DeleteVolumeForce is DeleteVolume, but also deletes a volume with changes that have not been sent to S3. These
+// changes are lost.
 func (c *Client) DeleteVolumeForce(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.VolumeNamed, name), url.Values{"force": {"true"}}, nil, nil)
 }
 
-// VolumeCopyIn and VolumeCopyOut are CopyIn and CopyOut of a volume.
+// VolumeCopyIn is CopyIn for a volume.
 func (c *Client) VolumeCopyIn(ctx context.Context, name, dir string, tar io.Reader) error {
 	return c.put(ctx, api.Path(api.VolumeArchive, name), dir, tar)
 }
@@ -49,17 +51,19 @@ func (c *Client) VolumeFiles(ctx context.Context, name, dir string) ([]api.Entry
 	return list[api.Entry](ctx, c, api.Path(api.VolumeList, name), url.Values{"path": {dir}})
 }
 
-// RemoveVolumeFile removes a file or a whole directory of a volume.
+// RemoveVolumeFile removes a file or a directory with its content from a volume.
 func (c *Client) RemoveVolumeFile(ctx context.Context, name, path string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.VolumeFiles, name), url.Values{"path": {path}}, nil, nil)
 }
 
-// SyncVolume makes a volume and its place in S3 alike. progress, which may be nil, gets what was done so far, several times a second.
+// SyncVolume synchronizes a volume with its location in S3. progress, which may be nil, receives the statistics
+// several times a second.
 func (c *Client) SyncVolume(ctx context.Context, name string, req api.VolumeSyncRequest, progress func(api.SyncStats)) (api.Synced, error) {
 	return c.sync(ctx, api.Path(api.VolumeSync, name), req, progress)
 }
 
-// SyncSandbox makes a sandbox's volume and its place in S3 alike, in the direction "up", "down" or "both". progress is as in SyncVolume.
+// SyncSandbox synchronizes a sandbox's volume with its location in S3, in the direction "up", "down" or "both".
+// progress is as in SyncVolume.
 func (c *Client) SyncSandbox(ctx context.Context, ref string, req api.SandboxSyncRequest, progress func(api.SyncStats)) (api.Synced, error) {
 	return c.sync(ctx, api.Path(api.SandboxSync, ref), req, progress)
 }
@@ -81,12 +85,13 @@ func (c *Client) sync(ctx context.Context, path string, req any, progress func(a
 	})
 }
 
-// VolumeVersions lists the versions of a volume in S3, the latest first. bucket, prefix and secret are as in a VolumeSyncRequest.
+// VolumeVersions lists the versions of a volume in S3, the latest first. bucket, prefix and secret are as in a
+// VolumeSyncRequest.
 func (c *Client) VolumeVersions(ctx context.Context, name, bucket, prefix, secret string) ([]api.VolumeVersion, error) {
 	return list[api.VolumeVersion](ctx, c, api.Path(api.VolumeVersions, name), s3Query(bucket, prefix, secret))
 }
 
-// PruneVersions deletes all versions of a volume in S3 but the latest keep ones.
+// PruneVersions deletes all versions of a volume in S3 except the latest keep ones.
 func (c *Client) PruneVersions(ctx context.Context, name, bucket, prefix, secret string, keep int) error {
 	query := s3Query(bucket, prefix, secret)
 	query.Set("keep", strconv.Itoa(keep))

@@ -1,7 +1,9 @@
-// Package git is what Harvest knows of git: the program that agents call in their sandboxes, the lines by which it tells what it did,
-// which addresses and branches are taken, and what git's complaints mean.
+// Package git contains what Harvest knows about git: the program that agents run in their sandboxes, the event lines
+// that this program writes, the accepted repository addresses and branch names, and the meaning of git's error
+// messages.
 //
-// It runs nothing. Whatever runs, runs in a sandbox: git never runs on the host in a tree that an agent wrote.
+// The package runs no command on the host. Its scripts run in sandboxes: git must never run on the host in a tree
+// that an agent wrote.
 package git
 
 import (
@@ -18,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// Stage has functions for /bin/sh with which all files of a work tree are added to the index, also those of nested repositories.
+// Stage defines functions for /bin/sh that add all files of a work tree to the index, including those of nested
+// repositories.
 //
 //go:embed stage.sh
 var Stage string
@@ -26,30 +29,31 @@ var Stage string
 //go:embed harvest-git.sh
 var program string
 
-// Program is harvest-git, a program for /bin/sh: Safe-Carry-Forward and the panic button. Its usage is at its top.
+// Program is harvest-git, a /bin/sh script with Safe-Carry-Forward and the panic button. The top of the script
+// describes its usage.
 var Program = strings.Replace(program, "\n# stage.sh\n", "\n"+Stage+"\n", 1)
 
-// ProgramName is what agents call it.
+// ProgramName is the command name under which agents run Program.
 const ProgramName = "harvest-git"
 
-// The events that Program tells. The names are those of clients' events, too.
+// The types of events that Program writes. Clients see events of the same names.
 const (
 	Synced    = "git.synced"    // Branch, Onto, Commits; or Failed with Reason, Tried, Checkpoint
 	Committed = "git.committed" // Branch, Commit, Subject, Commits
 	Pushed    = "git.pushed"    // Branch, Commit
 	Panic     = "git.panic"     // Branch, Checkpoint, Reason, Tried, Need
-	Stashed   = "git.stashed"   // Branch, Commits, Subject: entries of git stash, which are handed back as branches
-	Left      = "git.left"      // Branch, Reason: what the agent has changed and is not handed back
+	Stashed   = "git.stashed"   // Branch, Commits, Subject: entries of git stash, handed back as branches
+	Left      = "git.left"      // Branch, Reason: changes of the agent that are not handed back
 )
 
-// Event is something that git did in a session's repository. Its type says which fields are set.
+// Event describes an action of git in a session's repository. The event type determines which fields are set.
 type Event struct {
 	Dir        string `json:"dir,omitempty"`
 	Branch     string `json:"branch,omitempty"`
-	Onto       string `json:"onto,omitempty"` // branch of others
+	Onto       string `json:"onto,omitempty"` // upstream branch
 	Commit     string `json:"commit,omitempty"`
 	Subject    string `json:"subject,omitempty"`
-	Commits    int    `json:"commits,omitempty"` // of others that the work was carried onto, or that were made at once
+	Commits    int    `json:"commits,omitempty"` // upstream commits below the work, or commits made at once
 	Failed     bool   `json:"failed,omitempty"`
 	Reason     string `json:"reason,omitempty"`     // what failed
 	Tried      string `json:"tried,omitempty"`      // a line for each attempt
@@ -57,10 +61,11 @@ type Event struct {
 	Need       string `json:"need,omitempty"`       // what a person must do
 }
 
-// maxValue is how much of a text of a sandbox an Event keeps, in bytes.
+// maxValue is the limit for a text from a sandbox in an Event, in bytes.
 const maxValue = 8 << 10
 
-// ParseEvent reads a line of Program's. ok is false if it is none: agents can write what they like there.
+// ParseEvent parses a line that Program wrote. ok is false if the line is not an event: agents can write arbitrary
+// lines to that file.
 func ParseEvent(line string) (kind string, e Event, ok bool) {
 	fields := strings.Fields(line)
 	if len(fields) == 0 || !slices.Contains([]string{Synced, Committed, Pushed, Panic, Stashed, Left}, fields[0]) {
@@ -86,7 +91,7 @@ func ParseEvent(line string) (kind string, e Event, ok bool) {
 	return fields[0], e, true
 }
 
-// clean makes a text of a sandbox one that can be shown.
+// clean removes control characters and invalid UTF-8 from a text of a sandbox, so that it can be displayed.
 func clean(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) && c != '\n' && c != '\t' {
@@ -97,7 +102,7 @@ func clean(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// Report is a Panic as a text for people.
+// Report formats a Panic event for people.
 func (e Event) Report() string {
 	var b strings.Builder
 	b.WriteString("PANIC: " + e.Reason)
@@ -114,14 +119,15 @@ var (
 	notNames = pattern.New(`[^A-Za-z0-9._-]+`)
 )
 
-// Address is where a repository is.
+// Address is the location of a repository.
 type Address struct {
 	Scheme string // "https", "http", "ssh", "git" or "file"
 	Host   string // perhaps with a port
-	Path   string // without slashes at its ends and without ".git", such as "owner/name"
+	Path   string // without leading or trailing slashes and without ".git", such as "owner/name"
 }
 
-// ParseAddress reads a repository's address. Invalid if it is not taken: others make git run programs, and credentials in it would be seen.
+// ParseAddress parses a repository's address. It returns Invalid for addresses that are not accepted: some make git
+// run programs, and credentials in an address would be visible.
 func ParseAddress(text string) (Address, error) {
 	bad := func(why string) (Address, error) {
 		return Address{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository cannot be cloned: %s", why), "give an address such as https://github.com/owner/name")
@@ -149,18 +155,19 @@ func trim(p string) string {
 // Hostname is Host without its port.
 func (a Address) Hostname() string { return (&url.URL{Host: a.Host}).Hostname() }
 
-// Name is the last part of the path, as the name of a directory; "" if nothing of it can be one.
+// Name returns the last part of the path as a directory name; "" if no usable characters remain.
 func (a Address) Name() string { return DirName(path.Base("/" + a.Path)) }
 
-// Owner is what comes before Name, such as an organisation, in one word; "" if there is nothing.
+// Owner returns the path before Name, such as an organisation, as one word; "" if the path has one part.
 func (a Address) Owner() string { return DirName(strings.TrimPrefix(path.Dir("/"+a.Path), "/")) }
 
-// DirName returns text as the name of a directory; "" if nothing of it can be one.
+// DirName converts text to a directory name; "" if no usable characters remain.
 func DirName(text string) string {
 	return strings.Trim(notNames().ReplaceAllString(text, "-"), "-.")
 }
 
-// Origin is the beginning of the address that a credential is for, such as "https://github.com"; "" where none is used.
+// Origin returns the prefix of the address for which a credential is valid, such as "https://github.com"; "" if the
+// scheme uses no credentials.
 func (a Address) Origin() string {
 	if a.Scheme != "https" && a.Scheme != "http" {
 		return ""
@@ -168,7 +175,7 @@ func (a Address) Origin() string {
 	return a.Scheme + "://" + a.Host
 }
 
-// CheckBranch returns Invalid if name cannot be a branch (git check-ref-format). "" is one.
+// CheckBranch returns Invalid if name is not a valid branch name (git check-ref-format). The empty name is valid.
 func CheckBranch(name string) error {
 	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") ||
 		strings.Contains(name, "..") || strings.Contains(name, "//") || strings.Contains(name, "@{") || name == "@" || strings.ContainsAny(name, " ~^:?*[\\\x7f") ||
@@ -182,7 +189,8 @@ func CheckBranch(name string) error {
 	return nil
 }
 
-// complaints are what git says, what that means, and what to do about it. The texts are those of git 2.39 and 2.47 (LC_ALL=C).
+// complaints maps git's error messages to their meaning and remedy. The texts are those of git 2.39 and 2.47
+// (LC_ALL=C).
 var complaints = []struct {
 	said   string
 	kind   errors.Kind
@@ -217,7 +225,8 @@ var complaints = []struct {
 	{"would clobber existing", errors.Conflict, "there is a branch in the way", "remove it first"},
 }
 
-// Explain returns the error of a git that failed in a sandbox: what was to be done, and what git said, lastly.
+// Explain returns the error for a git command that failed in a sandbox. The argument what names the failed task. The
+// last lines of said, git's output, become part of the message.
 func Explain(what, said string) error {
 	said = clean(said)
 	for _, c := range complaints {
@@ -228,19 +237,19 @@ func Explain(what, said string) error {
 	return errors.Remedy(errors.Newf(errors.Unavailable, "%s: %s", what, lastLines(said)), "look at what git said, and try again")
 }
 
-// Unreachable reports whether git, by what it said, could not reach the repository's server.
+// Unreachable reports whether git's output says that it could not reach the repository's server.
 func Unreachable(said string) bool {
 	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect", "Connection refused", "Connection timed out", "Network is unreachable", "unable to connect to"},
 		func(words string) bool { return strings.Contains(said, words) })
 }
 
-// Refused is the error of a repository whose server the network policy of a sandbox does not let it reach.
+// Refused returns the error for a repository whose server the sandbox's network policy blocks.
 func Refused(what, host, why string) error {
 	return errors.Remedy(errors.Newf(errors.Denied, "%s: the network policy of the sandbox refused %s: %s", what, host, why),
 		"allow it, if it is meant, beside the internet: --network default --network allow=%s", host)
 }
 
-// lastLines returns the end of what git complained about.
+// lastLines returns the last lines of git's output.
 func lastLines(said string) string {
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	text := strings.Join(lines[max(0, len(lines)-3):], "; ")

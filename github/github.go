@@ -1,5 +1,5 @@
-// Package github speaks GitHub's REST API as far as sessions need it: tokens of Apps, and pull requests. github.com and GitHub
-// Enterprise have the same API at different addresses: https://docs.github.com/en/rest.
+// Package github implements the part of GitHub's REST API that sessions need: tokens of Apps, and pull requests.
+// github.com and GitHub Enterprise have the same API at different addresses: https://docs.github.com/en/rest.
 package github
 
 import (
@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	version   = "2022-11-28" // of the API
+	version   = "2022-11-28" // API version
 	maxAnswer = 4 << 20      // bytes
 )
 
-// Timeout is the limit of one request.
+// Timeout is the time limit of one request.
 const Timeout = 30 * time.Second
 
-// API returns the address of the REST API of the GitHub at host: that of github.com, or an Enterprise's own.
+// API returns the address of the REST API for the GitHub server at host: github.com's, or an Enterprise server's.
 func API(host string) string {
 	if strings.EqualFold(host, "github.com") {
 		return "https://api.github.com"
@@ -34,14 +34,15 @@ func API(host string) string {
 	return "https://" + host + "/api/v3"
 }
 
-// Client asks one GitHub as one user or App. Its errors are for clients and have no credential in them.
+// Client calls the API of one GitHub server as one user or App. Its errors are for clients and contain no
+// credentials.
 type Client struct {
-	API   string        // as the function API returns it
+	API   string        // as returned by the function API
 	Token config.Secret // a user's, an installation's, or an App's JWT
-	HTTP  *http.Client  // nil means one that reaches the internet only, with a time limit of Timeout
+	HTTP  *http.Client  // nil means a client that reaches the internet only, with Timeout
 }
 
-// call asks, with in as JSON unless it is nil, and decodes the answer into out.
+// call sends a request, with in as JSON unless it is nil, and decodes the answer into out.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -51,7 +52,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		}
 		body = bytes.NewReader(text)
 	}
-	// GITHUB_HOST is a part of it: nothing in it may make it another address.
+	// The address contains GITHUB_HOST, which must not be able to redirect the request.
 	base, err := url.Parse(c.API)
 	if err == nil && (base.Scheme != "https" && base.Scheme != "http" || base.Hostname() == "" || base.User != nil || base.RawQuery != "" || base.ForceQuery || strings.Contains(c.API, "#")) {
 		err = errors.Errorf("an address with a user, a query or a fragment")
@@ -99,12 +100,12 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return nil
 }
 
-// Revoke ends an installation's token.
+// Revoke revokes an installation's token.
 func (c *Client) Revoke(ctx context.Context) error {
 	return c.call(ctx, http.MethodDelete, "/installation/token", nil, nil)
 }
 
-// problem is how GitHub says no.
+// problem is GitHub's error response.
 type problem struct {
 	Message string `json:"message"`
 	Errors  []struct {
@@ -114,10 +115,10 @@ type problem struct {
 	} `json:"errors"`
 }
 
-// refusal is the error of an answer that is none.
+// refusal returns the error for a response without success.
 func refusal(resp *http.Response, text []byte) error {
 	var p problem
-	_ = json.Unmarshal(text, &p) // what is no JSON has no message
+	_ = json.Unmarshal(text, &p) // a body that is not JSON has no message
 	said := p.Message
 	for _, e := range p.Errors {
 		if e.Message == "" {
@@ -152,19 +153,20 @@ type Pull struct {
 	Number int    `json:"number"`
 	URL    string `json:"html_url"`
 	Draft  bool   `json:"draft"`
-	New    bool   `json:"-"` // it was made just now
+	New    bool   `json:"-"` // it was just created
 }
 
-// PullRequest is what a new pull request has.
+// PullRequest contains the fields of a new pull request.
 type PullRequest struct {
 	Title string `json:"title"`
 	Body  string `json:"body"`
 	Head  string `json:"head"` // branch with the changes, of the same repository
-	Base  string `json:"base"` // that they go into; "" means the repository's default branch
+	Base  string `json:"base"` // target branch; "" means the repository's default branch
 	Draft bool   `json:"draft"`
 }
 
-// OpenPull opens a pull request in the repository, such as "owner/name". If there is one for the branch already, that one is returned.
+// OpenPull opens a pull request in the repository, such as "owner/name". If the branch already has one, OpenPull
+// returns that.
 func (c *Client) OpenPull(ctx context.Context, repository string, req PullRequest) (Pull, error) {
 	if req.Base == "" {
 		var found struct {
@@ -196,13 +198,13 @@ func (c *Client) OpenPull(ctx context.Context, repository string, req PullReques
 	return Pull{}, err
 }
 
-// repoPath is the API's path of a repository.
+// repoPath returns the API path of a repository.
 func repoPath(repository string) string {
 	owner, name, _ := strings.Cut(repository, "/")
 	return "/repos/" + url.PathEscape(owner) + "/" + url.PathEscape(name)
 }
 
-// Templates are the paths at which a repository may have a template for pull requests, in GitHub's order of preference.
+// Templates returns the paths of pull request templates in a repository, in GitHub's order of preference.
 func Templates() []string {
 	var all []string
 	for _, dir := range []string{".github/", "", "docs/"} {
@@ -213,22 +215,22 @@ func Templates() []string {
 	return all
 }
 
-// Installation is an App where it is installed.
+// Installation is an App at one installation.
 type Installation struct {
 	API  string
-	App  string        // the App's id, or its client id
-	Key  config.Secret // private key, PEM as GitHub gives it
-	ID   string        // of the installation; "" means that of the repository
+	App  string        // the App's ID or client ID
+	Key  config.Secret // private key, PEM as downloaded from GitHub
+	ID   string        // of the installation; "" means the repository's
 	HTTP *http.Client
 }
 
-// Token is a token with an end.
+// Token is a token with an expiry.
 type Token struct {
 	Value   config.Secret
 	Expires time.Time
 }
 
-// Token returns a new token for one repository, good for an hour: it may write contents and pull requests, and nothing else.
+// Token returns a new token for one repository, valid for an hour. It may only write contents and pull requests.
 func (i Installation) Token(ctx context.Context, repository string) (Token, error) {
 	jwt, err := signJWT(i.App, i.Key, time.Now())
 	if err != nil {

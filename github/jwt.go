@@ -15,8 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// signJWT returns what an App says who it is with: RS256, good for nine minutes of the ten that GitHub allows, and from a minute ago, for
-// clocks that differ.
+// signJWT returns the JWT with which an App authenticates: RS256, valid for nine minutes of the ten that GitHub
+// allows, and issued a minute in the past, to tolerate clock differences.
 func signJWT(app string, key config.Secret, now time.Time) (string, error) {
 	private, err := parseKey([]byte(key.Reveal()))
 	if err != nil {
@@ -52,7 +52,7 @@ func parseKey(text []byte) (*rsa.PrivateKey, error) {
 	if rsaKey, ok := key.(*rsa.PrivateKey); ok && err == nil {
 		return rsaKey, nil
 	}
-	return nil, badKey(nil) // whose error would have parts of the key
+	return nil, badKey(nil) // the parse error would contain parts of the key
 }
 
 func badKey(err error) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// claudeServer is a server as Claude Code has it: https://code.claude.com/docs/en/mcp.
+// claudeServer is a server in Claude Code's format: https://code.claude.com/docs/en/mcp.
 type claudeServer struct {
 	Type    string            `json:"type"`
 	Command string            `json:"command,omitempty"`
@@ -19,7 +19,7 @@ type claudeServer struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// ClaudeConfig returns the file for Claude Code's --mcp-config. Invalid if Check finds something.
+// ClaudeConfig returns the file for Claude Code's --mcp-config. It returns Invalid if Check reports a problem.
 func ClaudeConfig(servers []Server) ([]byte, error) {
 	if err := Check(servers); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func ClaudeConfig(servers []Server) ([]byte, error) {
 	return encode(map[string]any{"mcpServers": all})
 }
 
-// openCodeServer is a server as OpenCode has it: https://opencode.ai/docs/mcp-servers.
+// openCodeServer is a server in OpenCode's format: https://opencode.ai/docs/mcp-servers.
 type openCodeServer struct {
 	Type        string            `json:"type"`
 	Command     []string          `json:"command,omitempty"`
@@ -56,8 +56,9 @@ type openCode struct {
 	MCP          map[string]openCodeServer `json:"mcp"`
 }
 
-// OpenCodeConfig returns a whole opencode.json for a sandbox: the servers, what the agent is told, nothing shared or updated, and
-// nothing asked, since the sandbox is the limit. Invalid if Check finds something.
+// OpenCodeConfig returns a complete opencode.json for a sandbox: the servers and the agent's instructions, with
+// sharing and updates disabled. Permission prompts are off, since the sandbox is the limit. It returns Invalid if
+// Check reports a problem.
 func OpenCodeConfig(servers []Server) ([]byte, error) {
 	if err := Check(servers); err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func OpenCodeConfig(servers []Server) ([]byte, error) {
 			c = openCodeServer{Type: "local", Command: s.Command, Environment: rewrite(s.Env, variable), Enabled: true}
 		}
 		if len(c.Headers) > 0 {
-			c.OAuth = new(bool) // the key is there: nobody has to sign in
+			c.OAuth = new(bool) // the key is in the headers: OAuth sign-in is not needed
 		}
 		config.MCP[s.Name] = c
 	}
@@ -91,11 +92,11 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// maxConfig is the largest file of MCP servers that is read, in bytes.
+// maxConfig is the size limit for a file of MCP servers, in bytes.
 const maxConfig = 64 << 10
 
-// Parse reads a file of MCP servers as projects have it, .mcp.json: https://code.claude.com/docs/en/mcp. The servers are in the order of
-// their names. Invalid if it is none, or Check finds something.
+// Parse reads a project's file of MCP servers, .mcp.json: https://code.claude.com/docs/en/mcp. It returns the servers
+// sorted by name, and Invalid if the file is malformed or Check reports a problem.
 func Parse(text []byte) ([]Server, error) {
 	var file struct {
 		Servers map[string]claudeServer `json:"mcpServers"`
@@ -119,7 +120,7 @@ func Parse(text []byte) ([]Server, error) {
 	return servers, Check(servers)
 }
 
-// Merge returns servers with others added; one of others takes the place of a server of its name.
+// Merge returns servers with others added. A server in others replaces the server of the same name.
 func Merge(servers, others []Server) []Server {
 	all := slices.Clone(servers)
 	for _, o := range others {

@@ -1,5 +1,5 @@
-// Package mcp describes the MCP servers that agents have in their sandboxes, once, and makes of it the configuration that each
-// agent reads.
+// Package mcp describes the MCP servers of agents in sandboxes, and generates the configuration file of each agent
+// from that description.
 package mcp
 
 import (
@@ -10,19 +10,19 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// Where the agent image has things. Its Dockerfile says the same.
+// Paths in the agent image. Its Dockerfile uses the same ones.
 const (
 	Home         = "/home/agent"
 	Workspace    = "/workspace"
-	MemoryFile   = Home + "/.mcp-memory/memory.jsonl" // what the memory server keeps
-	Instructions = "/app/AGENTS.md"                   // what agents are told
+	MemoryFile   = Home + "/.mcp-memory/memory.jsonl" // data of the memory server
+	Instructions = "/app/AGENTS.md"                   // instructions for agents
 
-	node     = "/opt/harvest/bin/node" // never the project's: servers run on the image's own
+	node     = "/opt/harvest/bin/node" // never the project's node: servers run on the image's own
 	modules  = "/opt/harvest/node_modules/"
 	chromium = "/usr/bin/chromium"
 )
 
-// Server is one MCP server. It either is a command that speaks over its standard input and output, or is reached by a URL.
+// Server is one MCP server. It is either a command that communicates over its standard input and output, or a URL.
 type Server struct {
 	Name  string
 	About string // one line for people
@@ -30,16 +30,17 @@ type Server struct {
 	Command []string // a program and its arguments
 	URL     string   // streamable HTTP
 
-	// Env of the command and Headers for the URL. ${NAME} stands for the environment variable NAME of the agent, so that no
-	// configuration has a secret in it.
+	// Env is for the command, Headers are for the URL. ${NAME} stands for the agent's environment variable NAME, so
+	// that no configuration contains a secret.
 	Env     map[string]string
 	Headers map[string]string
 
-	// Secret is the environment variable without which the server is of no use; "" if it is always there.
+	// Secret is the environment variable that the server requires; "" if the server is always available.
 	Secret string
 }
 
-// Servers returns those that Harvest knows, first those that are always there. Others may be added to them.
+// Servers returns Harvest's built-in servers, those that are always available first. The caller may append others to
+// the result.
 func Servers() []Server {
 	return []Server{
 		{
@@ -85,15 +86,15 @@ func Servers() []Server {
 	}
 }
 
-// Enabled returns the servers that are always there and those whose secret exists, in the same order.
+// Enabled returns the servers that are always available and those whose secret exists, in the same order.
 func Enabled(servers []Server, exists func(secret string) bool) []Server {
 	return slices.DeleteFunc(slices.Clone(servers), func(s Server) bool { return s.Secret != "" && !exists(s.Secret) })
 }
 
-// namePattern is what both agents make parts of tools' names of.
+// namePattern matches server names that both agents can use in names of tools.
 var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
-// Check says what is wrong with servers that a user has configured, or nil. The error's kind is Invalid.
+// Check returns an error of kind Invalid if the servers that a user has configured have a problem, else nil.
 func Check(servers []Server) error {
 	seen := map[string]bool{}
 	for _, s := range servers {
@@ -113,10 +114,10 @@ func Check(servers []Server) error {
 	return nil
 }
 
-// reference is how an environment variable is written in Env and Headers.
+// reference matches a reference to an environment variable in Env and Headers.
 var reference = pattern.New(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// rewrite returns values with their references written in another way; $1 is the variable's name.
+// rewrite returns values with their references rewritten to the form as; $1 is the variable's name.
 func rewrite(values map[string]string, as string) map[string]string {
 	if len(values) == 0 {
 		return nil

@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// wholeAfter is how old an image may become of which every next one is made, so that what nothing of the repository shows, such as packages of
-	// the system, does not grow old.
+	// wholeAfter is the maximum age of the last whole build on which incremental builds are based. It limits the age
+	// of parts that no file of the repository describes, such as system packages.
 	wholeAfter = 7 * 24 * time.Hour
 	staleCache = 7 * 24 * time.Hour
-	// ending is how long sandboxes may take to go when a build is over.
+	// ending is the time limit for destroying sandboxes after a build.
 	ending = time.Minute
-	// outlive is how much longer than a build its sandbox may live, if nobody ends it.
+	// outlive is how much longer than its build a sandbox may live, in case it is not destroyed.
 	outlive = 10 * time.Minute
 )
 
 // attempt is a build under way.
 type attempt struct {
 	m     *Manager
-	repo  Repo  // as it is when all goes well
-	build Build // what there is to say
+	repo  Repo  // as it will be if the build succeeds
+	build Build // result so far
 	log   *journal
 
-	box    string // id of the sandbox; "" without one
+	box    string // sandbox ID; "" without one
 	ids    string // uid:gid of its user
 	asRoot bool   // a step ran as root
 }
 
-// stage runs a step and names it in its error. command is for the log.
+// stage runs a step and adds its name to its error. command is for the log.
 func (a *attempt) stage(name, command string, run func() error) error {
 	start := time.Now()
 	a.log.begin(name, command)
@@ -51,12 +51,12 @@ func (a *attempt) stage(name, command string, run func() error) error {
 	return nil
 }
 
-// create makes a sandbox of an image. The caller sees to its end.
+// create creates a sandbox of an image. The caller destroys it.
 func (a *attempt) create(ctx context.Context, img string) (string, error) {
 	req := a.repo.Recipe.Sandbox
 	req.Image = img
 	if img == a.repo.Image || img == a.build.Image {
-		req.Commands = nil // they are in it
+		req.Commands = nil // the image contains them
 	}
 	req.Tags = maps.Clone(req.Tags)
 	if req.Tags == nil {
@@ -69,7 +69,7 @@ func (a *attempt) create(ctx context.Context, img string) (string, error) {
 	return sb.ID, err
 }
 
-// end destroys a sandbox, however ctx ended.
+// end destroys a sandbox, even if ctx has ended.
 func (a *attempt) end(ctx context.Context, box *string) {
 	if *box == "" {
 		return
@@ -82,7 +82,7 @@ func (a *attempt) end(ctx context.Context, box *string) {
 	*box = ""
 }
 
-// base finds the image that a whole build begins with, and what digest the recipe has with it.
+// base finds the base image of a whole build, and the recipe's digest for that image.
 func (a *attempt) base(ctx context.Context) (digest string, err error) {
 	name := a.repo.Recipe.image()
 	img, err := a.images().Find(ctx, name)
@@ -101,7 +101,7 @@ func (a *attempt) images() image.Builder {
 	return image.Of(a.m.opts.Images, account.Owner(a.repo.Account))
 }
 
-// run finds out what is to be done, and does it. begin is called before what takes long.
+// run determines the necessary work, and does it. It calls begin before the slow part.
 func (a *attempt) run(ctx context.Context, whole bool, begin func() error) error {
 	defer func() { a.end(ctx, &a.box) }()
 	digest, now := "", remote{}
@@ -132,7 +132,7 @@ func (a *attempt) run(ctx context.Context, whole bool, begin func() error) error
 		if ok || err != nil && ctx.Err() != nil {
 			return err
 		}
-		if err != nil { // whatever is wrong with the last image, one that is made anew has a chance
+		if err != nil { // whatever is wrong with the last image, a whole build may succeed
 			logf.Warnf(ctx, "the image of %s is made anew: %v", a.repo.Name, err)
 		}
 		a.end(ctx, &a.box)
@@ -140,7 +140,7 @@ func (a *attempt) run(ctx context.Context, whole bool, begin func() error) error
 	return a.anew(ctx)
 }
 
-// look asks the remote what its newest commit is, in a sandbox that a whole build goes on with.
+// look queries the remote's newest commit, in a sandbox that a whole build continues to use.
 func (a *attempt) look(ctx context.Context) (now remote, err error) {
 	if a.box, err = a.create(ctx, a.repo.Recipe.image()); err != nil {
 		return remote{}, err
@@ -152,7 +152,8 @@ func (a *attempt) look(ctx context.Context) (now remote, err error) {
 	return parseRemote(string(out), a.repo.Branch)
 }
 
-// again makes the image of the last one. It reports false if that does not do: other dependencies are needed.
+// again builds the image incrementally from the last one. ok is false if that is not possible because the
+// dependencies changed.
 func (a *attempt) again(ctx context.Context) (ok bool, err error) {
 	last := a.repo.Image
 	if err := a.stage("sandbox", "", func() (err error) {
@@ -182,10 +183,10 @@ func (a *attempt) again(ctx context.Context) (ok bool, err error) {
 	return true, a.finish(ctx, plan, locks, false)
 }
 
-// note says something in the log.
+// note writes a text to the log.
 func (a *attempt) note(text string) { _, _ = a.log.Write([]byte(text + "\n")) }
 
-// anew makes the image from the beginning.
+// anew builds the image from the beginning.
 func (a *attempt) anew(ctx context.Context) error {
 	a.build.Mode = Whole
 	if err := a.stage("sandbox", "", func() (err error) {
@@ -225,7 +226,7 @@ func (a *attempt) anew(ctx context.Context) error {
 	return a.finish(ctx, plan, locks, true)
 }
 
-// owner returns the ids of the user that commands have in the sandbox.
+// owner returns the uid:gid of the user that runs commands in the sandbox.
 func (a *attempt) owner(ctx context.Context) (string, error) {
 	if a.ids == "" {
 		out, err := a.script(ctx, a.box, command{text: `id -u; id -g`, quiet: true})
@@ -259,7 +260,7 @@ func (a *attempt) detect(ctx context.Context) (Plan, map[string]string, error) {
 	return plan, locks, nil
 }
 
-// finish runs the repository's own commands, and makes and verifies the image.
+// finish runs the repository's own commands, and creates and verifies the image.
 func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string, install bool) error {
 	a.build.Plan, a.build.Locks = plan, locks
 	for _, s := range steps(a.repo.Recipe, plan, install) {
@@ -288,7 +289,7 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 	}
 	a.build.Image = img.ID
 	a.end(ctx, &a.box)
-	// Until it is the repository's, it is one that goes: also if the server ends now.
+	// Until it is the repository's image, it is marked for removal, in case the server ends now.
 	a.m.retire(&a.repo, img.ID)
 	if _, err := a.m.save(ctx, a.repo.ID, func(r *Repo) { r.Retired = a.repo.Retired }); err != nil {
 		return err
@@ -311,7 +312,7 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 	return nil
 }
 
-// step runs a command of the repository's.
+// step runs a command of the repository.
 func (a *attempt) step(ctx context.Context, s step) error {
 	start, code := time.Now(), 0
 	err := a.stage(s.stage, s.command, func() error {
@@ -325,7 +326,7 @@ func (a *attempt) step(ctx context.Context, s step) error {
 		if err != nil {
 			return err
 		}
-		result, err := x.Wait(context.WithoutCancel(ctx)) // the end of ctx kills the command
+		result, err := x.Wait(context.WithoutCancel(ctx)) // when ctx ends, the command is killed
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -347,7 +348,7 @@ func (a *attempt) step(ctx context.Context, s step) error {
 	return err
 }
 
-// stepError says what went wrong, nil if nothing did.
+// stepError returns the error of a failed step, else nil.
 func stepError(s step, result sandbox.Result, output string) error {
 	short := strings.Join(strings.Fields(s.command), " ")
 	if len(short) > 100 {
@@ -375,7 +376,7 @@ func stepError(s step, result sandbox.Result, output string) error {
 	return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d", short, where, result.ReturnCode)
 }
 
-// verify boots the image and sees whether the repository is usable in it.
+// verify boots the image and checks that the repository is usable in it.
 func (a *attempt) verify(ctx context.Context, plan Plan) error {
 	box, err := a.create(ctx, a.build.Image)
 	defer a.end(ctx, &box)

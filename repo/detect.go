@@ -11,13 +11,13 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// OverrideFile is where a repository says how it wants to be built, in the root of its tree.
+// OverrideFile is the file in the root of a repository's tree that configures its build.
 const OverrideFile = "harvest.json"
 
-// MaxText is how large a file may be that Detect looks into, in bytes. Larger ones are taken as if they were empty.
+// MaxText is the size limit for files that Detect reads, in bytes. Larger files are treated as empty.
 const MaxText = 1 << 20
 
-// Plan is what a repository needs.
+// Plan describes the needs of a repository.
 type Plan struct {
 	Projects []Project `json:"projects,omitempty"`
 	Override Override  `json:"override,omitzero"`
@@ -28,13 +28,13 @@ type Project struct {
 	Dir     string `json:"dir"`     // within the repository, "." for its root
 	Manager string `json:"manager"` // "npm", "pnpm", "yarn", "yarn-berry", "pip", "uv", "poetry", "go", "cargo", "bundler", "composer"
 	Pin     string `json:"pin,omitempty"`
-	Lock    string `json:"lock,omitempty"` // the file by which it installs; "" if it has none
-	// Node is which version of Node.js it asks for, as it is written there; "" if it does not.
+	Lock    string `json:"lock,omitempty"` // lock file for the installation; "" if none
+	// Node is the requested version of Node.js, as written in NodeFrom; "" if none is requested.
 	Node     string `json:"node,omitempty"`
-	NodeFrom string `json:"node_from,omitempty"` // which file says so
-	// Workspace says that packages below are installed together with it.
+	NodeFrom string `json:"node_from,omitempty"` // file with the version
+	// Workspace means that packages in subdirectories are installed together with it.
 	Workspace bool `json:"workspace,omitempty"`
-	// Hooks are what installing runs of the project itself.
+	// Hooks are the project's own scripts that run during installation.
 	Hooks string `json:"hooks,omitempty"`
 
 	Install string `json:"install,omitempty"`
@@ -42,7 +42,8 @@ type Project struct {
 	Test    string `json:"test,omitempty"`
 }
 
-// Override is what harvest.json says. nil means that it says nothing; "" means that there is nothing to run.
+// Override is the content of harvest.json. nil means that a command is not specified; "" means that there is nothing
+// to run.
 type Override struct {
 	Setup   *string `json:"setup,omitempty"`
 	Install *string `json:"install,omitempty"`
@@ -51,10 +52,10 @@ type Override struct {
 	Root    bool    `json:"root,omitempty"`
 }
 
-// Tree is a repository's files as Detect sees them.
+// Tree contains a repository's files for Detect.
 type Tree struct {
-	Digests map[string]string // path to git's digest
-	Text    map[string][]byte // of files of which NeedsText
+	Digests map[string]string // maps paths to git's digests
+	Text    map[string][]byte // contents of files with NeedsText
 }
 
 func (t Tree) has(dir, name string) bool {
@@ -64,12 +65,12 @@ func (t Tree) has(dir, name string) bool {
 
 func (t Tree) text(dir, name string) []byte { return t.Text[path.Join(dir, name)] }
 
-// locks are the files by which a directory below the root is found to be a project of its own.
+// locks are the files that mark a directory below the root as a project.
 var locks = []string{
 	"package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "requirements.txt", "uv.lock", "poetry.lock", "go.mod", "Cargo.lock", "Gemfile.lock", "composer.lock",
 }
 
-// manifests say what is needed where there is no lock, and settings how it is installed.
+// manifests list dependencies if there is no lock file; settings determine how they are installed.
 var (
 	manifests = []string{"package.json", "pyproject.toml", "setup.py", "Cargo.toml", "Gemfile", "composer.json", "go.work"}
 	settings  = []string{
@@ -78,15 +79,15 @@ var (
 	}
 )
 
-// skipped are directories whose projects are not the repository's own, or not needed to work on it.
+// skipped are directories whose projects do not belong to the repository, or are not needed to work on it.
 var skipped = []string{"node_modules", "vendor", "testdata", "test", "tests", "__tests__", "fixtures", "__fixtures__", "example", "examples", "third_party", "docs", "doc"}
 
 const (
-	maxDepth    = 3 // directories below the root in which projects are looked for
+	maxDepth    = 3 // depth below the root to which projects are searched
 	maxProjects = 20
 )
 
-// Wanted reports whether Detect may want to know of a file.
+// Wanted reports whether Detect needs the digest of a file.
 func Wanted(name string) bool {
 	base := path.Base(name)
 	if !slices.Contains(locks, base) && !slices.Contains(manifests, base) && !slices.Contains(settings, base) {
@@ -102,7 +103,7 @@ func Wanted(name string) bool {
 	return !slices.ContainsFunc(dirs, func(d string) bool { return slices.Contains(skipped, d) || strings.HasPrefix(d, ".") })
 }
 
-// NeedsText reports whether Detect wants to read a file that is Wanted.
+// NeedsText reports whether Detect needs the content of a Wanted file.
 func NeedsText(name string) bool {
 	switch path.Base(name) {
 	case "package.json", ".nvmrc", ".node-version", OverrideFile, "pyproject.toml", "yarn.lock", "requirements.txt":
@@ -111,8 +112,9 @@ func NeedsText(name string) bool {
 	return false
 }
 
-// Detect finds out what a repository needs, and which of its files say so, with their digests: while neither changes, dependencies do
-// not have to be installed again. Invalid if harvest.json is no such file.
+// Detect determines the needs of a repository. It also returns the digests of the files that determine them: while
+// neither the plan nor these digests change, dependencies need not be reinstalled. It returns Invalid if harvest.json
+// is malformed.
 func Detect(t Tree) (Plan, map[string]string, error) {
 	var plan Plan
 	if t.has(".", OverrideFile) {
@@ -127,7 +129,7 @@ func Detect(t Tree) (Plan, map[string]string, error) {
 			found[path.Dir(name)] = true
 		}
 	}
-	var roots []string // of workspaces, which install what is below
+	var roots []string // of workspaces, which install the packages below them
 	for _, dir := range slices.Sorted(maps.Keys(found)) {
 		for _, p := range t.projects(dir) {
 			if p.isNode() && slices.ContainsFunc(roots, func(root string) bool { return root == "." || strings.HasPrefix(dir, root+"/") }) {
@@ -144,7 +146,7 @@ func Detect(t Tree) (Plan, map[string]string, error) {
 	return plan, t.inputs(plan), nil
 }
 
-// inputs returns the files on which what is installed depends.
+// inputs returns the files that determine the installed dependencies.
 func (t Tree) inputs(plan Plan) map[string]string {
 	all := map[string]string{}
 	add := func(dir string, names ...string) {
@@ -154,7 +156,7 @@ func (t Tree) inputs(plan Plan) map[string]string {
 			}
 		}
 	}
-	for name := range t.Digests { // also those of packages in workspaces
+	for name := range t.Digests { // including those of packages in workspaces
 		if slices.Contains(locks, path.Base(name)) {
 			add(".", name)
 		}
@@ -169,7 +171,7 @@ func (t Tree) inputs(plan Plan) map[string]string {
 	return all
 }
 
-// projects returns what is in a directory.
+// projects returns the projects in a directory.
 func (t Tree) projects(dir string) []Project {
 	var all []Project
 	for _, find := range []func(string) (Project, bool){t.node, t.python, t.golang, t.rust, t.ruby, t.php} {
@@ -185,14 +187,14 @@ func (p Project) isNode() bool {
 	return slices.Contains([]string{"npm", "pnpm", "yarn", "yarn-berry"}, p.Manager)
 }
 
-// packageJSON is what Detect reads of one. Whatever has another type than it should is as if it were not there.
+// packageJSON contains the fields of package.json that Detect reads. Fields of the wrong type are treated as missing.
 type packageJSON struct {
 	Manager string
 	Volta   map[string]string
 	Engines map[string]string
 	Scripts map[string]string
 	Runtime string // of devEngines
-	// Workspaces says that there are some.
+	// Workspaces reports whether the file defines workspaces.
 	Workspaces bool
 }
 
@@ -215,7 +217,7 @@ func parsePackage(text []byte) (p packageJSON) {
 		}
 		return out
 	}
-	_ = json.Unmarshal(fields["packageManager"], &p.Manager) // none, then
+	_ = json.Unmarshal(fields["packageManager"], &p.Manager) // on error, it stays empty
 	p.Volta, p.Engines, p.Scripts = texts("volta"), texts("engines"), texts("scripts")
 	var dev struct {
 		Runtime struct{ Name, Version string }
@@ -227,7 +229,7 @@ func parsePackage(text []byte) (p packageJSON) {
 	return p
 }
 
-// pinned is a packageManager: name, version, and perhaps a digest.
+// pinned matches a packageManager field: name, version, and perhaps a digest.
 var pinned = pattern.New(`^(npm|pnpm|yarn)@([0-9][0-9A-Za-z.-]*)(\+.*)?$`)
 
 func (t Tree) node(dir string) (Project, bool) {
@@ -246,7 +248,7 @@ func (t Tree) node(dir string) (Project, bool) {
 	}
 	version := ""
 	if m := pinned().FindStringSubmatch(pkg.Manager); m != nil {
-		if m[1] != p.Manager { // it says whose lock counts
+		if m[1] != p.Manager { // the field determines which lock file is used
 			p.Lock = ""
 			for file, manager := range map[string]string{"pnpm-lock.yaml": "pnpm", "yarn.lock": "yarn", "package-lock.json": "npm"} {
 				if manager == m[1] && t.has(dir, file) {
@@ -276,7 +278,7 @@ func (t Tree) node(dir string) (Project, bool) {
 	return p, true
 }
 
-// berry reports whether Yarn is version 2 or newer, which has another command line.
+// berry reports whether Yarn is version 2 or newer, which has a different command line.
 func berry(version string, settings bool, lock []byte) bool {
 	if version != "" {
 		return version != "1" && !strings.HasPrefix(version, "1.")
@@ -287,7 +289,7 @@ func berry(version string, settings bool, lock []byte) bool {
 	return settings
 }
 
-// nodeVersion returns what the project asks for, in the order of the agent image's resolver.
+// nodeVersion returns the requested version, with the same precedence as the resolver of the agent image.
 func (t Tree) nodeVersion(dir string, pkg packageJSON) (version, from string) {
 	first := func(name string) string {
 		line, _, _ := strings.Cut(strings.TrimSpace(string(t.text(dir, name))), "\n")
@@ -305,7 +307,7 @@ func (t Tree) nodeVersion(dir string, pkg packageJSON) (version, from string) {
 	return "", ""
 }
 
-// nodeCommands fills in how a Node project is installed, built and tested.
+// nodeCommands sets the commands that install, build and test a Node project.
 func (p *Project) nodeCommands(pkg packageJSON) {
 	run := "npm"
 	switch p.Manager {
@@ -340,7 +342,7 @@ func (p *Project) nodeCommands(pkg packageJSON) {
 			p.Build = "pnpm --recursive --if-present run build"
 		}
 	}
-	// What npm init writes is no test.
+	// The placeholder of npm init is not a test.
 	if test := pkg.Scripts["test"]; test != "" && !strings.Contains(test, "no test specified") {
 		p.Test = run + " run test"
 	}
@@ -422,7 +424,8 @@ type step struct {
 	mayFail bool
 }
 
-// steps returns what a build runs, in order. install leaves out what has to be done once only.
+// steps returns the steps of a build, in order. install includes the steps that are needed only once per set of
+// dependencies.
 func steps(r Recipe, plan Plan, install bool) []step {
 	o, root := plan.Override, r.Root || plan.Override.Root
 	var all []step
@@ -455,7 +458,7 @@ func steps(r Recipe, plan Plan, install bool) []step {
 	return all
 }
 
-// same reports whether what is installed for one plan serves the other, too.
+// same reports whether the installed dependencies of one plan also serve the other.
 func (p Plan) same(other Plan) bool {
 	text := func(p Plan) string {
 		p.Projects = slices.Clone(p.Projects)

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// The events of a repository's stream, whose name is its id. EventEnded is in the account's stream, too.
+// The events of a repository's stream, named by the repository's ID. EventEnded is also in the account's stream.
 const (
 	EventStarted = "repo.build_started" // Event: Build
 	EventStage   = "repo.stage"         // Event: Stage, Command
@@ -19,7 +19,7 @@ const (
 	EventEnded   = "repo.build_ended"   // Event: Build
 )
 
-// Event is the data of a repository's events. The event's type says which fields are set.
+// Event is the data of a repository's events. The event type determines which fields are set.
 type Event struct {
 	RepoID  string `json:"repo_id"`
 	Name    string `json:"name"`
@@ -31,10 +31,10 @@ type Event struct {
 }
 
 const (
-	flushAfter = 150 * time.Millisecond // until lines are sent, so that many are one event
+	flushAfter = 150 * time.Millisecond // delay before lines are sent, to combine them into one event
 	flushBytes = 32 << 10
 	logBytes   = 4 << 20 // of one build
-	tailBytes  = 4 << 10 // of a step, which the record of a failure has
+	tailBytes  = 4 << 10 // of a step, for the record of a failure
 	lineBytes  = 16 << 10
 )
 
@@ -46,11 +46,11 @@ type journal struct {
 
 	mu     sync.Mutex
 	stage  string      // guarded by mu
-	part   []byte      // guarded by mu; a line that is not complete
+	part   []byte      // guarded by mu; incomplete line
 	lines  []byte      // guarded by mu; not sent yet
 	sent   int         // guarded by mu
 	tail   []byte      // guarded by mu; the last lines of the stage
-	timer  *time.Timer // guarded by mu; nil if nothing waits
+	timer  *time.Timer // guarded by mu; nil if no lines are pending
 	closed bool        // guarded by mu
 }
 
@@ -61,7 +61,7 @@ func (j *journal) post(kind string, change func(*Event)) {
 	j.events.Post(j.ctx, drafts...)
 }
 
-// begin says that a stage begins, with what it runs.
+// begin logs the start of a stage with its command.
 func (j *journal) begin(stage, command string) {
 	j.flush()
 	j.mu.Lock()
@@ -70,7 +70,7 @@ func (j *journal) begin(stage, command string) {
 	j.post(EventStage, func(e *Event) { e.Stage, e.Command = stage, command })
 }
 
-// Write takes output of the stage. It never fails.
+// Write appends output of the stage. It never fails.
 func (j *journal) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -89,7 +89,7 @@ func (j *journal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// line takes a line. mu is held.
+// line appends a line. mu is held.
 func (j *journal) line(text []byte) {
 	line := append(clean(text), '\n')
 	j.tail = append(j.tail, line...)
@@ -114,7 +114,8 @@ func (j *journal) line(text []byte) {
 	}
 }
 
-// clean is a line as people read it: without what commands a terminal, and only the last of what was written over one another.
+// clean returns a line in readable form: without terminal control sequences, and only with the last text of
+// overwritten parts.
 func clean(line []byte) []byte {
 	text := strings.TrimRight(strings.ToValidUTF8(string(line), "�"), "\r\n")
 	if i := strings.LastIndexByte(text, '\r'); i >= 0 {
@@ -133,7 +134,7 @@ func clean(line []byte) []byte {
 	return []byte(out.String())
 }
 
-// send sends what waits. mu is held.
+// send publishes the pending lines. mu is held.
 func (j *journal) send() {
 	if j.timer != nil {
 		j.timer.Stop()
@@ -147,7 +148,7 @@ func (j *journal) send() {
 	j.post(EventLog, func(e *Event) { e.Stage, e.Text = stage, text })
 }
 
-// flush sends everything.
+// flush publishes all output, including an incomplete line.
 func (j *journal) flush() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -158,7 +159,7 @@ func (j *journal) flush() {
 	j.send()
 }
 
-// close ends the log: what comes later is not sent any more.
+// close closes the log: later output is not published.
 func (j *journal) close() {
 	j.flush()
 	j.mu.Lock()
@@ -166,7 +167,7 @@ func (j *journal) close() {
 	j.closed = true
 }
 
-// last returns the last lines of the stage, without secret values.
+// last returns the last lines of the stage, with secrets redacted.
 func (j *journal) last() string {
 	j.flush()
 	j.mu.Lock()

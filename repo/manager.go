@@ -16,30 +16,33 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Options of a Manager. Fleet, Images, Journal, Store and Check are required; what else is zero gets the default that is named here.
+// Options of a Manager. Fleet, Images, Journal, Store and Check are required. Other zero fields get the default given
+// in their comments.
 type Options struct {
 	Fleet   *sandbox.Fleet
 	Images  image.Builder
 	Journal *event.Journal
 	Store   Store
-	// Check returns the directory of sandboxes that a repository is cloned to, or what is wrong with its address or branch.
+	// Check returns the directory to which sandboxes clone a repository, or an error if its address or branch is
+	// invalid.
 	Check func(url, branch string) (dir string, err error)
 
-	// Added and Removed, if set, are told of repositories, so that they are refreshed at times.
+	// Added and Removed, if set, are called for each repository, to schedule its periodic refresh and to remove the
+	// schedule.
 	Added, Removed func(ctx context.Context, r Repo) error
 
-	Builds int // how many images are made at once: 2
-	Keep   int // how many builds of each repository the history has: 50
+	Builds int // maximum number of concurrent builds: 2
+	Keep   int // builds per repository in the history: 50
 }
 
-// Manager holds the registered repositories of one server. All methods may be called concurrently. A ref is a repository's name, its
-// id or a unique beginning of that.
+// Manager manages the registered repositories of one server. All methods may be called concurrently. A ref is a
+// repository's name, its ID or a unique prefix of the ID.
 type Manager struct {
 	opts Options
 	ctx  context.Context // of builds; ends with Close
 	stop context.CancelFunc
 	work sync.WaitGroup
-	turn chan struct{} // has room while another image may be made
+	turn chan struct{} // semaphore for builds
 
 	mu      sync.Mutex
 	flights map[string]*flight // guarded by mu; builds under way, by repository
@@ -51,11 +54,11 @@ type Manager struct {
 type flight struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when build and err are final
-	build  Build         // until then as it began
+	build  Build         // initial state until then
 	err    error
 }
 
-// Open returns a Manager. Builds that a server before was at are marked Interrupted, and what is left of them is removed.
+// Open returns a Manager. It marks the builds of an earlier server as Interrupted, and removes their sandboxes.
 func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if opts.Fleet == nil || opts.Images == nil || opts.Journal == nil || opts.Store == nil || opts.Check == nil {
 		return nil, errors.Errorf("a Manager needs a Fleet, images, a Journal, a Store and a Check")
@@ -70,7 +73,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close gives up the builds under way and waits until their sandboxes are gone.
+// Close cancels the builds under way and waits until their sandboxes are gone.
 func (m *Manager) Close() {
 	m.stop()
 	m.work.Wait()
@@ -87,7 +90,7 @@ func (m *Manager) recover(ctx context.Context) error {
 			return err
 		}
 		for _, sb := range left {
-			m.work.Go(func() { // not before the server serves: it may take a moment
+			m.work.Go(func() { // in the background, so that it does not delay the server's start
 				if err := m.opts.Fleet.Destroy(m.ctx, r.Account, sb.ID); err != nil && m.ctx.Err() == nil {
 					logf.Errorf(m.ctx, "destroy what is left of a build of %s: %v", r.Name, err)
 				}
@@ -119,7 +122,7 @@ func (m *Manager) recover(ctx context.Context) error {
 	return nil
 }
 
-// Add registers a repository. Its image is made when Start or a schedule asks for it. name "" means owner/name, as the address has it.
+// Add registers a repository. Start or a schedule builds its image later. name "" means owner/name from the address.
 // Kinds: Invalid, Conflict (the name).
 func (m *Manager) Add(ctx context.Context, account, name, url, branch string, recipe Recipe) (Repo, error) {
 	dir, err := m.opts.Check(url, branch)
@@ -202,7 +205,8 @@ func (m *Manager) Builds(ctx context.Context, account, ref string, limit int) ([
 	return m.opts.Store.Builds(ctx, r.ID, limit)
 }
 
-// Remove forgets a repository. A build under way is given up, and its images go as far as nobody uses them; sessions go on.
+// Remove deletes a repository. It cancels a build under way and removes images that are not in use. Sessions
+// continue.
 func (m *Manager) Remove(ctx context.Context, account, ref string) error {
 	r, err := m.Get(ctx, account, ref)
 	if err != nil {
@@ -244,8 +248,8 @@ func (m *Manager) Remove(ctx context.Context, account, ref string) error {
 	return nil
 }
 
-// Start begins to make an image, or joins the build under way: of several who want one at the same time there is one. cause Asked makes it anew in
-// any case, and Refresh does what is necessary. Wait tells how it ended.
+// Start starts a build, or joins the build under way: concurrent requests share one build. With the cause Asked it
+// builds from the beginning, with Refresh it does only the necessary work. It does not wait for the result.
 func (m *Manager) Start(ctx context.Context, account, ref string, cause Cause) (Build, error) {
 	r, err := m.Get(ctx, account, ref)
 	if err != nil {
@@ -279,7 +283,8 @@ func (m *Manager) Start(ctx context.Context, account, ref string, cause Cause) (
 	return b, nil
 }
 
-// Refresh is Start with Refresh, and waits. The error says why there is no image of the newest commit.
+// Refresh calls Start with the cause Refresh and waits for the result. The error says why there is no image of the
+// newest commit.
 func (m *Manager) Refresh(ctx context.Context, account, ref string) (Build, error) {
 	b, err := m.Start(ctx, account, ref, Refresh)
 	if err != nil {
@@ -288,7 +293,7 @@ func (m *Manager) Refresh(ctx context.Context, account, ref string) (Build, erro
 	m.mu.Lock()
 	f := m.flights[b.Repo]
 	m.mu.Unlock()
-	if f == nil || f.build.ID != b.ID { // it has ended already
+	if f == nil || f.build.ID != b.ID { // it has already ended
 		builds, err := m.opts.Store.Builds(ctx, b.Repo, 1)
 		if err != nil || len(builds) == 0 || builds[0].ID != b.ID {
 			return b, err
@@ -303,7 +308,8 @@ func (m *Manager) Refresh(ctx context.Context, account, ref string) (Build, erro
 	}
 }
 
-// RefreshDue is Refresh for a schedule: a repository that keeps failing is tried less and less often. It returns nil while it is not due.
+// RefreshDue is Refresh for a schedule. Repositories that keep failing are retried less and less often. It returns
+// nil if no retry is due yet.
 func (m *Manager) RefreshDue(ctx context.Context, account, ref string) (*Build, error) {
 	r, err := m.Get(ctx, account, ref)
 	if err != nil || time.Now().Before(r.Next) {
@@ -313,7 +319,7 @@ func (m *Manager) RefreshDue(ctx context.Context, account, ref string) (*Build, 
 	return &b, err
 }
 
-// failure is the error of a build of which only the record is left.
+// failure returns the error of a completed build from its record.
 func failure(b Build) error {
 	if b.Error == "" {
 		return nil
@@ -321,7 +327,7 @@ func failure(b Build) error {
 	return errors.Stage(errors.Newf(errors.Unavailable, "%s", b.Error), b.Stage)
 }
 
-// save changes the record of a repository as it is now.
+// save applies change to the current record of a repository and stores it.
 func (m *Manager) save(ctx context.Context, id string, change func(r *Repo), builds ...Build) (Repo, error) {
 	m.saving.Lock()
 	defer m.saving.Unlock()
@@ -334,7 +340,7 @@ func (m *Manager) save(ctx context.Context, id string, change func(r *Repo), bui
 	return r, m.opts.Store.PutRepo(ctx, r, builds...)
 }
 
-// build carries out a build and records how it ended.
+// build runs a build and records its result.
 func (m *Manager) build(ctx context.Context, id string, b Build) (Build, error) {
 	r, err := m.opts.Store.Repo(ctx, id)
 	if err != nil {
@@ -359,13 +365,13 @@ func (m *Manager) build(ctx context.Context, id string, b Build) (Build, error) 
 		return err
 	})
 	a.log.close()
-	if err != nil && m.ctx.Err() != nil { // the next server marks it
+	if err != nil && m.ctx.Err() != nil { // the next server marks it as Interrupted
 		return a.build, err
 	}
 	return m.ended(ctx, a, began || err != nil, err)
 }
 
-// ended records what a build led to. keep says that the history has it.
+// ended records the result of a build. keep means that the history includes it.
 func (m *Manager) ended(ctx context.Context, a *attempt, keep bool, err error) (Build, error) {
 	b := &a.build
 	b.Ended, b.Status, b.Success = time.Now().UTC(), Succeeded, err == nil
@@ -403,7 +409,7 @@ func (m *Manager) ended(ctx context.Context, a *attempt, keep bool, err error) (
 	return *b, err
 }
 
-// told publishes that a build began or ended.
+// told publishes the start or end of a build.
 func (m *Manager) told(ctx context.Context, r Repo, b Build, kind string) {
 	data := Event{RepoID: r.ID, Name: r.Name, BuildID: b.ID, Build: &b}
 	drafts := []event.Draft{{Stream: r.ID, Type: kind, Data: data}}
@@ -421,13 +427,13 @@ type Found struct {
 	Repo   string // id
 	Image  string // id
 	Dir    string
-	Branch string // that is checked out
+	Branch string // checked-out branch
 	Commit string
 	Built  time.Time
-	Base   string // the image that it was made of, as the recipe names it
+	Base   string // name of the base image in the recipe
 }
 
-// Find returns the image that sessions of a repository begin with, false if there is none. branch "" is the default one.
+// Find returns the image for sessions of a repository, or false. branch "" is the default branch.
 func (m *Manager) Find(ctx context.Context, account, url, branch string) (Found, bool) {
 	all, err := m.opts.Store.Repos(ctx, account)
 	if err != nil {
@@ -448,7 +454,7 @@ func (m *Manager) Find(ctx context.Context, account, url, branch string) (Found,
 	return Found{Repo: r.ID, Image: r.Image, Dir: r.Dir, Branch: r.Default, Commit: r.Commit, Built: r.Built, Base: r.Recipe.image()}, true
 }
 
-// Saw notes that a session has found a repository's image to be so many commits behind, unless there is another image by now.
+// Saw records how many commits a session found the image to be behind, unless the repository has a newer image.
 func (m *Manager) Saw(ctx context.Context, id, image string, behind int) error {
 	_, err := m.save(ctx, id, func(r *Repo) {
 		if r.Image == image {
@@ -458,25 +464,25 @@ func (m *Manager) Saw(ctx context.Context, id, image string, behind int) error {
 	return err
 }
 
-// hasImage reports whether a repository's image is still there: somebody may have removed it.
+// hasImage reports whether a repository's image still exists: it may have been deleted.
 func (m *Manager) hasImage(ctx context.Context, r Repo) bool {
 	_, err := m.opts.Images.Find(ctx, r.Image)
 	return err == nil
 }
 
-// retire notes an image that is not needed any more.
+// retire records an image that is no longer needed.
 func (m *Manager) retire(r *Repo, id string) {
 	if !slices.Contains(r.Retired, id) {
 		r.Retired = append(slices.Clone(r.Retired), id)
 	}
 }
 
-// collect removes retired images that nobody uses.
+// collect removes retired images that are not in use.
 func (m *Manager) collect(ctx context.Context, r *Repo) {
 	ctx = context.WithoutCancel(ctx)
 	r.Retired = slices.DeleteFunc(slices.Clone(r.Retired), func(id string) bool {
 		if id == r.Image {
-			return true // it is the newest again
+			return true // it is the current image again
 		}
 		err := m.opts.Images.Delete(ctx, id)
 		if err != nil && !errors.Is(err, errors.NotFound) && !errors.Is(err, errors.Conflict) {

@@ -1,8 +1,9 @@
-// Package repo keeps images of repositories: a registered repository is cloned, its dependencies are installed and it is built once,
-// all in a sandbox, of which a snapshot is then taken. Manager is the entry; Detect says what a repository needs.
+// Package repo manages images of repositories. A registered repository is cloned, its dependencies are installed and
+// it is built once in a sandbox; a snapshot of that sandbox becomes the image. Manager is the entry point; Detect
+// determines the needs of a repository.
 //
-// Sessions begin with such an image, and fetch only what is newer. A refresh looks whether there is anything new and makes the next
-// image of the last one if it can; the last good image stays until there is a better one.
+// Sessions start from such an image, and fetch only newer commits. A refresh checks for changes and, if possible,
+// builds the next image incrementally from the last one. The last good image stays until a newer one succeeds.
 package repo
 
 import (
@@ -22,12 +23,12 @@ import (
 const (
 	idPrefix    = "repo_"
 	buildPrefix = "bld_"
-	imagePrefix = "repo/" // of the names of images
+	imagePrefix = "repo/" // prefix of image names
 	tagRepo     = "harvest.repo"
 
-	// DefaultImage is what images of repositories are made of unless a Recipe says otherwise.
+	// DefaultImage is the base of repository images unless a Recipe names another.
 	DefaultImage = "agent"
-	// DefaultLimit is how long a build may take.
+	// DefaultLimit is the default time limit of a build.
 	DefaultLimit = 10 * time.Minute
 	maxLimit     = 2 * time.Hour
 	maxCommand   = 16 << 10
@@ -40,35 +41,37 @@ type Repo struct {
 	Name    string `json:"name"` // unique within the account
 	URL     string `json:"url"`  // without credentials
 	Branch  string `json:"branch,omitempty"`
-	Dir     string `json:"dir"` // where it is in sandboxes
+	Dir     string `json:"dir"` // path in sandboxes
 	Recipe  Recipe `json:"recipe"`
 
 	Status Status `json:"status"`
 	Reason string `json:"reason,omitempty"` // why the last attempt failed
-	// What the last good image is, and how it came about. Image is "" until there is one.
-	Image        string            `json:"image_id,omitempty"`
-	Commit       string            `json:"commit,omitempty"`
-	Default      string            `json:"default_branch,omitempty"` // the branch that it was made of
-	Plan         Plan              `json:"plan,omitzero"`
-	Locks        map[string]string `json:"locks,omitempty"` // path to git's digest of the files that say what to install
+	// The following fields describe the last good image. Image is "" until there is one.
+	Image   string `json:"image_id,omitempty"`
+	Commit  string `json:"commit,omitempty"`
+	Default string `json:"default_branch,omitempty"` // branch of the image
+	Plan    Plan   `json:"plan,omitzero"`
+	// Locks maps paths to git's digests of the files that determine dependencies.
+	Locks        map[string]string `json:"locks,omitempty"`
 	RecipeDigest string            `json:"recipe_digest,omitempty"`
 	Built        time.Time         `json:"built_at,omitzero"`
-	Whole        time.Time         `json:"whole_at,omitzero"` // when all was last installed anew
-	// Checked is when it was last known what the newest commit is.
+	Whole        time.Time         `json:"whole_at,omitzero"` // time of the last whole build
+	// Checked is when the newest commit was last queried.
 	Checked time.Time `json:"checked_at,omitzero"`
-	Behind  int       `json:"commits_behind"`   // that the image was then
-	Used    time.Time `json:"used_at,omitzero"` // by a session
+	Behind  int       `json:"commits_behind"`   // of the image at that time
+	Used    time.Time `json:"used_at,omitzero"` // last use by a session
 	Created time.Time `json:"created_at"`
-	// Failures are attempts that failed, one after the other, and Next is when a schedule tries again; zero: at its next time.
+	// Failures is the number of consecutive failures. Next is the earliest time of the next scheduled attempt; zero
+	// means no delay.
 	Failures int       `json:"failures,omitempty"`
 	Next     time.Time `json:"next_at,omitzero"`
 
-	// Retired are images that somebody still used when a better one was there. For the Manager, not for clients.
+	// Retired are images that were in use when a newer one replaced them. They are for the Manager, not for clients.
 	Retired []string `json:"-"`
 }
 
-// backOff is how long schedules wait after so many failures: not at all for the attempts of one refresh, then an hour, twice as long each
-// time, and a day at most.
+// backOff returns the delay of scheduled attempts after a number of failures: none for the attempts of one refresh,
+// then an hour, doubled each time, up to a day.
 func backOff(failures int) time.Duration {
 	const retries, most = 4, 24 * time.Hour
 	if failures < retries {
@@ -77,7 +80,7 @@ func backOff(failures int) time.Duration {
 	return min(most, time.Hour<<min(failures-retries, 5))
 }
 
-// failed notes a build that has failed.
+// failed records a failed build.
 func (r *Repo) failed(b Build) {
 	r.Status, r.Reason = Failed, b.Error
 	if b.Stage != "" {
@@ -90,28 +93,30 @@ func (r *Repo) failed(b Build) {
 	}
 }
 
-// Status says how a repository is doing.
+// Status is the state of a repository.
 type Status string
 
 // The states.
 const (
-	New      Status = "new"      // nothing was done yet
-	Building Status = "building" // an image is being made, or it is found out whether one has to be
-	Ready    Status = "ready"    // the image is as new as it was when last looked
-	Failed   Status = "failed"   // the last attempt failed; there may be an older image
+	New      Status = "new"      // not built yet
+	Building Status = "building" // a build or a check for changes is under way
+	Ready    Status = "ready"    // the image was current at the last check
+	Failed   Status = "failed"   // the last attempt failed; an older image may exist
 )
 
-// Recipe says how an image is made, where the repository itself shall not say.
+// Recipe configures the build of an image, and takes precedence over the repository's own configuration.
 type Recipe struct {
-	// Shell commands. nil means what the repository's harvest.json says, else what Detect finds out; "" means none.
-	Setup   *string `json:"setup,omitempty"` // as root, before the rest: packages of the system
+	// Setup, Install, Build and Test are shell commands. nil means the command of the repository's harvest.json,
+	// else the one that Detect determines; "" means none.
+	Setup   *string `json:"setup,omitempty"` // runs as root, before the others: for system packages
 	Install *string `json:"install,omitempty"`
 	Build   *string `json:"build,omitempty"`
-	Test    *string `json:"test,omitempty"` // a failure is noted and no more
+	Test    *string `json:"test,omitempty"` // a failure is only recorded
 	Root    bool    `json:"root,omitempty"` // run the commands as root, not as the image's user
 
 	LimitSeconds float64 `json:"limit_seconds,omitempty"` // of a whole build; 0 means 600
-	// Sandbox is what it is made in, as it is for sessions: image, secrets, network and limits. Its Env is not kept, so it must be empty.
+	// Sandbox contains the parameters of the build's sandbox, as for sessions: image, secrets, network and limits.
+	// Its Env is not stored, so it must be empty.
 	Sandbox sandbox.Request `json:"sandbox,omitzero"`
 }
 
@@ -129,7 +134,8 @@ func (r Recipe) image() string {
 	return r.Sandbox.Image
 }
 
-// digest is that of everything that makes an image another one, beside the repository: image is the id of what it begins with.
+// digest returns the digest of all inputs of an image except the repository's content. image is the ID of the base
+// image.
 func (r Recipe) digest(url, branch, image string) (string, error) {
 	text, err := json.Marshal([]any{1, url, branch, image, r})
 	if err != nil {
@@ -139,19 +145,19 @@ func (r Recipe) digest(url, branch, image string) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// Build is one attempt to make an image, or a look that found nothing to do.
+// Build is one attempt to build an image, or a check that found no changes.
 type Build struct {
 	ID      string `json:"id"` // "bld_" and a ULID in lower case
 	Repo    string `json:"repo_id"`
 	Cause   Cause  `json:"cause"`
-	Mode    Mode   `json:"mode,omitempty"` // "" until it is known
+	Mode    Mode   `json:"mode,omitempty"` // "" until determined
 	Status  Result `json:"status"`
 	Success bool   `json:"success"`
 
-	Stage  string `json:"failed_stage,omitempty"` // the step that failed
+	Stage  string `json:"failed_stage,omitempty"` // failed step
 	Error  string `json:"error,omitempty"`        // one sentence
 	Remedy string `json:"remedy,omitempty"`
-	Output string `json:"output,omitempty"` // the last lines that the step printed
+	Output string `json:"output,omitempty"` // last lines of the step's output
 
 	Commit       string            `json:"commit,omitempty"`
 	From         string            `json:"from_image_id,omitempty"`
@@ -159,41 +165,41 @@ type Build struct {
 	RecipeDigest string            `json:"recipe_digest,omitempty"`
 	Locks        map[string]string `json:"locks,omitempty"`
 	Plan         Plan              `json:"plan,omitzero"`
-	Node         string            `json:"node,omitempty"` // the version that ran
+	Node         string            `json:"node,omitempty"` // version that ran
 	Steps        []Ran             `json:"steps,omitempty"`
 	Started      time.Time         `json:"started_at"`
 	Ended        time.Time         `json:"ended_at,omitzero"`
 	Seconds      float64           `json:"duration_secs"`
 }
 
-// Ran is a step that was run to its end.
+// Ran is a completed step.
 type Ran struct {
 	Stage   string  `json:"stage"`
 	Command string  `json:"command,omitempty"`
-	Code    int     `json:"returncode"` // of a test it may be anything
+	Code    int     `json:"returncode"` // may be nonzero for tests
 	Seconds float64 `json:"duration_secs"`
 }
 
-// Cause is why there is a Build.
+// Cause is the reason for a Build.
 type Cause string
 
 // The causes.
 const (
-	Asked   Cause = "build"   // somebody wants an image, made anew from the beginning
-	Refresh Cause = "refresh" // whatever is necessary
+	Asked   Cause = "build"   // a user requested a build from the beginning
+	Refresh Cause = "refresh" // only the necessary work
 )
 
-// Mode is how much a Build does.
+// Mode is the extent of a Build.
 type Mode string
 
 // The modes.
 const (
-	Whole       Mode = "whole"       // from the recipe's image
-	Incremental Mode = "incremental" // from the repository's last one: dependencies are the same
+	Whole       Mode = "whole"       // from the recipe's base image
+	Incremental Mode = "incremental" // from the repository's last image: dependencies are the same
 	Unchanged   Mode = "unchanged"   // there was nothing to do
 )
 
-// Result is what became of a Build.
+// Result is the state of a Build.
 type Result string
 
 // The results.
@@ -201,18 +207,20 @@ const (
 	Running     Result = "running"
 	Succeeded   Result = "succeeded"
 	Broken      Result = "failed"
-	Interrupted Result = "interrupted" // the server ended meanwhile
+	Interrupted Result = "interrupted" // the server ended during the build
 )
 
-// Store keeps records. Package store has one on SQLite and one in memory; package storetest proves them.
+// Store stores records. Package store implements it on SQLite and in memory; package storetest tests the
+// implementations.
 type Store interface {
-	// PutRepo inserts or replaces a record and builds of it, all or nothing. Conflict if another repository of the account has its name.
+	// PutRepo inserts or replaces a record and builds of it, atomically. It returns Conflict if another repository of
+	// the account has its name.
 	PutRepo(ctx context.Context, r Repo, builds ...Build) error
-	// Repo returns a record. NotFound if there is none.
+	// Repo returns a record, or NotFound.
 	Repo(ctx context.Context, id string) (Repo, error)
 	// Repos returns the records of the account ("" means every account), by name.
 	Repos(ctx context.Context, account string) ([]Repo, error)
-	// DeleteRepo removes a record and its builds. NotFound if there is none.
+	// DeleteRepo deletes a record and its builds. It returns NotFound if the record does not exist.
 	DeleteRepo(ctx context.Context, id string) error
 	// Builds returns at most limit (0: all) builds of a repository, newest first.
 	Builds(ctx context.Context, repo string, limit int) ([]Build, error)
@@ -220,12 +228,12 @@ type Store interface {
 	TrimBuilds(ctx context.Context, repo string, keep int) error
 }
 
-// NotFound is what a Store returns for a repository that it does not have.
+// NotFound returns the error of a Store for a repository that does not exist.
 func NotFound(ref string) error {
 	return errors.Remedy(errors.Newf(errors.NotFound, "there is no repository %.100q", ref), `list those there are with "harvest repo ls", or add it`)
 }
 
-// NameTaken is what a Store's PutRepo returns when the name is in use.
+// NameTaken returns the error of a Store's PutRepo if the name is in use.
 func NameTaken(name string) error {
 	return errors.Remedy(errors.Newf(errors.Conflict, "a repository named %q is registered already", name), "choose another name with --name, or remove that one first")
 }
@@ -241,7 +249,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// nameOf returns what a repository is called whose user has given it no name: owner/name, as its address has it.
+// nameOf returns the default name of a repository: owner/name from its address.
 func nameOf(url string) string {
 	path := url
 	if _, rest, ok := strings.Cut(path, "://"); ok {
@@ -261,7 +269,7 @@ func nameOf(url string) string {
 
 var notName = pattern.New(`[^A-Za-z0-9._-]+`)
 
-// key is what two addresses have in common that mean the same repository.
+// key returns a canonical form of an address: equal for addresses of the same repository.
 func key(url string) string {
 	url = strings.TrimSuffix(strings.TrimRight(url, "/"), ".git")
 	scheme, rest, ok := strings.Cut(url, "://")
@@ -280,7 +288,7 @@ func key(url string) string {
 	return strings.ToLower(host) + "/" + path
 }
 
-// check returns what is wrong with a recipe.
+// check returns an error if the recipe is invalid.
 func (r Recipe) check() error {
 	for what, command := range map[string]*string{"setup": r.Setup, "install": r.Install, "build": r.Build, "test": r.Test} {
 		if command == nil {

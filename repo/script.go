@@ -14,10 +14,11 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// All that touches a repository runs in a sandbox: what is in it was written by others.
+// All operations on a repository run in a sandbox: its content is untrusted.
 
-// credentials is a git credential helper that answers from the environment, which has the secrets that the recipe names: nothing is
-// written to a file, and no argument has a token. GITHUB_TOKEN is for GitHub alone, and GIT_TOKEN for the host of the repository.
+// credentials is a git credential helper that reads its answers from the environment, which contains the secrets of
+// the recipe. It writes no files, and no argument contains a token. GITHUB_TOKEN is for GitHub only, GIT_TOKEN for
+// the repository's host.
 const credentials = `!f() {
 	[ "$1" = get ] || exit 0
 	host=
@@ -28,7 +29,7 @@ const credentials = `!f() {
 	if [ -n "$token" ]; then printf 'username=%s\npassword=%s\n' "${GIT_USERNAME:-x-access-token}" "$token"; fi
 }; f`
 
-// gitEnv is the environment of our own git commands.
+// gitEnv returns the environment of Harvest's own git commands.
 func gitEnv(url string) map[string]string {
 	host := strings.TrimPrefix(key(url), "/")
 	host, _, _ = strings.Cut(host, "/")
@@ -39,7 +40,7 @@ func gitEnv(url string) map[string]string {
 	}
 }
 
-// stepEnv is that of the repository's commands, beside the sandbox's.
+// stepEnv is added to the sandbox's environment for the repository's commands.
 var stepEnv = map[string]string{
 	"CI": "true", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "npm_config_update_notifier": "false", "YARN_ENABLE_TELEMETRY": "0",
 	"HUSKY": "0", "PIP_NO_INPUT": "1",
@@ -47,22 +48,24 @@ var stepEnv = map[string]string{
 
 // The scripts. Their parameters are $1, $2, ….
 const (
-	// lookScript prints what the remote has: URL, branch.
+	// lookScript prints the refs of the remote: URL, branch.
 	lookScript = `if [ -n "$2" ]; then exec git ls-remote --symref -- "$1" HEAD "refs/heads/$2"; fi; exec git ls-remote --symref -- "$1" HEAD`
-	// dirScript makes the directory above the repository's, as root, for the user whose ids are given: directory, uid:gid.
+	// dirScript creates the directory for the repository, as root, and changes its owner to the given user:
+	// directory, uid:gid.
 	dirScript = `[ -d "$1" ] || { mkdir -p "$1"; chown "$2" "$1"; }`
-	// cloneScript: URL, branch, directory.
+	// cloneScript clones the repository: URL, branch, directory.
 	cloneScript = `git clone --progress --no-recurse-submodules --branch="$2" -- "$1" "$3"
 mkdir -p "$3/.git/info"
 printf '%s\n' .venv/ .bundle/ vendor/bundle/ node_modules/ >>"$3/.git/info/exclude"
 git -C "$3" rev-parse --verify HEAD`
-	// updateScript brings the repository to the newest commit and keeps all that is not committed: URL, branch, directory.
+	// updateScript updates the repository to the newest commit and keeps untracked files: URL, branch, directory.
 	updateScript = `cd "$3"
 git remote set-url origin "$1"
 git fetch --progress --prune --force --no-recurse-submodules origin "+refs/heads/$2:refs/remotes/origin/$2"
 git checkout --quiet --force -B "$2" "refs/remotes/origin/$2"
 git rev-parse --verify HEAD`
-	// cleanScript takes away what no session needs, as root: directory, owner, seconds. What caches have had for long and nobody has read goes.
+	// cleanScript removes files that no session needs, as root: directory, owner, seconds. It also removes files from
+	// caches that are old and were not read recently.
 	cleanScript = `find /tmp -mindepth 1 -maxdepth 1 -exec rm -rf {} + 2>/dev/null || true
 rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb
 home=$(getent passwd "${2%%:*}" | cut -d: -f6)
@@ -70,16 +73,17 @@ for cache in "$home/.cache" "$home/.npm/_cacache" /var/cache/harvest/npm; do
 	if [ -d "$cache" ]; then find "$cache" -xdev -type f -mmin "+$3" -amin "+$3" -delete || true; fi
 done
 if [ "$(stat -c %u "$1")" != "${2%%:*}" ] || [ -n "$4" ]; then chown -R "$2" "$1"; fi`
-	// verifyScript fails unless the repository is there and its programs run: directory, commit, whether Node is needed.
+	// verifyScript fails unless the repository is at the commit and its programs run: directory, commit, whether Node
+	// is needed.
 	verifyScript = `cd "$1"
 test "$(git rev-parse HEAD)" = "$2" || { echo "the repository is at another commit" >&2; exit 1; }
 git diff --quiet HEAD -- || echo "building has changed files of the repository" >&2
 if [ -n "$3" ]; then node --version; fi`
 )
 
-const maxListing = 8 << 20 // bytes of what git says about a repository's files
+const maxListing = 8 << 20 // limit for git's listing of a repository's files, in bytes
 
-// limited keeps what is written to it, up to max bytes.
+// limited stores the data that is written to it, up to maxListing bytes.
 type limited struct {
 	bytes.Buffer
 	over bool
@@ -93,16 +97,16 @@ func (l *limited) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-// command is one that Harvest itself runs in a build's sandbox.
+// command is a command of Harvest itself in a build's sandbox.
 type command struct {
 	text   string
 	params []string
 	user   string
 	stdin  io.Reader
-	quiet  bool // what it says is not for the log
+	quiet  bool // keep its output out of the log
 }
 
-// script runs a script of ours in a sandbox and returns what it printed.
+// script runs one of Harvest's own scripts in a sandbox and returns its output.
 func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, error) {
 	var out limited
 	var said io.Writer = a.log
@@ -120,7 +124,7 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
-	result, err := x.Wait(context.WithoutCancel(ctx)) // the end of ctx kills the script
+	result, err := x.Wait(context.WithoutCancel(ctx)) // when ctx ends, the script is killed
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -140,7 +144,7 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 	return out.Bytes(), nil
 }
 
-// hostname is the host of a repository's address, without its port.
+// hostname returns the host of a repository's address, without its port.
 func hostname(address string) string {
 	host, _, _ := strings.Cut(strings.TrimPrefix(key(address), "/"), "/")
 	return (&url.URL{Host: host}).Hostname()
@@ -152,7 +156,7 @@ func unreachable(said string) bool {
 		func(words string) bool { return strings.Contains(said, words) })
 }
 
-// gitError makes an error of what a script of ours said.
+// gitError returns the error for the output of a failed script.
 func gitError(text, reason string, code int) error {
 	said := lastLine(text)
 	if said == "" {
@@ -179,7 +183,7 @@ func gitError(text, reason string, code int) error {
 	return errors.Newf(errors.Unavailable, "%s", said)
 }
 
-// lastLine returns the last line that says something.
+// lastLine returns the last non-empty line.
 func lastLine(text string) string {
 	lines := strings.FieldsFunc(text, func(c rune) bool { return c == '\n' || c == '\r' })
 	for _, line := range slices.Backward(lines) {
@@ -190,12 +194,12 @@ func lastLine(text string) string {
 	return ""
 }
 
-// remote is what git ls-remote says of a branch.
+// remote is the answer of git ls-remote for a branch.
 type remote struct {
 	branch, commit string
 }
 
-// parseRemote reads the output of git ls-remote --symref. branch "" means the one that HEAD is.
+// parseRemote parses the output of git ls-remote --symref. branch "" means the branch of HEAD.
 func parseRemote(out, branch string) (remote, error) {
 	refs, head := map[string]string{}, ""
 	for line := range strings.Lines(out) {
@@ -231,7 +235,7 @@ func isHash(text string) bool {
 	return (len(text) == 40 || len(text) == 64) && strings.Trim(text, "0123456789abcdef") == ""
 }
 
-// inspect reads the tree that is checked out.
+// inspect reads the checked-out tree.
 func (a *attempt) inspect(ctx context.Context) (Tree, error) {
 	args := []string{a.repo.Dir}
 	for _, name := range slices.Concat(locks, manifests, settings) {
@@ -269,7 +273,7 @@ done`
 	return t, nil
 }
 
-// parseListing reads the output of git ls-files -s -z: regular files that Detect wants.
+// parseListing parses the output of git ls-files -s -z, and returns the regular files that Detect wants.
 func parseListing(out []byte) Tree {
 	t := Tree{Digests: map[string]string{}}
 	for entry := range strings.SplitSeq(string(out), "\x00") {
@@ -283,7 +287,7 @@ func parseListing(out []byte) Tree {
 	return t
 }
 
-// parseTexts reads sizes, each on a line and followed by so many bytes, one for each name.
+// parseTexts parses file contents, one for each name: the size on a line, followed by that many bytes.
 func parseTexts(out []byte, names []string) map[string][]byte {
 	texts := map[string][]byte{}
 	for _, name := range names {

@@ -12,17 +12,18 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// StepQueue is the step of Request.Progress while a sandbox waits for its turn to boot.
+// StepQueue is the step that Request.Progress reports while a sandbox is queued for its boot.
 const StepQueue = "queue"
 
-// bootsPerCore is how many sandboxes boot at once for each core. A boot waits for the disk and for other processes about half of its time. Without a
-// bound all boots of a burst share the cores, and the first of them ends hardly before the last.
+// bootsPerCore is how many sandboxes boot concurrently per core. A boot waits for the disk and for other processes
+// about half of its time. Without a bound, all boots of a burst share the cores, and the first one completes hardly
+// earlier than the last.
 const bootsPerCore = 2
 
-// longestSlot is how long a boot may hold its slot.
+// longestSlot is the maximum time that a boot holds its slot.
 const longestSlot = 30 * time.Second
 
-// boots admits boots in the order in which they were asked for. A nil boots admits all at once.
+// boots admits boots in the order of their requests. A nil boots admits all at once.
 type boots struct {
 	slots   *semaphore.Weighted
 	waiting atomic.Int64
@@ -35,7 +36,7 @@ func newBoots(n int) *boots {
 	return &boots{slots: semaphore.NewWeighted(int64(n))}
 }
 
-// try takes a slot if one is free and no other boot waits. The slot is returned by done; nil means that there is none.
+// try takes a slot if one is free and no other boot is queued. done releases the slot; it is nil if try took none.
 func (b *boots) try() (done func()) {
 	switch {
 	case b == nil:
@@ -46,7 +47,7 @@ func (b *boots) try() (done func()) {
 	return nil
 }
 
-// wait waits for a slot. An error is ctx's.
+// wait waits for a slot. It returns an error only if ctx ends.
 func (b *boots) wait(ctx context.Context) (done func(), err error) {
 	b.waiting.Add(1)
 	defer b.waiting.Add(-1)
@@ -56,7 +57,8 @@ func (b *boots) wait(ctx context.Context) (done func(), err error) {
 	return b.held(), nil
 }
 
-// held returns the function that releases the slot. Time releases it, too: boots that hang or read large snapshots must not stop all others.
+// held returns the function that releases the slot. A timer also releases it: a boot that hangs or reads a large
+// snapshot must not block all others.
 func (b *boots) held() (done func()) {
 	release := sync.OnceFunc(func() { b.slots.Release(1) })
 	timer := time.AfterFunc(longestSlot, release)
@@ -66,7 +68,8 @@ func (b *boots) held() (done func()) {
 	}
 }
 
-// admitBoot waits until the sandbox may boot, as the stage "queue" if it has to. The caller calls done after the boot.
+// admitBoot waits until the sandbox may boot. If it has to wait, it records the stage "queue". The caller calls done
+// after the boot.
 func (f *Fleet) admitBoot(ctx context.Context, e *entry, p plan) (done func(), err error) {
 	if done = f.boots.try(); done != nil {
 		return done, nil

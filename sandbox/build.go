@@ -13,17 +13,17 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// buildAccount is whose the sandboxes are in which images are built. No client has it, and no quota: package dockerfile bounds how many
-// there are. After a restart nobody waits for them, and recovery ends them.
+// buildAccount is the account of sandboxes that build images. Clients cannot use it, and it has no quota: package
+// dockerfile limits their number. After a restart these sandboxes are orphans, and recovery ends them.
 const buildAccount = "harvest-build"
 
-// Builds runs the commands of image builds, each stage in a sandbox of this Fleet: as isolated as any other, with the same limits on
-// disk and processes, but with all processors and half of the memory of the machine.
+// Builds runs the commands of image builds, each stage in a sandbox of this Fleet. These sandboxes have the usual
+// isolation and limits on disk and processes, but all processors and half of the memory of the machine.
 type Builds struct{ fleet *Fleet }
 
 var _ dockerfile.Runner = Builds{}
 
-// Builds returns what runs the commands of image builds.
+// Builds returns the runner for the commands of image builds.
 func (f *Fleet) Builds() Builds { return Builds{f} }
 
 // Start implements dockerfile.Runner.
@@ -57,7 +57,7 @@ func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.M
 	return &machine{f, sb.ID}, nil
 }
 
-// volumes returns those that sandboxes of builds had, nil if the engine has none.
+// volumes returns the volumes of build sandboxes, nil if the engine has no volumes.
 func (b Builds) volumes() volume.Provider {
 	if !b.fleet.caps.Volumes {
 		return nil
@@ -88,7 +88,7 @@ func (b Builds) RemoveVolume(ctx context.Context, name string) error {
 	return provider.Delete(ctx, name)
 }
 
-// machine is a sandbox in which a stage of a build runs.
+// machine is a sandbox that runs a stage of a build.
 type machine struct {
 	fleet *Fleet
 	id    string
@@ -102,7 +102,7 @@ func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	res, err := x.Wait(context.WithoutCancel(ctx)) // ctx kills the command, whose end is worth waiting for
+	res, err := x.Wait(context.WithoutCancel(ctx)) // ctx kills the command; wait for its end
 	switch {
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)

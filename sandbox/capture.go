@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// capture keeps the first and the last half of limit bytes: where output is long, errors stand at its end.
+// capture keeps the first and the last half of limit bytes: in long output, errors are at the end.
 type capture struct {
 	limit int
 
 	mu      sync.Mutex
 	head    []byte // guarded by mu
 	tail    []byte // guarded by mu; a ring once it is full
-	next    int    // guarded by mu; where the ring is written next
+	next    int    // guarded by mu; next position in the ring
 	dropped int64  // guarded by mu
 }
 

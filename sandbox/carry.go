@@ -11,22 +11,23 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// carriedReason is in the records of commands that ended with what their sandbox was, and in that of the sandbox meanwhile.
+// carriedReason is the reason in the records of commands that ended because their sandbox was carried over, and in
+// the sandbox's record meanwhile.
 const carriedReason = "the sandbox was carried over to a new one with its files, because its engine lets none live longer; commands end with that"
 
 const (
-	// notWorthIt is by how much a lifetime is shortened rather than that commands end for it.
+	// notWorthIt is by how much a lifetime may be shortened to avoid a carry-over, which ends the commands.
 	notWorthIt = 10 * time.Minute
-	// early is how much earlier a lifetime is over than the engine would end the sandbox.
+	// early is how long before the engine's limit the Fleet ends a sandbox.
 	early = 5 * time.Second
-	// carryQuiet is how long copies of files may take that were under way when a sandbox is carried over.
+	// carryQuiet is how long a carry-over waits for file copies that are under way.
 	carryQuiet = 10 * time.Minute
-	// carryPause is how long after a failure a sandbox is tried to be carried over again, at the most.
+	// carryPause is the longest pause before a failed carry-over is retried.
 	carryPause = 5 * time.Minute
 )
 
-// fit returns when a sandbox is to end that shall live until expires: earlier, if its engine ends it shortly before; by as much as a snapshot
-// on the end may take, if it is to have one.
+// fit returns when to end a sandbox that should live until expires. The result is earlier if the engine would end the
+// sandbox shortly before expires. If a snapshot on end is requested, fit leaves time for it.
 func fit(box engine.Sandbox, expires time.Time, snapshot bool) time.Time {
 	c, ok := box.(engine.Carrier)
 	if !ok {
@@ -43,7 +44,8 @@ func fit(box engine.Sandbox, expires time.Time, snapshot bool) time.Time {
 	return expires
 }
 
-// carryDue begins to carry over what its engine ends before its time, and returns when to look again.
+// carryDue starts to carry over the sandboxes that the engine would end before they expire. It returns when to check
+// again.
 func (f *Fleet) carryDue(at time.Time) time.Duration {
 	nap := longestNap
 	f.mu.Lock()
@@ -71,8 +73,8 @@ func (f *Fleet) carryDue(at time.Time) time.Duration {
 	return nap
 }
 
-// carry puts a new sandbox of the engine in the place of one that the engine would end: with the same id, name, tags, volumes and environment,
-// and with the files. Its commands end. Meanwhile it is lost, and whoever wants something of it waits.
+// carry replaces a sandbox that the engine would end with a new one that has the same ID, name, tags, volumes,
+// environment and files. Its commands end. Meanwhile its status is lost, and operations on it wait.
 func (f *Fleet) carry(e *entry, box engine.Sandbox, c engine.Carrier) {
 	ctx := logf.With(f.ctx, "sandbox_id", e.id)
 	done := sync.OnceFunc(func() {
@@ -124,7 +126,8 @@ func (f *Fleet) carry(e *entry, box engine.Sandbox, c engine.Carrier) {
 	f.discard(ctx, e.id, old, box)
 }
 
-// carryLater has a sandbox go on that could not be carried over, until that is tried again. The end of the Fleet leaves it to the next one.
+// carryLater keeps a sandbox running after a failed carry-over, until the next attempt. If the Fleet is closing, it
+// leaves the sandbox to the next one.
 func (f *Fleet) carryLater(ctx context.Context, e *entry, box engine.Sandbox, c engine.Carrier, cause error) {
 	if f.ctx.Err() != nil {
 		return
@@ -138,8 +141,8 @@ func (f *Fleet) carryLater(ctx context.Context, e *entry, box engine.Sandbox, c 
 	f.adopt(ctx, e, box)
 }
 
-// settle ends the running commands, also those that are just being started, and waits until nothing else is under way in the sandbox, for as
-// long as limit: what it writes from then on would be lost.
+// settle ends the running commands, including those that are just starting. It then waits, at most for limit, until
+// no other operation in the sandbox is under way: later writes would be lost.
 func (f *Fleet) settle(ctx context.Context, e *entry, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -162,7 +165,7 @@ func (f *Fleet) settle(ctx context.Context, e *entry, limit time.Duration) {
 	}
 }
 
-// endCommands ends the running commands: they are asked to, get the grace period, and are killed.
+// endCommands terminates the running commands, and kills them after the grace period.
 func (f *Fleet) endCommands(ctx context.Context, e *entry) {
 	f.terminate(ctx, e)
 	f.mu.Lock()

@@ -23,37 +23,41 @@ import (
 
 const checkpointPrefix = "chk_"
 
-// Names of what is in a checkpoint's directory.
+// Names of the files in a checkpoint's directory.
 const (
-	checkpointRecord = "record.json" // the Checkpoint; written last and removed first, so that what has one is whole
-	checkpointState  = "state"       // the engine's
+	// checkpointRecord has the Checkpoint. It is written last and removed first: its presence marks a complete
+	// checkpoint.
+	checkpointRecord = "record.json"
+	checkpointState  = "state" // the engine's state
 )
 
-// spareRoom is how many bytes a checkpoint leaves free on the disk, for everybody else.
+// spareRoom is how many bytes a checkpoint must leave free on the disk.
 const spareRoom = 256 << 20
 
-// Checkpoint is the record of a checkpoint: what a sandbox's processes had in memory, and its files, at one moment. It belongs to the account of the
-// sandbox, whose secrets may be in it, and is no image: nobody else is told that it exists.
+// Checkpoint is the record of a checkpoint: the memory of a sandbox's processes and its files at one moment. It
+// belongs to the account of the sandbox, since it may contain the account's secrets. It is not an image, and other
+// accounts cannot see it.
 type Checkpoint struct {
 	ID      string  `json:"id"`      // "chk_" and a ULID in lower case
-	Sandbox Sandbox `json:"sandbox"` // the record of the one that it was made of, as it was then
-	// Withheld is that of Sandbox, which does not keep it.
+	Sandbox Sandbox `json:"sandbox"` // record of the original sandbox at that moment
+	// Withheld is Withheld of Sandbox, which is not stored with it.
 	Withheld []string `json:"withheld,omitempty"`
-	// Life is for how long sandboxes live that are restored, CommandLimits, by their ids, how long the commands may take that go on: both from then on.
+	// Life is the lifetime of restored sandboxes. CommandLimits are the time limits of resumed commands, by their
+	// IDs. Both start again at the restore.
 	Life          time.Duration            `json:"life"`
 	CommandLimits map[string]time.Duration `json:"command_limits"`
-	// Background are the ids of those that do not keep a sandbox from being idle.
+	// Background are the IDs of commands that do not keep a sandbox from becoming idle.
 	Background []string  `json:"background,omitempty"`
-	Size       int64     `json:"bytes"` // on the disk, without what it shares with the image
+	Size       int64     `json:"bytes"` // on the disk, without files shared with the image
 	Created    time.Time `json:"created_at"`
-	Expires    time.Time `json:"expires_at"` // from then on it is gone
+	Expires    time.Time `json:"expires_at"` // time of its deletion
 	Note       []byte    `json:"note,omitempty"`
 }
 
-// CheckpointOptions of one Checkpoint.
+// CheckpointOptions are the options of one Checkpoint.
 type CheckpointOptions struct {
-	Keep time.Duration // for how long; positive
-	Note []byte        // what the caller wants to find with it, and no secret: it is kept as it is
+	Keep time.Duration // how long to keep it; positive
+	Note []byte        // data of the caller, stored as is; must not be secret
 }
 
 // clone returns a copy that shares nothing with c.
@@ -68,9 +72,10 @@ func (c Checkpoint) clone() Checkpoint {
 	return own
 }
 
-// Checkpoint keeps a running sandbox's processes with their memory, and its files, as they are at one moment, as engine.Checkpointer has it; the
-// sandbox stands still meanwhile and goes on. It is durable when that returns.
-// Kinds: NotFound, Conflict (it does not run, or has a terminal), Unsupported (the engine has none, or the sandbox has volumes), Exhausted (the disk is full).
+// Checkpoint saves the memory of a running sandbox's processes and its files at one moment, as described for
+// engine.Checkpointer. The sandbox is paused meanwhile and then continues. The checkpoint is durable when Checkpoint
+// returns. Kinds: NotFound, Conflict (it does not run, or has a terminal), Unsupported (the engine has no
+// checkpoints, or the sandbox has volumes), Exhausted (the disk is full).
 func (f *Fleet) Checkpoint(ctx context.Context, account, ref string, opts CheckpointOptions) (Checkpoint, error) {
 	if err := f.begin(); err != nil {
 		return Checkpoint{}, err
@@ -92,7 +97,7 @@ func (f *Fleet) Checkpoint(ctx context.Context, account, ref string, opts Checkp
 	return c.clone(), nil
 }
 
-// checkpoint makes it. On failure nothing is left.
+// checkpoint creates the checkpoint. On failure it leaves no files behind.
 func (f *Fleet) checkpoint(ctx context.Context, e *entry, box engine.Sandbox, opts CheckpointOptions) (c Checkpoint, err error) {
 	keeper, err := f.checkpointer(e, box)
 	if err == nil {
@@ -123,7 +128,7 @@ func (f *Fleet) checkpoint(ctx context.Context, e *entry, box engine.Sandbox, op
 		return c, err
 	}
 	fault.Point("checkpoint.made")
-	f.describe(e, &c) // again: a command may have begun since
+	f.describe(e, &c) // again: a command may have started since
 	c.Created = f.now()
 	c.Expires = c.Created.Add(opts.Keep)
 	if c.Size, err = ownSize(dir); err != nil {
@@ -139,7 +144,7 @@ func (f *Fleet) checkpoint(ctx context.Context, e *entry, box engine.Sandbox, op
 	return c, nil
 }
 
-// checkpointer returns what makes checkpoints of a sandbox, or why there is none.
+// checkpointer returns the engine's Checkpointer for a sandbox, or an error with the reason why it has none.
 func (f *Fleet) checkpointer(e *entry, box engine.Sandbox) (engine.Checkpointer, error) {
 	keeper, ok := box.(engine.Checkpointer)
 	if !ok || !f.caps.Memory {
@@ -160,7 +165,7 @@ func (f *Fleet) noCheckpoints() error {
 	return errors.Remedy(err, "make a snapshot of the files instead, and start the programs anew")
 }
 
-// checkRoom refuses a checkpoint for which the disk has no room, as far as that can be told before.
+// checkRoom refuses a checkpoint if the disk has too little space, as far as that can be estimated.
 func (f *Fleet) checkRoom(ctx context.Context, box engine.Sandbox) error {
 	need := int64(spareRoom)
 	if m, ok := box.(engine.Meter); ok {
@@ -180,7 +185,7 @@ func (f *Fleet) checkRoom(ctx context.Context, box engine.Sandbox) error {
 	return errors.Remedy(err, "free some on the disk that the data directory is on")
 }
 
-// describe notes in c what the sandbox is and what runs in it.
+// describe records in c the sandbox and its running commands.
 func (f *Fleet) describe(e *entry, c *Checkpoint) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -202,7 +207,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// ownSize returns how much is below dir that has no other name.
+// ownSize returns the size of the files below dir that have no other hard link.
 func ownSize(dir string) (n int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -220,7 +225,7 @@ func ownSize(dir string) (n int64, err error) {
 	return n, errors.Wrapf(err, "measure a checkpoint")
 }
 
-// writeCheckpoint writes the record that makes a checkpoint whole.
+// writeCheckpoint writes the record that marks a checkpoint as complete.
 func writeCheckpoint(dir string, c Checkpoint) error {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -241,7 +246,7 @@ func writeCheckpoint(dir string, c Checkpoint) error {
 	return errors.Wrapf(errors.Join(err, syncDir(dir), syncDir(filepath.Dir(dir))), "write a checkpoint")
 }
 
-// syncDir makes the names in a directory durable.
+// syncDir makes a directory's entries durable.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -253,7 +258,7 @@ func syncDir(dir string) error {
 func (f *Fleet) checkpointDir(id string) string { return filepath.Join(f.opts.Checkpoints, id) }
 func (f *Fleet) stateOf(id string) string       { return filepath.Join(f.checkpointDir(id), checkpointState) }
 
-// holdCheckpoint keeps a checkpoint from being removed until release is called.
+// holdCheckpoint prevents the removal of a checkpoint until release is called.
 func (f *Fleet) holdCheckpoint(id string) (release func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -267,7 +272,7 @@ func (f *Fleet) holdCheckpoint(id string) (release func()) {
 	}
 }
 
-// Checkpoints lists those of an account, newest first.
+// Checkpoints lists an account's checkpoints, newest first.
 func (f *Fleet) Checkpoints(account string) []Checkpoint {
 	now := f.now()
 	f.mu.Lock()
@@ -282,7 +287,8 @@ func (f *Fleet) Checkpoints(account string) []Checkpoint {
 	return all
 }
 
-// FindCheckpoint returns the one with that id. NotFound if there is none, it has expired, or it is another account's.
+// FindCheckpoint returns the checkpoint with this ID. It returns NotFound if the checkpoint does not exist, has
+// expired, or belongs to another account.
 func (f *Fleet) FindCheckpoint(account, id string) (Checkpoint, error) {
 	now := f.now()
 	f.mu.Lock()
@@ -294,7 +300,7 @@ func (f *Fleet) FindCheckpoint(account, id string) (Checkpoint, error) {
 	return c.clone(), nil
 }
 
-// openCheckpoints takes up those that an earlier Fleet has made, and removes what it has not finished.
+// openCheckpoints loads the checkpoints of an earlier Fleet, and removes incomplete ones.
 func (f *Fleet) openCheckpoints(ctx context.Context) error {
 	if f.opts.Checkpoints == "" {
 		return nil
@@ -328,7 +334,7 @@ func (f *Fleet) openCheckpoints(ctx context.Context) error {
 	return nil
 }
 
-// sweepCheckpoints removes those that have expired, and what is none.
+// sweepCheckpoints removes expired checkpoints and directories that are not checkpoints.
 func (f *Fleet) sweepCheckpoints(ctx context.Context) {
 	if f.opts.Checkpoints == "" {
 		return
@@ -351,13 +357,13 @@ func (f *Fleet) sweepCheckpoints(ctx context.Context) {
 		if keep {
 			continue
 		}
-		if err := f.dropCheckpoint(ctx, id); err != nil { // which is tried again
+		if err := f.dropCheckpoint(ctx, id); err != nil { // the next sweep retries it
 			logf.Errorf(ctx, "remove a checkpoint: %v", err)
 		}
 	}
 }
 
-// dropCheckpoint removes what there is of a checkpoint that nobody finds any more.
+// dropCheckpoint removes the files of a checkpoint that is no longer listed.
 func (f *Fleet) dropCheckpoint(ctx context.Context, id string) error {
 	dir := f.checkpointDir(id)
 	err := os.Remove(filepath.Join(dir, checkpointRecord))

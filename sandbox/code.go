@@ -13,12 +13,13 @@ import (
 const (
 	python  = "python3"
 	maxCode = 64 << 20
-	// Code up to this size is an argument, whose size the kernel bounds; more comes before the standard input.
+	// maxInline is the size limit for code that is passed as an argument, since the kernel limits arguments. Longer
+	// code precedes the standard input.
 	maxInline = 64 << 10
 )
 
-// loader reads as many bytes of code from the standard input as %d says, byte for byte so that the rest is left for the code,
-// and runs it as if it had been an argument.
+// loader reads %d bytes of code from the standard input and runs the code as if it had been an argument. It reads
+// exactly these bytes, so that the code can read the rest.
 const loader = `def _():
     import os
     left, parts = %d, []
@@ -32,7 +33,7 @@ const loader = `def _():
 exec(globals().pop("_")())
 `
 
-// CheckCode returns Invalid unless code is text that Python can read.
+// CheckCode returns Invalid unless code is valid text for Python.
 func CheckCode(code string) error {
 	switch {
 	case strings.TrimSpace(code) == "":
@@ -45,8 +46,7 @@ func CheckCode(code string) error {
 	return nil
 }
 
-// ExecCode is Exec for Python code: req.Args are what the code finds behind sys.argv[0], and its standard input is free for the
-// code to read.
+// ExecCode is Exec for Python code: req.Args follow sys.argv[0], and the code can read its standard input.
 func (f *Fleet) ExecCode(ctx context.Context, account, ref, code string, req ExecRequest) (*Execution, error) {
 	if err := CheckCode(code); err != nil {
 		return nil, errors.Stage(err, "validate")

@@ -19,15 +19,15 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// user is what images and volumes that must not be deleted while a sandbox uses them offer.
+// user is implemented by stores of images and volumes that must not be deleted while a sandbox uses them.
 type user interface {
-	// Use keeps name until release is called; who is named when somebody wants to delete it.
+	// Use prevents the deletion of name until release is called. An attempt to delete it reports who as the user.
 	Use(name, who string) (release func(), err error)
 }
 
-// Create makes a sandbox that is ready for commands. On failure the error names the stage, and from the stage "image" on there
-// is a record that says so, which is returned too.
-// Kinds: Invalid, Unsupported, NotFound (image), Conflict (name), Exhausted (quota), and those of engine.Create.
+// Create creates a sandbox that is ready for commands. On failure, the error names the stage. If the stage is "image"
+// or later, the failure is recorded, and Create returns the record too. Kinds: Invalid, Unsupported, NotFound
+// (image), Conflict (name), Exhausted (quota), and those of engine.Create.
 func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbox, error) {
 	if err := f.begin(); err != nil {
 		return Sandbox{}, err
@@ -44,7 +44,7 @@ func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbo
 	return f.make(ctx, account, p)
 }
 
-// make makes the sandbox that was planned.
+// make creates the planned sandbox.
 func (f *Fleet) make(ctx context.Context, account string, p plan) (Sandbox, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -67,7 +67,7 @@ func (f *Fleet) make(ctx context.Context, account string, p plan) (Sandbox, erro
 	return sb, nil
 }
 
-// admit checks quotas and the name, and records the sandbox, all as one step.
+// admit checks quotas and the name, and records the sandbox, in one atomic step.
 func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, account string, p plan) (*entry, error) {
 	created := f.now()
 	e := newEntry(Sandbox{
@@ -81,7 +81,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		return nil, errors.Wrapf(context.Cause(ctx), "before the sandbox was recorded")
 	}
 	e.cancel = cancel
-	e.save.Lock() // until it is recorded, nobody else writes it
+	e.save.Lock() // until it is recorded, no other goroutine writes it
 	defer e.save.Unlock()
 	f.mu.Lock()
 	err := f.checkQuotas(account, p)
@@ -94,7 +94,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	if err != nil {
 		return nil, err
 	}
-	// Not interrupted half-way: whether the record is there must be known.
+	// Do not interrupt the write: the caller must know whether the record exists.
 	if err := f.opts.Store.Put(context.WithoutCancel(ctx), sb); err != nil {
 		f.mu.Lock()
 		delete(f.live, sb.ID)
@@ -110,7 +110,7 @@ func newEntry(sb Sandbox, cpu float64, memory int64) *entry {
 	return &entry{id: sb.ID, cpu: cpu, memory: memory, record: sb.Clone(), commands: map[*Execution]struct{}{}, ended: make(chan struct{})}
 }
 
-// checkQuotas returns Conflict if the name is taken, and Exhausted if the account may have no more. f.mu is held.
+// checkQuotas returns Conflict if the name is taken, and Exhausted if the account has reached a quota. f.mu is held.
 func (f *Fleet) checkQuotas(account string, p plan) error {
 	if account == buildAccount {
 		return nil
@@ -147,7 +147,7 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 	return ps.err()
 }
 
-// build carries out the stages of Create.
+// build runs the stages of Create.
 func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	if p.from != nil {
 		return f.restore(ctx, e, p)
@@ -157,7 +157,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 			return errors.Stage(err, "s3")
 		}
 	}
-	if len(p.own) > 0 { // first, since it is quick and the rest may be not
+	if len(p.own) > 0 { // first, since it is quick and the other stages may be slow
 		if err := f.stage(e, "secrets", func() (err error) {
 			p.Env, err = f.secrets(ctx, e, p)
 			return err
@@ -202,7 +202,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	return f.ready(ctx, e, p, box, warm)
 }
 
-// ready makes the sandbox known as running, unless nobody waits for it any more: then it is destroyed.
+// ready marks the sandbox as running. If its creation was canceled meanwhile, the sandbox is destroyed.
 func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox, warm bool) error {
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 		if ctx.Err() != nil {
@@ -220,7 +220,7 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 		f.discard(ctx, e.id, box.Handle(), box)
 		return err
 	}
-	if err != nil { // after a crash it would be removed as half-made, but it runs
+	if err != nil { // after a crash, recovery would remove it as incomplete, but it runs
 		logf.Errorf(ctx, "a sandbox that is ready: %v", err)
 	}
 	f.tasks.Go(func() { f.watch(e, box) })
@@ -230,10 +230,10 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 	return nil
 }
 
-// image finds the image. One that is not there is built, if it is the base image, or fetched from its registry.
+// image finds the image. A missing image is built, if it is the base image, or pulled from its registry.
 func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error) {
 	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.Account))
-	if e.record.Account == buildAccount { // its images are those of whoever builds
+	if e.record.Account == buildAccount { // its images belong to the account that builds
 		images = f.opts.Engine.Images()
 	}
 	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.Credentials(e.record.Account, "")}
@@ -256,8 +256,8 @@ func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error
 	return img, f.use(e, f.opts.Engine.Images(), img.ID)
 }
 
-// Credentials looks for who an account is at a registry in the secret of that name, or, if it is "", in all of the account's. The user's
-// Docker configuration is for the personal account only.
+// Credentials returns a function that looks up an account's login for a registry, in the secret with this name or, if
+// it is "", in all secrets of the account. The user's Docker configuration is for the personal account only.
 func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (image.Credential, error) {
 	return func(ctx context.Context, host string) (image.Credential, error) {
 		nobody := image.Credential{Anonymous: owner != account.Personal}
@@ -278,8 +278,8 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 	}
 }
 
-// secrets returns the environment of commands with the secrets of Harvest that p names. Their values stay hidden until the sandbox has ended,
-// also if they are deleted and the server is restarted meanwhile.
+// secrets returns the environment of commands, with Harvest's secrets that p names. Their values are redacted until
+// the sandbox has ended, even if the secrets are deleted and the server restarts meanwhile.
 func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]string, error) {
 	pairs, err := f.opts.Secrets.Lend(ctx, e.record.Account, e.id, p.own...)
 	if err != nil {
@@ -296,14 +296,14 @@ func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]strin
 	return env, ps.err()
 }
 
-// returnSecrets has secrets given back when the sandbox has ended.
+// returnSecrets makes the end of the sandbox return its secrets.
 func (f *Fleet) returnSecrets(e *entry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e.releases = append(e.releases, func() { f.opts.Secrets.Return(context.WithoutCancel(f.ctx), e.id) })
 }
 
-// volumes makes the volumes that are missing (mission C1).
+// volumes creates missing volumes (mission C1).
 func (f *Fleet) volumes(ctx context.Context, e *entry, p plan) error {
 	for _, m := range p.Volumes {
 		owner := account.Owner(e.record.Account)
@@ -320,7 +320,7 @@ func (f *Fleet) volumes(ctx context.Context, e *entry, p plan) error {
 	return nil
 }
 
-// use keeps what e's sandbox needs from being deleted until it has ended.
+// use prevents the deletion of an image or volume until e's sandbox has ended.
 func (f *Fleet) use(e *entry, keeper any, name string) error {
 	u, ok := keeper.(user)
 	if !ok {
@@ -336,7 +336,7 @@ func (f *Fleet) use(e *entry, keeper any, name string) error {
 	return nil
 }
 
-// box has the engine make the sandbox, from the pool if there is one that fits.
+// box creates the sandbox on the engine, or claims a suitable one from the pool.
 func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image, spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
 	if w := f.pool.take(p, account.Owner(e.record.Account), img, len(spec.Mounts) > 0); w != nil {
 		err = f.stage(e, "claim", func() error {
@@ -347,7 +347,7 @@ func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image, spec
 		if err == nil {
 			return box, true, nil
 		}
-		// It may have died while it waited, which is no reason to refuse the request.
+		// The warm sandbox may have died in the pool; then boot a new one.
 		if ctx.Err() != nil || errors.Is(err, errors.Invalid) || errors.Is(err, errors.NotFound) {
 			return nil, false, err
 		}
@@ -366,7 +366,7 @@ func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image, spec
 	return box, false, err
 }
 
-// stage runs a step of Create, and names it in its error and in the record.
+// stage runs a step of Create, and adds its name to its error and to the record.
 func (f *Fleet) stage(e *entry, name string, run func() error) error {
 	start := time.Now()
 	f.mu.Lock()
@@ -385,7 +385,7 @@ func (f *Fleet) stage(e *entry, name string, run func() error) error {
 	return nil
 }
 
-// stages returns what takes note of steps that are done.
+// stages returns a function that records completed steps.
 func (f *Fleet) stages(e *entry) func(string, time.Duration) {
 	return func(name string, took time.Duration) {
 		s := Stage{Name: name, MS: float64(took.Microseconds()) / 1000}
@@ -397,7 +397,7 @@ func (f *Fleet) stages(e *entry) func(string, time.Duration) {
 	}
 }
 
-// failCreate records why there is no sandbox.
+// failCreate records why the creation failed.
 func (f *Fleet) failCreate(ctx context.Context, e *entry, cause error) Sandbox {
 	f.finish(ctx, e, nil, func(sb *Sandbox) error {
 		sb.Status, sb.Reason, sb.FailedStage = Failed, errors.Message(cause), errors.StageOf(cause)
@@ -408,7 +408,7 @@ func (f *Fleet) failCreate(ctx context.Context, e *entry, cause error) Sandbox {
 	return e.record.Clone()
 }
 
-// plural puts the right word behind a number.
+// plural formats a number with the singular or plural word.
 func plural(n float64, one, many string) string {
 	word := many
 	if n == 1 {

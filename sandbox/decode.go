@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// fields are the names that a Request has in JSON.
+// fields returns the JSON field names of a Request.
 var fields = sync.OnceValue(func() []string {
 	var names []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Request]()) {
@@ -23,7 +23,7 @@ var fields = sync.OnceValue(func() []string {
 	return names
 })
 
-// DecodeRequest reads a Request from JSON. Invalid, naming every field that there is not.
+// DecodeRequest decodes a Request from JSON. It returns Invalid and names every unknown field.
 func DecodeRequest(data []byte) (Request, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(data, &top); err != nil {
@@ -44,7 +44,7 @@ func DecodeRequest(data []byte) (Request, error) {
 	}
 	var req Request
 	strict := json.NewDecoder(bytes.NewReader(known))
-	strict.DisallowUnknownFields() // those of volumes and network
+	strict.DisallowUnknownFields() // for the fields of volumes and network
 	if err := strict.Decode(&req); err != nil {
 		return Request{}, decodeError(err)
 	}
@@ -63,7 +63,7 @@ func decodeError(err error) error {
 	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the request is not a JSON object"), `send an object such as {"image":"base"}`)
 }
 
-// words name Go's kinds as JSON does.
+// words maps Go's kinds to JSON's names.
 var words = map[reflect.Kind]string{
 	reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "whole number", reflect.Int64: "whole number", reflect.Float64: "number",
 	reflect.Map: "object", reflect.Struct: "object", reflect.Slice: "list",

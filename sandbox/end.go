@@ -15,13 +15,14 @@ import (
 )
 
 const (
-	releaseLimit = 2 * time.Minute // for one attempt of the engine to destroy a sandbox
+	releaseLimit = 2 * time.Minute // limit for one attempt of the engine to destroy a sandbox
 	firstPause   = time.Second     // between attempts; doubled each time
 	longestPause = time.Minute
 )
 
-// Destroy ends the sandbox: running commands get TERM and a moment, then everything is released. It is repeatable, and goes on
-// when ctx ends. When releasing fails, the record says so, the error is returned, and the Fleet goes on trying.
+// Destroy ends the sandbox: running commands get SIGTERM and a grace period, then all resources are released. It is
+// idempotent, and continues when ctx ends. If the release fails, Destroy records and returns the error, and the Fleet
+// keeps retrying.
 func (f *Fleet) Destroy(ctx context.Context, account, ref string) error {
 	if err := f.begin(); err != nil {
 		return err
@@ -47,7 +48,7 @@ func (f *Fleet) Destroy(ctx context.Context, account, ref string) error {
 	return nil
 }
 
-// end brings e to its end and waits for it.
+// end ends e and waits until it has ended.
 func (f *Fleet) end(ctx context.Context, e *entry, why, reason string) error {
 	f.mu.Lock()
 	if e.record.Status == Creating {
@@ -59,7 +60,7 @@ func (f *Fleet) end(ctx context.Context, e *entry, why, reason string) error {
 	f.mu.Unlock()
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Running, Lost); err != nil {
-			return err // somebody else ends it, or it ended
+			return err // another call ends it, or it has ended
 		}
 		sb.Status, sb.Reason, sb.End = Stopping, reason, why
 		return nil
@@ -87,7 +88,7 @@ func (f *Fleet) waitEnded(ctx context.Context, e *entry, tell bool) error {
 	return errors.Stage(e.endErr, "destroy")
 }
 
-// halt ends a sandbox that is stopping.
+// halt ends a sandbox whose status is stopping.
 func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	ctx := logf.With(context.WithoutCancel(f.ctx), "sandbox_id", e.id)
 	f.terminate(ctx, e)
@@ -121,7 +122,8 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	}
 }
 
-// terminate asks the running commands to end, and gives them the grace period. Shells on a terminal ignore TERM, but not HUP.
+// terminate sends SIGTERM to the running commands, and waits for the grace period. On a terminal it sends SIGHUP,
+// since interactive shells ignore SIGTERM.
 func (f *Fleet) terminate(ctx context.Context, e *entry) {
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeouts.Grace)
 	defer cancel()
@@ -151,7 +153,7 @@ func (f *Fleet) terminate(ctx context.Context, e *entry) {
 	wg.Wait()
 }
 
-// release has the engine destroy the sandbox. box may be nil, if only its handle is known.
+// release destroys the sandbox on the engine. box may be nil if only its handle is known.
 func (f *Fleet) release(ctx context.Context, h engine.Handle, box engine.Sandbox) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
@@ -166,7 +168,7 @@ func (f *Fleet) release(ctx context.Context, h engine.Handle, box engine.Sandbox
 	return errors.Wrapf(box.Destroy(ctx), "destroy %s", h.Ref)
 }
 
-// discard destroys a sandbox that nobody shall have, or leaves that to sweep.
+// discard destroys an unwanted sandbox. If that fails, it leaves the sandbox to sweep.
 func (f *Fleet) discard(ctx context.Context, id string, h engine.Handle, box engine.Sandbox) {
 	ctx = context.WithoutCancel(ctx)
 	if err := f.release(ctx, h, box); err != nil {
@@ -178,7 +180,7 @@ func (f *Fleet) discard(ctx context.Context, id string, h engine.Handle, box eng
 	}
 }
 
-// sweep releases what is left of a sandbox, however often that has to be tried.
+// sweep releases the remains of a sandbox, with as many retries as necessary.
 func (f *Fleet) sweep(id string) {
 	ctx := logf.With(f.ctx, "sandbox_id", id)
 	for pause := firstPause; f.pause(pause); pause = min(2*pause, longestPause) {
@@ -216,10 +218,10 @@ func (f *Fleet) pause(d time.Duration) bool {
 	}
 }
 
-// watch waits for the end of a running sandbox that nobody asked for.
+// watch waits for a running sandbox to end without a request.
 func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	f.mu.Lock()
-	again := e.watched == box // it could not be carried over, and goes on
+	again := e.watched == box // its carry-over failed, and it continues
 	e.watched = box
 	f.mu.Unlock()
 	if again {
@@ -245,10 +247,10 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	}
 	f.mu.Lock()
 	h := e.record.Handle
-	running := e.record.Status == Running && e.box == box // and not carried over to another one
+	running := e.record.Status == Running && e.box == box // and not carried over to a new one
 	f.mu.Unlock()
 	if running {
-		f.captureEnd(ctx, e, box) // some engines keep the files for it when memory runs out
+		f.captureEnd(ctx, e, box) // some engines keep the files for it after running out of memory
 		f.noteEnd(ctx, e)
 	}
 	events := []EventType{EventFailed}
@@ -262,11 +264,11 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 		sb.Status, sb.OutOfMemory, sb.Reason = Failed, end.OutOfMemory, endReason(*sb, end)
 		return nil
 	}, events...)
-	if finished { // else Destroy was faster and releases it
+	if finished { // otherwise Destroy was faster and releases it
 		f.quietMount(ctx, e)
 		f.discard(ctx, e.id, h, box)
 		f.saveLater(ctx, e)
-		f.tasks.Go(func() { _ = f.endMount(ctx, e) }) // which logs, and tells
+		f.tasks.Go(func() { _ = f.endMount(ctx, e) }) // which logs and reports
 	}
 }
 
@@ -282,10 +284,11 @@ func endReason(sb Sandbox, end engine.End) string {
 	return orDefault(end.Detail, "it ended by itself")
 }
 
-// lookedFor is why a sandbox is lost of which nothing else is known.
+// lookedFor is the reason of a lost sandbox if nothing else is known.
 const lookedFor = "the connection to it broke; it is looked for"
 
-// lose takes note that the engine cannot reach a running sandbox, and looks for it until it is found or gone.
+// lose records that the engine cannot reach a running sandbox, and searches until the sandbox is found or known to be
+// gone.
 func (f *Fleet) lose(ctx context.Context, e *entry, box engine.Sandbox, reason string, cause error) {
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 		if err := e.requireBox(sb, box); err != nil {
@@ -302,7 +305,7 @@ func (f *Fleet) lose(ctx context.Context, e *entry, box engine.Sandbox, reason s
 	f.tasks.Go(func() { f.search(ctx, e) })
 }
 
-// search looks for a lost sandbox.
+// search searches for a lost sandbox.
 func (f *Fleet) search(ctx context.Context, e *entry) {
 	const firstLook = 50 * time.Millisecond
 	for pause := firstLook; f.pause(pause); pause = min(2*pause, longestPause) {
@@ -324,7 +327,7 @@ func (f *Fleet) search(ctx context.Context, e *entry) {
 	}
 }
 
-// requireBox returns Conflict unless the sandbox runs, as box. Fleet.mu is held.
+// requireBox returns Conflict unless the sandbox is running as box. Fleet.mu is held.
 func (e *entry) requireBox(sb *Sandbox, box engine.Sandbox) error {
 	if e.box != nil && e.box != box {
 		return errors.Newf(errors.Conflict, "sandbox %s was carried over", e.id)
@@ -332,7 +335,7 @@ func (e *entry) requireBox(sb *Sandbox, box engine.Sandbox) error {
 	return sb.requireStatus(Running)
 }
 
-// adopt makes a lost sandbox that was found a running one, and reports whether it was still lost.
+// adopt sets a lost sandbox that was found to running, and reports whether it was still lost.
 func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) bool {
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 		if err := sb.requireStatus(Lost); err != nil {
@@ -359,7 +362,7 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) bool {
 	return true
 }
 
-// gone ends a lost sandbox that does not exist any more. Why it was lost stays in its record, where that is known.
+// gone ends a lost sandbox that no longer exists. Its record keeps the reason of the loss, if it is known.
 func (f *Fleet) gone(ctx context.Context, e *entry) {
 	f.noteEnd(ctx, e)
 	finished := f.finish(ctx, e, nil, func(sb *Sandbox) error {

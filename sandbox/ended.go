@@ -7,13 +7,13 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Why a sandbox ended that nobody ended by request.
+// Reasons for the end of a sandbox without a request.
 const (
-	EndLifetime = "lifetime" // its lifetime was over
-	EndIdle     = "idle"     // it was idle for as long as its idle limit
+	EndLifetime = "lifetime" // its lifetime expired
+	EndIdle     = "idle"     // it reached its idle limit
 )
 
-// Ended waits until the sandbox has ended, and returns its final record. The end of ctx ends the waiting.
+// Ended waits until the sandbox has ended, and returns its final record. When ctx ends, Ended stops waiting.
 func (f *Fleet) Ended(ctx context.Context, account, ref string) (Sandbox, error) {
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil || e == nil {
@@ -29,8 +29,8 @@ func (f *Fleet) Ended(ctx context.Context, account, ref string) (Sandbox, error)
 	return e.record.Clone(), nil
 }
 
-// SetTags changes the tags of a sandbox that has not ended: change gets a copy of them, and may refuse.
-// Kinds: Invalid, NotFound, Gone (it has ended).
+// SetTags changes the tags of a sandbox that has not ended. change receives a copy of the tags, and may return an
+// error to refuse the change. Kinds: Invalid, NotFound, Gone (it has ended).
 func (f *Fleet) SetTags(ctx context.Context, account, ref string, change func(map[string]string) error) (Sandbox, error) {
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil {

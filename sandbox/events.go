@@ -7,23 +7,25 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 )
 
-// eventData is what events of sandboxes carry.
+// eventData is the data of sandbox events.
 type eventData struct {
 	SandboxID   string `json:"sandbox_id"`
 	Name        string `json:"name,omitempty"`
 	Status      Status `json:"status"`
 	Reason      string `json:"reason,omitempty"`
 	FailedStage string `json:"failed_stage,omitempty"`
-	Stage       *Stage `json:"stage,omitempty"` // of sandbox.stage: the step that is done
+	Stage       *Stage `json:"stage,omitempty"` // of sandbox.stage: the completed step
 	ImageID     string `json:"image_id,omitempty"`
-	// SnapshotID is the image of sandbox.snapshotted, and with the end of a sandbox the one that was made then. SnapshotError says why none was.
+	// SnapshotID is the image of sandbox.snapshotted. In events about the end of a sandbox it is the snapshot on end,
+	// and SnapshotError says why there is none.
 	SnapshotID    string `json:"snapshot_id,omitempty"`
 	SnapshotError string `json:"snapshot_error,omitempty"`
-	// Denial is what was refused, of egress.denied.
+	// Denial is the refused connection or lookup, of egress.denied.
 	Denial *engine.Denial `json:"denial,omitempty"`
 }
 
-// Drafts returns e as it is published: in the stream of the sandbox, whose name is its id, and in that of its account.
+// Drafts returns the drafts that publish e: in the sandbox's stream, named by its ID, and in the stream of its
+// account.
 func (e Event) Drafts() []event.Draft {
 	sb := e.Sandbox
 	data := eventData{SandboxID: sb.ID, Name: sb.Name, Status: sb.Status, Reason: sb.Reason, FailedStage: sb.FailedStage, ImageID: sb.ImageID,
@@ -40,7 +42,7 @@ func (e Event) Drafts() []event.Draft {
 	}
 }
 
-// Publish returns an Options.Event that publishes to j. Close the Fleet before j.
+// Publish returns a function for Options.Event that publishes to j. Close the Fleet before j.
 func Publish(ctx context.Context, j *event.Journal) func(Event) {
 	return func(e Event) { j.Post(ctx, e.Drafts()...) }
 }

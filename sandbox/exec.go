@@ -13,8 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Exec starts a command. When ctx ends, the command is killed, unless it is detached.
-// Kinds: Invalid, NotFound (sandbox), Conflict (it does not run), and those of engine.Sandbox.Start.
+// Exec starts a command. When ctx ends, the command is killed, unless it is detached. Kinds: Invalid, NotFound
+// (sandbox), Conflict (it does not run), and those of engine.Sandbox.Start.
 func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) (*Execution, error) {
 	if err := f.begin(); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 		x.ctx = ctx
 		cmd.Stdout, cmd.Stderr = x.capture(req)
 	}
-	x.started = time.Now().UTC() // which no change of the clock moves
+	x.started = time.Now().UTC() // with the monotonic clock, which clock changes do not affect
 	x.deadline = x.started.Add(limit)
 	if x.proc, err = box.Start(ctx, cmd); err != nil {
 		return nil, errors.Stage(err, "exec")
@@ -66,7 +66,8 @@ func (f *Fleet) command(req ExecRequest) (engine.Command, time.Duration, error) 
 	return cmd, limit, p.err()
 }
 
-// enter begins an activity in a running sandbox, which keeps it from being idle until leave is called.
+// enter begins an activity in a running sandbox. The activity keeps the sandbox from becoming idle until leave is
+// called.
 func (f *Fleet) enter(ctx context.Context, account, ref string) (e *entry, box engine.Sandbox, leave func(), err error) {
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil {
@@ -88,7 +89,8 @@ func (f *Fleet) enter(ctx context.Context, account, ref string) (e *entry, box e
 	return e, e.box, func() { f.leave(e) }, nil
 }
 
-// Hold keeps a running sandbox from being idle until release is called, as a command does. The end of ctx does not release it.
+// Hold keeps a running sandbox from becoming idle until release is called, like a command. The end of ctx does not
+// release it.
 func (f *Fleet) Hold(ctx context.Context, account, ref string) (release func(), err error) {
 	if err := f.begin(); err != nil {
 		return nil, err
@@ -109,7 +111,7 @@ func (f *Fleet) leave(e *entry) {
 	f.wakeReaper()
 }
 
-// opener returns what finds the commands of a running sandbox again.
+// opener returns the engine's ProcessOpener for a running sandbox.
 func (f *Fleet) opener(box engine.Sandbox) (engine.ProcessOpener, error) {
 	if o, ok := box.(engine.ProcessOpener); ok {
 		return o, nil
@@ -117,7 +119,7 @@ func (f *Fleet) opener(box engine.Sandbox) (engine.ProcessOpener, error) {
 	return nil, errors.Newf(errors.Unsupported, "the engine %s cannot find commands again", f.opts.Engine.Name())
 }
 
-// Processes lists the commands started in the sandbox, ended ones included as long as their output is kept.
+// Processes lists the commands started in the sandbox, including ended ones as long as their output is kept.
 func (f *Fleet) Processes(ctx context.Context, account, ref string) ([]engine.ProcessInfo, error) {
 	_, box, leave, err := f.enter(ctx, account, ref)
 	if err != nil {
@@ -131,8 +133,8 @@ func (f *Fleet) Processes(ctx context.Context, account, ref string) ([]engine.Pr
 	return o.Processes(ctx)
 }
 
-// Attach connects to a command that was started earlier: all output that is kept is written, then what follows. The end of
-// ctx ends the attachment, not the command. Result has no output.
+// Attach connects to a command that was started earlier. It writes all output that is kept, and then new output. When
+// ctx ends, the attachment ends, but the command continues. Result contains no output.
 func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdio engine.Stdio) (*Execution, error) {
 	if err := f.begin(); err != nil {
 		return nil, err
@@ -170,7 +172,7 @@ func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdi
 	return x, nil
 }
 
-// CopyIn unpacks a tar stream below dir, as engine.Sandbox has it.
+// CopyIn unpacks a tar stream below dir, as described for engine.Sandbox.
 func (f *Fleet) CopyIn(ctx context.Context, account, ref, dir string, tar io.Reader) error {
 	var p problems
 	checkPath(&p, dir)
@@ -185,7 +187,7 @@ func (f *Fleet) CopyIn(ctx context.Context, account, ref, dir string, tar io.Rea
 	return errors.Stage(box.CopyIn(ctx, dir, tar), "copy")
 }
 
-// CopyOut returns a tar stream of path, as engine.Sandbox has it. The caller closes it.
+// CopyOut returns a tar stream of path, as described for engine.Sandbox. The caller closes it.
 func (f *Fleet) CopyOut(ctx context.Context, account, ref, path string) (io.ReadCloser, error) {
 	var p problems
 	checkPath(&p, path)

@@ -15,9 +15,9 @@ const (
 	timedOutCode = 124
 	killedCode   = 128 + 9
 
-	killLimit  = 10 * time.Second       // until a command that was killed has to be gone
-	endLimit   = 5 * time.Second        // between the end of a command and the news that its sandbox ended
-	longEnough = 100 * time.Millisecond // commands that run longer are recorded, so that recovery knows their time limit
+	killLimit  = 10 * time.Second       // until a killed command must be gone
+	endLimit   = 5 * time.Second        // between the end of a command and the report that its sandbox ended
+	longEnough = 100 * time.Millisecond // longer commands are recorded, so that recovery knows their time limit
 )
 
 // Execution is a command that was started or attached to. All methods may be called concurrently.
@@ -25,26 +25,26 @@ type Execution struct {
 	fleet    *Fleet
 	entry    *entry
 	proc     engine.Process
-	ctx      context.Context // of the caller; nil if its end does not matter
+	ctx      context.Context // of the caller; nil if its end has no effect
 	started  time.Time
-	deadline time.Time // zero when attached: the time limit is the first Execution's
+	deadline time.Time // zero when attached: the first Execution enforces the time limit
 	terminal bool
 	detached bool
-	// background commands do not keep the sandbox from being idle.
+	// background commands do not keep the sandbox from becoming idle.
 	background bool
 	attached   bool
 
-	stdout, stderr *capture // nil when the caller has the stream
+	stdout, stderr *capture // nil if the caller supplied a writer
 
 	done   chan struct{} // closed once result and err are set
 	result Result
 	err    error
 }
 
-// ID names the process within its sandbox, for Attach.
+// ID identifies the process within its sandbox, for Attach.
 func (x *Execution) ID() string { return x.proc.ID() }
 
-// SandboxID is the sandbox's.
+// SandboxID returns the ID of the sandbox.
 func (x *Execution) SandboxID() string { return x.entry.id }
 
 // Signal sends a signal by its name, such as "TERM". Invalid for an unknown name.
@@ -55,7 +55,7 @@ func (x *Execution) Signal(ctx context.Context, name string) error {
 	return x.proc.Signal(ctx, name)
 }
 
-// Resize sets the size of the terminal. Conflict if the command has none.
+// Resize sets the size of the terminal. It returns Conflict if the command has no terminal.
 func (x *Execution) Resize(ctx context.Context, size engine.Size) error {
 	if err := engine.CheckSize(size); err != nil {
 		return err
@@ -63,11 +63,11 @@ func (x *Execution) Resize(ctx context.Context, size engine.Size) error {
 	return x.proc.Resize(ctx, size)
 }
 
-// Kill ends the command and everything that it started.
+// Kill kills the command and all its descendants.
 func (x *Execution) Kill(ctx context.Context) error { return x.proc.Kill(ctx) }
 
-// Wait returns how the command ended. Time limits, cancellation and the end of the sandbox are Results too; an error means that
-// we do not know how it ended. The end of this ctx ends the waiting only.
+// Wait returns the result of the command. Time limits, cancellation and the end of the sandbox are Results too; an
+// error means that the result is unknown. When ctx ends, only the waiting ends.
 func (x *Execution) Wait(ctx context.Context) (Result, error) {
 	select {
 	case <-x.done:
@@ -77,7 +77,7 @@ func (x *Execution) Wait(ctx context.Context) (Result, error) {
 	}
 }
 
-// capture sets up where output goes that the caller does not take.
+// capture sets up buffers for output streams without a writer.
 func (x *Execution) capture(req ExecRequest) (stdout, stderr io.Writer) {
 	stdout, stderr = req.Stdout, req.Stderr
 	if stdout == nil {
@@ -91,7 +91,7 @@ func (x *Execution) capture(req ExecRequest) (stdout, stderr io.Writer) {
 	return stdout, stderr
 }
 
-// run sees a command that was started to its end, in the background.
+// run supervises a started command until its end, in the background.
 func (f *Fleet) run(ctx context.Context, x *Execution) {
 	e := x.entry
 	ctx = logf.With(context.WithoutCancel(ctx), "sandbox_id", e.id)
@@ -107,7 +107,7 @@ func (f *Fleet) run(ctx context.Context, x *Execution) {
 		defer close(x.done)
 		recorded := x.follow(ctx)
 		if f.ctx.Err() != nil {
-			return // the command goes on, and its record stays for the next server
+			return // the command continues, and its record stays for the next server
 		}
 		f.mu.Lock()
 		delete(e.commands, x)
@@ -124,7 +124,7 @@ func (f *Fleet) run(ctx context.Context, x *Execution) {
 	})
 }
 
-// record writes which commands run, for recovery.
+// record stores the list of running commands, for recovery.
 func (x *Execution) record(ctx context.Context) {
 	_, err := x.fleet.update(ctx, x.entry, func(sb *Sandbox) error {
 		return sb.requireStatus(Running, Stopping, Lost)
@@ -134,7 +134,7 @@ func (x *Execution) record(ctx context.Context) {
 	}
 }
 
-// follow waits for the end of the command, brings it about when that is due, and sets the result.
+// follow waits for the command to end, kills it when that is due, and sets the result.
 func (x *Execution) follow(ctx context.Context) (recorded bool) {
 	type ending struct {
 		exit engine.Exit
@@ -194,7 +194,7 @@ func (x *Execution) kill(ctx context.Context) {
 	}
 }
 
-// finish sets the result. why is the reason if it was killed by us.
+// finish sets the result. why is the reason if the Fleet killed the command.
 func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	r := &x.result
 	r.SandboxID, r.Duration = x.entry.id, max(0, time.Since(x.started).Seconds())
@@ -228,10 +228,10 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	}
 }
 
-// blameSandbox finds out whether the command ended because its sandbox did.
+// blameSandbox determines whether the command ended because its sandbox did.
 func (x *Execution) blameSandbox(err error) {
 	f, e := x.fleet, x.entry
-	if err != nil || x.result.OutOfMemory { // the sandbox's own end may become known a moment later
+	if err != nil || x.result.OutOfMemory { // the end of the sandbox may become known a moment later
 		timer := time.NewTimer(endLimit)
 		defer timer.Stop()
 		select {
@@ -258,7 +258,7 @@ func (x *Execution) blameSandbox(err error) {
 	}
 }
 
-// leaver is a stream that keeps the sandbox from being idle.
+// leaver is a stream that keeps the sandbox from becoming idle.
 type leaver struct {
 	io.ReadCloser
 	leave func()

@@ -8,23 +8,22 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Executor runs code, each piece in a fresh sandbox (mission A1).
+// Executor runs Python code, each run in a fresh sandbox (mission A1).
 type Executor struct {
 	Fleet   *Fleet
 	Account string
-	Request Request // of every sandbox; the zero value will do
+	Request Request // for every sandbox; may be zero
 }
 
-// outlive is how much longer than its code a sandbox may live, for the case that nobody is left to destroy it.
+// outlive is how much longer than its code a sandbox may live, in case its owner does not destroy it.
 const outlive = 10 * time.Minute
 
-// Execute runs Python code and returns what it did. Whatever happens to the code, its failure, time limit and end for lack of
-// memory included, is a Result; an error means that it did not run. Nothing of the sandbox is left behind.
-// timeout 0 means 30 minutes. Of each stream the Result keeps 4 MiB, its beginning and its end, unless Options.Capture says
-// otherwise.
+// Execute runs Python code and returns its result. Failures of the code, time limits and out-of-memory kills are
+// Results; an error means that the code did not run. The sandbox is always destroyed. timeout 0 means 30 minutes. The
+// Result keeps 4 MiB of each stream, its beginning and its end, unless Options.Capture is set.
 func (e Executor) Execute(ctx context.Context, code string, timeout time.Duration) (Result, error) {
 	err := CheckCode(code)
-	if err == nil { // before a sandbox is made in vain
+	if err == nil { // before a sandbox is created in vain
 		_, timeout, err = e.Fleet.command(ExecRequest{Args: []string{python}, Timeout: timeout})
 	}
 	if err != nil {
@@ -48,5 +47,5 @@ func (e Executor) Execute(ctx context.Context, code string, timeout time.Duratio
 	if err != nil {
 		return Result{SandboxID: sb.ID}, err
 	}
-	return x.Wait(context.WithoutCancel(ctx)) // the end of ctx kills the command, which is a Result
+	return x.Wait(context.WithoutCancel(ctx)) // when ctx ends, the command is killed, which is a Result
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// Files looks at files of a running sandbox, or changes them, one by one, as engine.Filer has it; the answer goes to w. Watching does not
-// keep a sandbox from being idle. Kinds: Invalid, NotFound (sandbox or file), Conflict, Denied, Exhausted, Unsupported (the engine has no Filer).
+// Files reads or changes single files of a running sandbox, as described for engine.Filer, and writes the answer to
+// w. Watching does not keep a sandbox from becoming idle. Kinds: Invalid, NotFound (sandbox or file), Conflict,
+// Denied, Exhausted, Unsupported (the engine has no Filer).
 func (f *Fleet) Files(ctx context.Context, account, ref string, req tarfs.Request, w io.Writer) error {
 	var p problems
 	checkPath(&p, req.Path)

@@ -13,33 +13,33 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Fleet runs the sandboxes of one engine. All methods may be called concurrently. A ref is an id, a unique beginning of one, or
-// the name of a sandbox that has not ended; sandboxes of other accounts are NotFound.
+// Fleet runs the sandboxes of one engine. All methods may be called concurrently. A ref is an ID, a unique prefix of
+// an ID, or the name of a sandbox that has not ended. For sandboxes of other accounts, methods return NotFound.
 type Fleet struct {
 	opts Options
 	caps engine.Capabilities
 	pool *pool // nil without one
-	// boots bounds how many sandboxes boot at once.
+	// boots limits how many sandboxes boot concurrently.
 	boots *boots
 
 	ctx   context.Context // of background work; ends with Close
 	stop  context.CancelFunc
-	wake  chan struct{}  // tells the reaper that a deadline may be nearer
-	tasks sync.WaitGroup // everything that Close waits for
+	wake  chan struct{}  // signals the reaper that a deadline may be nearer
+	tasks sync.WaitGroup // all work that Close waits for
 
 	// mu is never held during input or output.
 	mu       sync.Mutex
 	closed   bool                     // guarded by mu
-	live     map[string]*entry        // guarded by mu; by id: all that have not ended
-	leftover map[string]engine.Handle // guarded by mu; by id: ended, but not all of it is released
+	live     map[string]*entry        // guarded by mu; by ID: sandboxes that have not ended
+	leftover map[string]engine.Handle // guarded by mu; by ID: ended, but not completely released
 	created  int64                    // guarded by mu
 	warmUsed int64                    // guarded by mu
 	failed   int64                    // guarded by mu
-	used     engine.Usage             // guarded by mu; what counts up, of all sandboxes
+	used     engine.Usage             // guarded by mu; cumulative values, of all sandboxes
 	fills    map[string]chan struct{} // guarded by mu; by stored name: volumes that are being filled
 
-	checkpoints map[string]Checkpoint // guarded by mu; by id: those that are whole
-	held        map[string]int        // guarded by mu; by id: how many make that checkpoint, or a sandbox from it
+	checkpoints map[string]Checkpoint // guarded by mu; by ID: complete ones
+	held        map[string]int        // guarded by mu; by ID: operations that create or restore the checkpoint
 }
 
 // entry is a sandbox that has not ended. Its fields are guarded by Fleet.mu, except where noted.
@@ -53,25 +53,26 @@ type entry struct {
 	record   Sandbox
 	box      engine.Sandbox // nil while creating and while lost
 	commands map[*Execution]struct{}
-	busy     int                     // commands, copies and connections that go on, background commands excepted
+	busy     int                     // active commands, copies and connections, without background commands
 	cancel   context.CancelCauseFunc // of Create; nil afterwards
-	releases []func()                // of what image and volumes are told about
+	releases []func()                // release image and volumes
 	endErr   error                   // of Destroy
-	followed engine.Sandbox          // the one whose denials are followed
-	watched  engine.Sandbox          // the one whose end is waited for
-	undo     func()                  // removes what was made for it, if it never becomes ready; may be nil
+	followed engine.Sandbox          // sandbox whose denials are followed
+	watched  engine.Sandbox          // sandbox whose end is awaited
+	undo     func()                  // removes its new resources if it never becomes ready; may be nil
 	filled   bool                    // its volume was filled from S3
-	sending  bool                    // its volume is being sent to S3, as every so often
-	sent     time.Time               // when that was last, or when it began to run
-	usage    *Usage                  // nil until it is looked at
-	expires  moment                  // what the reaper makes of record.Expires
-	used     moment                  // and of record.LastUsed
+	sending  bool                    // its volume is being sent to S3, as SyncEverySeconds asks
+	sent     time.Time               // time of the last periodic send, or of the start
+	usage    *Usage                  // nil until the first sample
+	expires  moment                  // record.Expires, as the reaper tracks it
+	used     moment                  // record.LastUsed, as the reaper tracks it
 	network  sync.Mutex              // held while the network is changed; taken before save
-	carried  chan struct{}           // closed when it is carried over; nil unless that goes on
-	notAgain time.Time               // before which it is not tried to carry it over again
+	carried  chan struct{}           // closed when it is carried over; nil unless a carry-over is under way
+	notAgain time.Time               // earliest time for the next carry-over attempt
 }
 
-// Open recovers what an earlier Fleet on the same engine and store left, and starts the reaper and the warm pool.
+// Open recovers the sandboxes of an earlier Fleet on the same engine and store, and starts the reaper and the warm
+// pool.
 func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -84,7 +85,7 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f.caps.Memory = f.caps.Memory && opts.Checkpoints != ""
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
-	err = f.openCheckpoints(ctx) // first: they, too, have secrets
+	err = f.openCheckpoints(ctx) // first: checkpoints have secrets, too
 	if err == nil {
 		err = f.recover(ctx)
 	}
@@ -98,8 +99,8 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	return f, nil
 }
 
-// Close stops watching; sandboxes and their commands keep running, except for warm ones that nobody claimed. Creations that go
-// on are canceled. The engine and the store stay open.
+// Close stops watching. Sandboxes and their commands keep running, except for unclaimed warm sandboxes. Creations in
+// progress are canceled. The engine and the store stay open.
 func (f *Fleet) Close(ctx context.Context) error {
 	f.mu.Lock()
 	f.closed = true
@@ -115,7 +116,8 @@ func (f *Fleet) Close(ctx context.Context) error {
 	return f.pool.drain(ctx)
 }
 
-// begin counts the caller among what Close waits for; f.tasks.Done ends that. Unavailable after Close.
+// begin registers the caller with f.tasks, so that Close waits for it; the caller calls f.tasks.Done. It returns
+// Unavailable after Close.
 func (f *Fleet) begin() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,10 +128,10 @@ func (f *Fleet) begin() error {
 	return nil
 }
 
-// Capabilities says what the engine can do.
+// Capabilities returns the capabilities of the engine.
 func (f *Fleet) Capabilities() engine.Capabilities { return f.caps }
 
-// Get returns the sandbox of that ref. Invalid if ref is ambiguous.
+// Get returns the sandbox with this ref. It returns Invalid if ref is ambiguous.
 func (f *Fleet) Get(ctx context.Context, account, ref string) (Sandbox, error) {
 	sb, _, err := f.find(ctx, account, ref)
 	return sb, err
@@ -156,13 +158,13 @@ func (f *Fleet) List(ctx context.Context, account string, filter Filter) ([]Sand
 	defer f.mu.Unlock()
 	for i, sb := range found {
 		if e := f.live[sb.ID]; e != nil {
-			found[i] = f.snapshot(e) // knows the cost so far
+			found[i] = f.snapshot(e) // includes the cost so far
 		}
 	}
 	return found, nil
 }
 
-// listLive is List of those that have not ended, which are known without the Store: what is asked for most costs least.
+// listLive is List for sandboxes that have not ended. It does not read the Store: this is the most frequent query.
 func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,7 +186,7 @@ func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
 	return found
 }
 
-// find returns the sandbox of that ref, and its entry if it has not ended.
+// find returns the sandbox with this ref, and its entry if it has not ended.
 func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry, error) {
 	notFound := errors.Remedy(errors.Newf(errors.NotFound, "there is no sandbox %.100q", ref), "list sandboxes, those that have ended too, with \"harvest sandbox ls --all\"")
 	f.mu.Lock()
@@ -225,7 +227,8 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 	return found[0], nil, nil
 }
 
-// findEnded returns the record of the latest sandbox that had a name. Names of sandboxes that exist are in f.live.
+// findEnded returns the record of the latest sandbox that had this name. Names of sandboxes that have not ended are
+// in f.live.
 func (f *Fleet) findEnded(ctx context.Context, account, name string, notFound error) (Sandbox, *entry, error) {
 	found, err := f.opts.Store.List(ctx, account, Filter{All: true, Name: name, Limit: 1})
 	switch {
@@ -242,7 +245,7 @@ func (f *Fleet) findEnded(ctx context.Context, account, name string, notFound er
 	return found[0], nil, nil
 }
 
-// snapshot returns e's record as of now. f.mu is held.
+// snapshot returns e's current record. f.mu is held.
 func (f *Fleet) snapshot(e *entry) Sandbox {
 	sb := e.record.Clone()
 	if !sb.Started.IsZero() && sb.Ended.IsZero() {
@@ -256,8 +259,8 @@ func (f *Fleet) snapshot(e *entry) Sandbox {
 	return sb
 }
 
-// update changes e's record by change, and then writes it. A change that returns an error is not made. The change stays in
-// memory when writing it fails: what has happened has happened.
+// update applies change to e's record and stores it. If change returns an error, the record stays as it was. If
+// storing fails, the change remains in memory, since it has already happened.
 func (f *Fleet) update(ctx context.Context, e *entry, change func(*Sandbox) error, events ...EventType) (changed bool, err error) {
 	e.save.Lock()
 	defer e.save.Unlock()
@@ -288,7 +291,7 @@ func (f *Fleet) emit(event Event) {
 	}
 }
 
-// finish makes e's end known: its record is final, everything that waits for it goes on. False if change returned an error.
+// finish publishes e's end: its record is final, and waiters continue. It returns false if change returned an error.
 func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(*Sandbox) error, events ...EventType) bool {
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 		if err := change(sb); err != nil {
@@ -327,7 +330,7 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 	return true
 }
 
-// Stats returns counts of all accounts.
+// Stats returns counts over all accounts.
 func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -345,7 +348,7 @@ func (f *Fleet) Stats() Stats {
 	return s
 }
 
-// wakeReaper lets the reaper look at the deadlines again.
+// wakeReaper makes the reaper check the deadlines again.
 func (f *Fleet) wakeReaper() {
 	select {
 	case f.wake <- struct{}{}:
@@ -353,8 +356,7 @@ func (f *Fleet) wakeReaper() {
 	}
 }
 
-// now is the time as records keep it: without the monotonic clock, which another process could not compare.
-// now is the time of day, as records have it.
+// now returns the time for records, without the monotonic clock, which another process could not compare.
 func (f *Fleet) now() time.Time { return f.opts.Clock().UTC().Round(0) }
 
 func logContext(ctx context.Context, sb Sandbox) context.Context {

@@ -8,10 +8,11 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// defaultSpool is how much may be written to a mount and not stored yet, where the sandbox has no disk limit.
+// defaultSpool is the limit for data that was written to a mount and is not stored yet, if the sandbox has no disk
+// limit.
 const defaultSpool = 10 << 30
 
-// checkS3Mount checks a request for S3 that is a mount.
+// checkS3Mount validates an S3 request with Mount.
 func (f *Fleet) checkS3Mount(p *problems, s *S3Volume, volumes []Mount) {
 	switch {
 	case !s.Mount:
@@ -24,18 +25,18 @@ func (f *Fleet) checkS3Mount(p *problems, s *S3Volume, volumes []Mount) {
 	if !f.caps.Buckets && (f.opts.Mounts == nil || !f.caps.Dirs) {
 		p.addf(errors.Unsupported, "leave mount out, and have the files copied", "the engine %s cannot mount S3", f.opts.Engine.Name())
 	}
-	// Its path has to do what those of volumes have to.
+	// Its path has the same restrictions as those of volumes.
 	checkMounts(p, append(volumes[:len(volumes):len(volumes)], Mount{Name: s3VolumeName(s.Bucket, s.Prefix), Path: s.MountPath, ReadOnly: s.ReadOnly}))
 }
 
-// mountsS3 reports whether e has a mount of the Fleet's own, and none of its engine's.
+// mountsS3 reports whether the Fleet, and not the engine, mounts e's bucket.
 func (f *Fleet) mountsS3(e *entry) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.opts.Mounts != nil && !f.caps.Buckets && e.record.S3 != nil && e.record.S3.Mount
 }
 
-// mountS3 mounts what p asks for unless the engine does, and returns what that has to do about it.
+// mountS3 mounts the bucket of p unless the engine does, and returns the mounts for the engine.
 func (f *Fleet) mountS3(ctx context.Context, e *entry, p plan) ([]engine.Mount, error) {
 	if p.s3 == nil || !p.s3.Mount {
 		return nil, nil
@@ -62,14 +63,14 @@ func (f *Fleet) mountS3(ctx context.Context, e *entry, p plan) ([]engine.Mount, 
 	return []engine.Mount{{Dir: dir, Path: p.s3.MountPath, ReadOnly: p.s3.ReadOnly}}, nil
 }
 
-// quietMount has nothing in a sandbox that ends wait for S3 any more.
+// quietMount cancels operations that wait for S3 in a sandbox that is ending.
 func (f *Fleet) quietMount(ctx context.Context, e *entry) {
 	if f.mountsS3(e) {
 		f.opts.Mounts.Quiet(ctx, e.id)
 	}
 }
 
-// mountLost writes into the record of a sandbox why its mount does not work any more.
+// mountLost records why the mount of a sandbox no longer works.
 func (f *Fleet) mountLost(ctx context.Context, id, reason string) {
 	f.mu.Lock()
 	e := f.live[id]
@@ -87,7 +88,7 @@ func (f *Fleet) mountLost(ctx context.Context, id, reason string) {
 	}
 }
 
-// endMount ends the mount of a sandbox that does not run any more. The end of the Fleet leaves it to the next one.
+// endMount unmounts the bucket of a sandbox that has ended. If the Fleet closes, it leaves that to the next one.
 func (f *Fleet) endMount(ctx context.Context, e *entry) error {
 	if !f.mountsS3(e) {
 		return nil

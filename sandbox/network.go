@@ -27,7 +27,7 @@ func (n Network) engine() engine.Network {
 	return engine.Network{Mode: engine.NetworkMode(n.Mode), Allow: slices.Clone(n.Allow), Deny: slices.Clone(n.Deny)}
 }
 
-// network checks what a sandbox shall reach, and fills in the default: the internet, where the engine has a network.
+// network validates a network policy and fills in the default: the internet, if the engine has a network.
 func (f *Fleet) network(p *problems, n Network) Network {
 	if n.Mode == "" {
 		if len(n.Allow) > 0 {
@@ -67,8 +67,8 @@ func checkPort(p *problems, port int) {
 	}
 }
 
-// SetNetwork replaces what a running sandbox reaches. Connections that the new policy forbids are cut before it returns.
-// Kinds: Invalid, Unsupported, NotFound, Conflict and Gone (it does not run).
+// SetNetwork replaces the network policy of a running sandbox. It closes connections that the new policy forbids
+// before it returns. Kinds: Invalid, Unsupported, NotFound, Conflict and Gone (it does not run).
 func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) (Sandbox, error) {
 	if err := f.begin(); err != nil {
 		return Sandbox{}, err
@@ -99,7 +99,7 @@ func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) 
 		})
 		return err
 	}
-	// A server that finds the sandbox later puts in force what the record says.
+	// A server that finds the sandbox later applies the policy of the record.
 	if err := record(n); err != nil {
 		return Sandbox{}, errors.Join(err, record(old))
 	}
@@ -113,7 +113,7 @@ func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) 
 	return sb, nil
 }
 
-// describe is n for the log.
+// describe formats n for the log.
 func describe(n Network) string {
 	var b strings.Builder
 	b.WriteString(n.Mode)
@@ -125,7 +125,7 @@ func describe(n Network) string {
 	return b.String()
 }
 
-// putInForce has the engine do what e's record says of the network, and follows what that denies.
+// putInForce applies the network policy of e's record on the engine, and follows its denials.
 func (f *Fleet) putInForce(ctx context.Context, e *entry, box engine.Sandbox) error {
 	if err := f.enforce(ctx, e, box); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (f *Fleet) putInForce(ctx context.Context, e *entry, box engine.Sandbox) er
 	return nil
 }
 
-// enforce has the engine do what e's record says of the network.
+// enforce applies the network policy of e's record on the engine.
 func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error {
 	f.mu.Lock()
 	n := e.record.Network.engine()
@@ -149,18 +149,18 @@ func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error
 	return networker.SetNetwork(ctx, n)
 }
 
-// Bounds of the time between two looks at what one sandbox was denied. It grows: a sandbox that is denied much does not cost much, and of one that
-// ends soon after, nothing is missed.
+// Bounds of the polling interval for a sandbox's denials. The interval grows, so that a sandbox with many denials
+// causes little load, and no denials of a short-lived sandbox are missed.
 const (
 	firstDenialPause = 20 * time.Millisecond
 	denialPause      = time.Second
 )
 
-// keptDenials is how many denials a record holds.
+// keptDenials is the number of denials that a record keeps.
 const keptDenials = 10
 
-// follow makes known what a sandbox is denied, until it ends or is lost. Without a network nothing can be denied, and nothing is
-// followed.
+// follow publishes the denials of a sandbox until it ends or is lost. Without a network there are no denials to
+// follow.
 func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 	networker, ok := box.(engine.Networker)
 	f.mu.Lock()
@@ -177,7 +177,7 @@ func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 			begin := time.Now()
 			denied, err := networker.Denials(ctx, seq)
 			if err != nil || ctx.Err() != nil {
-				return // it has ended, or watch notices that it is lost
+				return // it has ended, or watch detects that it is lost
 			}
 			for _, d := range denied {
 				seq = d.Seq
@@ -199,8 +199,8 @@ func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 	})
 }
 
-// Refusal returns why the network policy of a sandbox refused a host, a name or an address; "" if it did not. It waits a moment: a
-// refusal is known only after the program that met it.
+// Refusal returns why the sandbox's network policy refused a host, a name or an address; "" if it did not. It waits
+// up to two seconds, since a refusal is reported after the program notices it.
 func (f *Fleet) Refusal(ctx context.Context, account, ref, host string) string {
 	const moment, pause = 2 * time.Second, 50 * time.Millisecond
 	for end := time.Now().Add(moment); ; {
@@ -222,7 +222,8 @@ func (f *Fleet) Refusal(ctx context.Context, account, ref, host string) string {
 	}
 }
 
-// keepDenials adds to the last denials of a sandbox. Equal ones become one, with the time of the last.
+// keepDenials adds denials to the most recent ones of a sandbox. It merges equal denials and keeps the time of the
+// last.
 func keepDenials(kept, more []engine.Denial) []engine.Denial {
 	kept = slices.Clone(kept)
 	for _, d := range more {
@@ -239,7 +240,7 @@ func keepDenials(kept, more []engine.Denial) []engine.Denial {
 	return kept[max(0, len(kept)-keptDenials):]
 }
 
-// denied makes one denial known (mission A6).
+// denied publishes one denial (mission A6).
 func (f *Fleet) denied(ctx context.Context, e *entry, d engine.Denial) {
 	what := d.Protocol
 	if d.Domain != "" {
@@ -258,9 +259,9 @@ func (f *Fleet) denied(ctx context.Context, e *entry, d engine.Denial) {
 	f.emit(Event{Type: EventDenied, Sandbox: sb, Denial: d})
 }
 
-// Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. While the
-// connection is open the sandbox is not idle. The end of ctx ends connecting only.
-// Kinds: Invalid, Unsupported, NotFound, Conflict and Gone (it does not run), Unavailable (nobody listens).
+// Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. An
+// open connection keeps the sandbox from becoming idle. The end of ctx aborts only the connection attempt. Kinds:
+// Invalid, Unsupported, NotFound, Conflict and Gone (it does not run), Unavailable (no process listens).
 func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Conn, error) {
 	if err := f.begin(); err != nil {
 		return nil, err
@@ -294,13 +295,13 @@ type portConn struct {
 	leave func()
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *portConn) Close() error {
 	defer c.leave()
 	return c.Conn.Close()
 }
 
-// CloseWrite ends the direction into the sandbox.
+// CloseWrite closes the direction into the sandbox.
 func (c *portConn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()

@@ -16,43 +16,47 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Options of a Fleet. Engine and Store are required; what else is zero gets the default that is named here.
+// Options of a Fleet. Engine and Store are required. Other zero fields get the default given in their comments.
 type Options struct {
 	Engine engine.Engine
 	Store  Store
-	// Secrets has what requests name in Request.Secrets. nil: requests that name any are refused as Unsupported.
+	// Secrets stores the secrets that Request.Secrets names. nil: requests with secrets are refused as Unsupported.
 	Secrets *secret.Vault
-	// S3 is asked for what Request.S3 says. nil: requests with one are refused as Unsupported.
+	// S3 serves Request.S3. nil: requests with S3 are refused as Unsupported.
 	S3 Syncer
-	// Mounts mounts what Request.S3 says with Mount, for engines that do not themselves. nil: these are refused as Unsupported.
+	// Mounts serves Request.S3 with Mount, for engines without mounts of their own. nil: such requests are refused as
+	// Unsupported.
 	Mounts Mounter
-	// Checkpoints is the directory of checkpoints, made if missing, on the file system where the engine has its images. "": there are none.
+	// Checkpoints is the directory of checkpoints, on the file system of the engine's images. It is created if
+	// missing. "": no checkpoints.
 	Checkpoints string
 
-	Defaults engine.Limits // of requests that name none: 1 core, 2 GiB, 10 GiB of disk, 1024 processes, 65536 open files
-	Quotas   Quotas        // of every account: none
-	Prices   Prices        // nothing costs anything
+	Defaults engine.Limits // defaults of requests: 1 core, 2 GiB, 10 GiB of disk, 1024 processes, 65536 open files
+	Quotas   Quotas        // of every account: no quotas
+	Prices   Prices        // all zero
 	Timeouts Timeouts
-	Boots    int // how many sandboxes boot at once, the rest in the order of requests: 2 for each core; negative: no bound
-	Warm     int // how many booted sandboxes wait; 0: none
-	// WarmUp is run in those that wait, once the image is mounted that they are expected to be asked for, if that has such a program, so
-	// that the first command finds at hand what it has in common with this one: none.
+	Boots    int // how many sandboxes boot concurrently, others queue: 2 per core; negative: no limit
+	Warm     int // number of warm sandboxes: 0
+	// WarmUp is a command that runs in warm sandboxes, after the expected image is mounted and if the image has the
+	// program. The first command then finds files that both use in the cache. Default: none.
 	WarmUp []string
 
-	// UsageEvery is how often running sandboxes are asked what they use, where the engine can tell: 5 seconds.
+	// UsageEvery is the interval at which the usage of running sandboxes is sampled, if the engine supports it: 5
+	// seconds.
 	UsageEvery time.Duration
 
 	Capture   int           // bytes of each stream that a Result keeps: 4 MiB
 	Retention time.Duration // how long records of ended sandboxes are kept: 30 days
-	Machine   Machine       // what no request may exceed: this machine
+	Machine   Machine       // upper bounds for requests: this machine
 
-	// Clock is the time of day, of records and lifetimes: the machine's.
+	// Clock returns the time for records and lifetimes: the system clock.
 	Clock func() time.Time
-	// Event, if set, is told what happens, in order for each sandbox. It must return soon and must not call the Fleet.
+	// Event, if set, receives events, in order for each sandbox. It must return soon and must not call the Fleet.
 	Event func(Event)
 }
 
-// A volume may have one file for each bytesPerFile of the disk limit, as file systems have inodes, but enough for a few trees of node_modules.
+// A volume may have one file per bytesPerFile of the disk limit, like inodes of a file system, but at least
+// leastVolumeFiles: enough for a few trees of node_modules.
 const (
 	bytesPerFile     = 16 << 10
 	leastVolumeFiles = 200_000
@@ -69,68 +73,71 @@ type Quotas struct {
 type Prices struct {
 	CPUSecond float64            `json:"cpu_second"` // of one core
 	GiBSecond float64            `json:"gib_second"` // of one GiB of memory
-	GPUSecond map[string]float64 `json:"gpu_second"` // of one GPU, by its kind; none costs nothing
+	GPUSecond map[string]float64 `json:"gpu_second"` // of one GPU, by its kind; missing kinds are free
 }
 
-// Timeouts are the defaults and the bounds of time limits.
+// Timeouts are the defaults and upper bounds of time limits.
 type Timeouts struct {
 	Life    time.Duration // of a sandbox: 24 h
 	Idle    time.Duration // of a sandbox: 0, none
 	MaxLife time.Duration // 7 days; also bounds idle limits and commands
 	Exec    time.Duration // of a command: 30 minutes
-	Grace   time.Duration // between TERM to running commands and their end in Destroy: 2 s
+	Grace   time.Duration // between SIGTERM to running commands and SIGKILL in Destroy: 2 s
 }
 
-// Machine is what there is at all.
+// Machine is the total capacity.
 type Machine struct {
 	CPU    float64
 	Memory int64
 }
 
-// Event is something that happened to a sandbox.
+// Event describes a change of a sandbox.
 type Event struct {
 	Type    EventType
 	Sandbox Sandbox
 	Stage   Stage         // of EventStage
-	Image   string        // id, of EventSnapshotted
+	Image   string        // ID, of EventSnapshotted
 	Denial  engine.Denial // of EventDenied
 }
 
-// EventType names events as clients see them.
+// EventType is the type of an event, as clients see it.
 type EventType string
 
-// The events of sandboxes.
+// Types of sandbox events.
 const (
 	EventStarting   EventType = "sandbox.starting"
-	EventQueued     EventType = "sandbox.queued" // it waits for its turn to boot
+	EventQueued     EventType = "sandbox.queued" // queued for its boot
 	EventStage      EventType = "sandbox.stage"
 	EventReady      EventType = "sandbox.ready"
 	EventOOM        EventType = "sandbox.oom"
 	EventLost       EventType = "sandbox.lost"
 	EventFailed     EventType = "sandbox.failed"
 	EventTerminated EventType = "sandbox.terminated"
-	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a look-up
+	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a lookup
 
 	EventSnapshotted EventType = "sandbox.snapshotted"
-	EventCarried     EventType = "sandbox.carried" // its files are in a new sandbox of the engine, and its commands have ended
+	// EventCarried means that the files are in a new sandbox of the engine, and that the commands have ended.
+	EventCarried EventType = "sandbox.carried"
 )
 
 // Stats of a Fleet.
 type Stats struct {
-	Sandboxes map[Status]int `json:"sandboxes"` // those that have not ended, by status
+	Sandboxes map[Status]int `json:"sandboxes"` // sandboxes that have not ended, by status
 	CPU       float64        `json:"cpu"`       // reserved by them
 	Memory    int64          `json:"memory_bytes"`
 	Commands  int            `json:"commands"` // running
 	Warm      int            `json:"warm"`     // booted and waiting
-	Prepared  int            `json:"prepared"` // of these, with the image that was asked for last
+	Prepared  int            `json:"prepared"` // warm ones with the most recently requested image
 	Created   int64          `json:"created"`  // since the Fleet was opened
 	WarmUsed  int64          `json:"warm_used"`
 	Failed    int64          `json:"failed"`
-	Used      engine.Usage   `json:"used"`     // by sandboxes, as their samples say: what counts up since the Fleet was opened, the rest now
-	Leftover  int            `json:"leftover"` // ended, but the engine could not release all of it yet
+	// Used is the usage of sandboxes according to their samples: cumulative values since the Fleet was opened, other
+	// values now.
+	Used     engine.Usage `json:"used"`
+	Leftover int          `json:"leftover"` // ended, but not completely released by the engine
 }
 
-// withDefaults returns o with its defaults filled in, or everything that is wrong with it.
+// withDefaults returns o with defaults filled in, or an error that lists all problems.
 func (o Options) withDefaults() (Options, error) {
 	var p problems
 	if o.Engine == nil || o.Store == nil {
@@ -184,7 +191,7 @@ func (o Options) withDefaults() (Options, error) {
 
 func isPrice(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 
-// cost returns what reserving cpu, memory and gpu, as a request names it, for a time costs (mission A12).
+// cost returns the price of reserving cpu, memory and gpu (in the notation of requests) for a duration (mission A12).
 func (p Prices) cost(cpu float64, memory int64, gpu string, took time.Duration) float64 {
 	kind, count, several := strings.Cut(gpu, ":")
 	gpus := 1.0

@@ -13,38 +13,40 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// pool keeps booted sandboxes with the default limits. Those that wait get the image mounted that was asked for last. A nil pool is
-// always empty.
+// pool keeps booted sandboxes with the default limits. Waiting sandboxes get the most recently requested image
+// mounted. A nil pool is always empty.
 type pool struct {
 	fleet  *Fleet
 	warmer engine.Warmer
 	limits engine.Limits
 	size   int
-	more   chan struct{} // tells the filler to look
+	more   chan struct{} // wakes the filler
 
 	mu      sync.Mutex
-	waiting []*spare       // guarded by mu, oldest first
-	want    image.Image    // guarded by mu; what the next request is expected to want; without an ID while that is not known
-	failed  map[string]int // guarded by mu; how often an image, by its id, could not be prepared: the second time without a warm-up
+	waiting []*spare // guarded by mu, oldest first
+	// want is guarded by mu; it is the image that the next request is expected to need, without an ID while unknown.
+	want image.Image
+	// failed is guarded by mu; failures to prepare an image, by its ID: the second attempt is without a warm-up
+	failed map[string]int
 }
 
-// spare is a sandbox that waits. Its fields are guarded by pool.mu.
+// spare is a waiting sandbox. Its fields are guarded by pool.mu.
 type spare struct {
 	warm  engine.Warm
-	image image.Image // that it has, or is getting; without an ID if none
-	done  bool        // it has it
+	image image.Image // mounted, or being mounted; without an ID if none
+	done  bool        // the image is mounted
 }
 
 const (
 	firstRefillPause = 100 * time.Millisecond
-	// imageCheck is how often the pool looks whether the images that it has mounted are still there: what was deleted takes room on the disk
-	// until then.
+	// imageCheck is how often the pool checks whether its mounted images still exist: a deleted image takes disk
+	// space while it is mounted.
 	imageCheck = time.Minute
-	// maxFailures is after how many an image is not prepared any more.
+	// maxFailures is the number of failures after which an image is no longer prepared.
 	maxFailures = 2
 )
 
-// openPool starts the warm pool, if there shall be one.
+// openPool starts the warm pool, if Options ask for one.
 func (f *Fleet) openPool() {
 	warmer, ok := f.opts.Engine.(engine.Warmer)
 	if f.opts.Warm == 0 {
@@ -55,7 +57,7 @@ func (f *Fleet) openPool() {
 		return
 	}
 	p, err := f.plan(Request{})
-	if err != nil { // the defaults were checked
+	if err != nil { // unexpected: the defaults were validated
 		logf.Errorf(f.ctx, "the limits of warm sandboxes: %v", err)
 		return
 	}
@@ -63,8 +65,9 @@ func (f *Fleet) openPool() {
 	f.tasks.Go(f.pool.fill)
 }
 
-// take returns a warm sandbox that fits, or nil. It never waits. What has the image of somebody else is not given away: nobody shall depend on
-// gVisor forgetting it. mounts: something is to be mounted, which cannot be in what was prepared.
+// take returns a suitable warm sandbox, or nil. It never waits. A sandbox with an image of another owner is not
+// handed out: isolation must not depend on gVisor forgetting that image. mounts means that the request mounts
+// volumes, which a prepared sandbox cannot have.
 func (p *pool) take(plan plan, owner string, img image.Image, mounts bool) engine.Warm {
 	if p == nil || plan.Cold || plan.limits != p.limits {
 		return nil
@@ -89,11 +92,11 @@ func (p *pool) take(plan plan, owner string, img image.Image, mounts bool) engin
 	return w
 }
 
-// What a request would rather have.
+// Ranks of a waiting sandbox for a request.
 const (
-	noRank      = iota // it may not have it
-	otherRank          // what was prepared is put away
-	pendingRank        // it waits until the image is mounted, or for the rest of the warm-up
+	noRank      = iota // not allowed
+	otherRank          // its prepared image is discarded
+	pendingRank        // wait until the image is mounted, or for the rest of the warm-up
 	plainRank
 	readyRank
 )
@@ -112,12 +115,12 @@ func (s *spare) rank(owner string, img image.Image, mounts bool) int {
 	return pendingRank
 }
 
-// outdated reports whether s has the files of img from before it was built anew, by force.
+// outdated reports whether s has the files of img from before a forced rebuild.
 func (s *spare) outdated(img image.Image) bool {
 	return s.image.ID == img.ID && !s.image.Built.Equal(img.Built)
 }
 
-// dropOldest makes room for one with another image. p.mu is held.
+// dropOldest makes room for a sandbox with another image. p.mu is held.
 func (p *pool) dropOldest() {
 	if len(p.waiting) < p.size {
 		return
@@ -135,7 +138,8 @@ func (p *pool) destroy(s *spare) {
 	})
 }
 
-// refill lets the filler look. It is called when a creation is over, so that booting does not slow that down.
+// refill wakes the filler. It is called after a creation has completed, so that booting does not slow the creation
+// down.
 func (p *pool) refill() {
 	if p == nil {
 		return
@@ -146,7 +150,7 @@ func (p *pool) refill() {
 	}
 }
 
-// counts returns how many sandboxes wait, and how many of them have the image that was asked for last.
+// counts returns how many sandboxes wait, and how many of them have the most recently requested image.
 func (p *pool) counts() (warm, prepared int) {
 	if p == nil {
 		return 0, 0
@@ -161,7 +165,8 @@ func (p *pool) counts() (warm, prepared int) {
 	return len(p.waiting), prepared
 }
 
-// fill boots one sandbox after the other until there are enough, prepares those that have no image, then waits until one was taken.
+// fill boots sandboxes one at a time until the pool is full, prepares those without an image, then waits until one is
+// taken.
 func (p *pool) fill() {
 	f := p.fleet
 	p.expectBase()
@@ -192,7 +197,7 @@ func (p *pool) fill() {
 	}
 }
 
-// boot boots a sandbox when it is its turn.
+// boot boots a sandbox when boots admits it.
 func (p *pool) boot() (engine.Warm, error) {
 	f := p.fleet
 	done := f.boots.try()
@@ -206,7 +211,7 @@ func (p *pool) boot() (engine.Warm, error) {
 	return p.warmer.Warm(f.ctx, p.limits)
 }
 
-// expectBase has the pool expect the base image until something was asked for.
+// expectBase makes the pool expect the base image until the first request.
 func (p *pool) expectBase() {
 	img, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, baseImage)
 	if err != nil {
@@ -219,8 +224,8 @@ func (p *pool) expectBase() {
 	}
 }
 
-// next returns a sandbox to prepare, which then has its image noted, or whether there are enough. They are prepared only once there are enough: then
-// no request is kept waiting for it.
+// next returns a sandbox to prepare, with its image recorded, or whether the pool is full. Sandboxes are prepared
+// only when the pool is full, so that preparation does not delay a request.
 func (p *pool) next() (s *spare, full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,11 +244,11 @@ func (p *pool) next() (s *spare, full bool) {
 	return nil, true
 }
 
-// prepare has the image mounted that s has noted. A request that takes s meanwhile waits for it in the engine.
+// prepare mounts the image that is recorded for s. A request that takes s meanwhile waits for that in the engine.
 func (p *pool) prepare(s *spare) {
 	f, id, warmUp := p.fleet, s.image.ID, p.fleet.opts.WarmUp
 	p.mu.Lock()
-	if p.failed[id] > 0 { // a warm-up that leaves something behind
+	if p.failed[id] > 0 { // the warm-up may have left processes or files behind
 		warmUp = nil
 	}
 	p.mu.Unlock()
@@ -261,7 +266,7 @@ func (p *pool) prepare(s *spare) {
 	}
 }
 
-// wait returns when there may be something to do.
+// wait returns when the filler should check again.
 func (p *pool) wait() {
 	timer := time.NewTimer(imageCheck)
 	defer timer.Stop()
@@ -273,7 +278,7 @@ func (p *pool) wait() {
 	}
 }
 
-// dropDeleted ends the sandboxes whose image was deleted, or built anew.
+// dropDeleted destroys the sandboxes whose image was deleted or rebuilt.
 func (p *pool) dropDeleted() {
 	now := map[string]image.Image{}
 	p.mu.Lock()

@@ -8,14 +8,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// problems collects what is wrong with an input, so that all of it is told at once.
+// problems collects all problems of an input, so that one error reports them together.
 type problems struct {
 	kind     errors.Kind
 	texts    []string
 	remedies []string
 }
 
-// addf adds a problem. Invalid outweighs Unsupported, since it stays wrong on every engine.
+// addf adds a problem. Invalid takes precedence over Unsupported, since an invalid input is invalid on every engine.
 func (p *problems) addf(kind errors.Kind, remedy, format string, args ...any) {
 	if p.kind == "" || kind == errors.Invalid {
 		p.kind = kind
@@ -30,7 +30,7 @@ func (p *problems) invalidf(remedy, format string, args ...any) {
 	p.addf(errors.Invalid, remedy, format, args...)
 }
 
-// add adds what err says to clients.
+// add adds the public message of err.
 func (p *problems) add(err error) {
 	if err != nil {
 		p.addf(errors.KindOf(err), errors.RemedyOf(err), "%s", errors.Message(err))

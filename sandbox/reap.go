@@ -9,13 +9,13 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// longestNap bounds how late the reaper notices that the clock was set or that the machine slept.
+// longestNap bounds the delay until the reaper notices that the clock was set or that the machine slept.
 const longestNap = time.Minute
 
 const pruneEvery = time.Hour
 
-// reap ends sandboxes whose lifetime is over or that were idle for too long, sends volumes to S3 that are sent every so often, carries
-// over what its engine would end, and forgets old records.
+// reap ends sandboxes whose lifetime or idle limit is over, sends volumes to S3 periodically, carries over sandboxes
+// that the engine would end, and deletes old records.
 func (f *Fleet) reap() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -36,7 +36,7 @@ func (f *Fleet) reap() {
 	}
 }
 
-// endOverdue ends what is overdue, and returns when to look again.
+// endOverdue ends overdue sandboxes, and returns when to check again.
 func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	nap := longestNap
 	type overdue struct {
@@ -66,8 +66,9 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	return nap
 }
 
-// left returns how long it is until e is to end as things are, and why; end is "" if it is not to be ended. It ends when the clock says so, or
-// when that much time has passed: a clock that is set back prolongs no life. at is what the clock says now. Fleet.mu is held.
+// left returns the remaining time until e must end, and why; end is "" if it must not end. e ends at the time of the
+// clock or after that much time has elapsed, whichever is first: setting the clock back does not prolong a lifetime.
+// at is the current time of the clock. Fleet.mu is held.
 func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason string) {
 	sb := e.record
 	if sb.Status != Running && sb.Status != Lost {
@@ -83,10 +84,10 @@ func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason strin
 	return left, end, reason
 }
 
-// moment is a time by the clock, and the same in terms that no change of the clock moves, as it was when it was first looked at.
+// moment is a time of the clock together with the corresponding monotonic time, as computed at the first look.
 type moment struct{ clock, lived time.Time }
 
-// until returns how long it is until t, which the clock, being at now, or the time that has passed may bring about.
+// until returns the time until t: the smaller of the difference to now by the clock and the remaining monotonic time.
 func (m *moment) until(t, at, lived time.Time) time.Duration {
 	if !m.clock.Equal(t) {
 		*m = moment{t, lived.Add(t.Sub(at))}
@@ -108,7 +109,7 @@ func (f *Fleet) prune() {
 	}
 }
 
-// Extend gives the sandbox timeout to live from now and sets its idle limit; 0 leaves either as it is.
+// Extend sets the sandbox's lifetime to timeout from now and its idle limit to idle. 0 leaves a value unchanged.
 func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle time.Duration) (Sandbox, error) {
 	if err := f.begin(); err != nil {
 		return Sandbox{}, err

@@ -14,7 +14,7 @@ import (
 
 const recoverAtOnce = 16
 
-// recover brings records and engine into agreement after an earlier server ended in whatever state.
+// recover reconciles records and engine after an earlier server ended in an arbitrary state.
 func (f *Fleet) recover(ctx context.Context) error {
 	records, err := f.opts.Store.List(ctx, "", Filter{})
 	if err != nil {
@@ -29,12 +29,13 @@ func (f *Fleet) recover(ctx context.Context) error {
 	for _, h := range handles {
 		exists[h.ID], there[h] = h, true
 	}
-	// All are live before the first is worked on, so that everything that exists is either known or to be removed.
+	// Add all records to f.live before processing the first, so that every existing sandbox is either known or to be
+	// removed.
 	var entries []*entry
 	for _, sb := range records {
 		e := newEntry(sb, orDefault(sb.Limits.CPU, f.opts.Defaults.CPU), orDefault(sb.Limits.Memory, f.opts.Defaults.Memory))
 		if next := exists[sb.ID]; !there[e.record.Handle] && (e.record.Handle == (engine.Handle{}) || next != engine.Handle{}) {
-			e.record.Handle = next // of one that was being created, or to which it was being carried over
+			e.record.Handle = next // its creation or carry-over was interrupted
 		}
 		f.live[sb.ID] = e
 		entries = append(entries, e)
@@ -43,7 +44,8 @@ func (f *Fleet) recover(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(recoverAtOnce)
 	for _, h := range handles {
-		if e := f.live[h.ID]; h.ID == "" || e == nil || e.record.Handle != h { // the last is half of one that was being carried over
+		// A handle that differs from the record's comes from an interrupted carry-over.
+		if e := f.live[h.ID]; h.ID == "" || e == nil || e.record.Handle != h {
 			g.Go(func() error {
 				logf.Infof(ctx, "removing the sandbox %s %s, which no record knows", h.Ref, h.ID)
 				f.discard(ctx, orDefault(h.ID, h.Ref), h, nil)
@@ -71,7 +73,7 @@ func (f *Fleet) lives(id string) bool {
 	return f.live[id] != nil
 }
 
-// keepSecrets has the values hidden that sandboxes still have, and no others.
+// keepSecrets keeps the values of secrets redacted that sandboxes and checkpoints still use, and releases all others.
 func (f *Fleet) keepSecrets(ctx context.Context, entries []*entry) {
 	if f.opts.Secrets == nil {
 		return
@@ -91,12 +93,12 @@ func (f *Fleet) keepSecrets(ctx context.Context, entries []*entry) {
 	f.opts.Secrets.ReturnAllBut(ctx, borrowers)
 }
 
-// recoverOne goes on where the earlier server was with e.
+// recoverOne resumes the work of the earlier server on e.
 func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 	f.mu.Lock()
 	sb := e.record.Clone()
 	f.mu.Unlock()
-	if sb.Account == buildAccount && (sb.Status == Running || sb.Status == Lost) { // nobody waits for what it was to build
+	if sb.Account == buildAccount && (sb.Status == Running || sb.Status == Lost) { // its build was lost with the server
 		if err := f.end(ctx, e, "", "the server ended while it was building an image"); err != nil {
 			logf.Errorf(ctx, "end the sandbox of a build: %v", err)
 		}
@@ -112,7 +114,8 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 			f.discard(ctx, sb.ID, sb.Handle, nil)
 		}
 	case Stopping:
-		if sb.SnapshotOnEnd && sb.SnapshotID == "" || sb.syncsAtEnd() || sb.S3 != nil && sb.S3.Mount { // which takes time, and nobody has to wait for it
+		// This takes time, and no caller waits for it.
+		if sb.SnapshotOnEnd && sb.SnapshotID == "" || sb.syncsAtEnd() || sb.S3 != nil && sb.S3.Mount {
 			f.tasks.Go(func() { f.halt(e, nil) })
 			return
 		}
@@ -121,7 +124,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 		f.keep(ctx, e)
 		box, err := f.opts.Engine.Open(ctx, sb.Handle)
 		if sb.Status == Running {
-			// Whatever comes of it, nobody has watched it since the earlier server ended.
+			// Whatever the result, e was not watched since the earlier server ended.
 			if changed, err := f.update(ctx, e, func(r *Sandbox) error {
 				r.Status, r.Reason = Lost, "the server ended; it is looked for"
 				return nil
@@ -142,7 +145,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 	}
 }
 
-// keep tells images and volumes again what the sandbox uses.
+// keep marks the image and the volumes of the sandbox as used again.
 func (f *Fleet) keep(ctx context.Context, e *entry) {
 	errs := []error{f.use(e, f.opts.Engine.Images(), e.record.ImageID)}
 	for _, m := range e.record.Volumes {
@@ -153,7 +156,7 @@ func (f *Fleet) keep(ctx context.Context, e *entry) {
 	}
 }
 
-// adoptCommands takes up the time limits of commands that an earlier connection started.
+// adoptCommands restores the time limits of commands that an earlier connection started.
 func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox) {
 	opener, ok := box.(engine.ProcessOpener)
 	if !ok {
@@ -177,9 +180,9 @@ func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox)
 		if info.Exit != nil {
 			continue
 		}
-		info.Started = latest(info.Started, began) // one of a sandbox that was restored began before that
+		info.Started = latest(info.Started, began) // commands of a restored sandbox are older than the sandbox
 		c, ok := known[info.ID]
-		if !ok { // it had just been started
+		if !ok { // it was started a moment before
 			c = Command{ID: info.ID, Deadline: info.Started.Add(f.opts.Timeouts.Exec)}
 		}
 		proc, err := opener.OpenProcess(f.ctx, info.ID, engine.Stdio{})

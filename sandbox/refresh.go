@@ -12,22 +12,23 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// StateVolume is the volume that sandboxes of agents share, and StatePath where they have it (mission C2).
+// StateVolume is the volume that sandboxes of agents share, and StatePath is its mount path (mission C2).
 const (
 	StateVolume = "harvest-agent-state"
 	StatePath   = "/mnt/state"
 )
 
-// Refresh renews what sandboxes start from: it builds the base image anew, has a program run in a sandbox of it, and clears
-// caches in the state volume that nobody has used for long. What was there before stays in use until the new image is whole.
+// Refresh renews the starting point of sandboxes: it rebuilds the base image, runs a program in a sandbox of that
+// image, and removes files in the state volume's caches that were not used for a long time. The previous image stays
+// in use until the new one is complete.
 type Refresh struct {
 	Fleet    *Fleet
 	Account  string
 	Image    string        // "" means "base"
-	CacheAge time.Duration // files in the caches that were not changed or read for so long go; 0 means 7 days
+	CacheAge time.Duration // maximum age of files in the caches since their last change or read; 0 means 7 days
 }
 
-// RefreshReport says what a Refresh did, or how far it came.
+// RefreshReport is the result of a Refresh, or of its completed part.
 type RefreshReport struct {
 	Status       string    `json:"status"` // "success" or "failed"
 	Timestamp    time.Time `json:"timestamp"`
@@ -38,7 +39,7 @@ type RefreshReport struct {
 	Python       string    `json:"python,omitempty"` // its version
 	CacheFiles   int       `json:"cache_files_removed"`
 	CacheBytes   int64     `json:"cache_bytes_freed"`
-	CacheKept    string    `json:"cache_kept,omitempty"` // why the caches were not looked at
+	CacheKept    string    `json:"cache_kept,omitempty"` // why the caches were not checked
 	Seconds      float64   `json:"duration_secs"`
 }
 
@@ -47,8 +48,8 @@ const (
 	verifyWithin = 5 * time.Minute
 )
 
-// verify prints the version of Python, and clears what is old in the caches of the state volume if that is there. Links are
-// removed, not followed.
+// verify prints the version of Python, and removes old files from the caches of the state volume, if it is mounted.
+// It removes links and does not follow them.
 const verify = `
 import json, os, platform, sys, time
 state, age = sys.argv[1], float(sys.argv[2])
@@ -79,8 +80,8 @@ if state:
 print(json.dumps({"python": platform.python_version(), "files": files, "freed": freed}))
 `
 
-// Run does it. On failure the report, which is returned all the same, says how far it came, and the error names the stage: "image"
-// or "verify".
+// Run runs the refresh. On failure it returns the report of the completed part, and the error names the stage:
+// "image" or "verify".
 func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
 	start := time.Now()
 	report := RefreshReport{Status: "failed", Timestamp: time.Now().UTC().Round(0)}
@@ -115,14 +116,14 @@ func (r Refresh) run(ctx context.Context, report *RefreshReport) error {
 	return nil
 }
 
-// verified is what the program prints.
+// verified is the output of the program.
 type verified struct {
 	Python string
 	Files  int
 	Freed  int64
 }
 
-// verify runs the program in a sandbox of its own.
+// verify runs the program in a new sandbox.
 func (r Refresh) verify(ctx context.Context, req Request) (verified, error) {
 	req.TimeoutSeconds = (verifyWithin + outlive).Seconds()
 	sb, err := r.Fleet.Create(ctx, r.Account, req)
@@ -143,7 +144,7 @@ func (r Refresh) verify(ctx context.Context, req Request) (verified, error) {
 	if err != nil {
 		return verified{}, err
 	}
-	result, err := x.Wait(context.WithoutCancel(ctx)) // the end of ctx kills the program
+	result, err := x.Wait(context.WithoutCancel(ctx)) // when ctx ends, the program is killed
 	if err != nil {
 		return verified{}, err
 	}

@@ -13,21 +13,23 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// RestoreRequest is what a sandbox that begins with a checkpoint does not take from it.
+// RestoreRequest contains the fields that a restored sandbox does not take from its checkpoint.
 type RestoreRequest struct {
 	Name string
-	Tags map[string]string // nil: those of the checkpoint's sandbox, but for those that Harvest itself has given it
+	Tags map[string]string // nil: tags of the checkpoint's sandbox, except Harvest's own
 }
 
-// Restore makes a sandbox that begins with a checkpoint: what ran in the one that it was made of goes on, with its limits, environment, network, ports, tags, user and working
-// directory. Its time limits, and those of its commands, begin anew. Commands are found by their ids, as Attach has it. The kinds are those of Create, with
-// NotFound for the checkpoint, also if it is another account's, Invalid for a damaged one, and Unsupported for one of another version of the engine.
+// Restore creates a sandbox from a checkpoint. The processes of the original sandbox continue in it, with its limits,
+// environment, network, ports, tags, user and working directory. Its time limits, and those of its commands, start
+// again. Attach finds commands by their IDs. The kinds are those of Create, with NotFound for a checkpoint that does
+// not exist or belongs to another account, Invalid for a damaged one, and Unsupported for a checkpoint of another
+// version of the engine.
 func (f *Fleet) Restore(ctx context.Context, account, id string, req RestoreRequest) (Sandbox, error) {
 	if err := f.begin(); err != nil {
 		return Sandbox{}, err
 	}
 	defer f.tasks.Done()
-	defer f.holdCheckpoint(id)() // before it is looked for, so that it is not removed in between
+	defer f.holdCheckpoint(id)() // before the lookup, so that it is not removed in between
 	c, err := f.FindCheckpoint(account, id)
 	if err != nil {
 		return Sandbox{}, err
@@ -39,7 +41,7 @@ func (f *Fleet) Restore(ctx context.Context, account, id string, req RestoreRequ
 	return f.make(ctx, account, p)
 }
 
-// planRestore decides what the sandbox will be.
+// planRestore determines the properties of the sandbox.
 func (f *Fleet) planRestore(c Checkpoint, req RestoreRequest) (plan, error) {
 	if !f.caps.Memory {
 		return plan{}, f.noCheckpoints()
@@ -67,7 +69,7 @@ func (f *Fleet) planRestore(c Checkpoint, req RestoreRequest) (plan, error) {
 	return p, ps.err()
 }
 
-// restore carries out the stages of Restore.
+// restore runs the stages of Restore.
 func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
 	if len(p.Secrets) > 0 && f.opts.Secrets != nil {
 		if err := f.stage(e, "secrets", func() error {
@@ -102,7 +104,7 @@ func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
 	return nil
 }
 
-// goOn takes up the commands of a sandbox that was restored, with their time limits.
+// goOn adopts the commands of a restored sandbox, with their time limits.
 func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *Checkpoint) {
 	f.mu.Lock()
 	e.record.Commands = nil

@@ -1,8 +1,8 @@
 package sandbox
 
-// Result is how a command ended (mission A1).
+// Result is the result of a command (mission A1).
 type Result struct {
-	ReturnCode  int     `json:"returncode"` // 128+n when a signal ended it, 124 after a time limit
+	ReturnCode  int     `json:"returncode"` // 128+n if a signal killed it, 124 after a time limit
 	Stdout      string  `json:"stdout"`
 	Stderr      string  `json:"stderr"`
 	Duration    float64 `json:"duration_secs"`
@@ -10,12 +10,15 @@ type Result struct {
 	TimedOut    bool    `json:"timed_out"`
 	Signal      string  `json:"signal,omitempty"` // "KILL", …
 	OutOfMemory bool    `json:"out_of_memory,omitempty"`
-	Truncated   bool    `json:"truncated,omitempty"` // Stdout or Stderr lacks its middle; a line in it says how much
-	Reason      string  `json:"reason,omitempty"`    // one sentence, when not the command itself was the cause of its end
-	Crashed     string  `json:"crashed,omitempty"`   // processes of the command that a signal such as SIGSEGV ended, which nobody had sent
+	// Truncated means that the middle of Stdout or Stderr is missing; a line in it says how much.
+	Truncated bool `json:"truncated,omitempty"`
+	// Reason is one sentence, set if the command's end was not caused by the command itself.
+	Reason string `json:"reason,omitempty"`
+	// Crashed describes processes of the command that died of a signal such as SIGSEGV that no process had sent.
+	Crashed string `json:"crashed,omitempty"`
 }
 
-// Why returns the reason for the end of a command that failed, if it is not in the command's output: Reason, or Crashed.
+// Why returns the reason for the failure of a command if its output does not contain it: Reason, or Crashed.
 func (r Result) Why() string {
 	if r.Reason == "" && r.ReturnCode != 0 {
 		return r.Crashed

@@ -16,84 +16,89 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// S3 is a place in S3 for the files of the volume at MountPath: one of the request's volumes, or else one that is made for this bucket
-// and prefix, and that all sandboxes of the account with the same ones share.
+// S3 is a location in S3 for the files of the volume at MountPath. The volume is one of the request's volumes, or
+// else one for this bucket and prefix that all sandboxes of the account with the same location share.
 type S3 struct {
-	Bucket    string `json:"bucket,omitempty"` // "" is the server's own, where each volume has a prefix of its own
+	Bucket    string `json:"bucket,omitempty"` // "" means the server's own, where each volume has a separate prefix
 	Prefix    string `json:"prefix,omitempty"`
 	MountPath string `json:"mount_path"`
-	// Init copies what is there into the volume before the sandbox is ready. Not if another sandbox that has done so still has the volume:
-	// its files are newer.
+	// Init copies the files from S3 into the volume before the sandbox is ready. It does not if another sandbox that
+	// has done so still uses the volume: its files are newer.
 	Init bool `json:"init,omitempty"`
-	// SyncOnTerminate copies the volume there when the sandbox ends, in whatever way. Nothing is deleted there. Where it fails the
-	// sandbox ends all the same, and it is tried again.
+	// SyncOnTerminate copies the volume to S3 when the sandbox ends, in whatever way. It does not delete objects. If
+	// it fails, the sandbox ends anyway, and the copy is retried.
 	SyncOnTerminate bool `json:"sync_on_terminate,omitempty"`
-	// SyncEverySeconds copies the volume there every so often while the sandbox runs, as it is then; 0 does not.
+	// SyncEverySeconds is the interval at which the volume is copied to S3 while the sandbox runs; 0 means never.
 	SyncEverySeconds float64 `json:"sync_every_seconds,omitempty"`
-	Secret           string  `json:"secret,omitempty"` // with the credentials; "" is "aws"
-	// Mount has no volume, but the bucket itself at MountPath, live: what is written there is stored as soon as it is closed.
+	Secret           string  `json:"secret,omitempty"` // secret with the credentials; "" means "aws"
+	// Mount mounts the bucket itself at MountPath, without a volume: a file is stored as soon as it is closed.
 	Mount    bool `json:"mount,omitempty"`
 	ReadOnly bool `json:"read_only,omitempty"` // of Mount
 }
 
-// S3Volume is what became of Request.S3.
+// S3Volume is the state of Request.S3.
 type S3Volume struct {
 	S3
 	Volume string `json:"volume"`
-	// SyncError is one sentence: why the volume could not be sent when the sandbox ended. It is tried again.
+	// SyncError is one sentence: why the volume could not be sent when the sandbox ended. The transfer is retried.
 	SyncError string `json:"sync_error,omitempty"`
-	// MountError is one sentence: why the mount does not work any more, and what to do.
+	// MountError is one sentence: why the mount no longer works, and what to do.
 	MountError string `json:"mount_error,omitempty"`
 
-	own bool // the volume is named after the place
+	own bool // the volume is named after the location
 }
 
-// S3Job is a sandbox's volume and its place in S3.
+// S3Job is a sandbox's volume and its location in S3.
 type S3Job struct {
 	Sandbox, Account, Volume string
 	Bucket, Prefix, Secret   string // as in S3
 }
 
-// Syncer brings volumes and S3 together.
+// Syncer copies files between volumes and S3.
 type Syncer interface {
-	// Check returns what is wrong with a job as far as it can be told without S3.
+	// Check reports the problems of a job that can be detected without S3.
 	Check(ctx context.Context, job S3Job) error
-	// Fill copies what is in S3 into the volume. What earlier sandboxes have not sent yet goes there first.
+	// Fill copies the files from S3 into the volume. Unsent data of earlier sandboxes is sent first.
 	Fill(ctx context.Context, job S3Job) error
-	// Note writes down that the volume has to be sent, for as long as that has not been done.
+	// Note records that the volume must be sent. The record remains until it has been sent.
 	Note(ctx context.Context, job S3Job) error
-	// Send sends the volume as it is now, unless it is being sent already. After an error it is not tried again.
+	// Send sends the current state of the volume, unless a transfer is under way. It is not retried after an error.
 	Send(ctx context.Context, job S3Job) error
-	// Save does Note, and then sends the volume. After an error it is tried again without further ado.
+	// Save calls Note, and then sends the volume. It is retried automatically after an error.
 	Save(ctx context.Context, job S3Job) error
 }
 
-// Mounter mounts places in S3 as directories of this machine.
+// Mounter mounts S3 locations as directories of this machine.
 type Mounter interface {
-	// Watch has lost called when a mount does not work any more, with the reason. It is called once, before all else.
+	// Watch registers lost, which is called with the reason when a mount no longer works. Watch is called once,
+	// before all other methods.
 	Watch(lost func(sandbox, reason string))
-	// Mount mounts a place for a sandbox. At most limit bytes may be written and not stored yet. On failure nothing is left.
+	// Mount mounts a location for a sandbox. At most limit bytes may be written and not stored yet. On failure it
+	// leaves nothing behind.
 	Mount(ctx context.Context, job S3Job, readOnly bool, limit int64) (dir string, err error)
-	// Quiet has everything fail that waits for S3 in a sandbox's mount, so that the sandbox can be destroyed.
+	// Quiet makes all operations fail that wait for S3 in a sandbox's mount, so that the sandbox can be destroyed.
 	Quiet(ctx context.Context, sandbox string)
-	// Finish unmounts what a sandbox has, and stores what is not stored yet, for a bounded time. The error says what could not be stored and
-	// where it is kept. Without a mount it does nothing.
+	// Finish unmounts a sandbox's mount, and stores the remaining data, for a bounded time. The error says which data
+	// could not be stored and where it is kept. Without a mount it does nothing.
 	Finish(ctx context.Context, sandbox string) error
-	// Recover takes up what an earlier Fleet left: mounts of sandboxes that live stay, others are finished in the background.
+	// Recover takes over the mounts of an earlier Fleet: those of live sandboxes stay, others are finished in the
+	// background.
 	Recover(ctx context.Context, lives func(sandbox string) bool) error
 }
 
 const (
-	maxPrefix    = 900 // of the 1,024 bytes that a key may have
-	nameOfBucket = 40  // bytes of it in a volume's name
+	maxPrefix    = 900 // of the 1,024 bytes of a key
+	nameOfBucket = 40  // bytes of its name in a volume's name
 	leastEvery   = 5 * time.Second
 	mostEvery    = 24 * time.Hour
 )
 
-// https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html, and what older buckets have.
+// bucketPattern matches names of buckets:
+// https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html, and the names that older buckets may
+// have.
 var bucketPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]$`)
 
-// withS3 adds the volume that req.S3 needs, if there is none at its path.
+// withS3 adds the volume for req.S3, unless a volume at its path exists.
 func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 	if req.S3 == nil {
 		return req, nil
@@ -112,7 +117,8 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 	if !isText(out.Prefix, maxPrefix) {
 		p.invalidf("use up to 900 bytes of text in one line", "%.100q cannot be a prefix", out.Prefix)
 	}
-	if every := out.SyncEverySeconds; every != 0 && !(every >= leastEvery.Seconds() && every <= mostEvery.Seconds()) { // nor NaN
+	// The condition also rejects NaN.
+	if every := out.SyncEverySeconds; every != 0 && !(every >= leastEvery.Seconds() && every <= mostEvery.Seconds()) {
 		p.invalidf(fmt.Sprintf("give a number from %v to %v, or 0 to send nothing meanwhile", leastEvery.Seconds(), mostEvery.Seconds()), "sync_every_seconds of s3 cannot be %v", every)
 	}
 	if out.Secret != "" {
@@ -140,7 +146,8 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 	return req, out
 }
 
-// s3VolumeName names the volume for a place. It belongs to an account, so that another account's is another one.
+// s3VolumeName returns the name of the volume for a location. Volumes belong to accounts, so equal names of different
+// accounts are different volumes.
 func s3VolumeName(bucket, prefix string) string {
 	sum := sha256.Sum256([]byte(bucket + "/" + strings.Trim(prefix, "/")))
 	return "s3-" + bucket[:min(len(bucket), nameOfBucket)] + "-" + hex.EncodeToString(sum[:6])
@@ -148,7 +155,7 @@ func s3VolumeName(bucket, prefix string) string {
 
 func (s Sandbox) syncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate && !s.S3.Mount }
 
-// s3Job is what there is to do about e's volume.
+// s3Job returns the job for e's volume.
 func (f *Fleet) s3Job(e *entry) S3Job {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,7 +174,7 @@ func (f *Fleet) syncsAtEnd(e *entry) bool {
 	return f.opts.S3 != nil && e.record.syncsAtEnd()
 }
 
-// undoVolume has a volume that is not there yet removed again if its sandbox never becomes ready.
+// undoVolume arranges that a volume that does not exist yet is removed again if its sandbox never becomes ready.
 func (f *Fleet) undoVolume(ctx context.Context, e *entry, name string) {
 	volumes := volume.Of(f.opts.Engine.Volumes(), account.Owner(e.record.Account))
 	if _, err := volumes.Open(ctx, name); !errors.Is(err, errors.NotFound) {
@@ -177,13 +184,14 @@ func (f *Fleet) undoVolume(ctx context.Context, e *entry, name string) {
 	defer f.mu.Unlock()
 	e.undo = func() {
 		ctx := logf.With(context.WithoutCancel(f.ctx), "sandbox_id", e.id)
-		if err := volumes.Delete(ctx, name); err != nil && !errors.Is(err, errors.Conflict) { // which somebody else has by now
+		// Conflict means that another sandbox uses it by now.
+		if err := volumes.Delete(ctx, name); err != nil && !errors.Is(err, errors.Conflict) {
 			logf.Warnf(ctx, "remove the volume of a sandbox that never was: %v", err)
 		}
 	}
 }
 
-// fill fills e's volume from S3, unless another sandbox has done that and still has it.
+// fill fills e's volume from S3, unless another sandbox has done that and still uses it.
 func (f *Fleet) fill(ctx context.Context, e *entry, p plan) error {
 	if !p.s3.Init {
 		return nil
@@ -206,7 +214,7 @@ func (f *Fleet) fill(ctx context.Context, e *entry, p plan) error {
 	})
 }
 
-// takeVolume waits until nobody else fills the volume of that name.
+// takeVolume waits until no other goroutine is filling the volume with this name.
 func (f *Fleet) takeVolume(ctx context.Context, name string) (done func(), err error) {
 	for {
 		f.mu.Lock()
@@ -231,7 +239,8 @@ func (f *Fleet) takeVolume(ctx context.Context, name string) (done func(), err e
 	}
 }
 
-// filledByOther reports whether another sandbox has e's volume, filled from the same place: then what it has written counts.
+// filledByOther reports whether another sandbox uses e's volume and filled it from the same location: then its
+// changes take precedence.
 func (f *Fleet) filledByOther(e *entry) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,7 +257,7 @@ func (f *Fleet) filledByOther(e *entry) bool {
 	return false
 }
 
-// noteEnd writes down that the volume of a sandbox that ends has to be sent to S3, before anything says that it ended.
+// noteEnd records that the volume of an ending sandbox must be sent to S3, before the end is published.
 func (f *Fleet) noteEnd(ctx context.Context, e *entry) {
 	if !f.syncsAtEnd(e) {
 		return
@@ -258,7 +267,8 @@ func (f *Fleet) noteEnd(ctx context.Context, e *entry) {
 	}
 }
 
-// saveEnd sends the volume of a sandbox that ends, or ended by itself, to S3 if that was asked for. The end of the Fleet leaves it to the next one.
+// saveEnd sends the volume of a sandbox that is ending or has ended to S3, if that was requested. If the Fleet
+// closes, it leaves that to the next one.
 func (f *Fleet) saveEnd(ctx context.Context, e *entry) {
 	if !f.syncsAtEnd(e) {
 		return
@@ -274,7 +284,7 @@ func (f *Fleet) saveEnd(ctx context.Context, e *entry) {
 	f.noteSyncError(ctx, e, err)
 }
 
-// noteSyncError writes into the record of a sandbox that ends why what it wrote is not in S3.
+// noteSyncError records why the files of an ending sandbox are not in S3.
 func (f *Fleet) noteSyncError(ctx context.Context, e *entry, err error) {
 	_, err = f.update(ctx, e, func(sb *Sandbox) error {
 		own := *sb.S3
@@ -287,7 +297,7 @@ func (f *Fleet) noteSyncError(ctx context.Context, e *entry, err error) {
 	}
 }
 
-// Sent notes that what a sandbox could not send to S3 when it ended is there now.
+// Sent records that the data that a sandbox could not send to S3 at its end is there now.
 func (f *Fleet) Sent(ctx context.Context, account, id string) error {
 	sb, e, err := f.find(ctx, account, id)
 	if err != nil || sb.S3 == nil || sb.S3.SyncError == "" {
@@ -299,7 +309,7 @@ func (f *Fleet) Sent(ctx context.Context, account, id string) error {
 		sb.S3 = &own
 		return nil
 	}
-	if e != nil { // it is still on its way to its end
+	if e != nil { // it has not ended completely
 		_, err := f.update(ctx, e, sent)
 		return err
 	}
@@ -309,13 +319,13 @@ func (f *Fleet) Sent(ctx context.Context, account, id string) error {
 	return errors.Wrapf(f.opts.Store.Put(context.WithoutCancel(ctx), sb), "record that %s is in S3", id)
 }
 
-// saveLater sends the volume of a sandbox that ended by itself, for which nobody waits.
+// saveLater sends the volume of a sandbox that ended without a request, in the background.
 func (f *Fleet) saveLater(ctx context.Context, e *entry) {
 	f.tasks.Go(func() { f.saveEnd(ctx, e) })
 }
 
-// sendDue sends the volumes of running sandboxes that ask for it every so often, and returns when to look again. Nobody waits for a
-// volume: what takes longer than its time is sent again so much later.
+// sendDue sends the volumes of running sandboxes that have SyncEverySeconds, and returns when to check again. It does
+// not wait for transfers: a transfer that exceeds its interval delays the next one accordingly.
 func (f *Fleet) sendDue(at time.Time) time.Duration {
 	nap := longestNap
 	f.mu.Lock()
@@ -325,7 +335,7 @@ func (f *Fleet) sendDue(at time.Time) time.Duration {
 		if f.opts.S3 == nil || sb.S3 == nil || sb.S3.SyncEverySeconds == 0 || sb.Status != Running || e.sending {
 			continue
 		}
-		if e.sent.IsZero() { // it was made or found just now
+		if e.sent.IsZero() { // it was just created or found
 			e.sent = at
 		}
 		due := e.sent.Add(seconds(sb.S3.SyncEverySeconds))
@@ -348,7 +358,8 @@ func (f *Fleet) sendDue(at time.Time) time.Duration {
 	return nap
 }
 
-// SyncOnEnd says whether the sandbox's volume is sent to S3 when it ends. Without Request.S3, or if it has ended, it does nothing.
+// SyncOnEnd sets whether the sandbox's volume is sent to S3 when it ends. Without Request.S3, or if the sandbox has
+// ended, it does nothing.
 func (f *Fleet) SyncOnEnd(ctx context.Context, account, ref string, sync bool) error {
 	if err := f.begin(); err != nil {
 		return err
@@ -358,8 +369,8 @@ func (f *Fleet) SyncOnEnd(ctx context.Context, account, ref string, sync bool) e
 	if err != nil {
 		return err
 	}
-	if sb.S3 == nil || sb.S3.Mount || e == nil {
-		return nil // there is nothing to send, or what has ended has been sent, or will be, or was not to be
+	if sb.S3 == nil || sb.S3.Mount || e == nil { // no volume to send, or the end has decided about that already
+		return nil
 	}
 	_, err = f.update(ctx, e, func(r *Sandbox) error {
 		own := *r.S3

@@ -1,7 +1,7 @@
-// Package sandbox runs sandboxes on an engine: it holds everything that is policy, such as names, quotas, time limits,
-// records, recovery and cost. Fleet is the entry; Executor runs one piece of code.
+// Package sandbox runs sandboxes on an engine. It implements all policy, such as names, quotas, time limits, records,
+// recovery and cost. Fleet is the entry point; Executor runs Python code.
 //
-// A Fleet writes a record first and then acts, so that the next server always knows what the last one was doing.
+// A Fleet writes a record before it acts, so that the next server knows the state of every operation.
 package sandbox
 
 import (
@@ -22,25 +22,25 @@ type Sandbox struct {
 	Tags      map[string]string `json:"tags,omitempty"`
 	Engine    string            `json:"engine"`
 	Isolation string            `json:"isolation"`
-	Image     string            `json:"image"`    // as the request names it
+	Image     string            `json:"image"`    // as in the request
 	ImageID   string            `json:"image_id"` // "" until stage "image" is done
 	Workdir   string            `json:"workdir,omitempty"`
 	User      string            `json:"user,omitempty"`
 	Volumes   []Mount           `json:"volumes,omitempty"`
-	Secrets   []string          `json:"secrets,omitempty"` // their names
+	Secrets   []string          `json:"secrets,omitempty"` // names
 	Network   Network           `json:"network"`
 	Ports     []int             `json:"ports,omitempty"`
-	// Limits are those in force: a default that the engine cannot hold on this machine is zero here.
+	// Limits are the limits in force: a default that the engine cannot enforce on this machine is zero here.
 	Limits engine.Limits `json:"limits"`
-	GPU    string        `json:"gpu,omitempty"` // as the request names it
+	GPU    string        `json:"gpu,omitempty"` // as in the request
 
 	Status      Status  `json:"status"`
 	Reason      string  `json:"reason,omitempty"`        // one sentence: why it failed, was lost or ended
-	End         string  `json:"end,omitempty"`           // EndLifetime or EndIdle, if that ended it
-	FailedStage string  `json:"failed_stage,omitempty"`  // the step of Create that failed
-	OutOfMemory bool    `json:"out_of_memory,omitempty"` // it ended because its memory limit was reached
+	End         string  `json:"end,omitempty"`           // EndLifetime or EndIdle, if that was the cause
+	FailedStage string  `json:"failed_stage,omitempty"`  // failed step of Create
+	OutOfMemory bool    `json:"out_of_memory,omitempty"` // ended because of its memory limit
 	Stages      []Stage `json:"stages"`
-	Warm        bool    `json:"warm,omitempty"` // it came from the pool of booted sandboxes
+	Warm        bool    `json:"warm,omitempty"` // from the pool of booted sandboxes
 
 	Created            time.Time `json:"created_at"`
 	Started            time.Time `json:"started_at,omitzero"` // when it was ready for commands
@@ -48,37 +48,40 @@ type Sandbox struct {
 	Expires            time.Time `json:"expires_at"`
 	LastUsed           time.Time `json:"last_used_at,omitzero"`
 	IdleTimeoutSeconds float64   `json:"idle_timeout_seconds,omitempty"` // 0: no idle limit
-	Cost               float64   `json:"cost_usd"`                       // so far, from Options.Prices
+	Cost               float64   `json:"cost_usd"`                       // so far, by Options.Prices
 
-	Denials []engine.Denial `json:"denials,omitempty"` // the last of what the network policy refused, oldest first; equal ones together
+	// Denials are the last denials of the network policy, oldest first; equal ones are merged.
+	Denials []engine.Denial `json:"denials,omitempty"`
 
-	SnapshotOnEnd bool   `json:"snapshot_on_end,omitempty"` // as the request says
-	SnapshotID    string `json:"snapshot_id,omitempty"`     // the image that was made on its end
-	SnapshotError string `json:"snapshot_error,omitempty"`  // one sentence: why none was
+	SnapshotOnEnd bool   `json:"snapshot_on_end,omitempty"` // as in the request
+	SnapshotID    string `json:"snapshot_id,omitempty"`     // image created at its end
+	SnapshotError string `json:"snapshot_error,omitempty"`  // one sentence: why there is no such image
 
 	S3 *S3Volume `json:"s3,omitempty"`
 
-	// Withheld are keys of Secrets that its commands did not get, as the request had it. A copy of the sandbox does not get them either.
+	// Withheld are the keys of Secrets that the request withheld from its commands. A copy of the sandbox does not
+	// receive them either.
 	Withheld []string `json:"-"`
 
 	// Handle, Commands and Denied are for recovery and not for clients.
 	Handle   engine.Handle `json:"-"`
 	Commands []Command     `json:"-"`
-	Denied   uint64        `json:"-"` // Seq of the last denial that was made known
+	Denied   uint64        `json:"-"` // Seq of the last published denial
 }
 
-// Command is what recovery has to know of a command that runs.
+// Command is the recovery data of a running command.
 type Command struct {
 	ID       string    `json:"id"` // of the process
 	Deadline time.Time `json:"deadline"`
 	Detached bool      `json:"detached,omitempty"`
-	// Background commands do not keep the sandbox from being idle.
+	// Background commands do not keep the sandbox from becoming idle.
 	Background bool `json:"background,omitempty"`
 }
 
-// Stage is a step of Create that is done.
+// Stage is a completed step of Create.
 type Stage struct {
-	Name string  `json:"name"` // "validate", "image", "secrets", "volumes", "create" (what the engine did beside its own stages), …
+	// Name is "validate", "image", "secrets", "volumes", "create" (the engine's time outside of its own stages), and others.
+	Name string  `json:"name"`
 	MS   float64 `json:"ms"`
 }
 
@@ -100,37 +103,39 @@ func (s Sandbox) Clone() Sandbox {
 	return s
 }
 
-// Filter of List. The zero value lists everything that has not ended.
+// Filter of List. The zero value selects all sandboxes that have not ended.
 type Filter struct {
-	All      bool              // also those that have ended
+	All      bool              // also ended ones
 	Statuses []Status          // if set, only these, whatever All says
 	Name     string            // if set, only this name
 	Tags     map[string]string // all of these
-	Before   string            // an id: only older ones; the last id of a page gives the next page
+	Before   string            // an ID: only older ones; the last ID of a page gives the next page
 	Limit    int               // 0: no limit
 }
 
-// Store keeps records. Package store has one on SQLite and one in memory; package storetest proves them.
+// Store stores records. Package store implements it on SQLite and in memory; package storetest tests the
+// implementations.
 type Store interface {
-	// Put inserts or replaces the record of s.ID. Conflict if another sandbox of the account that has not ended has its name.
+	// Put inserts or replaces the record of s.ID. It returns Conflict if another sandbox of the account that has not
+	// ended has its name.
 	Put(ctx context.Context, s Sandbox) error
-	// Get returns a record. NotFound if there is none.
+	// Get returns a record, or NotFound.
 	Get(ctx context.Context, id string) (Sandbox, error)
 	// List returns records of the account ("" means every account), newest first.
 	List(ctx context.Context, account string, filter Filter) ([]Sandbox, error)
-	// Find returns those of the account whose id begins with prefix: newest first, at most limit.
+	// Find returns the account's records whose ID begins with prefix: newest first, at most limit.
 	Find(ctx context.Context, account, prefix string, limit int) ([]Sandbox, error)
-	// Totals returns what the account's sandboxes have used that have ended, also those whose records were deleted.
+	// Totals returns the total usage of the account's ended sandboxes, including those whose records were deleted.
 	Totals(ctx context.Context, account string) (Totals, error)
-	// Delete removes records of sandboxes that ended before the time, and what these have used, and returns how many.
+	// Delete deletes the records and usage of sandboxes that ended before the time, and returns how many.
 	Delete(ctx context.Context, endedBefore time.Time) (int, error)
-	// PutUsage keeps what the sandbox has used, instead of what was kept of that before. Its record exists.
+	// PutUsage stores the usage of a sandbox and replaces the previous value. The sandbox's record must exist.
 	PutUsage(ctx context.Context, id string, u Usage) error
-	// Usage returns that; the zero Usage if nothing is kept.
+	// Usage returns the stored usage; the zero Usage if none is stored.
 	Usage(ctx context.Context, id string) (Usage, error)
 }
 
-// NameTaken is what a Store's Put returns when the name is in use.
+// NameTaken returns the error of a Store's Put if the name is in use.
 func NameTaken(name string) error {
 	return errors.Remedy(errors.Newf(errors.Conflict, "a sandbox named %q exists already", name), "choose another name, or remove that one first")
 }

@@ -15,18 +15,19 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// endSnapshotLimit is for the snapshot that a sandbox takes when it ends: after that, what it holds is released without one.
+// endSnapshotLimit is the time limit for a snapshot on end. After that, resources are released without a snapshot.
 const endSnapshotLimit = 15 * time.Minute
 
 // SnapshotOptions of one Snapshot.
 type SnapshotOptions struct {
-	Name string // of the image; an older image of that name loses it
-	Path string // absolute; only the files below it. "" means all
+	Name string // name of the image; an older image of that name loses it
+	Path string // absolute; only files below it are included. "" means all
 }
 
-// Snapshot makes an image of the sandbox's files while it runs: it is paused while they are read, and goes on before the image is
-// durable. Files on volumes, in /proc, /sys and /dev are not part of it, and neither are processes and memory.
-// Kinds: Invalid, NotFound (sandbox or path), Conflict (it does not run), Unsupported (the engine has none), Exhausted (the disk is full).
+// Snapshot creates an image of the sandbox's files while it runs. The sandbox is paused while the files are read, and
+// continues before the image is durable. The image does not contain files on volumes and in /proc, /sys and /dev,
+// processes or memory. Kinds: Invalid, NotFound (sandbox or path), Conflict (it does not run), Unsupported (the
+// engine has no snapshots), Exhausted (the disk is full).
 func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts SnapshotOptions) (image.Image, error) {
 	if err := f.begin(); err != nil {
 		return image.Image{}, err
@@ -63,14 +64,14 @@ func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts Snapshot
 	return img, nil
 }
 
-// checkSnapshots reports it if this engine has no snapshots.
+// checkSnapshots adds a problem if this engine has no snapshots.
 func (f *Fleet) checkSnapshots(p *problems) {
 	if _, keeps := f.opts.Engine.Images().(image.Snapshotter); !f.caps.Imager && !(keeps && f.caps.Snapshot) {
 		p.addf(errors.Unsupported, "copy the files out instead", "the engine %s has no snapshots on this machine", f.opts.Engine.Name())
 	}
 }
 
-// capture makes the image.
+// capture creates the image.
 func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts SnapshotOptions) (image.Image, error) {
 	imager, makes := box.(engine.Imager)
 	source, ok := box.(engine.Snapshotter)
@@ -104,8 +105,8 @@ func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts 
 	return keeper.Snapshot(ctx, parent, made, func(w io.Writer) error { return source.Snapshot(ctx, opts.Path, w) })
 }
 
-// captureEnd takes the snapshot that a sandbox asked for on its end, and notes in its record where it is or why there is none. It never
-// fails: what the sandbox holds is released in any case.
+// captureEnd takes the snapshot on end, if requested, and records its ID or why it failed. It returns no error: the
+// sandbox's resources are released in any case.
 func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	f.mu.Lock()
 	sb := e.record.Clone()
@@ -146,15 +147,16 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	}
 }
 
-// ownTag is what the names of tags begin with by which Harvest itself finds a sandbox again, such as the one of a session.
+// ownTag is the prefix of tags by which Harvest itself identifies a sandbox, such as the tag of a session.
 const ownTag = "harvest."
 
-// Fork makes another sandbox like a running one, with its files as they are now. It has the same limits, volumes, secrets, network, ports, tags,
-// user and working directory; the environment that was given to the first one is not recorded, and comes from req.Env, as the
-// name comes from req.Name. Its time limits begin anew. The kinds are those of Snapshot and Create.
+// Fork creates a copy of a running sandbox with its current files. The copy has the same limits, volumes, secrets,
+// network, ports, tags, user and working directory. The environment of the original is not recorded, so it comes from
+// req.Env, and the name comes from req.Name. Time limits start again. The kinds are those of Snapshot and Create.
 //
-// Of a session's sandbox it is a copy that belongs to no session: keys that the session kept from its commands are kept from this one's,
-// too; what the session has put into memory, such as tokens for git, is no file of a snapshot; and no session takes it for its own.
+// The copy of a session's sandbox belongs to no session. Keys that the session withheld from its commands are
+// withheld from the copy's commands, too. Data that the session put into memory, such as git tokens, is not part of
+// the snapshot.
 func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) (Sandbox, error) {
 	sb, err := f.Get(ctx, account, ref)
 	if err != nil {

@@ -10,20 +10,20 @@ import (
 // Status is the state of a sandbox.
 type Status string
 
-// The states. ARCHITECTURE.md has them as a diagram.
+// The states. ARCHITECTURE.md shows them as a diagram.
 const (
 	Creating   Status = "creating"
 	Running    Status = "running"
 	Stopping   Status = "stopping"
-	Terminated Status = "terminated" // ended as asked
+	Terminated Status = "terminated" // ended on request
 	Failed     Status = "failed"     // could not be created, ended by itself, or could not be released
-	Lost       Status = "lost"       // should run, but the engine cannot reach it; it is looked for
+	Lost       Status = "lost"       // should run, but the engine cannot reach it; the Fleet searches for it
 )
 
 // Statuses lists every state.
 var Statuses = []Status{Creating, Running, Stopping, Terminated, Failed, Lost}
 
-// transitions are the only changes of state that exist.
+// transitions lists the allowed changes of state.
 var transitions = map[Status][]Status{
 	Creating:   {Running, Failed},
 	Running:    {Stopping, Failed, Lost},
@@ -39,7 +39,7 @@ func (s Status) Ended() bool { return len(transitions[s]) == 0 }
 // can reports whether a sandbox may go from s to next.
 func (s Status) can(next Status) bool { return slices.Contains(transitions[s], next) }
 
-// requireStatus returns Conflict, or Gone if it has ended, unless s is in one of the states.
+// requireStatus returns nil if s is in one of the states, else Gone if it has ended, else Conflict.
 func (s Sandbox) requireStatus(allowed ...Status) error {
 	if slices.Contains(allowed, s.Status) {
 		return nil

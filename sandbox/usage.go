@@ -10,21 +10,21 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Usage is what a sandbox has taken of the machine over its life.
+// Usage is the resource usage of a sandbox over its life.
 type Usage struct {
-	Interval   float64  `json:"interval_seconds"` // about what lies between two samples; it grows with the sandbox's age
+	Interval   float64  `json:"interval_seconds"` // approximate time between samples; it grows with the sandbox's age
 	PeakMemory int64    `json:"peak_memory_bytes"`
-	Samples    []Sample `json:"samples"` // oldest first; the newest is as new as it can be
+	Samples    []Sample `json:"samples"` // oldest first; the newest is as recent as possible
 }
 
-// Totals is what an account's sandboxes have used together.
+// Totals is the total usage of an account's sandboxes.
 type Totals struct {
 	Sandboxes int
-	Seconds   float64 // from when each was ready for commands to its end, or until now
+	Seconds   float64 // from each start to the end, or until now
 	Cost      float64 // USD, from Options.Prices
 }
 
-// Add adds what s has used by the time now.
+// Add adds the usage of s until now.
 func (t *Totals) Add(s Sandbox, now time.Time) {
 	if !s.Ended.IsZero() {
 		now = s.Ended
@@ -36,7 +36,7 @@ func (t *Totals) Add(s Sandbox, now time.Time) {
 	}
 }
 
-// Totals returns what the account's sandboxes have used so far, however long ago.
+// Totals returns the account's total usage so far over all sandboxes.
 func (f *Fleet) Totals(ctx context.Context, account string) (Totals, error) {
 	t, err := f.opts.Store.Totals(ctx, account)
 	if err != nil {
@@ -45,40 +45,44 @@ func (f *Fleet) Totals(ctx context.Context, account string) (Totals, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range f.live {
-		if e.record.Account == account && e.record.Ended.IsZero() { // those that have ended are in the Store, or will be in a moment
+		// Ended sandboxes are in the Store, or will be in a moment.
+		if e.record.Account == account && e.record.Ended.IsZero() {
 			t.Add(f.snapshot(e), f.now())
 		}
 	}
 	return t, nil
 }
 
-// Sample is what had been taken at a time.
+// Sample is the cumulative usage at a time.
 type Sample struct {
 	Time time.Time `json:"at"`
 	engine.Usage
 }
 
 const (
-	// keptSamples bounds the history of a sandbox. When there are more, every other one is dropped: what counts up loses nothing by that.
+	// keptSamples limits the history of a sandbox. Beyond it, every other sample is dropped, which loses nothing of
+	// cumulative values.
 	keptSamples = 360
-	// firstSample is when the first is taken, at the latest. What has ended by then costs nothing.
+	// firstSample is the latest time of the first sample. Sandboxes that end earlier are not sampled and cause no
+	// load.
 	firstSample = time.Second
-	// freshSample is how old the newest may be for who asks.
+	// freshSample is the maximum age of the newest sample in an answer.
 	freshSample = time.Second
-	// sampleTime is how long the engine may take for one.
+	// sampleTime is the time limit for the engine to take a sample.
 	sampleTime = 5 * time.Second
-	// saveUsageEvery is how much of a history the crash of a server may take along.
+	// saveUsageEvery bounds how much of a history a server crash can lose.
 	saveUsageEvery = time.Minute
 )
 
-// add takes a sample that is newer than the others. Of those that are closer together than the interval, only the newest stays.
+// add adds a sample that is newer than the others. Among samples that are closer together than the interval, only the
+// newest is kept.
 func (u *Usage) add(s Sample) {
 	n := len(u.Samples)
 	if n > 0 && !s.Time.After(u.Samples[n-1].Time) {
 		return
 	}
 	u.PeakMemory = max(u.PeakMemory, s.Memory)
-	const late = 0.9 // of a timer that goes off early after one that was late
+	const late = 0.9 // of a timer that fires early after one that fired late
 	if n > 1 && u.Samples[n-1].Time.Sub(u.Samples[n-2].Time).Seconds() < u.Interval*late {
 		u.Samples[n-1] = s
 		return
@@ -95,7 +99,8 @@ func (u *Usage) add(s Sample) {
 	u.Interval *= 2
 }
 
-// meter samples what a running sandbox takes, until it ends or is lost. A sandbox that nobody can ask costs nothing.
+// meter samples the usage of a running sandbox until it ends or is lost. Sandboxes whose engine cannot measure cause
+// no load.
 func (f *Fleet) meter(e *entry, box engine.Sandbox) {
 	meter, ok := box.(engine.Meter)
 	if !ok || !f.caps.Usage {
@@ -120,7 +125,7 @@ func (f *Fleet) meter(e *entry, box engine.Sandbox) {
 	}
 }
 
-// beginUsage begins e's history, behind that of an earlier server.
+// beginUsage starts e's history, after that of an earlier server.
 func (f *Fleet) beginUsage(ctx context.Context, e *entry) {
 	kept, err := f.opts.Store.Usage(ctx, e.id)
 	if err != nil {
@@ -134,7 +139,7 @@ func (f *Fleet) beginUsage(ctx context.Context, e *entry) {
 	}
 }
 
-// measure takes a sample, and reports whether there can be others. One that the engine does not give is left out.
+// measure takes a sample, and reports whether more samples are possible. A failed sample is skipped.
 func (f *Fleet) measure(ctx context.Context, e *entry, box engine.Sandbox, meter engine.Meter) bool {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
@@ -165,7 +170,7 @@ func (f *Fleet) measure(ctx context.Context, e *entry, box engine.Sandbox, meter
 	return true
 }
 
-// lastMeasure takes the last sample of a sandbox that is about to end, if it was there for long enough to have others.
+// lastMeasure takes the last sample of a sandbox that is about to end, if it was sampled before.
 func (f *Fleet) lastMeasure(ctx context.Context, e *entry, box engine.Sandbox) {
 	f.mu.Lock()
 	watched := e.usage != nil
@@ -175,7 +180,7 @@ func (f *Fleet) lastMeasure(ctx context.Context, e *entry, box engine.Sandbox) {
 	}
 }
 
-// saveUsage writes down what is known of e.
+// saveUsage stores e's history.
 func (f *Fleet) saveUsage(ctx context.Context, e *entry) {
 	f.mu.Lock()
 	var u Usage
@@ -196,8 +201,9 @@ func (u Usage) clone() Usage {
 	return u
 }
 
-// Usage returns what a sandbox has taken over its life, also after its end, as long as its record is kept. Of one that ended within a second or two there are no
-// samples. Kinds: NotFound, Unsupported (the engine does not tell).
+// Usage returns the resource usage of a sandbox over its life, also after its end, as long as its record is kept. A
+// sandbox that ended within a second or two has no samples. Kinds: NotFound, Unsupported (the engine cannot measure
+// usage).
 func (f *Fleet) Usage(ctx context.Context, account, ref string) (Usage, error) {
 	if err := f.begin(); err != nil {
 		return Usage{}, err
@@ -216,7 +222,7 @@ func (f *Fleet) Usage(ctx context.Context, account, ref string) (Usage, error) {
 	f.mu.Lock()
 	box, begun := e.box, e.usage != nil
 	f.mu.Unlock()
-	if !begun { // somebody looks within the first second
+	if !begun { // a client asks within the first second
 		f.beginUsage(ctx, e)
 	}
 	f.mu.Lock()
@@ -231,7 +237,7 @@ func (f *Fleet) Usage(ctx context.Context, account, ref string) (Usage, error) {
 	return e.usage.clone(), nil
 }
 
-// usageOfEnded is Usage of a sandbox that has ended.
+// usageOfEnded is Usage for a sandbox that has ended.
 func (f *Fleet) usageOfEnded(ctx context.Context, id string) (Usage, error) {
 	u, err := f.opts.Store.Usage(ctx, id)
 	if err == nil && len(u.Samples) == 0 && !f.caps.Usage {

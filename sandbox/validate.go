@@ -22,12 +22,12 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// What a Request may ask.
+// Limits of a Request.
 const (
 	baseImage  = "base"
 	idPrefix   = "sbx_"
 	minCPU     = 0.01
-	minMemory  = 32 << 20 // below it not even a shell starts
+	minMemory  = 32 << 20 // with less, even a shell does not start
 	minDisk    = 1 << 20
 	maxTags    = 64
 	maxMounts  = 64
@@ -43,21 +43,21 @@ var (
 	userPattern = pattern.New(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31}(:[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31})?$`)
 )
 
-// plan is a Request with everything decided.
+// plan is a validated Request with all defaults.
 type plan struct {
 	Request
 	limits     engine.Limits // in force
-	cpu        float64       // reserved for quotas and cost, whether the engine can hold the limit or not
+	cpu        float64       // reserved for quotas and cost, whether or not the engine enforces the limit
 	memory     int64
 	life, idle time.Duration
 	s3         *S3Volume // nil without one
-	own        []string  // those of Secrets that are Harvest's
-	provided   []string  // those that the engine's provider keeps, by their names there
+	own        []string  // those of Secrets that Harvest stores
+	provided   []string  // those that the engine's provider stores, by their names there
 
-	from *Checkpoint // with which it begins; nil without one
+	from *Checkpoint // to restore; nil for none
 }
 
-// plan validates req and fills in the defaults. Its error tells everything that is wrong.
+// plan validates req and fills in the defaults. Its error lists all problems.
 func (f *Fleet) plan(req Request) (plan, error) {
 	var p problems
 	checkNames(&p, req)
@@ -124,7 +124,7 @@ func checkTags(p *problems, tags map[string]string) {
 	}
 }
 
-// checkWhere checks where and as whom commands run, as far as it can be told without the sandbox.
+// checkWhere validates working directory and user, as far as possible without the sandbox.
 func checkWhere(p *problems, workdir, user string) {
 	if workdir != "" && (!path.IsAbs(workdir) || path.Clean(workdir) != workdir || strings.ContainsRune(workdir, 0)) {
 		p.invalidf("give an absolute path without '..', such as /workspace", "%.200q cannot be a working directory", workdir)
@@ -146,12 +146,13 @@ func checkEnv(p *problems, env map[string]string) {
 			p.invalidf("leave NUL bytes out", "the environment variable %.100q contains a NUL byte", name)
 		}
 	}
-	if len(p.texts) == before { // what is left is their size
+	if len(p.texts) == before { // only the size remains to be checked
 		p.add(engine.CheckCommand(engine.Command{Args: []string{"any"}, Env: env}))
 	}
 }
 
-// Directories that the sandbox itself needs: kernel trees may hold no volume at all, system trees must not be covered.
+// Directories that the sandbox itself needs: volumes must not be mounted in kernel trees, and must not cover system
+// trees.
 var (
 	kernelTrees = []string{"/proc", "/sys", "/dev"}
 	systemTrees = []string{"/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/sbin", "/var"}
@@ -185,7 +186,8 @@ func within(tree, p string) bool {
 	return p == tree || strings.HasPrefix(p, strings.TrimSuffix(tree, "/")+"/")
 }
 
-// checkSecrets sorts the secrets by whose they are: modal:NAME is one that the engine modal's provider keeps.
+// checkSecrets separates the secrets by where they are stored: modal:NAME is one that the engine modal's provider
+// stores.
 func (f *Fleet) checkSecrets(p *problems, out *plan) {
 	if len(out.Secrets) > maxSecrets {
 		p.invalidf(fmt.Sprintf("name at most %d", maxSecrets), "there are %d secrets", len(out.Secrets))
@@ -209,7 +211,8 @@ func (f *Fleet) checkSecrets(p *problems, out *plan) {
 	}
 }
 
-// checkProvided refuses others than who runs the server, whose account at the provider it is, what that keeps.
+// checkProvided denies the provider's secrets to all accounts except that of the server's operator, who owns the
+// account at the provider.
 func checkProvided(owner string, p plan) error {
 	if len(p.provided) == 0 || owner == account.Personal {
 		return nil
@@ -217,7 +220,7 @@ func checkProvided(owner string, p plan) error {
 	return errors.Remedy(errors.Newf(errors.Denied, "secrets of the engine's provider are for the account %s only", account.Personal), "store it as a secret of Harvest's, with `harvest secret set`, and name that")
 }
 
-// checkTime returns the time limit that seconds asks for.
+// checkTime returns the time limit for seconds.
 func checkTime(p *problems, field string, seconds float64, otherwise, most time.Duration) time.Duration {
 	if seconds == 0 {
 		return otherwise
@@ -229,7 +232,7 @@ func checkTime(p *problems, field string, seconds float64, otherwise, most time.
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// checkHostname refuses a host name that the engine would ignore.
+// checkHostname rejects a host name that the engine would ignore.
 func (f *Fleet) checkHostname(p *problems, name string) {
 	switch {
 	case name == "":
@@ -250,7 +253,7 @@ func (f *Fleet) checkGPU(p *problems, gpu string) {
 	}
 }
 
-// checkLimits decides the limits: what was asked, else the default, as far as the engine holds it.
+// checkLimits determines the limits: the requested value, else the default if the engine can enforce it.
 func (f *Fleet) checkLimits(p *problems, out *plan) {
 	asked := engine.Limits{CPU: out.CPU, Memory: out.Memory, Disk: out.Disk, Processes: out.Processes, Files: out.Files, VolumeFiles: out.VolumeFiles}
 	machine, defaults := f.opts.Machine, f.opts.Defaults
@@ -282,8 +285,8 @@ func (f *Fleet) checkLimits(p *problems, out *plan) {
 	out.cpu, out.memory = orDefault(asked.CPU, defaults.CPU), orDefault(asked.Memory, defaults.Memory)
 }
 
-// limit returns the limit in force. A default that the engine does not hold is dropped, as Capabilities tell; one that was
-// asked for is refused.
+// limit returns the limit in force. If the engine cannot enforce it, according to its Capabilities, a default is
+// dropped, and a requested limit is refused.
 func limit[T int | int64 | float64](f *Fleet, p *problems, name string, asked, otherwise T) T {
 	if slices.Contains(f.caps.Limits, name) {
 		return orDefault(asked, otherwise)

@@ -9,23 +9,24 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Times says when a job is due.
+// Times is the schedule of a job.
 //
-// It is five fields as in crontab(5), minute, hour, day of the month, month and day of the week, or @yearly, @monthly, @weekly,
-// @daily, @hourly, or "@every 90m". The fields are read in a time zone. Where clocks change, it is as Debian's cron(8) has it: a
-// job at a fixed time that is skipped runs at once when the skipped time is over, one whose time comes twice runs the first time
-// only; a job with '*' among its minutes or hours follows the clock as it goes.
+// It consists of five fields as in crontab(5), minute, hour, day of the month, month and day of the week, or it is
+// @yearly, @monthly, @weekly, @daily, @hourly, or "@every 90m". The fields are interpreted in a time zone. Daylight
+// saving changes are handled as in Debian's cron(8): a job at a fixed time that is skipped runs immediately after the
+// skipped time, and one whose time occurs twice runs the first time only. A job with '*' in its minutes or hours
+// follows the clock.
 type Times struct {
 	zone  *time.Location
-	fixed bool          // in hour and minute
+	fixed bool          // hour and minute are fixed
 	every time.Duration // of @every; otherwise 0
-	spec  cron.Schedule // of the fields in UTC if fixed, else in zone
+	spec  cron.Schedule // for the fields: in UTC if fixed, else in zone
 }
 
 const fieldsRemedy = `write five fields such as "*/30 * * * *", or @hourly, @daily, @weekly, @monthly, @yearly, or "@every 90m"`
 
-// ParseTimes reads an expression and the name of a time zone, such as "Europe/Berlin"; "" is UTC. Invalid if one is wrong, or if
-// no such time ever comes.
+// ParseTimes parses an expression and the name of a time zone, such as "Europe/Berlin"; "" is UTC. It returns Invalid
+// if one is malformed, or if the schedule never comes due.
 func ParseTimes(expression, zone string) (Times, error) {
 	loc, err := time.LoadLocation(zone)
 	if err != nil || zone == "Local" {
@@ -67,7 +68,7 @@ func ParseTimes(expression, zone string) (Times, error) {
 	return t, nil
 }
 
-// Next returns the first time after a time that the schedule is due. For @every, after is when it was due last.
+// Next returns the first time after a time at which the schedule is due. For @every, after is the previous due time.
 func (t Times) Next(after time.Time) time.Time {
 	switch {
 	case t.every > 0:
@@ -75,7 +76,7 @@ func (t Times) Next(after time.Time) time.Time {
 	case !t.fixed:
 		return t.spec.Next(after.In(t.zone)).UTC()
 	}
-	// The fields are looked up on a clock that never changes, and what it shows is then found in the zone.
+	// Evaluate the fields on a clock without time changes, and then find the result in the zone.
 	wall := clockOf(after.In(t.zone))
 	for {
 		if wall = t.spec.Next(wall); wall.IsZero() {
@@ -87,7 +88,7 @@ func (t Times) Next(after time.Time) time.Time {
 	}
 }
 
-// NextAfter returns the first due time after now of a job that was due at last.
+// NextAfter returns the first due time after now for a job whose previous due time was last.
 func (t Times) NextAfter(last, now time.Time) time.Time {
 	if t.every == 0 {
 		return t.Next(now)
@@ -98,12 +99,13 @@ func (t Times) NextAfter(last, now time.Time) time.Time {
 	return t.Next(last)
 }
 
-// clockOf returns what the clock shows at t, as if it were in UTC.
+// clockOf returns the clock reading at t, as if it were in UTC.
 func clockOf(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
-// find returns the first time at which the zone's clock shows wall, or, where it never does, when it is past that.
+// find returns the first time at which the zone's clock shows wall. If the clock skips wall, find returns the time of
+// the change.
 func (t Times) find(wall time.Time) time.Time {
 	_, before := wall.Add(-24 * time.Hour).In(t.zone).Zone()
 	_, after := wall.Add(24 * time.Hour).In(t.zone).Zone()

@@ -1,7 +1,8 @@
-// Package schedule runs jobs at times: functions that were registered by kind, each with retries, a time limit and a history.
+// Package schedule runs jobs at scheduled times. A job calls a function that is registered by kind, with retries, a
+// time limit and a history.
 //
-// Scheduler is the entry. What it is about to do is persisted first, so that the next server knows what was cut off. A job never
-// overlaps itself.
+// Scheduler is the entry point. It persists each step before it acts, so that the next server knows which runs were
+// interrupted. Runs of a job never overlap.
 package schedule
 
 import (
@@ -13,11 +14,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// Job says what runs when.
+// Job is a scheduled job.
 type Job struct {
 	Account string          `json:"-"`
 	Name    string          `json:"name"`           // unique within the account
-	Kind    string          `json:"kind"`           // which function runs: one of Options.Kinds
+	Kind    string          `json:"kind"`           // selects the function: a key of Options.Kinds
 	Args    json.RawMessage `json:"args,omitempty"` // for the function
 	Cron    string          `json:"cron"`           // see Times
 	Zone    string          `json:"zone,omitempty"` // such as "Europe/Berlin"; "" is UTC
@@ -32,19 +33,19 @@ type Job struct {
 	Next    time.Time `json:"next_at,omitzero"` // zero while paused
 }
 
-// NoRetries is what Job.Retries says when a failure is final.
+// NoRetries is the value of Job.Retries for no retries.
 const NoRetries = -1
 
-// Missed says what becomes of runs whose time came while no server was running.
+// Missed is the policy for runs that came due while no server was running.
 type Missed string
 
 // The policies.
 const (
-	RunOnce Missed = "run_once" // one run makes up for all of them
-	Skip    Missed = "skip"     // the history has that they were missed
+	RunOnce Missed = "run_once" // one run replaces all missed ones
+	Skip    Missed = "skip"     // the history records that they were missed
 )
 
-// Status of a Run.
+// Status is the state of a Run.
 type Status string
 
 // The states.
@@ -53,39 +54,41 @@ const (
 	Succeeded   Status = "succeeded"
 	Failed      Status = "failed"
 	TimedOut    Status = "timed_out"
-	Interrupted Status = "interrupted" // the server ended meanwhile
-	Skipped     Status = "skipped"     // it did not run; Reason says why
+	Interrupted Status = "interrupted" // the server ended during the run
+	Skipped     Status = "skipped"     // did not run; Reason says why
 )
 
-// Run is one attempt of a job, or the reason why there was none.
+// Run is one attempt of a job, or a record of why it did not run.
 type Run struct {
 	ID      string          `json:"id"` // "run_" and a ULID in lower case
 	Account string          `json:"-"`
 	Job     string          `json:"job"`
-	Due     time.Time       `json:"due_at,omitzero"` // zero if somebody asked for it
-	Attempt int             `json:"attempt"`         // from 1; 0 of skipped ones
+	Due     time.Time       `json:"due_at,omitzero"` // zero if a user requested it
+	Attempt int             `json:"attempt"`         // from 1; 0 if skipped
 	Status  Status          `json:"status"`
 	Reason  string          `json:"reason,omitempty"` // one sentence: why it failed or was skipped
-	Output  json.RawMessage `json:"output,omitempty"` // what the function returned, bounded, without secret values
+	Output  json.RawMessage `json:"output,omitempty"` // result of the function, limited in size, with secrets redacted
 	Started time.Time       `json:"started_at"`
 	Ended   time.Time       `json:"ended_at,omitzero"`
 	Seconds float64         `json:"duration_seconds"`
-	RetryAt time.Time       `json:"retry_at,omitzero"` // when the next attempt begins; zero again once it has
+	RetryAt time.Time       `json:"retry_at,omitzero"` // when the next attempt begins; reset to zero when it has begun
 }
 
-// Func does the work of a job. output is what encoding/json takes. It must return soon after ctx ends. Errors of kind Invalid,
-// Unsupported and Denied are not tried again.
+// Func is the function of a job. output must be encodable by encoding/json. The function must return soon after ctx
+// ends. Errors of kind Invalid, Unsupported and Denied are not retried.
 type Func func(ctx context.Context, args json.RawMessage) (output any, err error)
 
-// Store keeps jobs and runs. Package store has one on SQLite and one in memory; package storetest proves them.
+// Store stores jobs and runs. Package store implements it on SQLite and in memory; package storetest tests the
+// implementations.
 type Store interface {
-	// Put inserts or replaces a job and runs of it, all or nothing.
+	// Put inserts or replaces a job and runs of it, atomically.
 	Put(ctx context.Context, job Job, runs ...Run) error
 	// Jobs returns all jobs, by account and name.
 	Jobs(ctx context.Context) ([]Job, error)
-	// Delete removes a job and its runs. NotFound if there is none.
+	// Delete removes a job and its runs. It returns NotFound if the job does not exist.
 	Delete(ctx context.Context, account, name string) error
-	// Runs returns at most limit runs of the job, newest first; if before is not "", only those before the run of that id.
+	// Runs returns at most limit runs of the job, newest first. If before is not "", only runs before the run with
+	// this ID are returned.
 	Runs(ctx context.Context, account, job, before string, limit int) ([]Run, error)
 	// Open returns all runs that are Running or have RetryAt.
 	Open(ctx context.Context) ([]Run, error)
@@ -93,7 +96,7 @@ type Store interface {
 	Trim(ctx context.Context, account, job string, keep int) error
 }
 
-// NotFound is what a Store's Delete and the Scheduler return for a job that there is not.
+// NotFound returns the error of a Store's Delete and of the Scheduler for a job that does not exist.
 func NotFound(name string) error {
 	return errors.Remedy(errors.Newf(errors.NotFound, "there is no schedule %.80q", name), "list those there are with \"harvest schedule ls\"")
 }
@@ -108,7 +111,7 @@ const (
 
 var namePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 
-// normal returns j with its defaults filled in, or what is wrong with it.
+// normal returns j with its defaults filled in, or an error if it is invalid.
 func (j Job) normal(kinds []string) (Job, Times, error) {
 	invalid := func(remedy, format string, args ...any) (Job, Times, error) {
 		return j, Times{}, errors.Remedy(errors.Newf(errors.Invalid, format, args...), "%s", remedy)

@@ -13,10 +13,10 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// maxOutput bounds the output that the history has of a run, in bytes of JSON.
+// maxOutput is the size limit for the output of a run in the history, in bytes of JSON.
 const maxOutput = 64 << 10
 
-// loop begins what is due, until Close.
+// loop starts due jobs until Close.
 func (s *Scheduler) loop() {
 	for s.ctx.Err() == nil {
 		timer := time.NewTimer(s.step())
@@ -29,7 +29,7 @@ func (s *Scheduler) loop() {
 	}
 }
 
-// step begins what is due, and returns when to look again.
+// step starts due jobs, and returns when to check again.
 func (s *Scheduler) step() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,14 +57,14 @@ func (s *Scheduler) step() time.Duration {
 	return max(wait, time.Millisecond)
 }
 
-// due begins what is due of e, or notes why not. mu is held.
+// due starts e if it is due, or records why it was skipped. mu is held.
 func (s *Scheduler) due(e *entry, now time.Time) error {
 	next := e.job.Next
 	if s.opts.ByHand {
 		next = time.Time{}
 	}
 	if !next.IsZero() && next.Sub(e.times.NextAfter(now, now)) > setBack {
-		// The clock was set back by so much that it was wrong before.
+		// The clock was set back by so much that it must have been wrong before.
 		job := e.job
 		job.Next = e.times.NextAfter(now, now)
 		logf.Warnf(s.ctx, "the clock was set back: the schedule %s is due at %s now", job.Name, job.Next.Format(time.RFC3339))
@@ -83,7 +83,8 @@ func (s *Scheduler) due(e *entry, now time.Time) error {
 	return nil
 }
 
-// fire has a job whose time has come run, unless it runs already, or that is too long ago. mu is held.
+// fire runs a job that is due. It skips the job if it is still running, or if the due time was missed and its policy
+// is Skip. mu is held.
 func (s *Scheduler) fire(e *entry, due, now time.Time) error {
 	job := e.job
 	job.Next = e.times.NextAfter(due, now)
@@ -107,7 +108,8 @@ func (s *Scheduler) fire(e *entry, due, now time.Time) error {
 	return nil
 }
 
-// begin persists that e, as job has it, runs, and then runs it. It takes the place of an attempt that waits. mu is held.
+// begin persists that e is running with the definition job, and then starts the run. The run replaces a pending
+// retry. mu is held.
 func (s *Scheduler) begin(ctx context.Context, e *entry, job Job, due time.Time, attempt int) (Run, error) {
 	run := Run{ID: newID(), Account: job.Account, Job: job.Name, Due: due, Attempt: attempt, Status: Running, Started: s.now()}
 	runs := []Run{run}
@@ -132,7 +134,7 @@ func (s *Scheduler) begin(ctx context.Context, e *entry, job Job, due time.Time,
 	return run, nil
 }
 
-// call runs the function of a job. A panic is an error of that job, not the end of the server.
+// call calls the function of a job. A panic becomes an error of that job and does not end the server.
 func (s *Scheduler) call(ctx context.Context, job Job) (output any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -142,7 +144,7 @@ func (s *Scheduler) call(ctx context.Context, job Job) (output any, err error) {
 	return s.opts.Kinds[job.Kind](ctx, job.Args)
 }
 
-// ended persists how a run went, and whether it is tried again.
+// ended persists the result of a run, and schedules a retry if necessary.
 func (s *Scheduler) ended(ctx context.Context, e *entry, run Run, output any, err error, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +175,7 @@ func (s *Scheduler) ended(ctx context.Context, e *entry, run Run, output any, er
 		}
 		logf.Warnf(ctx, "attempt %d: %s (again: %t): %v", run.Attempt, run.Status, !run.RetryAt.IsZero(), err)
 	}
-	// Not interrupted by Close: what happened must be known.
+	// Close must not interrupt this: the result must be recorded.
 	keep := context.WithoutCancel(ctx)
 	if err := s.opts.Store.Put(keep, e.job, run); err != nil {
 		logf.Errorf(ctx, "record how the schedule went: %v", err)
@@ -186,7 +188,7 @@ func (s *Scheduler) ended(ctx context.Context, e *entry, run Run, output any, er
 	}
 }
 
-// final reports whether err stays, however often it is tried.
+// final reports whether retries of err are useless.
 func final(err error) bool {
 	switch errors.KindOf(err) {
 	case errors.Invalid, errors.Unsupported, errors.Denied:
@@ -195,7 +197,7 @@ func final(err error) bool {
 	return false
 }
 
-// reason is what the history says about err.
+// reason formats err for the history.
 func reason(err error) string {
 	text := errors.Message(err)
 	if stage := errors.StageOf(err); stage != "" {
@@ -207,13 +209,13 @@ func reason(err error) string {
 	return logf.Redacted(text)
 }
 
-// pauseAfter is how long to wait after an attempt: twice as long each time, and not all at the same moment.
+// pauseAfter returns the pause after an attempt: doubled each time, with jitter.
 func pauseAfter(attempt int) time.Duration {
 	pause := min(firstPause<<(attempt-1), longPause)
 	return pause/2 + rand.N(pause/2)
 }
 
-// encode returns output as the history keeps it.
+// encode encodes output for the history.
 func encode(output any) json.RawMessage {
 	if output == nil {
 		return nil

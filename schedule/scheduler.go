@@ -14,27 +14,27 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Options of a Scheduler. Store is required; what else is zero gets the default that is named here.
+// Options of a Scheduler. Store is required. Other zero fields get the default given in their comments.
 type Options struct {
 	Store Store
-	Kinds map[string]Func // what jobs may run, by kind
-	// ByHand is for servers that come and go: nothing is run but what RunNow asks for. What is due or cut off is left for a
-	// server that stays.
+	Kinds map[string]Func // functions by kind
+	// ByHand is for short-lived servers: only RunNow starts runs. Due and interrupted runs are left to a long-lived
+	// server.
 	ByHand bool
-	Keep   int // how many runs of each job the history has: 100
-	Jobs   int // how many jobs an account may have: 200
+	Keep   int // runs per job in the history: 100
+	Jobs   int // maximum number of jobs per account: 200
 
-	Now func() time.Time // the clock on the wall: time.Now
+	Now func() time.Time // wall clock: time.Now
 }
 
 const (
-	tick     = 30 * time.Second // how often the clock is looked at, which may have been set
-	lateness = time.Minute      // a run that begins later than this was missed
-	setBack  = 3 * time.Hour    // a clock that was set back by more is believed at once, as cron does
+	tick     = 30 * time.Second // interval for checking the clock, which may have been set
+	lateness = time.Minute      // a run that starts later than this counts as missed
+	setBack  = 3 * time.Hour    // a larger step back of the clock takes effect at once, as in cron
 
 	firstPause  = 10 * time.Second // between attempts; doubles, with jitter
 	longPause   = 10 * time.Minute
-	storePause  = 5 * time.Second // after something could not be persisted
+	storePause  = 5 * time.Second // after a failure to persist
 	idPrefix    = "run_"
 	maxListRuns = 1000
 )
@@ -44,12 +44,12 @@ type Scheduler struct {
 	opts  Options
 	kinds []string
 
-	ctx   context.Context // of everything that runs; ends with Close
+	ctx   context.Context // of all runs; ends with Close
 	stop  context.CancelFunc
 	wake  chan struct{}
 	tasks sync.WaitGroup
 
-	// mu is held while jobs and runs are persisted, which keeps memory and Store in step; jobs are few.
+	// mu is held while jobs and runs are persisted, which keeps memory and Store consistent; jobs are few.
 	mu      sync.Mutex
 	entries map[[2]string]*entry // guarded by mu; by account and name
 }
@@ -58,17 +58,17 @@ type Scheduler struct {
 type entry struct {
 	job   Job
 	times Times
-	bad   error // why the job can never be due: it was stored by a server that knew more
+	bad   error // set if the job can never be due: a newer server stored it
 
-	running *Run // nil if it does not run
+	running *Run // nil if it is not running
 	cancel  context.CancelFunc
-	done    chan struct{} // closed when what runs has ended
-	retry   *Run          // an attempt that failed and will be followed by another; nil if there is none
+	done    chan struct{} // closed when the current run has ended
+	retry   *Run          // failed attempt with a pending retry; nil if none
 	deleted bool
 }
 
-// Open takes up the jobs in the Store: runs that were cut off are marked Interrupted and tried again as the job says, and what
-// was missed is made up for or skipped.
+// Open loads the jobs in the Store. It marks interrupted runs as Interrupted and retries them according to their
+// jobs. Missed runs are made up for or skipped.
 func Open(ctx context.Context, opts Options) (*Scheduler, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -126,7 +126,7 @@ func (s *Scheduler) recover(ctx context.Context) error {
 	return nil
 }
 
-// takeUp has a run tried again that a server before left so, unless the job has run since.
+// takeUp schedules the pending retry of an earlier server, unless the job has run since.
 func (s *Scheduler) takeUp(ctx context.Context, e *entry, run Run) error {
 	newest, err := s.opts.Store.Runs(ctx, run.Account, run.Job, "", s.opts.Keep)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Scheduler) takeUp(ctx context.Context, e *entry, run Run) error {
 	return nil
 }
 
-// Close cancels what runs, which the next server tries again, and waits until it has returned.
+// Close cancels running jobs and waits until they have returned. The next server retries them.
 func (s *Scheduler) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.stop()
@@ -154,15 +154,16 @@ func (s *Scheduler) Close(ctx context.Context) error {
 	}
 }
 
-// now is the time as records keep it.
+// now returns the time for records.
 func (s *Scheduler) now() time.Time { return s.opts.Now().UTC().Truncate(time.Millisecond) }
 
-// Set creates or replaces a job, and says what it is now. What of it runs goes on. Invalid, or Exhausted if there are too many.
+// Set creates or replaces a job, and returns the result. A current run continues. Kinds: Invalid, Exhausted (too many
+// jobs).
 func (s *Scheduler) Set(ctx context.Context, job Job) (Job, error) {
 	return s.set(ctx, job, true)
 }
 
-// Ensure is Set for a job that comes with Harvest: it leaves one that exists as its user has made it.
+// Ensure is Set for Harvest's built-in jobs: it does not change an existing job, which the user may have edited.
 func (s *Scheduler) Ensure(ctx context.Context, job Job) (Job, error) {
 	return s.set(ctx, job, false)
 }
@@ -212,12 +213,12 @@ func (s *Scheduler) count(account string) int {
 	return n
 }
 
-// Pause keeps a job from being due until Resume. What of it runs goes on; what would be tried again is not.
+// Pause suspends a job until Resume. A current run continues, but pending retries are dropped.
 func (s *Scheduler) Pause(ctx context.Context, account, name string) (Job, error) {
 	return s.pause(ctx, account, name, true)
 }
 
-// Resume ends Pause. What would have been due meanwhile is not made up for.
+// Resume ends Pause. Runs that would have been due meanwhile are not made up for.
 func (s *Scheduler) Resume(ctx context.Context, account, name string) (Job, error) {
 	return s.pause(ctx, account, name, false)
 }
@@ -267,7 +268,7 @@ func (s *Scheduler) find(account, name string) (*entry, error) {
 	return e, nil
 }
 
-// Delete removes a job with its history, and cancels it if it runs.
+// Delete deletes a job with its history, and cancels its current run.
 func (s *Scheduler) Delete(ctx context.Context, account, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,7 +313,8 @@ func (s *Scheduler) List(_ context.Context, account string) ([]Job, error) {
 	return jobs, nil
 }
 
-// History returns runs of a job, newest first, at most limit; if before is not "", only those before the run of that id.
+// History returns runs of a job, newest first, at most limit. If before is not "", only runs before the run with this
+// ID are returned.
 func (s *Scheduler) History(ctx context.Context, account, name, before string, limit int) ([]Run, error) {
 	if _, err := s.Get(ctx, account, name); err != nil {
 		return nil, err
@@ -323,8 +325,8 @@ func (s *Scheduler) History(ctx context.Context, account, name, before string, l
 	return s.opts.Store.Runs(ctx, account, name, before, limit)
 }
 
-// RunNow begins a run of a job at once, paused or not, and returns when that is persisted. Failures are tried again as ever.
-// Conflict if it runs already.
+// RunNow starts a run of a job at once, even if it is paused, and returns when that is persisted. Failures are
+// retried as usual. It returns Conflict if the job is running already.
 func (s *Scheduler) RunNow(ctx context.Context, account, name string) (Run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -342,7 +344,7 @@ func (s *Scheduler) RunNow(ctx context.Context, account, name string) (Run, erro
 	return s.begin(ctx, e, e.job, time.Time{}, 1)
 }
 
-// Wait waits until a run has ended, and returns it. The end of ctx ends the waiting only.
+// Wait waits until a run has ended, and returns it. When ctx ends, only the waiting ends.
 func (s *Scheduler) Wait(ctx context.Context, run Run) (Run, error) {
 	s.mu.Lock()
 	var done chan struct{}
@@ -369,7 +371,7 @@ func (s *Scheduler) Wait(ctx context.Context, run Run) (Run, error) {
 	return Run{}, errors.Newf(errors.NotFound, "the history of the schedule %.80q does not have %.80s any more", run.Job, run.ID)
 }
 
-// look has the loop look for what is due.
+// look makes the loop check for due jobs.
 func (s *Scheduler) look() {
 	select {
 	case s.wake <- struct{}{}:

@@ -11,22 +11,23 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// comeBack is how long a command's output waits for a client whose connection broke off.
+// comeBack is how long a command's output waits for a client whose connection broke.
 const comeBack = 10 * time.Second
 
-// attachments are what clients that may come back have attached to. All methods may be called concurrently.
+// attachments are the attachments of clients that may reconnect. All methods may be called concurrently.
 type attachments struct {
 	mu sync.Mutex
 	by map[string]*attachment // guarded by mu; by sandbox, process and the client's name for it
 }
 
-// attachment is one client's place in the output of a command that it did not start on this connection.
+// attachment is one client's position in the output of a command that it did not start on this connection.
 type attachment struct {
-	end    context.CancelFunc // of the attachment: the output no longer waits for it
-	hangUp func()             // ends the connection, which may be dead without anybody having noticed
+	end    context.CancelFunc // ends the attachment: the output no longer waits for it
+	hangUp func()             // closes the connection, which may be dead without being detected
 }
 
-// take makes a the attachment of that name, and ends the one before it. The caller calls leave when a has ended.
+// take registers a as the attachment with this name, and ends the previous one. The caller calls leave when a has
+// ended.
 func (as *attachments) take(name string, a *attachment) (leave func()) {
 	as.mu.Lock()
 	old := as.by[name]
@@ -48,9 +49,9 @@ func (as *attachments) take(name string, a *attachment) (leave func()) {
 	}
 }
 
-// attach sends the output of a command that was started earlier, from the offset that the client has come to. If the connection of a
-// client with a name breaks off, the output waits a little for it to come back, so that a command which writes quicker than
-// it can be kept loses nothing of it.
+// attach sends the output of a command that was started earlier, from the client's offset. If the connection of a
+// client with an attachment name breaks, the output waits for comeBack until the client reconnects, so that no output
+// of a fast command is lost.
 func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.AttachRequest) (sandbox.Result, error) {
 	if req.Offset < 0 || len(req.Attachment) > 64 {
 		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "offset must not be negative, and attachment has at most 64 bytes"),
@@ -58,7 +59,7 @@ func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.Att
 	}
 	held, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	defer context.AfterFunc(ctx, func() { // the client is gone
+	defer context.AfterFunc(ctx, func() { // the client has disconnected
 		if req.Attachment == "" || !st.lost.Load() {
 			end()
 			return
@@ -85,18 +86,18 @@ func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.Att
 	return res, err
 }
 
-// place is how far a command's reader has come: what it has already is passed over. What is written while the connection is broken waits
-// for the end of held.
+// place is the reader's position in a command's output; output that the reader has is skipped. While the connection
+// is broken, writes wait until held ends.
 type place struct {
 	st   *stream
 	held context.Context
 
 	mu     sync.Mutex
-	at     int64 // guarded by mu: bytes that the command wrote up to here
-	offset int64 // what the reader has
+	at     int64 // guarded by mu: offset of the output so far
+	offset int64 // offset from which the reader needs output
 }
 
-// truncated passes over what is no longer kept, and tells what of it the reader does not have.
+// truncated skips output that is no longer kept, and reports how much of it the reader misses.
 func (r *place) truncated(bytes int64) {
 	r.mu.Lock()
 	r.at = bytes
@@ -112,7 +113,7 @@ func (r *place) reached() bool {
 	return r.at >= r.offset
 }
 
-// placeStream is one of the command's streams.
+// placeStream is one of the command's output streams.
 type placeStream struct {
 	r *place
 	f frames

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// visit is what becomes known of a request while it is worked on.
+// visit collects data about a request while it is processed.
 type visit struct {
 	who     account.Principal
 	audited bool
@@ -31,7 +31,7 @@ func visitOf(ctx context.Context) *visit {
 	return v
 }
 
-// refused reports whether a status is a refusal, which has its line in the audit log also where the request would only have read.
+// refused reports whether a status is a refusal. Refusals are in the audit log even for requests that only read.
 func refused(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusMisdirectedRequest:
@@ -40,16 +40,17 @@ func refused(status int) bool {
 	return false
 }
 
-// signedIn lets the line of a sign-in name the account and the id of the sign-in.
+// signedIn records the account and the ID of a new sign-in in the request's audit line.
 func signedIn(r *http.Request, ring *account.Ring, secret config.Secret) {
 	if v := visitOf(r.Context()); v != nil {
-		if who, err := ring.Authenticate(r.Context(), account.SignIn, secret.Reveal()); err == nil { // it has just been made
+		// The secret was just created, so this only looks it up.
+		if who, err := ring.Authenticate(r.Context(), account.SignIn, secret.Reveal()); err == nil {
 			v.who = who
 		}
 	}
 }
 
-// audit writes the line of a request that is done. A log that cannot be written must not stop the work, but is reported.
+// audit writes the audit line of a completed request. Failures to write it are logged but do not fail the request.
 func (s *Server) audit(r *http.Request, v *visit, status int) {
 	if s.opts.Audit == nil || !v.audited && !refused(status) {
 		return
@@ -70,10 +71,10 @@ func (s *Server) audit(r *http.Request, v *visit, status int) {
 	}
 }
 
-// auditShown is how much of the end of the audit log can be listed, in bytes.
+// auditShown limits the listing to the end of the audit log, in bytes.
 const auditShown = 2 << 20
 
-// listAudit lists what the account has changed; for the operator, what all have.
+// listAudit lists the changes of the account; for the operator, those of all accounts.
 func (s *Server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.AuditFile == "" {
 		return lacks("an audit log that it could read")
@@ -86,7 +87,8 @@ func (s *Server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	var found []api.AuditLine
 	for text := range bytes.Lines(end) {
 		var line api.AuditLine
-		if json.Unmarshal(text, &line) == nil && (line.Account == who.Account || who.MustBeOperator() == nil) { // else it is cut, by us or by a crash
+		// Skip lines that tailOf or a crash has cut.
+		if json.Unmarshal(text, &line) == nil && (line.Account == who.Account || who.MustBeOperator() == nil) {
 			found = append(found, line)
 		}
 	}
@@ -95,10 +97,10 @@ func (s *Server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	return paged(s, w, r, found, true, key, func(l api.AuditLine) api.AuditLine { return l })
 }
 
-// auditOrder is a form of times that is ordered as they are.
+// auditOrder is a time format whose lexical order is the chronological order.
 const auditOrder = "20060102150405.000000000"
 
-// tailOf returns the last bytes of a file, at most n of them; none if there is no file.
+// tailOf returns the last bytes of a file, at most n; none if the file does not exist.
 func tailOf(name string, n int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if errors.IsNotExist(err) {
@@ -116,7 +118,7 @@ func tailOf(name string, n int64) ([]byte, error) {
 	return data, errors.Wrapf(err, "read the audit log")
 }
 
-// doctor examines the machine.
+// doctor checks the machine.
 func (s *Server) doctor(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Doctor == nil {
 		return lacks("a doctor")

@@ -19,16 +19,16 @@ type (
 	localKey     struct{}
 )
 
-// principalOf returns who asks. Every handler of a route with a scope has one.
+// principalOf returns the authenticated caller. Every handler of a route with a scope has one.
 func principalOf(ctx context.Context) account.Principal {
 	p, _ := ctx.Value(principalKey{}).(account.Principal)
 	return p
 }
 
-// accountOf returns the account of who asks: whose everything is that the request makes or sees.
+// accountOf returns the caller's account, which owns everything that the request creates or sees.
 func accountOf(ctx context.Context) string { return principalOf(ctx).Account }
 
-// localListener marks its connections as those of somebody who needs no key.
+// localListener marks its connections as local: they need no key.
 type localListener struct{ net.Listener }
 
 type localConn struct{ net.Conn }
@@ -41,16 +41,16 @@ func (l localListener) Accept() (net.Conn, error) {
 	return localConn{conn}, nil
 }
 
-// connContext notes where a connection came in.
+// connContext records whether a connection is local.
 func connContext(ctx context.Context, conn net.Conn) context.Context {
 	_, local := conn.(localConn)
 	return context.WithValue(ctx, localKey{}, local)
 }
 
-// peer is where a request comes from and what it calls us, as the proxies that we trust tell it.
+// peer describes the sender of a request and the address that it used, according to the trusted proxies.
 type peer struct {
-	local bool       // by a listener of ServeLocal
-	addr  netip.Addr // not valid if local
+	local bool       // through a listener of ServeLocal
+	addr  netip.Addr // invalid if local
 	host  string     // as in the header Host
 	https bool
 }
@@ -60,7 +60,8 @@ func peerOf(ctx context.Context) peer {
 	return p
 }
 
-// peer returns where r comes from. Headers of a proxy count only if it is one of Options.Proxies: anybody can write them.
+// peer returns the sender of r. Headers of a proxy count only if the proxy is one of Options.Proxies, since any
+// client can send them.
 func (s *Server) peer(r *http.Request) peer {
 	local, _ := r.Context().Value(localKey{}).(bool)
 	p := peer{local: local, host: r.Host, https: r.TLS != nil}
@@ -73,8 +74,9 @@ func (s *Server) peer(r *http.Request) peer {
 	if !s.trusts(p.addr) {
 		return p
 	}
-	// The last address that no proxy of ours has is the client's; what stands before it, the client may have made up. The proxy that has written it there
-	// was asked with what stands as far from the end of X-Forwarded-Proto, if all of them write theirs; what stands before that may be made up, too.
+	// The client's address is the last one that is not a trusted proxy; addresses before it may be forged. The proxy
+	// that recorded this address received the request with the protocol at the same position from the end of
+	// X-Forwarded-Proto, if all proxies write theirs; entries before it may be forged, too.
 	proxies := 0
 	for _, text := range slices.Backward(strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")) {
 		addr, err := netip.ParseAddr(strings.TrimSpace(text))
@@ -101,7 +103,7 @@ func (s *Server) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.opts.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// hostname is host without its port, in lower case.
+// hostname returns host without its port, in lower case.
 func hostname(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -109,8 +111,9 @@ func hostname(host string) string {
 	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 }
 
-// checkHost returns Denied if a request was meant for a name that is not ours: a page of somebody else whose name was pointed at this
-// machine (DNS rebinding) would otherwise be of the same origin as we are. Addresses cannot be pointed elsewhere.
+// checkHost returns Denied if the request's host name does not belong to this server. Otherwise a foreign page whose
+// name resolves to this machine (DNS rebinding) would have the same origin as the server. IP addresses are allowed,
+// since they cannot be rebound.
 func (s *Server) checkHost(p peer) error {
 	name := hostname(p.host)
 	if _, err := netip.ParseAddr(name); err == nil || p.local || name == "localhost" || slices.Contains(s.opts.Names, name) {
@@ -120,9 +123,10 @@ func (s *Server) checkHost(p peer) error {
 		"use its address, or add the name to public_names in the server's configuration"), http.StatusMisdirectedRequest)
 }
 
-// checkSite returns Denied unless a request that came with a cookie comes from a page of ours. Browsers say so in the headers
-// Sec-Fetch-Site and Origin (https://www.w3.org/TR/fetch-metadata/); one that says neither cannot change anything. SameSite=Strict alone is not
-// enough: to it all ports of this machine are one site, and sandboxes may serve pages there.
+// checkSite returns Denied unless a request with a cookie comes from one of this server's pages. Browsers send the
+// headers Sec-Fetch-Site and Origin (https://www.w3.org/TR/fetch-metadata/); a request without both may only read.
+// SameSite=Strict alone is not enough: it treats all ports of this machine as one site, and sandboxes may serve pages
+// there.
 func (p peer) checkSite(r *http.Request) error {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	safe := (r.Method == http.MethodGet || r.Method == http.MethodHead) && !isUpgrade(r)
@@ -147,8 +151,8 @@ func (p peer) isOrigin(origin string) bool {
 
 func isUpgrade(r *http.Request) bool { return r.Header.Get("Upgrade") != "" }
 
-// authenticate returns who asks: by a key, else as who may open the Unix socket, else by a browser's cookie.
-// Unauthenticated if that is nobody, Denied if a page of somebody else sends our cookie.
+// authenticate returns the caller: by a key, else as the user of the Unix socket, else by a browser's cookie. It
+// returns Unauthenticated if there is no valid credential, and Denied if a foreign page sends the cookie.
 func (s *Server) authenticate(r *http.Request) (account.Principal, error) {
 	p := peerOf(r.Context())
 	if header := r.Header.Get("Authorization"); header != "" {
@@ -174,7 +178,8 @@ func (s *Server) authenticate(r *http.Request) (account.Principal, error) {
 	return s.opts.Keys.Authenticate(r.Context(), account.SignIn, cookie.Value)
 }
 
-// cookieName is the name of our cookie. With the prefix __Host- browsers refuse one that another host has set.
+// cookieName is the name of the session cookie. Browsers refuse cookies with the prefix __Host- that another host
+// sets.
 func (p peer) cookieName() string {
 	if p.https {
 		return "__Host-harvest"

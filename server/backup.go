@@ -8,7 +8,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// backup answers with a tar stream from which another server can go on. It begins when it is sure that there is one.
+// backup answers with a tar stream from which another server can be restored. The response starts after the first
+// bytes are available.
 func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	var req api.BackupRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {

@@ -19,7 +19,8 @@ func etag(e tarfs.Entry) string {
 	return `"` + e.Version + `"`
 }
 
-// precondition checks If-Match and If-None-Match (RFC 9110, 13.1) against the result of a stat. A failed one has the status 412.
+// precondition checks If-Match and If-None-Match (RFC 9110, 13.1) against the result of a stat. Its error has the
+// status 412.
 func precondition(r *http.Request, e tarfs.Entry, err error) error {
 	match, none := r.Header.Values("If-Match"), r.Header.Values("If-None-Match")
 	if len(match) == 0 && len(none) == 0 || err != nil && errors.KindOf(err) != errors.NotFound {
@@ -56,7 +57,7 @@ func matches(values []string, tag string, weak bool) bool {
 	return false
 }
 
-// checkVersion checks the request's conditions against the file as it is now. Call it in changeFile.
+// checkVersion checks the request's conditions against the current file. Call it in changeFile.
 func (s *Server) checkVersion(r *http.Request, name string, follow bool) error {
 	if len(r.Header.Values("If-Match")) == 0 && len(r.Header.Values("If-None-Match")) == 0 {
 		return nil
@@ -71,8 +72,8 @@ func (s *Server) checkVersion(r *http.Request, name string, follow bool) error {
 	return nil
 }
 
-// changeFile runs change while no other request changes the same file, so that of two conditional writes one fails. Commands in the
-// sandbox do not wait for it.
+// changeFile runs change while no other request changes the same file, so that one of two conditional writes fails.
+// Commands in the sandbox do not wait for it.
 func (s *Server) changeFile(r *http.Request, name string, change func() error) error {
 	found, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {
@@ -86,14 +87,14 @@ func (s *Server) changeFile(r *http.Request, name string, change func() error) e
 	return change()
 }
 
-// fileLocks are locks by name, which exist while somebody holds or wants them.
+// fileLocks are locks by name, which exist while a request holds or awaits them.
 type fileLocks struct {
 	mu   sync.Mutex
 	held map[string]*fileLock // guarded by mu
 }
 
 type fileLock struct {
-	free  chan struct{} // has one element while nobody holds the lock
+	free  chan struct{} // has one element while the lock is free
 	users int           // guarded by fileLocks.mu
 }
 

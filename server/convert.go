@@ -8,7 +8,8 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// The wire's structs are apart from those of the core, so that neither changes the other by accident.
+// The structs of the API are separate from those of the core, so that a change of one does not change the other by
+// accident.
 
 func sandboxOut(s sandbox.Sandbox) api.Sandbox {
 	return api.Sandbox{
@@ -76,7 +77,7 @@ func volumeOut(v volume.Info) api.Volume {
 	return api.Volume{Name: v.Name, Created: v.Created.UTC(), Size: v.Size, Files: v.Files}
 }
 
-// each returns f of all elements; empty, not null, if there are none.
+// each returns f of all elements; an empty list, not null, if all is empty.
 func each[A, B any](all []A, f func(A) B) []B {
 	out := make([]B, len(all))
 	for i, a := range all {

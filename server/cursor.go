@@ -12,8 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A cursor is the id after which the next page begins, with a signature that binds it to the list, its filters and the account: one from
-// elsewhere would skip or repeat things without anybody noticing.
+// A cursor is the ID after which the next page begins, with a signature that binds it to the list, its filters and
+// the account: a cursor of another list would silently skip or repeat elements.
 
 const cursorSum = 16 // bytes
 
@@ -26,12 +26,12 @@ func (s *Server) cursorSum(r *http.Request, after string) []byte {
 	return mac.Sum(nil)[:cursorSum]
 }
 
-// cursor returns what continues the list that r asks for after an id.
+// cursor returns the cursor that continues the list of r after an ID.
 func (s *Server) cursor(r *http.Request, after string) string {
 	return base64.RawURLEncoding.EncodeToString(append(s.cursorSum(r, after), after...))
 }
 
-// after returns the id after which the page begins that r asks for; "" for the first page.
+// after returns the ID after which the requested page begins; "" for the first page.
 func (s *Server) after(r *http.Request) (string, error) {
 	text := r.URL.Query().Get("cursor")
 	if text == "" {
@@ -44,7 +44,7 @@ func (s *Server) after(r *http.Request) (string, error) {
 	return string(data[cursorSum:]), nil
 }
 
-// paged answers with the page of all that r asks for. key orders the elements, upwards or, with down, downwards.
+// paged answers with the requested page of all. key orders the elements, ascending or, with down, descending.
 func paged[A, B any](s *Server, w http.ResponseWriter, r *http.Request, all []A, down bool, key func(A) string, out func(A) B) error {
 	limit, err := number(r, "limit", api.DefaultPage, api.MaxPage)
 	if err != nil {

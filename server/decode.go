@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// body reads the whole body, which must not be larger than limit.
+// body reads the whole body. It fails if the body is larger than limit.
 func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
@@ -29,7 +29,8 @@ func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// brokeOff explains why a body could not be read, unless that is known: its sender has stopped in the middle.
+// brokeOff returns the error for a body that could not be read: its sender stopped in the middle, unless err is a
+// timeout.
 func brokeOff(err error, what string) error {
 	if errors.KindOf(err) == errors.Timeout {
 		return err
@@ -37,7 +38,7 @@ func brokeOff(err error, what string) error {
 	return errors.Explainf(err, errors.Canceled, "%s broke off", what)
 }
 
-// decodeBody reads a JSON body strictly into v. An empty one is like {}.
+// decodeBody strictly decodes a JSON body into v. An empty body is equivalent to {}.
 func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	data, err := body(w, r, limit)
 	if err != nil {
@@ -49,9 +50,9 @@ func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) erro
 	return decode(data, v)
 }
 
-// decode reads one JSON value strictly: Invalid names an unknown field or the one of a wrong type.
+// decode strictly decodes one JSON value. It returns Invalid and names an unknown field or a field of the wrong type.
 func decode(data []byte, v any) error {
-	if !utf8.Valid(data) { // which Go would change without a word
+	if !utf8.Valid(data) { // encoding/json would replace invalid bytes silently
 		return errors.Remedy(errors.Newf(errors.Invalid, "the request is not valid UTF-8"), "send bytes that are no text in base64, or as a file")
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -86,7 +87,7 @@ func whichJSON(err error) error {
 	return errors.Explainf(err, errors.Invalid, "the request is not valid JSON")
 }
 
-// seconds returns v as a duration. Invalid if it has none; its sense is for others to judge.
+// seconds returns v as a duration. It returns Invalid if v is out of range; callers validate the value.
 func seconds(field string, v float64) (time.Duration, error) {
 	if math.IsNaN(v) || math.Abs(v) > math.MaxInt64/float64(time.Second)/2 {
 		return 0, errors.Remedy(errors.Newf(errors.Invalid, "%s cannot be %g", field, v), "give a number of seconds, such as 60")
@@ -94,7 +95,7 @@ func seconds(field string, v float64) (time.Duration, error) {
 	return time.Duration(v * float64(time.Second)), nil
 }
 
-// number returns the query's whole number of that name, or or when it is missing.
+// number returns the whole number in a query parameter, or the value of or if it is missing.
 func number(r *http.Request, name string, or, most int) (int, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -107,7 +108,7 @@ func number(r *http.Request, name string, or, most int) (int, error) {
 	return n, nil
 }
 
-// flag returns the query's boolean of that name, false when it is missing.
+// flag returns the boolean in a query parameter, false if it is missing.
 func flag(r *http.Request, name string) (bool, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -128,10 +129,11 @@ func respond(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
-// encode writes v as a line of JSON. Nobody could be told that it failed: then the client is gone.
+// encode writes v as a line of JSON. It ignores errors, since they mean that the client has disconnected.
 func encode(w io.Writer, v any) { _, _ = w.Write(append(marshal(v), '\n')) }
 
-// marshal returns v, one of the structs of package api, as JSON. Those can always be encoded, save for numbers that are none.
+// marshal returns v, one of the structs of package api, as JSON. Encoding cannot fail, except for NaN and infinite
+// numbers.
 func marshal(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {

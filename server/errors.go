@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// statuses is the one table from kinds to HTTP.
+// statuses maps kinds of errors to HTTP statuses.
 var statuses = map[errors.Kind]int{
 	errors.Invalid:         http.StatusBadRequest,
 	errors.Unauthenticated: http.StatusUnauthorized,
@@ -25,11 +25,11 @@ var statuses = map[errors.Kind]int{
 	errors.Unsupported:     http.StatusNotImplemented,
 	errors.Unavailable:     http.StatusServiceUnavailable,
 	errors.Timeout:         http.StatusGatewayTimeout,
-	errors.Canceled:        499, // as proxies have it: the client closed the request
+	errors.Canceled:        499, // as used by proxies: the client closed the request
 	errors.Internal:        http.StatusInternalServerError,
 }
 
-// statusError is an error whose status is more exact than that of its kind.
+// statusError is an error with a more specific status than that of its kind.
 type statusError struct {
 	error
 	status int
@@ -44,22 +44,22 @@ func statusOf(err error) int {
 	switch {
 	case errors.As(err, &exact):
 		return exact.status
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT): // a disk, and no quota of ours
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT): // the disk, not a quota of Harvest
 		return http.StatusInsufficientStorage
 	}
 	return statuses[errors.KindOf(err)]
 }
 
-// retryable are the kinds for which the same request may work later.
+// retryable are the kinds of errors after which a retry may succeed.
 var retryable = map[errors.Kind]bool{errors.Exhausted: true, errors.Unavailable: true, errors.Timeout: true}
 
-// lacks is for routes of a part that this server was made without.
+// lacks returns the error of routes whose part is not configured on this server.
 func lacks(what string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "this server has no %s", what), "a server that `harvest up` starts has all parts")
 }
 
-// handler is an http.HandlerFunc that returns its failure instead of writing it. What it returns after it has begun to
-// answer breaks the connection off, so that nobody takes half an answer for a whole one.
+// handler is an http.HandlerFunc that returns its error instead of writing it. An error after the start of the
+// response aborts the connection, so that a client does not take a partial response for a complete one.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 func (s *Server) handle(h handler) http.Handler {
@@ -70,7 +70,7 @@ func (s *Server) handle(h handler) http.Handler {
 	})
 }
 
-// fail answers with err, or breaks the answer off that has begun.
+// fail answers with err, or aborts a response that has begun.
 func fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problem(r.Context(), err)
 	if rec, ok := w.(*recorder); ok && rec.status != 0 {
@@ -79,7 +79,7 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	text := append(marshal(p), '\n')
 	rc := http.NewResponseController(w)
-	// Without it, net/http reads a part of the body before it answers, and closes the connection soon after.
+	// Without full duplex, net/http reads a part of the body before it answers, and closes the connection soon after.
 	_ = rc.EnableFullDuplex()
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="harvest"`)
@@ -100,11 +100,11 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 	drain(rc, r)
 }
 
-// lateBody is how long a refused request may go on sending, until its sender has read why.
+// lateBody is how long the sender of a refused request may continue to send before it reads the response.
 const lateBody = 10 * time.Second
 
-// drain reads what is still sent. A connection that is closed before would break the sender's write, and the sender would
-// report that instead of the answer (RFC 9112, 9.6).
+// drain reads the rest of the body. If the connection were closed earlier, the sender's write would fail, and the
+// sender would report that error instead of the response (RFC 9112, 9.6).
 func drain(rc *http.ResponseController, r *http.Request) {
 	if r.Body == nil || rc.SetReadDeadline(time.Now().Add(lateBody)) != nil {
 		return
@@ -114,7 +114,8 @@ func drain(rc *http.ResponseController, r *http.Request) {
 	}
 }
 
-// abort breaks an answer off: the connection with HTTP/1.1, the stream alone with HTTP/2, for which net/http wants a panic.
+// abort aborts a response: the whole connection with HTTP/1.1, only the stream with HTTP/2, for which net/http
+// requires a panic.
 func abort(w http.ResponseWriter) {
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		_ = conn.Close()
@@ -123,7 +124,7 @@ func abort(w http.ResponseWriter) {
 	panic(http.ErrAbortHandler)
 }
 
-// problem turns err into what clients may know, and logs what they may not. Every failure leaves through it.
+// problem converts err to a response without internal details, and logs the details. All errors pass through it.
 func problem(ctx context.Context, err error) *api.Problem {
 	kind := errors.KindOf(err)
 	if kind == errors.Internal {

@@ -16,10 +16,11 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// maxTail bounds how many events a reader may ask to begin with.
+// maxTail limits how many past events a reader may request.
 const maxTail = 10_000
 
-// streamEvents sends the events of the account, or of one sandbox, from where the reader left off, until one of both ends it.
+// streamEvents sends the events of the account or of one sandbox, from the reader's position, until the client or the
+// server ends the stream.
 func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Events == nil {
 		return lacks("events")
@@ -48,7 +49,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// reader finds out what r wants to read.
+// reader subscribes to the stream that r requests.
 func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	ctx, query := r.Context(), r.URL.Query()
 	stream := event.AccountStream(accountOf(ctx))
@@ -78,7 +79,7 @@ func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 		stream = sb.ID
 	}
 	after := query.Get("after")
-	if last := r.Header.Get(api.HeaderLastEvent); last != "" { // what a browser sends when it comes back
+	if last := r.Header.Get(api.HeaderLastEvent); last != "" { // browsers send it when they reconnect
 		after = last
 	}
 	switch {
@@ -98,25 +99,27 @@ func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	return s.opts.Events.Subscribe(ctx, stream, 0)
 }
 
-// keptFrames is how large a buffer may be that a reader keeps while it waits.
+// keptFrames is the size limit for a buffer that is kept between events.
 const keptFrames = 16 << 10
 
-// sendEvents sends until ctx, the stream or the connection ends. Whoever takes nothing for Options.Patience is gone.
+// sendEvents sends events until ctx, the stream or the connection ends. A client that reads nothing for
+// Options.Patience is disconnected.
 //
-// There may be 500 readers of a thousand events a second, so this is about what happens each time: no timer is made, no deadline
-// moved and nothing allocated unless that is due.
+// It is designed for 500 readers of a thousand events a second: it creates no timer, moves no deadline and allocates
+// no memory per event unless that is due.
 func (s *Server) sendEvents(ctx context.Context, w http.ResponseWriter, reader *event.Reader) (sent int, err error) {
 	rc := http.NewResponseController(w)
 	defer func() { _ = rc.SetWriteDeadline(time.Time{}) }()
 	beat := time.NewTicker(s.opts.Heartbeat)
 	defer beat.Stop()
 	var deadline time.Time
-	// So that the reader knows that it is there, and where to go on if it breaks off before the first event.
+	// An initial ID shows the client that the stream is open, and where to resume if it breaks before the first
+	// event.
 	frames := fmt.Appendf(nil, "id: %d\n\n", reader.After())
 	for {
 		if now := time.Now(); deadline.Sub(now) < s.opts.Patience {
 			deadline = now.Add(s.opts.Patience * 5 / 4)
-			_ = rc.SetWriteDeadline(deadline) // what cannot have one is no connection
+			_ = rc.SetWriteDeadline(deadline) // fails only if w is not a connection
 		}
 		if _, err := w.Write(frames); err != nil {
 			return sent, err

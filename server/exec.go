@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// exec runs a command: the answer is its Result, or events, or, detached, what to come back to.
+// exec runs a command. The response is its Result, or events, or, if detached, the IDs for a later attach.
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	var req api.ExecRequest
 	if err := decodeBody(w, r, api.MaxExec, &req); err != nil {
@@ -40,7 +40,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// run runs a command in a sandbox of its own (mission A1).
+// run runs a command in a new sandbox (mission A1).
 func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	data, err := body(w, r, api.MaxExec)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// answer runs do and answers with its result: as JSON, or with the output as events if the client wants those.
+// answer calls do and responds with its result: as JSON, or with the output as events if the client asks for them.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 	do func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error)) error {
 	if !wantsEvents(r) {
@@ -84,7 +84,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 	return nil
 }
 
-// runBody is api.RunRequest whose sandbox package sandbox decodes.
+// runBody is api.RunRequest with the sandbox undecoded: package sandbox decodes it.
 type runBody struct {
 	api.ExecRequest
 	Sandbox json.RawMessage `json:"sandbox"`
@@ -115,11 +115,11 @@ func decodeRun(data []byte) (runRequest, error) {
 	return req, err
 }
 
-// orphaned is the idle limit, in seconds, of a sandbox that is for one command: should the server be killed before it can
-// destroy the sandbox, the next one does so when the command has ended.
+// orphaned is the idle limit, in seconds, of a sandbox for one command: if the server is killed before it can destroy
+// the sandbox, the next server does so after the command has ended.
 const orphaned = 60
 
-// runOnce creates a sandbox, runs the command in it, and destroys it whatever happens.
+// runOnce creates a sandbox, runs the command in it, and destroys it in any case.
 func (s *Server) runOnce(ctx context.Context, req runRequest, stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error) {
 	if !req.keep && req.sandbox.IdleTimeoutSeconds == 0 {
 		req.sandbox.IdleTimeoutSeconds = orphaned
@@ -145,7 +145,7 @@ func (s *Server) runOnce(ctx context.Context, req runRequest, stdio engine.Stdio
 	return s.wait(ctx, x)
 }
 
-// discard destroys a sandbox, unless the server stops: then the next one does.
+// discard destroys a sandbox, unless the server is stopping: then the next server does.
 func (s *Server) discard(ctx context.Context, id string) {
 	if s.stopping.Err() != nil {
 		return
@@ -175,12 +175,12 @@ func (s *Server) start(ctx context.Context, ref string, req api.ExecRequest, std
 	return s.opts.Fleet.Exec(ctx, accountOf(ctx), ref, command)
 }
 
-// wait waits for the end of a command, even when ctx ends, since then the command is killed.
+// wait waits for the end of a command, even after ctx ends, since the end of ctx kills the command.
 func (s *Server) wait(ctx context.Context, x *sandbox.Execution) (sandbox.Result, error) {
 	return s.waitHere(context.WithoutCancel(ctx), x)
 }
 
-// waitHere waits as long as the client is there: the command does not end with it. Nobody waits longer than the server lives.
+// waitHere waits for a command until the client disconnects; the command continues. It returns when the server stops.
 func (s *Server) waitHere(ctx context.Context, x *sandbox.Execution) (sandbox.Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -193,7 +193,8 @@ func (s *Server) waitHere(ctx context.Context, x *sandbox.Execution) (sandbox.Re
 	return res, err
 }
 
-// commandContext returns a context that ends when the client leaves, but not when the server stops: commands outlive it.
+// commandContext returns a context that ends when the client disconnects, but not when the server stops: commands
+// outlive the server.
 func (s *Server) commandContext(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	unlessStopping := func() {

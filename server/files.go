@@ -21,7 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// fileRoutes are those of single files.
+// fileRoutes returns the routes for single files.
 func (s *Server) fileRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
@@ -39,13 +39,13 @@ func (s *Server) fileRoutes() []route {
 	}
 }
 
-// files carries out a request in the sandbox that r names.
+// files runs a request in the sandbox that r names.
 func (s *Server) files(ctx context.Context, r *http.Request, req tarfs.Request, w io.Writer) error {
 	err := s.opts.Fleet.Files(ctx, accountOf(ctx), r.PathValue("id"), req, w)
 	return errors.Remedy(err, "look at what there is with GET %s?path=", api.FilesList)
 }
 
-// stat looks at a file.
+// stat returns the entry of a file.
 func (s *Server) stat(r *http.Request, name string, follow bool) (tarfs.Entry, error) {
 	var b bytes.Buffer
 	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpStat, Path: name, Follow: follow}, &b); err != nil {
@@ -55,7 +55,7 @@ func (s *Server) stat(r *http.Request, name string, follow bool) (tarfs.Entry, e
 	if err := json.Unmarshal(b.Bytes(), &e); err != nil {
 		return e, errors.Wrapf(err, "what a sandbox says of a file")
 	}
-	if !path.IsAbs(e.Path) { // as an engine has it whose sandboxes have roots of their own
+	if !path.IsAbs(e.Path) { // from an engine whose sandboxes have separate root directories
 		e.Path = path.Clean(name)
 	}
 	return e, nil
@@ -69,7 +69,7 @@ func (s *Server) statFile(w http.ResponseWriter, r *http.Request) error {
 	return s.showFile(w, r, http.StatusOK, r.URL.Query().Get("path"), follow)
 }
 
-// showFile answers with what a file is like.
+// showFile responds with the metadata of a file.
 func (s *Server) showFile(w http.ResponseWriter, r *http.Request, status int, name string, follow bool) error {
 	e, err := s.stat(r, name, follow)
 	if err != nil {
@@ -148,7 +148,7 @@ func (s *Server) makeDirectory(w http.ResponseWriter, r *http.Request) error {
 	return s.showFile(w, r, http.StatusCreated, req.Path, false)
 }
 
-// watchFiles sends what changes until the client leaves. What goes wrong before changes are seen is an ordinary answer.
+// watchFiles sends changes until the client disconnects. Errors before the first change are ordinary responses.
 func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request) error {
 	recursive, err := flag(r, "recursive")
 	if err != nil {
@@ -185,7 +185,8 @@ func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// readFile answers with a file, or with the ranges of it that are asked for. It is never shown as a page: what is in a sandbox is not ours.
+// readFile responds with a file, or with the requested ranges of it. Browsers never render it as a page, since
+// content of sandboxes is untrusted.
 func (s *Server) readFile(w http.ResponseWriter, r *http.Request) error {
 	name := r.URL.Query().Get("path")
 	e, err := s.stat(r, name, true)
@@ -205,7 +206,7 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) error {
 		if err := content.measure(); err != nil {
 			return err
 		}
-		if content.size != e.Size { // neither its time nor its version tells when it changes
+		if content.size != e.Size { // neither its mtime nor its version shows when it changes
 			tag, modified = "", time.Time{}
 		}
 	}
@@ -222,18 +223,19 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// fileReader reads a file of a sandbox from anywhere on. What lies before is read and dropped: a sandbox gives files from their beginning only.
+// fileReader reads a file of a sandbox from any offset. It discards the data before the offset, since a sandbox can
+// only send files from their beginning.
 type fileReader struct {
 	ctx    context.Context
 	size   int64
 	open   func() (io.ReadCloser, error)
 	stream io.ReadCloser // nil before the first Read after Seek
 	tar    *tar.Reader
-	at     int64 // where the next Read is
-	err    error // of the sandbox, if any
+	at     int64 // offset of the next Read
+	err    error // error of the sandbox, if any
 }
 
-// Seek is for http.ServeContent, which asks for the size so.
+// Seek implements io.Seeker for http.ServeContent, which uses it to determine the size.
 func (f *fileReader) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:
@@ -251,7 +253,7 @@ func (f *fileReader) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// Read fails, and remembers that, if the file became shorter meanwhile.
+// Read returns an error, which is kept in err, if the file became shorter meanwhile.
 func (f *fileReader) Read(p []byte) (int, error) {
 	if f.at >= f.size {
 		return 0, io.EOF
@@ -272,12 +274,12 @@ func (f *fileReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pseudo reports whether a file's size may have nothing to do with its content.
+// pseudo reports whether a file's size may not match its content.
 func pseudo(e tarfs.Entry) bool {
 	return e.Size == 0 || strings.HasPrefix(e.Path, "/proc/") || strings.HasPrefix(e.Path, "/sys/")
 }
 
-// measure sets size to the number of bytes that there are to read.
+// measure sets size to the number of readable bytes.
 func (f *fileReader) measure() error {
 	stream, err := f.open()
 	if err != nil {
@@ -305,17 +307,17 @@ func (f *fileReader) begin() error {
 	return errors.Wrapf(err, "find the place in a file")
 }
 
-// Close ends reading; it is repeatable.
+// Close stops reading. It is idempotent.
 func (f *fileReader) Close() error {
 	if f.stream != nil {
-		_ = f.stream.Close() // what was wanted of it was read
+		_ = f.stream.Close() // the wanted data was read
 	}
 	f.stream, f.tar = nil, nil
 	return nil
 }
 
-// writeFile writes a file under another name beside it, and moves it to its own when it is whole: nobody ever sees half of it. It belongs to
-// whom the file, or else its directory, belonged before.
+// writeFile writes a file under a temporary name beside it, and renames it when it is complete, so that readers never
+// see a partial file. The new file has the owner of the old one, or else that of its directory.
 func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 	name := r.URL.Query().Get("path")
 	switch {
@@ -337,7 +339,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 	case err == nil && kindOf(before.Mode) != "file":
 		return errors.Remedy(errors.Newf(errors.Conflict, "%.200q is a %s", name, kindOf(before.Mode)), "give a file's path")
 	case err == nil:
-		name = before.Path // of what a link leads to
+		name = before.Path // the target, if it is a link
 		hdr.Mode, hdr.Uid, hdr.Gid = int64(before.Mode&0o7777), before.UID, before.GID
 	case errors.KindOf(err) != errors.NotFound:
 		return err
@@ -345,7 +347,8 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 		if dir, e := s.stat(r, path.Dir(name), true); e == nil {
 			hdr.Uid, hdr.Gid = dir.UID, dir.GID
 		} else if _, e := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id")); e != nil {
-			return e // it is the sandbox that there is not
+			// The sandbox does not exist.
+			return e
 		}
 	}
 	if text := r.URL.Query().Get("mode"); text != "" {
@@ -398,7 +401,7 @@ func (s *Server) upload(r *http.Request, name string, hdr *tar.Header) error {
 	return err
 }
 
-// kindOf is the kind of a file with that mode of struct stat.
+// kindOf returns the kind of a file with this mode of struct stat.
 func kindOf(mode uint32) string {
 	switch mode & 0o170000 {
 	case 0o100000:

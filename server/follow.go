@@ -13,11 +13,13 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// endGrace is for how long a handler may say why it ends, after the key of its request has ended. Then the connection is cut.
+// endGrace is how long a handler may respond with the reason after the key of its request has ended. Then the
+// connection is closed.
 const endGrace = time.Second
 
-// follow ends a request with the key that it came with: its context, the rest of its body, and soon after that its connection, so that no
-// stream, terminal, tunnel, upload or download outlives the key. The caller must call the function when the request is done.
+// follow ends a request when its key ends: its context, the reading of its body, and shortly after that its
+// connection. No stream, terminal, tunnel, upload or download outlives the key. The caller must call the returned
+// function when the request is done.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, who account.Principal) (*http.Request, func()) {
 	if s.opts.Keys == nil || who.KeyID == "" {
 		return r, func() {}
@@ -56,8 +58,8 @@ func endedBy(ctx context.Context, err error) error {
 	return err
 }
 
-// whileKey returns what call returns or, without waiting for it, why the key of the request has ended. Then call still gets to its end, since its
-// context ends too: to kill a command takes a while.
+// whileKey returns the result of call. If the key of the request ends first, whileKey returns the reason at once and
+// does not wait for call, because killing a command takes a while. call still completes, since its context ends, too.
 func whileKey(ctx context.Context, call func() (sandbox.Result, error)) (sandbox.Result, error) {
 	type result struct {
 		sandbox.Result
@@ -87,8 +89,8 @@ func whileKey(ctx context.Context, call func() (sandbox.Result, error)) (sandbox
 	}
 }
 
-// accept makes a WebSocket of a request. Who asks is known by now, and if a page's cookie says so, that the page is ours. It is closed when the key
-// of the request ends, with the reason.
+// accept upgrades a request to a WebSocket. The caller is already authenticated and, if a cookie was used, its page
+// was checked. The connection is closed with the reason when the key of the request ends.
 func accept(w http.ResponseWriter, r *http.Request) (*websocket.Conn, func(), error) {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {

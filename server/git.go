@@ -14,7 +14,7 @@ import (
 
 const queryRepository = "repository: its name, if the session has several"
 
-// gitRoutes are those of sessions' repositories, and of what is remembered of repositories.
+// gitRoutes returns the routes for repositories of sessions and memories of repositories.
 func (s *Server) gitRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
@@ -88,7 +88,7 @@ func (s *Server) openPull(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, api.PullRequest(made))
 }
 
-// memories are those of who asks.
+// memories returns the memories of the caller.
 func (s *Server) memories(r *http.Request) memory.Store { return memory.Store{Volumes: s.volumes(r)} }
 
 func (s *Server) listMemories(w http.ResponseWriter, r *http.Request) error {
@@ -136,7 +136,7 @@ func (s *Server) deleteEntity(w http.ResponseWriter, r *http.Request) error {
 	return noContent(w, s.memories(r).Remove(r.Context(), r.PathValue("name"), r.PathValue("entity")))
 }
 
-// noContent answers what has no answer but that it was done.
+// noContent responds to a request without a result.
 func noContent(w http.ResponseWriter, err error) error {
 	if err != nil {
 		return err

@@ -15,15 +15,15 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// images returns those of who asks.
+// images returns the images of the caller.
 func (s *Server) images(r *http.Request) image.Builder {
 	return image.Of(s.opts.Images, account.Owner(accountOf(r.Context())))
 }
 
-// maxContext is how large a build context may be, in bytes.
+// maxContext is the size limit for a build context, in bytes.
 const maxContext = 8 << 30
 
-// buildImage answers with the image, or, as events, first with how it comes along.
+// buildImage responds with the image, or with events: first the progress, then the image.
 func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 	req, files, err := s.buildRequest(w, r)
 	if err != nil {
@@ -63,7 +63,8 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// buildRequest reads what to build. The build context, if there is one, is in the file of that name, which the caller removes.
+// buildRequest reads the build request. The build context, if there is one, is stored in the returned file, which the
+// caller removes.
 func (s *Server) buildRequest(w http.ResponseWriter, r *http.Request) (req api.BuildRequest, files string, err error) {
 	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != api.TypeForm {
 		err := decodeBody(w, r, api.MaxBody, &req)
@@ -92,7 +93,7 @@ func (s *Server) buildRequest(w http.ResponseWriter, r *http.Request) (req api.B
 	return req, files, err
 }
 
-// checkBuild refuses what no builder would.
+// checkBuild rejects requests that no builder supports.
 func checkBuild(req api.BuildRequest) error {
 	if pull := image.Pull(req.Pull); pull != "" && pull != image.PullMissing && pull != image.PullAlways {
 		return errors.Remedy(errors.Newf(errors.Invalid, "pull cannot be %.40q", req.Pull), `write "missing" or "always"`)
@@ -100,7 +101,7 @@ func checkBuild(req api.BuildRequest) error {
 	return nil
 }
 
-// part reads the next part of a form, which must have that name.
+// part reads the next part of a form, which must have this name.
 func part(form *multipart.Reader, name string, read func(io.Reader) error) error {
 	p, err := form.NextPart()
 	if err != nil && err != io.EOF {
@@ -135,7 +136,7 @@ func (s *Server) keepContext(body io.Reader) (_ string, err error) {
 	return f.Name(), nil
 }
 
-// exportImage answers with an OCI archive. It begins when it is sure that there is one.
+// exportImage responds with an OCI archive. The response starts after the first bytes are available.
 func (s *Server) exportImage(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Export == nil {
 		return errors.Newf(errors.Unsupported, "the engine %s has no images to export", s.opts.Engine)
@@ -147,7 +148,8 @@ func (s *Server) exportImage(w http.ResponseWriter, r *http.Request) error {
 	return s.pour(w, r, func(out io.Writer) error { return s.opts.Export(r.Context(), found, out) })
 }
 
-// pour answers with the tar stream that write makes, once its beginning is there: what fails before that is a problem.
+// pour responds with the tar stream that write produces. The response starts after the first block: an error before
+// that becomes a problem response.
 func (s *Server) pour(w http.ResponseWriter, r *http.Request, write func(io.Writer) error) error {
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(write(pw)) }()
@@ -160,13 +162,13 @@ func (s *Server) pour(w http.ResponseWriter, r *http.Request, write func(io.Writ
 	return sendTar(w, r, &resumed{io.MultiReader(bytes.NewReader(first[:n]), pr), pr})
 }
 
-// resumed is a stream of which something was read already.
+// resumed is a stream whose beginning was read already.
 type resumed struct {
 	io.Reader
 	io.Closer
 }
 
-// collectImages removes what nobody needs.
+// collectImages removes unused images.
 func (s *Server) collectImages(w http.ResponseWriter, r *http.Request) error {
 	var req api.CollectRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
@@ -194,7 +196,7 @@ func (s *Server) collectImages(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, api.Collected{Images: each(done.Images, imageOut), Freed: done.Freed, Left: done.Left})
 }
 
-// buildCache returns what shows the build cache, and whose part of it is asked for.
+// buildCache returns the build cache and the owner whose part of it is requested.
 func (s *Server) buildCache(r *http.Request) (c image.BuildCache, owner string, err error) {
 	if library, ok := s.opts.Images.(interface{ BuildCache() image.BuildCache }); ok {
 		c = library.BuildCache()
@@ -249,7 +251,7 @@ func (s *Server) getImage(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, imageOut(found))
 }
 
-// deleteImage takes whatever names an image, as getImage does.
+// deleteImage accepts any name of an image, like getImage.
 func (s *Server) deleteImage(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.images(r).Find(r.Context(), r.PathValue("id"))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// ring returns the server's keys. Unsupported if it has none.
+// ring returns the server's keys, or Unsupported.
 func (s *Server) ring() (*account.Ring, error) {
 	if s.opts.Keys == nil {
 		return nil, lacks("keys")
@@ -79,7 +79,7 @@ func (s *Server) self(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes), KeyID: p.KeyID, User: user(p), Usage: used})
 }
 
-// accountUsage adds up what an account has used.
+// accountUsage returns the total usage of an account.
 func (s *Server) accountUsage(ctx context.Context, of string) (api.AccountUsage, error) {
 	boxes, err := s.opts.Fleet.Totals(ctx, of)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *Server) accountUsage(ctx context.Context, of string) (api.AccountUsage,
 	return used, err
 }
 
-// user is who signed in with a provider.
+// user returns the user who signed in with a provider.
 func user(p account.Principal) string {
 	if p.Kind == account.SignIn {
 		return p.Subject
@@ -102,7 +102,7 @@ func user(p account.Principal) string {
 	return ""
 }
 
-// createLink answers with what signs a browser in as who asks.
+// createLink responds with a link that signs a browser in as the caller.
 func (s *Server) createLink(w http.ResponseWriter, r *http.Request) error {
 	ring, err := s.ring()
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Server) createLink(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusCreated, api.Link{URL: link})
 }
 
-// SignInLink returns a link that signs a browser in, once, at the server whose address is base.
+// SignInLink returns a single-use link that signs a browser in, at the server whose address is base.
 func SignInLink(ring *account.Ring, as account.Principal, base string) (string, error) {
 	token, err := ring.Link(as)
 	if err != nil {
@@ -129,7 +129,8 @@ func SignInLink(ring *account.Ring, as account.Principal, base string) (string, 
 	return strings.TrimSuffix(base, "/") + api.SignIn + "?token=" + token.Reveal(), nil
 }
 
-// offerSignIn answers a link with a button. Programs that preview links, and HEAD, do not use it up.
+// offerSignIn responds to a link with a button, so that programs that preview links, and HEAD requests, do not use it
+// up.
 func (s *Server) offerSignIn(w http.ResponseWriter, r *http.Request) error {
 	ring, err := s.ring()
 	if err != nil {
@@ -146,13 +147,13 @@ func (s *Server) offerSignIn(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// signIn uses a link up: the browser gets a cookie, and goes on to the page.
+// signIn consumes a link: the browser gets a cookie and is redirected to the page.
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request) error {
 	ring, err := s.ring()
 	if err != nil {
 		return err
 	}
-	// Nobody else's page may sign a browser in, as somebody else.
+	// A foreign page must not sign the browser in as another user.
 	if r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" {
 		if err := peerOf(r.Context()).checkSite(r); err != nil {
 			return err
@@ -165,7 +166,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) error {
 	signedIn(r, ring, secret)
 	s.setCookie(w, r, secret.Reveal(), expires)
 	w.Header().Set("Referrer-Policy", "no-referrer")
-	w.Header().Set("Location", "./") // not "/": there may be a proxy that has us below a path
+	w.Header().Set("Location", "./") // not "/": a proxy may serve this server below a path
 	w.WriteHeader(http.StatusSeeOther)
 	return nil
 }

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	burstSeconds = 2               // so many seconds' worth of requests may come at once
-	forget       = 5 * time.Minute // after which a limiter that nobody used is full again anyway
-	strangers    = 20              // requests a second without valid credentials, from one address
+	burstSeconds = 2               // requests of so many seconds may arrive at once
+	forget       = 5 * time.Minute // after this time an unused limiter is full again anyway
+	strangers    = 20              // requests per second without valid credentials, per address
 )
 
-// limits bounds how often each may ask. All methods may be called concurrently.
+// limits limits the request rate by key or address. All methods may be called concurrently.
 type limits struct {
 	mu   sync.Mutex
 	by   map[string]*limited // guarded by mu; by key or address
-	next time.Time           // guarded by mu; when to look for those that nobody uses
+	next time.Time           // guarded by mu; when to remove unused ones
 }
 
 type limited struct {
@@ -29,7 +29,7 @@ type limited struct {
 	used time.Time
 }
 
-// allow returns Exhausted, and says when to come again, if who asks more than perSecond times a second. 0 means no limit.
+// allow returns Exhausted and sets Retry-After if who exceeds perSecond requests a second. 0 means no limit.
 func (l *limits) allow(w http.ResponseWriter, who string, perSecond float64) error {
 	if perSecond <= 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// linkRoutes are those of links with which browsers reach ports of sandboxes.
+// linkRoutes returns the routes for links to ports of sandboxes.
 func (s *Server) linkRoutes() []route {
 	return []route{
 		{method: "POST", path: api.SandboxLinks, handle: s.createPortLink, scope: account.Exec, summary: "Make a link with which anybody reaches a port of the sandbox, shown this once",
@@ -101,11 +101,12 @@ func (s *Server) revokePortLink(w http.ResponseWriter, r *http.Request) error {
 
 func linkOut(k account.Key) api.PortLink {
 	box, port, _ := strings.Cut(k.Subject, ":")
-	n, _ := strconv.Atoi(port) // which we wrote
+	n, _ := strconv.Atoi(port) // written by createPortLink
 	return api.PortLink{ID: k.ID, SandboxID: box, Port: n, Created: k.Created.UTC(), Expires: k.Expires.UTC(), LastUsed: k.LastUsed.UTC()}
 }
 
-// base returns where browsers reach the server: what who asks calls it, or, for the Unix socket, what we know. Unsupported if they do not.
+// base returns the address at which browsers reach the server: the host name in the request or, for the Unix socket,
+// Options.URL. It returns Unsupported if no such address exists.
 func (s *Server) base(r *http.Request) (string, error) {
 	if p := peerOf(r.Context()); !p.local {
 		return p.origin(), nil
@@ -116,7 +117,7 @@ func (s *Server) base(r *http.Request) (string, error) {
 	return s.opts.URL, nil
 }
 
-// portURL returns where browsers reach a port.
+// portURL returns the address at which browsers reach a port.
 func (s *Server) portURL(r *http.Request, to portHost) (url.URL, error) {
 	base, err := s.base(r)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// metrics are what /metrics shows (https://prometheus.io/docs/instrumenting/exposition_formats/). No label has what clients choose freely.
+// metrics are the metrics at /metrics (https://prometheus.io/docs/instrumenting/exposition_formats/). Labels never
+// contain values that clients choose freely.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
@@ -61,7 +62,7 @@ func newMetrics(s *Server) *metrics {
 	return m
 }
 
-// done notes a request. pattern is the route's, "" if there is none.
+// done counts a request. pattern is the route's pattern, "" without a route.
 func (m *metrics) done(pattern string, status int, took time.Duration) {
 	if pattern == "" || pattern == "/" {
 		pattern = "none"
@@ -70,7 +71,7 @@ func (m *metrics) done(pattern string, status int, took time.Duration) {
 	m.seconds.WithLabelValues(pattern).Observe(took.Seconds())
 }
 
-// showMetrics is for who runs the server: a key of the personal account that may read.
+// showMetrics is for the operator: a key of the personal account with read access.
 func (s *Server) showMetrics(w http.ResponseWriter, r *http.Request) error {
 	if accountOf(r.Context()) != account.Personal {
 		return errors.Remedy(errors.Newf(errors.Denied, "only who runs the server may see how it does"), "use a key of the account %q", account.Personal)

@@ -28,10 +28,10 @@ func requestID(ctx context.Context) string {
 	return id
 }
 
-// ownID is what a client may give as a request's id: it comes back in headers and stands in the log.
+// ownID matches a request ID that a client may set: it is returned in headers and written to the log.
 var ownID = pattern.New(`^[A-Za-z0-9._-]{1,64}$`)
 
-// middleware gives requests an id, counts and logs them, and refuses them while the server stops.
+// middleware assigns request IDs, counts and logs requests, and refuses them while the server is stopping.
 func (s *Server) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(api.HeaderRequestID)
@@ -86,7 +86,7 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 	})
 }
 
-// attributes are what the log says of who sent a request.
+// attributes returns the log attributes for the sender of a request.
 func (v *visit) attributes(from peer) []any {
 	var all []any
 	if v.who.KeyID != "" {
@@ -98,22 +98,22 @@ func (v *visit) attributes(from peer) []any {
 	return all
 }
 
-// patient is a body whose sender must not stop in the middle, however long all of it takes.
+// patient is a body whose sender must not pause for longer than limit; the total time is not limited.
 type patient struct {
 	io.ReadCloser
 	rc    *http.ResponseController
 	limit time.Duration
-	ended atomic.Pointer[error] // why nothing more of it is read
+	ended atomic.Pointer[error] // why reading has ended
 }
 
-// end has reads fail, those under way too.
+// end makes reads fail, including those in progress.
 func (p *patient) end(why error) {
 	p.ended.Store(&why)
 	_ = p.rc.SetReadDeadline(time.Unix(1, 0))
 }
 
 func (p *patient) Read(b []byte) (int, error) {
-	_ = p.rc.SetReadDeadline(time.Now().Add(p.limit)) // what cannot have one is no connection
+	_ = p.rc.SetReadDeadline(time.Now().Add(p.limit)) // fails only if it is not a connection
 	if why := p.ended.Load(); why != nil {            // after the deadline was set: end sets another one
 		return 0, *why
 	}
@@ -123,7 +123,7 @@ func (p *patient) Read(b []byte) (int, error) {
 	}
 	switch {
 	case err == io.EOF:
-		_ = p.rc.SetReadDeadline(time.Time{}) // of the next request
+		_ = p.rc.SetReadDeadline(time.Time{}) // for the next request
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = withStatus(errors.Remedy(errors.Explainf(err, errors.Timeout, "nothing more of the request's body came for %s", p.limit), "send all that Content-Length says, without pauses"), http.StatusRequestTimeout)
 	}
@@ -137,14 +137,14 @@ func errStopping() error {
 // caught turns a panic of a handler into an internal error.
 func caught(w http.ResponseWriter, r *http.Request) {
 	p := recover()
-	if p == http.ErrAbortHandler { // of abort, or of a proxy whose other side has gone
+	if p == http.ErrAbortHandler { // from abort, or from a proxy whose upstream has disconnected
 		abort(w)
 	} else if p != nil {
 		fail(w, r, errors.Errorf("panic: %v\n%s", p, debug.Stack()))
 	}
 }
 
-// recorder remembers what was answered.
+// recorder records the status and size of a response.
 type recorder struct {
 	http.ResponseWriter
 	status int // 0 until the answer begins
@@ -165,7 +165,7 @@ func (rec *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// cut ends what is still written or read, whoever waits for it.
+// cut aborts reads and writes in progress.
 func (rec *recorder) cut() {
 	rec.mu.Lock()
 	conn := rec.hijacked

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// modalRoutes are those of the Modal Sandbox System, as its document words them.
+// modalRoutes returns the routes of the Modal Sandbox System, as specified in its document.
 func (s *Server) modalRoutes() []route {
 	return []route{
 		{method: "POST", path: api.ModalSandboxes, handle: s.modalCreate, scope: account.Write, summary: "Create a sandbox", in: api.ModalRequest{},
@@ -66,7 +66,8 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, modalOut(made))
 }
 
-// modalS3 is what the document's fields of S3 ask for; nil if they are all missing. Without a path of its own the bucket is the volume's.
+// modalS3 returns the S3 request for the document's fields; nil if all are missing. Without a mount path, the bucket
+// is used for the first volume.
 func modalS3(req api.ModalRequest, volumes []sandbox.Mount) *sandbox.S3 {
 	at := req.S3MountPath
 	switch {
@@ -88,7 +89,8 @@ func (s *Server) modalGet(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, modalOut(found))
 }
 
-// modalDelete answers with the sandbox as it is then. When releasing it fails, that is the answer, and the Fleet goes on trying (5.5).
+// modalDelete responds with the state of the sandbox after its end. If its release fails, that error is the response,
+// and the Fleet keeps retrying (5.5).
 func (s *Server) modalDelete(w http.ResponseWriter, r *http.Request) error {
 	if err := s.destroy(r, accountOf(r.Context())); err != nil {
 		return err
@@ -96,7 +98,8 @@ func (s *Server) modalDelete(w http.ResponseWriter, r *http.Request) error {
 	return s.modalGet(w, r)
 }
 
-// modalClaude has Claude answer one prompt in the sandbox. What it does is streamed as it does it; when the client goes away, it ends.
+// modalClaude has Claude answer one prompt in the sandbox. It streams Claude's events as they happen; when the client
+// disconnects, the run ends.
 func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 	var req api.ModalPrompt
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
@@ -146,12 +149,12 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// modalStream is the answer of modalClaude. It begins with the first event.
+// modalStream is the response of modalClaude. It starts with the first event.
 type modalStream struct {
 	begin  func() *events
 	events *events
 	done   *agent.Event
-	said   []string // the newest lines that are no events
+	said   []string // last lines that are not events
 }
 
 func (s *modalStream) open() {
@@ -166,7 +169,7 @@ func (s *modalStream) close() {
 	}
 }
 
-// maxSaid is how many lines that are no events an error has.
+// maxSaid is the maximum number of such lines in an error.
 const maxSaid = 20
 
 func (s *modalStream) tell(e agent.Event) {
@@ -182,7 +185,7 @@ func (s *modalStream) tell(e agent.Event) {
 	s.events.send(string(e.Type), e)
 }
 
-// modalStatus is the document's word (5.7) for each state.
+// modalStatus maps a state to the document's term (5.7).
 func modalStatus(s sandbox.Status) string {
 	switch s {
 	case sandbox.Terminated:

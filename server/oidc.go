@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// oidcRoutes are those of the sign-in with a provider.
+// oidcRoutes returns the routes for sign-in with a provider.
 func (s *Server) oidcRoutes() []route {
 	if s.opts.OIDC == nil {
 		return nil
@@ -26,7 +26,7 @@ func (s *Server) oidcRoutes() []route {
 	}
 }
 
-// attemptCookie is the name of the cookie that keeps a sign-in that has begun.
+// attemptCookie is the name of the cookie that stores a sign-in in progress.
 func (p peer) attemptCookie() string {
 	if p.https {
 		return "__Host-harvest-oidc"
@@ -34,7 +34,7 @@ func (p peer) attemptCookie() string {
 	return "harvest-oidc"
 }
 
-// beginSignIn sends a browser to the provider.
+// beginSignIn redirects a browser to the provider.
 func (s *Server) beginSignIn(w http.ResponseWriter, r *http.Request) error {
 	if err := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (s *Server) beginSignIn(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// endSignIn signs a browser in that comes back from the provider.
+// endSignIn signs a browser in after the provider has redirected it back.
 func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	p := peerOf(r.Context())
 	if err := s.limits.allow(w, p.addr.String(), strangers); err != nil {
@@ -64,7 +64,7 @@ func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	attempt := oidc.Attempt{} // with which no sign-in ends
+	attempt := oidc.Attempt{} // zero: no sign-in can finish with it
 	if cookie, err := r.Cookie(p.attemptCookie()); err == nil {
 		attempt = s.openAttempt(cookie.Value)
 	}
@@ -79,7 +79,8 @@ func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	}
 	signedIn(r, ring, secret)
 	s.setCookie(w, r, secret.Reveal(), expires)
-	// A redirect would still be a request that began elsewhere, which the cookie does not go with; a page of ours begins a new one.
+	// The browser would send no cookie with a redirect, since the request chain began on another site; a page of this
+	// server starts a new chain.
 	return sendPage(w, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=../../"><title>Harvest</title><p>Signed in. <a href="../../">Go on</a>.</p></html>`))
 }
 
@@ -98,13 +99,13 @@ func (s *Server) attemptSum(data []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// sealAttempt writes an attempt so that nobody else can have made it up.
+// sealAttempt encodes an attempt with a signature, so that it cannot be forged.
 func (s *Server) sealAttempt(a oidc.Attempt) string {
 	data := marshal(a)
 	return base64.RawURLEncoding.EncodeToString(append(s.attemptSum(data), data...))
 }
 
-// openAttempt reads what sealAttempt wrote. It returns none from anything else.
+// openAttempt decodes the output of sealAttempt. It returns the zero Attempt for any other input.
 func (s *Server) openAttempt(text string) oidc.Attempt {
 	var a oidc.Attempt
 	data, err := base64.RawURLEncoding.DecodeString(text)
@@ -117,7 +118,7 @@ func (s *Server) openAttempt(text string) oidc.Attempt {
 	return a
 }
 
-// howToSignIn is what to do without a key.
+// howToSignIn is the remedy for requests without a key.
 func (s *Server) howToSignIn() string {
 	how := "send \"Authorization: Bearer hv_…\", with a key that \"harvest key create NAME\" makes, or open the link that \"harvest key link\" prints"
 	if s.opts.OIDC != nil {
@@ -126,7 +127,7 @@ func (s *Server) howToSignIn() string {
 	return how
 }
 
-// errSignIn asks who has no key to sign in.
+// errSignIn returns the error for requests without a key.
 func (s *Server) errSignIn() error {
 	return errors.Remedy(errors.Newf(errors.Unauthenticated, "sign in first"), "%s", s.howToSignIn())
 }

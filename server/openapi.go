@@ -18,7 +18,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// The OpenAPI document (https://spec.openapis.org/oas/v3.1.0) is made of the same table as the router, so that they cannot disagree.
+// The OpenAPI document (https://spec.openapis.org/oas/v3.1.0) is generated from the same table as the router, so that
+// they cannot differ.
 
 type object = map[string]any
 
@@ -27,7 +28,7 @@ const (
 	problemRef = "#/components/responses/Problem"
 )
 
-// openAPI answers with the document.
+// openAPI responds with the document.
 func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) error {
 	doc, err := s.document()
 	if err != nil {
@@ -77,7 +78,7 @@ func (s *Server) document() (object, error) {
 
 var placeholder = pattern.New(`\{([a-z_]+)(?:\.\.\.)?\}`)
 
-// operation describes a route.
+// operation returns the description of a route.
 func (rt route) operation(types *types) object {
 	parameters := []object{}
 	for _, m := range placeholder().FindAllStringSubmatch(rt.path, -1) {
@@ -206,7 +207,8 @@ func (t *types) ref(v any) object {
 	return object{"$ref": schemas + name}
 }
 
-// spelled writes the schema true, which means anything, as {}, which means the same: many generators of clients know only the latter.
+// spelled replaces the schema true, which allows anything, with the equivalent {}: many client generators support
+// only the latter.
 func spelled(schema any) any {
 	def, ok := schema.(object)
 	if !ok {
@@ -216,7 +218,8 @@ func spelled(schema any) any {
 		return schema
 	}
 	for _, key := range []string{"items", "additionalProperties"} {
-		if _, has := def[key]; has && (key == "items" || def[key] != true) { // the latter may be true or false anywhere
+		// All generators support a boolean as additionalProperties.
+		if _, has := def[key]; has && (key == "items" || def[key] != true) {
 			def[key] = spelled(def[key])
 		}
 	}
@@ -255,7 +258,7 @@ type docRoute struct {
 	Details               []string
 }
 
-// docs answers with the routes as a page.
+// docs responds with a page that lists the routes.
 func (s *Server) docs(w http.ResponseWriter, _ *http.Request) error {
 	var groups []docGroup
 	for _, rt := range s.routes() {
@@ -297,12 +300,13 @@ func (rt route) doc() docRoute {
 	return d
 }
 
-// sendPage answers with a page of ours, which loads nothing from elsewhere and stands in nobody's frame.
+// sendPage sends a page that loads nothing from elsewhere and cannot be framed.
 func sendPage(w http.ResponseWriter, page []byte) error {
 	return sendForm(w, page, "'none'", "no-referrer")
 }
 
-// sendForm sends a page that may have forms for action. With the referrer policy "no-referrer", they have no origin.
+// sendForm sends a page with forms that may be submitted to action. With the referrer policy "no-referrer", browsers
+// send no origin with them.
 func sendForm(w http.ResponseWriter, page []byte, action, referrer string) error {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")

@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/web"
 )
 
-// frames is what the page may show in frames: the host names of ports.
+// frames returns the hosts that the page may show in frames: the host names of ports.
 func (s *Server) frames(r *http.Request) string {
 	base, err := s.base(r)
 	if err != nil || s.opts.PortDomain == "" {
@@ -26,7 +26,7 @@ func (s *Server) frames(r *http.Request) string {
 	return u.Scheme + "://" + host
 }
 
-// page answers with the page, which anybody may have: it shows nothing but what it asks the API for.
+// page responds with the web page. It needs no authentication: all its data comes from API requests.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("file")
 	if r.URL.Path == "/" {
@@ -42,7 +42,8 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Referrer-Policy", "no-referrer")
-	// The page names the version of its files, so that browsers need not ask for them again. Of anything else they ask whether it is still the same.
+	// The page names the version of its files, so that browsers can cache them without revalidation. Other files are
+	// revalidated.
 	h.Set("Cache-Control", "no-cache")
 	if file.Fixed {
 		h.Set("Cache-Control", "max-age=31536000, immutable")

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// setNetwork replaces what a sandbox reaches.
+// setNetwork replaces the network policy of a sandbox.
 func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	var req api.Network
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
@@ -25,7 +25,7 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, sandboxOut(changed))
 }
 
-// connectPort is a connection to a port in a sandbox, as a WebSocket. It ends when the server stops.
+// connectPort connects a WebSocket to a port in a sandbox. The connection is closed when the server stops.
 func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket")
@@ -41,7 +41,7 @@ func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
 	ws, release, err := accept(w, r)
 	if err != nil {
 		_ = up.Close()
-		return nil // accept has answered
+		return nil // accept has responded
 	}
 	defer release()
 	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))

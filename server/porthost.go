@@ -15,17 +15,18 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// portHost is a port of a sandbox that has a host name of its own, PORT-SANDBOX.DOMAIN, where SANDBOX is the id with '-' for '_'. Whatever
-// is served there is of an origin of its own: it cannot read what the server or other sandboxes serve, nor get their cookies.
+// portHost is a port of a sandbox with a separate host name, PORT-SANDBOX.DOMAIN, where SANDBOX is the ID with '-'
+// for '_'. Content served there has a separate origin: it cannot read content of the server or of other sandboxes,
+// and does not receive their cookies.
 type portHost struct {
 	sandbox string // id
 	port    int
 }
 
-// portLabel is the first label of such a name.
+// portLabel matches the first label of such a name.
 var portLabel = pattern.New(`^([1-9][0-9]{0,4})-sbx-([0-9a-z]{26})$`)
 
-// portHost returns what a name leads to, if it is one of a port.
+// portHost returns the port that a host name stands for, if it is a port's name.
 func (s *Server) portHost(p peer) (portHost, bool) {
 	label, ok := strings.CutSuffix(hostname(p.host), "."+s.opts.PortDomain)
 	if !ok || s.opts.PortDomain == "" || p.local {
@@ -43,11 +44,11 @@ func (h portHost) label() string {
 	return strconv.Itoa(h.port) + "-" + strings.ReplaceAll(h.sandbox, "_", "-")
 }
 
-// subject is what links to the port have in their record.
+// subject identifies the port in the records of its links.
 func (h portHost) subject() string { return h.sandbox + ":" + strconv.Itoa(h.port) }
 
-// portCookies are the names of the cookies that a link sets, on the port's host name only: in a window, and in a frame of our page. With the prefix
-// __Host- no other host can set one.
+// portCookies returns the names of the cookies that a link sets, on the port's host name only: for a window, and for
+// a frame of the server's page. With the prefix __Host- no other host can set one.
 func (p peer) portCookies() (window, frame string) {
 	if p.https {
 		return "__Host-harvest-port", "__Host-harvest-frame"
@@ -55,12 +56,13 @@ func (p peer) portCookies() (window, frame string) {
 	return "harvest-port", "harvest-frame"
 }
 
-// origin is how a browser calls where the request went.
+// origin returns the origin to which the browser sent the request.
 func (p peer) origin() string {
 	return map[bool]string{true: "https://", false: "http://"}[p.https] + p.host
 }
 
-// servePort answers a request for the host name of a port: with a redirect if it is a link that is opened, else with what the port answers.
+// servePort serves a request for the host name of a port: a link is redirected, and other requests are passed to the
+// port.
 func (s *Server) servePort(to portHost) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		r.Pattern = "a port's host name" // for the metrics
@@ -96,8 +98,8 @@ func (s *Server) servePort(to portHost) handler {
 	}
 }
 
-// authenticatePort returns who asks for a port: by a key, by a link that is being opened, or by the cookie that it has left. The server's own
-// cookie is never asked for; it is of another host.
+// authenticatePort returns the caller of a port: by a key, by a link that is being opened, or by the cookie that the
+// link set. The server's own cookie is not used; it belongs to another host.
 func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Principal, opened bool, err error) {
 	if s.opts.Keys == nil {
 		return who, false, errors.Newf(errors.Unauthenticated, "this server has no keys")
@@ -111,7 +113,7 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 	opened = secret != "" && !isUpgrade(r) && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 	if !opened {
 		window, frame := p.portCookies()
-		cookie, err := r.Cookie(frame) // which nobody gets who is not in a frame of our page
+		cookie, err := r.Cookie(frame) // sent only in a frame of the server's page
 		if err != nil {
 			cookie, err = r.Cookie(window)
 		}
@@ -131,8 +133,9 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 	return who, opened, err
 }
 
-// checkVisit returns Denied unless a request that came with a link's cookie comes from the port's own pages, or is somebody who follows a link,
-// or our page that has the port in a frame. All sandboxes may be one site to a browser, and so SameSite alone would let pages of one act on another.
+// checkVisit returns Denied unless a request with a link's cookie comes from the port's own pages, from a followed
+// link, or from the server's page that has the port in a frame. Browsers may treat all sandboxes as one site, so
+// SameSite alone would let pages of one sandbox act on another.
 func (s *Server) checkVisit(r *http.Request) error {
 	p, site, origin := peerOf(r.Context()), r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	dest := r.Header.Get("Sec-Fetch-Dest")
@@ -143,10 +146,11 @@ func (s *Server) checkVisit(r *http.Request) error {
 	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of somebody else"), "open the port's own page, or use a key")
 }
 
-// isFrame tells whether a browser asks for what it shows in a frame.
+// isFrame reports whether the browser loads a frame.
 func isFrame(r *http.Request) bool { return r.Header.Get("Sec-Fetch-Dest") == "iframe" }
 
-// fromPage tells whether a page of ours asks: what pages that others serve cannot make a browser say.
+// fromPage reports whether the request comes from one of the server's own pages. Foreign pages cannot forge this
+// header in a browser.
 func (s *Server) fromPage(r *http.Request) bool {
 	u, err := url.Parse(r.Header.Get("Referer"))
 	if err != nil || u.Host == "" {
@@ -157,7 +161,7 @@ func (s *Server) fromPage(r *http.Request) bool {
 	return !isPort && s.checkHost(from) == nil
 }
 
-// openLink leaves the link's secret as a cookie and sends the browser on to the same address without it.
+// openLink sets the link's secret as a cookie and redirects the browser to the same address without it.
 func openLink(w http.ResponseWriter, r *http.Request, who account.Principal) {
 	p := peerOf(r.Context())
 	query := r.URL.Query()
@@ -165,22 +169,22 @@ func openLink(w http.ResponseWriter, r *http.Request, who account.Principal) {
 	query.Del(api.LinkParameter)
 	window, frame := p.portCookies()
 	cookie := http.Cookie{
-		// Lax, since links are opened from elsewhere.
+		// Lax, since links are opened from other sites.
 		Name: window, Value: secret, Path: "/", Expires: who.Expires, Secure: p.https, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 	}
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
 	if isFrame(r) {
-		h.Set("Referrer-Policy", "origin") // checkVisit asks where the frame is
+		h.Set("Referrer-Policy", "origin") // checkVisit checks the embedding page
 		cookie.Name = frame
-		if p.https || strings.HasSuffix(hostname(p.host), ".localhost") { // which browsers trust without TLS
-			// Our page may be of another site. Partitioned: only frames of that site have the cookie.
+		if p.https || strings.HasSuffix(hostname(p.host), ".localhost") { // browsers trust .localhost without TLS
+			// The server's page may belong to another site. Partitioned: only frames on that site have the cookie.
 			cookie.SameSite, cookie.Secure, cookie.Partitioned = http.SameSiteNoneMode, true, true
 		}
 	}
 	http.SetCookie(w, &cookie)
-	// With its origin: a path of two slashes would lead elsewhere.
+	// The location includes the origin: a path that begins with two slashes would lead to another host.
 	to := url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: query.Encode()}
 	h.Set("Location", p.origin()+to.EscapedPath()+queryMark(to.RawQuery))
 	w.WriteHeader(http.StatusSeeOther)
@@ -193,14 +197,14 @@ func queryMark(query string) string {
 	return "?" + query
 }
 
-// ourKey returns the key of a request, if it has one of ours: other credentials are for what it is passed on to.
+// ourKey returns the key of a request if it is one of Harvest's: other credentials are for the server in the sandbox.
 func ourKey(r *http.Request) (string, bool) {
 	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	key = strings.TrimSpace(key)
 	return key, strings.EqualFold(scheme, "Bearer") && strings.HasPrefix(key, "hv_")
 }
 
-// errGone says that there is nothing to reach in a sandbox any more.
+// errGone returns the error for a sandbox that has ended.
 func errGone(box sandbox.Sandbox) error {
 	return errors.Remedy(errors.Newf(errors.Gone, "sandbox %s is %s", box.ID, box.Status), "create a new sandbox")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// proxyRoutes lead to ports of sandboxes: HTTP, WebSockets and server-sent events.
+// proxyRoutes returns the routes to ports of sandboxes: HTTP, WebSockets and server-sent events.
 func (s *Server) proxyRoutes() []route {
 	var all []route
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
@@ -26,13 +26,15 @@ func (s *Server) proxyRoutes() []route {
 	return all
 }
 
-// ours are the headers and cookies that are between a client and us, and that no program in a sandbox must see or set.
+// ourHeaders and ourCookies are for communication between a client and the server. Programs in sandboxes must not see
+// or set them.
 var (
 	ourHeaders = []string{"Authorization", api.HeaderIdempotency, "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
 	ourCookies = []string{"harvest", "__Host-harvest", "harvest-port", "__Host-harvest-port", "harvest-frame", "__Host-harvest-frame", "harvest-oidc", "__Host-harvest-oidc"}
 )
 
-// openTransport returns what connects to ports. Its hosts are PORT.SANDBOX.ACCOUNT: whoever asks for one was found to be allowed.
+// openTransport returns the transport for ports. Its hosts are PORT.SANDBOX.ACCOUNT: the caller has checked the
+// access already.
 func (s *Server) openTransport() http.RoundTripper {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -50,15 +52,15 @@ func (s *Server) openTransport() http.RoundTripper {
 			}
 			return s.opts.Fleet.Dial(ctx, parts[2], parts[1], port)
 		},
-		DisableKeepAlives:      true, // an open connection keeps a sandbox from being idle
+		DisableKeepAlives:      true, // an open connection keeps a sandbox from becoming idle
 		DisableCompression:     true,
 		ResponseHeaderTimeout:  5 * time.Minute,
 		MaxResponseHeaderBytes: 256 << 10,
 	}
 }
 
-// proxyPort passes a request on to a port. What comes back is not ours, and is shown in a page of no origin: it can neither read ours nor act
-// for who looks at it.
+// proxyPort passes a request to a port. The response is untrusted, so browsers show it in a page with an opaque
+// origin: it can neither read the server's content nor act for the user.
 func (s *Server) proxyPort(w http.ResponseWriter, r *http.Request) error {
 	port, err := strconv.Atoi(r.PathValue("port"))
 	if err != nil || port < 1 || port > 65535 {
@@ -72,17 +74,19 @@ func (s *Server) proxyPort(w http.ResponseWriter, r *http.Request) error {
 	return s.passOn(w, r, box, port, prefix+"/ports/"+r.PathValue("port"))
 }
 
-// passOn passes a request on to a port of a sandbox. prefix is the part of the path that leads there; "" if the port has a host name of its own.
+// passOn passes a request to a port of a sandbox. prefix is the part of the path that leads there; "" if the port has
+// its own host name.
 func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sandbox, port int, prefix string) error {
 	if box.Status.Ended() {
 		return errGone(box)
 	}
-	w.Header().Del("Cache-Control") // the answer is not ours
+	w.Header().Del("Cache-Control") // the response does not come from this server
 	p := passage{from: peerOf(r.Context()), box: box, port: port, prefix: prefix}
 	proxy := httputil.ReverseProxy{
-		Transport: s.ports, FlushInterval: -1, // events at once
+		Transport: s.ports, FlushInterval: -1, // send events at once
 		Rewrite: p.request, ModifyResponse: p.response,
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { // of the request that was sent, which may have no body
+		// ErrorHandler's argument is the outgoing request, which may have no body.
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			err = endedBy(r.Context(), err)
 			if errors.KindOf(err) == errors.Internal {
 				err = withStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "what listens on port %d gave no answer", port), "see whether it works inside the sandbox"),
@@ -95,26 +99,26 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sand
 	return nil
 }
 
-// passage is a request on its way to a port.
+// passage is a request that is passed to a port.
 type passage struct {
 	from   peer
 	box    sandbox.Sandbox
 	port   int
-	prefix string // as that of passOn
+	prefix string // as in passOn
 }
 
-// inside is what the server in the sandbox is called there.
+// inside returns the address of the server inside the sandbox.
 func (p passage) inside() string { return "localhost:" + strconv.Itoa(p.port) }
 
-// request takes out of a request what is not for the sandbox, and tells it where the request came from. Servers of developers refuse names that they
-// do not know; so they are called what they are inside, by pages of theirs too.
+// request removes data that is not for the sandbox from the request, and adds the headers X-Forwarded-*. Development
+// servers reject unknown host names, so Host and Origin are those inside the sandbox.
 func (p passage) request(r *httputil.ProxyRequest) {
 	out := r.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "http", strconv.Itoa(p.port)+"."+p.box.ID+"."+p.box.Account, p.inside()
 	_, keyed := ourKey(r.In)
 	for _, name := range ourHeaders {
 		own := p.prefix == "" && (name == api.HeaderIdempotency || name == "Authorization" && !keyed)
-		if !own { // at a host name of its own, the sandbox's server has credentials of its own
+		if !own { // with a host name of its own, the sandbox's server has its own credentials
 			out.Header.Del(name)
 		}
 	}
@@ -135,7 +139,8 @@ func (p passage) request(r *httputil.ProxyRequest) {
 	out.Header.Set("X-Forwarded-Prefix", p.prefix)
 }
 
-// response takes out of an answer what must not concern others, and leads redirects back to where the request came.
+// response removes headers that would affect other hosts from a response, and maps redirects back to the address of
+// the request.
 func (p passage) response(resp *http.Response) error {
 	h := resp.Header
 	for _, name := range []string{api.HeaderRequestID, api.HeaderVersion, "Clear-Site-Data", "Strict-Transport-Security"} {
@@ -158,7 +163,7 @@ func (p passage) response(resp *http.Response) error {
 	return nil
 }
 
-// hostOnly returns a cookie without its domain: other sandboxes' hosts, and ours, are none of its business.
+// hostOnly returns a cookie without its domain, so that it does not reach other sandboxes' hosts or this server.
 func hostOnly(cookie string) string {
 	parts := strings.Split(cookie, ";")
 	parts = slices.DeleteFunc(parts, func(part string) bool {
@@ -168,7 +173,7 @@ func hostOnly(cookie string) string {
 	return strings.Join(parts, ";")
 }
 
-// stripCookies takes our cookies out of a request.
+// stripCookies removes Harvest's cookies from a request.
 func stripCookies(r *http.Request) {
 	cookies := r.Cookies()
 	r.Header.Del("Cookie")

@@ -20,19 +20,20 @@ import (
 
 const (
 	replayLife = 24 * time.Hour
-	replayMost = 1 << 20 // bytes of an answer that are kept
-	unkept     = -1      // the status of a Replay whose answer was not kept
+	replayMost = 1 << 20 // bytes of a response that are kept
+	unkept     = -1      // status of a Replay whose response was not kept
 )
 
 var replayPattern = pattern.New(`^[!-~]{1,255}$`)
 
-// flights are the requests with an Idempotency-Key that are under way.
+// flights are the requests with an Idempotency-Key that are in progress.
 type flights struct {
 	mu sync.Mutex
-	by map[[2]string]chan struct{} // guarded by mu; by account and key: closed when there is an answer
+	by map[[2]string]chan struct{} // guarded by mu; by account and key: closed when a response is available
 }
 
-// board returns nil and a function that ends the flight, or what is closed when the flight of that name that there is ends.
+// board starts the flight with this name and returns the function that ends it. If one is in progress, board returns
+// a channel that is closed at its end.
 func (f *flights) board(name [2]string) (wait <-chan struct{}, land func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,8 +53,9 @@ func (f *flights) board(name [2]string) (wait <-chan struct{}, land func()) {
 	}
 }
 
-// once carries a request with an Idempotency-Key out, unless that was done before: then the answer is the same. Answers that say
-// that nothing was done, or that something went wrong with us, are not kept, so that the same request may work later.
+// once executes a request with an Idempotency-Key, unless it was executed before: then it repeats the response.
+// Responses that report that nothing was done, or an internal failure, are not kept, so that the same request can
+// succeed later.
 func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	key := r.Header.Get(api.HeaderIdempotency)
 	if !replayPattern().MatchString(key) {
@@ -66,7 +68,7 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// With a key: the body may hold a secret, and its plain digest would let who reads the records try guesses.
+	// Use an HMAC: the body may contain a secret, and readers of the records could guess it from a plain digest.
 	mac := hmac.New(sha256.New, s.key)
 	mac.Write([]byte(r.Method + "\x00" + r.URL.RequestURI() + "\x00" + r.Header.Get("Accept") + "\x00"))
 	mac.Write(data)
@@ -106,7 +108,8 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	want.Status, want.Type, want.Body = kept.status, kept.Header().Get("Content-Type"), kept.body.Bytes()
 	left := r.Context().Err() != nil && kept.status >= 400
 	switch {
-	case left && rt.scope == account.Exec, rt.secret && kept.status < 300, kept.overflow: // a command has done what it has done
+	// Keep no response if the command has run anyway, or if the response is secret or too long.
+	case left && rt.scope == account.Exec, rt.secret && kept.status < 300, kept.overflow:
 		want.Status, want.Body = unkept, nil
 	case err != nil || kept.status == 0 || kept.status == http.StatusTooManyRequests || kept.status >= http.StatusInternalServerError || left:
 		want.Status = 0
@@ -117,7 +120,7 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// replay answers as known was answered.
+// replay repeats the known response.
 func replay(w http.ResponseWriter, want, known account.Replay) error {
 	switch {
 	case known.Request != want.Request:
@@ -132,11 +135,11 @@ func replay(w http.ResponseWriter, want, known account.Replay) error {
 	w.Header().Set("Content-Type", known.Type)
 	w.Header().Set(api.HeaderReplayed, "true")
 	w.WriteHeader(known.Status)
-	_, _ = w.Write(known.Body) // the client may be gone
+	_, _ = w.Write(known.Body) // the client may have disconnected
 	return nil
 }
 
-// keeper keeps what is answered.
+// keeper records a response.
 type keeper struct {
 	http.ResponseWriter
 	status   int

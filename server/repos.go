@@ -30,7 +30,7 @@ func (s *Server) repoRoutes() []route {
 	}
 }
 
-// repos returns the server's repositories. Unsupported if it has none.
+// repos returns the server's repositories, or Unsupported.
 func (s *Server) repos() (*repo.Manager, error) {
 	if s.opts.Repos == nil {
 		return nil, lacks("repositories")
@@ -38,7 +38,7 @@ func (s *Server) repos() (*repo.Manager, error) {
 	return s.opts.Repos, nil
 }
 
-// repoBody is api.RepoRequest with the sandbox undecoded: package sandbox names what is wrong with it.
+// repoBody is api.RepoRequest with the sandbox undecoded: package sandbox reports its errors.
 type repoBody struct {
 	api.RepoRequest
 	Sandbox json.RawMessage `json:"sandbox"`

@@ -10,39 +10,40 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// route is one row of the API: what the router does, and what the OpenAPI document says.
+// route is one row of the API, for the router and for the OpenAPI document.
 type route struct {
 	method, path string
 	handle       handler
-	scope        account.Scope // what who asks must have; "" for everybody, signed in or not
-	operator     bool          // only for who runs the server
+	scope        account.Scope // required scope; "" for everyone, signed in or not
+	operator     bool          // only for the operator
 	signsIn      bool          // a GET that ends with a new sign-in
 
 	summary string
-	query   string // its parameters, as "name: what it is" with ';' between them
+	query   string // parameters, as "name: description", separated by ';'
 	in      any    // a value of the JSON body's type; nil for none
-	out     any    // a value of the answer's; nil for none
-	status  int    // of success
-	// raw are the types of bodies that are no JSON.
+	out     any    // a value of the response's type; nil for none
+	status  int    // on success
+	// rawIn and rawOut are the types of bodies that are not JSON.
 	rawIn, rawOut string
-	events        string // the server-sent events that come with Accept: text/event-stream
-	socket        string // what the route is as a WebSocket
-	secret        bool   // the answer must not be kept
-	raw           bool   // the request is not ours to look at: no Idempotency-Key
+	events        string // server-sent events for Accept: text/event-stream
+	socket        string // description of the route as a WebSocket
+	secret        bool   // the response must not be kept
+	raw           bool   // pass the request through unread: no Idempotency-Key
 }
 
-// changes reports whether a request may change or run something: its line is in the audit log, whatever comes of it.
+// changes reports whether a request may change or run something. Such requests are in the audit log, whatever their
+// result.
 func (rt route) changes() bool {
 	return rt.method != http.MethodGet || rt.signsIn || rt.scope != account.Read && rt.scope != ""
 }
 
-// Queries of several routes.
+// Query parameters of several routes.
 const (
 	queryPage = "limit: at most so many, up to 1000; cursor: next_cursor of the page before"
 	queryPath = "path: where"
 )
 
-// routes has one row per route.
+// routes returns one row per route.
 func (s *Server) routes() []route {
 	const read, write, exec = account.Read, account.Write, account.Exec
 	return append([]route{
@@ -155,7 +156,7 @@ func (s *Server) systemRoutes() []route {
 	}
 }
 
-// router is the routes as a handler.
+// router returns the handler for all routes.
 func (s *Server) router() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range s.routes() {
@@ -167,7 +168,7 @@ func (s *Server) router() http.Handler {
 	return mux
 }
 
-// guarded lets in who may use the route, as often as they may.
+// guarded checks authentication, scope and rate limits before it calls the route's handler.
 func (s *Server) guarded(rt route) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v := visitOf(r.Context())
@@ -185,7 +186,7 @@ func (s *Server) guarded(rt route) handler {
 			return err
 		}
 		w.Header().Set(api.HeaderVersion, s.opts.Version)
-		w.Header().Set("Cache-Control", "no-store") // unless the route knows better
+		w.Header().Set("Cache-Control", "no-store") // unless the route sets it
 		ctx := context.WithValue(r.Context(), principalKey{}, who)
 		if v != nil {
 			v.who = who

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// createSandbox answers with the sandbox, or, as events, first with how an image that has to be built comes along.
+// createSandbox responds with the sandbox, or with events: first the progress of an image build, then the sandbox.
 func (s *Server) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	data, err := body(w, r, api.MaxBody)
 	if err != nil {
@@ -101,7 +101,8 @@ func (s *Server) sandboxUsage(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, usageOut(used))
 }
 
-// ownerOf returns whose sandboxes r is about: those of who asks, or, for the operator with ?everyone=true, "", which is all.
+// ownerOf returns the account whose sandboxes r is about: the caller's, or, for the operator with ?everyone=true, "",
+// which means all.
 func ownerOf(r *http.Request) (string, error) {
 	who := principalOf(r.Context())
 	everyone, err := flag(r, "everyone")
@@ -116,7 +117,7 @@ func (s *Server) destroySandbox(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if owner == "" { // then it is named by its whole id
+	if owner == "" { // then only a complete ID names it
 		all, err := s.opts.Fleet.List(r.Context(), "", sandbox.Filter{})
 		if err != nil {
 			return err
@@ -135,7 +136,7 @@ func (s *Server) destroySandbox(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// destroy ends the sandbox, having sent its volume to S3 if ?sync= says so.
+// destroy ends the sandbox. ?sync= overrides whether its volume is sent to S3 first.
 func (s *Server) destroy(r *http.Request, owner string) error {
 	if r.URL.Query().Has("sync") {
 		sync, err := flag(r, "sync")
@@ -202,7 +203,7 @@ func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request) error {
 	return paged(s, w, r, found, false, func(p engine.ProcessInfo) string { return counted(p.ID) }, processOut)
 }
 
-// counted is an id by which ids that are numbers sort as numbers: shorter ones first.
+// counted converts a decimal ID to a form whose lexical order is the numeric order: shorter ones first.
 func counted(id string) string { return fmt.Sprintf("%03d%s", len(id), id) }
 
 func (s *Server) sandboxArchiveIn(w http.ResponseWriter, r *http.Request) error {
@@ -222,7 +223,8 @@ func (s *Server) sandboxArchiveOut(w http.ResponseWriter, r *http.Request) error
 	return sendTar(w, r, tar)
 }
 
-// sendTar answers with the stream and closes it. The connection breaks off if the stream does, so that the client knows.
+// sendTar responds with the stream and closes it. If the stream fails, it aborts the connection, so that the client
+// notices.
 func sendTar(w http.ResponseWriter, r *http.Request, tar io.ReadCloser) error {
 	w.Header().Set("Content-Type", api.TypeTar)
 	w.WriteHeader(http.StatusOK)

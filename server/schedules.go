@@ -9,7 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/schedule"
 )
 
-// What schedules run concerns the whole server, so that its operator alone may change them.
+// scheduleRoutes returns the routes for schedules. Their jobs affect the whole server, so only its operator may change
+// them.
 func (s *Server) scheduleRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
@@ -30,7 +31,7 @@ func (s *Server) scheduleRoutes() []route {
 	}
 }
 
-// scheduler returns the server's schedules. Unsupported if it has none.
+// scheduler returns the server's schedules, or Unsupported.
 func (s *Server) scheduler() (*schedule.Scheduler, error) {
 	if s.opts.Schedules == nil {
 		return nil, lacks("schedules")
@@ -69,7 +70,7 @@ func (s *Server) listSchedules(w http.ResponseWriter, r *http.Request) error {
 	return paged(s, w, r, found, false, func(j schedule.Job) string { return j.Name }, scheduleOut)
 }
 
-// scheduleIs answers with the schedule that do returns.
+// scheduleIs responds with the schedule that do returns.
 func (s *Server) scheduleIs(do func(*schedule.Scheduler, context.Context, string, string) (schedule.Job, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		schedules, err := s.scheduler()

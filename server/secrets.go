@@ -23,7 +23,7 @@ func (s *Server) secretRoutes() []route {
 	}
 }
 
-// vault returns the server's secrets. Unsupported if it has none.
+// vault returns the server's secrets, or Unsupported.
 func (s *Server) vault() (*secret.Vault, error) {
 	if s.opts.Secrets == nil {
 		return nil, lacks("secrets")

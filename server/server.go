@@ -1,5 +1,5 @@
-// Package server is Harvest's HTTP face: it decodes requests, asks package sandbox and the engine's images and volumes to do
-// the work, and encodes what they answer. It holds no policy. errors.go is the only exit for errors.
+// Package server is Harvest's HTTP API: it decodes requests, calls package sandbox and the engine's images and
+// volumes, and encodes their results. It contains no policy. errors.go is the only exit for errors.
 package server
 
 import (
@@ -37,49 +37,54 @@ type Options struct {
 	Volumes volume.Provider
 	// Export, if set, writes an image as an OCI archive.
 	Export func(ctx context.Context, img image.Image, w io.Writer) error
-	// Backup, if set, writes what another server needs to go on as a tar stream, with the key files if keys is true.
+	// Backup, if set, writes a tar stream with the data that another server needs to take over, including the key
+	// files if keys is true.
 	Backup func(ctx context.Context, keys bool, w io.Writer) error
-	// ImageAge is how long an image must be unused to be collected when a request does not say.
+	// ImageAge is how long an image must be unused to be collected, if the request does not specify an age.
 	ImageAge time.Duration
-	// Temp is where build contexts wait; "" means the system's directory for such things.
+	// Temp is the directory for build contexts; "" means the system's temporary directory.
 	Temp       string
-	Engine     string // its name
+	Engine     string // name of the engine
 	Version    string
-	Background bool // it was started by a client and ends by itself
-	// Keys, if set, are how programs and browsers sign in. Without any, only connections of ServeLocal are let in.
+	Background bool // a client started it, and it ends by itself
+	// Keys, if set, authenticates programs and browsers. Without keys, only connections of ServeLocal are accepted.
 	Keys *account.Ring
-	// OIDC, if set, is a provider with which people sign in beside keys and links.
+	// OIDC, if set, is a provider for sign-in in addition to keys and links.
 	OIDC *oidc.Provider
-	// Replays, if set, keeps answers for requests that come again with the same Idempotency-Key.
+	// Replays, if set, stores responses for repeated requests with the same Idempotency-Key.
 	Replays account.ReplayStore
-	// Secret signs what clients give back to us, such as cursors. Without one, they end with this Server.
+	// Secret signs data that clients send back, such as cursors. Without it, such data becomes invalid when this
+	// Server ends.
 	Secret []byte
 
-	Secrets   *secret.Vault       // nil: there are none
-	Schedules *schedule.Scheduler // nil: there are none
-	Events    *event.Journal      // nil: there are none
-	Sessions  *session.Manager    // nil: there are none
-	Repos     *repo.Manager       // nil: there are none
-	Storage   *storage.Manager    // nil: there is no S3
+	Secrets   *secret.Vault       // nil: not supported
+	Schedules *schedule.Scheduler // nil: not supported
+	Events    *event.Journal      // nil: not supported
+	Sessions  *session.Manager    // nil: not supported
+	Repos     *repo.Manager       // nil: not supported
+	Storage   *storage.Manager    // nil: S3 is not supported
 
-	URL string // where browsers reach the server; "" if nowhere
-	// ModalURL is where programs written for Modal reach it; "" if nowhere.
+	URL string // address of the server for browsers; "" if none
+	// ModalURL is the address for programs written for Modal; "" if none.
 	ModalURL string
-	Names    []string // what the server is called, in lower case, beside "localhost" and addresses
-	// PortDomain is below what the host names of ports are; "" if they have none. Whatever else is below it is nobody's.
+	Names    []string // host names of the server, in lower case, besides "localhost" and addresses
+	// PortDomain is the parent domain of the host names of ports; "" if ports have none. The server serves no other
+	// names below it.
 	PortDomain string
-	Proxies    []netip.Prefix // whose X-Forwarded-… headers are believed
-	Rate       float64        // requests a second of each key; 0 means no limit
-	Audit      io.Writer      // gets a line of JSON for each request that may change something; nil for none
-	AuditFile  string         // where that can be read again; "" if nowhere
-	// Doctor, if set, says what works on this machine, and what to do about the rest.
+	Proxies    []netip.Prefix // trusted for X-Forwarded-… headers
+	Rate       float64        // requests per second and key; 0 means no limit
+	Audit      io.Writer      // receives a JSON line per request that may change something; nil for none
+	AuditFile  string         // path for reading these lines; "" if none
+	// Doctor, if set, reports which features work on this machine, and remedies for the others.
 	Doctor func(ctx context.Context) []api.Finding
-	// Patience is how long a client may send nothing of a body that it has begun, and take nothing of events, until it is given up; 0 means a minute.
+	// Patience is how long a client may pause while it sends a body or reads events, until it is disconnected; 0
+	// means a minute.
 	Patience time.Duration
-	// Heartbeat is how long a stream of events may be quiet before a comment shows that it lives; 0 means 15 seconds.
+	// Heartbeat is the maximum pause of an event stream before a comment is sent as a sign of life; 0 means 15
+	// seconds.
 	Heartbeat time.Duration
 
-	// Shutdown, if set, is called, once, when a client asks the server to end. It must not wait for that end.
+	// Shutdown, if set, is called once when a client asks the server to end. It must not wait for that end.
 	Shutdown func()
 }
 
@@ -87,15 +92,15 @@ type Options struct {
 type Server struct {
 	opts     Options
 	http     http.Server
-	key      []byte // signs
+	key      []byte // for signatures
 	limits   limits
 	terms    terminals
 	attached attachments
-	ports    http.RoundTripper // to ports of sandboxes
+	ports    http.RoundTripper // connects to ports of sandboxes
 	metrics  *metrics
-	tracer   trace.Tracer // of whoever has opened package internal/trace
+	tracer   trace.Tracer // no-op unless package internal/trace is open
 	flying   flights      // requests with an Idempotency-Key
-	changing fileLocks    // files that requests are changing right now
+	changing fileLocks    // files that requests are changing
 	// auditing is held while a line of the audit log is written.
 	auditing sync.Mutex
 
@@ -104,13 +109,13 @@ type Server struct {
 	done     chan struct{} // closed by Close
 
 	mu       sync.Mutex
-	requests int       // guarded by mu: under way, those for health and shutdown excepted
+	requests int       // guarded by mu: in progress, except those for health and shutdown
 	idle     time.Time // guarded by mu: since when requests is 0
 	asked    bool      // guarded by mu: Shutdown was called
 	closed   bool      // guarded by mu
 }
 
-// New returns a Server that is ready for Serve. The end of ctx stops it, as Stop does, without waiting.
+// New returns a Server that is ready for Serve. When ctx ends, the Server stops, as after Stop, without waiting.
 func New(ctx context.Context, opts Options) *Server {
 	s := &Server{opts: opts, done: make(chan struct{}), idle: time.Now()}
 	if s.opts.Patience == 0 {
@@ -125,7 +130,7 @@ func New(ctx context.Context, opts Options) *Server {
 	}
 	s.ports, s.metrics = s.openTransport(), newMetrics(s)
 	s.tracer = otel.Tracer("github.com/RelevanceAI/harvest/server")
-	// HTTP/2 is for listeners with TLS that offer it. Browsers make connections of HTTP/1.1 for WebSockets even then.
+	// HTTP/2 is for TLS listeners that offer it. Browsers use HTTP/1.1 connections for WebSockets even then.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -136,7 +141,7 @@ func New(ctx context.Context, opts Options) *Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         &protocols,
-		// A connection carries many requests: one that has gone without a word must be found out, or all its streams stay.
+		// A connection carries many requests: a dead connection must be detected, or all its streams stay open.
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: time.Minute},
 	}
 	return s
@@ -147,11 +152,12 @@ func (s *Server) unknown(_ http.ResponseWriter, r *http.Request) error {
 		"check the method and the path; "+api.Docs+" lists the routes")
 }
 
-// ServeLocal is Serve for a listener to which only its owner can connect, such as a Unix socket in a directory of mode 0700: who
-// comes that way needs no key, and is the operator.
+// ServeLocal is Serve for a listener to which only its owner can connect, such as a Unix socket in a directory of
+// mode 0700. Its clients need no key and are the operator.
 func (s *Server) ServeLocal(l net.Listener) error { return s.Serve(localListener{l}) }
 
-// Serve answers the connections of l, who need a key, until Close, or until l is closed after Stop. It returns the error that ended it earlier.
+// Serve serves the connections of l, which need a key, until Close, or until l is closed after Stop. It returns the
+// error if it ended earlier.
 func (s *Server) Serve(l net.Listener) error {
 	err := s.http.Serve(l)
 	if errors.Is(err, http.ErrServerClosed) || s.stopping.Err() != nil && errors.Is(err, net.ErrClosed) {
@@ -160,8 +166,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return errors.Wrapf(err, "serve")
 }
 
-// Stop refuses new requests and waits, until ctx ends, for those under way. Streams end without an end: the commands behind
-// them, and all sandboxes, go on.
+// Stop refuses new requests and waits, until ctx ends, for those in progress. Streams are cut off without an end
+// message; the commands behind them, and all sandboxes, keep running.
 func (s *Server) Stop(ctx context.Context) {
 	s.stop()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -175,7 +181,7 @@ func (s *Server) Stop(ctx context.Context) {
 	}
 }
 
-// Close closes the listener and all connections. It is repeatable.
+// Close closes the listener and all connections. It is idempotent.
 func (s *Server) Close() error {
 	s.stop()
 	s.mu.Lock()
@@ -188,7 +194,7 @@ func (s *Server) Close() error {
 	return errors.Wrapf(s.http.Close(), "close the server")
 }
 
-// Idle returns for how long no request has been under way; 0 while one is.
+// Idle returns how long no request has been in progress; 0 while one is.
 func (s *Server) Idle() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +210,7 @@ func (s *Server) active() int {
 	return s.requests
 }
 
-// begin counts a request until the function that it returns is called.
+// begin counts a request until the returned function is called.
 func (s *Server) begin() func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

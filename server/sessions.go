@@ -34,7 +34,7 @@ func (s *Server) sessionRoutes() []route {
 	}
 }
 
-// sessions returns the server's sessions. Unsupported if it has none.
+// sessions returns the server's sessions, or Unsupported.
 func (s *Server) sessions() (*session.Manager, error) {
 	if s.opts.Sessions == nil {
 		return nil, lacks("sessions")
@@ -42,7 +42,7 @@ func (s *Server) sessions() (*session.Manager, error) {
 	return s.opts.Sessions, nil
 }
 
-// sessionBody is api.SessionRequest with the sandbox undecoded: package sandbox names what is wrong with it.
+// sessionBody is api.SessionRequest with the sandbox undecoded: package sandbox reports its errors.
 type sessionBody struct {
 	api.SessionRequest
 	Sandbox json.RawMessage `json:"sandbox"`
@@ -111,7 +111,7 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, sessionOut(found))
 }
 
-// onSession does what has no answer but that it was done.
+// onSession runs a request without a result.
 func (s *Server) onSession(w http.ResponseWriter, do func(m *session.Manager) error) error {
 	m, err := s.sessions()
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *Server) sessionBundle(w http.ResponseWriter, r *http.Request) error {
 	return sendBytes(w, api.TypeBundle, bundle, err)
 }
 
-// sendBytes answers with data, or with err.
+// sendBytes responds with data, or with err.
 func sendBytes(w http.ResponseWriter, media string, data []byte, err error) error {
 	if err != nil {
 		return err

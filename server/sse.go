@@ -15,15 +15,15 @@ func wantsEvents(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), api.TypeEvents)
 }
 
-// events is an answer of server-sent events. Its methods may be called concurrently.
+// events is a response of server-sent events. Its methods may be called concurrently.
 type events struct {
 	mu   sync.Mutex
-	w    http.ResponseWriter // guarded by mu; nil when the answer has ended
+	w    http.ResponseWriter // guarded by mu; nil when the response has ended
 	done chan struct{}
 	beat sync.WaitGroup
 }
 
-// newEvents begins the answer. The caller must close it before its handler returns.
+// newEvents starts the response. The caller must close it before its handler returns.
 func (s *Server) newEvents(w http.ResponseWriter) *events {
 	h := w.Header()
 	h.Set("Content-Type", api.TypeEvents)
@@ -47,7 +47,7 @@ func (s *Server) newEvents(w http.ResponseWriter) *events {
 	return ev
 }
 
-// send sends an event, if the client is still there: its context tells when it is not.
+// send sends an event, if the client is still connected: its context ends when it is not.
 func (ev *events) send(name string, v any) {
 	ev.write("event: " + name + "\ndata: " + string(marshal(v)) + "\n\n")
 }
@@ -71,7 +71,7 @@ func (ev *events) close() {
 	ev.w = nil
 }
 
-// outputWriter sends what is written to it as events of one name. Characters that were cut in two wait for their other half.
+// outputWriter sends its input as events of one name. Incomplete UTF-8 characters wait for the rest.
 type outputWriter struct {
 	ev   *events
 	name string
@@ -86,7 +86,7 @@ func (o *outputWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush sends what still waits.
+// flush sends the waiting bytes.
 func (o *outputWriter) flush() { o.sendBytes(o.rest) }
 
 func (o *outputWriter) sendBytes(data []byte) {
@@ -99,7 +99,7 @@ func (o *outputWriter) sendBytes(data []byte) {
 	}
 }
 
-// partial returns how many bytes at the end of data begin a character that is not complete.
+// partial returns the number of bytes at the end of data that begin an incomplete character.
 func partial(data []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
 		if tail := data[len(data)-n:]; utf8.RuneStart(tail[0]) {

@@ -11,10 +11,10 @@ import (
 	"github.com/RelevanceAI/harvest/storage"
 )
 
-// maxPlan is how many actions of a dry run are told.
+// maxPlan limits the actions of a dry run in a response.
 const maxPlan = 10_000
 
-// syncVolume answers with what a sync did, or, as events, first with how it comes along.
+// syncVolume responds with the result of a sync, or with events: first the progress, then the result.
 func (s *Server) syncVolume(w http.ResponseWriter, r *http.Request) error {
 	if err := s.stored(r); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (s *Server) syncVolume(w http.ResponseWriter, r *http.Request) error {
 	return s.sync(w, r, r.PathValue("name"), req)
 }
 
-// syncSandbox is syncVolume for the volume and the place that a sandbox was created with.
+// syncSandbox is syncVolume for the volume and the location that a sandbox was created with.
 func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	var req api.SandboxSyncRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
@@ -43,7 +43,7 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	case found.S3 == nil:
 		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has no place in S3", found.ID), "create it with s3, or synchronise a volume with POST "+api.VolumeSync)
 	}
-	// Others may have written there: the list tells, not the manifest.
+	// Other clients may have written there, so use the list and not the manifest.
 	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret,
 		List: req.Direction != string(s3sync.Up), DeleteMany: req.DeleteMany})
 }
@@ -123,7 +123,7 @@ func whereOf(r *http.Request) storage.Where {
 	return where(q.Get("bucket"), q.Get("prefix"), q.Get("secret"))
 }
 
-// stored fails unless the volume that a request names is there, and S3 too.
+// stored returns an error unless the volume exists and S3 is supported.
 func (s *Server) stored(r *http.Request) error {
 	if _, err := s.volumes(r).Open(r.Context(), r.PathValue("name")); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// execStream runs a command, or attaches to one, with its input and output as messages; package api describes them.
+// execStream runs a command, or attaches to one, with input and output as messages; package api describes them.
 func (s *Server) execStream(w http.ResponseWriter, r *http.Request) error {
 	ref := r.PathValue("id")
 	return s.stream(w, r, func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error) {
@@ -58,8 +58,8 @@ func (s *Server) runStream(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// stream accepts a WebSocket, hands its first message to serve, and ends it with what serve returns. The context of serve
-// ends when the client goes away, but not when the server stops.
+// stream accepts a WebSocket, passes its first message to serve, and sends the result of serve as the last message.
+// The context of serve ends when the client disconnects, but not when the server stops.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	serve func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error)) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
@@ -67,14 +67,14 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	}
 	conn, release, err := accept(w, r)
 	if err != nil {
-		return nil // accept has answered
+		return nil // accept has responded
 	}
 	defer release()
 	conn.SetReadLimit(api.MaxExec)
 	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
 	unlessStopping := func() {
 		if s.stopping.Err() == nil {
-			leave() // of work, too
+			leave() // and with it work
 		}
 	}
 	defer unlessStopping()
@@ -94,7 +94,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 		st.receive()
 	})
 	res, err := serve(work, st, first)
-	// Output that nobody takes waits as long as its command; that it has ended does not.
+	// A client that does not read blocks the command's output for as long as the command runs, but the end message is
+	// sent with a time limit.
 	defer time.AfterFunc(s.opts.Patience, func() { _ = conn.CloseNow() }).Stop()
 	if err != nil {
 		st.send(api.StreamEnd, api.End{Problem: problem(r.Context(), err)})
@@ -111,18 +112,18 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 // stream is one command's connection to its client. All methods may be called concurrently.
 type stream struct {
 	conn   *websocket.Conn
-	ctx    context.Context    // ends when the client is gone
-	giveUp context.CancelFunc // what serve does
+	ctx    context.Context    // ends when the client disconnects
+	giveUp context.CancelFunc // cancels the work of serve
 	stdin  *window
-	begun  chan struct{} // closed once the client knows that the command has started
-	lost   atomic.Bool   // the connection ended without a word of the client
+	begun  chan struct{} // closed after the client was informed that the command has started
+	lost   atomic.Bool   // the connection broke without a close message
 
 	mu     sync.Mutex
 	x      *sandbox.Execution // guarded by mu: nil until it is started
-	resize *engine.Size       // guarded by mu: what was asked for before that
+	resize *engine.Size       // guarded by mu: size requested before that
 }
 
-// receive takes the client's messages until it leaves or sends what it must not. The reason needs no other report: the
+// receive handles the client's messages until it disconnects or sends an invalid one. The reason is not reported: the
 // connection ends.
 func (st *stream) receive() {
 	for {
@@ -147,7 +148,7 @@ func (st *stream) receive() {
 	}
 }
 
-// obey does what a control message says. Failures to do it are not the stream's: the command may just have ended.
+// obey executes a control message. It ignores failures, since the command may just have ended.
 func (st *stream) obey(data []byte) error {
 	var c api.Control
 	if err := decode(data, &c); err != nil {
@@ -164,7 +165,7 @@ func (st *stream) obey(data []byte) error {
 	case c.StdinEOF:
 		st.stdin.end()
 	case x == nil && (c.Kill || c.Signal != ""):
-		st.giveUp() // it is not to start at all
+		st.giveUp() // do not start it
 	case x == nil:
 	case c.Kill:
 		_ = x.Kill(st.ctx)
@@ -176,8 +177,8 @@ func (st *stream) obey(data []byte) error {
 	return nil
 }
 
-// started lets control messages reach the command, and tells the client its name, before any output: who sees that the
-// command runs can send it a signal.
+// started lets control messages reach the command, and sends its ID to the client before any output: a client that
+// sees that the command runs can send it a signal.
 func (st *stream) started(x *sandbox.Execution) {
 	st.mu.Lock()
 	st.x = x
@@ -191,7 +192,7 @@ func (st *stream) started(x *sandbox.Execution) {
 	close(st.begun)
 }
 
-// stdio returns what the command reads and writes. With capture, its output comes in the Result instead.
+// stdio returns the command's streams. With capture, its output is in the Result instead.
 func (st *stream) stdio(capture bool) engine.Stdio {
 	if capture {
 		return engine.Stdio{Stdin: st.stdin}
@@ -205,16 +206,16 @@ func (st *stream) stdio(capture bool) engine.Stdio {
 
 func (st *stream) control(c api.Control) { st.send(api.StreamControl, c) }
 
-// send sends v as JSON, if the client is still there.
+// send sends v as JSON, if the client is still connected.
 func (st *stream) send(id byte, v any) {
 	_ = st.conn.Write(st.ctx, websocket.MessageBinary, append([]byte{id}, marshal(v)...))
 }
 
-// frames sends what is written to it as messages of one stream, and waits while the client is slow.
+// frames sends its input as messages of one stream, and blocks while the client is slow.
 type frames struct {
 	st    *stream
 	id    byte
-	after <-chan struct{} // nothing is sent before it is closed; nil: at once
+	after <-chan struct{} // nothing is sent until it is closed; nil: send at once
 	buf   []byte
 }
 

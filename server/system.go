@@ -22,13 +22,13 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 		status, code = "stopping", http.StatusServiceUnavailable
 	}
 	who, err := s.authenticate(r)
-	if err != nil { // a load balancer needs to know no more
+	if err != nil { // sufficient for a load balancer
 		return respond(w, code, struct {
 			Status string `json:"status"`
 		}{status})
 	}
 	w.Header().Set(api.HeaderVersion, s.opts.Version)
-	if who.MustBeOperator() != nil { // what others do is not theirs to know
+	if who.MustBeOperator() != nil { // hide data of other accounts
 		can := s.opts.Fleet.Capabilities()
 		return respond(w, code, api.ServerInfo{
 			Status: status, Version: s.opts.Version, Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone),
@@ -43,7 +43,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// sandboxes counts those that have not ended.
+// sandboxes returns the number of sandboxes that have not ended.
 func (s *Server) sandboxes() int {
 	n := 0
 	for _, count := range s.opts.Fleet.Stats().Sandboxes {
@@ -52,8 +52,8 @@ func (s *Server) sandboxes() int {
 	return n
 }
 
-// shutdown asks for the end of the server. The answer's body ends when the server has ended, so that the client need not
-// guess when that is.
+// shutdown asks the server to end. The response body ends when the server has ended, so that the client need not poll
+// for it.
 func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) error {
 	var req api.ShutdownRequest
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
@@ -68,11 +68,11 @@ func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", api.TypeJSON)
 	w.WriteHeader(http.StatusAccepted)
 	encode(w, struct{}{})
-	// Without this the client would learn of the answer only at its end.
+	// Without the flush, the client would receive the response only at its end.
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return errors.Wrapf(err, "answer")
 	}
-	if v := visitOf(r.Context()); v != nil { // when this request is done, so is the audit log
+	if v := visitOf(r.Context()); v != nil { // the audit log is closed when this request is done
 		s.audit(r, v, http.StatusAccepted)
 		v.audited = false
 	}

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	scrollback   = 256 << 10 // bytes of output that a new client gets
-	terminalLag  = 128 << 10 // so far the client may be behind before the command waits for it
+	scrollback   = 256 << 10 // bytes of earlier output for a new client
+	terminalLag  = 128 << 10 // bytes that a client may be behind before the command blocks
 	terminalLife = 7 * 24 * time.Hour
-	terminalSend = 30 * time.Second // until a client that reads nothing is given up
+	terminalSend = 30 * time.Second // until a client that does not read is disconnected
 	terminalMark = "harvest-terminal"
-	terminalDir  = "HARVEST_TERMINAL_DIR" // variable with the directory where a new shell begins
+	terminalDir  = "HARVEST_TERMINAL_DIR" // variable with the start directory of a new shell
 )
 
-// terminalArgs run the shell that there is. Their last one is how a later server finds it.
+// terminalArgs run the available shell. A later server finds the shell by the last argument.
 var terminalArgs = []string{"/bin/sh", "-c", `[ -z "$HARVEST_TERMINAL_DIR" ] || cd -- "$HARVEST_TERMINAL_DIR" 2>/dev/null; unset HARVEST_TERMINAL_DIR; [ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`, terminalMark}
 
 func (s *Server) terminalRoutes() []route {
@@ -37,10 +37,10 @@ func (s *Server) terminalRoutes() []route {
 		socket: "messages are those of a stream, without a first request; what was written before comes again"}}
 }
 
-// terminals are the sandboxes' terminals that this server is connected to.
+// terminals are the sandboxes' terminals to which this server is connected.
 type terminals struct {
 	mu sync.Mutex
-	by map[string]*terminal // guarded by mu; by sandbox id
+	by map[string]*terminal // guarded by mu; by sandbox ID
 }
 
 // terminal is a shell with at most one client.
@@ -53,21 +53,21 @@ type terminal struct {
 	mu     sync.Mutex
 	change sync.Cond
 	output []byte          // guarded by mu: the last scrollback bytes
-	end    int64           // guarded by mu: how much there was in all
+	end    int64           // guarded by mu: total bytes of output
 	client *terminalClient // guarded by mu; nil for none
 	over   *api.End        // guarded by mu; set when the shell has ended
 }
 
-// terminalClient is who sees a terminal.
+// terminalClient is the client of a terminal.
 type terminalClient struct {
 	conn *websocket.Conn
 	ctx  context.Context
-	at   int64    // guarded by the terminal's mu: so much of the output was sent
-	gone bool     // guarded by the terminal's mu: it left, or another one took over
-	why  *api.End // guarded by the terminal's mu: what it is told then, if anything
+	at   int64    // guarded by the terminal's mu: bytes of output that were sent
+	gone bool     // guarded by the terminal's mu: it left, or another client took over
+	why  *api.End // guarded by the terminal's mu: end message for it, if any
 }
 
-// terminal returns the sandbox's terminal, and begins or finds its shell if this server does not know it yet.
+// terminal returns the sandbox's terminal. If this server is not connected to one, it finds or starts the shell.
 func (s *Server) terminal(ctx context.Context, id, dir string) (*terminal, error) {
 	s.terms.mu.Lock()
 	t := s.terms.by[id]
@@ -91,7 +91,7 @@ func (s *Server) terminal(ctx context.Context, id, dir string) (*terminal, error
 	}
 }
 
-// runTerminal begins or finds the shell of t and waits for its end.
+// runTerminal finds or starts the shell of t and waits for its end.
 func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id, dir string) {
 	t.x, t.err = s.shell(ctx, t, owner, id, dir)
 	close(t.ready)
@@ -108,7 +108,8 @@ func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id, dir st
 	s.terms.mu.Lock()
 	delete(s.terms.by, id)
 	s.terms.mu.Unlock()
-	if t.err != nil || end.Exit != nil || s.stopping.Err() == nil { // else the shell goes on, and the end of its input would end it
+	// If neither holds, the shell continues, and closing its input would end it.
+	if t.err != nil || end.Exit != nil || s.stopping.Err() == nil {
 		t.stdin.close()
 	}
 	t.mu.Lock()
@@ -117,7 +118,7 @@ func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id, dir st
 	t.mu.Unlock()
 }
 
-// shell finds the shell that an earlier server began, or begins one.
+// shell finds the shell that an earlier server started, or starts one.
 func (s *Server) shell(ctx context.Context, t *terminal, owner, id, dir string) (*sandbox.Execution, error) {
 	known, err := s.opts.Fleet.Processes(ctx, owner, id)
 	if err != nil {
@@ -135,7 +136,8 @@ func (s *Server) shell(ctx context.Context, t *terminal, owner, id, dir string) 
 	})
 }
 
-// Write takes the shell's output. It waits while a client is there and far behind; without one, the beginning is dropped.
+// Write receives the shell's output. It blocks while a connected client is too far behind; without a client it drops
+// the oldest output.
 func (t *terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +157,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// took tells the client that the shell has read n bytes.
+// took reports to the client that the shell has read n bytes.
 func (t *terminal) took(n int) {
 	t.mu.Lock()
 	c := t.client
@@ -171,7 +173,7 @@ func (c *terminalClient) send(id byte, data []byte) error {
 	return c.conn.Write(ctx, websocket.MessageBinary, append([]byte{id}, data...))
 }
 
-// attach makes c the client, and tells the one that was there.
+// attach makes c the client, and notifies the previous one.
 func (t *terminal) attach(r *http.Request, c *terminalClient) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,7 +196,8 @@ func (t *terminal) detach(c *terminalClient) {
 	t.change.Broadcast()
 }
 
-// next waits for output that c has not got, and returns it; or the end that c is told. gone says that c is not to get any more.
+// next waits for output that c does not have, and returns it, or the end message for c. gone means that c is no
+// longer the client.
 func (t *terminal) next(c *terminalClient) (data []byte, dropped int64, over *api.End, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -225,7 +228,7 @@ func (t *terminal) sent(c *terminalClient, n int) {
 	t.change.Broadcast()
 }
 
-// openTerminal connects a client with the sandbox's terminal.
+// openTerminal connects a client to the sandbox's terminal.
 func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	if !isUpgrade(r) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket")
@@ -252,7 +255,7 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	}
 	conn, release, err := accept(w, r)
 	if err != nil {
-		return nil // accept has answered
+		return nil // accept has responded
 	}
 	defer release()
 	conn.SetReadLimit(api.MaxFrame)
@@ -287,7 +290,7 @@ func (t *terminal) deliver(c *terminalClient) {
 		data, dropped, over, gone := t.next(c)
 		switch {
 		case over != nil:
-			_ = c.send(api.StreamEnd, marshal(over)) // it may have left
+			_ = c.send(api.StreamEnd, marshal(over)) // it may have disconnected
 			return
 		case gone:
 			return
@@ -302,7 +305,7 @@ func (t *terminal) deliver(c *terminalClient) {
 	}
 }
 
-// receive takes the client's messages until it leaves, another one takes over, or it sends what it must not.
+// receive handles the client's messages until it disconnects, another one takes over, or it sends an invalid one.
 func (t *terminal) receive(c *terminalClient) {
 	for {
 		kind, msg, err := c.conn.Read(c.ctx)
@@ -331,7 +334,7 @@ func (t *terminal) receive(c *terminalClient) {
 	}
 }
 
-// obey does what a control message says. That the shell may just have ended is not the client's fault.
+// obey executes a control message. It ignores failures, since the shell may just have ended.
 func (t *terminal) obey(ctx context.Context, data []byte) error {
 	var c api.Control
 	if err := decode(data, &c); err != nil {

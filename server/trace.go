@@ -16,10 +16,12 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Spans say which route, how it ended, and whose sandbox of which id: nothing that clients choose, such as paths, queries, names and bodies. Names of
-// attributes are those of https://opentelemetry.io/docs/specs/semconv/http/http-spans/ where that has one.
+// Spans contain the route, the result, the account and the sandbox ID. They contain no data that clients choose, such
+// as paths, queries, names and bodies. Names of attributes follow
+// https://opentelemetry.io/docs/specs/semconv/http/http-spans/ where it defines one.
 
-// traced begins the span of a request, as a part of the trace that its sender names. The function that it returns ends it.
+// traced starts the span of a request, as a part of the trace that its sender names. The returned function ends the
+// span.
 func (s *Server) traced(r *http.Request, rec *recorder) (context.Context, func(r *http.Request, v *visit)) {
 	ctx := otel.GetTextMapPropagator().Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := s.tracer.Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer))
@@ -41,7 +43,7 @@ func (s *Server) traced(r *http.Request, rec *recorder) (context.Context, func(r
 	}
 }
 
-// method is the request's, unless somebody has made one up.
+// method returns the request's method, or _OTHER for an unknown one.
 func method(r *http.Request) string {
 	switch r.Method {
 	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE":
@@ -50,7 +52,7 @@ func method(r *http.Request) string {
 	return "_OTHER"
 }
 
-// create is Fleet.Create with a span, which has one for each stage.
+// create is Fleet.Create with a span, which has a child span for each stage.
 func (s *Server) create(ctx context.Context, req sandbox.Request) (sandbox.Sandbox, error) {
 	ctx, span := s.tracer.Start(ctx, "sandbox.create")
 	defer span.End()

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// volumes returns those of who asks.
+// volumes returns the volumes of the caller.
 func (s *Server) volumes(r *http.Request) volume.Provider {
 	return volume.Of(s.opts.Volumes, account.Owner(accountOf(r.Context())))
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// window holds the standard input that a command has not read yet. The client may have api.Window bytes in it and is told
-// what was read: so control messages never wait behind input that nobody reads, and memory is bounded.
+// window buffers standard input that a command has not read yet. The client may have api.Window bytes in it and is
+// notified of reads. So control messages never wait behind unread input, and memory is bounded.
 type window struct {
-	took func(n int) // tells the client
+	took func(n int) // notifies the client
 
 	mu    sync.Mutex
 	ready sync.Cond
 	buf   []byte // guarded by mu
-	ended bool   // guarded by mu: no more will come
-	read  int    // guarded by mu: read, but not told yet
+	ended bool   // guarded by mu: no further input
+	read  int    // guarded by mu: read, but not reported yet
 }
 
 func newWindow(took func(n int)) *window {
@@ -26,7 +26,7 @@ func newWindow(took func(n int)) *window {
 	return w
 }
 
-// add appends what the client sent. Invalid if it sent more than it may.
+// add appends the client's input. It returns Invalid if the client exceeds the window.
 func (w *window) add(data []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -41,7 +41,7 @@ func (w *window) add(data []byte) error {
 	return nil
 }
 
-// end says that no more input will come.
+// end marks the end of the input.
 func (w *window) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -49,7 +49,7 @@ func (w *window) end() {
 	w.ready.Broadcast()
 }
 
-// close ends the input and drops what was not read.
+// close ends the input and drops unread data.
 func (w *window) close() {
 	w.mu.Lock()
 	w.buf = nil
@@ -57,7 +57,7 @@ func (w *window) close() {
 	w.end()
 }
 
-// Read waits for input. The client is told in steps of a quarter of the window, since it need not know every byte.
+// Read waits for input. It notifies the client in steps of a quarter of the window, to save messages.
 func (w *window) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	for len(w.buf) == 0 && !w.ended {

@@ -6,7 +6,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// busy is a sandbox that is kept from being idle. The zero value is none.
+// busy is a hold that keeps a sandbox from becoming idle. The zero value holds no sandbox.
 type busy struct {
 	sandbox string
 	release func()
@@ -19,8 +19,8 @@ func (b *busy) end() {
 	*b = busy{}
 }
 
-// keepBusy keeps the sandbox from being idle while a turn is under way or a prompt waits. Between turns the agent's process runs on, and
-// the sandbox is idle.
+// keepBusy keeps the sandbox from becoming idle while a turn is under way or a prompt is queued. Between turns the
+// agent's process keeps running, and the sandbox counts as idle.
 func (r *runner) keepBusy(ctx context.Context) {
 	box := ""
 	if r.current != nil || len(r.queue) > 0 {
@@ -34,7 +34,7 @@ func (r *runner) keepBusy(ctx context.Context) {
 		return
 	}
 	release, err := r.m.opts.Fleet.Hold(ctx, r.account, box)
-	if err != nil { // it has ended, which the runner sees elsewhere
+	if err != nil { // the sandbox has ended; the runner detects that elsewhere
 		logf.Infof(ctx, "keep the sandbox of session %s from being idle: %v", r.id, err)
 		return
 	}

@@ -18,56 +18,60 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// Repository is one of those that a session works on.
+// Repository is a repository that a session works on.
 type Repository struct {
-	URL        string `json:"url,omitempty"`    // without credentials; "" for one that begins empty, or has no origin
-	Branch     string `json:"branch,omitempty"` // that the work began on; "" means the default
-	Depth      int    `json:"depth,omitempty"`  // of history; 0 means all
-	LFS        bool   `json:"lfs,omitempty"`    // large files were fetched, too
+	// URL has no credentials; it is "" for a repository that starts empty or has no origin.
+	URL        string `json:"url,omitempty"`
+	Branch     string `json:"branch,omitempty"` // starting branch; "" means the default
+	Depth      int    `json:"depth,omitempty"`  // depth of history; 0 means all
+	LFS        bool   `json:"lfs,omitempty"`    // fetch large files, too
 	Submodules bool   `json:"submodules,omitempty"`
-	Dir        string `json:"dir"`                    // in the sandbox
-	Base       string `json:"base,omitempty"`         // commit that the work began on; "" if there was none
-	Start      string `json:"start,omitempty"`        // commit that the agent began on: Base, or what the user had not committed, on top of it
-	Pull       string `json:"pull_request,omitempty"` // address of the pull request
+	Dir        string `json:"dir"`            // in the sandbox
+	Base       string `json:"base,omitempty"` // starting commit; "" if there was none
+	// Start is the agent's starting commit: Base, or the user's uncommitted changes on top of it.
+	Start string `json:"start,omitempty"`
+	Pull  string `json:"pull_request,omitempty"` // address of the pull request
 }
 
 // RepositoryRequest describes a repository to clone.
 type RepositoryRequest struct {
 	URL        string
 	Branch     string // "" means the repository's default
-	Depth      int    // of history; 0 means all
+	Depth      int    // depth of history; 0 means all
 	LFS        bool   // fetch large files (git-lfs), which are pointers otherwise
 	Submodules bool   // clone submodules, too
 }
 
-// Uncommitted is what a user had not committed. It becomes a commit of its own, by its author, before the agent's first.
+// Uncommitted contains the user's uncommitted changes. They become a separate commit by their author, before the
+// agent's first.
 type Uncommitted struct {
-	Patch  []byte // as `git diff --binary HEAD` prints it
+	Patch  []byte // output of `git diff --binary HEAD`
 	Author Author
 }
 
-// given is what a session is begun with and keeps until the repository is there.
+// given is the input of a new session. The runner keeps it until the repository is cloned.
 type given struct {
 	bundle      []byte
-	shallow     []byte // its commits without parents
+	shallow     []byte // the bundle's commits without parents
 	uncommitted Uncommitted
 }
 
-// NoSecret is the GitSecret of a session that shall have no credentials.
+// NoSecret is the GitSecret of a session without credentials.
 const NoSecret = "none"
 
-// Repositories returns all of the session's, the first one first.
+// Repositories returns all repositories of the session, the first one first.
 func (s Session) Repositories() []Repository {
 	if len(s.Repos) > 0 {
 		return s.Repos
 	}
-	return []Repository{{URL: s.Repo, Branch: s.Branch, Dir: s.Dir, Base: s.Base, Start: s.Base}} // of an earlier version
+	// A record of an earlier version has no Repos.
+	return []Repository{{URL: s.Repo, Branch: s.Branch, Dir: s.Dir, Base: s.Base, Start: s.Base}}
 }
 
 // WorkBranch is the branch that the agent works on.
 func (s Session) WorkBranch() string { return "harvest/" + strings.TrimPrefix(s.ID, idPrefix) }
 
-// checkRepos returns the repositories that req asks for, or what is wrong with where they come from.
+// checkRepos returns the repositories of req, or an error if their source is invalid.
 func checkRepos(req Request) ([]Repository, error) {
 	if (len(req.Bundle) > 0 || req.Repo == "") && req.Depth != 0 {
 		return nil, errors.Newf(errors.Invalid, "the depth of history is for repositories that are cloned from an address")
@@ -125,10 +129,10 @@ func checkRepos(req Request) ([]Repository, error) {
 	return all, nil
 }
 
-// shallowFile is what .git/shallow has.
+// shallowFile matches the content of .git/shallow.
 var shallowFile = pattern.New(`^([0-9a-f]{40,64}\n)+$`)
 
-// cloneScript gets a repository, unless it is there. What it needs is in its environment.
+// cloneScript clones a repository unless it exists. Its parameters are environment variables.
 const cloneScript = `
 git config --global user.name "$NAME"
 git config --global user.email "$EMAIL"
@@ -153,9 +157,9 @@ if [ ! -e "$DIR/.git" ]; then
 	fi
 fi` + beginScript
 
-// beginScript begins the work where HEAD is, unless it has begun: on a branch of its own, on top of what the user had not committed. It prints
-// the commit that it begins on, and the one that the agent does. Each git costs milliseconds in a sandbox, so that what harvest-git is told
-// is written into the configuration at once.
+// beginScript starts the work at HEAD, unless it has started: on a separate branch, on top of the user's uncommitted
+// changes. It prints the starting commit and the agent's starting commit. Each git process costs milliseconds in a
+// sandbox, so harvest-git's settings are written into the configuration in one step.
 const beginScript = `
 cd "$DIR"
 if ! grep -qF "work = \"$WORK\"" .git/config; then
@@ -176,8 +180,8 @@ if ! grep -qF "work = \"$WORK\"" .git/config; then
 	echo "$base $start"
 fi`
 
-// gitConfig is what harvest-git is told of a repository, as a part of its configuration (git-config(1), "Syntax"). Without onto it finds the
-// origin's default branch itself.
+// gitConfig returns a repository's settings for harvest-git, as a section of git's configuration (git-config(1),
+// "Syntax"). Without onto, harvest-git determines the origin's default branch itself.
 func (s Session) gitConfig(onto string) string {
 	quote := strings.NewReplacer("\\", "\\\\", "\"", "\\\"", "\n", " ")
 	var b strings.Builder
@@ -190,8 +194,8 @@ func (s Session) gitConfig(onto string) string {
 	return b.String()
 }
 
-// partsScript fetches what a clone leaves out: DIR LFS SUBMODULES. The protocols are those that make git start no program of the repository's
-// choice.
+// partsScript fetches the parts that a clone omits: DIR LFS SUBMODULES. The allowed protocols are those with which
+// git does not start a program of the repository's choice.
 const partsScript = `
 cd "$1"
 if [ "$2" = true ]; then
@@ -202,7 +206,7 @@ if [ "$3" = true ]; then
 	GIT_ALLOW_PROTOCOL=https:http:ssh:git git submodule update --quiet --init --recursive
 fi`
 
-// clone gets the repository of that number, with all that belongs to it.
+// clone clones the i-th repository with all its parts.
 func (p *preparation) clone(ctx context.Context, i int) error {
 	r := &p.repos[i]
 	from, origin, patch, shallow, script := r.URL, r.URL, "", "", cloneScript
@@ -215,7 +219,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 			shallow = bundleDir + "/shallow"
 		}
 	}
-	if other := p.logins.https(r.URL); other != "" { // the token is for https
+	if other := p.logins.https(r.URL); other != "" { // the token is valid for https only
 		if from == origin {
 			from = other
 		}
@@ -260,7 +264,8 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	return err
 }
 
-// unreached returns the error of a clone, or what the network policy refused, if that is why it failed.
+// unreached returns the error of a clone. If the network policy caused the failure, it returns the policy's refusal
+// instead.
 func (p *preparation) unreached(ctx context.Context, from string, err error) error {
 	address, parseErr := git.ParseAddress(from)
 	if parseErr != nil || !git.Unreachable(err.Error()) {
@@ -272,7 +277,7 @@ func (p *preparation) unreached(ctx context.Context, from string, err error) err
 	return err
 }
 
-// copyBundle puts the bundle, and what was not committed, where the clone finds it.
+// copyBundle copies the bundle and the user's uncommitted changes into the sandbox, where the clone reads them.
 func (p *preparation) copyBundle(ctx context.Context) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -291,7 +296,7 @@ func (p *preparation) copyBundle(ctx context.Context) error {
 	return p.m.opts.Fleet.CopyIn(ctx, p.s.Account, p.sandbox, bundleDir, &archive)
 }
 
-// checkAuthor returns Invalid if git could not take the author as it is.
+// checkAuthor returns Invalid if git would not accept the author unchanged.
 func checkAuthor(a Author) error {
 	for _, text := range []string{a.Name, a.Email} {
 		if strings.TrimSpace(text) == "" || len(text) > 200 || strings.ContainsAny(text, "<>\n\x00") {

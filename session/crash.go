@@ -9,14 +9,15 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// EventCrashed says that the agent's process died of a signal, and starts again with the same prompt and conversation. Reason says how it died.
+// EventCrashed reports that a signal killed the agent's process, which restarts with the same prompt and
+// conversation. Reason describes the crash.
 const EventCrashed = "agent.crashed"
 
-// crashSignals are those that the processor, or a program's own check, causes. SIGKILL is not among them: it comes from the
-// end of the sandbox, which may become known later, from limits, and from a turn that was interrupted.
+// crashSignals are the signals that the processor or a program's own check raises. SIGKILL is not in the list: it
+// results from limits, from an interrupted turn, and from the end of the sandbox, which may become known later.
 var crashSignals = []string{"SEGV", "BUS", "ILL", "FPE", "ABRT", "TRAP", "SYS"}
 
-// crash returns how the agent's process died of one of crashSignals, "" if it ended otherwise.
+// crash describes how one of crashSignals killed the agent's process; "" if it ended in another way.
 func (r *runner) crash(end procEnd) string {
 	res := end.result
 	switch {
@@ -28,11 +29,11 @@ func (r *runner) crash(end procEnd) string {
 	return "the agent's process ended: " + cmp.Or(res.Crashed, "it died of SIG"+res.Signal)
 }
 
-// shellSignal is what shells add to the number of the signal that ended a program.
+// shellSignal is the offset that shells add to the number of the signal that killed a program.
 const shellSignal = 128
 
-// again puts the prompt of a turn whose agent crashed back to the head of the queue: advance starts the agent again, which resumes the conversation. It does
-// so once for each prompt, and reports whether it did.
+// again puts the prompt of a turn whose agent crashed back at the head of the queue: advance restarts the agent,
+// which resumes the conversation. It does so once for each prompt, and reports whether it did.
 func (r *runner) again(ctx context.Context, why string) bool {
 	m := *r.current
 	if r.crashed == m.ID || m.Own {
@@ -53,7 +54,7 @@ func (r *runner) again(ctx context.Context, why string) bool {
 	return true
 }
 
-// startAgain lets advance start the agent again whose process crashed before it got a prompt: once for each prompt.
+// startAgain makes advance restart an agent whose process crashed before it received a prompt, once for each prompt.
 func (r *runner) startAgain(ctx context.Context, why string) bool {
 	if r.early == r.queue[0].ID {
 		return false
@@ -64,10 +65,10 @@ func (r *runner) startAgain(ctx context.Context, why string) bool {
 	return true
 }
 
-// afterCrash is what comes before a prompt that the agent gets again.
+// afterCrash is the text before a prompt that the agent receives again after a crash.
 const afterCrash = "Your process crashed during this turn and was started again. Your changes to files are there. See what you had already done, and continue. This is the user's message:\n\n"
 
-// prompt returns the text of a message as the agent gets it.
+// prompt returns the text of a message in the form that the agent receives.
 func (r *runner) prompt(ctx context.Context, m Message) string {
 	text := r.recalled(ctx, m.Prompt)
 	if r.crashed == m.ID {

@@ -16,28 +16,28 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// login is what git gets when it asks for a user and a password.
+// login is the user and password that git receives when it asks for credentials.
 type login struct {
-	where    string // address that it is for, or the beginning of one
-	api      string // of GitHub, for the same
+	where    string // address or address prefix for which the login is valid
+	api      string // address of GitHub's API for the same server
 	user     string
 	password config.Secret
-	expires  time.Time    // zero if it has no end that is known; a token with one is ours to revoke
+	expires  time.Time    // zero if no expiry is known; Harvest revokes tokens that have one
 	client   *http.Client // for api
-	release  func()       // shows the password in the log again
+	release  func()       // stops redacting the password in the log
 }
 
-// logins are those of a session. More special addresses come first.
+// logins are the logins of a session, sorted by address length, the longest first.
 type logins []login
 
-// release lets go of them.
+// release calls release of each login.
 func (l logins) release() {
 	for _, one := range l {
 		one.release()
 	}
 }
 
-// expires returns when the first of them ends; zero if none does.
+// expires returns the earliest expiry; zero if no login expires.
 func (l logins) expires() (at time.Time) {
 	for _, one := range l {
 		if !one.expires.IsZero() && (at.IsZero() || one.expires.Before(at)) {
@@ -60,7 +60,8 @@ func (l logins) of(address string) (login, bool) {
 	return l[i], true
 }
 
-// https returns the address at which a login can be used, if address is one for SSH and there is a login; otherwise "".
+// https returns the HTTPS address for address, if address is an SSH address and a login for its server exists;
+// otherwise "".
 func (l logins) https(address string) string {
 	a, err := git.ParseAddress(address)
 	if _, ok := l.of(address); err != nil || !ok || a.Scheme != "ssh" {
@@ -69,21 +70,22 @@ func (l logins) https(address string) string {
 	return origin(a) + "/" + a.Path
 }
 
-// origin is the beginning of the address that a credential for a is for; "" where there can be none.
+// origin returns the prefix of a's address for which a credential is valid; "" if no credential may be sent there.
 func origin(a git.Address) string {
 	switch a.Scheme {
 	case "ssh":
-		host, _, _ := strings.Cut(a.Host, ":") // its port is not that of https
+		host, _, _ := strings.Cut(a.Host, ":") // the SSH port does not apply to https
 		return "https://" + host
 	case "http":
-		if a.Host == "github.com" { // everybody on the way would see the token
+		if a.Host == "github.com" { // plain HTTP would expose the token on the network
 			return ""
 		}
 	}
 	return a.Origin()
 }
 
-// logins returns what the account's secrets have for the session's repositories. Tokens of GitHub Apps are new ones.
+// logins returns the credentials in the account's secrets for the session's repositories. Tokens of GitHub Apps are
+// created on each call.
 func (m *Manager) logins(ctx context.Context, s Session) (found logins, err error) {
 	if m.opts.Secrets == nil || s.GitSecret == NoSecret {
 		return nil, nil
@@ -113,7 +115,7 @@ func (m *Manager) logins(ctx context.Context, s Session) (found logins, err erro
 		one, err := m.loginFrom(ctx, s.Account, g, a)
 		if errors.KindOf(err) == errors.NotFound && s.GitSecret == "" {
 			logf.Infof(ctx, "no credentials for %s: %v", host, err)
-			continue // the App is not installed there: the repository may be public
+			continue // the App is not installed there; the repository may be public
 		}
 		if err != nil {
 			return found, err
@@ -125,7 +127,7 @@ func (m *Manager) logins(ctx context.Context, s Session) (found logins, err erro
 	return found, nil
 }
 
-// loginFrom makes a login of what a secret has, which for an App is a token for this one repository.
+// loginFrom converts a secret to a login. For a GitHub App it creates a token for this one repository.
 func (m *Manager) loginFrom(ctx context.Context, account string, g secret.Git, a git.Address) (login, error) {
 	one := login{where: origin(a), api: cmp.Or(g.API, github.API(g.Host)), user: g.User, password: g.Password}
 	if m.opts.GitHub != nil {
@@ -139,11 +141,12 @@ func (m *Manager) loginFrom(ctx context.Context, account string, g secret.Git, a
 	return one, err
 }
 
-// credentialsDir is where credentials are in a sandbox: in memory, so that no snapshot has them, and outside of every work tree.
+// credentialsDir is the directory of credentials in a sandbox. It is in memory, so that no snapshot contains them,
+// and outside of every work tree.
 const credentialsDir = "/dev/shm/.harvest-git"
 
-// helperScript is the credential helper (gitcredentials(7)): it gives what the file has for the address that git asks for, and nothing to
-// any other. It forgets nothing and learns nothing.
+// helperScript is the credential helper (gitcredentials(7)). It prints the file's entry for the address that git asks
+// about, and nothing for other addresses. It ignores the operations store and erase.
 const helperScript = `[ "$1" = get ] || exit 0
 protocol= host= path=
 while IFS='=' read -r key value && [ -n "$key" ]; do
@@ -160,7 +163,8 @@ while IFS="$tab" read -r where user password; do
 done <"${0%/*}/credentials"
 `
 
-// loginScript writes the file of credentials, which is its input, and has git use it for these addresses: DIRECTORY HELPER ADDRESS…
+// loginScript writes its input to the file of credentials, and makes git use it for these addresses: DIRECTORY HELPER
+// ADDRESS…
 const loginScript = `
 umask 077
 dir=$1 helper=$2
@@ -176,7 +180,8 @@ for origin; do
 	git config --global "credential.$origin.useHttpPath" true
 done`
 
-// putLogins gives them to the sandbox's git: over standard input, so that no argument and no environment has them.
+// putLogins passes the logins to git in the sandbox. It uses standard input, so that no argument and no environment
+// contains them.
 func (m *Manager) putLogins(ctx context.Context, s Session, box string, l logins) error {
 	var file strings.Builder
 	origins := []string{}
@@ -198,7 +203,7 @@ func (m *Manager) putLogins(ctx context.Context, s Session, box string, l logins
 	return err
 }
 
-// freshLogins gives a session that runs the credentials that the secrets have now.
+// freshLogins reads the current credentials from the secrets and puts them into the sandbox of a running session.
 func (m *Manager) freshLogins(ctx context.Context, s Session) (logins, error) {
 	l, err := m.logins(ctx, s)
 	if err != nil || len(l) == 0 {
@@ -212,7 +217,7 @@ func (m *Manager) freshLogins(ctx context.Context, s Session) (logins, error) {
 	return l, nil
 }
 
-// renewLogins keeps what the sandbox has got, and sees to it that it is replaced before it ends.
+// renewLogins stores the logins that the sandbox has, and schedules their renewal before they expire.
 func (r *runner) renewLogins(l logins) {
 	r.dropLogins()
 	if len(l) == 0 {
@@ -225,10 +230,11 @@ func (r *runner) renewLogins(l logins) {
 	}
 }
 
-// renewRetry is how long to wait before a token that could not be had is tried again.
+// renewRetry is the pause before a failed token renewal is retried.
 const renewRetry = 30 * time.Second
 
-// renewAt gets new credentials when five sixths of the time to at are over: of a token's hour, ten minutes are left for what goes wrong.
+// renewAt gets new credentials after five sixths of the time until at. For a token that is valid for an hour, this
+// leaves ten minutes for retries.
 func (r *runner) renewAt(ctx context.Context, at time.Time) {
 	wait := max(time.Until(at)*5/6, time.Second)
 	for {
@@ -250,7 +256,7 @@ func (r *runner) renewAt(ctx context.Context, at time.Time) {
 	}
 }
 
-// findLogins is renewLogins for a session of an earlier server.
+// findLogins is renewLogins for a session that an earlier server started.
 func (r *runner) findLogins() {
 	s := r.session()
 	if r.m.opts.Secrets == nil || s.GitSecret == NoSecret {
@@ -265,7 +271,7 @@ func (r *runner) findLogins() {
 	})
 }
 
-// take has the session keep what its sandbox has got. If the session has ended meanwhile, nobody needs it any more.
+// take stores the logins that the session's sandbox has. If the session has ended meanwhile, take revokes them.
 func (r *runner) take(l logins) {
 	if err := r.call(r.m.ctx, func() error { r.renewLogins(l); return nil }); err != nil {
 		l.revoke(context.WithoutCancel(r.m.ctx))
@@ -273,7 +279,7 @@ func (r *runner) take(l logins) {
 	}
 }
 
-// dropLogins ends the renewal. What the sandbox has stays until it ends.
+// dropLogins stops the renewal. The credentials in the sandbox remain until it ends.
 func (r *runner) dropLogins() {
 	if r.endRenewal != nil {
 		r.endRenewal()
@@ -282,10 +288,10 @@ func (r *runner) dropLogins() {
 	r.logins, r.endRenewal = nil, nil
 }
 
-// revokeLimit is how long the end of a session waits for GitHub.
+// revokeLimit is how long the end of a session waits for GitHub to revoke tokens.
 const revokeLimit = 5 * time.Second
 
-// endLogins makes tokens that Harvest has made worthless. The file goes with the sandbox.
+// endLogins revokes the tokens that Harvest created. The file of credentials is removed with the sandbox.
 func (r *runner) endLogins(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeLimit)
 	defer cancel()
@@ -293,7 +299,7 @@ func (r *runner) endLogins(ctx context.Context) {
 	r.dropLogins()
 }
 
-// revoke makes those worthless that Harvest has made.
+// revoke revokes the tokens that Harvest created.
 func (l logins) revoke(ctx context.Context) {
 	for _, one := range l {
 		if one.expires.IsZero() {

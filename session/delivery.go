@@ -7,21 +7,23 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Delivery is a prompt, or an answer to a question, that the server writes to the agent's input. It is recorded before it is written: the next
-// server compares it with the engine's count of the input that the process has received, and writes again what was lost with this server.
+// Delivery is a prompt, or an answer to a question, that the server writes to the agent's input. The server records
+// it before it writes. After a restart, the next server compares the record with the engine's count of input bytes
+// that the process received, and writes the lost part again.
 type Delivery struct {
 	Message string `json:"message"`        // ID of the message whose turn it belongs to
 	Process string `json:"process"`        // ID of the agent's process
-	At      int64  `json:"at"`             // bytes written to the process before
+	At      int64  `json:"at"`             // input bytes written to the process before
 	Size    int    `json:"size"`           // bytes
-	Text    []byte `json:"text,omitempty"` // of an answer; a prompt is made again from its message
+	Text    []byte `json:"text,omitempty"` // text of an answer; a prompt is rebuilt from its message
 }
 
-// maxDeliveries is how many deliveries of a turn are recorded. The agent has received older ones: it waits for the answer to each question.
+// maxDeliveries is how many deliveries of a turn are recorded. The agent has received the older ones, since it waits
+// for the answer to each question.
 const maxDeliveries = 16
 
-// recordDelivery records a delivery for the turn of a message and returns its position in the turn's record. Text is nil for the prompt, whose
-// record replaces those of the turn before.
+// recordDelivery appends a delivery to the turn's record. Text is nil for the prompt, whose record replaces those of
+// the previous turn.
 func (s *Session) recordDelivery(d Delivery) {
 	if d.Text == nil {
 		s.Deliveries = nil
@@ -32,13 +34,14 @@ func (s *Session) recordDelivery(d Delivery) {
 	}
 }
 
-// delivery describes what is about to be written.
+// delivery returns the record of a text that is about to be written.
 func (r *runner) delivery(message string, size int, text []byte) Delivery {
 	return Delivery{Message: message, Process: r.session().Process, At: r.agent.written, Size: size, Text: text}
 }
 
-// redeliver writes again what an earlier server recorded and the agent did not receive. It waits until the output that the earlier server published
-// has been read again, since an agent's conversation expects its lines in order.
+// redeliver writes again the recorded deliveries of an earlier server that the agent did not receive. It first waits
+// until the output that the earlier server published has been read again, since an agent's conversation expects its
+// lines in order.
 func (r *runner) redeliver(ctx context.Context) {
 	if !r.recheck || r.behind || r.agent == nil {
 		return
@@ -53,7 +56,7 @@ func (r *runner) redeliver(ctx context.Context) {
 	}
 }
 
-// deliverAgain writes what the agent lacks of an earlier server's delivery, and records the new position first.
+// deliverAgain writes the missing part of an earlier server's delivery. It records the new position first.
 func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	s := r.session()
 	i := slices.IndexFunc(s.Deliveries, func(o Delivery) bool { return o.At == d.At && o.Process == d.Process && o.Message == d.Message })
@@ -73,7 +76,8 @@ func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	if text == nil {
 		text = r.conv.Prompt(m.ID, r.prompt(ctx, *m))
 	}
-	if len(text) != d.Size && received > 0 { // it has a part of another text, which no line completes
+	// The process received part of a different text, which no line can complete.
+	if len(text) != d.Size && received > 0 {
 		r.agent.kill(ctx)
 		return
 	}
@@ -85,7 +89,7 @@ func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	r.agent.write(text[received:])
 }
 
-// turn returns the message of that ID if its turn is under way or deferred, else nil.
+// turn returns the message with this ID if its turn is under way or deferred, else nil.
 func (r *runner) turn(id string) *Message {
 	for _, m := range []*Message{r.current, r.deferred} {
 		if m != nil && m.ID == id {

@@ -12,43 +12,49 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Event is the data of a session's events. The event's type says which fields are set; those of agents are package agent's.
+// Event is the data of a session's events. The event type determines which fields are set. Package agent defines the
+// events of agents.
 type Event struct {
 	agent.Event
-	MessageID string     `json:"message_id,omitempty"` // the prompt whose turn it is
-	Message   *Message   `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
-	Position  int        `json:"position,omitempty"`
-	Status    Status     `json:"status,omitempty"`  // of session.created, session.status_changed, session.ended
-	Stage     *Stage     `json:"stage,omitempty"`   // of session.stage
-	Took      float64    `json:"took_ms,omitempty"` // of tool.completed: from tool.started on, in milliseconds; 0 if the turn began under another server
-	Limit     string     `json:"limit,omitempty"`
-	Synced    *Synced    `json:"synced,omitempty"`    // of repo.synced
-	Git       *git.Event `json:"git,omitempty"`       // of git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic
-	GitLines  int        `json:"git_lines,omitempty"` // of what harvest-git told that had become events, this one included
-	Offset    int64      `json:"offset"`              // bytes of the agent's output that had become events, this one included
+	MessageID string   `json:"message_id,omitempty"` // prompt of the turn
+	Message   *Message `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
+	Position  int      `json:"position,omitempty"`
+	Status    Status   `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
+	Stage     *Stage   `json:"stage,omitempty"`  // of session.stage
+	// Took is the duration in milliseconds since tool.started, of tool.completed. It is 0 if the turn began under
+	// another server.
+	Took   float64 `json:"took_ms,omitempty"`
+	Limit  string  `json:"limit,omitempty"`
+	Synced *Synced `json:"synced,omitempty"` // of repo.synced
+	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic.
+	Git *git.Event `json:"git,omitempty"`
+	// GitLines is the number of harvest-git lines converted to events, including this one.
+	GitLines int `json:"git_lines,omitempty"`
+	// Offset is the number of bytes of the agent's output converted to events, including this one.
+	Offset int64 `json:"offset"`
 }
 
-// Stage is a step of making a session ready that is done.
+// Stage is a completed step of session preparation.
 type Stage struct {
 	Name string  `json:"name"`
 	MS   float64 `json:"ms"`
 
-	queued bool // it is not done: the sandbox waits for its turn to start
+	queued bool // not completed: the sandbox is queued for its start
 }
 
-// The types of events that are not the agent's.
+// Event types that do not come from the agent.
 const (
 	EventCreated   = "session.created"
 	EventStatus    = "session.status_changed"
 	EventEnded     = "session.ended"
 	EventStage     = "session.stage"
-	EventWaits     = "session.queued" // its sandbox waits for its turn to start
+	EventWaits     = "session.queued" // the sandbox is queued for its start
 	EventQueued    = "message.queued"
 	EventSent      = "message.sent"
 	EventCancelled = "message.cancelled"
-	EventMCPReady  = "mcp.ready"     // ID: an MCP server has told its tools
-	EventMCPFailed = "mcp.failed"    // ID, Reason: one has not, and the turn begins without it
-	EventStarted   = "agent.started" // a process of the agent, before it has printed anything
+	EventMCPReady  = "mcp.ready"     // ID: an MCP server has listed its tools
+	EventMCPFailed = "mcp.failed"    // ID, Reason: it has not, and the turn begins without it
+	EventStarted   = "agent.started" // a process of the agent started; it has not printed anything yet
 )
 
 type draft struct {
@@ -56,11 +62,12 @@ type draft struct {
 	Data Event
 }
 
-// maxText is how much of a tool's output or of a line that is not understood an event has, in bytes. All of it is in the agent's own
-// transcript.
+// maxText is the limit for a tool's output or an unrecognized line in an event, in bytes. The agent's own transcript
+// contains the full text.
 const maxText = 256 << 10
 
-// fit shortens what is too long for an event. As JSON a text may take six times its bytes, so that what may be too long is measured.
+// fit shortens an event that is too long. JSON encoding may take six times a text's bytes, so events that may be too
+// long are measured.
 func fit(e Event) Event {
 	if e.size() < event.MaxData/8 {
 		return e
@@ -75,7 +82,7 @@ func fit(e Event) Event {
 	return short
 }
 
-// texts are those of the event that a program may have made as long as it likes.
+// texts returns the event's texts whose length a program in the sandbox controls.
 func (e *Event) texts() []*string {
 	all := []*string{&e.Text, &e.Reason, &e.ID, &e.Parent, &e.Tool, &e.Path, &e.Conversation, &e.Model, &e.Version}
 	if e.Message != nil {
@@ -84,7 +91,7 @@ func (e *Event) texts() []*string {
 	return all
 }
 
-// size is about how many bytes of text the event has.
+// size returns the event's approximate size in bytes of text.
 func (e *Event) size() int {
 	n := len(e.Raw) + len(e.Input)
 	for _, text := range e.texts() {
@@ -108,7 +115,7 @@ func (e *Event) size() int {
 	return n
 }
 
-// shortened returns the event without what is longer than most bytes.
+// shortened returns the event with every text cut to at most most bytes.
 func (e Event) shortened(most int) Event {
 	if e.Message != nil {
 		m := *e.Message
@@ -134,7 +141,7 @@ func (e Event) shortened(most int) Event {
 	return e
 }
 
-// lastEvent returns the session's newest event, nil if it has none.
+// lastEvent returns the session's newest event, or nil.
 func (m *Manager) lastEvent(ctx context.Context, id string) (*Event, error) {
 	last, err := m.opts.Journal.Last(ctx, id)
 	if err != nil || last == 0 {
@@ -154,7 +161,8 @@ func (m *Manager) lastEvent(ctx context.Context, id string) (*Event, error) {
 	return &e, errors.Wrapf(json.Unmarshal(newest.Data, &e), "decode event %d of session %s", newest.ID, id)
 }
 
-// Events returns a reader of the session's events after that id; see event.Journal.Subscribe. The caller closes it.
+// Events returns a reader of the session's events after the event ID after; see event.Journal.Subscribe. The caller
+// closes the reader.
 func (m *Manager) Events(ctx context.Context, account, ref string, after int64) (*event.Reader, error) {
 	s, _, err := m.find(ctx, account, ref)
 	if err != nil {
@@ -163,7 +171,7 @@ func (m *Manager) Events(ctx context.Context, account, ref string, after int64) 
 	return m.opts.Journal.Subscribe(ctx, s.ID, after)
 }
 
-// public returns an answer as events have it: without secrets.
+// public returns an answer in the form for events: with secrets redacted.
 func public(a agent.Answer) *agent.Answer {
 	a.Message = logf.Redacted(a.Message)
 	answers := a.Answers

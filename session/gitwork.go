@@ -13,15 +13,18 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// What harvest-git does in the sandbox, it tells by lines of a file. A follower in the sandbox prints that file as it grows, and each line becomes
-// an event, once: events say how many lines had become events before.
+// harvest-git reports its actions as lines of a file in the sandbox. A follower in the sandbox prints that file as it
+// grows, and the runner converts each line to an event exactly once: events contain the number of lines that have
+// become events.
 
-// gitEvents is the file that harvest-git writes. It is the sandbox's own: agents of other sessions, which have the same volumes, cannot write there.
+// gitEvents is the file that harvest-git writes. It is local to the sandbox: agents of other sessions, which share
+// the volumes, cannot write to it.
 func (s Session) gitEvents() string { return eventsDir + "/" + s.ID }
 
 const eventsDir = "/var/lib/harvest-git"
 
-// followScript prints the lines of a file from one on, and those that follow: FILE LINE. What an earlier server has started ends.
+// followScript prints a file from a given line on, and new lines as they are appended: FILE LINE. It kills the
+// follower that an earlier server started.
 const followScript = `
 mkdir -p ` + credentialsDir + `
 pid=` + credentialsDir + `/follower
@@ -33,14 +36,14 @@ fi
 echo $$ >"$pid"
 exec tail -n "+$2" -F "$1" 2>/dev/null`
 
-// follower prints what harvest-git tells.
+// follower prints harvest-git's event lines.
 type follower struct {
 	lines chan line
-	stop  chan struct{} // closed when nobody takes lines any more
-	ended chan struct{} // closed when it has ended
+	stop  chan struct{} // closed when the reader of lines stops
+	ended chan struct{} // closed when the follower has ended
 }
 
-// gitLines is where lines come from; nil if nobody follows.
+// gitLines returns the channel of event lines; nil if no follower runs.
 func (r *runner) gitLines() <-chan line {
 	if r.follower == nil {
 		return nil
@@ -48,7 +51,7 @@ func (r *runner) gitLines() <-chan line {
 	return r.follower.lines
 }
 
-// followGit sees to it that somebody follows, as long as the sandbox is there.
+// followGit starts a follower unless one runs.
 func (r *runner) followGit(ctx context.Context) {
 	if r.follower != nil {
 		select {
@@ -61,7 +64,7 @@ func (r *runner) followGit(ctx context.Context) {
 	s, from := r.session(), r.gitSeen+1
 	f := &follower{lines: make(chan line, 64), stop: make(chan struct{}), ended: make(chan struct{})}
 	r.follower = f
-	r.m.work.Go(func() { // the agent's first word does not wait for it
+	r.m.work.Go(func() { // in the background, so that it does not delay the agent's first output
 		defer close(f.ended)
 		x, err := r.m.opts.Fleet.Exec(r.m.ctx, r.account, s.SandboxID, sandbox.ExecRequest{
 			Args: []string{"/bin/sh", "-euc", followScript, "sh", s.gitEvents(), strconv.Itoa(from)}, Workdir: "/", Timeout: agentLife, Detach: true, Background: true,
@@ -73,11 +76,11 @@ func (r *runner) followGit(ctx context.Context) {
 			}
 			return
 		}
-		_, _ = x.Wait(r.m.ctx) // however it ends, the next prompt starts it again
+		_, _ = x.Wait(r.m.ctx) // whatever the result, the next prompt starts it again
 	})
 }
 
-// letGitGo stops following.
+// letGitGo stops the follower.
 func (r *runner) letGitGo() {
 	if r.follower != nil {
 		close(r.follower.stop)
@@ -85,7 +88,7 @@ func (r *runner) letGitGo() {
 	}
 }
 
-// gitLine makes an event of a line.
+// gitLine converts a line to an event.
 func (r *runner) gitLine(l line) {
 	r.gitSeen++
 	if kind, e, ok := git.ParseEvent(string(l.text)); ok && !l.cut {
@@ -93,7 +96,7 @@ func (r *runner) gitLine(l line) {
 	}
 }
 
-// gitEvent publishes what git has done. Panic ends the turn, and what waits behind it.
+// gitEvent publishes an event of git. Panic ends the turn and drops the queued prompts.
 func (r *runner) gitEvent(kind string, e git.Event) {
 	r.publish(draft{kind, Event{Git: &e}})
 	if kind != git.Panic {
@@ -113,7 +116,7 @@ func (r *runner) gitEvent(kind string, e git.Event) {
 	}
 }
 
-// panicEnds makes the end of a turn one that panic brought about, if it did.
+// panicEnds marks the end of a turn as caused by Panic, if a panic happened.
 func (r *runner) panicEnds(e agent.Event) agent.Event {
 	if r.panicked == nil {
 		return e
@@ -123,8 +126,8 @@ func (r *runner) panicEnds(e agent.Event) agent.Event {
 	return e
 }
 
-// reportScript has harvest-git report what an agent has committed, pushed and stashed without it, and what is not handed back:
-// PROGRAM DIRECTORY… It starts git only where something may have changed.
+// reportScript makes harvest-git report the agent's direct commits, pushes and stash entries, and changes that are
+// not handed back: PROGRAM DIRECTORY… It starts git only in repositories that may have changed.
 const reportScript = `
 program=$1
 shift
@@ -138,7 +141,7 @@ for d; do
 	sh -c "$program" ` + git.ProgramName + ` report || true
 done`
 
-// reportGit has what was committed and pushed in a turn told, in the background.
+// reportGit reports the commits and pushes of a turn, in the background.
 func (r *runner) reportGit() {
 	s := r.session()
 	if r.over != "" || !r.ready || s.SandboxID == "" {
@@ -152,7 +155,7 @@ func (r *runner) reportGit() {
 	})
 }
 
-// dirs are the directories of the session's repositories.
+// dirs returns the directories of the session's repositories.
 func (s Session) dirs() (all []string) {
 	for _, repo := range s.Repositories() {
 		all = append(all, repo.Dir)
@@ -160,7 +163,7 @@ func (s Session) dirs() (all []string) {
 	return all
 }
 
-// repository returns the one of that name, the directory's, or the first one for "".
+// repository returns the repository whose directory has this name, or the first one for "".
 func (s Session) repository(name string) (Repository, int, error) {
 	all := s.Repositories()
 	if name == "" {

@@ -9,11 +9,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// settingsFile is where the agent's own settings are, in memory: they may have the token for its model.
+// settingsFile is the agent's own settings file. It is in memory, since it may contain the token for the model.
 const settingsFile = "/dev/shm/harvest-agent/settings.json"
 
-// readSettings prints variables of the environment and files that exist, each with its name before it, and NUL behind each part:
-// VARIABLE… -- FILE…
+// readSettings prints environment variables and the files that exist, each preceded by its name, with NUL after each
+// part: VARIABLE… -- FILE…
 const readSettings = `
 while [ "$1" != -- ]; do
 	eval "value=\${$1:-}"
@@ -29,8 +29,8 @@ for f; do
 	printf '\0'
 done`
 
-// guard sees to it that settings of a repository do not say where the agent's model is: it writes settings that go over them, and
-// returns a text for each file of which some are not used.
+// guard prevents a repository's settings from changing the address of the agent's model. It writes settings that take
+// precedence, and returns a text for each file whose settings are partly overridden.
 func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, setup *agent.Setup, dirs ...string) (overridden []string, err error) {
 	g, ok := program.(agent.Guard)
 	if !ok || setup.Access == nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// maxBundle is the most that comes back of a session, in bytes.
+// maxBundle is the size limit for output of a session, in bytes.
 const maxBundle = 256 << 20
 
-// shell is a script for a sandbox: git never runs on the host in what an agent wrote.
+// shell is a script that runs in a sandbox. git never runs on the host in files that an agent wrote.
 type shell struct {
 	user   string
 	script string
@@ -30,7 +30,7 @@ type shell struct {
 	stdin  string
 }
 
-// inSandbox runs a script and returns what it printed. Exhausted if that is more than maxBundle.
+// inSandbox runs a script and returns its output. It returns Exhausted if the output exceeds maxBundle.
 func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell) ([]byte, sandbox.Result, error) {
 	w := &bounded{}
 	env := map[string]string{"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C.UTF-8"}
@@ -53,8 +53,8 @@ func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell
 	return w.Bytes(), result, nil
 }
 
-// quietGit has functions for scripts that run git in what an agent wrote. tree prints the tree of all files, those of nested
-// repositories included, without touching the index: DIRECTORY.
+// quietGit defines functions for scripts that run git in files that an agent wrote. tree prints the tree of all
+// files, including those of nested repositories, without changing the index: DIRECTORY.
 var quietGit = git.Stage + `
 cd "$1"
 tree() {
@@ -66,9 +66,9 @@ tree() {
 	rm -f "$copy"
 }`
 
-// diffScript prints what the agent has changed since a commit ("" for nothing at all), files that git does not know yet included, without
-// touching the agent's index: DIRECTORY COMMIT. Once the work was carried forward it is what differs from what others have done, or from
-// what the user had not committed on top of it.
+// diffScript prints the agent's changes since a commit ("" for an empty tree), including untracked files, without
+// changing the agent's index: DIRECTORY COMMIT. After the work was carried forward, it prints the difference from the
+// upstream commits, or from the user's uncommitted changes on top of them.
 var diffScript = quietGit + `
 begin() {
 	onto=$(git config harvest.onto || git symbolic-ref --quiet --short refs/remotes/origin/HEAD || true)
@@ -85,10 +85,10 @@ from=$(begin "$2")
 [ -n "$from" ] || from=$(git hash-object -t tree /dev/null)
 plain diff --binary --no-ext-diff --no-textconv --no-color "$from" "$now"`
 
-// bundleScript prints the branch of the work as a bundle, which needs the commit that the work began on; what is not committed yet is in
-// it as a commit on top, with the date of the commit below, so that it is the same commit each time. Entries of the stash are
-// branches of their own. Neither branch nor index nor files of the agent change. It exits with 9 if there is nothing:
-// DIRECTORY BRANCH BASE TITLE START.
+// bundleScript prints the work branch as a bundle that requires the starting commit. Uncommitted changes become a
+// commit on top with the date of the commit below, so that repeated runs produce the same commit. Stash entries
+// become separate branches. The script does not change the agent's branch, index or files. It exits with 9 if there
+// are no changes: DIRECTORY BRANCH BASE TITLE START.
 var bundleScript = quietGit + `
 now=$(tree)
 head=$(git rev-parse --quiet --verify HEAD || true)
@@ -112,8 +112,8 @@ for entry in $stash; do
 done
 git -C "$other" bundle create --quiet - --branches ${3:+"^$3"}`
 
-// Diff returns what the agent has changed in a repository ("" for the first) since the session began, as a patch that `git apply` takes.
-// What the user had not committed is not in it.
+// Diff returns the agent's changes in a repository ("" for the first) since the session began, as a patch for `git
+// apply`. It does not include the user's uncommitted changes.
 func (m *Manager) Diff(ctx context.Context, account, ref, repository string) ([]byte, error) {
 	s, r, _, err := m.withRepository(ctx, account, ref, repository)
 	if err != nil {
@@ -126,8 +126,9 @@ func (m *Manager) Diff(ctx context.Context, account, ref, repository string) ([]
 	return out, err
 }
 
-// Bundle returns the branch of the work as `git bundle create` makes it; a repository that has the session's Base can fetch WorkBranch
-// from it. What is not committed yet is, as "wip: …". Conflict if the agent has changed nothing.
+// Bundle returns the work branch in the format of `git bundle create`. A repository that has the session's Base can
+// fetch WorkBranch from it. Uncommitted changes are in it as a commit "wip: …". Bundle returns Conflict if the agent
+// has not changed anything.
 func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) ([]byte, error) {
 	s, r, _, err := m.withRepository(ctx, account, ref, repository)
 	if err != nil {
@@ -146,7 +147,7 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	return out, nil
 }
 
-// leftScript prints what the agent has changed and is not handed back, a line for each: PROGRAM DIRECTORY…
+// leftScript prints the agent's changes that are not handed back, one per line: PROGRAM DIRECTORY…
 const leftScript = `
 program=$1
 shift
@@ -155,8 +156,8 @@ for d; do
 	sh -c "$program" ` + git.ProgramName + ` left | while IFS= read -r text; do printf '%s: %s\n' "${d##*/}" "$text"; done
 done`
 
-// Left returns what the agent of a session has changed and cannot be handed back: changes in submodules and in other work trees, commits of
-// other branches. A session that has no repository, or has ended, has nothing.
+// Left returns the agent's changes that cannot be handed back: changes in submodules and in other work trees, and
+// commits on other branches. It returns nothing for a session without a repository and for one that has ended.
 func (m *Manager) Left(ctx context.Context, account, ref string) ([]string, error) {
 	s, r, err := m.find(ctx, account, ref)
 	if err != nil || r == nil || s.SandboxID == "" || s.Status == Creating {
@@ -169,10 +170,11 @@ func (m *Manager) Left(ctx context.Context, account, ref string) ([]string, erro
 	return strings.FieldsFunc(string(out), func(c rune) bool { return c == '\n' }), err
 }
 
-// EndKeeping is End, unless changes of the agent would be lost that Left reports: Conflict then.
+// EndKeeping is like End, but returns Conflict if changes of the agent that Left reports would be lost.
 func (m *Manager) EndKeeping(ctx context.Context, account, ref string) error {
 	left, err := m.Left(ctx, account, ref)
-	if kind := errors.KindOf(err); err != nil && kind != errors.Gone && kind != errors.Conflict { // those: the sandbox has ended
+	// Gone and Conflict mean that the sandbox has ended.
+	if kind := errors.KindOf(err); err != nil && kind != errors.Gone && kind != errors.Conflict {
 		return err
 	}
 	if len(left) > 0 {
@@ -182,7 +184,7 @@ func (m *Manager) EndKeeping(ctx context.Context, account, ref string) error {
 	return m.End(ctx, account, ref)
 }
 
-// withRepository returns a session whose repositories are there, and the one of that name.
+// withRepository returns a session whose repositories are cloned, and the repository with this name.
 func (m *Manager) withRepository(ctx context.Context, account, ref, name string) (Session, Repository, *runner, error) {
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
@@ -196,15 +198,16 @@ func (m *Manager) withRepository(ctx context.Context, account, ref, name string)
 	return s, repo, r, err
 }
 
-// Sync is what carrying a session's work forward asks for.
+// Sync contains the parameters of carrying a session's work forward.
 type Sync struct {
 	Repository string // "" means the first
-	Branch     string // of others; "" means the one that the work began on
-	Rewritten  bool   // a person said that the branch was rewritten on purpose
+	Branch     string // upstream branch; "" means the session's starting branch
+	Rewritten  bool   // a person confirmed that the branch was rewritten on purpose
 }
 
-// Sync carries the work forward onto what others have done (Safe-Carry-Forward): snapshot, fetch, rebase. If that fails everything is as it
-// was, and the event, which is published in any case, says what was tried. Conflict while the agent is at work.
+// Sync carries the work forward onto upstream commits (Safe-Carry-Forward): snapshot, fetch, rebase. If that fails,
+// the repository is restored. The event is published in any case and lists the attempts. Sync returns Conflict while
+// the agent is working.
 func (m *Manager) Sync(ctx context.Context, account, ref string, req Sync) (git.Event, error) {
 	if err := git.CheckBranch(req.Branch); err != nil {
 		return git.Event{}, err
@@ -219,13 +222,13 @@ func (m *Manager) Sync(ctx context.Context, account, ref string, req Sync) (git.
 	return m.carry(ctx, account, ref, req.Repository, git.Synced, params)
 }
 
-// Push folds the "wip:" commits away and pushes the branch of the work to its origin. Conflict while the agent is at work, and if
-// somebody else has pushed there.
+// Push squashes the "wip:" commits and pushes the work branch to its origin. It returns Conflict while the agent is
+// working, and if another client has pushed to the branch.
 func (m *Manager) Push(ctx context.Context, account, ref, repository string) (git.Event, error) {
 	return m.carry(ctx, account, ref, repository, git.Pushed, []string{"push"})
 }
 
-// carry runs harvest-git for a session whose agent is idle, and returns the last event of that kind.
+// carry runs harvest-git for a session whose agent is idle, and returns the last event of this kind.
 func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, params []string) (git.Event, error) {
 	s, repo, r, err := m.withRepository(ctx, account, ref, name)
 	if err != nil {
@@ -268,7 +271,7 @@ func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, pa
 	return last, err
 }
 
-// hold keeps the next prompt waiting. Conflict while the agent is at work.
+// hold blocks the next prompt. It returns Conflict while the agent is working.
 func (r *runner) hold(ctx context.Context) error {
 	return r.call(ctx, func() error {
 		if r.current != nil || r.held || !r.ready {
@@ -279,21 +282,23 @@ func (r *runner) hold(ctx context.Context) error {
 	})
 }
 
-// letGo lets the next prompt go on.
+// letGo unblocks the next prompt.
 func (r *runner) letGo(ctx context.Context) {
 	_ = r.call(ctx, func() error { r.held = false; return nil }) // it fails only if the session has ended
 }
 
-// PullRequest is what a pull request of a session has. What is "" comes from the session and the repository's template.
+// PullRequest contains the fields of a session's pull request. Empty fields are filled from the session and the
+// repository's template.
 type PullRequest struct {
 	Repository string
 	Title      string
 	Body       string
-	Base       string // branch that the changes go into; "" means the one that the work began on
-	Ready      bool   // it is no draft
+	Base       string // target branch; "" means the session's starting branch
+	Ready      bool   // not a draft
 }
 
-// templateScript prints the repository's template for pull requests, as it was when the session began: DIRECTORY COMMIT PATH….
+// templateScript prints the repository's pull request template as of the start of the session: DIRECTORY COMMIT
+// PATH….
 const templateScript = `
 cd "$1"
 commit=$2
@@ -302,8 +307,8 @@ for path; do
 	if git cat-file blob "$commit:$path" 2>/dev/null | head -c 65536 | grep .; then break; fi
 done`
 
-// OpenPull pushes the branch of the work and opens a pull request for it on GitHub, as the user whose token it is. One that is open already
-// is returned as it is.
+// OpenPull pushes the work branch and opens a pull request for it on GitHub, as the user who owns the token. If one
+// is open already, OpenPull returns it unchanged.
 func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullRequest) (github.Pull, error) {
 	s, repo, r, err := m.withRepository(ctx, account, ref, req.Repository)
 	if err != nil {
@@ -356,10 +361,10 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 	return made, err
 }
 
-// RepositoryName is the name by which a repository of a session is asked for.
+// Name returns the name that identifies a repository within a session.
 func (r Repository) Name() string { return path.Base(r.Dir) }
 
-// bounded keeps what is written to it, up to maxBundle.
+// bounded stores the data that is written to it, up to maxBundle.
 type bounded struct {
 	bytes.Buffer
 	over bool
@@ -374,7 +379,7 @@ func (w *bounded) Write(b []byte) (int, error) {
 	return w.Buffer.Write(b)
 }
 
-// lastLines returns the end of what a script complained about, or else.
+// lastLines returns the last lines of a script's standard error; otherwise if it is empty.
 func lastLines(stderr, otherwise string) string {
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(stderr, "")), "\n")
 	text := strings.Join(lines[max(0, len(lines)-3):], "; ")

@@ -14,11 +14,11 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// historyTime is how long writing a history may take.
+// historyTime is the time limit for writing a history.
 const historyTime = time.Minute
 
-// keepHistory writes what is recorded of the session into its state volume, as sessions/ID.db (mission E4), in the background: one after the other, and of
-// those that become due meanwhile the last one.
+// keepHistory writes the session's record into its state volume, as sessions/ID.db (mission E4), in the background.
+// Writes do not overlap; requests that arrive during a write are merged into one.
 func (r *runner) keepHistory() {
 	s := r.session()
 	if r.m.opts.History == nil || r.m.opts.Volumes == nil || !slices.Contains(s.Sandbox.Volumes, sandbox.Mount{Name: stateVolume, Path: stateMount}) {
@@ -28,7 +28,7 @@ func (r *runner) keepHistory() {
 	defer r.mu.Unlock()
 	r.unkept++
 	if r.unkept > 1 {
-		return // whoever writes looks again
+		return // the running writer checks for new changes
 	}
 	r.m.work.Go(func() {
 		for {

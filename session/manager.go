@@ -25,34 +25,39 @@ import (
 
 const idPrefix = "ses_"
 
-// Options of a Manager. Fleet, Journal, Store and Agents are required; what else is zero gets the default that is named here.
+// Options of a Manager. Fleet, Journal, Store and Agents are required. Other zero fields get the default given in
+// their comments.
 type Options struct {
 	Fleet   *sandbox.Fleet
 	Journal *event.Journal
 	Store   Store
 	Agents  map[string]agent.Agent
 
-	// Models is the way to the models of agents; nil: agents find their own. Where the engine can connect into sandboxes, and unless DirectModels,
-	// agents ask through it, and no credential is in their sandboxes. Otherwise they get the credential itself.
+	// Models is the gateway to the models of agents; nil: agents reach models on their own. If the engine can connect
+	// into sandboxes and DirectModels is not set, agents send their requests through the gateway, and their sandboxes
+	// contain no credential. Otherwise they receive the credential itself.
 	Models       *model.Gateway
 	DirectModels bool
 
-	Default string          // agent of requests that name none: "claude"
-	Image   string          // of sandboxes of requests that name none: "agent"
-	Repos   Repos           // images of repositories; nil: there are none
-	Author  Author          // of requests that name none: "Harvest Agent"
-	Secrets *secret.Vault   // that git's credentials come from; nil for none
-	Volumes volume.Provider // of all accounts, for what is remembered; nil for none
-	// GitHub returns the client for GitHub's API at the address that an account's secrets name; nil: it reaches the internet only.
+	Default string          // agent of requests without one: "claude"
+	Image   string          // image of sandboxes of requests without one: "agent"
+	Repos   Repos           // images of repositories; nil for none
+	Author  Author          // author of requests without one: "Harvest Agent"
+	Secrets *secret.Vault   // source of git credentials; nil for none
+	Volumes volume.Provider // volumes of all accounts, for memories; nil for none
+	// GitHub returns the client for GitHub's API at the address in an account's secrets; nil: a client that reaches
+	// the internet only.
 	GitHub func(account string) *http.Client
-	// History returns what is recorded of a session as a database, which becomes sessions/ID.db of its state volume after each turn; nil: nothing does.
+	// History returns a session's record as a database, which becomes sessions/ID.db in its state volume after each
+	// turn; nil: no history is written.
 	History func(ctx context.Context, id string) ([]byte, error)
 
-	MCPWait       time.Duration // that the first prompt waits for MCP servers: 30 s
-	HangAfter     time.Duration // without a sign of a model at work, until the session counts as hung: 5 minutes
+	MCPWait       time.Duration // maximum wait of the first prompt for MCP servers: 30 s
+	HangAfter     time.Duration // time without activity of the model until the session counts as hung: 5 minutes
 	ToolHangAfter time.Duration // the same while a tool runs: 30 minutes
-	QuestionWait  time.Duration // that a question of the model waits for a person where the session asks nothing: 5 minutes
-	StopGrace     time.Duration // between an interrupt and the end of the agent's process: 1 s
+	// QuestionWait is how long the model's questions wait for a person, in a session that asks nothing: 5 minutes.
+	QuestionWait time.Duration
+	StopGrace    time.Duration // time between an interrupt and the kill of the agent's process: 1 s
 }
 
 // Manager holds all sessions of one server.
@@ -64,10 +69,10 @@ type Manager struct {
 
 	mu      sync.Mutex
 	runners map[string]*runner // guarded by mu; of sessions that have not ended
-	once    map[string]bool    // guarded by mu; sandboxes in which an agent answers one prompt
+	once    map[string]bool    // guarded by mu; sandboxes in which an agent is answering one prompt
 }
 
-// Open returns a Manager that goes on with the sessions of the Store. Close ends it; agents go on.
+// Open returns a Manager that resumes the sessions of the Store. Close stops the Manager; agents keep running.
 func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if opts.Fleet == nil || opts.Journal == nil || opts.Store == nil || len(opts.Agents) == 0 {
 		return nil, errors.Errorf("a Manager needs a Fleet, a Journal, a Store and agents")
@@ -97,14 +102,15 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close stops following the sessions. Their sandboxes and agents go on, and the next Manager follows them again.
+// Close stops following the sessions. Their sandboxes and agents keep running, and the next Manager follows them
+// again.
 func (m *Manager) Close() {
 	m.stop()
 	m.work.Wait()
 }
 
-// Create makes a session. It returns at once: sandbox, repository and agent are made ready in the background, and the first prompt
-// waits for them. Kinds: Invalid, NotFound (no such agent).
+// Create creates a session. It returns at once: sandbox, repository and agent are prepared in the background, and the
+// first prompt waits for them. Kinds: Invalid, NotFound (no such agent).
 func (m *Manager) Create(ctx context.Context, account string, req Request) (Session, error) {
 	var repos []Repository
 	var err error
@@ -134,7 +140,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	return created, nil
 }
 
-// plan validates req. The repositories are those of a session that it continues; nil: req says them.
+// plan validates req. repos are the repositories of the session that req continues; nil: req names them.
 func (m *Manager) plan(account string, req Request, repos []Repository) (Session, error) {
 	name := cmp.Or(req.Agent, m.opts.Default)
 	if m.opts.Agents[name] == nil {
@@ -177,7 +183,8 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	}, nil
 }
 
-// imageFor returns the image of sessions that name none: an agent may say that it needs less than all agents together do.
+// imageFor returns the image for sessions that do not name one. An agent may name a smaller image than the one for
+// all agents.
 func (m *Manager) imageFor(name string) string {
 	if a, ok := m.opts.Agents[name].(interface{ Image() string }); ok {
 		return a.Image()
@@ -193,7 +200,7 @@ func (m *Manager) add(s Session) *runner {
 	return r
 }
 
-// recover goes on with a session of an earlier server.
+// recover resumes a session of an earlier server.
 func (m *Manager) recover(ctx context.Context, s Session) error {
 	messages, err := m.opts.Store.Messages(ctx, s.ID)
 	if err != nil {
@@ -222,7 +229,8 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 	return nil
 }
 
-// find returns a session of the account by its id or a unique beginning of it, and its runner, nil once it has ended.
+// find returns a session of the account by its ID or a unique prefix of it, and its runner; the runner is nil if the
+// session has ended.
 func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runner, error) {
 	m.mu.Lock()
 	var found []*runner
@@ -245,7 +253,7 @@ func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runn
 	return s, nil, err
 }
 
-// live is find for what needs a session that has not ended.
+// live is find for operations on a session that has not ended.
 func (m *Manager) live(ctx context.Context, account, ref string) (*runner, error) {
 	s, r, err := m.find(ctx, account, ref)
 	if err != nil {
@@ -268,7 +276,7 @@ func (m *Manager) List(ctx context.Context, account string, live bool, before st
 	return m.opts.Store.Sessions(ctx, account, live, before, limit)
 }
 
-// Totals returns what the account's sessions have used.
+// Totals returns the account's total usage over all sessions.
 func (m *Manager) Totals(ctx context.Context, account string) (Totals, error) {
 	return m.opts.Store.Totals(ctx, account)
 }
@@ -282,8 +290,8 @@ func (m *Manager) Messages(ctx context.Context, account, ref string) ([]Message,
 	return m.opts.Store.Messages(ctx, s.ID)
 }
 
-// Send queues a prompt and returns how many are before it. Kinds: Invalid, NotFound, Conflict (ended), Exhausted (the queue is full, or a limit
-// of the session is reached).
+// Send queues a prompt and returns the number of prompts before it. Kinds: Invalid, NotFound, Conflict (ended),
+// Exhausted (the queue is full, or a limit of the session is reached).
 func (m *Manager) Send(ctx context.Context, account, ref, prompt string) (msg Message, position int, err error) {
 	if err := checkPrompt(prompt); err != nil {
 		return Message{}, 0, err
@@ -309,7 +317,7 @@ func (m *Manager) Send(ctx context.Context, account, ref, prompt string) (msg Me
 	return msg, position, err
 }
 
-// Cancel takes a prompt out of the queue. Conflict if it was sent already.
+// Cancel removes a prompt from the queue. It returns Conflict if the prompt was sent already.
 func (m *Manager) Cancel(ctx context.Context, account, ref, message string) error {
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
@@ -318,7 +326,7 @@ func (m *Manager) Cancel(ctx context.Context, account, ref, message string) erro
 	return r.call(ctx, func() error { return r.cancel(message) })
 }
 
-// Stop interrupts the turn under way; prompts that wait stay. Conflict if none is.
+// Stop interrupts the current turn. Queued prompts stay. It returns Conflict if no turn is under way.
 func (m *Manager) Stop(ctx context.Context, account, ref string) error {
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
@@ -333,7 +341,7 @@ func (m *Manager) Stop(ctx context.Context, account, ref string) error {
 	})
 }
 
-// Answer answers what the agent has asked.
+// Answer answers a question of the agent.
 func (m *Manager) Answer(ctx context.Context, account, ref, question string, a agent.Answer) error {
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
@@ -350,7 +358,7 @@ func (m *Manager) Answer(ctx context.Context, account, ref, question string, a a
 		if err != nil || !behind {
 			return err
 		}
-		select { // the server has just begun, and does not know yet what was asked
+		select { // the server has just started and does not know the open questions yet
 		case <-ctx.Done():
 			return errors.Wrapf(ctx.Err(), "answer in session %s", r.id)
 		case <-time.After(catchUpPause):
@@ -358,10 +366,10 @@ func (m *Manager) Answer(ctx context.Context, account, ref, question string, a a
 	}
 }
 
-// catchUpPause is how long to wait before it is looked again whether a session has read what its agent had printed.
+// catchUpPause is the pause between checks whether a session has read the earlier output of its agent.
 const catchUpPause = 20 * time.Millisecond
 
-// End ends the session and destroys its sandbox. Repeatable.
+// End ends the session and destroys its sandbox. It is idempotent.
 func (m *Manager) End(ctx context.Context, account, ref string) error {
 	s, r, err := m.find(ctx, account, ref)
 	if err != nil || r == nil {

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	mcpDir  = "/tmp/harvest-mcp" // of the configuration, which has no secrets
+	mcpDir  = "/tmp/harvest-mcp" // directory of the configuration, which contains no secrets
 	mcpFile = "servers.json"
-	mcpAsk  = 250 * time.Millisecond // between two questions how servers are
-	mcpSlow = 30 * time.Second       // the same, at most, for servers that are late
-	mcpLate = 10 * time.Minute       // after which late servers are not asked about
+	mcpAsk  = 250 * time.Millisecond // pause between two queries of the servers' state
+	mcpSlow = 30 * time.Second       // maximum of that pause, for servers that are late
+	mcpLate = 10 * time.Minute       // time after which late servers are not queried
 
-	mcpGrace = 5 * time.Second // for the last answer
+	mcpGrace = 5 * time.Second // grace period for the last answer
 )
 
-// mcpScript prints which of its parameters but the first are files, and after an empty line the MCP servers of the repository, which is
-// the first.
+// mcpScript takes the repository's directory and paths. It prints the paths that exist, an empty line, and the
+// repository's MCP configuration.
 const mcpScript = `
 dir=$1
 shift
@@ -36,8 +36,9 @@ for f in "$@"; do [ ! -e "$f" ] || echo "$f"; done
 echo
 [ ! -f "$dir/.mcp.json" ] || head -c 65537 "$dir/.mcp.json"`
 
-// prepareMCP writes the configuration of the agent's MCP servers into the sandbox, and returns its path, "" if there are none, and what
-// they need in the agent's environment. What is wrong with one that a repository wants is told, and the others are used.
+// prepareMCP writes the configuration of the agent's MCP servers into the sandbox. It returns the file's path ("" if
+// there are no servers) and the environment variables that they need. If a server of the repository is invalid, the
+// error is reported and the other servers are used.
 func (r *runner) prepareMCP(ctx context.Context, a agent.Agent) (file string, env map[string]string, err error) {
 	configurer, ok := a.(agent.MCPConfigurer)
 	if !ok {
@@ -97,14 +98,15 @@ func (r *runner) prepareMCP(ctx context.Context, a agent.Agent) (file string, en
 	return path.Join(mcpDir, mcpFile), env, r.m.copyFile(ctx, r.account, s.SandboxID, mcpDir, mcpFile, config)
 }
 
-// keyScript writes its input into a file that only the agent's user can read, in memory: no snapshot has it.
+// keyScript writes its input to a file in memory that only the agent's user can read. No snapshot contains it.
 const keyScript = `umask 077; mkdir -p "${1%/*}"; cat >"$1"`
 
-// withKeys runs a command with the variables of a file.
+// withKeys runs a command with the environment variables of a file.
 const withKeys = `set -a; . "$0"; set +a; exec "$@"`
 
-// hideKeys returns servers that take their keys from files of their own, so that the agent and the commands that it runs have none of them in
-// their environment. A server at a URL has no process that could: what it needs is in env, which is the agent's.
+// hideKeys returns servers that read their keys from separate files, so that the environment of the agent and its
+// commands does not contain them. A server at a URL has no process that could read a file: its key is in env, which
+// is for the agent.
 func (r *runner) hideKeys(ctx context.Context, p preparation, servers []mcp.Server, values map[string]string) (out []mcp.Server, env map[string]string, err error) {
 	env = map[string]string{}
 	for _, s := range servers {
@@ -136,7 +138,7 @@ func (r *runner) hideKeys(ctx context.Context, p preparation, servers []mcp.Serv
 	return out, env, nil
 }
 
-// filesOf are the files without which a server of ours cannot run: it has them as absolute paths at the beginning of its command.
+// filesOf returns the files that a built-in server needs: absolute paths at the beginning of its command.
 func filesOf(s mcp.Server) (files []string) {
 	for i, arg := range s.Command {
 		if i < 2 && path.IsAbs(arg) {
@@ -146,21 +148,21 @@ func filesOf(s mcp.Server) (files []string) {
 	return files
 }
 
-// gate holds the first prompt of an agent's process back until each MCP server is ready, has failed, or MCPWait is over: agents tell their model
-// once which tools it has. A gate that is open still reports servers that are late.
+// gate delays the first prompt of an agent's process until each MCP server is ready or has failed, or MCPWait has
+// passed: agents pass the list of tools to their model once. An open gate still reports servers that are late.
 type gate struct {
 	began    time.Time         // when the process was started
-	until    time.Time         // when the gate opens in any case; zero until the agent has printed something
-	ask      time.Time         // when the agent is asked next; zero while an answer is under way
-	pause    time.Duration     // between two questions
-	reported map[string]string // types of events by the servers' names
+	until    time.Time         // when the gate opens in any case; zero until the agent prints something
+	ask      time.Time         // time of the next query to the agent; zero while an answer is pending
+	pause    time.Duration     // between two queries
+	reported map[string]string // event types by server name
 	open     bool
 }
 
-// closed reports whether prompts wait.
+// closed reports whether prompts must wait.
 func (g *gate) closed() bool { return g != nil && !g.open }
 
-// closeGate begins to wait for the MCP servers of a process.
+// closeGate starts the wait for the MCP servers of a process.
 func (r *runner) closeGate() {
 	asker, ok := r.conv.(agent.MCPAsker)
 	if !ok {
@@ -170,7 +172,7 @@ func (r *runner) closeGate() {
 	r.agent.write(asker.AskMCP())
 }
 
-// servers returns the events of an agent's report of its MCP servers. Its first sign starts the time that prompts wait.
+// servers returns the events for an agent's report of its MCP servers. The first report starts the timer of MCPWait.
 func (r *runner) servers(e agent.Event) []draft {
 	if r.gate == nil {
 		return nil
@@ -221,13 +223,13 @@ func (r *runner) mcpStatus(servers []agent.MCP) (drafts []draft) {
 	return drafts
 }
 
-// opened opens the gate, and returns the event that reports how long prompts waited.
+// opened opens the gate, and returns the event with the time that prompts waited.
 func (g *gate) opened() draft {
 	g.open = true
 	return draft{EventStage, Event{Stage: &Stage{Name: "mcp servers", MS: float64(time.Since(g.began).Microseconds()) / 1000}}}
 }
 
-// gateDue returns when the gate needs attention; zero if never.
+// gateDue returns when watchGate must run next; zero if never.
 func (r *runner) gateDue() time.Time {
 	g := r.gate
 	switch {
@@ -243,7 +245,7 @@ func (r *runner) gateDue() time.Time {
 	return g.until.Add(mcpGrace) // the agent does not answer
 }
 
-// watchGate asks the agent again, or opens the gate if it does not answer.
+// watchGate queries the agent again, or opens the gate if the agent does not answer.
 func (r *runner) watchGate(now time.Time) {
 	due := r.gateDue()
 	if due.IsZero() || now.Before(due) {
@@ -260,7 +262,7 @@ func (r *runner) watchGate(now time.Time) {
 	}
 }
 
-// allow remembers that a tool need not be asked about any more.
+// allow records that a tool no longer needs approval.
 func (r *runner) allow(tool string) {
 	if tool != "" && !slices.Contains(r.session().Allowed, tool) {
 		r.change(func(s *Session) { s.Allowed = append(slices.Clone(s.Allowed), tool) })

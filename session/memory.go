@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	memoryMount = mcp.Home + "/.mcp-memory" // of the volume with what is remembered; MCP's memory server has its file there
-	seedFile    = "/app/memory-seed.json"   // of the image (mission E6)
+	memoryMount = mcp.Home + "/.mcp-memory" // mount path of the memory volume; MCP's memory server has its file there
+	seedFile    = "/app/memory-seed.json"   // in the image (mission E6)
 	maxSeed     = 1 << 20                   // bytes
 )
 
-// memoryName is what the memory of the session's first repository is called; "" if the session has none.
+// memoryName returns the name of the memory of the session's first repository; "" if the session has none.
 func (s Session) memoryName() string { return memoryOf(s.Repositories()[0]) }
 
 func memoryOf(r Repository) string {
@@ -34,7 +34,7 @@ func memoryOf(r Repository) string {
 	return ""
 }
 
-// memoryVolume returns the name of the volume for the memory of a name; "" for none.
+// memoryVolume returns the volume of the memory with this name; "" for none.
 func memoryVolume(name string) string {
 	if name == "" {
 		return ""
@@ -42,7 +42,7 @@ func memoryVolume(name string) string {
 	return memory.Prefix + name
 }
 
-// seedMemory fills the memory with what the image says, once.
+// seedMemory fills the memory with the image's seed, once.
 func (p *preparation) seedMemory(ctx context.Context) error {
 	if p.m.opts.Volumes == nil {
 		return nil
@@ -56,7 +56,7 @@ func (p *preparation) seedMemory(ctx context.Context) error {
 		return err
 	}
 	if _, err := store.Seed(ctx, p.s.memoryName(), seed); err != nil {
-		logf.Errorf(ctx, "seed the memory of session %s: %v", p.s.ID, err) // the agent can work without
+		logf.Errorf(ctx, "seed the memory of session %s: %v", p.s.ID, err) // not fatal: the agent can work without it
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func (p *preparation) readSeed(ctx context.Context) ([]byte, error) {
 	defer stream.Close()
 	archive := tar.NewReader(stream)
 	if h, err := archive.Next(); err != nil || h.Typeflag != tar.TypeReg {
-		return nil, nil // what is no file is no seed
+		return nil, nil // not a regular file: no seed
 	}
 	text, err := io.ReadAll(io.LimitReader(archive, maxSeed))
 	return text, errors.Wrapf(err, "read %s", seedFile)

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Line is a way from one sandbox to a model, over which its programs ask as long as the line is open.
+// Line is a connection from a sandbox to a model. Programs in the sandbox can use the model while the line is open.
 type Line struct {
 	m                *Manager
 	account, sandbox string
@@ -25,25 +25,25 @@ type Line struct {
 }
 
 const (
-	programTime = 30 * time.Second       // that the program in the sandbox may take to listen
-	tryAgain    = 100 * time.Millisecond // between attempts to reach it
+	programTime = 30 * time.Second       // time limit for the program in the sandbox to start listening
+	tryAgain    = 100 * time.Millisecond // between attempts to connect to it
 )
 
-// tunneled reports whether agents ask their models through this server.
+// tunneled reports whether agents reach their models through this server.
 func (m *Manager) tunneled() bool {
 	return m.opts.Models != nil && !m.opts.DirectModels && m.opts.Fleet.Capabilities().Network
 }
 
-// withheld are the keys of secrets that sandboxes of sessions do not get.
+// withheld returns the secret keys that sandboxes of sessions do not receive.
 func (m *Manager) withheld() []string {
 	if m.opts.Models == nil {
 		return nil
 	}
-	return model.Keys() // without a tunnel, the agent's process alone gets what it needs
+	return model.Keys() // without a tunnel, only the agent's process receives its credential
 }
 
-// Access returns what a program in a sandbox is given to reach its model. id is whose token it is; secrets are names of those that are
-// looked at first.
+// Access returns the address and credential with which a program in a sandbox reaches its model. id identifies the
+// owner of the token; secrets are the names of secrets that are searched first.
 func (m *Manager) Access(ctx context.Context, account, id string, secrets []string) (*agent.Access, error) {
 	if m.opts.Models == nil {
 		return nil, nil
@@ -54,7 +54,7 @@ func (m *Manager) Access(ctx context.Context, account, id string, secrets []stri
 	}
 	if m.tunneled() {
 		if c.Kind == "" {
-			c.Kind = model.APIKey // the gateway says what is missing
+			c.Kind = model.APIKey // the gateway reports the missing credential
 		}
 		return &agent.Access{Kind: agent.AccessKind(c.Kind), URL: tunnel.URL(), Token: m.opts.Models.Token(id), Region: c.Region}, nil
 	}
@@ -72,7 +72,8 @@ func (m *Manager) Access(ctx context.Context, account, id string, secrets []stri
 	return a, nil
 }
 
-// OpenLine opens a line from a sandbox. The caller closes it. nil if agents do not ask through this server.
+// OpenLine opens a line from a sandbox. The caller closes it. It returns nil if agents do not reach their models
+// through this server.
 func (m *Manager) OpenLine(ctx context.Context, account, sandboxID string, grant model.Grant) *Line {
 	if !m.tunneled() {
 		return nil
@@ -83,7 +84,7 @@ func (m *Manager) OpenLine(ctx context.Context, account, sandboxID string, grant
 	return l
 }
 
-// Close ends the line; the program in the sandbox waits for another. A nil Line may be closed.
+// Close closes the line; the program in the sandbox waits for another. Close on a nil Line is a no-op.
 func (l *Line) Close() {
 	if l == nil {
 		return
@@ -114,7 +115,7 @@ func (l *Line) End(ctx context.Context) {
 	}
 }
 
-// serve answers what comes, and connects again whenever the connection ends.
+// serve serves requests from the sandbox, and reconnects when the connection ends.
 func (l *Line) serve(ctx context.Context) {
 	handler := l.m.opts.Models.Handler(l.grant)
 	failed := ""
@@ -139,7 +140,7 @@ func (l *Line) serve(ctx context.Context) {
 	}
 }
 
-// dial connects to the program in the sandbox, which it starts if it does not run.
+// dial connects to the program in the sandbox, and starts it if it does not run.
 func (l *Line) dial(ctx context.Context) (net.Conn, error) {
 	fleet := l.m.opts.Fleet
 	conn, err := fleet.Dial(ctx, l.account, l.sandbox, tunnel.ServerPort)
@@ -148,7 +149,7 @@ func (l *Line) dial(ctx context.Context) (net.Conn, error) {
 	}
 	req := sandbox.ExecRequest{Args: []string{tunnel.Program}, Own: true, Workdir: "/", Timeout: agentLife, Detach: true, Background: true}
 	if fleet.Capabilities().Users {
-		req.User = "0:0" // so that an agent that is another user cannot end it
+		req.User = "0:0" // so that an agent that runs as another user cannot kill it
 	}
 	if _, err := fleet.Exec(ctx, l.account, l.sandbox, req); err != nil {
 		return nil, err
@@ -166,7 +167,7 @@ func (l *Line) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// openLine opens the way to the model for the agent's process.
+// openLine opens the line to the model for the agent's process.
 func (r *runner) openLine() {
 	s := r.session()
 	if r.line != nil || !needsModel(r.m.opts.Agents[s.Agent]) {
@@ -190,13 +191,13 @@ func (r *runner) openLine() {
 	})
 }
 
-// needsModel reports whether an agent asks a model.
+// needsModel reports whether an agent uses a model.
 func needsModel(a agent.Agent) bool {
 	without, ok := a.(interface{ Modelless() bool })
 	return !ok || !without.Modelless()
 }
 
-// checkKeys returns Invalid if a session's environment has what belongs into a secret.
+// checkKeys returns Invalid if a session's environment contains a key that belongs into a secret.
 func (m *Manager) checkKeys(a agent.Agent, env map[string]string) error {
 	if !m.tunneled() || !needsModel(a) {
 		return nil
@@ -210,7 +211,7 @@ func (m *Manager) checkKeys(a agent.Agent, env map[string]string) error {
 	return nil
 }
 
-// overspent returns why the turn that has failed did, if it is the limit of cost.
+// overspent returns the reason for a failed turn if the cost limit caused the failure.
 func (r *runner) overspent() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

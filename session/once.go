@@ -19,13 +19,15 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// onceScript runs a command with a file as its input. The file's name is the first parameter.
+// onceScript runs a command with a file as its standard input. The first parameter is the file's name.
 const onceScript = `f=$1; shift; exec "$@" <"$f"`
 
-// RunOnce has an agent answer one prompt in a sandbox that exists and belongs to no session, under a terminal, in the directory of its first
-// volume or else in its own. What the agent does is told as it does it; at its end, and not before, the Done event is, if the agent has told one.
-// Lines that are no events are told as Other. The end of ctx ends the agent and all that it has started.
-// Kinds: Invalid, NotFound, Unsupported (the agent has no such form), Conflict (the sandbox is a session's, or an agent is at work in it).
+// RunOnce has an agent answer one prompt in an existing sandbox that belongs to no session. The agent runs under a
+// terminal, in the directory of its first volume or else in its own. RunOnce reports the agent's events as they
+// happen; it holds back the Done event, if there is one, until the agent has ended. Lines that are not events are
+// reported as Other. When ctx ends, the agent and all its descendants are killed. Kinds: Invalid, NotFound,
+// Unsupported (the agent has no one-shot mode), Conflict (the sandbox belongs to a session, or an agent is working in
+// it).
 func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string, tell func(agent.Event)) (sandbox.Result, error) {
 	if err := checkPrompt(prompt); err != nil {
 		return sandbox.Result{}, err
@@ -85,7 +87,7 @@ func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string
 	return result, err
 }
 
-// enterOnce takes the sandbox for one prompt.
+// enterOnce reserves the sandbox for one prompt.
 func (m *Manager) enterOnce(id string) (leave func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,7 +102,8 @@ func (m *Manager) enterOnce(id string) (leave func(), err error) {
 	}, nil
 }
 
-// onceAccess is Access, but leaves alone what the sandbox's own environment has where there is no credential.
+// onceAccess is like Access, but returns nil if there is no credential, so that the sandbox's own environment
+// applies.
 func (m *Manager) onceAccess(ctx context.Context, sb sandbox.Sandbox) (*agent.Access, error) {
 	if m.opts.Models == nil {
 		return nil, nil
@@ -112,7 +115,7 @@ func (m *Manager) onceAccess(ctx context.Context, sb sandbox.Sandbox) (*agent.Ac
 	return m.Access(ctx, sb.Account, sb.ID, sb.Secrets)
 }
 
-// copyFile writes a file, which everybody in the sandbox may read, into a directory, which is made.
+// copyFile creates a directory in the sandbox and writes a world-readable file into it.
 func (m *Manager) copyFile(ctx context.Context, account, sandboxID, dir, name string, text []byte) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -126,7 +129,7 @@ func (m *Manager) copyFile(ctx context.Context, account, sandboxID, dir, name st
 	return m.opts.Fleet.CopyIn(ctx, account, sandboxID, dir, &archive)
 }
 
-// remove removes a directory that copyFile has made.
+// remove removes a directory that copyFile created.
 func (m *Manager) remove(ctx context.Context, account, sandboxID, dir string) {
 	ctx, cancel := context.WithTimeout(ctx, programTime)
 	defer cancel()
@@ -143,16 +146,16 @@ func (m *Manager) remove(ctx context.Context, account, sandboxID, dir string) {
 	}
 }
 
-// terminalCodes are what a terminal's program prints to command it; text in JSON has them escaped.
+// terminalCodes matches terminal control sequences. Text in JSON has these characters escaped.
 var terminalCodes = pattern.New(`\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_=>78])`)
 
-// once makes events of what an agent prints on a terminal.
+// once converts an agent's terminal output to events.
 type once struct {
 	conv agent.Conversation
 	tell func(agent.Event)
 	line []byte
 	cut  bool
-	done *agent.Event // told at the end
+	done *agent.Event // reported at the end
 }
 
 // Write implements io.Writer.
@@ -172,7 +175,7 @@ func (o *once) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// take tells a line.
+// take reports a line.
 func (o *once) take() {
 	text := bytes.TrimSpace(terminalCodes().ReplaceAll(bytes.TrimRight(o.line, "\r"), nil))
 	if o.cut {
@@ -191,7 +194,7 @@ func (o *once) take() {
 	}
 }
 
-// end tells what is left.
+// end reports the rest of the output.
 func (o *once) end() {
 	o.take()
 	if o.done != nil {

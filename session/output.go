@@ -6,20 +6,21 @@ import (
 	"sync"
 )
 
-// maxLine is the longest line of an agent that is read, in bytes.
+// maxLine is the length limit for a line of an agent, in bytes.
 const maxLine = 16 << 20
 
 // line is a line of an agent's output.
 type line struct {
 	text []byte
-	end  int64 // bytes of output up to its end, the newline included
-	cut  bool  // it was longer than maxLine: text is its beginning
+	end  int64 // offset of its end in the output, including the newline
+	cut  bool  // longer than maxLine: text is its beginning
 }
 
-// splitter is a writer that makes lines. It blocks while nobody takes them, and so slows the agent down.
+// splitter is a writer that splits its input into lines. It blocks until the reader takes them, which throttles the
+// agent.
 type splitter struct {
 	lines chan<- line
-	stop  <-chan struct{} // closed when nobody takes lines any more
+	stop  <-chan struct{} // closed when the reader of lines stops
 	at    int64           // bytes seen
 	rest  []byte
 	cut   bool
@@ -46,7 +47,7 @@ func (w *splitter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// emit hands the line over, and reports whether somebody took it.
+// emit sends the line, and reports whether the reader took it.
 func (w *splitter) emit() bool {
 	l := line{text: w.rest, end: w.at, cut: w.cut}
 	w.rest, w.cut = nil, false
@@ -58,7 +59,7 @@ func (w *splitter) emit() bool {
 	}
 }
 
-// inbox is what is written to an agent: a reader that waits for more, so that writing never blocks.
+// inbox is the input of an agent: a reader that waits for more, so that writing never blocks.
 type inbox struct {
 	mu     sync.Mutex
 	more   sync.Cond

@@ -9,12 +9,12 @@ import (
 	"github.com/RelevanceAI/harvest/internal/ids"
 )
 
-// EventOwnTurn reports that the agent began a turn by itself, for example because a background command ended. Message is the turn's record, Reason
-// the agent's reason.
+// EventOwnTurn reports that the agent began a turn by itself, for example because a background command ended. Message
+// is the turn's record, Reason is the agent's reason.
 const EventOwnTurn = "agent.continued"
 
-// beginOwn makes a turn that the agent began by itself the current one, after publishing drafts. A prompt that was sent at the same moment is
-// deferred: the agent answers it after this turn, or within it. end is as in turnEnded.
+// beginOwn publishes drafts and then makes a turn that the agent began by itself the current one. A prompt that was
+// sent at the same moment is deferred: the agent answers it after this turn, or within it. end is as in turnEnded.
 func (r *runner) beginOwn(why string, end int64, drafts ...draft) {
 	m := Message{
 		ID: "msg_" + ids.New(), Session: r.id, Prompt: cmp.Or(why, "The agent continued by itself."), State: Running, Own: true,
@@ -32,13 +32,13 @@ func (r *runner) beginOwn(why string, end int64, drafts ...draft) {
 	}
 }
 
-// done ends the turn or turns that e ends.
+// done ends the turn or turns that e completes.
 func (r *runner) done(e agent.Event, end int64, drafts ...draft) {
 	if e.Own && r.stopped == "" && (r.current == nil || !r.current.Own) {
 		r.beginOwn("", end, drafts...)
 		drafts = nil
 	}
-	if r.current == nil { // nothing that was asked for
+	if r.current == nil { // no turn is under way
 		r.publishLines(append(drafts, draft{string(agent.Done), Event{Event: e, Offset: end}}), end)
 		return
 	}

@@ -24,14 +24,14 @@ const (
 	tagSession  = "harvest.session"
 )
 
-// prepared is what making a session ready led to.
+// prepared is the result of session preparation.
 type prepared struct {
-	sandbox string // made, even if something failed after
-	fresh   bool   // without the files of an earlier one
+	sandbox string // created, even if a later step failed
+	fresh   bool   // without the files of an earlier sandbox
 	repos   []Repository
 	logins  logins
-	image   *RepoImage // of the repository, that the sandbox was made of
-	synced  *Synced    // if it has caught up already
+	image   *RepoImage // image of the repository that the sandbox was created from
+	synced  *Synced    // set if the repository is up to date already
 	err     error
 }
 
@@ -54,7 +54,7 @@ func sandboxOf(req sandbox.Request, image, memory string) sandbox.Request {
 	return req
 }
 
-// makeReady begins to make sandbox and repository, in the background.
+// makeReady starts the preparation of sandbox and repository in the background.
 func (r *runner) makeReady(ctx context.Context) {
 	ctx, r.undo = context.WithCancel(ctx)
 	r.prepared, r.stages = make(chan prepared, 1), make(chan Stage, 32)
@@ -67,13 +67,13 @@ func (r *runner) makeReady(ctx context.Context) {
 	})
 }
 
-// prepare takes over what was made.
+// prepare applies the result of the preparation.
 func (r *runner) prepare(ctx context.Context, p prepared) {
 	r.undo()
 	r.undo, r.prepared = nil, nil
 	if p.fresh {
 		r.letGitGo()
-		r.gitSeen = 0 // of its lines
+		r.gitSeen = 0 // lines of harvest-git
 	}
 	for len(r.stages) > 0 {
 		r.staged(<-r.stages)
@@ -93,7 +93,7 @@ func (r *runner) prepare(ctx context.Context, p prepared) {
 		return
 	}
 	if ctx.Err() != nil {
-		return // the next server makes it anew
+		return // the next server starts over
 	}
 	logf.Errorf(ctx, "make the session ready: %v", p.err)
 	reason := errors.Message(p.err)
@@ -109,7 +109,7 @@ func (r *runner) prepare(ctx context.Context, p prepared) {
 	r.end(reason)
 }
 
-// staged publishes a step of making the session ready.
+// staged publishes a step of session preparation.
 func (r *runner) staged(stage Stage) {
 	if stage.queued {
 		r.publish(draft{EventWaits, Event{}})
@@ -118,17 +118,17 @@ func (r *runner) staged(stage Stage) {
 	r.publish(draft{EventStage, Event{Stage: &stage}})
 }
 
-// preparation makes sandbox and repository.
+// preparation prepares sandbox and repository.
 type preparation struct {
 	m       *Manager
 	s       Session
 	given   given
 	stages  chan<- Stage
 	sandbox string
-	fresh   bool         // the sandbox is, without the files of an earlier one
-	repos   []Repository // what becomes of the session's
+	fresh   bool         // the sandbox is new, without the files of an earlier one
+	repos   []Repository // the session's repositories, as prepared
 	logins  logins
-	image   *RepoImage // of the repository, that the sandbox was made of
+	image   *RepoImage // image of the repository that the sandbox was created from
 	synced  *Synced
 }
 
@@ -159,7 +159,7 @@ func (p *preparation) run(ctx context.Context) error {
 	return nil
 }
 
-// stage runs a step and tells how long it took.
+// stage runs a step and reports its duration.
 func (p *preparation) stage(name string, run func() error) error {
 	begin := time.Now()
 	if err := run(); err != nil {
@@ -175,11 +175,11 @@ func (p *preparation) stage(name string, run func() error) error {
 func (p *preparation) tell(stage Stage) {
 	select {
 	case p.stages <- stage:
-	default: // nobody takes them: the session is about to end
+	default: // no reader: the session is about to end
 	}
 }
 
-// createSandbox makes the sandbox: after the first one, from its last files.
+// createSandbox creates the sandbox. A replacement starts from the last files of the previous sandbox.
 func (p *preparation) createSandbox(ctx context.Context) error {
 	req := p.s.Sandbox
 	req.Tags = maps.Clone(req.Tags)
@@ -188,7 +188,8 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 	}
 	req.Tags[tagSession] = p.s.ID
 	req.Withhold = p.m.withheld()
-	// What an earlier server began to make, and did not record; and the last sandbox, if it is still about to end: then its files are known.
+	// Destroy sandboxes that an earlier server started to create and did not record. Also destroy the previous
+	// sandbox if it is still ending: after that its files are known.
 	old, err := p.m.opts.Fleet.List(ctx, p.s.Account, sandbox.Filter{Tags: map[string]string{tagSession: p.s.ID}})
 	if err != nil {
 		return err
@@ -221,7 +222,7 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 	return nil
 }
 
-// script runs a script in the sandbox and returns what it printed. Its parameters are $1, $2, ….
+// script runs a script in the sandbox and returns its output. Its parameters are $1, $2, ….
 func (p *preparation) script(ctx context.Context, user, text string, params ...string) (string, error) {
 	out, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{user: user, script: text, params: params})
 	if err != nil {
@@ -233,7 +234,8 @@ func (p *preparation) script(ctx context.Context, user, text string, params ...s
 	return string(out), nil
 }
 
-// dirsScript makes what the agent's user cannot, and gives it to that user: OWNER PROGRAM DIRECTORY… The memory's files are the agent's, too.
+// dirsScript creates directories that the agent's user cannot create, and changes their owner to that user: OWNER
+// PROGRAM DIRECTORY… The files of the memory belong to the agent, too.
 const dirsScript = `
 owner=$1 program=$2
 mkdir -p "${program%/*}"
@@ -243,7 +245,7 @@ shift 2
 for d; do [ -d "$d" ] || { mkdir -p "$d"; chown "$owner" "$d"; }; done
 if [ -d "$d" ] && [ "${d%/.mcp-memory}" != "$d" ]; then chown -R "$owner" "$d"; fi`
 
-// makeDirs makes directories, and puts harvest-git where agents find it.
+// makeDirs creates directories, and installs harvest-git where agents find it.
 func (p *preparation) makeDirs(ctx context.Context) error {
 	ids, err := p.script(ctx, "", `id -u; id -g`)
 	if err != nil {

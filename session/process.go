@@ -16,22 +16,22 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// process is a running agent. The methods of a nil one do nothing.
+// process is a running agent. Its methods are no-ops on a nil process.
 type process struct {
 	x      *sandbox.Execution
 	in     *inbox
 	lines  chan line
 	ended  chan procEnd
-	stop   chan struct{} // closed when nobody takes lines any more
+	stop   chan struct{} // closed when the reader of lines stops
 	once   sync.Once
 	stderr tail
-	// The loop of the session uses the rest. received is the engine's count, at the beginning, of the bytes that the process had received from an
-	// earlier server; written adds what this one has written.
+	// The loop of the session owns the remaining fields. received is the engine's initial count of input bytes that
+	// the process received from an earlier server. written adds the bytes that this server has written.
 	received, written int64
-	counted           bool // the engine counts
+	counted           bool // the engine counts input bytes
 }
 
-// procEnd is how a process ended; err if that is not known.
+// procEnd is the end of a process; err is set if the result is unknown.
 type procEnd struct {
 	result sandbox.Result
 	err    error
@@ -48,7 +48,7 @@ func (p *process) output() <-chan line {
 	return p.lines
 }
 
-// exit gets the end once all output was taken.
+// exit returns the channel with the end of the process, or nil while output is unread.
 func (p *process) exit() <-chan procEnd {
 	if p == nil || len(p.lines) > 0 {
 		return nil
@@ -56,7 +56,7 @@ func (p *process) exit() <-chan procEnd {
 	return p.ended
 }
 
-// letGo stops taking output. The process goes on, and waits once nobody reads what it prints.
+// letGo stops reading output. The process keeps running, and blocks once its output is not read.
 func (p *process) letGo() {
 	if p != nil {
 		p.once.Do(func() { close(p.stop) })
@@ -69,7 +69,7 @@ func (p *process) write(text []byte) {
 	p.in.write(text)
 }
 
-// close ends the input of a process that is gone.
+// close closes the input of a process that has ended.
 func (p *process) close() {
 	if p != nil {
 		p.in.close()
@@ -85,19 +85,19 @@ func (p *process) kill(ctx context.Context) {
 	}
 }
 
-// follow waits for the end.
+// follow waits for the process to end.
 func (p *process) follow(ctx context.Context) {
 	result, err := p.x.Wait(ctx)
 	p.ended <- procEnd{result, err}
 }
 
-// tail keeps the end of what is written to it.
+// tail stores the last bytes that are written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte // guarded by mu
 }
 
-// agentLife is how long an agent's process may live: as long as its sandbox may.
+// agentLife is the maximum lifetime of an agent's process, the same as that of its sandbox.
 const agentLife = 7 * 24 * time.Hour
 
 const tailSize = 4 << 10
@@ -118,13 +118,13 @@ func (t *tail) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.text), ""))
 }
 
-// setup is how the agent is started and spoken with.
+// setup returns the parameters for starting the agent.
 func (s Session) setup() agent.Setup {
 	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(), Approval: s.Approval}
 }
 
-// start starts the agent for the first prompt that waits, and reports whether it did. If not, either that prompt has failed, or a new
-// sandbox is made for it.
+// start starts the agent for the first queued prompt, and reports whether it did. If not, either that prompt has
+// failed, or a new sandbox is being created for it.
 func (r *runner) start(ctx context.Context) bool {
 	s := r.session()
 	program := r.m.opts.Agents[s.Agent]
@@ -135,12 +135,12 @@ func (r *runner) start(ctx context.Context) bool {
 	}
 	cmd := program.Command(setup)
 	r.published = 0
-	r.publish(draft{EventStarted, Event{}}) // with the offset of a process that has printed nothing
+	r.publish(draft{EventStarted, Event{}}) // with the offset of a process without output
 	p := newProcess()
 	out := &splitter{lines: p.lines, stop: p.stop}
 	x, err := r.m.opts.Fleet.Exec(ctx, r.account, s.SandboxID, sandbox.ExecRequest{
 		Args: cmd.Args, Own: cmd.Own, Env: cmd.Env, Workdir: cmd.Dir, Timeout: agentLife, Stdin: p.in, Stdout: out, Stderr: &p.stderr, Detach: true,
-		Background: true, // keepBusy says when it is at work
+		Background: true, // keepBusy determines when the sandbox is busy
 	})
 	if err != nil {
 		p.close()
@@ -157,11 +157,11 @@ func (r *runner) start(ctx context.Context) bool {
 	return true
 }
 
-// equip returns what the agent's process is given.
+// equip returns the setup of the agent's process.
 func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Setup, err error) {
 	s := r.session()
 	setup = s.setup()
-	if s.Subdir != "" { // git knows no empty directories, and the agent may have removed it
+	if s.Subdir != "" { // git does not track empty directories, and the agent may have removed it
 		p := preparation{m: r.m, s: s, sandbox: s.SandboxID}
 		if _, err := p.script(ctx, "", `mkdir -p "$1"`, setup.Dir); err != nil {
 			return setup, err
@@ -189,12 +189,13 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 	return setup, nil
 }
 
-// notStarted deals with an agent that could not be started. It returns false.
+// notStarted handles a failed start of the agent. It returns false.
 func (r *runner) notStarted(ctx context.Context, err error) bool {
 	r.line.Close()
 	r.line = nil
 	sb, e := r.m.opts.Fleet.Get(ctx, r.account, r.session().SandboxID)
-	if errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() || errors.KindOf(err) == errors.Conflict { // the last: it is about to end
+	// Conflict means that the sandbox is about to end.
+	if errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() || errors.KindOf(err) == errors.Conflict {
 		r.ready = false
 		r.makeReady(ctx)
 		return false
@@ -204,7 +205,8 @@ func (r *runner) notStarted(ctx context.Context, err error) bool {
 	return false
 }
 
-// attach finds the agent of an earlier server again. All its output is read anew; what has become events then does not again.
+// attach attaches to the agent process of an earlier server. It reads all its output again, but does not publish
+// output that became events earlier.
 func (r *runner) attach(ctx context.Context, s Session) {
 	p := newProcess()
 	out := &splitter{lines: p.lines, stop: p.stop}
@@ -224,7 +226,7 @@ func (r *runner) attach(ctx context.Context, s Session) {
 	setup.Again = true
 	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(setup)
 	if r.current == nil {
-		r.closeGate() // the first prompt may still wait
+		r.closeGate() // the first prompt may still have to wait
 	}
 	r.recheck, r.lost = true, nil
 	if p.counted {
@@ -235,10 +237,10 @@ func (r *runner) attach(ctx context.Context, s Session) {
 	r.m.work.Go(func() { p.follow(r.m.ctx) })
 }
 
-// exited deals with the end of the agent's process. In the middle of a turn it is a failure, whatever the exit code.
+// exited handles the end of the agent's process. During a turn it is a failure, whatever the exit code.
 func (r *runner) exited(ctx context.Context, end procEnd) {
 	if r.m.ctx.Err() != nil {
-		return // the connection to it has ended, with this server
+		return // the connection ended because this server is shutting down
 	}
 	p, waiting := r.agent, r.current == nil && r.gate.closed() && len(r.queue) > 0
 	p.close()
@@ -276,7 +278,7 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "process_ended", Text: why}, 0)
 }
 
-// failFirst fails the first prompt that waits.
+// failFirst fails the first queued prompt.
 func (r *runner) failFirst(why string) {
 	m := r.queue[0]
 	r.queue = r.queue[1:]
@@ -292,10 +294,10 @@ func (r *runner) turnEndedAs(e agent.Event) {
 	r.turnEnded(e, 0)
 }
 
-// agentEnv says where the agent keeps its conversation.
+// agentEnv returns the environment variables for the location of the agent's conversation.
 func (s Session) agentEnv() map[string]string {
 	return map[string]string{"CLAUDE_CONFIG_DIR": s.stateDir() + "/claude", "XDG_DATA_HOME": s.stateDir() + "/data"}
 }
 
-// stateDir is where a session keeps what must outlive its sandbox.
+// stateDir returns the directory for state that must outlive the session's sandbox.
 func (s Session) stateDir() string { return stateMount + "/sessions/" + s.ID }

@@ -12,14 +12,14 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// question is one that the agent waits for.
+// question is an open question of the agent.
 type question struct {
-	tool   string           // that asks to run; "" if the model asks
-	asks   []agent.Question // of the model
+	tool   string           // tool that requests approval; "" if the model asks
+	asks   []agent.Question // questions of the model
 	opened time.Time
 }
 
-// open notes a question.
+// open records a question.
 func (r *runner) open(e agent.Event) {
 	q := question{tool: e.Tool, asks: e.Questions, opened: time.Now()}
 	if len(q.asks) > 0 {
@@ -53,7 +53,7 @@ func (q question) answerable(a agent.Answer) error {
 	return nil
 }
 
-// answered describes an answer for people.
+// answered formats an answer for people.
 func (q question) answered(a agent.Answer) string {
 	switch {
 	case !a.Allow && a.Message != "":
@@ -72,11 +72,11 @@ func (q question) answered(a agent.Answer) string {
 	return "allowed"
 }
 
-// asksNothing reports whether no person is asked in this session.
+// asksNothing reports whether the session asks no person for approval.
 func (r *runner) asksNothing() bool { return r.session().Approval == agent.ApproveAll }
 
-// answerItself answers a question about a tool that was allowed for always, or about any tool where the session asks nothing: some of Claude
-// Code's, such as ExitPlanMode, ask in each of its modes.
+// answerItself answers a question about a tool that was allowed for always, or about any tool in a session that asks
+// nothing: some tools of Claude Code, such as ExitPlanMode, ask in every mode.
 func (r *runner) answerItself(id string, q question) {
 	if len(q.asks) > 0 {
 		return
@@ -90,7 +90,7 @@ func (r *runner) answerItself(id string, q question) {
 	}
 }
 
-// answerDue returns when the first question has waited long enough; zero if none may wait too long.
+// answerDue returns when the first question times out; zero if questions do not time out.
 func (r *runner) answerDue() (due time.Time) {
 	if !r.asksNothing() {
 		return due
@@ -103,7 +103,7 @@ func (r *runner) answerDue() (due time.Time) {
 	return due
 }
 
-// answerLate answers the model's questions that have waited long enough for a person.
+// answerLate answers the model's questions that have timed out.
 func (r *runner) answerLate(now time.Time) {
 	for id, q := range maps.Clone(r.asked) {
 		if !r.asksNothing() || now.Before(q.opened.Add(r.m.opts.QuestionWait)) {

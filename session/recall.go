@@ -12,23 +12,24 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// EventRecalled tells that the agent has no record of the conversation, and was told its end. Text says so.
+// EventRecalled reports that the agent had no record of the conversation and received the end of it with the prompt.
+// Text says so.
 const EventRecalled = "session.recalled"
 
-// What an agent without a record is told (mission E4).
+// Limits of the messages that an agent without a record receives (mission E4).
 const (
 	recallMost  = 10      // messages: prompts and replies
 	recallBytes = 8 << 10 // of each
 )
 
-// inheritScript copies the state of an agent to a session that has none yet: FROM TO.
+// inheritScript copies an agent's state to a session that does not have any: FROM TO.
 const inheritScript = `
 [ -d "$1" ] && [ -z "$(ls -A "$2" 2>/dev/null)" ] || exit 0
 mkdir -p "$2"
 cp -a "$1/." "$2/"`
 
-// inherit gives a session that continues another one a copy of that one's records, so that its agent goes on with its own conversation.
-// A copy, since both may be continued.
+// inherit copies the agent's records of the continued session to this one, so that the agent resumes its own
+// conversation. It is a copy, since both sessions may be continued.
 func (r *runner) inherit(ctx context.Context) {
 	s := r.session()
 	if s.Continues == "" || s.Conversation == "" || s.Turns > 0 {
@@ -36,12 +37,12 @@ func (r *runner) inherit(ctx context.Context) {
 	}
 	from := Session{ID: s.Continues}.stateDir()
 	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID, shell{script: inheritScript, params: []string{from, s.stateDir()}})
-	if err != nil || result.ReturnCode != 0 { // then the agent is told the last messages
+	if err != nil || result.ReturnCode != 0 { // the agent receives the last messages instead
 		logf.Errorf(ctx, "copy the agent's record of session %s: %v, %s", s.Continues, err, lastLines(result.Stderr, result.Why()))
 	}
 }
 
-// resume leaves setup a conversation only if the agent can go on with it.
+// resume clears setup.Conversation if the agent has no record of that conversation.
 func (r *runner) resume(ctx context.Context, program agent.Agent, setup *agent.Setup) {
 	k, ok := program.(agent.Keeper)
 	if !ok || setup.Conversation == "" {
@@ -53,14 +54,14 @@ func (r *runner) resume(ctx context.Context, program agent.Agent, setup *agent.S
 	env["CONVERSATION"] = setup.Conversation
 	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID, shell{script: `for f in ` + k.Kept() + `; do [ ! -e "$f" ] || exit 0; done; exit 3`, env: env})
 	if err != nil || result.ReturnCode != 3 {
-		return // it is there, or nobody knows: the agent says so itself if it cannot go on
+		return // it exists, or that is unknown: the agent reports an error if it cannot resume
 	}
 	logf.Infof(ctx, "the agent's record of conversation %s is gone", setup.Conversation)
 	setup.Conversation = ""
 	r.change(func(s *Session) { s.Conversation = "" })
 }
 
-// recalled returns a prompt with the end of the conversation before it, if there was one of which the agent has no record.
+// recalled returns a prompt preceded by the end of the conversation, if the agent has no record of it.
 func (r *runner) recalled(ctx context.Context, prompt string) string {
 	s := r.session()
 	if s.Conversation != "" || s.Turns == 0 && s.Continues == "" {
@@ -80,7 +81,7 @@ func (r *runner) recalled(ctx context.Context, prompt string) string {
 		strings.Join(past, "\n\n") + "\n\nThis is the user's next message:\n\n" + prompt
 }
 
-// past returns the last messages of a session, and of those that it goes on with, as texts.
+// past returns the last messages of a session, and of the sessions that it continues, as texts.
 func (m *Manager) past(ctx context.Context, s Session) ([]string, error) {
 	var all []string
 	for seen := map[string]bool{}; !seen[s.ID]; {
@@ -116,7 +117,8 @@ func (m *Manager) past(ctx context.Context, s Session) ([]string, error) {
 	return all[max(len(all)-recallMost, 0):], nil
 }
 
-// quoted returns a message as an agent is told it: every line marked, so that none is taken for what the user says now.
+// quoted returns a message in the form for the agent. Every line is marked as a quotation, so that the agent does not
+// take it for a new message of the user.
 func quoted(who, text string) string {
 	text = strings.TrimSpace(text)
 	if len(text) > recallBytes {
@@ -125,8 +127,8 @@ func quoted(who, text string) string {
 	return who + ":\n> " + strings.ReplaceAll(text, "\n", "\n> ")
 }
 
-// goOn fills req with what the session that it continues was, and returns that session's repositories: their files are in the sandbox's image.
-// NotFound, Conflict (it has not ended), Invalid, Gone (its files are not there any more).
+// goOn fills req from the session that it continues, and returns that session's repositories: their files are in the
+// sandbox's image. Kinds: NotFound, Conflict (it has not ended), Invalid, Gone (its files no longer exist).
 func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Repository, error) {
 	if req.Repo != "" || req.Branch != "" || len(req.Bundle) > 0 || len(req.More) > 0 {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another has that one's repositories"), "leave out the repository, or what it continues")
@@ -146,7 +148,8 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s are not there any more", old.ID), "begin a new session with its repository")
 	box, err := m.opts.Fleet.Get(ctx, account, old.SandboxID)
 	switch {
-	case errors.KindOf(err) == errors.NotFound || errors.KindOf(err) == errors.Invalid: // it never had one, or that was forgotten
+	// The session never had a sandbox, or its record was deleted.
+	case errors.KindOf(err) == errors.NotFound || errors.KindOf(err) == errors.Invalid:
 		return nil, gone
 	case err != nil:
 		return nil, err

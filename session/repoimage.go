@@ -13,11 +13,11 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Repos has images of repositories, in which the repository is cloned, installed and built.
+// Repos provides images of repositories, in which the repository is cloned, installed and built.
 type Repos interface {
-	// Image returns the one of a repository's branch ("" is its default), false if there is none.
+	// Image returns the image for a repository's branch ("" for its default), or false.
 	Image(ctx context.Context, account, url, branch string) (RepoImage, bool)
-	// Saw is told how many commits an image was behind its repository when a session began with it.
+	// Saw records how many commits an image was behind its repository when a session started from it.
 	Saw(ctx context.Context, img RepoImage, behind int)
 }
 
@@ -25,25 +25,26 @@ type Repos interface {
 type RepoImage struct {
 	Repo   string    `json:"-"` // id
 	Image  string    `json:"image_id"`
-	Base   string    `json:"-"` // the image that it was made of, by name
+	Base   string    `json:"-"` // name of the image that it was built from
 	Dir    string    `json:"-"`
 	Branch string    `json:"branch"`
 	Commit string    `json:"image_commit"`
 	Built  time.Time `json:"image_built_at"`
 }
 
-// EventSynced tells that what is newer than the image has been fetched, or why it could not be.
+// EventSynced reports that the commits since the image was built have been fetched, or why that failed.
 const EventSynced = "repo.synced"
 
-// Synced is how a session that began with an image of its repository has caught up.
+// Synced is the result of updating a session that started from an image of its repository.
 type Synced struct {
 	RepoImage
-	Behind int    `json:"commits_behind"`  // of the newest commit when the session began; -1 if that is not known
-	Commit string `json:"commit"`          // that the work begins on now
-	Error  string `json:"error,omitempty"` // why what is newer is not there
+	Behind int    `json:"commits_behind"`  // commits behind the newest one when the session began; -1 if unknown
+	Commit string `json:"commit"`          // the starting commit after the update
+	Error  string `json:"error,omitempty"` // why the update failed
 }
 
-// CheckRepo returns the directory of sandboxes that a repository is cloned to, or what is wrong with its address or branch.
+// CheckRepo returns the directory to which sandboxes clone a repository, or an error if its address or branch is
+// invalid.
 func CheckRepo(url, branch string) (dir string, err error) {
 	all, err := checkRepos(Request{Repo: url, Branch: branch})
 	if err != nil {
@@ -52,20 +53,20 @@ func CheckRepo(url, branch string) (dir string, err error) {
 	return all[0].Dir, nil
 }
 
-// repoImage returns the image that a session begins with instead of its own, nil if there is none that serves.
+// repoImage returns the repository image that replaces the session's image, nil if none is suitable.
 func (m *Manager) repoImage(ctx context.Context, s Session, req sandbox.Request) *RepoImage {
 	needs := m.imageFor(s.Agent)
 	if m.opts.Repos == nil || s.Repo == "" || req.Image != needs || len(req.Commands) > 0 || req.User != "" {
 		return nil
 	}
 	img, ok := m.opts.Repos.Image(ctx, s.Account, s.Repo, s.Branch)
-	if !ok || img.Dir != s.Dir || img.Base == "base" && needs != "base" { // agents are not in the base image
+	if !ok || img.Dir != s.Dir || img.Base == "base" && needs != "base" { // the base image has no agents
 		return nil
 	}
 	return &img
 }
 
-// createFrom creates a sandbox, of the repository's image if there is one.
+// createFrom creates a sandbox, from the repository's image if there is one.
 func (p *preparation) createFrom(ctx context.Context, req sandbox.Request) (sandbox.Sandbox, error) {
 	if p.image = p.m.repoImage(ctx, p.s, req); p.image != nil {
 		own := req
@@ -74,13 +75,13 @@ func (p *preparation) createFrom(ctx context.Context, req sandbox.Request) (sand
 		if !errors.Is(err, errors.NotFound) {
 			return made, err
 		}
-		p.image = nil // a newer one has just taken its place
+		p.image = nil // a newer image has just replaced it
 	}
 	return p.m.opts.Fleet.Create(ctx, p.s.Account, req)
 }
 
-// imageScript is cloneScript for a repository that came with the image: it goes on to the newest commit of the bundle FROM, if that is one. It
-// prints first how many commits the image was behind that.
+// imageScript is cloneScript for a repository in the image. It updates the repository to the newest commit of the
+// bundle FROM, if FROM is set. Its first output line is how many commits the image was behind the bundle.
 const imageScript = `
 git config --global user.name "$NAME"
 git config --global user.email "$EMAIL"
@@ -97,7 +98,7 @@ if [ -n "$FROM" ]; then
 fi
 git -C "$DIR" rev-list --count "$image..HEAD"` + beginScript
 
-// behindImage takes from what imageScript printed how far the image was behind the bundle, and returns the rest.
+// behindImage removes the commit count from the output of imageScript, records it, and returns the rest.
 func (p *preparation) behindImage(out string) string {
 	behind, rest, _ := strings.Cut(out, "\n")
 	if n, err := strconv.Atoi(behind); err == nil && p.given.bundle != nil {
@@ -106,8 +107,9 @@ func (p *preparation) behindImage(out string) string {
 	return rest
 }
 
-// catchUpScript fetches what is newer than the image and, if nothing has been done yet, goes on from there. It prints how many commits the image
-// is behind and the commit that the work begins on. Its parameters: directory, branch, commit of the image.
+// catchUpScript fetches commits that are newer than the image and fast-forwards to them if the work tree is
+// unchanged. It prints how many commits the image is behind, and the starting commit. Its parameters: directory,
+// branch, commit of the image.
 const catchUpScript = `
 cd "$1"
 git fetch --quiet --no-tags --no-recurse-submodules origin "+refs/heads/$2:refs/remotes/origin/$2"
@@ -123,8 +125,8 @@ fi
 echo "$behind"
 echo "$base"`
 
-// catchUp brings a session that began with an image of its repository to the newest commit, in the background: the agent may read meanwhile, and
-// what it has changed stays as it is.
+// catchUp updates a session that started from an image of its repository to the newest commit, in the background. The
+// agent may read meanwhile, and its changes are preserved.
 func (r *runner) catchUp(done prepared) {
 	if done.synced != nil { // by the bundle
 		r.publish(draft{EventSynced, Event{Synced: done.synced}})

@@ -18,57 +18,59 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// runner owns a session that has not ended: one goroutine, its loop, does all that happens to it, one after the other.
+// runner owns a session that has not ended. One goroutine, its loop, processes all operations on the session in
+// sequence.
 type runner struct {
 	m           *Manager
 	id, account string
-	do          chan func()   // runs on the loop
+	do          chan func()   // functions to run on the loop
 	gone        chan struct{} // closed when the loop has ended
 
 	mu sync.Mutex
-	s  Session // guarded by mu, for those outside of the loop; the loop alone changes it
-	// spent is what requests of the turn have cost in USD, by the gateway's list; guarded by mu. At its end the agent's own sum counts.
+	s  Session // guarded by mu for readers outside of the loop; only the loop changes it
+	// spent is the cost in USD of the turn's requests so far, by the gateway's price list; guarded by mu. When the
+	// turn ends, the agent's own total counts.
 	spent  float64
-	unkept int // changes that the history in the volume has not; guarded by mu
+	unkept int // changes that are not in the volume's history yet; guarded by mu
 
-	// Only the loop uses the rest.
-	given     given             // with which the session began, until the repository is there
+	// Only the loop uses the remaining fields.
+	given     given             // input of the session, until the repository is cloned
 	env       map[string]string // of the first sandbox
 	recovered bool
-	ready     bool          // sandbox and repository are there
-	prepared  chan prepared // gets what preparing led to; nil when none is under way
+	ready     bool          // sandbox and repository are ready
+	prepared  chan prepared // receives the result of the preparation; nil if none is under way
 	stages    chan Stage
 	undo      context.CancelFunc
 	queue     []Message
 	current   *Message  // the turn under way
-	deferred  *Message  // a prompt that the agent has not started, since it began a turn by itself; nil if there is none
-	began     time.Time // when the turn did
-	heard     time.Time // when the agent last showed a sign
-	killAt    time.Time // when an interrupted turn is ended the hard way; zero if none is interrupted
+	deferred  *Message  // a prompt that the agent postponed because it began a turn by itself; nil for none
+	began     time.Time // start of the turn
+	heard     time.Time // last sign of activity of the agent
+	killAt    time.Time // when an interrupted turn is killed; zero if none is interrupted
 	stopped   string    // why the turn was interrupted
-	sent      string    // id of the prompt of which EventSent was published last
-	crashed   string    // id of the prompt whose turn was begun again after the agent's process died
-	early     string    // id of the prompt for which the agent was started again, since its process died before it got the prompt
+	sent      string    // ID of the last prompt for which EventSent was published
+	crashed   string    // ID of the prompt whose turn restarted after the agent crashed
+	early     string    // ID of the prompt for which a crashed agent restarted before it received the prompt
 	agent     *process  // nil while none runs
 	busy      busy      // the sandbox, during a turn
-	gate      *gate     // nil once prompts may be sent
-	line      *Line     // to the model; nil while no agent runs that needs one
+	gate      *gate     // nil when prompts may be sent
+	line      *Line     // to the model; nil unless an agent runs that needs one
 	conv      agent.Conversation
-	tools     map[string]time.Time // that run, and since when; zero if that is not known
-	timed     bool                 // the turn has begun under this server, so that what its tools take is known
-	asked     map[string]question  // that wait for an answer
+	tools     map[string]time.Time // running tools and their start; zero if unknown
+	timed     bool                 // the turn began under this server, so that durations of tools are known
+	asked     map[string]question  // questions that wait for an answer
 	published int64                // bytes of the process's output that have become events
-	recheck   bool                 // redeliver has not looked yet
-	lost      []Delivery           // of an earlier server, which the agent may not have received
-	behind    bool                 // what an earlier server has published is being read again
+	recheck   bool                 // redeliver has not run yet
+	lost      []Delivery           // deliveries of an earlier server, which the agent may not have received
+	behind    bool                 // output that an earlier server published is being read again
 	over      string               // why the session ends
-	failed    bool                 // it could not be made ready
+	failed    bool                 // preparation failed
 
-	follower   *follower          // of what harvest-git tells; nil while there is none
-	gitSeen    int                // lines of it that have become events
-	panicked   *git.Event         // why the turn ends
-	held       bool               // the repository is worked on without the agent
-	logins     logins             // that the sandbox has
+	follower   *follower          // of harvest-git's event lines; nil if none runs
+	gitSeen    int                // number of its lines that have become events
+	panicked   *git.Event         // the panic that ends the turn
+	held       bool               // an operation on the repository is under way without the agent
+	logins     logins             // logins in the sandbox
 	endRenewal context.CancelFunc // of logins; nil if there are none
 }
 
@@ -76,14 +78,14 @@ func newRunner(m *Manager, s Session) *runner {
 	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]question{}}
 }
 
-// session returns the record as it is now.
+// session returns the current record.
 func (r *runner) session() Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.s
 }
 
-// call runs f on the loop. Gone if the session has ended.
+// call runs f on the loop. It returns Gone if the session has ended.
 func (r *runner) call(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	select {
@@ -101,7 +103,7 @@ func hasEnded(id string) error {
 	return errors.Remedy(errors.Newf(errors.Gone, "session %s has ended", id), "go on with its files and its conversation: harvest agent --continue %s", id)
 }
 
-// loop runs the session until it ends, or until ctx does; then the next server goes on.
+// loop runs the session until the session or ctx ends. After the end of ctx, the next server resumes the session.
 func (r *runner) loop(ctx context.Context) {
 	defer close(r.gone)
 	defer r.busy.end()
@@ -135,7 +137,7 @@ func (r *runner) loop(ctx context.Context) {
 	r.finish(ctx)
 }
 
-// begin makes the session ready, or finds its agent again.
+// begin prepares the session, or attaches to its running agent.
 func (r *runner) begin(ctx context.Context) {
 	s := r.session()
 	if r.recovered && s.SandboxID != "" && s.Status != Creating {
@@ -146,7 +148,7 @@ func (r *runner) begin(ctx context.Context) {
 		if r.agent == nil && r.current != nil {
 			r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "lost", Text: "the agent was gone when the server came back"}, 0)
 		}
-		if r.current == nil && s.Status.working() { // the earlier server had recorded the end of the turn, and no more
+		if r.current == nil && s.Status.working() { // the earlier server recorded only the end of the turn
 			r.setStatus(Done, "")
 		}
 		r.findLogins()
@@ -158,7 +160,7 @@ func (r *runner) begin(ctx context.Context) {
 	r.makeReady(ctx)
 }
 
-// leave stops following. The agent goes on.
+// leave stops following the session. The agent keeps running.
 func (r *runner) leave() {
 	if r.undo != nil {
 		r.undo()
@@ -170,7 +172,7 @@ func (r *runner) leave() {
 	r.dropLogins()
 }
 
-// change changes the record and stores it. Failing to do so is logged: the next change tries again.
+// change changes the record and stores it. It logs failures to store it; the next change stores it again.
 func (r *runner) change(f func(s *Session)) {
 	r.mu.Lock()
 	f(&r.s)
@@ -182,7 +184,7 @@ func (r *runner) change(f func(s *Session)) {
 	}
 }
 
-// setStatus changes the state, if it is another one, and tells it.
+// setStatus changes the state and publishes the change. It does nothing if the state is the same.
 func (r *runner) setStatus(to Status, reason string) {
 	from := r.session().Status
 	if from == to {
@@ -196,10 +198,10 @@ func (r *runner) setStatus(to Status, reason string) {
 	r.publish(draft{EventStatus, Event{Event: agent.Event{Reason: reason}, Status: to}})
 }
 
-// publishRetry is how long to wait before events that could not be persisted are tried again.
+// publishRetry is the pause before a failed attempt to persist events is retried.
 const publishRetry = time.Second
 
-// publish persists events. It waits as long as they cannot be: meanwhile the agent waits, too.
+// publish persists events. It retries until they are persisted; the agent waits meanwhile.
 func (r *runner) publish(drafts ...draft) {
 	var out []event.Draft
 	for _, d := range drafts {
@@ -220,7 +222,7 @@ func (r *runner) publish(drafts ...draft) {
 		}
 		logf.Errorf(r.m.ctx, "events of session %s: %v", r.id, err)
 		if errors.KindOf(err) == errors.Invalid {
-			return // for ever
+			return // permanent: do not retry
 		}
 		select {
 		case <-r.m.ctx.Done():
@@ -254,7 +256,7 @@ func (r *runner) enqueue(ctx context.Context, prompt string) (Message, error) {
 	return m, nil
 }
 
-// cancel takes a prompt out of the queue.
+// cancel removes a prompt from the queue.
 func (r *runner) cancel(id string) error {
 	for i, m := range r.queue {
 		if m.ID == id {
@@ -269,14 +271,14 @@ func (r *runner) cancel(id string) error {
 	return errors.Newf(errors.NotFound, "no message %.80q waits", id)
 }
 
-// drop tells that a prompt will not be sent.
+// drop cancels a queued prompt and publishes that.
 func (r *runner) drop(m Message, why string) {
 	m.State, m.Ended = Cancelled, time.Now().UTC()
 	r.putMessage(m)
 	r.publish(draft{EventCancelled, Event{Event: agent.Event{Reason: why}, MessageID: m.ID, Message: &m}})
 }
 
-// exhausted returns Exhausted if the session may have no more turns.
+// exhausted returns Exhausted if the session has no turns left.
 func (r *runner) exhausted() error {
 	planned := len(r.queue)
 	if r.current != nil {
@@ -288,7 +290,7 @@ func (r *runner) exhausted() error {
 	return r.used(planned)
 }
 
-// used returns Exhausted if the session may have no turn beyond those that have ended and the planned ones.
+// used returns Exhausted if the session has no turns left beyond the completed and the planned ones.
 func (r *runner) used(planned int) error {
 	s := r.session()
 	switch l := s.Limits; {
@@ -300,7 +302,7 @@ func (r *runner) used(planned int) error {
 	return nil
 }
 
-// advance sends the next prompt if nothing is under way.
+// advance sends the next prompt if no turn is under way.
 func (r *runner) advance(ctx context.Context) {
 	r.redeliver(ctx)
 	for r.over == "" && r.ready && !r.held && r.current == nil && len(r.queue) > 0 {
@@ -322,7 +324,7 @@ func (r *runner) advance(ctx context.Context) {
 		}
 		m := r.queue[0]
 		r.queue = r.queue[1:]
-		r.lost = nil // they belong to turns that are over
+		r.lost = nil // they belong to completed turns
 		m.State, m.Started = Running, time.Now().UTC()
 		r.putMessage(m)
 		r.makeCurrent(&m)
@@ -341,16 +343,16 @@ func (r *runner) advance(ctx context.Context) {
 	}
 }
 
-// makeCurrent makes m the turn under way.
+// makeCurrent makes m the current turn.
 func (r *runner) makeCurrent(m *Message) {
 	r.current, r.began, r.heard, r.killAt, r.stopped, r.timed = m, time.Now(), time.Now(), time.Time{}, "", true
 }
 
-// read makes events of a line, and of those that are there already.
+// read converts a line to events, and all further lines that are available.
 func (r *runner) read(l line) {
 	const batch = 200 // lines
 	var drafts []draft
-	fresh := false // an earlier server has not read it
+	fresh := false // whether this server is the first to read it
 	for n := 0; ; n++ {
 		events := []agent.Event{agent.OtherLine([]byte("a line that is too long"))}
 		if !l.cut {
@@ -367,7 +369,7 @@ func (r *runner) read(l line) {
 			r.track(e)
 			status := r.servers(e)
 			if l.end <= r.published {
-				continue // an earlier server has published it
+				continue // published by an earlier server
 			}
 			drafts = append(drafts, status...)
 			switch {
@@ -397,7 +399,7 @@ func (r *runner) read(l line) {
 	}
 	r.behind = r.behind && l.end < r.published
 	if l.end < r.published || !fresh && r.session().Status == Hung {
-		return // the state is as the earlier server has left it
+		return // the earlier server set the state already
 	}
 	r.publishLines(drafts, l.end)
 	for id, q := range maps.Clone(r.asked) {
@@ -406,12 +408,12 @@ func (r *runner) read(l line) {
 	r.showWork()
 }
 
-// isStatus reports whether a line is only the answer to AskMCP, which says nothing about the turn.
+// isStatus reports whether a line contains only the answer to AskMCP, which is independent of the turn.
 func isStatus(events []agent.Event) bool {
 	return len(events) == 1 && events[0].Type == agent.MCPStatus
 }
 
-// publishLines publishes what lines up to end have led to.
+// publishLines publishes the events of the lines up to end.
 func (r *runner) publishLines(drafts []draft, end int64) {
 	if len(drafts) > 0 {
 		r.publish(drafts...)
@@ -419,7 +421,7 @@ func (r *runner) publishLines(drafts []draft, end int64) {
 	r.published = max(r.published, end)
 }
 
-// took returns the milliseconds that a tool call took which e ends; 0 if that is not known.
+// took returns the duration in milliseconds of the tool call that e ends; 0 if it is unknown.
 func (r *runner) took(e agent.Event) float64 {
 	began := r.tools[e.ID]
 	if e.Type != agent.ToolCompleted || began.IsZero() {
@@ -428,7 +430,7 @@ func (r *runner) took(e agent.Event) float64 {
 	return float64(time.Since(began).Microseconds()) / 1000
 }
 
-// track keeps in mind what is under way.
+// track records the running tools and open questions.
 func (r *runner) track(e agent.Event) {
 	switch e.Type {
 	case agent.Ready:
@@ -458,7 +460,7 @@ func (r *runner) track(e agent.Event) {
 	}
 }
 
-// showWork sets the state to what is under way.
+// showWork sets the state according to the current activity.
 func (r *runner) showWork() {
 	switch {
 	case r.current == nil:
@@ -471,8 +473,8 @@ func (r *runner) showWork() {
 	}
 }
 
-// turnEnded records the end of the turn that a line up to end has told (0: no line), and publishes it after drafts: all or none, so that
-// the next server knows what this one has published.
+// turnEnded records the end of the turn, which the agent reported in the line up to end (0: no line). It publishes
+// the end after drafts, all or none, so that the next server knows what this one has published.
 func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	e = r.panicEnds(e)
 	m := *r.current
@@ -481,7 +483,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	if e.Usage != nil {
 		m.Usage = *e.Usage
 	}
-	if r.stopped != "" { // however the agent puts it
+	if r.stopped != "" { // regardless of the agent's own description
 		e.Interrupted, e.Failed, e.Reason = true, true, r.stopped
 	}
 	switch {
@@ -508,7 +510,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	r.keepHistory()
 }
 
-// interrupt ends the turn under way: the agent is asked to, and killed if it does not.
+// interrupt ends the current turn: it asks the agent to stop, and kills it after StopGrace.
 func (r *runner) interrupt(why string) {
 	if r.stopped != "" {
 		return
@@ -518,7 +520,7 @@ func (r *runner) interrupt(why string) {
 	r.agent.write(r.conv.Interrupt())
 }
 
-// answer gives the agent what it has asked for.
+// answer sends the answer to the agent's question.
 func (r *runner) answer(question string, a agent.Answer) error {
 	if r.agent == nil {
 		return errors.Newf(errors.Conflict, "the agent is not at work")
@@ -558,7 +560,7 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	return nil
 }
 
-// wait returns how long nothing need be watched.
+// wait returns how long the loop may sleep before watch must run.
 func (r *runner) wait() time.Duration {
 	due := r.gateDue()
 	if r.current == nil {
@@ -583,7 +585,7 @@ func (r *runner) wait() time.Duration {
 	return max(time.Until(at), time.Millisecond)
 }
 
-// patience is how long nothing may be heard of the agent.
+// patience returns how long the agent may be silent before the turn counts as hung.
 func (r *runner) patience() time.Duration {
 	switch {
 	case len(r.asked) > 0 || r.session().Status == Hung:
@@ -594,7 +596,7 @@ func (r *runner) patience() time.Duration {
 	return r.m.opts.HangAfter
 }
 
-// deadline is when the turn must end; zero if it need not.
+// deadline returns when the turn must end; zero if it has no limit.
 func (r *runner) deadline() time.Time {
 	seconds := r.session().Limits.Seconds
 	if seconds <= 0 {
@@ -603,7 +605,7 @@ func (r *runner) deadline() time.Time {
 	return r.began.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// watch does what is due.
+// watch handles timeouts that are due.
 func (r *runner) watch(ctx context.Context) {
 	now := time.Now()
 	r.watchGate(now)
@@ -622,10 +624,10 @@ func (r *runner) watch(ctx context.Context) {
 	}
 }
 
-// end has the session end.
+// end requests the end of the session.
 func (r *runner) end(why string) { r.over = why }
 
-// finish ends the session: agent and sandbox go, the record stays.
+// finish ends the session: it destroys agent and sandbox and keeps the record.
 func (r *runner) finish(ctx context.Context) {
 	if r.undo != nil {
 		r.undo()

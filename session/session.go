@@ -1,8 +1,9 @@
-// Package session is coding agents at work: a session is a sandbox with a repository in it, an agent, and the prompts that people
-// send to it. Manager is the entry.
+// Package session runs coding agents. A session consists of a sandbox with a repository in it, an agent, and the
+// prompts that people send to it. Manager is the entry point.
 //
-// Whatever an agent does becomes events of the session's stream (package event), persisted before anybody sees them. Agents
-// outlive the server: their process belongs to the sandbox, and what it printed meanwhile is read when the next server attaches.
+// The actions of an agent become events of the session's stream (package event), which are persisted before clients
+// see them. Agents outlive the server: their process belongs to the sandbox, and the next server that attaches reads
+// the output of the meantime.
 package session
 
 import (
@@ -25,15 +26,15 @@ type Session struct {
 	Agent   string `json:"agent"`
 	Model   string `json:"model,omitempty"`
 	Repo    string `json:"repo,omitempty"`   // URL, without credentials
-	Branch  string `json:"branch,omitempty"` // that the work began on
-	Base    string `json:"base,omitempty"`   // commit that the work began on
+	Branch  string `json:"branch,omitempty"` // starting branch
+	Base    string `json:"base,omitempty"`   // starting commit
 	Dir     string `json:"dir"`              // of the first repository, in the sandbox
-	Subdir  string `json:"subdir,omitempty"` // of Dir, where the agent starts; "" means Dir itself
+	Subdir  string `json:"subdir,omitempty"` // directory below Dir in which the agent starts; "" means Dir itself
 	Author  Author `json:"author"`
 
-	Repos     []Repository `json:"repositories,omitempty"` // all of them; the first is what Repo, Branch, Base and Dir say
-	GitSecret string       `json:"git_secret,omitempty"`   // that git's credentials come from; "" means the first that has some
-	Continues string       `json:"continues,omitempty"`    // session whose files and conversation this one began with
+	Repos     []Repository `json:"repositories,omitempty"` // all; Repo, Branch, Base and Dir describe the first
+	GitSecret string       `json:"git_secret,omitempty"`   // with git's credentials; "" means the first that has some
+	Continues string       `json:"continues,omitempty"`    // session whose files and conversation this one started with
 
 	SandboxID    string         `json:"sandbox_id,omitempty"`
 	Conversation string         `json:"conversation,omitempty"` // the agent's own name for it
@@ -45,58 +46,58 @@ type Session struct {
 	Turns   int         `json:"turns"`
 	Usage   agent.Usage `json:"usage"`
 	Created time.Time   `json:"created_at"`
-	Active  time.Time   `json:"active_at"` // when something last happened
+	Active  time.Time   `json:"active_at"` // time of the last activity
 	Ended   time.Time   `json:"ended_at,omitzero"`
 
-	// The rest is for recovery and not for clients. Process is the agent's, "" while none runs.
+	// The remaining fields are for recovery and not for clients. Process is the agent's process, "" while none runs.
 	Process string          `json:"-"`
-	MCP     json.RawMessage `json:"mcp,omitempty"`     // servers of the user's own, as mcp.Parse takes them
-	Allowed []string        `json:"allowed,omitempty"` // tools that need not be asked about any more
-	// Answered are questions of the turn under way that were: what the agent has printed is read again after a restart.
+	MCP     json.RawMessage `json:"mcp,omitempty"`     // the user's own servers, in the format of mcp.Parse
+	Allowed []string        `json:"allowed,omitempty"` // tools that no longer need approval
+	// Answered are the answered questions of the current turn: the agent's output is read again after a restart.
 	Answered []string `json:"answered,omitempty"`
-	// Deliveries are the newest prompt and the answers of its turn, as they were written to the agent.
+	// Deliveries are the newest prompt and the answers of its turn, as written to the agent.
 	Deliveries []Delivery `json:"-"`
-	// Stopping is why the turn under way is being stopped; "" if it is not.
+	// Stopping is why the current turn is being stopped; "" if it is not.
 	Stopping string          `json:"-"`
-	Sandbox  sandbox.Request `json:"-"` // for a new sandbox when the first one is gone; without Env, which may be secret
+	Sandbox  sandbox.Request `json:"-"` // for a replacement of the first sandbox; without Env, which may be secret
 }
 
-// Totals is what an account's sessions have used together.
+// Totals is the usage of an account's sessions.
 type Totals struct {
 	Sessions, Turns int
 	Usage           agent.Usage
 }
 
-// Author is who commits are by: "Name (Harvest) <mail>".
+// Author is the author of commits: "Name (Harvest) <mail>".
 type Author struct {
 	Name  string `json:"name"`
 	Email string `json:"email"`
 }
 
-// Limits of a session; zero means none.
+// Limits of a session; zero means no limit.
 type Limits struct {
 	Turns   int     `json:"turns,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"` // of one turn
 	USD     float64 `json:"usd,omitempty"`     // of all turns, by the agent's own price list
 }
 
-// Status is what a session is doing.
+// Status is the state of a session.
 type Status string
 
 // The states.
 const (
-	Creating    Status = "creating"          // sandbox, repository and agent are made ready
-	Ready       Status = "ready"             // it waits for the first prompt
+	Creating    Status = "creating"          // sandbox, repository and agent are being prepared
+	Ready       Status = "ready"             // waiting for the first prompt
 	Thinking    Status = "thinking"          // the model is at work
-	RunningTool Status = "running_tool"      // a tool is
-	Waiting     Status = "waiting_for_input" // the agent has asked something
-	Hung        Status = "hung"              // nothing was heard of it for too long
-	Done        Status = "done"              // the last turn has ended well
-	Failed      Status = "failed"            // the last turn has not, or the session could not be made
+	RunningTool Status = "running_tool"      // a tool is running
+	Waiting     Status = "waiting_for_input" // the agent has asked a question
+	Hung        Status = "hung"              // the agent was silent for too long
+	Done        Status = "done"              // the last turn succeeded
+	Failed      Status = "failed"            // the last turn failed, or the preparation did
 	Ended       Status = "ended"             // the sandbox is gone
 )
 
-// next are the states that may follow each; see the diagram in docs/sessions.md.
+// next lists the states that may follow each state; see the diagram in docs/sessions.md.
 var next = map[Status][]Status{
 	Creating:    {Ready, Failed, Ended},
 	Ready:       {Thinking, Failed, Ended},
@@ -131,7 +132,7 @@ type Message struct {
 	Own     bool         `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
 }
 
-// MessageState is how far a prompt has come.
+// MessageState is the progress of a prompt.
 type MessageState string
 
 // The states of messages.
@@ -139,7 +140,7 @@ const (
 	Queued    MessageState = "queued"
 	Running   MessageState = "running"
 	Completed MessageState = "completed"
-	Stopped   MessageState = "stopped"   // somebody interrupted the turn
+	Stopped   MessageState = "stopped"   // a client interrupted the turn
 	Broken    MessageState = "failed"    // the turn failed
 	Cancelled MessageState = "cancelled" // before it was sent
 )
@@ -149,56 +150,61 @@ type Request struct {
 	Repo            string              // URL; "" for none
 	Branch          string              // "" means the repository's default
 	Depth           int                 // of history; 0 means all
-	LFS, Submodules bool                // as RepositoryRequest has them
+	LFS, Submodules bool                // as in RepositoryRequest
 	More            []RepositoryRequest // further repositories, beside the first one
 	Name            string              // of the first repository's directory; "" means that of its address
-	GitSecret       string              // name of the secret with git's credentials; "" means the first that has some for the repository's host, NoSecret none
-	Agent           string              // "" means the Manager's default
-	Model           string              // "" means the agent's default
-	Prompt          string              // the first one; "" for none yet
-	Approval        agent.Approval      //
-	Author          Author              // zero means the Manager's default
-	Limits          Limits
-	MCP             []byte          // servers of the user's own, as mcp.Parse takes them; ${NAME} stands for a variable of the agent
-	Sandbox         sandbox.Request // its Env is the agent's too; a sandbox that replaces the first one has Secrets only
-	// Bundle, if set, is what `git bundle create - HEAD` printed: the repository comes from there instead of Repo, which stays its origin.
+	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the repository's
+	// host, NoSecret means no credentials.
+	GitSecret string
+	Agent     string         // "" means the Manager's default
+	Model     string         // "" means the agent's default
+	Prompt    string         // the first one; "" for none yet
+	Approval  agent.Approval //
+	Author    Author         // zero means the Manager's default
+	Limits    Limits
+	// MCP describes the user's own servers, in the format of mcp.Parse. ${NAME} stands for a variable of the agent.
+	MCP     []byte
+	Sandbox sandbox.Request // its Env is also the agent's; a replacement for it has Secrets only
+	// Bundle, if set, is the output of `git bundle create - HEAD`: the repository is cloned from it instead of Repo,
+	// which remains its origin.
 	Bundle []byte
-	// Shallow goes with Bundle, if it comes from a shallow repository: its file .git/shallow.
+	// Shallow accompanies a Bundle from a shallow repository: the content of its file .git/shallow.
 	Shallow []byte
 	Subdir  string // of the first repository, where the agent starts; "" means its top
-	// Continues is a session of the account that has ended: this one begins with its files, its repositories and the end of its conversation. Of the rest
-	// what is zero is as it was there.
+	// Continues is a session of the account that has ended. The new session starts with its files, its repositories
+	// and the end of its conversation. Other zero fields take the values of that session.
 	Continues    string
-	conversation string // of the session that it continues, if the agent is the same
-	// Uncommitted goes with Bundle.
+	conversation string // conversation of the continued session, if the agent is the same
+	// Uncommitted accompanies Bundle.
 	Uncommitted Uncommitted
 }
 
-// Store keeps records. Package store has one on SQLite and one in memory; package storetest proves them.
+// Store stores records. Package store implements it on SQLite and in memory; package storetest tests the
+// implementations.
 type Store interface {
 	// PutSession inserts or replaces a record.
 	PutSession(ctx context.Context, s Session) error
-	// Session returns a record. NotFound if there is none.
+	// Session returns a record, or NotFound.
 	Session(ctx context.Context, id string) (Session, error)
-	// Sessions returns records of the account ("" means every account), newest first, at most limit (0: all); before, if not "", is an id:
-	// only older ones. live leaves out those that have ended.
+	// Sessions returns records of the account ("" means every account), newest first, at most limit (0: all). If
+	// before is not "", it is an ID, and only older records are returned. live excludes sessions that have ended.
 	Sessions(ctx context.Context, account string, live bool, before string, limit int) ([]Session, error)
-	// Totals returns what the account's sessions have used, those that have ended included.
+	// Totals returns the account's total usage, including sessions that have ended.
 	Totals(ctx context.Context, account string) (Totals, error)
 	// PutMessage inserts or replaces a message.
 	PutMessage(ctx context.Context, m Message) error
-	// Messages returns those of a session, oldest first.
+	// Messages returns the messages of a session, oldest first.
 	Messages(ctx context.Context, session string) ([]Message, error)
 }
 
-// What a request may have.
+// Limits of requests.
 const (
 	MaxPrompt = 1 << 20 // bytes
-	maxQueue  = 100     // prompts that wait
+	maxQueue  = 100     // queued prompts
 	maxTitle  = 80      // bytes
 )
 
-// checkPrompt returns Invalid if no agent could be sent text.
+// checkPrompt returns Invalid if text is not a valid prompt.
 func checkPrompt(text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":
@@ -224,7 +230,7 @@ func title(prompt string) string {
 	return cut + "…"
 }
 
-// NotFound is what a Store returns for a session that it does not have.
+// NotFound returns the error of a Store for a session that does not exist.
 func NotFound(id string) error {
 	return errors.Remedy(errors.Newf(errors.NotFound, "there is no session %.80q", id), "list the sessions")
 }

@@ -1,6 +1,6 @@
-// Package claude speaks with Claude Code (npm: @anthropic-ai/claude-code, 2.1.x) in its bidirectional stream-json mode, in which
-// one process serves many turns. The lines are not documented in full; what is used here was seen with the real program
-// and is kept as transcripts in testdata.
+// Package claude talks to Claude Code (npm: @anthropic-ai/claude-code, 2.1.x) in its bidirectional stream-json mode,
+// in which one process serves many turns. The lines are not fully documented. The features used here were observed
+// with the real program and are recorded as transcripts in testdata.
 package claude
 
 import (
@@ -19,7 +19,7 @@ type Agent struct{}
 // Name implements agent.Agent.
 func (Agent) Name() string { return "claude" }
 
-// modes are the program's words for approvals.
+// modes maps approvals to the program's permission modes.
 var modes = map[agent.Approval]string{
 	agent.ApproveAll: "bypassPermissions", agent.ApproveEdits: "acceptEdits", agent.ApproveNone: "default", agent.ApprovePlan: "plan",
 }
@@ -50,7 +50,7 @@ func command(s agent.Setup, more ...string) engine.Command {
 		args = append(args, "--append-system-prompt", s.System)
 	}
 	env := map[string]string{
-		"IS_SANDBOX": "1", // without it, bypassPermissions is refused to root
+		"IS_SANDBOX": "1", // without it, the program refuses bypassPermissions to root
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 		"DISABLE_AUTOUPDATER":                      "1",
 	}
@@ -67,8 +67,9 @@ func (Agent) Kept() string { return `"$CLAUDE_CONFIG_DIR"/projects/*/"$CONVERSAT
 // MCPConfig implements agent.MCPConfigurer.
 func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.ClaudeConfig(servers) }
 
-// environment has the variables by which the program reaches its model: https://code.claude.com/docs/en/env-vars. What the token really is
-// decides which of them it is given: the program asks another model, and otherwise, with each.
+// environment returns the environment variables that tell the program how to reach its model:
+// https://code.claude.com/docs/en/env-vars. The kind of the token determines the variable: the program uses other
+// models and behaves differently with each kind.
 func environment(a agent.Access) map[string]string {
 	base, token := "ANTHROPIC_BASE_URL", map[agent.AccessKind]string{
 		agent.AccessKey: "ANTHROPIC_API_KEY", agent.AccessBearer: "ANTHROPIC_AUTH_TOKEN", agent.AccessOAuth: "CLAUDE_CODE_OAUTH_TOKEN", agent.AccessBedrock: "AWS_BEARER_TOKEN_BEDROCK",
@@ -89,18 +90,18 @@ func (Agent) Open(agent.Setup) agent.Conversation {
 	return &conversation{blocks: map[string]int{}, tools: map[string]string{}, started: map[string]bool{}, asked: map[string]json.RawMessage{}}
 }
 
-// conversation holds what later lines refer to.
+// conversation is the state that later lines refer to.
 type conversation struct {
-	blocks  map[string]int             // complete content blocks by the model's message id
-	current map[string]string          // model's message id by parent tool call, while it streams; made when needed
-	tools   map[string]string          // names of running tools by their call's id
-	started map[string]bool            // ids of messages of which a MessageStarted was sent
-	asked   map[string]json.RawMessage // inputs of open questions by their request's id
-	written int                        // control requests that were sent
-	prompts []string                   // ids of prompts that the program has started since the last result
+	blocks  map[string]int             // complete content blocks by the model's message ID
+	current map[string]string          // model's message ID by parent tool call, while it streams; created when needed
+	tools   map[string]string          // names of running tools by call ID
+	started map[string]bool            // IDs of messages with a MessageStarted event
+	asked   map[string]json.RawMessage // inputs of open questions by request ID
+	written int                        // number of control requests sent
+	prompts []string                   // IDs of prompts that the program has started since the last result
 	reports bool                       // the program reports the prompts that it starts
-	notice  string                     // the newest notification of a background task
-	plan    string                     // the newest plan that the model has written or proposed
+	notice  string                     // latest notification of a background task
+	plan    string                     // latest plan that the model has written or proposed
 }
 
 type userLine struct {
@@ -114,7 +115,7 @@ type userMessage struct {
 	Content string `json:"content"`
 }
 
-// Begin implements agent.Conversation: the program answers the request, and so tells that it lives.
+// Begin implements agent.Conversation: the program's answer to the request shows that it is running.
 func (c *conversation) Begin() []byte { return c.request(map[string]any{"subtype": "initialize"}) }
 
 // Prompt implements agent.Conversation.
@@ -145,7 +146,7 @@ func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 	return line(map[string]any{"type": "control_response", "response": map[string]any{"subtype": "success", "request_id": id, "response": decision}}), nil
 }
 
-// answered returns the tool's input with the answers in it.
+// answered returns the tool's input with the answers added.
 func answered(input json.RawMessage, answers map[string]string) any {
 	if len(answers) == 0 {
 		return input
@@ -158,16 +159,16 @@ func answered(input json.RawMessage, answers map[string]string) any {
 	return fields
 }
 
-// request returns a control request with an id of its own.
+// request returns a control request with a new ID.
 func (c *conversation) request(request map[string]any) []byte {
 	c.written++
 	return line(map[string]any{"type": "control_request", "request_id": requestID(c.written), "request": request})
 }
 
-// line returns v as a line of JSON. A line that is not JSON would end the process.
+// line returns v as a line of JSON. A line that is not JSON would make the process exit.
 func line(v any) []byte {
 	data, err := json.Marshal(v)
-	if err != nil { // strings, maps of strings, and JSON that was decoded before
+	if err != nil { // unexpected: strings, maps of strings, and decoded JSON
 		return nil
 	}
 	return append(data, '\n')

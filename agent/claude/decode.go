@@ -13,7 +13,7 @@ import (
 
 func requestID(n int) string { return fmt.Sprintf("harvest-%d", n) }
 
-// printed is a line of the program. Its type says which fields are there.
+// printed is a line that the program printed. Its type determines which fields are set.
 type printed struct {
 	Type      string `json:"type"`
 	Subtype   string `json:"subtype"`
@@ -147,7 +147,7 @@ func (c *conversation) Decode(line []byte) []agent.Event {
 	return events
 }
 
-// decode reports false for what is not understood.
+// decode returns false for an unrecognized line.
 func (c *conversation) decode(p *printed) ([]agent.Event, bool) {
 	switch p.Type {
 	case "assistant":
@@ -175,7 +175,7 @@ func (c *conversation) decode(p *printed) ([]agent.Event, bool) {
 		return nil, true
 	case "control_response":
 		if p.Response.Response.MCPServers == nil {
-			return nil, true // that a request of ours has arrived
+			return nil, true // acknowledges a request from Harvest
 		}
 		return []agent.Event{{Type: agent.MCPStatus, MCP: p.Response.Response.MCPServers}}, true
 	case "control_request":
@@ -192,7 +192,8 @@ func (c *conversation) decode(p *printed) ([]agent.Event, bool) {
 	return nil, false
 }
 
-// assistant reads a line with complete blocks of the model's message: usually one, and the next line has the next one.
+// assistant handles a line with complete blocks of the model's message: usually one block, and the next line has the
+// next one.
 func (c *conversation) assistant(m *message) []agent.Event {
 	var events []agent.Event
 	for _, b := range m.Content {
@@ -216,7 +217,7 @@ func (c *conversation) assistant(m *message) []agent.Event {
 
 func blockID(message string, n int) string { return fmt.Sprintf("%s.%d", message, n) }
 
-// stream reads a piece of the model's message as it comes. Messages of sub-agents come in between.
+// stream handles a piece of the model's message while it streams. Messages of sub-agents are interleaved.
 func (c *conversation) stream(parent string, s *streamed) []agent.Event {
 	if s.Type == "message_start" && s.Message != nil {
 		if c.current == nil {
@@ -238,7 +239,8 @@ func (c *conversation) stream(parent string, s *streamed) []agent.Event {
 	return nil
 }
 
-// user reads the results of tools, which the model's API has as messages of the user. The rest are the prompts themselves.
+// user handles tool results, which the model's API represents as messages of the user. Other messages are the prompts
+// themselves.
 func (c *conversation) user(p *printed) []agent.Event {
 	var events []agent.Event
 	for _, b := range p.Message.Content {
@@ -259,7 +261,7 @@ func (c *conversation) user(p *printed) []agent.Event {
 	return events
 }
 
-// textOf returns what a tool gave back, as text.
+// textOf returns the result of a tool as text.
 func textOf(blocks content) string {
 	var parts []string
 	for _, b := range blocks {
@@ -275,7 +277,7 @@ func textOf(blocks content) string {
 	return strings.Join(parts, "\n")
 }
 
-// changeOf reads the description of a change that Write and Edit add to their results.
+// changeOf decodes the description of a change that Write and Edit add to their results.
 func changeOf(result json.RawMessage) (agent.Event, bool) {
 	var change struct {
 		Type     string           `json:"type"`
@@ -307,13 +309,13 @@ func (c *conversation) system(p *printed) ([]agent.Event, bool) {
 		return []agent.Event{{Type: agent.Retrying, Attempt: p.Attempt, Text: text}}, true
 	case "task_progress":
 		return []agent.Event{{Type: agent.ToolOutput, ID: p.ToolUseID, Text: p.Description}}, p.ToolUseID != ""
-	case "status": // that the model is asked, or that nothing is
+	case "status": // whether a request to the model is under way
 		return nil, true
 	}
 	return nil, false
 }
 
-// ask reads a request for a decision of the user.
+// ask handles a request for a decision of the user.
 func (c *conversation) ask(p *printed) ([]agent.Event, bool) {
 	r := p.Request
 	if r == nil || r.Subtype != "can_use_tool" || p.RequestID == "" {
@@ -349,11 +351,11 @@ func questionsOf(input json.RawMessage) []agent.Question {
 	return questions
 }
 
-// ownTurn reports whether the turn under way began without a prompt.
+// ownTurn reports whether the current turn began without a prompt.
 func (c *conversation) ownTurn() bool { return c.reports && len(c.prompts) == 0 }
 
-// result reads the end of a turn. A failure of the model's API has subtype "success" and is_error true, and total_cost_usd
-// counts from the beginning of the conversation: neither is used.
+// result handles the end of a turn. A failure of the model's API has subtype "success" and is_error true, and
+// total_cost_usd counts from the beginning of the conversation, so neither is used.
 func (c *conversation) result(p *printed) agent.Event {
 	e := agent.Event{Type: agent.Done, Text: p.Result, Failed: p.IsError || p.Subtype != "success", Reason: p.TerminalReason, Usage: &agent.Usage{}}
 	if e.Reason == "" {
@@ -363,7 +365,7 @@ func (c *conversation) result(p *printed) agent.Event {
 		e.Text = strings.Join(p.Errors, "\n")
 	}
 	e.Interrupted = strings.HasPrefix(p.TerminalReason, "aborted")
-	for _, model := range slices.Sorted(maps.Keys(p.ModelUsage)) { // in one order, so that sums of prices are equal
+	for _, model := range slices.Sorted(maps.Keys(p.ModelUsage)) { // in a fixed order, so that sums of prices are equal
 		u := p.ModelUsage[model]
 		e.Usage.Add(agent.Usage{InputTokens: u.Input, OutputTokens: u.Output, CacheReadTokens: u.CacheRead, CacheWriteTokens: u.CacheWrite, Cost: u.Cost})
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// guarded are the variables that decide where the program's requests to its model go and what they have as credentials. The program takes
-// those of a project's settings before those of its environment; a variable that is "" counts as not set.
+// guarded are the variables that determine the address of the program's model and its credentials. For these
+// variables a project's settings take precedence over the program's environment; an empty variable counts as unset.
 var guarded = []string{
 	"ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_UNIX_SOCKET", "CLAUDE_CODE_API_BASE_URL",
 	"CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "ANTHROPIC_BEDROCK_BASE_URL", "AWS_BEARER_TOKEN_BEDROCK", "AWS_REGION",
@@ -16,7 +16,7 @@ var guarded = []string{
 	"CLAUDE_CODE_USE_GATEWAY", "CLAUDE_CODE_GATEWAY_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
 
-// helpers are settings with commands that print credentials.
+// helpers are settings for commands that print credentials.
 var helpers = []string{"apiKeyHelper", "awsAuthRefresh", "awsCredentialExport", "gcpAuthRefresh"}
 
 // Guarded implements agent.Guard.
@@ -29,7 +29,7 @@ func (Agent) Guard(env map[string]string) []byte {
 		settings[name] = ""
 	}
 	text, err := json.Marshal(settings)
-	if err != nil { // it has strings only
+	if err != nil { // unexpected: only strings
 		return nil
 	}
 	return text

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// exitPlan is the tool by which the model proposes its plan.
+// exitPlan is the tool with which the model proposes its plan.
 const exitPlan = "ExitPlanMode"
 
-// planned notes the model's plan as a tool call shows it. The request for the user's decision does not have it: older models give the plan to
-// ExitPlanMode, newer ones write it into a file of the directory plans before.
+// planned records the model's plan from a tool call. The request for the user's decision does not contain it: older
+// models pass the plan to ExitPlanMode, newer ones first write it to a file in the directory plans.
 func (c *conversation) planned(tool string, input json.RawMessage) {
 	var in struct {
 		Plan     string `json:"plan"`

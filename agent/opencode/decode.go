@@ -11,21 +11,22 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 )
 
-// conversation holds what later lines refer to.
+// conversation is the state that later lines refer to.
 type conversation struct {
-	session  string            // the main one
-	children map[string]string // session of a sub-agent to the tool call that runs it
-	users    map[string]bool   // ids of the user's messages
-	texts    map[string]bool   // parts with text: begun; true once complete
-	calls    map[string]*call  // by id
+	session  string            // ID of the main session
+	children map[string]string // maps the session of a sub-agent to the tool call that runs it
+	users    map[string]bool   // IDs of the user's messages
+	texts    map[string]bool   // parts with text: false while streaming, true once complete
+	calls    map[string]*call  // by ID
 	asked    map[string]bool   // open questions
-	// questions are those of them that are not about a permission
+	// questions are the open questions that are not about a permission.
 	questions map[string][]agent.Question
 	turn      turn
 	again     bool // there are turns whose prompts were written before
 }
 
-// turn is the state of the prompt under way. The server may tell the end of a turn more than once, also when the next one was sent.
+// turn is the state of the current prompt. The server may report the end of a turn more than once, even after the
+// next prompt was sent.
 type turn struct {
 	state       state
 	usage       agent.Usage
@@ -33,7 +34,7 @@ type turn struct {
 	failure     string
 	reason      string
 	interrupted bool
-	tired       bool // the bridge aborts it, since the model's API fails
+	tired       bool // the bridge aborts it, since the model's API keeps failing
 }
 
 type state int
@@ -41,15 +42,15 @@ type state int
 const (
 	idle  state = iota
 	asked       // the prompt was written
-	busy        // the server works on it
+	busy        // the server is working on it
 )
 
 // call is a tool call that has not ended.
 type call struct {
 	started bool
-	output  string   // that was told
-	files   []string // changed meanwhile
-	late    bool     // the turn has ended before it
+	output  string   // output reported so far
+	files   []string // files changed meanwhile
+	late    bool     // the turn ended before the call did
 }
 
 // event is a line: an event of the server or a Notice of the bridge.
@@ -163,7 +164,7 @@ func (c *conversation) Decode(line []byte) []agent.Event {
 	return events
 }
 
-// decode reports false for what is not understood.
+// decode returns false for an unrecognized line.
 func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 	p := &e.Properties
 	switch e.Type {
@@ -190,7 +191,7 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 		return c.part(p)
 	case "message.part.delta":
 		if _, known := c.texts[p.PartID]; !known || p.Field != "text" {
-			return nil, true // of a message of the user's, or of a tool's input, which comes whole
+			return nil, true // of a user's message, or of a tool's input, which is sent as a whole
 		}
 		return []agent.Event{{Type: agent.MessageDelta, ID: p.PartID, Text: p.Delta}}, true
 	case "session.status":
@@ -224,7 +225,7 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 	return nil, false
 }
 
-// question tells what the model wants to know of a person.
+// question returns the event for a question of the model to a person.
 func (c *conversation) question(p *properties) []agent.Event {
 	questions := []agent.Question{}
 	for _, q := range p.Questions {
@@ -234,7 +235,7 @@ func (c *conversation) question(p *properties) []agent.Event {
 	return []agent.Event{{Type: agent.Asked, ID: p.ID, Tool: "question", Questions: questions}}
 }
 
-// message notes whose message it is.
+// message records the author of a message.
 func (c *conversation) message(p *properties) bool {
 	if p.Info.Role == "user" {
 		c.users[p.Info.ID] = true
@@ -245,7 +246,7 @@ func (c *conversation) message(p *properties) bool {
 	return true
 }
 
-// fail notes why the turn will end.
+// fail records why the turn will end.
 func (c *conversation) fail(f *failure) {
 	if f == nil || c.turn.tired {
 		return
@@ -337,8 +338,8 @@ func (c *conversation) tool(p *part) []agent.Event {
 	return events
 }
 
-// edited keeps a changed file until the tool call that changes it says whether it was there before; which one that is, is known
-// only if just one runs.
+// edited records a changed file until the tool call that changed it reports whether the file existed before. The call
+// is known only if exactly one is running.
 func (c *conversation) edited(file string) []agent.Event {
 	var running []*call
 	for _, t := range c.calls {
@@ -374,7 +375,7 @@ func (c *conversation) status(p *properties) []agent.Event {
 	return nil
 }
 
-// end ends the turn. Calls that were interrupted are told to have ended only after it.
+// end ends the turn. The server reports the end of interrupted calls only after it.
 func (c *conversation) end() []agent.Event {
 	t := c.turn
 	c.turn = turn{}

@@ -2,10 +2,10 @@ package opencode
 
 import "encoding/json"
 
-// Guarded implements agent.Guard: the program's own variables are no settings of files.
+// Guarded implements agent.Guard: files cannot set the program's own variables.
 func (Agent) Guarded() []string { return nil }
 
-// Guard implements agent.Guard: what Command gives as OPENCODE_CONFIG_CONTENT goes over the files.
+// Guard implements agent.Guard: OPENCODE_CONFIG_CONTENT, which Command sets, takes precedence over the files.
 func (Agent) Guard(map[string]string) []byte { return nil }
 
 // SettingsFiles implements agent.Guard.
@@ -19,7 +19,7 @@ func (Agent) Redirects(text []byte) (names []string) {
 		Provider map[string]struct{ Options map[string]any }
 	}
 	if json.Unmarshal(text, &config) != nil {
-		return nil // with comments, perhaps; what Harvest gives goes over it all the same
+		return nil // it may contain comments; Harvest's settings take precedence anyway
 	}
 	for _, provider := range []string{"amazon-bedrock", "anthropic"} {
 		for _, option := range []string{"apiKey", "baseURL"} {

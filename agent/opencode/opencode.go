@@ -1,7 +1,8 @@
-// Package opencode speaks with OpenCode (npm: opencode-ai, 1.18.x) through its server. A small bridge (package bridge) runs beside the server in
-// the sandbox: it makes the server's events lines of output and takes requests as lines of input, so that OpenCode is one
-// process as other agents are, and nothing is lost while nobody listens. The events are those of the server's /event; what is
-// used here was seen with the real program and is kept as transcripts in testdata.
+// Package opencode talks to OpenCode (npm: opencode-ai, 1.18.x) through its server. A small bridge (package bridge)
+// runs beside the server in the sandbox. It prints the server's events as lines and reads requests as lines, so that
+// OpenCode is a single process like other agents, and no events are lost while no client is attached. The events are
+// those of the server's /event. The features used here were observed with the real program and are recorded as
+// transcripts in testdata.
 package opencode
 
 import (
@@ -27,22 +28,24 @@ func (Agent) Name() string { return "opencode" }
 
 // Request is a line of the bridge's input.
 type Request struct {
-	Op      string     `json:"op"`                // "prompt", "abort", "reply", "answer", "dismiss" or "mcp"
-	ID      string     `json:"id,omitempty"`      // of the prompt, of the permission that a reply is about, or of the question that is answered or dismissed
-	Text    string     `json:"text,omitempty"`    // of the prompt; of a reply that rejects, why
+	Op string `json:"op"` // "prompt", "abort", "reply", "answer", "dismiss" or "mcp"
+	// ID is the ID of the prompt, of the permission that a reply is about, or of the question that is answered or
+	// dismissed.
+	ID      string     `json:"id,omitempty"`
+	Text    string     `json:"text,omitempty"`    // the prompt; or the reason of a reply that rejects
 	Reply   string     `json:"reply,omitempty"`   // "once", "always" or "reject"
 	Answers [][]string `json:"answers,omitempty"` // for each question the labels chosen, or free text
 }
 
-// The types of lines that are the bridge's own.
+// Types of lines that come from the bridge itself.
 const (
-	BridgeReady = "harvest.ready" // Notice: the server serves, and the conversation exists
+	BridgeReady = "harvest.ready" // Notice: the server is ready, and the conversation exists
 	BridgeError = "harvest.error" // Notice: a request failed
-	BridgeMCP   = "harvest.mcp"   // Notice: how the MCP servers are
-	BridgeTired = "harvest.tired" // Notice: the model's API has failed too often, and the turn is aborted
+	BridgeMCP   = "harvest.mcp"   // Notice: state of the MCP servers
+	BridgeTired = "harvest.tired" // Notice: the model's API has failed too often; the turn is aborted
 )
 
-// Notice is a line of the bridge's own.
+// Notice is a line that comes from the bridge itself.
 type Notice struct {
 	Type    string      `json:"type"`
 	Session string      `json:"session,omitempty"`
@@ -51,8 +54,8 @@ type Notice struct {
 	MCP     []agent.MCP `json:"mcp,omitempty"`
 }
 
-// Command implements agent.Agent. The configuration, with provider and MCP servers, is the file opencode.json of the user or of the
-// directory.
+// Command implements agent.Agent. The configuration, with provider and MCP servers, is the user's or the directory's
+// opencode.json.
 func (Agent) Command(s agent.Setup) engine.Command {
 	args := []string{Program, "-dir", s.Dir}
 	if s.Conversation != "" {
@@ -85,9 +88,9 @@ func (Agent) Kept() string { return `"$XDG_DATA_HOME"/opencode/opencode.db` }
 // MCPConfig implements agent.MCPConfigurer.
 func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.OpenCodeConfig(servers) }
 
-// environment has the variables by which the program reaches its model: the key, and, as a piece of configuration that goes over the files',
-// where to (https://opencode.ai/docs/config). It takes keys of Anthropic's API and of Bedrock; tokens of subscriptions are for Claude
-// Code alone.
+// environment returns the environment variables that tell the program how to reach its model: the key, and the
+// address as a piece of configuration that takes precedence over files (https://opencode.ai/docs/config). It supports
+// keys of Anthropic's API and of Bedrock; tokens of subscriptions are for Claude Code only.
 func environment(a agent.Access) map[string]string {
 	provider, key, url := "anthropic", "ANTHROPIC_API_KEY", cmp.Or(a.URL, "https://api.anthropic.com")+"/v1"
 	env := map[string]string{}
@@ -98,16 +101,16 @@ func environment(a agent.Access) map[string]string {
 	env[key] = a.Token
 	options := map[string]string{"baseURL": url}
 	if a.Kind != agent.AccessBedrock {
-		options["apiKey"] = a.Token // a project's file would go over the variable
+		options["apiKey"] = a.Token // a project's file would take precedence over the variable
 	}
 	config, err := json.Marshal(map[string]any{"provider": map[string]any{provider: map[string]any{"options": options}}})
-	if err == nil { // it has strings only
+	if err == nil { // cannot fail: only strings
 		env["OPENCODE_CONFIG_CONTENT"] = string(config)
 	}
 	return env
 }
 
-// permissions are the server's rules (https://opencode.ai/docs/permissions) for approvals.
+// permissions maps approvals to the server's rules (https://opencode.ai/docs/permissions).
 var permissions = map[agent.Approval]string{
 	agent.ApproveAll:   `{"*":"allow"}`,
 	agent.ApproveEdits: `{"*":"ask","edit":"allow","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
@@ -121,7 +124,7 @@ func (Agent) Open(s agent.Setup) agent.Conversation {
 		calls: map[string]*call{}, asked: map[string]bool{}, questions: map[string][]agent.Question{}}
 }
 
-// Begin implements agent.Conversation: the bridge begins by itself.
+// Begin implements agent.Conversation: the bridge starts without input.
 func (c *conversation) Begin() []byte { return nil }
 
 // Prompt implements agent.Conversation.
@@ -156,7 +159,8 @@ func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 	return line(r), nil
 }
 
-// answerTo answers questions. The program knows no reason why somebody does not: it is told as the answer.
+// answerTo returns the request that answers questions. The program has no field for the reason of a refusal, so the
+// reason is sent as the answer.
 func answerTo(id string, questions []agent.Question, a agent.Answer) Request {
 	if !a.Allow && a.Message == "" {
 		return Request{Op: "dismiss", ID: id}
@@ -180,7 +184,7 @@ func answerTo(id string, questions []agent.Question, a agent.Answer) Request {
 
 func line(r Request) []byte {
 	data, err := json.Marshal(r)
-	if err != nil { // it has strings only
+	if err != nil { // unexpected: only strings
 		return nil
 	}
 	return append(data, '\n')

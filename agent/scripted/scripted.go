@@ -1,5 +1,5 @@
-// Package scripted is an agent without a model: it does what its prompts say, word for word, the same every time. It is for demos
-// and tests where there is no key, and says so wherever it appears. Its program is package program.
+// Package scripted is an agent without a model: it executes the orders in its prompts, with the same result every
+// time. It is for demos and tests without a key, and says so wherever it appears. Its program is package program.
 package scripted
 
 import (
@@ -14,7 +14,7 @@ import (
 // Program is the name of the agent's program, which is part of Harvest.
 const Program = "harvest-scripted"
 
-// Model is what the agent gives as its model, so that nobody takes it for one.
+// Model is the agent's model name, which makes clear that no model is used.
 const Model = "none (scripted agent)"
 
 // Agent is the scripted agent.
@@ -23,13 +23,13 @@ type Agent struct{}
 // Name implements agent.Agent.
 func (Agent) Name() string { return "scripted" }
 
-// Image is the image that it needs: any.
+// Image returns the base image, since the agent runs in any image.
 func (Agent) Image() string { return "base" }
 
-// Modelless says that it asks no model.
+// Modelless reports that the agent uses no model.
 func (Agent) Modelless() bool { return true }
 
-// Request is a line of the program's input. Its output are agent.Events as JSON.
+// Request is a line of the program's input. Its output consists of agent.Events as JSON.
 type Request struct {
 	Op     string        `json:"op"` // "prompt", "interrupt" or "answer"
 	ID     string        `json:"id,omitempty"`
@@ -92,7 +92,7 @@ func (c *conversation) Decode(text []byte) []agent.Event {
 
 func line(r Request) []byte {
 	data, err := json.Marshal(r)
-	if err != nil { // it has strings only
+	if err != nil { // unexpected: only strings
 		return nil
 	}
 	return append(data, '\n')

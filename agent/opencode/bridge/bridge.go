@@ -1,5 +1,5 @@
-// Package bridge runs OpenCode's server in a sandbox and makes it a process that speaks lines: the server's events come out, requests
-// go in (package opencode). It is part of Harvest's own program.
+// Package bridge runs OpenCode's server in a sandbox and makes it a process with line-based input and output: it
+// prints the server's events and reads requests (package opencode). It is part of Harvest's own program.
 package bridge
 
 import (
@@ -29,30 +29,32 @@ import (
 )
 
 const (
-	maxLine     = 64 << 20         // bytes of a line or of an event
+	maxLine     = 64 << 20         // bytes of a line or an event
 	startTime   = 60 * time.Second // the server takes about one second, more on a busy machine
 	requestTime = 30 * time.Second
 	mcpTime     = 5 * time.Minute // until all MCP servers have been tried
-	endTime     = 2 * time.Second // between the terminate signal and the kill: it does not always obey
+	endTime     = 2 * time.Second // between SIGTERM, which it sometimes ignores, and SIGKILL
 	reconnect   = 200 * time.Millisecond
-	// settleTime is how long the server may take after it has said that a session rests until it takes the next prompt: one that came
-	// at once, after a turn that had failed, was seen to be answered by nobody (OpenCode 1.18.33).
+	// settleTime is how long the server needs after it has reported an idle session until it accepts the next prompt.
+	// A prompt sent immediately after a failed turn got no answer (OpenCode 1.18.33).
 	settleTime = time.Second
-	// maxAttempts and maxRetryWait bound how often the server asks the model's API again, and for how long it may wait before: after a 429
-	// with a Retry-After it waits as long as that says, even if it is hours.
+	// maxAttempts and maxRetryWait limit how often the server retries requests to the model's API, and how long it
+	// may wait between attempts: after a 429 with Retry-After it waits as long as that header says, even hours.
 	maxAttempts  = 10
 	maxRetryWait = 5 * time.Minute
-	listening    = "opencode server listening on " // the server accepts connections before, and then does not answer
+	// Before this line the server accepts connections, but does not answer.
+	listening    = "opencode server listening on "
 	user         = "opencode"
 	passwordName = "OPENCODE_SERVER_PASSWORD"
 )
 
-// Main runs OpenCode until the input or ctx ends, and returns the exit code. args are those after the program's name; server is
-// the command that starts the server, to which the address is added.
+// Main runs OpenCode until the input or ctx ends, and returns the exit code. args are the arguments after the
+// program's name. server is the command that starts the server; Main appends the address.
 func Main(ctx context.Context, args, server []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(opencode.Program, flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	b := &bridge{out: stdout, err: stderr, password: rand.Text(), http: &http.Client{Transport: &http.Transport{}}} // no proxy of the environment
+	// Ignore the environment's proxy.
+	b := &bridge{out: stdout, err: stderr, password: rand.Text(), http: &http.Client{Transport: &http.Transport{}}}
 	flags.StringVar(&b.dir, "dir", ".", "directory of the repository")
 	flags.StringVar(&b.session, "session", "", "session to go on with")
 	flags.StringVar(&b.model, "model", "", "provider/model")
@@ -74,14 +76,14 @@ type bridge struct {
 	base                        string // URL of the server
 	http                        *http.Client
 
-	rested atomic.Int64 // when a session was last said to rest, in nanoseconds
+	rested atomic.Int64 // time of the last report of an idle session, in nanoseconds
 
 	mu  sync.Mutex // held while a line is written
 	out io.Writer
 	err io.Writer
 }
 
-// run starts the server, begins the session and serves requests.
+// run starts the server, opens the session and serves requests.
 func (b *bridge) run(ctx context.Context, server []string, stdin io.Reader) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -111,13 +113,13 @@ func (b *bridge) run(ctx context.Context, server []string, stdin io.Reader) erro
 	return err
 }
 
-// start starts the server and waits until it serves. Its end cancels ctx.
+// start starts the server and waits until it is ready. If the server exits, it cancels ctx.
 func (b *bridge) start(ctx context.Context, cancel context.CancelCauseFunc, server []string) (stop func(), err error) {
 	cmd := exec.CommandContext(ctx, server[0], append(server[1:], "--hostname", "127.0.0.1", "--port", "0")...)
 	cmd.Dir = b.dir
 	cmd.Env = append(os.Environ(), passwordName+"="+b.password)
 	cmd.Stderr = b.err
-	cmd.Cancel = func() error { return nil } // stop does it
+	cmd.Cancel = func() error { return nil } // stop kills the server
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -165,7 +167,7 @@ func (b *bridge) start(ctx context.Context, cancel context.CancelCauseFunc, serv
 	}
 }
 
-// request asks the server and decodes its answer into out, unless that is nil.
+// request sends a request to the server and decodes the answer into out, unless out is nil.
 func (b *bridge) request(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -188,7 +190,7 @@ func (b *bridge) request(ctx context.Context, method, path string, in, out any) 
 	return errors.Explainf(json.NewDecoder(resp.Body).Decode(out), errors.Unavailable, "OpenCode's answer cannot be read")
 }
 
-// do sends a request; what is not a success is an error.
+// do sends a request; it returns an error unless the status is a success.
 func (b *bridge) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, b.base+path, body)
 	if err != nil {
@@ -208,7 +210,7 @@ func (b *bridge) do(ctx context.Context, method, path string, body io.Reader) (*
 	return resp, nil
 }
 
-// connect returns the stream of events.
+// connect returns the event stream.
 func (b *bridge) connect(ctx context.Context) (io.ReadCloser, error) {
 	resp, err := b.do(ctx, http.MethodGet, "/event", nil)
 	if err != nil {
@@ -217,7 +219,7 @@ func (b *bridge) connect(ctx context.Context) (io.ReadCloser, error) {
 	return resp.Body, nil
 }
 
-// begin makes the session, or finds it again.
+// begin creates the session, or opens the existing one.
 func (b *bridge) begin(ctx context.Context) error {
 	var session struct{ ID, Version string }
 	var err error
@@ -234,7 +236,7 @@ func (b *bridge) begin(ctx context.Context) error {
 	return nil
 }
 
-// follow writes the events as lines until ctx ends.
+// follow prints events as lines until ctx ends.
 func (b *bridge) follow(ctx context.Context, events io.ReadCloser) {
 	for {
 		b.copy(ctx, events)
@@ -254,12 +256,12 @@ func (b *bridge) follow(ctx context.Context, events io.ReadCloser) {
 	}
 }
 
-// catchUp tells that the session rests, if it does: its end may have been told while nobody was connected. The server keeps
-// the states of sessions that work.
+// catchUp reports that the session is idle, if it is: the event may have been lost while the bridge was not
+// connected. The server's status lists only sessions that are working.
 func (b *bridge) catchUp(ctx context.Context) {
 	var working map[string]struct{ Type string }
 	if err := b.request(ctx, http.MethodGet, "/session/status", nil, &working); err != nil {
-		return // it has ended, which shows elsewhere
+		return // the server has ended, which is reported elsewhere
 	}
 	if s, ok := working[b.session]; ok && s.Type != "idle" {
 		return
@@ -269,7 +271,8 @@ func (b *bridge) catchUp(ctx context.Context) {
 	}
 }
 
-// copy writes the data of each event (https://html.spec.whatwg.org/multipage/server-sent-events.html): the server's are one line each.
+// copy prints the data of each event (https://html.spec.whatwg.org/multipage/server-sent-events.html): the server
+// sends one line per event.
 func (b *bridge) copy(ctx context.Context, events io.Reader) {
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, maxLine)
@@ -286,7 +289,7 @@ func (b *bridge) copy(ctx context.Context, events io.Reader) {
 	}
 }
 
-// retried aborts the turn if the server would ask the model's API too often, or wait too long before it does.
+// retried aborts the turn if the server retries the model's API too often, or waits too long before a retry.
 func (b *bridge) retried(ctx context.Context, data []byte) {
 	var e struct {
 		Type       string
@@ -312,7 +315,7 @@ func (b *bridge) retried(ctx context.Context, data []byte) {
 		return
 	}
 	b.tell(opencode.Notice{Type: opencode.BridgeTired, Message: why})
-	go func() { // its answer may come after further events
+	go func() { // its answer may arrive after further events
 		if err := b.answer(ctx, opencode.Request{Op: "abort"}); err != nil {
 			b.tell(opencode.Notice{Type: opencode.BridgeError, Message: why})
 		}
@@ -322,7 +325,7 @@ func (b *bridge) retried(ctx context.Context, data []byte) {
 func (b *bridge) line(data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, _ = b.out.Write(append(bytes.Clone(data), '\n')) // nobody reads any more: then the input ends, too
+	_, _ = b.out.Write(append(bytes.Clone(data), '\n')) // if the reader is gone, the input ends, too
 }
 
 func (b *bridge) tell(n opencode.Notice) {
@@ -331,7 +334,7 @@ func (b *bridge) tell(n opencode.Notice) {
 	}
 }
 
-// serve does what the lines of input ask for, until they end.
+// serve handles the requests on the input until it ends.
 func (b *bridge) serve(ctx context.Context, stdin io.Reader) error {
 	lines := bufio.NewScanner(stdin)
 	lines.Buffer(nil, maxLine)
@@ -347,7 +350,7 @@ func (b *bridge) serve(ctx context.Context, stdin io.Reader) error {
 	return errors.Wrapf(lines.Err(), "read the input")
 }
 
-// askMCP tells how the MCP servers are. The server of OpenCode answers when it has tried all of them.
+// askMCP reports the state of the MCP servers. OpenCode's server answers after it has tried all of them.
 func (b *bridge) askMCP(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, mcpTime)
 	defer cancel()
@@ -384,7 +387,7 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 		}
 		return b.request(ctx, http.MethodPost, session+"/prompt_async", body, nil)
 	case "mcp":
-		go b.askMCP(ctx) // it takes long if a server is silent
+		go b.askMCP(ctx) // it takes long if an MCP server does not respond
 		return nil
 	case "abort":
 		return b.request(ctx, http.MethodPost, session+"/abort", struct{}{}, nil)

@@ -1,5 +1,6 @@
-// Package program is what the scripted agent runs in a sandbox. Lines of a prompt that begin with a slash are orders; the rest of it is
-// answered, and written into a file, so that there is something to hand back.
+// Package program is the program that the scripted agent runs in a sandbox. Lines of a prompt that begin with a slash
+// are orders. The program answers the remaining lines and writes them into a file, so that there are changes to hand
+// back.
 package program
 
 import (
@@ -23,16 +24,17 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// File is where the agent writes what it was told, in the directory of the repository.
+// File is the file in the repository's directory to which the agent writes its prompts.
 const File = "SCRIPTED-AGENT.md"
 
-// Orders are what a line of a prompt may say.
+// Orders lists the orders that a line of a prompt may contain.
 const Orders = `/say TEXT, /think TEXT, /run COMMAND, /write PATH TEXT, /ask QUESTION | ANSWER | ANSWER, /sleep SECONDS, /fail TEXT, /exit CODE`
 
-// maxLine is the longest line of input, in bytes.
+// maxLine is the length limit for a line of input, in bytes.
 const maxLine = 64 << 20
 
-// Main runs the program until its input or ctx ends, and returns its exit code. args are those after its name.
+// Main runs the program until its input or ctx ends, and returns its exit code. args are the arguments after the
+// program's name.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(scripted.Program, flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -54,7 +56,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	return 0
 }
 
-// exitCode ends the program in the middle of a turn.
+// exitCode makes the program exit in the middle of a turn.
 type exitCode int
 
 func (c exitCode) Error() string { return "exit " + strconv.Itoa(int(c)) }
@@ -64,10 +66,10 @@ type program struct {
 	conversation string
 	out          io.Writer
 	answers      chan scripted.Request
-	made         int // ids
+	made         int // number of generated IDs
 }
 
-// run serves prompts one after the other, while interrupts and answers reach the turn under way.
+// run serves prompts in sequence, while interrupts and answers reach the current turn.
 func (p *program) run(ctx context.Context, stdin io.Reader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -80,7 +82,7 @@ func (p *program) run(ctx context.Context, stdin io.Reader) error {
 	}()
 	for prompt := range prompts {
 		select {
-		case <-interrupts: // it came when nothing ran
+		case <-interrupts: // it came when no turn was under way
 		default:
 		}
 		turn, cancel := context.WithCancel(ctx)
@@ -100,11 +102,11 @@ func (p *program) run(ctx context.Context, stdin io.Reader) error {
 	return <-read
 }
 
-// read sorts what comes in.
+// read dispatches the input.
 func (p *program) read(ctx context.Context, stdin io.Reader, prompts chan<- scripted.Request, interrupts chan<- struct{}) error {
 	lines := bufio.NewScanner(stdin)
 	lines.Buffer(nil, maxLine)
-	var queue []scripted.Request // prompts that wait, so that what follows them is read at once
+	var queue []scripted.Request // queued prompts, so that the lines after them are read at once
 	in := make(chan scripted.Request)
 	failed := make(chan error, 1)
 	go func() {
@@ -158,7 +160,7 @@ func (p *program) read(ctx context.Context, stdin io.Reader, prompts chan<- scri
 
 func (p *program) emit(e agent.Event) {
 	if data, err := json.Marshal(e); err == nil {
-		_, _ = p.out.Write(append(data, '\n')) // nobody reads any more: then the input ends, too
+		_, _ = p.out.Write(append(data, '\n')) // if the reader is gone, the input ends, too
 	}
 }
 
@@ -167,7 +169,7 @@ func (p *program) id(prefix string) string {
 	return fmt.Sprintf("%s_%d", prefix, p.made)
 }
 
-// turn does what the prompt says. It returns an error only if the program must end.
+// turn executes a prompt. It returns an error only if the program must exit.
 func (p *program) turn(ctx context.Context, prompt string) error {
 	p.emit(agent.Event{Type: agent.Ready, Conversation: p.conversation, Model: scripted.Model})
 	var plain []string
@@ -207,7 +209,7 @@ func (p *program) turn(ctx context.Context, prompt string) error {
 	return nil
 }
 
-// order does one order and returns what was said.
+// order executes one order and returns the text that was said.
 func (p *program) order(ctx context.Context, order string) (string, error) {
 	word, rest, _ := strings.Cut(order, " ")
 	switch word {
@@ -245,10 +247,10 @@ func (p *program) order(ctx context.Context, order string) (string, error) {
 	return "", errors.Newf(errors.Invalid, "the scripted agent does not know /%.40s; it knows %s", word, Orders)
 }
 
-// maxPieces is about how many pieces a text is said in.
+// maxPieces is the approximate maximum number of pieces of a text.
 const maxPieces = 1000
 
-// say says a text in pieces of a word, as models do; a long one in larger ones.
+// say prints a text in pieces of a word, as models do; long texts in larger pieces.
 func (p *program) say(text string, thinking bool) {
 	id := p.id("msg")
 	p.emit(agent.Event{Type: agent.MessageStarted, ID: id, Thinking: thinking})
@@ -273,7 +275,7 @@ func input(v any) json.RawMessage {
 	return data
 }
 
-// run1 runs a command of the shell. All that it started ends with it.
+// run1 runs a shell command. Its descendants are killed with it.
 func (p *program) run1(ctx context.Context, command string) {
 	id := p.id("call")
 	p.emit(agent.Event{Type: agent.ToolStarted, ID: id, Tool: "Bash", Input: input(map[string]string{"command": command})})
@@ -296,7 +298,7 @@ func (p *program) run1(ctx context.Context, command string) {
 	p.emit(done)
 }
 
-// pieces tells what is written to it.
+// pieces is a writer that passes each piece to tell.
 type pieces struct{ tell func(text string) }
 
 func (w *pieces) Write(b []byte) (int, error) {
@@ -327,7 +329,7 @@ func (p *program) write(path, text string) {
 	}
 }
 
-// ask asks a person and says what was answered.
+// ask asks a person and prints the answer.
 func (p *program) ask(ctx context.Context, text string) error {
 	parts := strings.Split(text, "|")
 	q := agent.Question{Text: strings.TrimSpace(parts[0])}
