@@ -1,5 +1,5 @@
-// Package web holds Harvest's page: plain HTML, CSS and JavaScript modules, as they are here, without a build step. Package server serves
-// them. What stands below vendor is of others: vendor/CHECKSUMS tells which version of what, and by which licence.
+// Package web holds Harvest's page: plain HTML, CSS and JavaScript modules without a build step. Package server serves
+// them. The directory vendor holds third-party libraries; vendor/CHECKSUMS lists their versions and licenses.
 package web
 
 import (
@@ -19,9 +19,9 @@ var files embed.FS
 // Index is the name of the page itself.
 const Index = "index.html"
 
-// Policy returns the Content-Security-Policy with which the page must be served. Only our own files are loaded, nothing inline runs, and what is
-// made into HTML has to come from the sanitiser (https://www.w3.org/TR/trusted-types/). frames is what may be shown in frames, such as
-// "https://*.ports.example.org"; "" is nothing.
+// Policy returns the page's Content-Security-Policy. It allows only files of the page itself, forbids inline scripts, and
+// requires that HTML comes from the sanitiser (https://www.w3.org/TR/trusted-types/). frames lists the sources of frames,
+// such as "https://*.ports.example.org"; "" allows none.
 func Policy(frames string) string {
 	if frames == "" {
 		frames = "'none'"
@@ -33,16 +33,16 @@ func Policy(frames string) string {
 // File is one of the page's files.
 type File struct {
 	Data []byte
-	Type string // its media type
-	Tag  string // an ETag: other contents have another one
-	// Fixed says that the name has the version of all files: what it names is always the same, and may be kept without asking.
+	Type string // media type
+	Tag  string // ETag, which changes with the content
+	// Fixed reports whether the name contains the current version: clients may cache such a file forever.
 	Fixed bool
 }
 
-// version names what all files have in them. The page asks for its files below "v-" and this.
+// version is a hash of all files. The page requests its files below "v-" and the version.
 var version = sync.OnceValue(func() string {
 	sum := sha256.New()
-	_ = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error { // of what is in the binary nothing can fail
+	_ = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error { // reading embedded files cannot fail
 		if err == nil && !entry.IsDir() {
 			data, _ := files.ReadFile(name)
 			of := sha256.Sum256(data)
@@ -53,15 +53,15 @@ var version = sync.OnceValue(func() string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 })
 
-// types are the media types by extension. Those that the machine knows may be others.
+// types maps extensions to media types. The machine's own table may differ.
 var types = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
 var tags sync.Map // of files, by name
 
-// Open returns the file of a name, such as "app.js", "vendor/marked.js" or, as the page asks for them, "v-VERSION/app.js"; false if there is none.
-// With another version it is the file that there is now: a page that was opened before an update goes on.
+// Open returns a file by name, such as "app.js", "vendor/marked.js" or "v-VERSION/app.js", and false if there is none. For
+// another version it returns the current file, so that a page that was opened before an update keeps working.
 func Open(name string) (File, bool) {
 	fixed := false
 	if below, ok := strings.CutPrefix(name, "v-"); ok {
