@@ -66,7 +66,8 @@ func TestBootsAreBounded(t *testing.T) {
 	})
 }
 
-// A sandbox that waits for its turn ends like any other: by the end of its request, by its removal, and with the server. Nothing of it stays.
+// TestQueuedBootsEnd checks that a queued sandbox ends like any other: with its request, with its removal, and with the
+// server. It leaves nothing behind.
 func TestQueuedBootsEnd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, f *sandbox.Fleet, id string, cancel context.CancelFunc){

@@ -16,7 +16,8 @@ import (
 
 const day = 24 * time.Hour
 
-// A sandbox that shall live longer than its engine lets it is carried over: it is the same one, and its commands' records say why they ended.
+// TestCarriedOver checks that a sandbox whose lifetime exceeds its engine's limit is carried over: it stays the same
+// sandbox, and its commands' records give the reason for their end.
 //
 // mission: A3, 9.1
 func TestCarriedOver(t *testing.T) {
@@ -196,7 +197,8 @@ func TestHalfCarriedOver(t *testing.T) {
 	}
 }
 
-// Nobody's commands end for the sake of some seconds of a lifetime.
+// TestLifetimeOfTheEngine checks that a lifetime slightly beyond the engine's limit is shortened, so that a carry-over
+// does not end commands for the sake of a few seconds.
 func TestLifetimeOfTheEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,7 +215,8 @@ func TestLifetimeOfTheEngine(t *testing.T) {
 	})
 }
 
-// A copy that is under way when its sandbox is carried over is waited for: what it wrote is carried, too.
+// TestCopyWhileASandboxIsCarriedOver checks that the carry-over of a sandbox waits for a running copy, and carries its
+// files over too.
 func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

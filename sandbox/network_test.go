@@ -160,7 +160,8 @@ func TestSetNetwork(t *testing.T) {
 	})
 }
 
-// What the policy denies is an event, once, also across a restart of the server, which puts the record's policy in force again.
+// TestDenialsAreEvents checks that a denied connection causes one event, also across a restart of the server, which
+// applies the recorded policy again.
 // mission: A6
 func TestDenialsAreEvents(t *testing.T) {
 	t.Parallel()

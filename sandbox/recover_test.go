@@ -334,7 +334,7 @@ func TestExpiredWhileTheServerWasDown(t *testing.T) {
 		if got := get(t, f, old.ID); got.Status != sandbox.Terminated || !strings.Contains(got.Reason, "lifetime") {
 			t.Errorf("the one whose lifetime is over is %s (%s)", got.Status, got.Reason)
 		}
-		// Nobody could use it meanwhile.
+		// No client could use it in between, so its idle limit has not passed.
 		if got := get(t, f, idle.ID); got.Status != sandbox.Running {
 			t.Errorf("the idle one is %s (%s)", got.Status, got.Reason)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// s3Stub notes what it is asked.
+// s3Stub records its calls.
 type s3Stub struct {
 	mu    sync.Mutex
 	calls []string          // guarded by mu, like the rest
@@ -97,7 +97,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		wantError(t, err, errors.NotFound, "no secret", "s3")
 		delete(s3.fails, "check")
 		want("no secret", "check")
-		// Before it is ready, and not again while another has it.
+		// The download comes before the sandbox is ready, and does not run again while another sandbox uses the volume.
 		sb := create(t, f, s3Request(true, true))
 		if sb.S3 == nil || !strings.HasPrefix(sb.S3.Volume, "s3-files-") || sb.Volumes[0].Name != sb.S3.Volume || w.specs[0].Mounts[0].Path != "/work" {
 			t.Errorf("it is %+v", sb)
@@ -187,7 +187,8 @@ func TestS3IsFilledOnce(t *testing.T) {
 	})
 }
 
-// A running sandbox's volume is sent every so often, also after a failure and by the next server, and not after its end.
+// TestS3EverySoOften checks that a running sandbox's volume is uploaded at intervals, also after a failure and by the
+// next server, and not after the sandbox's end.
 // mission: 2.8
 func TestS3EverySoOften(t *testing.T) {
 	t.Parallel()
@@ -241,8 +242,8 @@ func TestS3EverySoOften(t *testing.T) {
 	})
 }
 
-// The volume of a sandbox that is found gone is sent, whoever finds that: the server that had it, or the next one, which also goes on with an end
-// that was under way. It is written down before the record says that the sandbox ended.
+// TestS3OfWhatIsGone checks that the volume of a lost sandbox is uploaded, by the same server or by the next one, which
+// also resumes an interrupted end. The upload is recorded before the record says that the sandbox ended.
 // mission: 2.8, 5.4, A8
 func TestS3OfWhatIsGone(t *testing.T) {
 	t.Parallel()

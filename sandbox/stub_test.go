@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stub is an engine that does nothing but wait on channels, so that tests on a synthetic clock can tell what happens when.
+// stub is an engine that only waits on channels, so that tests on a synthetic clock can observe the order of events.
 type stub struct {
 	mu       sync.Mutex
 	boxes    map[string]*box          // by Ref; guarded by mu, like all below
@@ -309,8 +309,8 @@ func (b *box) CopyOut(ctx context.Context, path string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(path)), b.s.called(ctx, "copyout")
 }
 
-// Start knows the programs "run", which ends when it is told to, "polite", which also does when it gets TERM or HUP,
-// "stubborn", which survives everything, "exit", and "echo".
+// Start knows the programs "run", which ends on SIGKILL, "polite", which also ends on SIGTERM or SIGHUP, "stubborn",
+// which survives everything, "exit", and "echo".
 func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
 	if err := b.s.called(ctx, "start"); err != nil {
 		return nil, err

@@ -149,7 +149,8 @@ func TestUsageIsFresh(t *testing.T) {
 	})
 }
 
-// What ends at once is not looked at; an engine that says nothing at times, or never, disturbs nobody.
+// TestUsageThatIsNotThere checks that a sandbox that ends at once is not measured, and that an engine that fails to
+// report now and then, or always, does no harm.
 func TestUsageThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +196,8 @@ func TestUsageThatIsNotThere(t *testing.T) {
 	})
 }
 
-// The history goes on after a restart of the server, and after a sandbox was lost for a while.
+// TestUsageOverARestart checks that the history continues after a restart of the server, and after a sandbox was lost
+// for a while.
 func TestUsageOverARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -125,7 +125,8 @@ func TestAgentCrashes(t *testing.T) {
 	}
 }
 
-// What an agent prints beside its protocol is told and holds nothing up: noise, a line of 50 MB, and one that has no end.
+// TestOutputOfAnotherKind checks that output of an agent outside its protocol is reported and blocks nothing: noise, a
+// line of 50 MB, and a line without an end.
 //
 // mission: E1
 func TestOutputOfAnotherKind(t *testing.T) {
@@ -196,7 +197,8 @@ func TestAgentOutOfMemory(t *testing.T) {
 	}
 }
 
-// A disk that is full in the middle of a turn is the tool's failure; the turn goes on, and so does the session when there is room again.
+// TestDiskFull checks that a full disk in the middle of a turn fails only the tool. The turn continues, and so does the
+// session when there is space again.
 //
 // mission: A6, E4
 func TestDiskFull(t *testing.T) {
@@ -313,7 +315,8 @@ func TestOddPrompts(t *testing.T) {
 	}
 }
 
-// An agent of which nothing is heard is hung, and is not when it speaks again; one that does not even hear an interrupt is ended.
+// TestHungAgent checks that a silent agent counts as hung until it prints again, and that an agent that ignores an
+// interrupt is ended.
 //
 // mission: E9
 func TestHungAgent(t *testing.T) {
@@ -348,7 +351,7 @@ func TestHungAgent(t *testing.T) {
 	}
 }
 
-// A hung turn stays hung when the server restarts, and goes on.
+// TestHungOverRestart checks that a hung turn stays hung when the server restarts, and can continue.
 //
 // mission: E4
 func TestHungOverRestart(t *testing.T) {
@@ -369,7 +372,8 @@ func TestHungOverRestart(t *testing.T) {
 	w.status(t, session.Done)
 }
 
-// A question that was answered is not open again when the next server reads what the agent has printed, and one that was not is.
+// TestQuestionsOverRestart checks that an answered question does not reopen when the next server reads the agent's
+// output, and that an unanswered question stays open.
 //
 // mission: E4
 func TestQuestionsOverRestart(t *testing.T) {
@@ -416,7 +420,8 @@ func TestQuestionsOverRestart(t *testing.T) {
 	wantEqual(t, "said", strings.Join(w.said(), "|"), "The answer is yes.|The answer is yes.")
 }
 
-// A tool that was allowed for always is not asked about again, neither in the same turn nor after a restart; what is denied is not.
+// TestAllowedForAlways checks that a tool that is always allowed causes no further question, neither in the same turn
+// nor after a restart. A denied tool does.
 //
 // mission: E1
 func TestAllowedForAlways(t *testing.T) {
@@ -461,7 +466,8 @@ func TestAllowedForAlways(t *testing.T) {
 	}
 }
 
-// Where a session asks nothing, a tool that asks in each mode does not wait for a person, and a question of the model does not wait for ever.
+// TestNothingWaitsWhereNothingIsAsked checks that in a session that asks nothing, a tool that asks in each mode does
+// not wait for a person, and a question of the model does not wait forever.
 //
 // mission: E1
 func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
@@ -490,7 +496,8 @@ func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
 	}
 }
 
-// Answers must be to what was asked: anything else is refused, and the question stays open.
+// TestAnswersToWhatWasNotAsked checks that an answer must match an open question. Other answers are refused, and the
+// question stays open.
 //
 // mission: E1
 func TestAnswersToWhatWasNotAsked(t *testing.T) {

@@ -26,8 +26,8 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// gitServer is git's own HTTP server (git-http-backend(1)) and as much of GitHub's API as sessions need. Repositories whose owner is
-// "public" can be read by everybody; the others need a token.
+// gitServer is git's own HTTP server (git-http-backend(1)) with the part of GitHub's API that sessions need.
+// Repositories of the owner "public" are readable without a token. The others need one.
 type gitServer struct {
 	t    *testing.T
 	root string

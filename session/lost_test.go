@@ -77,7 +77,8 @@ func (p *provider) note(e sandbox.Event) {
 	p.events = append(p.events, string(e.Type)+" "+e.Sandbox.ID+" "+e.Sandbox.Reason)
 }
 
-// A session whose sandbox was ended by whoever runs it goes on in another one: the turn under way fails, and the next does not.
+// TestSandboxTaken checks that a session continues in another sandbox when the provider has ended its sandbox: the
+// current turn fails, and the next does not.
 //
 // mission: E4, 9.6
 func TestSandboxTaken(t *testing.T) {

@@ -29,7 +29,8 @@ func (h *house) wrote(t *testing.T, id string) string {
 	return string(diff)
 }
 
-// An agent whose own record of the conversation is gone is told the last messages; one that has its record is not.
+// TestRecordGone checks that an agent that has lost its own record of the conversation receives the last messages, and
+// that an agent with its record does not.
 // mission: E4
 func TestRecordGone(t *testing.T) {
 	t.Parallel()
@@ -69,7 +70,8 @@ func TestRecordGone(t *testing.T) {
 	}
 }
 
-// A session goes on with one that has ended: its files, its repository and the end of its conversation.
+// TestContinue checks that a session can continue an ended session: its files, its repository and the end of its
+// conversation.
 // mission: E4, 7.8, A10
 func TestContinue(t *testing.T) {
 	t.Parallel()
@@ -132,8 +134,8 @@ func TestContinue(t *testing.T) {
 	refused(errors.Gone, account, session.Request{Continues: next.ID})
 }
 
-// A session that continues another goes on with the agent's own record of the conversation, a copy of it, and the agent is told
-// messages only where there is no record.
+// TestContinueWithRecord checks that a session that continues another one uses a copy of the agent's own record of the
+// conversation. The agent receives messages only if there is no record.
 // mission: E4
 func TestContinueWithRecord(t *testing.T) {
 	t.Parallel()

@@ -98,8 +98,8 @@ func TestRepositories(t *testing.T) {
 	}
 }
 
-// A diff is what the agent has changed, and neither what others have done nor what the user had not committed, whether the work was carried
-// forward or not.
+// TestDiffScript checks that a diff has only the agent's changes, and no changes by others or uncommitted changes of
+// the user, whether the work was carried forward or not.
 // mission: E8
 func TestDiffScript(t *testing.T) {
 	t.Parallel()

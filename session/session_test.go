@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 
 const account = "personal"
 
-// house is a server's worth of packages on a data directory, with real sandboxes. What it stores outlives a restart.
+// house is a server's set of packages on a data directory, with real sandboxes. Its stored data outlives a restart.
 type house struct {
 	boots    int // at once
 	dir      string
@@ -175,7 +175,7 @@ func (h *house) send(t *testing.T, id, prompt string) session.Message {
 	return m
 }
 
-// seen is an event as a client has it.
+// seen is an event as a client receives it.
 type seen struct {
 	id   int64
 	typ  string
@@ -409,7 +409,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// The server may go away in the middle of a turn: the turn goes on, and the stream continues where it stopped.
+// TestRestart checks that a turn continues when the server stops in the middle of it, and that the stream resumes at
+// the same place.
 // mission: E4
 func TestRestart(t *testing.T) {
 	t.Parallel()
@@ -447,7 +448,8 @@ func mustGet(t *testing.T, h *house, id string) session.Session {
 	return s
 }
 
-// An agent that ends in the middle of a turn, whatever its exit code, has not succeeded; the next prompt starts it again.
+// TestAgentEnds checks that a turn fails if its agent exits in the middle of it, with any exit code, and that the next
+// prompt starts the agent again.
 // mission: E9
 func TestAgentEnds(t *testing.T) {
 	t.Parallel()
