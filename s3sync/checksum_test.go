@@ -171,8 +171,8 @@ func TestDeletionsWithMD5(t *testing.T) {
 	}
 }
 
-// Objects that others stored in parts have a checksum of the parts' checksums: what arrives is compared with it where the server tells how large
-// the parts were.
+// TestChecksumsOfPartsOfOthers checks that an object that another program stored in parts has a checksum of the parts'
+// checksums, and that the received data is compared with it if the server reports the size of the parts.
 // mission: 3.5
 func TestChecksumsOfPartsOfOthers(t *testing.T) {
 	testenv.Long(t)

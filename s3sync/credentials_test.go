@@ -69,7 +69,7 @@ func anybodys(t *testing.T) Location {
 	return Location{Bucket: "anybodys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Region: "us-east-1", Credentials: Credentials{AccessKeyID: "AKIAANYBODY", SecretAccessKey: "anything"}}
 }
 
-// A session token goes with every request, whoever signs it.
+// TestSessionToken checks that every request has the session token, whether the SDK or our code signs it.
 // mission: 2.7, 9.3
 func TestSessionToken(t *testing.T) {
 	t.Parallel()
@@ -114,7 +114,8 @@ func renewed(t *testing.T, valid time.Duration) (url string, asked func() int) {
 	}
 }
 
-// The credentials of a role are replaced before they expire, also in the middle of a sync, and not more often than that.
+// TestRolesAreRenewed checks that the credentials of a role are replaced before they expire, also in the middle of a
+// sync, and not more often.
 // mission: 2.4, 2.7
 func TestRolesAreRenewed(t *testing.T) {
 	t.Parallel()
@@ -157,7 +158,8 @@ func TestRolesAreRenewed(t *testing.T) {
 	}
 }
 
-// Neither a key nor a session token is in what is said of them, not even where S3 repeats what it was sent.
+// TestSecretsStayAway checks that errors and logs contain neither a key nor a session token, not even if S3 repeats the
+// request.
 // mission: 2.5, 9.3
 func TestSecretsStayAway(t *testing.T) {
 	t.Parallel()

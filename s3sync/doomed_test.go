@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// A deletion that was cut short between the manifest and the objects is finished by the next sync, and none of the files comes back; what has been
-// written anew meanwhile is not deleted.
+// TestDeletionsCutShort checks that the next sync finishes a deletion that was interrupted between the manifest and the
+// objects, and that none of the files comes back. Files that were rewritten meanwhile are not deleted.
 // mission: A8, D1
 func TestDeletionsCutShort(t *testing.T) {
 	for name, next := range map[string]Options{
@@ -142,7 +142,8 @@ func TestKilledAtTenPoints(t *testing.T) {
 	}
 }
 
-// runUntil runs a sync in a process of its own, which is killed when the server is asked for the nth time, and reports whether it was.
+// runUntil runs a sync in its own process, which is killed at the server's nth request, and reports whether it was
+// killed.
 func runUntil(t *testing.T, a *asked, c childSpec, n int) bool {
 	t.Helper()
 	spec, err := json.Marshal(c)

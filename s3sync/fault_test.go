@@ -227,7 +227,8 @@ func TestLargeChanges(t *testing.T) {
 	}
 }
 
-// A large file that changes once while it is sent is read again from its beginning: S3 gets what it has then, and no parts of what it had.
+// TestLargeChangesOnce checks that a large file that changes once during its upload is read again from the beginning:
+// S3 gets the new content, and no parts of the old one.
 // mission: 2.5
 func TestLargeChangesOnce(t *testing.T) {
 	for name, change := range map[string]func(f *os.File) error{
@@ -364,7 +365,7 @@ func TestOvertakenObjects(t *testing.T) {
 	if stats.Failed != 1 || stats.Failures[0].Path != "gone" {
 		t.Errorf("what is gone: %+v", stats.Failures)
 	}
-	// A list sees what there is, and a sync up puts back what is missing.
+	// A list sees the actual objects, and a sync up restores the missing ones.
 	if stats := mustSync(t, back, b, Options{Direction: Down, List: true}); stats.Failed != 0 {
 		t.Errorf("with a list: %s", stats)
 	}
@@ -401,7 +402,7 @@ func TestMetadataComesDown(t *testing.T) {
 	if last.Updated != stats.Updated || stats.Updated < 2 || stats.Rate() != 0 || !strings.Contains(stats.String(), "updated") {
 		t.Errorf("down: %s, last shown %s", stats, last)
 	}
-	// Contents are compared where that is asked for.
+	// Contents are compared on request.
 	info, err := os.Stat(filepath.Join(two, "f"))
 	must(t, err)
 	write(t, two, "f", "CONTENT")
@@ -411,7 +412,7 @@ func TestMetadataComesDown(t *testing.T) {
 	sameTrees(t, one, two)
 }
 
-// What is in the way of a directory, a file or a link is named.
+// TestInTheWay checks that an obstacle in place of a directory, a file or a link is reported.
 func TestInTheWay(t *testing.T) {
 	dir, back, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "a/b", "x")

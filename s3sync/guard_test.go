@@ -18,7 +18,8 @@ func refusedMass(t *testing.T, err error, reason string) {
 	}
 }
 
-// A sync that would delete most files of a side does nothing of it, and says so, until it is told to.
+// TestMassDeletion checks that a sync that would delete most files of one side deletes none of them and reports this,
+// unless the deletion is allowed.
 // mission: 3.1, D1
 func TestMassDeletion(t *testing.T) {
 	t.Parallel()
@@ -148,7 +149,8 @@ func TestEmptiedPlace(t *testing.T) {
 	}
 }
 
-// A server that ignores conditions is known as such after one write, which leaves nothing, and each write is preceded by a look.
+// TestServerWithoutConditions checks that a server that ignores conditions is detected after one write, which leaves
+// nothing, and that a read then precedes each write.
 func TestServerWithoutConditions(t *testing.T) {
 	t.Parallel()
 	server := &strictServer{lax: true}

@@ -235,7 +235,7 @@ type proxyKey struct{}
 // proxyOf is the way on for a request that reached a proxy.
 func proxyOf(r *http.Request) http.Handler { return r.Context().Value(proxyKey{}).(http.Handler) }
 
-// reset forgets what was asked, and sets what goes wrong from now on.
+// reset discards the recorded requests and installs the faults from now on.
 func (a *asked) reset(fault func(n int, w http.ResponseWriter, r *http.Request) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

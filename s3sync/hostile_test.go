@@ -79,7 +79,8 @@ func TestHostileKeys(t *testing.T) {
 	}
 }
 
-// Nothing of a manifest leaves the volume through a link that it has itself: not a file, a directory, a hard link or metadata.
+// TestHostileManifestLinks checks that a manifest cannot lead outside the volume through a link in it: not with a file,
+// a directory, a hard link or metadata.
 // mission: 3.2
 func TestHostileManifestLinks(t *testing.T) {
 	b := openBucket(t, location(t))
@@ -150,7 +151,7 @@ func asNobody(t *testing.T, c childSpec) (stats Stats) {
 	return stats
 }
 
-// nobodys is a directory that nobody may reach, and owns.
+// nobodys is a directory that the user nobody can reach and owns.
 func nobodys(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s3sync-nobody-")
@@ -160,7 +161,8 @@ func nobodys(t *testing.T) string {
 	return dir
 }
 
-// What may not be read is named, and what the bucket has of it stays there: nobody knows that it is gone.
+// TestUnreadable checks that unreadable files are reported, and that their objects stay in the bucket, since they may
+// still exist.
 // mission: 2.5
 func TestUnreadable(t *testing.T) {
 	for _, direction := range []Direction{Up, Both} {
@@ -206,7 +208,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// Files are restored for somebody who may not give them to others, and what they may not write is named.
+// TestRestoreAsNobody checks that a user who cannot change owners can restore files, and that files which cannot be
+// written are reported.
 func TestRestoreAsNobody(t *testing.T) {
 	dir, back, loc := t.TempDir(), nobodys(t), location(t)
 	write(t, dir, "a", "a")
@@ -220,7 +223,7 @@ func TestRestoreAsNobody(t *testing.T) {
 	if stats.Files != 3 || stats.Failed < 1 {
 		t.Errorf("%s %+v", stats, stats.Failures)
 	}
-	// What it may not have is no change; root's directory cannot have its time, and is tried again.
+	// Ownership that cannot be set is not a change. The time of root's directory cannot be set, and is tried again.
 	if again := asNobody(t, down); again.Files != 0 || again.Updated > 1 || again.Skipped != 4 {
 		t.Errorf("again: %s", again)
 	}
@@ -261,7 +264,7 @@ func TestClosedTree(t *testing.T) {
 	}
 }
 
-// The file system's refusals come as what they are, and nothing half is left.
+// TestRefusedByFiles checks that the file system's errors are reported as they are, and that no partial file remains.
 func TestRefusedByFiles(t *testing.T) {
 	dir := t.TempDir()
 	tree := openTree(t, dir)
@@ -342,7 +345,7 @@ func TestRefusedByFiles(t *testing.T) {
 	}
 }
 
-// Attributes: many, large, of others, and none.
+// TestAttributes checks that attributes are synchronised: many, large, those of other programs, and none.
 func TestAttributes(t *testing.T) {
 	dir := t.TempDir()
 	tree := openTree(t, dir)

@@ -26,7 +26,7 @@ var (
 	listRoot   = pattern.New(`<(ListBucketResult|ListMultipartUploadsResult)[^>]*>`)
 )
 
-// asAWS writes lists as AWS and MinIO do when they are asked for keys as in URLs; the server behind it takes no notice of that.
+// asAWS writes lists as AWS and MinIO do for requests with URL encoding. The server behind it ignores that parameter.
 func asAWS(_ int, w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet || r.URL.Query().Get("encoding-type") != "url" {
 		return false
@@ -92,7 +92,7 @@ func TestListsAsInURLs(t *testing.T) {
 	if e, err := b.Describe(t.Context(), "日本"); err != nil || e.Kind != Dir {
 		t.Errorf("a directory is %+v, %v", e, err)
 	}
-	// Uploads that nobody continues are aborted under the keys that they have.
+	// Abandoned uploads are aborted under their own keys.
 	_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + "ö +%")})
 	must(t, err)
 	if n, err := b.Sweep(t.Context(), -time.Hour); n != 1 || err != nil {
@@ -139,7 +139,8 @@ func TestVersionsAsInURLs(t *testing.T) {
 	}
 }
 
-// A list in another order than that of the keys' bytes would make what is there seem gone: it ends the sync.
+// TestListOrder checks that a list that is not in the order of the keys' bytes ends the sync, since existing files
+// would seem to be gone.
 // mission: 3.4
 func TestListOrder(t *testing.T) {
 	for name, answer := range map[string]struct {

@@ -23,8 +23,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// world is what the model test changes: machines with volumes that synchronise one place, and other programs that use it. It knows every content
-// that anybody ever wrote, and which of them somebody replaced or deleted who had it before his eyes.
+// world is the state of the model test: machines with volumes that synchronise one place, and other programs that use
+// it. It knows every content ever written, and which contents were replaced or deleted by a person or program that
+// could see them.
 type world struct {
 	t      *testing.T
 	server modelServer
@@ -32,12 +33,13 @@ type world struct {
 	all    []*machine
 	// written are all contents.
 	written []string
-	// replaced are contents that a person or program replaced or deleted where they were; all others must be somewhere at the end.
+	// replaced has the contents that a person or program replaced or deleted in place. All others must exist somewhere
+	// at the end.
 	replaced map[string]string
-	// gone are contents that somebody deleted, overwrote or renamed, and the paths where they were: no sync brings them back there.
+	// gone has the contents that were deleted, overwritten or renamed, and their paths: no sync brings them back there.
 	gone map[[2]string]string
-	// touched are contents whose metadata somebody changed, and the paths where that was: such a change is merged with another content, and wins over a
-	// deletion.
+	// touched has the contents whose metadata changed, and the paths: such a change is merged with another content, and
+	// wins over a deletion.
 	touched map[string]bool
 	log     []string // guarded by mu
 	close   func()
@@ -180,7 +182,7 @@ func (w *world) there(rt *rapid.T, m *machine) string {
 	return rapid.SampledFrom(have).Draw(rt, "file")
 }
 
-// forget notes that what is at a path of a machine is replaced or deleted by who sees it.
+// forget records that the content at a path of a machine is replaced or deleted by an actor that sees it.
 func (w *world) forget(m *machine, path, why string) {
 	for name, content := range modelFiles(w.t, m.dir) {
 		if name == path || strings.HasPrefix(name, path+"/") {
@@ -190,14 +192,15 @@ func (w *world) forget(m *machine, path, why string) {
 	}
 }
 
-// leaves notes that a content is no longer at a path. That is final if no other machine has it with other metadata, which would be a change that wins.
+// leaves records that a content is no longer at a path. That is final if no other machine has it with other metadata,
+// since that change would win.
 func (w *world) leaves(path, content, why string) {
 	if !w.touched[content] {
 		w.gone[[2]string{path, content}] = why
 	}
 }
 
-// room makes the directories above a path, and removes what is in the way there and at the path.
+// room makes the directories above a path, and removes files there and at the path.
 func (w *world) room(m *machine, path, why string) {
 	for above := path; above != ""; above = parent(above) {
 		info, err := os.Lstat(filepath.Join(m.dir, above))
@@ -318,7 +321,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// foreignKey is one of a file: other programs respect that directories are none.
+// foreignKey is a key that can be a file's: other programs do not store files below files.
 func (w *world) foreignKey(rt *rapid.T) string {
 	key := rapid.SampledFrom(modelPaths).Draw(rt, "key")
 	for other := range w.server.objects() {

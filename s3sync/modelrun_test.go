@@ -21,8 +21,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Whatever machines do, and whenever their syncs overlap or are killed: no content is lost that nobody replaced or
-// deleted, and all come to rest with the same files. HARVEST_TEST_SEEDS says how many histories are tried.
+// TestModel checks that no content is lost without having been replaced or deleted, whatever the machines do and
+// whenever their syncs overlap or are killed, and that all machines end with the same files. HARVEST_TEST_SEEDS sets
+// the number of histories.
 // mission: 3.1, A8, D1
 func TestModel(t *testing.T) {
 	model(t, func(*testing.T) modelServer {

@@ -23,8 +23,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// forbid answers as S3 does to somebody who lacks one permission. Who may not list is told of objects that are not there as of others that
-// they may not see.
+// forbid answers as S3 does to a client that lacks one permission. A client that may not list gets the same answer for
+// missing objects as for those that it may not see.
 func forbid(what string) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		list := r.Method == http.MethodGet && r.URL.Query().Has("list-type")
@@ -156,7 +156,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 			b := openBucket(t, loc)
 			var hits atomic.Int32
 			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				// Twice, and not more: all of it may be the same object's, which is asked for three times.
+				// Only twice: all hits may be for the same object, which is requested three times.
 				return fault.hits(r) && hits.Add(1) <= 2 && fault.do(w, r)
 			})
 			mustSync(t, dir, b, Options{Direction: Up})
@@ -209,7 +209,8 @@ func (f *flipping) Write(p []byte) (int, error) {
 	return f.ResponseWriter.Write(p)
 }
 
-// S3 that is slow is waited for; S3 that is overloaded for longer than somebody waits ends the sync, and the next goes on from there.
+// TestSlowAndOverloaded checks that a sync waits for a slow S3, ends if S3 is overloaded for longer than its timeout,
+// and resumes in the next run.
 // mission: 2.5, 3.4
 func TestSlowAndOverloaded(t *testing.T) {
 	dir, state, loc := t.TempDir(), t.TempDir(), location(t)
@@ -247,7 +248,8 @@ func TestSlowAndOverloaded(t *testing.T) {
 // awayFor says for how long S3 is away in TestAwayForLong, such as 10m.
 const awayFor = "HARVEST_TEST_AWAY"
 
-// S3 that answers 503 for less long than somebody waits costs time only: nothing is lost, and it is not asked all the time.
+// TestAwayForLong checks that a server that answers 503 for less than the timeout only costs time: nothing is lost, and
+// requests back off.
 // mission: 2.5, 3.4
 func TestAwayForLong(t *testing.T) {
 	testenv.Long(t)
@@ -294,7 +296,7 @@ func TestAwayForLong(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// Credentials that expire half-way end a sync; with new ones it goes on from there.
+// TestExpiresHalfway checks that credentials that expire halfway end a sync, which resumes with new ones.
 func TestExpiresHalfway(t *testing.T) {
 	dir, state, loc := t.TempDir(), t.TempDir(), location(t)
 	for i := range 300 {
@@ -365,7 +367,8 @@ func TestManifestLiesAboutSizes(t *testing.T) {
 	}
 }
 
-// A directory that becomes a link to somewhere else while the tree is read leads nowhere: not when it is listed, not when its files are opened.
+// TestReplacedByLink checks that a directory that is replaced by a link to the outside while the tree is read is not
+// followed, neither to list it nor to open its files.
 func TestReplacedByLink(t *testing.T) {
 	outside := t.TempDir()
 	write(t, outside, "f", "a secret of the host")
@@ -433,7 +436,8 @@ func TestSparseTebibyte(t *testing.T) {
 	}
 }
 
-// What versitygw shows of an object for a moment while it is replaced is nobody's file, unless it stays.
+// TestPassingObjects checks that temporary objects that versitygw lists for a moment during a replacement are ignored,
+// unless they stay.
 // mission: 3.4
 func TestPassingObjects(t *testing.T) {
 	const name = ".f.sgwtmp.1700000000000000000"

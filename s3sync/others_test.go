@@ -14,8 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// sourceTree is a copy of real sources with what they lack: links of both kinds, modes, empty directories, attributes, odd names.
-// HARVEST_TEST_TREE names others, such as all of Go with its 15,000 files.
+// sourceTree is a copy of real sources with additions: links of both kinds, modes, empty directories, attributes, odd
+// names. HARVEST_TEST_TREE names another tree, such as all of Go with its 15,000 files.
 func sourceTree(t *testing.T) string {
 	t.Helper()
 	from := os.Getenv("HARVEST_TEST_TREE")
@@ -49,7 +49,8 @@ func tool(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
-// A tree that went up and came back is the same for rsync, and its objects are its files for rclone and the AWS command line.
+// TestOthersSeeTheSame checks that rsync finds no difference in a tree after a sync up and down, and that rclone and
+// the AWS command line see the objects as its files.
 // mission: 2.1, 3.2, D1, D2
 func TestOthersSeeTheSame(t *testing.T) {
 	t.Parallel()

@@ -55,7 +55,8 @@ func plantMany(t *testing.T, dir string) {
 	age(t, dir)
 }
 
-// fill makes an empty volume of what is in the bucket, compares it with the tree, and returns which small objects were asked for by themselves.
+// fill fills an empty volume from the bucket, compares it with the tree, and returns the small objects that were
+// requested singly.
 func fill(t *testing.T, dir string, loc Location, o Options) (singly []string) {
 	t.Helper()
 	proxy := between(t, &loc)
@@ -162,7 +163,7 @@ func TestPacksFollowChanges(t *testing.T) {
 	}
 }
 
-// Nothing is asked for where nothing has changed.
+// TestPacksAskNothing checks that an unchanged tree causes no requests for packs.
 func TestPacksAskNothing(t *testing.T) {
 	t.Parallel()
 	dir, loc, state := richTree(t), location(t), t.TempDir()
@@ -180,7 +181,7 @@ func TestPacksAskNothing(t *testing.T) {
 	}
 }
 
-// What is wrong with packs costs time, and no file.
+// TestBadPacks checks that bad packs cost time, and lose no file.
 func TestBadPacks(t *testing.T) {
 	t.Parallel()
 	dir := plainTree(t)
@@ -283,7 +284,8 @@ func TestPacksThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// Changes that packs have not followed, for whatever reason, are found by the next sync that keeps packs, although it has nothing to send.
+// TestPacksThatFellBehind checks that the next sync that keeps packs finds changes that packs have not followed, for
+// any reason, although it has nothing to send.
 func TestPacksThatFellBehind(t *testing.T) {
 	t.Parallel()
 	for name, behind := range map[string]func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options){
@@ -337,7 +339,8 @@ func TestPacksThatFellBehind(t *testing.T) {
 	}
 }
 
-// A fill that is ended while packs arrive ends at once, and the next one fills what is missing.
+// TestPacksInterrupted checks that a fill that is cancelled while packs arrive ends at once, and that the next one
+// fetches the missing files.
 func TestPacksInterrupted(t *testing.T) {
 	t.Parallel()
 	dir, loc := plainTree(t), location(t)
@@ -433,7 +436,7 @@ func putIndex(t *testing.T, b *Bucket, x *packIndex) {
 	overwrite(t, b, packsKey, raw)
 }
 
-// FuzzPacks: neither an index nor a pack of others takes more memory than it may, or gives bytes that are not its own.
+// FuzzPacks checks that foreign indexes and packs stay within the memory limit and give only their own bytes.
 func FuzzPacks(f *testing.F) {
 	raw, err := encodePack([]packMember{{Place: []byte("a"), Size: 2, CRC: crc64nvme.Checksum([]byte("xy"))}, {Place: []byte("b")}}, []byte("xy"), nil)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree that both sides have already, when a machine first synchronises it in both directions, is in conflict only where it differs.
+// TestBothWithoutMemory checks that a tree that both sides already have, when a machine first synchronises it in both
+// directions, conflicts only where it differs.
 // mission: 3.1, D1
 func TestBothWithoutMemory(t *testing.T) {
 	for _, manifest := range []bool{true, false} {
@@ -53,7 +54,8 @@ func TestBothWithoutMemory(t *testing.T) {
 	}
 }
 
-// What a new version cannot be given from the volume is in it as it was in the version before, and stays when that one is deleted.
+// TestVersionsWithFailures checks that a file that cannot be read from the volume is in the new version as it was in
+// the previous one, and stays when that one is deleted.
 // mission: D4, 2.5
 func TestVersionsWithFailures(t *testing.T) {
 	loc := location(t)

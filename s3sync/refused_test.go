@@ -34,7 +34,7 @@ func when(method, text string, status int, code string) func(int, http.ResponseW
 	}
 }
 
-// Whatever the server refuses ends a sync, or a path, with what it means.
+// TestRefusedRequests checks that each refusal of the server ends a sync or fails a path, with an explanation.
 func TestRefusedRequests(t *testing.T) {
 	dir, loc, state := t.TempDir(), location(t), t.TempDir()
 	a := between(t, &loc)
@@ -123,7 +123,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// What syncs left of uploads and nobody continued is swept by a later one, once a day; nothing else is.
+// TestSweptLater checks that a later sync removes abandoned uploads of earlier syncs, once a day, and nothing else.
 // mission: 2.4, D4
 func TestSweptLater(t *testing.T) {
 	for _, versioned := range []bool{false, true} {
@@ -192,7 +192,7 @@ func TestSweptLater(t *testing.T) {
 			if left(under + "old") {
 				t.Error("it was not swept a day later")
 			}
-			// A whole bucket has uploads of others.
+			// A sync of a whole bucket meets uploads of other programs.
 			loc.Prefix = ""
 			b, under = openBucket(t, loc), ""
 			sync()
@@ -203,7 +203,7 @@ func TestSweptLater(t *testing.T) {
 	}
 }
 
-// Versions: what the server refuses, and what was left half.
+// TestRefusedVersions checks that versions handle refusals of the server and incomplete versions.
 func TestRefusedVersions(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	a := between(t, &loc)
@@ -306,7 +306,8 @@ func TestRefusedCopies(t *testing.T) {
 	}
 }
 
-// The state of this machine: what cannot be read or written is said, and nothing in the bucket is deleted for it.
+// TestStateFaults checks that local state that cannot be read or written is reported, and that nothing in the bucket is
+// deleted because of it.
 func TestStateFaults(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	for i := range 20 {
@@ -358,7 +359,7 @@ func TestStateFaults(t *testing.T) {
 	}
 }
 
-// Lists and manifests are joined by key; what either cannot say is said.
+// TestJoined checks that lists and manifests are joined by key, and that errors of either are reported.
 func TestJoined(t *testing.T) {
 	broken := errors.Newf(errors.Invalid, "broken")
 	file := func(path, etag string, size int64) *Entry {
@@ -435,7 +436,8 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// What a sync is told of foreign objects while it runs: sizes that are none, links with bodies that are none, large ones with metadata.
+// TestForeignOdd checks that a sync handles odd foreign objects: invalid sizes, links with invalid bodies, large
+// objects with metadata.
 func TestForeignOdd(t *testing.T) {
 	loc := location(t)
 	a := between(t, &loc)
@@ -499,7 +501,7 @@ func TestForeignOdd(t *testing.T) {
 	}
 }
 
-// Somebody works in the volume while a sync restores into it: what they made stays.
+// TestChangedWhileRestored checks that files stay that a person creates in the volume while a sync restores into it.
 func TestChangedWhileRestored(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	a := between(t, &loc)

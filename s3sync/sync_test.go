@@ -69,7 +69,7 @@ func TestNothingChanged(t *testing.T) {
 	if stats = mustSync(t, dir, b, Options{Direction: Down, State: state, Owners: true, SetID: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a restore did %s", stats)
 	}
-	// The contents are compared when that is asked for, and found to be the same.
+	// Contents are compared on request, and are equal.
 	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state, Contents: true}); stats.Files+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a sync of contents did %s", stats)
 	}
@@ -312,7 +312,8 @@ func TestEmptyBucket(t *testing.T) {
 	}
 }
 
-// A bucket that others filled has no manifest. What they wrote as metadata is understood, and no key leaves the volume.
+// TestForeign checks that a sync handles a bucket that others filled and that has no manifest. It understands their
+// metadata, and no key leaves the volume.
 func TestForeign(t *testing.T) {
 	loc := location(t)
 	b := openBucket(t, loc)
@@ -351,13 +352,14 @@ func TestForeign(t *testing.T) {
 	if info.ModTime().UnixNano() != 1709210096123456789 {
 		t.Errorf("rclone's time came as %v", info.ModTime())
 	}
-	// What is the same is not sent again when the volume goes up: the bucket gets its manifest.
+	// Equal files are not sent again when the volume goes up: the bucket gets its manifest.
 	if stats := mustSync(t, back, b, Options{Direction: Up}); stats.Files > 1 {
 		t.Errorf("a volume that was just restored went up again: %s", stats)
 	}
 }
 
-// A manifest that leads outside, or is none that we write, is not believed: the list of objects is.
+// TestHostileManifest checks that a manifest that leads outside, or that Harvest would not write, is ignored in favour
+// of the list of objects.
 // mission: 3.2
 func TestHostileManifest(t *testing.T) {
 	for name, entries := range map[string][]*Entry{
@@ -475,7 +477,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// What S3 refuses is said in a sentence, of a kind of its own, without the secret.
+// TestRefusals checks that refusals of S3 are reported in a sentence, with their own kind, without the secret.
 // mission: 2.5, 3.4, 9.3
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
@@ -519,7 +521,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A sync that is interrupted goes on where it was.
+// TestInterrupted checks that an interrupted sync resumes where it stopped.
 // mission: 2.4, D1
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
@@ -533,8 +535,8 @@ func TestInterrupted(t *testing.T) {
 	for _, stop := range []int{40, 150} {
 		ctx, cancel := context.WithCancel(t.Context())
 		a.reset(func(n int, _ http.ResponseWriter, r *http.Request) bool {
-			// Files are recorded in order, so the first ones must arrive while the others wait. A resumed sync asks for each file that was under way
-			// and lists the bucket, so only writes wait.
+			// Files are recorded in order, so the first ones must arrive while the others wait. A resumed sync requests
+			// each file that was in progress and lists the bucket, so only writes wait.
 			if n >= stop && (r.Method == http.MethodPut || r.Method == http.MethodPost) && !strings.Contains(r.URL.Path, "/f00") {
 				<-ctx.Done()
 			}
@@ -683,7 +685,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Who watches a sync is told how much there is to do and how far it is, also within a large file.
+// TestProgress checks that progress reports give the total work and the current position, also within a large file.
 // mission: 2.6
 func TestProgress(t *testing.T) {
 	dir, back, loc := t.TempDir(), t.TempDir(), location(t)

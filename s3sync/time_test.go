@@ -76,7 +76,8 @@ func TestTimesOfRclone(t *testing.T) {
 var farTimes = map[string]Time{"1969": {-1, 5e8}, "1930": {-1_262_304_000, 1}, "2262": {9_223_372_037, 1}, "2400": {13_569_465_600, 999_999_999},
 	"1000": {-30_610_224_000, 1}, "9999": {253_402_300_799, 999_999_999}}
 
-// Times come to the other side and back as they are: in the manifest, in the headers of objects, and on a file system that keeps them.
+// TestFarTimesAreExact checks that times survive a sync in both directions: in the manifest, in the headers of objects,
+// and on a file system that stores them.
 // mission: 3.2, D2
 func TestFarTimesAreExact(t *testing.T) {
 	b := openBucket(t, location(t))

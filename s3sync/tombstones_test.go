@@ -15,8 +15,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A deletion that is cut short between the manifest and the objects does not bring the files back, on no machine, listed or not. Another machine
-// finishes it. An object that another program stores at the path meanwhile is a new file.
+// TestDeletionsCutShortAreSeenByOthers checks that an interrupted deletion between the manifest and the objects does
+// not bring the files back on any machine, listed or not. Another machine finishes it. An object that another program
+// stores at the path meanwhile is a new file.
 // mission: A8, D1
 func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 	for name, o := range map[string]Options{"mirror": {Direction: Up, Mirror: true}, "both": {Direction: Both}} {

@@ -120,7 +120,7 @@ func disguise(t *testing.T, dir, path, content string) {
 	must(t, os.Chtimes(full, info.ModTime(), info.ModTime()))
 }
 
-// asks calls do once, when the server is asked for something that is like what.
+// asks calls do once, at the server's first request that matches what.
 func asks(a *asked, method, what string, do func()) {
 	var done atomic.Bool
 	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
@@ -205,7 +205,7 @@ func TestKilledBeforeManifest(t *testing.T) {
 	}
 }
 
-// killedAt runs a sync in a process of its own, which is killed when the server is asked for what.
+// killedAt runs a sync in its own process, which is killed when the server receives the request what.
 func killedAt(t *testing.T, a *asked, c childSpec, method, what string) {
 	t.Helper()
 	killedWhen(t, a, c, func(r *http.Request) bool { return r.Method == method && strings.HasSuffix(r.URL.Path, what) })
@@ -332,7 +332,8 @@ func TestReplacedByRename(t *testing.T) {
 	}
 }
 
-// An edit in place that keeps size and time is an edit, also after another machine has written the manifest, or the same file.
+// TestEditedInDisguise checks that an edit in place that keeps size and time is detected, also after another machine
+// has written the manifest or the same file.
 // mission: 3.1
 func TestEditedInDisguise(t *testing.T) {
 	t.Parallel()
@@ -362,7 +363,8 @@ func TestEditedInDisguise(t *testing.T) {
 	}
 }
 
-// Names like those of temporary files belong to whoever uses them.
+// TestNamesLikeTemporary checks that files of users with names like those of temporary files are treated as ordinary
+// files.
 func TestNamesLikeTemporary(t *testing.T) {
 	t.Parallel()
 	all, direct, _ := machines(t, 2)
@@ -390,7 +392,8 @@ func TestNamesLikeTemporary(t *testing.T) {
 	}
 }
 
-// A file on one side and a directory on the other: the directory stays, the file becomes a copy, and then there is peace.
+// TestFileAndDirectory checks that a file on one side and a directory on the other are merged: the directory stays, the
+// file becomes a copy, and later syncs find no conflict.
 // mission: 3.1
 func TestFileAndDirectory(t *testing.T) {
 	t.Parallel()

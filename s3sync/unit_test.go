@@ -343,8 +343,9 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// However large a file is, its parts are as many as S3 allows, no larger than it allows, and together the file. What of them is in memory at a time has
-// room there: up to 625 GiB as several bodies have, beyond as the only one.
+// TestSplit checks that for every file size, the number and size of the parts stay within S3's limits, and that the
+// parts together are the file. The parts in memory at a time fit into the limit: up to 625 GiB as several bodies,
+// beyond that as a single one.
 // mission: 2.4, D1
 func TestSplit(t *testing.T) {
 	const mib, gib, tib = 1 << 20, 1 << 30, 1 << 40
@@ -389,7 +390,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// What comes down of a very large file is asked for in no larger parts than of any other.
+// TestVeryLargeDown checks that a very large file is downloaded in parts no larger than those of any other file.
 // mission: 2.4, D1
 func TestVeryLargeDown(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// An interrupted upload in parts is continued by who began it, for what it was begun for. Those of others are left alone, whatever is in them.
+// TestOnlyOwnUploadsContinue checks that an interrupted multipart upload is resumed only by the client that began it,
+// and for the same file. Uploads of others are left alone, with any content.
 // mission: 2.4, D1
 func TestOnlyOwnUploadsContinue(t *testing.T) {
 	testenv.Long(t)
@@ -122,7 +123,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 		t.Errorf("%d uploads are remembered, %v", len(files), err)
 	}
 
-	// What was begun for a file that changed since is of no use any more.
+	// An upload that began before the file changed is useless.
 	write(t, dir, "large", strings.Repeat("0123456789abcdeF", 80<<16))
 	interrupt()
 	must(t, os.Chtimes(filepath.Join(dir, "large"), time.Now(), someTime))
@@ -146,7 +147,8 @@ func uploadsOf(t *testing.T, state string) string {
 	return all[0]
 }
 
-// Uploads that were never ended are forgotten when S3 has forgotten them, and a record that cannot be read is none.
+// TestUploadsAreForgotten checks that unfinished uploads are forgotten when S3 has forgotten them, and that an
+// unreadable record is ignored.
 func TestUploadsAreForgotten(t *testing.T) {
 	u := uploads{dir: t.TempDir()}
 	e := &Entry{Kind: File, Size: 1}

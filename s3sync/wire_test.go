@@ -47,8 +47,8 @@ func wireGet(ctx context.Context, t *testing.T, w *wire, path string) (int, stri
 	return res.StatusCode, string(body), err
 }
 
-// scripted is a server that answers the requests of all connections, in order, with the bytes given, and ends a connection after an answer
-// that ends with "!", which it does not send.
+// scripted is a server that answers the requests of all connections, in order, with the given bytes. It closes a
+// connection after an answer that ends with "!", which it does not send.
 func scripted(t *testing.T, answers ...string) (address string, connections func() int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,7 +102,8 @@ func scripted(t *testing.T, answers ...string) (address string, connections func
 	}
 }
 
-// Whatever an answer is like, it is read as net/http reads it, and a connection is used again only where that is sure to work.
+// TestWireAnswers checks that every answer is read as net/http reads it, and that a connection is reused only if that
+// is safe.
 func TestWireAnswers(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"x\"\r\n\r\nhello"
 	for name, c := range map[string]struct {
@@ -234,7 +235,7 @@ func TestWireHeader(t *testing.T) {
 	}
 }
 
-// An idle connection that has waited for long is not used any more.
+// TestWireForgets checks that a connection that has been idle for long is not reused.
 func TestWireForgets(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 	address, connections := scripted(t, ok, ok)
@@ -249,7 +250,7 @@ func TestWireForgets(t *testing.T) {
 	}
 }
 
-// FuzzOrdinaryAnswer has what is taken for ordinary be what net/http reads.
+// FuzzOrdinaryAnswer checks that answers which count as ordinary are read as net/http reads them.
 func FuzzOrdinaryAnswer(f *testing.F) {
 	for _, seed := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 200 \r\ncontent-length:0\r\nConnection: Keep-Alive\r\n\r\n",
 		"HTTP/1.1 2000\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 200\r\nContent-Length: 1\r\n Folded: 2\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\n",

@@ -309,8 +309,8 @@ func (b *box) CopyOut(ctx context.Context, path string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(path)), b.s.called(ctx, "copyout")
 }
 
-// Start knows the programs "run", which ends on SIGKILL, "polite", which also ends on SIGTERM or SIGHUP, "stubborn",
-// which survives everything, "exit", and "echo".
+// Start knows the programs "run", which ends when it is killed, "polite", which also ends on a signal, "stubborn", which
+// survives everything, "exit", and "echo".
 func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
 	if err := b.s.called(ctx, "start"); err != nil {
 		return nil, err

@@ -13,7 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// The audit log can be read again: by the operator all of it, by others what their account has done. What is cut in it is left out.
+// TestAuditCanBeListed checks that the audit log can be listed: the operator sees all of it, other callers see the
+// entries of their account. Damaged lines are skipped.
 // mission: F6
 func TestAuditCanBeListed(t *testing.T) {
 	t.Parallel()

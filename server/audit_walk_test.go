@@ -15,7 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// auditWalk sends requests whose paths, queries, headers and bodies have a canary where values may be, and finds their lines.
+// auditWalk sends requests with a canary wherever paths, queries, headers and bodies can have values, and finds their
+// lines.
 type auditWalk struct {
 	*world
 	n int

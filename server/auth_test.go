@@ -212,7 +212,8 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 	w.want(200, "GET", "/v1/sandboxes/box", "")
 }
 
-// What an account has used is told to it alone, and stays when the sandboxes have gone.
+// TestUsageOfAccounts checks that an account's usage is visible to that account only, and remains when its sandboxes
+// are gone.
 // mission: A12, A7
 func TestUsageOfAccounts(t *testing.T) {
 	t.Parallel()
@@ -407,7 +408,8 @@ func (w *world) addresses() map[string]string {
 	return all
 }
 
-// Of several proxies in a row, the last address that none of ours has is the client's; what it wrote itself stands before that.
+// TestChainOfProxies checks that behind several proxies, the client's address is the last one in the header that is not
+// a trusted proxy's. The client may have written the entries before it.
 // mission: F6, 6.10
 func TestChainOfProxies(t *testing.T) {
 	t.Parallel()
@@ -443,7 +445,8 @@ func TestChainOfProxies(t *testing.T) {
 	}
 }
 
-// Of several proxies in a row, what the first of ours was asked with counts, and not what stands before that.
+// TestChainOfProxiesWithTLS checks that behind several proxies, the protocol that the outermost trusted proxy received
+// counts, and entries before it do not.
 // mission: F6, 6.10
 func TestChainOfProxiesWithTLS(t *testing.T) {
 	t.Parallel()
@@ -486,7 +489,8 @@ func TestChainOfProxiesWithTLS(t *testing.T) {
 	}
 }
 
-// Whoever is no proxy of ours cannot say where it comes from, what we are called or whether that was with TLS.
+// TestStrangersAreNoProxies checks that a client that is not a trusted proxy cannot set its address, the server's name
+// or the protocol.
 // mission: F6, 6.10
 func TestStrangersAreNoProxies(t *testing.T) {
 	t.Parallel()

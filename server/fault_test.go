@@ -45,7 +45,8 @@ func (w *world) sent(text string) (net.Conn, *bufio.Reader) {
 	return conn, bufio.NewReader(conn)
 }
 
-// A body that stops in the middle is not waited for, and its sender is told why, whatever the route.
+// TestBodyThatStalls checks that the server does not wait for a body that stalls, and gives the sender the reason, on
+// every route.
 func TestBodyThatStalls(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) { o.Patience = 200 * time.Millisecond })
@@ -109,9 +110,9 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Readers of events that do not read hold up nobody and take no memory. When one reads again, it gets what it had begun to get, without gaps,
-// and is told that it was too slow.
-// It is not parallel, as it looks at the memory of the whole process.
+// TestEventsNobodyReads checks that clients of the event stream that do not read block nothing and take no memory. A
+// client that reads again gets the rest of the interrupted event, without gaps, and then a message that it was too
+// slow. It is not parallel, as it looks at the memory of the whole process.
 //
 // mission: F1, E10
 func TestEventsNobodyReads(t *testing.T) {
@@ -170,7 +171,8 @@ func TestEventsReaderIsGivenUp(t *testing.T) {
 	}
 }
 
-// readIDs reads events until id until, and returns the last id, or a text where one is missing, and what came that has none.
+// readIDs reads events until id until. It returns the last id, and a text if an id is missing or if an event without an
+// id arrives.
 func readIDs(from io.Reader, until int64) (last int64, how string) {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 2*floodSize)
@@ -227,7 +229,7 @@ func destroyAll(t *testing.T, fleet *sandbox.Fleet) {
 	}
 }
 
-// refused reports an answer that is not the problem code, with these words in what it says and in what it says to do.
+// refused checks that an answer is a problem with this code, and with these words in its detail and its remedy.
 func refused(t *testing.T, what string, code int, resp *http.Response, text, detail, remedy string) {
 	t.Helper()
 	var p api.Problem
@@ -236,7 +238,8 @@ func refused(t *testing.T, what string, code int, resp *http.Response, text, det
 	}
 }
 
-// On a full disk, what has to be recorded fails with 507, which says what to do; what runs goes on, and with space again everything works.
+// TestFullDiskUnderTheServer checks that on a full disk, requests that must be recorded fail with 507 and a remedy.
+// Running sandboxes continue, and with space again everything works.
 // mission: A8
 func TestFullDiskUnderTheServer(t *testing.T) {
 	t.Parallel()
@@ -271,8 +274,8 @@ func TestFullDiskUnderTheServer(t *testing.T) {
 	destroyAll(t, fleet)
 }
 
-// A file system that its errors have made read-only, under a server that runs: what has to be recorded fails with 503, which says what to do; what is
-// known is still told, and commands still run.
+// TestReadOnlyDiskUnderTheServer checks that requests that must be recorded fail with 503 and a remedy after disk
+// errors have made the file system read-only under a running server. Reads still succeed, and commands still run.
 // mission: A8
 func TestReadOnlyDiskUnderTheServer(t *testing.T) {
 	t.Parallel()
@@ -312,8 +315,8 @@ func TestReadOnlyDiskUnderTheServer(t *testing.T) {
 	}
 }
 
-// Another program that holds the database: what has to be recorded waits for it, and after ten seconds fails with 503, which says what to do. Once it is
-// free, everything works.
+// TestLockedDatabaseUnderTheServer checks that requests that must be recorded wait while another program locks the
+// database, and fail after ten seconds with 503 and a remedy. Once the lock is free, everything works.
 // mission: A8
 func TestLockedDatabaseUnderTheServer(t *testing.T) {
 	t.Parallel()

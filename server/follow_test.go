@@ -48,7 +48,7 @@ func (w *world) socket(ctx context.Context, path, first string) opened {
 	}
 }
 
-// asking sends a request that does not end by itself, and returns what came of it from its first byte on, and the error.
+// asking sends a request that does not end by itself, and returns its answer from the first byte on, and the error.
 func (w *world) asking(ctx context.Context, method, path string, body io.Reader, header ...string) opened {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, w.url+path, body)
@@ -235,7 +235,8 @@ func TestReadyzTellsOperatorsOnly(t *testing.T) {
 	}
 }
 
-// Answers to who has a key are kept by nobody, and browsers that came by TLS come back by TLS.
+// TestAnswersAreNotKept checks that answers to a request with a key must not be cached, and that browsers that came
+// over TLS return over TLS.
 func TestAnswersAreNotKept(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) { o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
@@ -252,7 +253,8 @@ func TestAnswersAreNotKept(t *testing.T) {
 	}
 }
 
-// A port at which nothing listens is told, by every method, and is no fault of the server's.
+// TestPortAtWhichNothingListens checks that a port without a listener is reported as such, for every method, and not as
+// a fault of the server.
 func TestPortAtWhichNothingListens(t *testing.T) {
 	t.Parallel()
 	w := startOn(t, withPorts)

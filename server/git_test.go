@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// What is remembered of a repository can be listed, read, edited and forgotten.
+// TestMemoryRoutes checks that the memories of a repository can be listed, read, edited and deleted.
 // mission: C3
 func TestMemoryRoutes(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// builder records what it is asked for.
+// builder records its calls.
 type builder struct {
 	image.Builder
 	mu    sync.Mutex

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// The document is valid OpenAPI 3.1, and what the server answers is what it says.
+// TestOpenAPI checks that the document is valid OpenAPI 3.1, and that the server's answers match it.
 // mission: F1
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// Every route of the document that names something answers another account as if it were not there, whatever is asked of it.
+// TestOtherAccountsOnEveryRoute checks that every documented route that names an object answers another account as if
+// the object did not exist, for every method.
 // mission: A7, 6.3
 func TestOtherAccountsOnEveryRoute(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,8 @@ func (dialSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 func withPorts(e *fake.Engine) engine.Engine { return dialEngine{e} }
 
-// serveInside starts a server in a sandbox that tells what it was asked, and tries to take cookies. It returns its port.
+// serveInside starts a server in a sandbox that returns the request that it got, and tries to read cookies. It returns
+// its port.
 func serveInside(t *testing.T) string {
 	t.Helper()
 	port, _ := servePort(t, nil, func(w http.ResponseWriter, r *http.Request) {
@@ -65,7 +66,8 @@ func serveInside(t *testing.T) string {
 	return port
 }
 
-// servePort starts what would be a server in a sandbox; with the fake engine it is one of this machine. root answers all but /ws, which echoes a message of a WebSocket, and /events, which begins a stream.
+// servePort starts a server that stands for one in a sandbox: with the fake engine it runs on this machine. root
+// answers all paths except /ws, which echoes a message of a WebSocket, and /events, which begins a stream.
 func servePort(t *testing.T, accept *websocket.AcceptOptions, root http.HandlerFunc) (port string, end func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -228,7 +230,7 @@ func TestPortsHaveHostNames(t *testing.T) {
 	}
 	b.streams()
 
-	// Pages of others cannot use the cookie, and whoever follows a link can.
+	// Pages of other origins cannot use the cookie, and a followed link can.
 	for name, c := range map[string]struct {
 		want   int
 		method string
@@ -304,7 +306,7 @@ func (b *browser) streams() {
 	}
 }
 
-// Keys work at a port's name, too, and lead nobody to another account's sandbox.
+// TestKeysAtPortHosts checks that keys also work at a port's name, and give no access to another account's sandbox.
 // mission: A7
 func TestKeysAtPortHosts(t *testing.T) {
 	t.Parallel()
@@ -376,7 +378,8 @@ func TestPortLinkRequests(t *testing.T) {
 	none.want(501, "POST", "/v1/sandboxes/box/links", `{"port":80}`)
 }
 
-// Harvest's own page has a port in a frame, with a cookie that only such frames get; pages of others have not.
+// TestPortsInFrames checks that Harvest's own page can show a port in a frame, with a cookie that only such frames get.
+// Other pages cannot.
 // mission: F2
 func TestPortsInFrames(t *testing.T) {
 	t.Parallel()

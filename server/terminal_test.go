@@ -76,7 +76,7 @@ func TestTerminal(t *testing.T) {
 	one.send(api.StreamControl, `{"resize":{"rows":22,"cols":44}}`)
 	one.send(api.StreamStdin, "stty size; X=kept\n")
 	one.expect("22 44")
-	// A second client sees what was written, takes over, and the shell is the same; the first one is told.
+	// A second client sees the earlier output and takes over the same shell. The first client is notified.
 	two := w.tty("rows=30&cols=90")
 	two.expect("begun")
 	one.expect("")
@@ -86,7 +86,7 @@ func TestTerminal(t *testing.T) {
 	two.send(api.StreamStdin, "stty size; echo X is $X\n")
 	two.expect("30 90")
 	two.expect("X is kept")
-	// The shell goes on when its client leaves.
+	// The shell continues when its client disconnects.
 	two.send(api.StreamStdin, "sleep 0.2; echo by my''self\n")
 	two.conn.CloseNow()
 	three := w.tty("")

@@ -421,7 +421,7 @@ func TestQuestionsOverRestart(t *testing.T) {
 }
 
 // TestAllowedForAlways checks that a tool that is always allowed causes no further question, neither in the same turn
-// nor after a restart. A denied tool does.
+// nor after a restart. A denial is not remembered.
 //
 // mission: E1
 func TestAllowedForAlways(t *testing.T) {
