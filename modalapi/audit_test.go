@@ -69,7 +69,8 @@ func (c *calls) prefixed(prefix string) (last modalapi.Call, n int) {
 	return last, n
 }
 
-// Every method of Modal's services that changes or runs something is audited, whatever comes of it, and every refusal; reading is not.
+// TestCallsAreAudited checks that every method of Modal's services that changes or runs something is audited, with any
+// result, and so is every refusal. Reads are not.
 //
 // mission: 9.1
 func TestCallsAreAudited(t *testing.T) {

@@ -202,7 +202,8 @@ func TestBucketsThatAreRefused(t *testing.T) {
 	}
 }
 
-// The secret of a sandbox's own goes when nobody needs it, and no earlier; that of others never does.
+// TestSecretsOfBucketsEnd checks that a sandbox's own secret is deleted with its last use, and no earlier, and that
+// other secrets are never deleted.
 //
 // mission: F4 1.3
 func TestSecretsOfBucketsEnd(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Whatever a client sends to whichever method, the server answers with a code that says what is wrong, and goes on. One server gets all of it, so that
-// there are many inputs a second.
+// FuzzRequests checks that the server answers any request to any method with a code that describes the error, and keeps
+// running. One server handles all of them, so that there are many inputs a second.
 func FuzzRequests(f *testing.F) {
 	methods := methodsOf(f)
 	for i := range methods {

@@ -14,8 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// paged reads pages as SDKs do, each from the time of the last item of the one before, and requires that each item comes once. A page returns names and
-// times; a client that gives a limit is done with the first page that has less.
+// paged reads pages as SDKs do, each from the time of the last item of the page before, and requires that each item
+// appears once. A page returns names and times. A client that gives a limit stops at the first page with fewer items.
 func paged(t *testing.T, before float64, limit, want int, page func(before float64) (names []string, at []float64, err error)) {
 	t.Helper()
 	seen, pages := map[string]int{}, 0
@@ -45,7 +45,8 @@ func paged(t *testing.T, before float64, limit, want int, page func(before float
 	}
 }
 
-// Whoever reads a list in pages gets everything once, also what was made at one time, and whatever the order of its names.
+// TestListsInPages checks that a client that reads a list in pages gets every item once, also items of the same time,
+// in any order of their names.
 func TestListsInPages(t *testing.T) {
 	w := newWorld(t)
 	first := time.Now().UTC().Add(-time.Hour)

@@ -15,8 +15,9 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// A build by force whose answer was lost is done once, also if it comes again to the next server and if it fails; what could not be done for now is
-// done when it comes again.
+// TestForcedBuildsThatComeAgain checks that a forced build whose answer was lost is done once, also if the request is
+// repeated at the next server and if the build fails. A build that was temporarily impossible is done on the repeated
+// request.
 //
 // mission: 8.5
 func TestForcedBuildsThatComeAgain(t *testing.T) {
@@ -72,7 +73,8 @@ func TestForcedBuildsThatComeAgain(t *testing.T) {
 	}
 }
 
-// A sidecar whose answer was lost is made once, in either way of asking, also if it has ended, and also by the next server.
+// TestSidecarsThatComeAgain checks that a sidecar whose answer was lost is created once, with either kind of request,
+// also if it has ended, and also by the next server.
 //
 // mission: 8.5
 func TestSidecarsThatComeAgain(t *testing.T) {

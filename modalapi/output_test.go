@@ -38,8 +38,9 @@ func (w *world) outputFrom(ctx context.Context, task, exec string, offset int) (
 	}
 }
 
-// Of commands with more output than is kept, the next server hands out what belongs at an offset, or says that it has not got that: where all that a
-// command says is one stream, it knows the offsets; of two streams it does not.
+// TestMoreOutputThanIsKeptOverARestart checks that the next server, for commands with more output than is stored,
+// returns the data at an offset or reports that it is missing. It knows the offsets if a command's output is one
+// stream, and not if it is two.
 //
 // mission: 8.6
 func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {

@@ -98,7 +98,8 @@ func TestWhoIsLetIn(t *testing.T) {
 	}
 }
 
-// Another account's things are as if they were not there, and a token is good for its sandbox only.
+// TestAccountsDoNotSeeOneAnother checks that another account's objects appear not to exist, and that a token is valid
+// for its sandbox only.
 func TestAccountsDoNotSeeOneAnother(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Command: []string{"sleep", "60"}})

@@ -69,7 +69,8 @@ func TestEveryMethodHasAScope(t *testing.T) {
 	}
 }
 
-// A key with the scope read changes nothing: it sees how long a queue is, and what is in it, and takes nothing out.
+// TestReadersTakeNothingFromQueues checks that a key with the scope read changes nothing: it sees a queue's length and
+// its values, and cannot take any out.
 func TestReadersTakeNothingFromQueues(t *testing.T) {
 	w := newWorld(t)
 	q, err := w.sdk.Queues.FromName(t.Context(), "q", nil)

@@ -24,7 +24,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// With MODAL_SANDBOX_V2=0, and for GPUs, the SDK makes the first generation's request, and finds by the ID that the sandbox is of the second.
+// TestTheFirstGeneration checks that the SDK makes the first generation's request with MODAL_SANDBOX_V2=0 and for GPUs,
+// and sees by the ID that the sandbox is of the second.
 //
 // mission: 8.1
 func TestTheFirstGeneration(t *testing.T) {
@@ -113,7 +114,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// identityOf checks a token by the keys that its issuer publishes, and returns what it says.
+// identityOf checks a token with the keys that its issuer publishes, and returns its claims.
 func identityOf(t *testing.T, token string) map[string]any {
 	t.Helper()
 	parts := strings.Split(strings.TrimSpace(token), ".")
@@ -159,7 +160,7 @@ func identityOf(t *testing.T, token string) map[string]any {
 	return claims
 }
 
-// What a sandbox proves with its identity token is what it is, also with the next server's keys.
+// TestIdentity checks that a sandbox's identity token proves the sandbox's identity, also with the next server's keys.
 //
 // mission: 8.4
 func TestIdentity(t *testing.T) {
@@ -192,7 +193,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Clients ping more often than gRPC's servers allow by themselves, also when nothing is under way: that must not end the connection.
+// TestPings checks that connections survive clients' pings, which are more frequent than gRPC's servers allow by
+// default, also when the connection is idle.
 //
 // mission: 8.7
 func TestPings(t *testing.T) {

@@ -308,7 +308,7 @@ func (w *world) create(params *modal.SandboxCreateParams) *modal.Sandbox {
 	return sb
 }
 
-// output runs a command and returns what it says.
+// output runs a command and returns its output.
 func (w *world) output(sb *modal.Sandbox, args ...string) string {
 	w.t.Helper()
 	p, err := sb.Exec(w.t.Context(), args, nil)

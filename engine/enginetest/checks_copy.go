@@ -185,8 +185,8 @@ func checkCopyGivenUp(t *testing.T, s *suite) {
 	start(t, s.shared, sh("echo works")).expect(t, engine.Exit{}, "works\n")
 }
 
-// pattern is an endless stream in which no two pages are equal: each is a number and bytes without order. Made by the page, because the race
-// detector looks at each write.
+// pattern is an endless stream in which no two pages are equal: each has a number and random bytes. It is generated
+// page by page, because the race detector checks each write.
 type pattern struct {
 	page []byte
 	rest []byte

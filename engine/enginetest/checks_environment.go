@@ -267,7 +267,7 @@ func checkHostname(t *testing.T, s *suite) {
 		t.Errorf("the host names are %q, want %q", got, want)
 	}
 	sb := s.create(t, engine.Spec{ID: "with_underscores_" + newID()})
-	// As Java's URI class has it: its host is null where the name has an underscore.
+	// Java's URI class returns a null host for names with an underscore.
 	name := strings.TrimSpace(output(t, sb, sh("hostname")))
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`).MatchString(name) {
 		t.Errorf("the host name is %q", name)

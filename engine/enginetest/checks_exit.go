@@ -142,7 +142,7 @@ func checkKillIgnoring(t *testing.T, s *suite) {
 
 func checkKillForking(t *testing.T, s *suite) {
 	sleep := sleeper()
-	// Each generation starts the next one and ends, so that nobody's parent is there.
+	// Each generation starts the next one and ends, so that every process has lost its parent.
 	c := start(t, s.shared, sh(`echo ready; f() { (sleep 0.01; f) & }; f; f; f; : `+sleep+`; while :; do sleep 1; done`))
 	c.stdout.until(t, "ready\n")
 	aliveAtLeast(t, s.shared, sleep, 1)

@@ -335,7 +335,7 @@ func checkDestroyCopying(t *testing.T, s *suite) {
 		t.Fatalf("Destroy: %v", err)
 	}
 	wantKind(t, "CopyIn into a sandbox that is destroyed meanwhile", <-copied, errors.Conflict, errors.Unavailable)
-	// What was read before may be whole; what matters is that it comes to an end.
+	// Data read before may be complete. The only requirement is that the copy ends.
 	if n, err := io.Copy(io.Discard, out); err != nil {
 		t.Logf("CopyOut gave %d bytes, then %v", n, err)
 	}

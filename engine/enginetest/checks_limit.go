@@ -140,8 +140,9 @@ except OSError as e:
 
 func checkCPU(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{CPU: 0.5}})
-	// Two processes do all the work they can for 4 seconds. The least time that a piece of it took is what it costs without
-	// waiting; accounts of processor time inside a sandbox may count the waiting. A busy machine only makes the result smaller.
+	// Two processes work without pause for 4 seconds. The shortest time for a piece of work is its cost without
+	// waiting. Processor time measured inside a sandbox may include the waiting. A busy machine only makes the result
+	// smaller.
 	got := output(t, sb, python(`
 import os, time
 end = time.monotonic() + 4
@@ -168,8 +169,8 @@ print((pieces + int(os.read(r, 100))) * least)
 	}
 }
 
-// bombs take all that a sandbox may have, and try to take more until they are ended. What each says when it is at its limit, or "" if that ends
-// the sandbox, is what the limit is known by.
+// bombs use up a sandbox's limit, and try to use more until they are ended. says is the output of each at its limit, or
+// "" if the limit ends the sandbox.
 var bombs = []struct {
 	limit   string
 	limits  engine.Limits

@@ -23,8 +23,8 @@ var memoryChecks = []check{
 	{"MemoryVolumes", "a sandbox with a volume cannot be checkpointed", both(memories, mounts), checkMemoryVolumes},
 }
 
-// remembering says for each line of its input how many there were, what it wrote to a file, and what comes through a connection to itself and from a
-// child; it remembers a random number, and exits with 7.
+// remembering answers each line of its input with the number of lines, and with the line as it comes through a
+// connection to itself and from a child. It writes each line to a file, keeps a random number, and exits with 7.
 const remembering = `
 import os, socket, subprocess, sys, threading
 secret = os.urandom(8).hex()
@@ -62,7 +62,7 @@ func (c conversation) say(t *testing.T, line, answer string) {
 	c.stdout.until(t, answer+" "+line+" child-"+line+"\n")
 }
 
-// begin starts a command that is remembering, and returns what it says of itself.
+// begin starts a command that is remembering, and returns its description of itself.
 func begin(t *testing.T, sb engine.Sandbox) (conversation, string) {
 	t.Helper()
 	in, w := io.Pipe()

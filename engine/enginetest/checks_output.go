@@ -46,7 +46,7 @@ func checkBytes(t *testing.T, s *suite) {
 	start(t, s.shared, sh("printf '"+format.String()+"'")).expect(t, engine.Exit{}, want.String())
 }
 
-// numbers is the writer of `seq 1 n`: it compares what it gets with what should come.
+// numbers is the writer for `seq 1 n`: it compares its input with the expected output.
 type numbers struct {
 	next    int    // the number after those in pending
 	pending []byte // expected bytes that did not come yet
@@ -76,8 +76,9 @@ func (n *numbers) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// more returns the next expected bytes. A thousand numbers differ from the thousand before in what stands before their last three digits, of
-// which most often one has changed: so little is written, because the race detector looks at each write.
+// more returns the next expected bytes. A block of a thousand numbers differs from the one before only in the digits
+// before the last three, and mostly in one of them. So few bytes are written, because the race detector checks each
+// write.
 func (n *numbers) more() []byte {
 	first := n.next + 1
 	if first < 1000 {

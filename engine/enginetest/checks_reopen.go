@@ -266,7 +266,7 @@ func checkReopenBounded(t *testing.T, s *suite) {
 	}
 }
 
-// openSequence opens a command that prints numbers. What was dropped counts as if it had come.
+// openSequence opens a command that prints numbers. Dropped output counts as received.
 func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 	t.Helper()
 	n = &numbers{}

@@ -222,7 +222,7 @@ func checkSnapshotWhileWriting(t *testing.T, s *suite) {
 		if _, err := fmt.Sscan(script(t, copied, "/", "cat /a; echo; cat /b"), &a, &b); err != nil && a+b == 0 {
 			t.Fatalf("the files of the snapshot: %v", err)
 		}
-		// Each file is cut before it is written; what has been written before it is complete.
+		// Each file is truncated before it is written. The file that was written before it is complete.
 		if a != 0 && b != 0 && a != b && a != b+1 {
 			t.Errorf("the snapshot has /a of %d and /b of %d", a, b)
 		}
@@ -312,7 +312,7 @@ func checkSnapshotImages(t *testing.T, s *suite) {
 	wantKind(t, "SnapshotImage of a sandbox that was destroyed", err, errors.Conflict)
 }
 
-// stuck is a receiver that takes the first bytes only, and waits until it is told how to go on.
+// stuck is a receiver that accepts only the first bytes, and then waits for the result to return.
 type stuck struct {
 	once  sync.Once
 	begun chan struct{}
@@ -327,7 +327,8 @@ func (w *stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hold begins a snapshot that is larger than what connections buffer, and returns its receiver and where its error will be.
+// hold begins a snapshot that is larger than the buffers of connections. It returns its receiver and a channel with its
+// error.
 func hold(t *testing.T, sb engine.Sandbox, ctx context.Context) (*stuck, <-chan error) {
 	t.Helper()
 	script(t, sb, "/", "head -c 50000000 /dev/urandom > /large")

@@ -121,7 +121,7 @@ func checkWarmRestart(t *testing.T, s *suite) {
 		t.Fatalf("Warm: %v", err)
 	}
 	s.restart(t)
-	// An engine may end them itself at a restart; what it lists, it must be able to open and destroy.
+	// An engine may end them itself at a restart. It must be able to open and destroy the sandboxes that it lists.
 	list, err := s.engine.List(patient(t))
 	if err != nil || len(list) > 1 || len(list) == 1 && list[0] != w.Handle() {
 		t.Fatalf("List: %+v, %v; want at most %+v", list, err, w.Handle())
@@ -164,7 +164,7 @@ func claimed(t *testing.T, s *suite, w engine.Warm, spec engine.Spec) engine.San
 // warming is a warm-up for whatever image the suite has.
 var warming = []string{"sh", "-c", "cat /etc/passwd; ls -R /etc; python3 -c pass"}
 
-// traces returns what a user could tell a sandbox by that had run something before: what runs in it, and what has changed of late.
+// traces returns the signs of earlier activity in a sandbox: its processes, and recent changes of files.
 func traces(t *testing.T, sb engine.Sandbox) string {
 	t.Helper()
 	running := strings.Fields(output(t, sb, sh("cat /proc/[0-9]*/comm; true")))

@@ -1,7 +1,7 @@
-// Package enginetest is what every sandbox engine must prove: the promises of package engine, as checks.
+// Package enginetest is the conformance suite for sandbox engines: the promises of package engine, as checks.
 //
-// An engine calls Run in a test of its own. Checks of what the engine's Capabilities do not announce are passed over and
-// named, with the reason, at the end of the run.
+// An engine calls Run in one of its tests. Checks for capabilities that the engine's Capabilities do not announce are
+// skipped and named, with the reason, at the end of the run.
 package enginetest
 
 import (
@@ -27,10 +27,11 @@ type Harness struct {
 	Open func(t *testing.T, dataDir string) engine.Engine
 	// DataDir returns a new data directory, and removes it when t ends. nil: t.TempDir.
 	DataDir func(t *testing.T) string
-	// Image is what Images().Find finds for the sandboxes; "" means "base". It has sh, coreutils, util-linux and python3.
+	// Image is the image that Images().Find returns for the sandboxes; "" means "base". It has sh, coreutils,
+	// util-linux and python3.
 	Image string
-	// LeakCheck fails t if anything is left of sandboxes that were in dataDir and are destroyed: processes, mounts, cgroups,
-	// files. nil: only List and the checks' own means are used.
+	// LeakCheck fails t if anything is left of destroyed sandboxes of dataDir: processes, mounts, cgroups, files. nil:
+	// only List and the checks' own means are used.
 	LeakCheck func(t *testing.T, dataDir string)
 	// Creates is how many sandboxes are created at once. 0 means 10.
 	Creates int
@@ -246,7 +247,7 @@ func (s *suite) spec(spec engine.Spec) engine.Spec {
 
 func newID() string { return "t-" + strings.ToLower(rand.Text()) }
 
-// patient is a context that ends when nobody waits any longer.
+// patient is a context with a generous deadline.
 func patient(t *testing.T) context.Context {
 	t.Helper()
 	return within(t, patience)

@@ -40,7 +40,7 @@ func (b *buffer) String() string {
 	return string(b.text)
 }
 
-// change returns what is there, and a channel that is closed when more comes.
+// change returns the current text, and a channel that is closed when more arrives.
 func (b *buffer) change() (string, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -186,7 +186,7 @@ func aliveUntil(t *testing.T, sb engine.Sandbox, token string, n int) {
 	t.Fatalf("%d processes have %s in their command line, want %d", got, token, n)
 }
 
-// sleeper returns a sleep of months that nobody else sleeps, so that it is found by its command line.
+// sleeper returns a sleep of months with a unique duration, so that it is found by its command line.
 func sleeper() string {
 	return fmt.Sprintf("sleep 7%06d.%09d", rand.IntN(1e6), rand.IntN(1e9))
 }

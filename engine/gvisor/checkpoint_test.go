@@ -127,7 +127,8 @@ func TestCheckpointsOfOtherVersionsAreRefused(t *testing.T) {
 	}
 }
 
-// halfway returns when a checkpoint is being made of a sandbox with much memory: gVisor is writing it. done gets what comes of it.
+// halfway starts a checkpoint of a sandbox with much memory and returns while gVisor is writing it. done gets its
+// result.
 func halfway(ctx context.Context, t *testing.T, sb engine.Sandbox, checkpoint string) (p engine.Process, done <-chan error) {
 	t.Helper()
 	out := make(chan string, 1)

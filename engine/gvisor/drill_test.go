@@ -232,7 +232,8 @@ func TestVolumeHasTheDiskLimit(t *testing.T) {
 	}
 }
 
-// A sandbox creates no files beyond the limit of a volume, whichever way it tries. What is there can be used and removed.
+// TestVolumeHasAFileLimit checks that a sandbox cannot create files beyond the limit of a volume, by any method.
+// Existing files can be used and removed.
 //
 // mission: A6
 func TestVolumeHasAFileLimit(t *testing.T) {

@@ -27,7 +27,7 @@ func runAs(t *testing.T, sb engine.Sandbox, user, script string) string {
 	return out.String()
 }
 
-// withCapability copies python3 to /tmp/python with CAP_NET_RAW in its file capabilities, as Debian's ping has it.
+// withCapability copies python3 to /tmp/python with CAP_NET_RAW in its file capabilities, like Debian's ping.
 const withCapability = `cp /usr/bin/python3 /tmp/python && chmod 755 /tmp/python && python3 -c '
 import os, struct
 os.setxattr("/tmp/python", "security.capability", struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0))'`
@@ -148,8 +148,8 @@ print("attached")`
 	}
 }
 
-// The kernel ends a sandbox only when gVisor's own share is used up as well. A program that passes the limit slowly, or stays a little
-// above it, ends nevertheless.
+// TestMemoryLimitIsNotExceededForLong checks that the kernel ends a sandbox only when gVisor's own share is used up as
+// well. A program that passes the limit slowly, or stays a little above it, is ended too.
 //
 // mission: A6
 func TestMemoryLimitIsNotExceededForLong(t *testing.T) {

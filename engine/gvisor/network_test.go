@@ -32,7 +32,8 @@ var outside = map[string]bool{
 	"192.0.0.192": false, "100.100.100.200": false, "fd00:ec2::254": false, "fd12::1": false,
 }
 
-// A sandbox reaches exactly what its policy says: beyond a router of their own, test servers have addresses of all kinds.
+// TestPolicyAgainstServersEverywhere checks that a sandbox reaches exactly the targets of its policy. Behind a separate
+// router, test servers have addresses of all kinds.
 // mission: A6, A11
 func TestPolicyAgainstServersEverywhere(t *testing.T) {
 	switch os.Getenv(netnsEnv) {
@@ -290,8 +291,8 @@ func TestProgramsOverTheNetwork(t *testing.T) {
 	})
 }
 
-// A sandbox that connects as often as it can, from several processes, does not keep another from working and connecting; how fast both are, the
-// log tells.
+// TestFloodOfConnectionsHurtsNobodyElse checks that a sandbox that connects as fast as it can, from several processes,
+// does not keep another from working and connecting. The log has the speed of both.
 // mission: A11
 func TestFloodOfConnectionsHurtsNobodyElse(t *testing.T) {
 	testenv.Long(t)

@@ -26,7 +26,8 @@ node ../npm/bin/npm-cli.js install --registry "$reg" --no-audit --no-fund --no-u
 node -p 'require("is-odd")(3)'
 `
 
-// npm works with the mode default, and where its registry is allowed and nothing else is; pip, whose index is not, ends soon and says so.
+// TestPackageManagersOverTheNetwork checks that npm works with the mode default, and if only its registry is allowed.
+// pip, whose index is not allowed, ends soon with an error.
 // mission: A6, B1
 func TestPackageManagersOverTheNetwork(t *testing.T) {
 	testenv.Long(t)

@@ -32,7 +32,8 @@ func (s *secretive) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCrea
 	return nil, status.Error(codes.PermissionDenied, "that is enough")
 }
 
-// What a sandbox mounts is a bucket of Modal's, with a secret without a name that has what is needed and no more.
+// TestBuckets checks that a sandbox mounts a bucket of Modal's, with an unnamed secret that has only the necessary
+// values.
 //
 // mission: D5 8.1
 func TestBuckets(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// plane is a control plane over gRPC that makes sandboxes of names and tags only, and loses answers as it is told.
+// plane is a control plane over gRPC. It makes sandboxes from names and tags only, and loses answers on demand.
 type plane struct {
 	pb.UnimplementedModalClientServer
 	url string
@@ -131,7 +131,7 @@ func (p *plane) SandboxCreateV2(ctx context.Context, req *pb.SandboxCreateV2Requ
 	return pb.SandboxCreateV2Response_builder{SandboxId: id}.Build(), nil
 }
 
-// seen reports whether a look sees what was made. p.mu is held.
+// seen reports whether a look-up sees the new sandbox. p.mu is held.
 func (p *plane) seen() bool {
 	p.unseen--
 	return p.unseen < 0
@@ -197,7 +197,7 @@ func (p *plane) SandboxWaitV2(context.Context, *pb.SandboxWaitRequest) (*pb.Sand
 	return pb.SandboxWaitResponse_builder{Result: pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_TERMINATED}.Build()}.Build(), nil
 }
 
-// SandboxCreate makes those with a GPU, as the SDK has it.
+// SandboxCreate makes the sandboxes with a GPU, as the SDK does.
 func (p *plane) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -249,7 +249,8 @@ func lose(n int, code codes.Code) func(int) (bool, error) {
 	}
 }
 
-// A sandbox that Modal has made, and of which the answer was lost, is the sandbox that was asked for, or is ended: it is not left there.
+// TestAnswersThatAreLost checks that a sandbox that Modal has created is used or ended if Modal's answer was lost: it
+// is not left there.
 //
 // mission: 9.1 9.6
 func TestAnswersThatAreLost(t *testing.T) {
@@ -315,7 +316,8 @@ func TestNamesThatAreTaken(t *testing.T) {
 	}
 }
 
-// What Modal refuses because a limit is reached is asked for again, each time as another request: it may keep its answers by the key.
+// TestLimitsThatAreReached checks that a creation that Modal refuses because a limit is reached is retried, each time
+// with a new key, since Modal may store its answers by key.
 //
 // mission: 9.1
 func TestLimitsThatAreReached(t *testing.T) {
@@ -340,7 +342,7 @@ func TestLimitsThatAreReached(t *testing.T) {
 	}
 }
 
-// What a Spec says of GPUs is what Modal is asked for, and that it has none free is told as that.
+// TestGPUs checks that the GPUs of a Spec are requested from Modal, and that an error says if none is free.
 //
 // mission: 9.1
 func TestGPUs(t *testing.T) {

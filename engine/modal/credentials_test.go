@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Credentials are there if and only if the SDK makes a call with them; what is missing is named.
+// TestConfigured checks that credentials are reported if and only if the SDK makes a call with them, and that missing
+// ones are named.
 //
 // mission: 9.1
 func TestConfigured(t *testing.T) {
@@ -95,7 +96,7 @@ func TestConfigured(t *testing.T) {
 	}
 }
 
-// calls reports whether the SDK makes a call with what it finds.
+// calls reports whether the SDK makes a call with the credentials that it finds.
 func calls(t *testing.T, opts Options) bool {
 	t.Helper()
 	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: opts.TokenID, TokenSecret: opts.TokenSecret})

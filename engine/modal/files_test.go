@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// What is done to a volume that there is not says so, each of it.
+// TestFilesOfNoVolume checks that each operation on a missing volume reports that it is missing.
 func TestFilesOfNoVolume(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -57,7 +57,8 @@ func TestSizesOfVolumes(t *testing.T) {
 	}
 }
 
-// Attendants that cannot be started, that nobody waits for any more, and those of an engine that is closed.
+// TestAttendantsThatFail checks that attendants handle failures: they cannot be started, their caller has given up, or
+// the engine is closed.
 func TestAttendantsThatFail(t *testing.T) {
 	t.Parallel()
 	e := ended(t, nil).e

@@ -141,8 +141,8 @@ func (p *plane) SandboxGetCommandRouterAccess(ctx context.Context, _ *pb.Sandbox
 	}.Build(), nil
 }
 
-// plainRouter runs the commands that the engine has in sandboxes: the client of the program inside leads to one that closes every connection, and what
-// fills the volume of that program finds it empty.
+// plainRouter runs the engine's commands in sandboxes. The client of the program inside gets a connection that is
+// closed at once, and the command that fills that program's volume finds the volume empty.
 type plainRouter struct {
 	pb.UnimplementedTaskCommandRouterServer
 	mu    sync.Mutex
@@ -368,7 +368,8 @@ var local = []string{
 	"volumes.Use", "modalVolume.Name", "Sandbox.Handle", "Sandbox.Ends",
 }
 
-// Every method returns when Modal does not answer any more, whichever call that is, and says so. That each ends is all that is asserted of time.
+// TestModalIsSilent checks that every method returns an error when Modal no longer answers, at any call. The test
+// asserts only that each method returns, not how fast.
 //
 // mission: 9.1
 func TestModalIsSilent(t *testing.T) {

@@ -205,7 +205,7 @@ func TestRemoveWithoutWriteAccess(t *testing.T) {
 	}
 }
 
-// What is used is read from the files of either version.
+// TestUsageFiles checks that the usage is read from the files of either version.
 func TestUsageFiles(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

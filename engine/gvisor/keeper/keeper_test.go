@@ -23,7 +23,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// gVisor learns how much room a volume has when it is nearly full, whenever that changes, and when it is far from full again.
+// TestRoomInVolumes checks that gVisor receives a volume's free space when it is nearly full, at each change then, and
+// when it is far from full again.
 func TestRoomInVolumes(t *testing.T) {
 	t.Parallel()
 	r := rooms{sent: map[string]int64{}}
@@ -232,7 +233,7 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// What is encoded of a spec is all that specs of ours have.
+// TestSpecsAreEncodedWhole checks that the encoder covers every field that our specs use.
 func TestSpecsAreEncodedWhole(t *testing.T) {
 	t.Parallel()
 	g := &guest{args: wire.BootArgs{Ref: "r", Dir: "/d", Init: "/i", Limits: engine.Limits{Files: 9, Disk: 1 << 20}}}

@@ -224,8 +224,9 @@ func (l inside) MemoryLimit() (uint64, error) {
 	return uint64(l.Memory), nil
 }
 
-// The process that New starts is in everything like the one that gVisor's own code starts: arguments, environment, files, users,
-// capabilities, namespaces, what it dies of. It is a copy of the test that tells what it is.
+// TestProcessIsLikeGVisors checks that the process that New starts equals the one that gVisor's own code starts:
+// arguments, environment, files, users, capabilities, namespaces, death signal. The process is a copy of the test that
+// describes itself.
 // mission: 4.6
 func TestProcessIsLikeGVisors(t *testing.T) {
 	testenv.Root(t)
@@ -265,7 +266,8 @@ func TestProcessIsLikeGVisors(t *testing.T) {
 	}
 }
 
-// The file server, too, save for files that gVisor gives it so that a sandbox of its own ends sooner, and that wait for what it does itself.
+// TestFileServerIsLikeGVisors checks that the file server is equal, too, except for files that make gVisor's own
+// sandbox end sooner, and files that wait for its own steps.
 // mission: 4.6
 func TestFileServerIsLikeGVisors(t *testing.T) {
 	testenv.Root(t)
@@ -318,7 +320,8 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	}
 }
 
-// startTheirs lets gVisor's own code start the file server of a container. It fails as soon as that has told what it is.
+// startTheirs lets gVisor's own code start the file server of a container. It fails as soon as the file server has
+// described itself.
 func startTheirs(t *testing.T, o Options) {
 	t.Helper()
 	hints, err := boot.NewPodMountHints(o.Spec)

@@ -170,7 +170,8 @@ func TestCloseWakesAWaitingFollower(t *testing.T) {
 	}
 }
 
-// What background children write after the command has ended is kept for whoever follows later, and waits for nobody.
+// TestOutputAfterTheEnd checks that output of background children after the command's end is kept for later followers,
+// and that the end does not wait for it.
 func TestOutputAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	s := New(filepath.Join(t.TempDir(), "out"), 16<<10)

@@ -31,7 +31,8 @@ type both struct {
 
 func (b both) Close() error { return errors.Join(b.PipeReader.Close(), b.PipeWriter.Close()) }
 
-// first starts a first process, and returns a client that reaches it as an engine does: over a stream of bytes that a client process carries.
+// first starts a first process, and returns a client that reaches it as an engine does: over a stream of bytes through
+// a client process.
 func first(t *testing.T) *wire.Client {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "inside")
@@ -141,7 +142,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// last keeps the end of what is written.
+// last keeps the end of the written text.
 type last []byte
 
 func (l *last) Write(p []byte) (int, error) {
@@ -198,7 +199,7 @@ func TestFiles(t *testing.T) {
 
 func second[A any](_ A, err error) error { return err }
 
-// What cannot be is refused, and the first process goes on.
+// TestRefusals checks that invalid requests are refused, and that the first process continues.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	c := first(t)
@@ -365,7 +366,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// The children of a first process that nobody waits for do not stay.
+// TestZombies checks that orphaned children of a first process are reaped.
 func TestZombies(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "true")
