@@ -321,7 +321,7 @@ func TestBuildAfterAllGaveUp(t *testing.T) {
 	expect(t, "second", <-second, "")
 }
 
-// stubborn takes its time to end when it is told to.
+// stubborn ends slowly when it is cancelled.
 type stubborn struct {
 	source
 	begun, hold chan struct{}

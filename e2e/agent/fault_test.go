@@ -161,7 +161,8 @@ func (f *faults) goesOn() {
 	if done, _ := f.turn(prompt[:1<<20], "", nil); done.Failed || done.Text != "Hello." {
 		f.t.Errorf("a long prompt with control characters: %.1000v", done)
 	}
-	// The server is killed in the middle of a turn, which goes on; the next server answers the model's requests.
+	// The server is killed in the middle of a turn. The turn continues, and the next server answers the model's
+	// requests.
 	done, _ := f.turn("[slow] go", "tool.started", func() {
 		if err := syscall.Kill(f.h.Server().PID, syscall.SIGKILL); err != nil {
 			f.t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// The real Claude, in the agent image, calls each of the four MCP servers that are always there, and what it has remembered is in the
-// repository's memory.
+// TestServersOfTheAgentImage checks that the real Claude, in the agent image, calls each of the four built-in MCP
+// servers, and that its memories are in the repository's memory.
 //
 // mission: E5, C3
 func TestServersOfTheAgentImage(t *testing.T) {
@@ -103,7 +103,8 @@ func missingTools(stub *modeltest.Stub, prompt string, prefixes ...string) (miss
 	return prefixes
 }
 
-// The turn that the real Claude begins by itself when a background command ends is a turn of the session, and the next prompt gets its own answer.
+// TestClaudeContinuesByItself checks that a turn that the real Claude begins by itself when a background command ends
+// is a turn of the session, and that the next prompt gets its own answer.
 //
 // mission: E1
 func TestClaudeContinuesByItself(t *testing.T) {
@@ -155,7 +156,7 @@ func untilDone(h *host.Host, id string, wanted func(*api.Message) bool) (data ap
 	return data
 }
 
-// Large files are fetched when that is asked for, and are pointers otherwise.
+// TestLargeFilesOfSessions checks that large files are fetched on request, and are pointers otherwise.
 //
 // mission: E3
 func TestLargeFilesOfSessions(t *testing.T) {

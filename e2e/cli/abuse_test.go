@@ -12,8 +12,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// abuse tries to reach the host's kernel, devices and processes, and prints a line for each attempt that is not contained.
-// /proc/sysrq-trigger is left out: gVisor has a file of its own there, which root may open. Arguments: release of the host's kernel, its name.
+// abuse tries to reach the host's kernel, devices and processes, and prints a line for each attempt that is not
+// contained. /proc/sysrq-trigger is left out: gVisor has its own file there, which root may open. Arguments: release of
+// the host's kernel, its name.
 const abuse = `
 import ctypes, errno, os, stat, sys
 

@@ -7,7 +7,8 @@ import (
 	"github.com/RelevanceAI/harvest/e2e/host"
 )
 
-// Secrets that are given to sandboxes and commands must not be written to disk, logged, or seen in the arguments of a process.
+// TestCanary checks that secrets for sandboxes and commands are not written to disk, logged, or visible in the
+// arguments of a process.
 // mission: F4, F6
 func TestCanary(t *testing.T) {
 	t.Parallel()

@@ -100,7 +100,7 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-// Whoever runs something and is killed leaves nothing behind.
+// TestClientKilled checks that a client that runs a command and is killed leaves nothing behind.
 // mission: A3
 func TestClientKilled(t *testing.T) {
 	t.Parallel()
@@ -288,7 +288,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// Where ordinary users cannot make user namespaces, they are told what to do, and nothing runs without isolation.
+// TestOrdinaryUserWithoutNamespaces checks that ordinary users on a host without user namespaces get a remedy, and that
+// nothing runs without isolation.
 //
 // mission: A9
 func TestOrdinaryUserWithoutNamespaces(t *testing.T) {

@@ -89,7 +89,7 @@ func testPrograms(t *testing.T, built api.Image, exec execFunc) {
 			t.Errorf("the image does not say that it has %s", name)
 		}
 	}
-	// Volta is there or it is said why not.
+	// Volta is installed, or the image gives the reason why not.
 	why := ""
 	for _, p := range built.Missing {
 		if p.Name == "volta" {
@@ -250,7 +250,7 @@ type conversation struct {
 	ready time.Duration // until it was initialised
 }
 
-// talk starts a server by a command line of ours, and initialises it.
+// talk starts a server with one of our command lines, and initialises it.
 func talk(t *testing.T, h *host.Host, args ...string) *conversation {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -79,7 +79,7 @@ func registryOf(t *testing.T, config v1.Config, layers ...[]byte) string {
 	return ref.Name()
 }
 
-// A sandbox runs from an image of a registry, fetched when it is asked for.
+// TestImageOfARegistry checks that a sandbox runs from an image of a registry, which is fetched on request.
 // mission: B2
 func TestImageOfARegistry(t *testing.T) {
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Everything is killed with -9, again and again and at any moment: the server, the processes that keep sandboxes, gVisor, and
-// the clients. Afterwards everything works, and nothing is left that nobody knows (newHost looks).
+// TestKillEverything checks that the system survives SIGKILL, again and again and at any moment, of the server, the
+// keepers, gVisor, and the clients. Afterwards everything works, and nothing unknown is left (newHost checks this).
 // mission: A8
 func TestKillEverything(t *testing.T) {
 	testenv.Long(t)

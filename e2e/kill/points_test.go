@@ -16,15 +16,16 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// killedAt is a point at which the server is killed, by the command that leads there; then says what the next server must find.
+// killedAt is a point at which the server is killed, by the command that leads there. then describes the state that the
+// next server must find.
 type killedAt struct {
 	point string
 	args  []string
 	then  func(t *testing.T, h *host.Host)
 }
 
-// The server is killed with -9 at named points of what it does. The next one finds a consistent state, everything can be done
-// again, and nothing is left that nobody knows (newHost looks, when all has ended).
+// TestKilledAtNamedPoints checks that the next server finds a consistent state after SIGKILL at named points of the
+// server's work. Everything can be done again, and nothing unknown is left (newHost checks this at the end).
 // mission: A8
 func TestKilledAtNamedPoints(t *testing.T) {
 	testenv.Long(t)

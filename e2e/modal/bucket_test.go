@@ -62,7 +62,8 @@ func (b *bucketClient) own(t *testing.T) int {
 	return strings.Count(out, "modal-bucket-")
 }
 
-// Modal's own SDK mounts a bucket of a real S3 server in a sandbox of ours, which reads and writes it there.
+// TestModalBucket checks that Modal's own SDK mounts a bucket of a real S3 server in one of our sandboxes, which reads
+// and writes it there.
 //
 // mission: D5 8.1 F4
 func TestModalBucket(t *testing.T) {

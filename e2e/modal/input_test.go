@@ -90,8 +90,8 @@ func (y *typing) said(id string, n int) string {
 	return out.String()
 }
 
-// typed gives commands of a sandbox input before the server is killed: to one that reads it, and to one that does not. What it returns has them go on
-// at the next server, with no byte lost or given twice.
+// typed gives commands of a sandbox input before the server is killed: to one that reads it, and to one that does not.
+// The returned function continues them at the next server, with no byte lost or repeated.
 func (m *modalClient) typed(t *testing.T, sb *modal.Sandbox, address string) (goOn func()) {
 	y := m.typing(t, sb, address)
 	y.start("reads", "cat")

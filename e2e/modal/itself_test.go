@@ -17,7 +17,8 @@ import (
 // suiteEnvironment is the environment in which the SDK's suites work, whatever their own environment says.
 const suiteEnvironment = "libmodal"
 
-// leftOfModalItself are tests of the suite that want what an account at Modal does not have, with the reason. Our own server has stand-ins for it.
+// leftOfModalItself has the tests of the suite that need something which an account at Modal does not have, with the
+// reason. Our own server has stand-ins for it.
 var leftOfModalItself = map[string]string{
 	"TestCreateSandboxWithProxy":       "it wants the proxy libmodal-test-proxy, which the SDK cannot make",
 	"TestImageFromRegistryWithSecret":  "it wants a private registry of Modal's own, at Google",
@@ -46,7 +47,8 @@ func TestModalItself(t *testing.T) {
 	})
 }
 
-// judge runs a suite, and fails unless all of live pass, or all that it runs if that is nil, save those that are left out.
+// judge runs a suite, and fails unless all of live pass, or, if live is nil, all that run, except those that are left
+// out.
 func judge(t *testing.T, h *modalhost.Host, live []string, program string, args ...string) {
 	t.Helper()
 	verdicts, said := runSuite(h, program, args...)
@@ -72,7 +74,8 @@ func judge(t *testing.T, h *modalhost.Host, live []string, program string, args 
 	}
 }
 
-// fixturesAtModal makes what the suites expect at Modal, and removes it at the end if it was not there before: an environment with a secret.
+// fixturesAtModal creates the fixtures that the suites expect at Modal: an environment with a secret. At the end it
+// removes them if they did not exist before.
 func fixturesAtModal(t *testing.T, id, secret string) {
 	t.Helper()
 	values := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

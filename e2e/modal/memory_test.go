@@ -51,7 +51,8 @@ print("serves", flush=True)
 server.serve_forever()
 `
 
-// Snapshots of memory as Modal's Go SDK has them, on gVisor: the server is killed in between, and two sandboxes go on where the first one was.
+// TestModalMemory checks that snapshots of memory work with Modal's Go SDK, on gVisor: the server is killed in between,
+// and two sandboxes continue from the state of the first one.
 //
 // mission: 8.1 8.6 A4
 func TestModalMemory(t *testing.T) {
@@ -189,7 +190,7 @@ func (m *modalClient) killServer(t *testing.T) {
 	m.h.Start()
 }
 
-// private: nobody else of this machine reads checkpoints, and their records have nothing of what was in memory.
+// private: other users of this machine cannot read checkpoints, and their records contain no memory.
 func (m *modalClient) private(t *testing.T) {
 	t.Helper()
 	top, records := filepath.Join(m.h.Data(), "checkpoints"), 0
@@ -213,7 +214,7 @@ func (m *modalClient) private(t *testing.T) {
 	}
 }
 
-// memoryRefused: what cannot be kept is told, and nothing is left of the attempt.
+// memoryRefused: unsupported state is reported, and nothing is left of the attempt.
 func (m *modalClient) memoryRefused(t *testing.T) {
 	refused := func(what string, sb *modal.Sandbox, code codes.Code, words string) {
 		t.Helper()
@@ -285,7 +286,7 @@ func (m *modalClient) memoryRefused(t *testing.T) {
 	}
 }
 
-// ofAnother says what another account is told of a snapshot of memory.
+// ofAnother returns the errors that another account gets for a snapshot of memory.
 func (m *modalClient) ofAnother(t *testing.T, id string) map[string]error {
 	t.Helper()
 	out, err := m.h.Run("key", "create", "other", "--account", "acme", "-o", "json")
@@ -305,8 +306,8 @@ func (m *modalClient) ofAnother(t *testing.T, id string) map[string]error {
 	return map[string]error{"get": get, "wait": wait, "restore": restore, "restore of the second generation": second}
 }
 
-// The server is killed while it makes a snapshot of memory. Its client, which tries again by itself, gets one from the next server, and there is no
-// other; the sandbox goes on until then.
+// TestModalMemoryIsMadeOnce checks that a client whose server is killed during a snapshot of memory gets the snapshot
+// from the next server by its automatic retry, and that there is no second one. The sandbox keeps running until then.
 //
 // mission: 8.6 A8
 func TestModalMemoryIsMadeOnce(t *testing.T) {
@@ -345,7 +346,7 @@ func TestModalMemoryIsMadeOnce(t *testing.T) {
 	}
 }
 
-// remembers: a sandbox with a network goes on with the same one, and what it may reach stays what its client allowed.
+// remembers: a sandbox with a network keeps that network and its client's allowlist.
 func (m *modalClient) remembers(t *testing.T) {
 	sb := m.create(t, "python:3.12-alpine", &modal.SandboxCreateParams{
 		Command: []string{"sleep", "1000"}, OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{siteOne + "/32"}}, ExperimentalEnableSnapshot: true,

@@ -43,8 +43,9 @@ const (
 // sites are the names of that internet.
 var sites = map[string]string{"allowed.example.org.": siteOne, "a.below.example.org.": siteOne, "other.example.org.": siteTwo}
 
-// What Modal's SDK does beyond the loopback interface: TLS with a certificate of an authority that it trusts, and sandboxes that reach what
-// their client allows and nothing else. Server, SDK and internet are in a network namespace: nothing of them is reached from elsewhere.
+// TestModalNetwork checks that Modal's SDK works beyond the loopback interface: TLS with a certificate of a trusted
+// authority, and sandboxes that reach only the targets that their client allows. Server, SDK and internet are in a
+// network namespace, which is not reachable from elsewhere.
 //
 // mission: 8.4 9.2
 func TestModalNetwork(t *testing.T) {
@@ -176,7 +177,7 @@ func (m *modalClient) inbound(t *testing.T) {
 	}
 }
 
-// visit prints which of its arguments are reached: a host, a port, and the name that TLS is told if there is to be TLS.
+// visit prints the reachable ones among its arguments: a host, a port, and the server name for TLS, if TLS is used.
 const visit = `
 import socket, ssl, sys
 trusting = ssl._create_unverified_context()
@@ -219,7 +220,8 @@ var everywhere = []string{
 	"allowed.example.org|443|allowed.example.org", "other.example.org|443|other.example.org", "allowed.example.org|443|other.example.org",
 }
 
-// egress is what sandboxes reach by what they were created with. Nothing of it leads to the server's own machine.
+// egress checks which targets sandboxes reach with their creation parameters. None of them leads to the server's own
+// machine.
 func (m *modalClient) egress(t *testing.T) {
 	for name, c := range map[string]struct {
 		params modal.SandboxCreateParams
@@ -276,7 +278,8 @@ func (m *modalClient) changes(t *testing.T) {
 	}
 }
 
-// internet brings the network up: the server's address, two sites, and the name servers that this machine is configured with.
+// internet brings the network up: the server's address, two sites, and the name servers of this machine's
+// configuration.
 func internet(t *testing.T, dir string) {
 	t.Helper()
 	ip := func(args ...string) {

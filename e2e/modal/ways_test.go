@@ -84,7 +84,8 @@ const (
 	lockedPassword = "the-password-of-the-registry"
 )
 
-// lockedRegistry serves an image with a shell, as team/app:1 and team/app:2, to whom knows the password, and returns its address.
+// lockedRegistry serves an image with a shell, as team/app:1 and team/app:2, to clients with the password, and returns
+// its address.
 func lockedRegistry(t *testing.T) string {
 	t.Helper()
 	serve := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -126,7 +127,8 @@ func pushShell(t *testing.T, at, version string) {
 	}
 }
 
-// forcedBuild has an image of a registry built again that is another one there now: only by force, or when the registry is to be asked.
+// forcedBuild rebuilds an image whose source in the registry has changed: only by force, or if the registry must be
+// consulted.
 func forcedBuild(t *testing.T, e *modalengine.Engine) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
@@ -159,7 +161,8 @@ func forcedBuild(t *testing.T, e *modalengine.Engine) {
 	}
 }
 
-// An image of a private registry is had with its password, and not without or with another one, by programs for Modal and by the engine modal.
+// login checks that programs for Modal and the engine modal get an image of a private registry with its password, and
+// not without it or with another one.
 func (m *modalClient) login(t *testing.T, e *modalengine.Engine) {
 	host := lockedRegistry(t)
 	refused := func(what string, err error) {
@@ -214,7 +217,8 @@ func (m *modalClient) login(t *testing.T, e *modalengine.Engine) {
 	}
 }
 
-// A build that fails says why, through the engine too, and what was fixed is built.
+// failedBuild checks that a failed build reports the reason, through the engine too, and that the corrected build
+// succeeds.
 func failedBuild(t *testing.T, e *modalengine.Engine) {
 	_, err := e.Images().Build(t.Context(), image.Spec{Base: "base", Commands: []string{"RUN echo the reason >&2; exit 3"}}, image.BuildOptions{})
 	if errors.KindOf(err) != errors.Invalid || errors.StageOf(err) != "build" || !strings.Contains(errors.Message(err), "Its last output was:\nthe reason") {
@@ -228,7 +232,8 @@ func failedBuild(t *testing.T, e *modalengine.Engine) {
 	}
 }
 
-// What was built is there, unless a build is forced; and files that come with a build are in the image.
+// builds checks that a built image is reused unless a build is forced, and that the image has the files that come with
+// a build.
 func (m *modalClient) builds(t *testing.T) {
 	stamp := func(force bool) string {
 		t.Helper()
@@ -313,7 +318,7 @@ func (m *modalClient) exit(t *testing.T) {
 	}
 }
 
-// A port on which nobody listens is not ready, and one on which somebody does is.
+// ready checks that a port is ready only with a listener.
 func (m *modalClient) ready(t *testing.T) {
 	probe, err := modal.NewTCPProbe(8000, nil)
 	if err != nil {
@@ -363,7 +368,7 @@ func (m *modalClient) limits(t *testing.T) {
 	}
 }
 
-// cutter carries connections to an address, until it is told to cut them.
+// cutter carries connections to an address, and can cut them.
 type cutter struct {
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
@@ -425,8 +430,8 @@ func (c *cutter) number() int {
 	return c.cuts + len(c.conns)/2
 }
 
-// Connections between the engine and Modal are cut while a sandbox is created and while a command runs: there is one sandbox, and nothing of what the
-// command says is lost.
+// cut closes connections between the engine and Modal while a sandbox is created and while a command runs: there is one
+// sandbox, and no output of the command is lost.
 func cut(h *modalhost.Host, t *testing.T) {
 	url := ""
 	for _, pair := range h.Modal {

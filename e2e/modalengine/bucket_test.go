@@ -39,8 +39,8 @@ func newModalHost(t *testing.T, at *modalhost.Host) *host.Host {
 	})
 }
 
-// With the engine modal a bucket is mounted by Modal: commands read and write it, copies of the sandbox have it too, and what is wrong with it is told
-// before anything is made.
+// TestModalEngineBucket checks that Modal mounts a bucket for the engine modal: commands read and write it, copies of
+// the sandbox have it too, and errors are reported before anything is created.
 //
 // mission: D5 8.1 F4
 func TestModalEngineBucket(t *testing.T) {

@@ -39,7 +39,8 @@ var leftOfModal = map[string]string{
 	"dial/killed":   "what kills everything inside kills the program of Harvest's too here, where it is not the first process; the sandbox ends with it",
 }
 
-// The conformance suite of engines against the engine modal, through the official SDK and gRPC, with our own server in Modal's place.
+// TestModalEngine checks that the engine modal passes the conformance suite through the official SDK and gRPC, with our
+// own server in Modal's place.
 //
 // mission: A3 A4 8.1
 func TestModalEngine(t *testing.T) {
@@ -80,7 +81,8 @@ func TestModalEngine(t *testing.T) {
 	})
 }
 
-// The command line with the engine modal: it runs code, and says what is wrong with the credentials.
+// TestModalEngineRun checks that the command line with the engine modal runs code, and reports problems with the
+// credentials.
 //
 // mission: A1 8.1
 func TestModalEngineRun(t *testing.T) {

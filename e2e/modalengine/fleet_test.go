@@ -113,8 +113,8 @@ func (f *modalFleet) inApp(t *testing.T, name string) []*modal.Sandbox {
 	return list
 }
 
-// Each account has an app of its own at Modal, sandboxes have the internet unless they say otherwise, their ports are reached, and one that somebody
-// ends at Modal is lost, with the reason.
+// TestModalEngineFleet checks that each account has its own app at Modal, that sandboxes have the internet by default,
+// that their ports are reachable, and that a sandbox which is ended at Modal becomes lost, with the reason.
 //
 // mission: A6 8.1 9.6
 func TestModalEngineFleet(t *testing.T) {
@@ -232,8 +232,8 @@ func (f *modalFleet) lost(t *testing.T, sb sandbox.Sandbox) {
 	}
 }
 
-// A secret that Modal keeps under a name is in the environment of commands, in copies of the sandbox too, and in nothing that is kept here; one that
-// it does not keep is told before anything is made.
+// TestModalEngineSecrets checks that a secret that Modal stores under a name is in the environment of commands, in
+// copies of the sandbox too, and in no data stored here. A missing secret is reported before anything is created.
 //
 // mission: 8.5 9.6
 func TestModalEngineSecrets(t *testing.T) {
@@ -255,7 +255,7 @@ func TestModalEngineSecrets(t *testing.T) {
 		}
 		return result.Stdout
 	}
-	// The first of its image, of which the engine notes what it finds in the environment.
+	// The first sandbox of its image, for which the engine records the environment that it finds.
 	one := f.create(t, "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:keys"}, Env: map[string]string{"SAME": "own"}})
 	if got := said(one); got != value+",own\n" {
 		t.Errorf("commands have %q", got)

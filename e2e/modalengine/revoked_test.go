@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// Where Modal does not accept Harvest's credentials any more, that is what is told, with what to set; sandboxes are not lost by that, and with other
-// credentials they go on.
+// TestModalEngineRevoked checks that a remedy is reported if Modal no longer accepts Harvest's credentials. Sandboxes
+// are not lost by that, and continue with other credentials.
 //
 // mission: 9.1 9.6
 func TestModalEngineRevoked(t *testing.T) {

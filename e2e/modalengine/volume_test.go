@@ -29,8 +29,8 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// inModalProcess runs the test itself in a process of its own, whose environment names our own server in Modal's place, and reports whether this is
-// that process.
+// inModalProcess runs the test itself in a separate process, whose environment names our own server in Modal's place,
+// and reports whether this is that process.
 func inModalProcess(t *testing.T) (program string, inside bool) {
 	t.Helper()
 	if program := os.Getenv(modalEngineEnv); program != "" {
@@ -141,7 +141,8 @@ func contentOf(t *testing.T, v volume.Volume, path string) string {
 	return string(text)
 }
 
-// What looks into volumes at Modal is there while it is needed, also that of a server that has died, and never among the sandboxes.
+// TestModalVolumes checks that the attendant that accesses volumes at Modal exists while it is needed, also that of a
+// server that has died, and that it is never listed among the sandboxes.
 //
 // mission: C1, C2, 8.3
 func TestModalVolumes(t *testing.T) {
@@ -295,7 +296,7 @@ func openFleetAtModal(t *testing.T, e engine.Engine) *fleetAtModal {
 	return f
 }
 
-// sh runs a script, which must succeed, and returns what it printed.
+// sh runs a script, which must succeed, and returns its output.
 func (f *fleetAtModal) sh(t *testing.T, ref, script string) string {
 	t.Helper()
 	x, err := f.Exec(t.Context(), "acme", ref, sandbox.ExecRequest{Args: []string{"sh", "-c", script}})
@@ -382,7 +383,8 @@ func TestModalCarriedOver(t *testing.T) {
 	}
 }
 
-// Snapshots of sandboxes at Modal have names and a lineage, belong to accounts, and new sandboxes and forks begin with them.
+// TestModalSnapshots checks that snapshots of sandboxes at Modal have names and a lineage, belong to accounts, and can
+// start new sandboxes and forks.
 //
 // mission: A10, 9.1
 func TestModalSnapshots(t *testing.T) {

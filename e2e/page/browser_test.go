@@ -90,8 +90,8 @@ func (b *tab) another() *tab {
 	return newTab(b.t, b.ctx, b.front)
 }
 
-// do carries actions out; what it waits for has two minutes. The tab comes to the front first: one that nobody sees draws no frames, and input
-// that it is sent waits for one.
+// do performs actions, with a limit of two minutes. The tab comes to the front first: a hidden tab draws no frames, and
+// its input waits for one.
 func (b *tab) do(actions ...chromedp.Action) {
 	b.t.Helper()
 	if b.front != nil && b.front.Swap(b) != b {
@@ -174,7 +174,7 @@ func quoted(text string) string {
 	return string(data)
 }
 
-// run evaluates a function body that may wait, and returns what it returns as text.
+// run evaluates a function body that may wait, and returns its result as text.
 func (b *tab) run(body string) string {
 	b.t.Helper()
 	text := ""
@@ -182,7 +182,8 @@ func (b *tab) run(body string) string {
 	return text
 }
 
-// clean is harmless, and the policy had to stop nothing. It is told also of what the sanitiser finds in texts that are hostile.
+// clean is harmless, and also requires that the policy blocked nothing. The policy also reports the sanitiser's
+// findings in hostile texts.
 func (b *tab) clean() {
 	b.t.Helper()
 	b.harmless()
@@ -191,7 +192,7 @@ func (b *tab) clean() {
 	}
 }
 
-// harmless fails the test if a script ran that must not, or one of ours failed.
+// harmless fails the test if a forbidden script ran, or if one of our scripts failed.
 func (b *tab) harmless() {
 	b.t.Helper()
 	if got := b.value(`window.pwned`); got != "undefined" || b.dialogs.Load() != 0 {
@@ -204,7 +205,8 @@ func (b *tab) harmless() {
 	}
 }
 
-// accessible fails the test if axe-core (https://github.com/dequelabs/axe-core) finds anything serious in what the page shows, by light or in the dark.
+// accessible fails the test if axe-core (https://github.com/dequelabs/axe-core) finds anything serious in the current
+// page, in the light or the dark scheme.
 func (b *tab) accessible(view string) {
 	b.t.Helper()
 	script, err := os.ReadFile("testdata/axe/axe.js")
@@ -248,7 +250,8 @@ func (b *tab) fill(label, text string) {
 		i.value = `+quoted(text)+`; i.dispatchEvent(new Event('input', { bubbles: true })); i.dispatchEvent(new Event('change', { bubbles: true })); }`, nil))
 }
 
-// types types into what has the focus, a key after the other, as a person does: a browser makes the character of a key by itself.
+// types types into the focused element, one key after the other, as a person does: a browser derives the character from
+// the key.
 func (b *tab) types(text string) {
 	b.t.Helper()
 	for _, r := range text {

@@ -16,7 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// saying passes requests on to a server, and what is sent to the channel into the answers that are events.
+// saying passes requests on to a server, and inserts the events from the channel into the answers that are event
+// streams.
 func saying(t *testing.T, to string, events <-chan string) string {
 	t.Helper()
 	u, err := url.Parse(to)
@@ -67,9 +68,9 @@ func mixed(from io.ReadCloser, more <-chan string) io.ReadCloser {
 	}}
 }
 
-// What a person reads off a tool call and a message: how long it took, its output folded and whole, code that can be copied; and off the line above the
-// prompt: that the agent thinks, for how long, and that it may hang, which only the five minutes that it takes make hard to wait for: here the word of the
-// server that says so is put into its stream.
+// TestPageCards checks that a tool call and a message show their details: the duration, the output folded and in full,
+// and code that can be copied. The line above the prompt shows that the agent thinks, for how long, and that it may
+// hang. A hang takes five minutes, so the test inserts the server's event into the stream.
 // mission: F2, 7.5, 7.6
 func TestPageCards(t *testing.T) {
 	testenv.Long(t)
@@ -125,7 +126,7 @@ func TestPageCards(t *testing.T) {
 		t.Errorf("what was selected is %q", got)
 	}
 
-	// A question wants an answer, one's own or those that are offered, or to be told that there is none.
+	// A question needs an answer, either free text or an offered one. Without one, the page reports that it is missing.
 	b.send("/ask Why? | because")
 	b.click("form.question button", "Answer")
 	b.sees("form.question [role=alert]", "Choose or write an answer")

@@ -34,7 +34,8 @@ func (b *tab) file(box, path string) (text, tag string) {
 	return got[:at], got[at+1:]
 }
 
-// The editor of files writes what a person changed and nothing else, asks before it replaces what somebody else wrote, and keeps unsaved changes.
+// TestPageKeepsFiles checks that the editor of files writes only a person's changes, asks before it replaces other
+// changes, and keeps unsaved ones.
 // mission: 7.6, F2
 func TestPageKeepsFiles(t *testing.T) {
 	t.Parallel()
@@ -134,7 +135,8 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// Prompts that were typed and not sent are kept for each session and for the next one, and a prompt or session that is submitted twice exists once.
+// TestPageKeepsPrompts checks that unsent prompts are kept for each session and for the next one, and that a prompt or
+// session that is submitted twice exists once.
 // mission: 7.5, 7.9, F2
 func TestPageKeepsPrompts(t *testing.T) {
 	t.Parallel()
@@ -250,7 +252,8 @@ func TestPageBearsMuch(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// What is typed while a question is open answers it, questions stay in the history with their answers, and a stop holds the prompts that wait.
+// TestPageAnswers checks that text typed while a question is open answers it, that questions stay in the history with
+// their answers, and that a stop holds the queued prompts.
 // mission: 7.4, 7.5, 7.10
 func TestPageAnswers(t *testing.T) {
 	t.Parallel()
@@ -345,7 +348,8 @@ func TestPageAddresses(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// The terminal begins in the session's directory, asks before a program writes to the clipboard, has keys for phones, and says at once that a sandbox has ended.
+// TestPageTerminal checks that the terminal begins in the session's directory, asks before a program writes to the
+// clipboard, has keys for phones, and reports at once that a sandbox has ended.
 // mission: 7.6, F2
 func TestPageTerminal(t *testing.T) {
 	t.Parallel()

@@ -39,8 +39,8 @@ func (b *tab) tabTo(selector string) {
 	b.t.Fatalf("Tab does not go to %s", selector)
 }
 
-// Everything can be done with the keyboard alone: begin a session, answer, prompt, use the terminal and leave it, save a file, search, make a key,
-// end the session and begin another one.
+// TestPageKeys checks that everything can be done with the keyboard alone: begin a session, answer, prompt, use the
+// terminal and leave it, save a file, search, make a key, end the session and begin another one.
 // mission: F2, 7.1, 7.3, 7.4, 7.8
 func TestPageKeys(t *testing.T) {
 	testenv.Long(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// below serves what is at a server's root below a path.
+// below serves a server's root below a path.
 func below(t *testing.T, prefix, to string) string {
 	t.Helper()
 	u, err := url.Parse(to)
@@ -112,7 +112,7 @@ func TestPage(t *testing.T) {
 
 	b.clean()
 
-	// Nothing that is said or printed becomes a script or loads anything.
+	// No message and no output becomes a script or loads anything.
 	var orders []string
 	for _, text := range hostile {
 		orders = append(orders, "/say "+text, "/think "+text, "/run printf '%s' "+shellQuoted(text), "/write "+strings.ReplaceAll(text, "/", "")+" "+text)
@@ -136,7 +136,8 @@ func TestPage(t *testing.T) {
 	b.sees(".problem", "out of luck")
 	b.sees(".problem", "send the prompt again")
 
-	// Another browser, behind a proxy that has the server below a path, sees the same, and both go on after a restart of the server.
+	// Another browser, behind a proxy that serves the server below a path, sees the same, and both continue after a
+	// restart of the server.
 	other := b.another()
 	other.signIn(strings.Replace(h.Must("key", "link"), root, below(t, "/harvest", root), 1))
 	other.click(".sessions a", "I look at")

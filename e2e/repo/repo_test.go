@@ -104,7 +104,7 @@ func testSession(t *testing.T, h *host.Host, g *host.Git) {
 		t.Errorf("the session: %d, %s", code, said)
 	}
 	id := strings.Fields(h.Must("sessions", "-o", "name"))[0]
-	// The turn may end before it is told.
+	// The turn may end before the event arrives.
 	if synced := h.Event(id, 0, "repo.synced").Data.Synced; synced == nil || synced.Error != "" || synced.Behind != 1 {
 		t.Errorf("the session has caught up: %+v", synced)
 	}

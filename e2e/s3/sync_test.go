@@ -73,7 +73,7 @@ func TestVolumeSync(t *testing.T) {
 	if out := h.Must("volume", "cp", "data:/c.txt", "-"); !strings.Contains(out, "two") {
 		t.Errorf("restored: %s", out)
 	}
-	// A bucket of one's own, and another volume with what is there.
+	// The volume's own bucket, and another volume with the same content.
 	h.Must("volume", "sync", "data", "s3://files/elsewhere")
 	h.Must("volume", "create", "copy")
 	if done := synced("volume", "sync", "copy", "s3://files/elsewhere", "--down"); done.Files != 3 {
@@ -125,8 +125,8 @@ func TestVolumeSync(t *testing.T) {
 	}
 }
 
-// twoVolumes is a server with the volumes one and two, which have a file of the same size and time and of different content, and a bucket with
-// that of one beneath work. put puts a file of that time into a volume.
+// twoVolumes is a server with the volumes one and two, which have a file of the same size and time and of different
+// content, and a bucket with that of volume one below work. put writes a file of that time into a volume.
 func twoVolumes(t *testing.T) (h *host.Host, s3 *host.S3, put func(volume, name, content string)) {
 	t.Helper()
 	s3 = host.NewS3(t)
@@ -181,14 +181,14 @@ func TestVolumeSyncFlags(t *testing.T) {
 		}
 		return string(content)
 	}
-	// Files that seem to be the same are read, if that is asked for.
+	// Files that seem equal are read on request.
 	if done := sync("two", "--down"); done.Files != 0 || in("two", "a.txt") != "of two" {
 		t.Errorf("without --contents: %+v", done)
 	}
 	if done := sync("two", "--down", "--contents"); done.Files != 1 || in("two", "a.txt") != "of one" {
 		t.Errorf("with --contents: %+v, and %q", done, in("two", "a.txt"))
 	}
-	// What others put there is seen, if that is asked for.
+	// Objects of other programs are seen on request.
 	s3.Put("work/others.txt", "of others")
 	if done := sync("one", "--down"); done.Files != 0 {
 		t.Errorf("without --list: %+v", done)
@@ -196,7 +196,7 @@ func TestVolumeSyncFlags(t *testing.T) {
 	if done := sync("one", "--down", "--list"); done.Files != 1 || in("one", "others.txt") != "of others" {
 		t.Errorf("with --list: %+v", done)
 	}
-	// Only what is beneath a path.
+	// Only files below a path.
 	put("one", "in/b.txt", "b")
 	put("one", "c.txt", "c")
 	if done := sync("one", "--path", "in"); done.Files != 1 || s3.Get("work/in/b.txt") != "b" || s3.Get("work/c.txt") != "" {

@@ -34,7 +34,8 @@ func memory(h *host.Host) int64 {
 	return kib << 10
 }
 
-// Ten thousand connections that say nothing, or nothing more, keep nobody out, and cost what they must.
+// TestTenThousandConnections checks that ten thousand silent or stalled connections do not block other clients, and
+// cost no more than necessary.
 func TestTenThousandConnections(t *testing.T) {
 	testenv.Long(t)
 	const many = 10_000
@@ -90,7 +91,7 @@ func TestTenThousandConnections(t *testing.T) {
 	}
 }
 
-// endless is so many bytes, which nobody keeps.
+// endless returns n bytes that are not kept in memory.
 func endless(n int64) io.Reader { return io.LimitReader(zeros{}, n) }
 
 type zeros struct{}
@@ -145,7 +146,8 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
-// A reader that never reads neither fills the server's memory nor keeps others waiting, and when it goes, its command does.
+// TestReaderThatNeverReads checks that a client that never reads neither fills the server's memory nor delays other
+// clients, and that its command ends when it disconnects.
 func TestReaderThatNeverReads(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

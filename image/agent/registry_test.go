@@ -90,7 +90,7 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	json.NewEncoder(w).Encode(document)
 }
 
-// pack returns a package as npm has it.
+// pack returns a package in npm's format.
 func pack(name, version string, files map[string]string) []byte {
 	manifest, _ := json.Marshal(map[string]string{"name": name, "version": version})
 	var b bytes.Buffer

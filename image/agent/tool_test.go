@@ -15,7 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// bootstrapped returns a directory with the node and npm that package-lock.json names, fetched by the image's own bootstrap.py once.
+// bootstrapped returns a directory with the node and npm that package-lock.json names, fetched once by the image's own
+// bootstrap.py.
 func bootstrapped(t testing.TB) string {
 	t.Helper()
 	python := testenv.RequireTool(t, "python3", "python3")

@@ -188,7 +188,7 @@ func stub(t *testing.T, name, script string) (dir string) {
 	return dir
 }
 
-// start builds with what is in PATH and returns what comes of it.
+// start builds with the programs in PATH and returns the result.
 func start(t *testing.T, ctx context.Context, progress func(image.Progress)) (image.Contents, *os.File, error) {
 	t.Helper()
 	root, err := os.Create(filepath.Join(t.TempDir(), "root"))
@@ -322,7 +322,7 @@ END
 	}
 }
 
-// slow is a mmdebstrap that would run for long, with a child, and clears up when it is told to end.
+// slow is a mmdebstrap that would run for long, with a child, and cleans up on SIGTERM.
 const slow = `
 trap 'touch "$(dirname "$0")/cleared"; exit 1' TERM
 trap '' PIPE
@@ -410,7 +410,7 @@ func TestKilledServerLeavesNoProcess(t *testing.T) {
 	}
 }
 
-// until waits for what is about to happen.
+// until waits for an imminent event.
 func until(t *testing.T, done func() bool) {
 	t.Helper()
 	for !done() {

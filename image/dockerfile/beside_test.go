@@ -18,8 +18,8 @@ func (g gate) pass() {
 	<-g.open
 }
 
-// beside builds without force and with it, each under way while the other goes on, and has an ordinary build come after them. Each has the files of one
-// build, and the last those that were made by force.
+// beside builds without force and with it, each while the other is in progress, followed by an ordinary build. Each
+// image has the files of one build, and the last has those of the forced one.
 func beside(t *testing.T, b *bench, build func(value string, force bool) *built, order func(forced, ordinary func() (wait func() *built)) (*built, *built)) {
 	t.Helper()
 	build("first", false).want(map[string]string{"/one": "first\n", "/two": "first\n"})
@@ -73,8 +73,9 @@ func secretly(t *testing.T, b *bench, end string) func(value string, force bool)
 	}
 }
 
-// An ordinary build that is about to write its image, while one by force makes its layers anew, writes those that it has begun with, and keeps its root
-// file system for nobody who has the others.
+// TestAnOrdinaryBuildBesideAForcedOne checks that an ordinary build that is about to write its image, while a forced
+// build makes its layers anew, writes the layers with which it began, and does not keep its root file system for builds
+// with the other layers.
 func TestAnOrdinaryBuildBesideAForcedOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})

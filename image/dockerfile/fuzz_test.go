@@ -116,7 +116,8 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// FuzzDelta makes a layer of two snapshots that a sandbox which was taken over could send, merges it with itself and lays it over a tree.
+// FuzzDelta makes a layer of two snapshots that a compromised sandbox could send, merges it with itself and lays it
+// over a tree.
 func FuzzDelta(f *testing.F) {
 	f.Add(hostile(), hostile())
 	f.Add(tarred(func(tw *tar.Writer) { fileEntry(tw, "a", "1", 0o644); fileEntry(tw, "d/b", "2", 0o644) }),

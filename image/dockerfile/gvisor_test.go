@@ -344,9 +344,10 @@ func TestProjects(t *testing.T) {
 	}
 }
 
-// TestAttributes shows what becomes of extended attributes: a RUN's are in the image, in one on top and in an export, and those that are set in a
-// sandbox are in what is made from its snapshot. Programs do not see the image's, and what they change loses its own: gVisor's driver for the image's
-// file system has no attributes. The day that it has some, this test fails, and docs/dockerfiles.md can say so.
+// TestAttributes checks the extended attributes of files: those from a RUN are in the image, in one on top and in an
+// export, and those that are set in a sandbox are in images of its snapshot. Programs do not see the image's
+// attributes, and files that they change lose theirs: gVisor's driver for the image's file system has no attributes.
+// Once the driver supports them, this test fails, and docs/dockerfiles.md can say so.
 //
 // mission: B2
 func TestAttributes(t *testing.T) {

@@ -251,7 +251,7 @@ func (m *chroot) list() map[string]string {
 	return all
 }
 
-// Snapshot packs everything and leaves out what is as it was.
+// Snapshot packs all files except unchanged ones.
 func (m *chroot) Snapshot(_ context.Context, w io.Writer) error {
 	if err := m.c.failing("snapshot"); err != nil {
 		return err
@@ -491,7 +491,8 @@ type built struct {
 	print  string
 }
 
-// context makes a build context of files, by name. A name that ends with "/" is a directory, "->" begins a link's target.
+// context makes a build context of files, by name. A name that ends with "/" is a directory, and "->" begins a link's
+// target.
 func (b *bench) context(files map[string]string) string {
 	b.t.Helper()
 	b.n++

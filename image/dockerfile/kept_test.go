@@ -83,7 +83,8 @@ func TestAccountsHaveBuildCachesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Cache mounts are collected as layers are, those that a machine has excepted, and those of which nothing is known any more too.
+// TestCollectCacheMounts checks that cache mounts are collected like layers, including those that a machine has
+// excepted and those without a record.
 //
 // mission: B2
 func TestCollectCacheMounts(t *testing.T) {

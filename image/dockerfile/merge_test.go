@@ -59,7 +59,8 @@ func change(r *rand.Rand, over *tree, w *bytes.Buffer) {
 	}
 }
 
-// TestMergedLayersAreWhatTheyWere shows that one merged layer makes of any base what the layers make one after the other.
+// TestMergedLayersAreWhatTheyWere checks that one merged layer has the same effect on any base as the layers one after
+// the other.
 func TestMergedLayersAreWhatTheyWere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

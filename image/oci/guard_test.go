@@ -18,7 +18,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// owners is a transport by which the operator's images may come from this machine, and others' may not, save from hosts.
+// owners is a transport that lets the operator's images come from this machine, and other accounts' images only from
+// hosts.
 func owners(hosts ...string) func(string) http.RoundTripper {
 	own, other := oci.NewTransport(netguard.Rules{Loopback: true}), oci.NewTransport(netguard.Rules{Hosts: hosts})
 	return func(owner string) http.RoundTripper {

@@ -168,8 +168,8 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// One account's layers never reach another one that was not let in by the registry, whatever digests it knows, and however its own registry
-// names them.
+// TestAccountsShareNoBlobs checks that an account's layers never reach another account that the registry did not admit,
+// whatever digests that account knows, and whatever names its own registry gives them.
 //
 // mission: B2
 func TestAccountsShareNoBlobs(t *testing.T) {

@@ -106,7 +106,8 @@ func (h *hub) pushIndex(t testing.TB, tag string, index v1.ImageIndex) string {
 
 var epoch = time.Unix(1_600_000_000, 0)
 
-// tarOf makes a layer of "name" → content; a name that ends with "/" is a directory, content that begins with "->" a symbolic link.
+// tarOf makes a layer of "name" → content. A name that ends with "/" is a directory, content that begins with "->" a
+// symbolic link.
 func tarOf(t testing.TB, pairs ...string) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -522,7 +523,7 @@ func TestAnotherManifest(t *testing.T) {
 	expect(t, "another manifest", err, errors.Unavailable)
 }
 
-// A layer that was cut goes on where it ended, also in a later pull.
+// TestResume checks that an interrupted layer download resumes where it ended, also in a later pull.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

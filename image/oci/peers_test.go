@@ -266,7 +266,8 @@ func TestAsSkopeoAndUmoci(t *testing.T) {
 	}
 }
 
-// Debian's packages, each a layer of an OCI layout that umoci makes, and a whiteout over them, come out as umoci unpacks them.
+// TestDebianPackages checks that Debian's packages, each a layer of an OCI layout that umoci makes, and a whiteout over
+// them, give the same files as umoci unpacks.
 // mission: B2
 func TestDebianPackages(t *testing.T) {
 	t.Parallel()
@@ -309,8 +310,8 @@ func TestDebianPackages(t *testing.T) {
 	}
 }
 
-// implied takes away the times of directories that whiteouts and files without an entry for their directory have changed: there, every tool
-// has its own.
+// implied removes the times of directories that whiteouts, and files without an entry for their directory, have
+// changed: tools differ there.
 func implied(ours, theirs map[string]string) {
 	for name, text := range ours {
 		if other := theirs[name]; strings.HasPrefix(text, "4") && strings.HasPrefix(other, "4") && text[:strings.LastIndexByte(text, ' ')] == other[:strings.LastIndexByte(other, ' ')] {
@@ -319,7 +320,7 @@ func implied(ours, theirs map[string]string) {
 	}
 }
 
-// What we export, other tools read as what it was.
+// TestExportForOthers checks that other tools read an exported image with the original content.
 // mission: B2
 func TestExportForOthers(t *testing.T) {
 	t.Parallel()

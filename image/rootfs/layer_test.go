@@ -61,7 +61,7 @@ func layers(t testing.TB, opts rootfs.Options, under *rootfs.Reader, all ...[]by
 	return f, stats, err
 }
 
-// names returns the names in an image, with the content or target of what is no directory.
+// names returns the names in an image, with the content or target of each entry that is not a directory.
 func names(t testing.TB, r *rootfs.Reader) map[string]string {
 	t.Helper()
 	got := map[string]string{}

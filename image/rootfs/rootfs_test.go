@@ -84,7 +84,7 @@ func build(t testing.TB, opts rootfs.Options, archives ...[]byte) (*os.File, roo
 	return f, stats, err
 }
 
-// read describes every file of an image, as an independent reader sees it: type and mode, owner, time, links and content.
+// read describes every file of an image through an independent reader: type and mode, owner, time, links and content.
 func read(t testing.TB, f *os.File) map[string]string {
 	t.Helper()
 	img, err := erofs.Open(f)
