@@ -130,7 +130,8 @@ func TestWhatAKeyMakesEndsWithIt(t *testing.T) {
 	if share, _, err := r.Share(t.Context(), browser, "sbx_x:80", 0); err != nil || !share.Expires.Equal(end) {
 		t.Errorf("a link to a port ends at %s: %v", share.Expires, err)
 	}
-	// People who can open the socket, and their sign-ins, make keys without an end; their sign-ins do not renew one another.
+	// People who can open the socket, and their sign-ins, make keys without an expiry. Their sign-ins do not renew one
+	// another.
 	person, ends := signIn(Local())
 	if !ends.Equal(now.Add(signInLife)) {
 		t.Errorf("a person's sign-in ends at %s", ends)
@@ -144,7 +145,7 @@ func TestWhatAKeyMakesEndsWithIt(t *testing.T) {
 	}
 }
 
-// A link that nobody has used ends with the key that made it.
+// TestSignInLinksEndWithTheirKey checks that an unused sign-in link expires with the key that made it.
 func TestSignInLinksEndWithTheirKey(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -175,7 +176,8 @@ func TestSignInLinksEndWithTheirKey(t *testing.T) {
 	}
 }
 
-// Sign-ins and links act for the key that made them, and are revoked with it; keys of others are not.
+// TestRevocationReachesSignInsAndLinks checks that sign-ins and links act for the key that made them and are revoked
+// with it, and that other keys are not.
 func TestRevocationReachesSignInsAndLinks(t *testing.T) {
 	t.Parallel()
 	r := NewRing(&shelf{})

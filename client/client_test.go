@@ -506,7 +506,8 @@ func TestWriterFails(t *testing.T) {
 	}
 }
 
-// When the server stops, commands go on, and their clients are told where to find them.
+// TestServerStops checks that commands continue when the server stops, and that clients get the address to find them
+// again.
 // mission: A5
 func TestServerStops(t *testing.T) {
 	t.Parallel()

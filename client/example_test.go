@@ -60,7 +60,8 @@ func ExampleClient_Start() {
 	// it ended with 3
 }
 
-// What happens to a sandbox, from its beginning. A connection that breaks off is made again, and nothing is missed or told twice.
+// ExampleClient_Events prints the events of a sandbox from its beginning. A broken connection is restored, and no event
+// is missing or repeated.
 func ExampleClient_Events() {
 	ctx := context.Background()
 	data, end := exampleServer(ctx)

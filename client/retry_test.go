@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// unsteady is a server whose connections break off before they answer, as often as it is told to.
+// unsteady is a server whose connections break before they answer, as often as configured.
 type unsteady struct {
 	mu    sync.Mutex
 	fails int      // guarded by mu; how many requests are still cut off
@@ -67,14 +67,15 @@ func (u *unsteady) start(t *testing.T) *client.Client {
 	return c
 }
 
-// keys returns what was seen of Idempotency-Keys.
+// keys returns the received Idempotency-Keys.
 func (u *unsteady) keys() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.seen)
 }
 
-// A request that got no answer is sent again where the server does it once: with the same Idempotency-Key, if it is a POST.
+// TestLostAnswersAreAskedForAgain checks that a request without an answer is repeated if the server does it only once:
+// with the same Idempotency-Key, if it is a POST.
 // mission: E10, F1
 func TestLostAnswersAreAskedForAgain(t *testing.T) {
 	t.Parallel()
@@ -148,7 +149,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// Of two DELETEs of which the first one's answer is lost, the second finds nothing: that is what was wanted.
+// TestDeletedTheFirstTime checks that a repeated DELETE that finds nothing succeeds, since the first one's answer was
+// lost.
 func TestDeletedTheFirstTime(t *testing.T) {
 	t.Parallel()
 	u := &unsteady{fails: 1, done: func(w http.ResponseWriter, _ *http.Request) {

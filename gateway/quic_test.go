@@ -67,7 +67,8 @@ func crypto(offset int, data []byte) []byte {
 	return append(append(append([]byte{6}, varint(offset)...), varint(len(data))...), data...)
 }
 
-// initialPacket protects frames as the client's Initial packet; keys are of the connection id key, which dcid is at first.
+// initialPacket protects frames as the client's Initial packet. The keys belong to the connection id key, which is dcid
+// at first.
 func initialPacket(t testing.TB, v *quicVersion, dcid, key string, number uint32, frames []byte) []byte {
 	t.Helper()
 	k, err := newQUICKeys(v, key)
@@ -219,7 +220,7 @@ func FuzzDatagramInspector(f *testing.F) {
 	})
 }
 
-// FuzzQUICFrames gets at what is behind the encryption.
+// FuzzQUICFrames fuzzes the frames behind the encryption.
 func FuzzQUICFrames(f *testing.F) {
 	f.Add(crypto(0, quicHello(f, "bad.org")))
 	f.Add([]byte{2, 0, 0, 0, 0, 6, 0, 1, 1})

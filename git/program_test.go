@@ -140,7 +140,8 @@ func (w *workplace) want(what, got, want string) {
 	}
 }
 
-// What is not committed and what is committed go onto what others have done; wip commits are gone in the end, and so is the checkpoint.
+// TestSync checks that uncommitted and committed changes go on top of upstream's. At the end the wip commits are gone,
+// and so is the checkpoint.
 // mission: E8
 func TestSync(t *testing.T) {
 	w := newWorkplace(t)
@@ -162,7 +163,8 @@ func TestSync(t *testing.T) {
 	w.want("again", w.program(0, "sync"), "harvest-git: nothing new on origin/main")
 }
 
-// After three attempts everything is as it was, the checkpoint stays, and the report says what was tried.
+// TestSyncConflict checks that after three attempts the repository is unchanged, the checkpoint stays, and the report
+// lists the attempts.
 // mission: E8
 func TestSyncConflict(t *testing.T) {
 	w := newWorkplace(t)

@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// stub is a GitHub that answers by "METHOD /path", and keeps what it was asked.
+// stub is a GitHub server that answers by "METHOD /path", and records its requests.
 func stub(t *testing.T, answers map[string]string) (api string, asked *[]*http.Request, bodies *[]string) {
 	t.Helper()
 	asked, bodies = &[]*http.Request{}, &[]string{}

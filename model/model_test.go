@@ -103,7 +103,7 @@ const (
 	whole    = `{"model":"claude-haiku-4-5","messages":[{"role":"user","content":"[hello] you"}]}`
 )
 
-// The credential is added, the token stays behind, and what was used is told.
+// TestGateway checks that the gateway adds the credential, removes the token, and reports the usage.
 //
 // mission: E1, F6
 func TestGateway(t *testing.T) {
@@ -193,7 +193,7 @@ func TestBrokenUpstream(t *testing.T) {
 	}
 }
 
-// What the model says arrives as it is said.
+// TestNothingIsHeldBack checks that the model's output arrives without buffering.
 func TestNothingIsHeldBack(t *testing.T) {
 	t.Parallel()
 	more := make(chan struct{})

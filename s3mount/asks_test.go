@@ -74,7 +74,7 @@ func newAsks(t *testing.T, behind string) *asks {
 	return a
 }
 
-// of returns what was asked with a method of an object, by its key.
+// of returns the recorded requests with a method for an object, by its key.
 func (a *asks) of(method, path string) (found []ask) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

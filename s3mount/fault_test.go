@@ -68,7 +68,7 @@ func TestSilence(t *testing.T) {
 	p.proxy.answer()
 }
 
-// A file that cannot be stored is told of once, kept, and stored when S3 is back.
+// TestFileFails checks that a file that cannot be stored is reported once, kept, and stored when S3 is back.
 func TestFileFails(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
@@ -98,8 +98,8 @@ func TestFileFails(t *testing.T) {
 	}
 }
 
-// When the process of a mount is killed, programs get an error, somebody is told, and what was written is stored all the same, at once or
-// as soon as S3 is back.
+// TestKilledProcess checks that programs get an error when the process of a mount is killed, that this is reported, and
+// that written data is still stored, at once or as soon as S3 is back.
 // mission: D5, 1.5
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// What cannot be stored at the end is kept and named, and stored by a later server. A mount of a sandbox that lives stays.
+// TestLeft checks that files that cannot be stored at the end are kept and named, and stored by a later server. A mount
+// of a live sandbox stays.
 func TestLeft(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
@@ -297,7 +298,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Somebody else changes what is mounted.
+// TestOthers checks that a mount handles changes by another client.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -340,8 +341,8 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// Who has begun to read a file that somebody else then replaces gets ESTALE, also where the mount has heard of the other one meanwhile; what is written
-// through the same mount is what everybody reads from then on.
+// TestNoMixture checks that readers of a file that is replaced while open get ESTALE, also if the mount has seen the
+// new file meanwhile. Data written through the same mount is read by all from then on.
 // mission: D5
 func TestNoMixture(t *testing.T) {
 	t.Parallel()

@@ -228,7 +228,7 @@ func TestMetadata(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Error(err)
 	}
-	// Also of what is not stored yet.
+	// The same holds for files that are not stored yet.
 	change(t, filepath.Join(dir, "g"), os.O_CREATE|os.O_WRONLY, func(f *os.File) error {
 		_, _ = f.WriteString("g")
 		return errors.Join(f.Chmod(0o640), os.Chtimes(f.Name(), then, then))

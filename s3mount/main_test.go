@@ -180,7 +180,7 @@ func (p *place) mounted(a About) string {
 	return dir
 }
 
-// object is the content of an object, as the server keeps it; "" if there is none.
+// object is the content of an object on the server, or "" if it does not exist.
 func (p *place) object(path string) string {
 	b, err := os.ReadFile(filepath.Join(s3test.Dir(p.bucket), "work", path))
 	if err != nil && !errors.IsNotExist(err) {
@@ -200,7 +200,7 @@ func (p *place) put(path, content string) {
 	}
 }
 
-// next waits for what is told.
+// next waits for the next report of a kind.
 func (p *place) next(what What) Told {
 	p.t.Helper()
 	for {

@@ -31,7 +31,7 @@ func (p *place) asked() *asks {
 	return a
 }
 
-// listed is what a directory lists, also names of which nobody can say what they are.
+// listed returns the entries of a directory, including those that cannot be described.
 func listed(t *testing.T, dir string) string {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -48,7 +48,7 @@ func listed(t *testing.T, dir string) string {
 	return fmt.Sprintf("%q", all)
 }
 
-// What is still open when a sandbox ends is stored, as far as it was written.
+// TestOpenAtTheEnd checks that files that are still open when a sandbox ends are stored, with the data written so far.
 // mission: D5, 1.5
 func TestOpenAtTheEnd(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,8 @@ func TestOpenAtTheEnd(t *testing.T) {
 	}
 }
 
-// Who reads a file again asks S3 for nothing of it while the object is the same, and gets the new content when somebody else has stored another one.
+// TestReadAgain checks that reading a file again requests none of its data from S3 while the object is unchanged, and
+// returns the new content after another client has replaced it.
 // mission: D5
 func TestReadAgain(t *testing.T) {
 	t.Parallel()
@@ -115,7 +116,8 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-// What Harvest keeps beneath .harvest/ is neither seen nor changed: what programs make of that name is theirs, and has another key.
+// TestReserved checks that Harvest's own data below .harvest/ is neither visible nor changed: files that programs
+// create under that name are their own, with another key.
 // mission: 1.4
 func TestReserved(t *testing.T) {
 	t.Parallel()
@@ -157,7 +159,8 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// Keys that no directory of files could have: of a and a/b the file is seen, and what is no path is not. Directories have objects.
+// TestKeys checks that keys that no directory tree could have are handled: of a and a/b the file is visible, and
+// invalid paths are not. Directories have objects.
 // mission: 1.3
 func TestKeys(t *testing.T) {
 	t.Parallel()
@@ -248,7 +251,8 @@ func TestMountOptions(t *testing.T) {
 	}
 }
 
-// Metadata is changed by a copy that S3 makes of the object onto itself, a file renamed by one of it: nothing is fetched, nothing sent.
+// TestCopies checks that S3 changes metadata by copying an object onto itself, and renames a file by a copy: no data is
+// downloaded or uploaded.
 // mission: 1.5
 func TestCopies(t *testing.T) {
 	t.Parallel()
@@ -272,7 +276,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// What is too large for one copy stays as it is.
+// TestTooLargeToCopy checks that a file that is too large for one copy stays unchanged.
 func TestTooLargeToCopy(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -333,7 +337,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// What is of one sandbox only, and what there is not.
+// TestNotKept checks that locks and similar state are local to one sandbox, and that unsupported operations fail.
 func TestNotKept(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -395,8 +399,8 @@ func TestNotKept(t *testing.T) {
 	}
 }
 
-// A mount and syncs understand each other's metadata. A mount leaves the manifest as it is: what it wrote is seen with List; and what a sync
-// stored as sparse it does not see.
+// TestBesideSyncs checks that a mount and syncs understand each other's metadata. A mount leaves the manifest
+// unchanged: its files are visible with List. It does not see files that a sync stored as sparse.
 // mission: 1.4
 func TestBesideSyncs(t *testing.T) {
 	t.Parallel()

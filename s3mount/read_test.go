@@ -93,7 +93,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// However many files are open and read in order, what is kept here of all of them has a bound, and each of them still has what it reads next.
+// TestWindowsAreBounded checks that the read-ahead of all open files together is bounded, and that each file still has
+// its next bytes ready.
 // mission: D5
 func TestWindowsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -151,7 +152,8 @@ func TestWindowsAreBounded(t *testing.T) {
 	eventually(t, "a closed file has room", func() bool { return m.windows.counted() == 0 })
 }
 
-// Many who read large files in order share the room: the parts are smaller, and nobody has to do without.
+// TestWindowsShare checks that many readers of large files share the memory: the parts get smaller, and every reader
+// has some.
 func TestWindowsShare(t *testing.T) {
 	t.Parallel()
 	const files, size, step = 24, 64 << 20, 128 << 10
@@ -175,7 +177,7 @@ func TestWindowsShare(t *testing.T) {
 	}
 }
 
-// Where there is no room at all, reading goes on: nobody waits for others.
+// TestReadsWithoutRoom checks that reads continue without any memory for read-ahead, and do not wait for others.
 func TestReadsWithoutRoom(t *testing.T) {
 	t.Parallel()
 	data := random(3 << 20)

@@ -368,7 +368,7 @@ func TestRunsThatWereCutOff(t *testing.T) {
 	})
 }
 
-// A crash leaves a run that nobody ended.
+// TestCrash checks that a run that a crash left unfinished is handled.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -407,7 +407,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// What was to be tried again is not, if the job has run since.
+// TestRetryThatIsOutOfDate checks that a planned retry is dropped if the job has run since.
 func TestRetryThatIsOutOfDate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -123,7 +123,7 @@ func TestLockThatAnotherHoldsForAMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Its process has ended without unlocking, and what it was starting goes a little later.
+	// The locking process has ended without unlocking, and the child that it was starting ends a little later.
 	if fd, err = unix.Dup(int(second.file.Fd())); err != nil {
 		t.Fatal(err)
 	}

@@ -173,7 +173,8 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 	}
 }
 
-// Records that a disk has damaged keep no version from being migrated, and are in no sum. The index of an earlier 0012 is replaced.
+// TestMigrateDamagedRecords checks that damaged records do not prevent the migration of any version, and are left out
+// of all sums. The index of an earlier 0012 is replaced.
 //
 // mission: F4
 func TestMigrateDamagedRecords(t *testing.T) {
@@ -351,7 +352,7 @@ func TestFailedMigrationChangesNothing(t *testing.T) {
 	}
 }
 
-// refused opens the file and checks that the refusal says what is wrong and what to do.
+// refused opens the file and checks that the refusal names the problem and the remedy.
 func refused(t *testing.T, path string, kind errors.Kind, words ...string) {
 	t.Helper()
 	db, err := Open(t.Context(), path)
@@ -609,8 +610,8 @@ func asNobody(t *testing.T, cmd *exec.Cmd) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	// Copied by a process of its own: a file that this one has open for writing, its other children could hold open too,
-	// and then it cannot be started.
+	// A separate process makes the copy: if this process had the file open for writing, its other children could hold
+	// it open too, and then it could not be started.
 	target := filepath.Join(dir, "helper")
 	if out, err := exec.CommandContext(t.Context(), "cp", cmd.Path, target).CombinedOutput(); err != nil {
 		t.Fatalf("copy the test binary: %v: %s", err, out)

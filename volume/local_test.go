@@ -473,7 +473,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// What is in the way of a provider or a volume is an error that names it, and nothing half-made is left.
+// TestWhatIsInTheWay checks that an obstacle in place of a provider or a volume causes an error that names it, and that
+// nothing incomplete is left.
 func TestWhatIsInTheWay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -76,7 +76,7 @@ func decode(t *testing.T, c agent.Conversation, lines ...string) []agent.Event {
 	return all
 }
 
-// What is not understood is kept as it was printed, also what is no JSON.
+// TestOther checks that lines that are not understood are kept as printed, also if they are not JSON.
 // mission: E1
 func TestOther(t *testing.T) {
 	t.Parallel()
@@ -281,7 +281,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// No line makes the decoder fail, and whatever it says can be written as JSON.
+// FuzzDecode checks that the decoder fails on no line, and that its events can be written as JSON.
 func FuzzDecode(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.jsonl")
 	if err != nil {
@@ -362,7 +362,8 @@ func TestMCPStatus(t *testing.T) {
 	}
 }
 
-// A turn that the program begins by itself is told from the answer to a prompt. A prompt that comes in the middle of it is answered with it.
+// TestOwnTurns checks that a turn that the program begins by itself is distinguished from the answer to a prompt. A
+// prompt in the middle of it is answered with it.
 //
 // mission: E1
 func TestOwnTurns(t *testing.T) {

@@ -118,8 +118,8 @@ const (
 	resting = `{"type":"session.idle","properties":{"sessionID":"s"}}`
 )
 
-// The end of a turn that the server tells late or twice does not end the next turn.
-// What was printed before a restart of the server is decoded without the prompts, turn by turn, and the end of the last one is seen.
+// TestAgain checks that a turn's end that the server sends late or twice does not end the next turn. Output from before
+// a restart of the server is decoded without the prompts, turn by turn, and the end of the last turn is recognised.
 //
 // mission: E2, E4
 func TestAgain(t *testing.T) {
@@ -207,7 +207,8 @@ func TestSubAgent(t *testing.T) {
 	}
 }
 
-// A call that an interrupt ends is told to have ended after the turn, once; a file that it changed is not forgotten.
+// TestInterruptedCall checks that a tool call that an interrupt ends is reported as ended after the turn, once, and
+// that a file which it changed is still reported.
 func TestInterruptedCall(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -228,7 +229,8 @@ func TestInterruptedCall(t *testing.T) {
 	}
 }
 
-// A turn that the bridge aborts, since the model's API fails, has failed with the reason, and was not interrupted by a person.
+// TestTurnEndsWhenTheModelFails checks that a turn that the bridge aborts because the model's API fails has failed with
+// the reason, and does not count as interrupted by a person.
 //
 // mission: E2
 func TestTurnEndsWhenTheModelFails(t *testing.T) {
@@ -379,7 +381,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// No line makes the decoder fail, and whatever it says can be written as JSON.
+// FuzzDecode checks that the decoder fails on no line, and that its events can be written as JSON.
 func FuzzDecode(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.jsonl")
 	if err != nil {

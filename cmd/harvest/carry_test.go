@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// carried is the request that harvest agent makes of a directory, and what it hints.
+// carried returns the request that harvest agent makes for a directory, and its hints.
 func (p *pair) carried(dir string) (api.SessionRequest, string) {
 	p.Helper()
 	var req api.SessionRequest
@@ -24,7 +24,7 @@ func (p *pair) carried(dir string) (api.SessionRequest, string) {
 	return req, hints.String()
 }
 
-// cloned clones the bundle of a request, applies what was not committed, and returns the files.
+// cloned clones the bundle of a request, applies the uncommitted changes, and returns the files.
 func (p *pair) cloned(req api.SessionRequest) []string {
 	p.Helper()
 	dir := p.TempDir()

@@ -78,7 +78,8 @@ func (p *pair) refused(err error, says string) {
 	}
 }
 
-// The agent's branch follows the agent, also when its commits were rewritten, as long as nobody else has commits on it.
+// TestCheckoutFollowsAgent checks that the agent's branch follows the agent, also when its commits were rewritten, as
+// long as the branch has no other commits.
 // mission: E3
 func TestCheckoutFollowsAgent(t *testing.T) {
 	p := newPair(t)

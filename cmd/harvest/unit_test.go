@@ -30,7 +30,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// Every failure says what to do about it; only operators' errors show what nobody explained.
+// TestExit checks that every failure prints a remedy, and that unexplained errors are shown to operators only.
 func TestExit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -142,7 +142,7 @@ func TestBuilding(t *testing.T) {
 	}
 }
 
-// A wait for the sandbox's turn is told once it takes long, and once.
+// TestBuildingTellsOfTheQueue checks that a long wait in the queue for a sandbox is reported, and only once.
 func TestBuildingTellsOfTheQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestDoctorFindings(t *testing.T) {
 	}
 }
 
-// doctor --fix installs what is missing, and says so.
+// TestDoctorFix checks that doctor --fix installs missing programs, and reports it.
 func TestDoctorFix(t *testing.T) {
 	bin := t.TempDir()
 	script := "#!/bin/sh\necho \"$@\" >> " + filepath.Join(bin, "calls") + "\ncase \"$*\" in *broken*) exit 1;; esac\n"

@@ -108,7 +108,8 @@ func (g *guest) dialUDP(t testing.TB, to string) *gonet.UDPConn {
 	return c
 }
 
-// world is a gateway whose outside is made of servers on the loopback: every address leads to the server that the test gave it.
+// world is a gateway whose outside consists of servers on the loopback: every address leads to the server that the test
+// assigned to it.
 type world struct {
 	*netstack.Gateway
 	guest *guest

@@ -130,7 +130,7 @@ func ip6(f header.Ethernet) header.IPv6 { return header.IPv6(f[header.EthernetMi
 
 const guest4, guest6 = "10.0.2.100", "fd68:6172:7665:7374::64"
 
-// alive sends an echo to the gateway itself, and expects its answer to be the next frame: nothing was said to what came before.
+// alive sends an echo to the gateway itself, and expects its answer to be the next frame: earlier frames got no answer.
 func (w *wire) alive(t testing.TB, after string) {
 	t.Helper()
 	w.send(t, packet(guest4, "10.0.2.2", header.ICMPv4ProtocolNumber, echo4("alive")))
@@ -381,7 +381,7 @@ func TestEndsAreCarried(t *testing.T) {
 func TestUDPEnds(t *testing.T) {
 	t.Parallel()
 	w := newWire(t, policy(t, "default"), func(o *netstack.Options) { o.Dial = nil; o.Policy = policy(t, "default", "127.0.0.1") })
-	// A port on which nobody listens: the host's kernel says so, and the sandbox hears it.
+	// A port without a listener: the host's kernel reports it, and so does the gateway to the sandbox.
 	s, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -539,7 +539,7 @@ func TestPingIsHonest(t *testing.T) {
 			}
 			continue
 		}
-		// Where the host does not let ordinary programs ping, the sandbox hears so, and whoever watches hears why.
+		// If the host does not let ordinary programs ping, the sandbox gets an error, and the denial has the reason.
 		w.expectDenial(t, "icmp", "", dst, "does not let ordinary programs ping")
 	}
 }

@@ -129,7 +129,7 @@ func TestQUICReachesExactlyWhatIsNamed(t *testing.T) {
 	if w.wasDialled("203.0.113.66:443") {
 		t.Error("a foreign address was dialled")
 	}
-	// What is no QUIC, on its port, says no name.
+	// Data other than QUIC on its port contains no name.
 	c := w.guest.dialUDP(t, "203.0.113.10:443")
 	if _, err := c.Write([]byte("hello")); err != nil {
 		t.Fatal(err)

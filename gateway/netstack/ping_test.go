@@ -70,7 +70,7 @@ func TestPingsAreAnsweredByTheirDestination(t *testing.T) {
 		w.ping4(t, "203.0.113.7", 9)
 		w.ping6(t, "2001:db8::7")
 	}
-	// Nobody is there, and nobody answers.
+	// The address does not exist, and there is no answer.
 	w.send(t, packet(guest4, "203.0.113.99", header.ICMPv4ProtocolNumber, echo4("x")))
 	w.alive(t, "an echo to nowhere")
 	// So many programs may ping at once; what more do goes nowhere.

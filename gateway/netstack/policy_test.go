@@ -203,7 +203,7 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 		w.serve("tcp", a+":22", listen(t, func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-x\r\n"); _, _ = io.Copy(io.Discard, c) }))
 	}
 
-	// Before its name was looked up, an address is nobody's.
+	// Before a look-up of its name, an address has no name.
 	if _, err := w.tls(t, "203.0.113.10:443", "good.example"); err == nil {
 		t.Error("an allowed server name at an address that was never looked up is reached")
 	}
@@ -354,7 +354,7 @@ func TestRebindingLeadsNowhere(t *testing.T) {
 		t.Errorf("after rebinding: %v, %v", got, err)
 	}
 	w.expectDenial(t, "dns", "rebind.example", "127.0.0.1", "loopback")
-	// The gateway dials what was checked, and never a name.
+	// The gateway dials the checked address, and never a name.
 	w.serve("tcp", "203.0.113.10:80", listen(t, func(net.Conn) {}))
 	c, err := w.guest.dial(t, "203.0.113.10:80")
 	if err != nil {
@@ -412,7 +412,7 @@ func TestANewPolicyCutsWhatItForbids(t *testing.T) {
 	if err := named(); err != nil {
 		t.Errorf("cut by more freedom: %v", err)
 	}
-	// Where names count now, what was not read from its beginning cannot go on.
+	// Once names count, connections that were not read from the beginning cannot continue.
 	p, err := gateway.Compile("default", nil, []string{"evil.example"})
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,8 @@ func TestCloseWithoutAnEndIsNoOrderlyEnd(t *testing.T) {
 	}
 }
 
-// A peer that has said all and leaves is noticed, even though what it talked to says nothing and keeps its connection open.
+// TestLeftAfterTheEnd checks that the end of a peer that has sent everything and left is noticed, although the other
+// side sends nothing and keeps its connection open.
 func TestLeftAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)

@@ -80,7 +80,8 @@ func TestWatchReportsReplacedFilesAsChanged(t *testing.T) {
 	}
 }
 
-// A file of a directory that was made a moment ago is reported when it is replaced: that the directory's files were reported does not hide it.
+// TestWatchReportsReplacedFilesInNewDirectories checks that a replaced file in a new directory is reported: the first
+// report of the directory's files does not hide it.
 //
 // mission: E10
 func TestWatchReportsReplacedFilesInNewDirectories(t *testing.T) {

@@ -135,7 +135,8 @@ func TestSeveralLines(t *testing.T) {
 	s.has(s.screen(), "› a\n  b\n  c\n  d")
 }
 
-// What was printed scrolls away whole, and the rest is drawn below it, also when the terminal gets narrower.
+// TestScreen checks that printed text scrolls away completely, and that the rest is drawn below it, also when the
+// terminal gets narrower.
 func TestScreen(t *testing.T) {
 	t.Parallel()
 	term := vt.NewEmulator(40, 8)

@@ -30,7 +30,7 @@ func newSeat(t *testing.T) *seat {
 	return &seat{t: t, Model: m}
 }
 
-// event sends an event and takes what comes of it.
+// event sends an event and performs the resulting actions.
 func (s *seat) event(kind, data string) {
 	s.t.Helper()
 	s.id++
@@ -46,7 +46,7 @@ func (s *seat) take() {
 	s.actions = append(s.actions, actions...)
 }
 
-// typed sends what is typed, as bytes of a terminal.
+// typed sends text as a terminal's bytes.
 func (s *seat) typed(text string) {
 	var d decoder
 	for _, k := range append(d.decode([]byte(text)), d.flush()...) {
@@ -103,7 +103,8 @@ func (s *seat) sent(prompt string) {
 	s.event("session.status_changed", `{"status":"thinking"}`)
 }
 
-// A whole turn: at each moment the screen says what is waited for, and what is finished is printed once.
+// TestTurn checks that the screen shows in each phase of a turn which event it waits for, and that finished text is
+// printed once.
 // mission: C3, E1
 func TestTurn(t *testing.T) {
 	t.Parallel()
@@ -403,7 +404,7 @@ func TestEndOfSession(t *testing.T) {
 	}
 }
 
-// The screen fits terminals of any size, and shows the end of what is written.
+// TestSmallScreens checks that the screen fits terminals of any size, and shows the end of the text in progress.
 func TestSmallScreens(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
