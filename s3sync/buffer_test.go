@@ -53,7 +53,7 @@ func TestBuffersAreBounded(t *testing.T) {
 	for _, b := range used {
 		p.put(b.buffer)
 	}
-	// Parts of files beyond what 10,000 usual ones hold are larger; they are not kept.
+	// Parts of files that exceed 10,000 parts of the usual size are larger. Their buffers are not kept.
 	large := p.get(partSize + 1)
 	if len(large.b) != partSize+1 || !large.mapped {
 		t.Errorf("%d bytes, mapped %v, for a large part", len(large.b), large.mapped)

@@ -20,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Servers that do not know CRC-64/NVME refuse it once, and get MD5s from then on, with which they compare what arrives.
+// TestServersWithoutCRC64 checks that a server without CRC-64/NVME refuses it once, and gets MD5s from then on, with
+// which it verifies uploads.
 // mission: 2.5, 3.5
 func TestServersWithoutCRC64(t *testing.T) {
 	testenv.Long(t)
@@ -71,7 +72,7 @@ func TestServersWithoutCRC64(t *testing.T) {
 			}
 		})
 	}
-	// Who refuses both is named with its reason.
+	// A server that refuses both is reported with its reason.
 	loc := location(t)
 	a := between(t, &loc)
 	b := openBucket(t, loc)
@@ -82,7 +83,8 @@ func TestServersWithoutCRC64(t *testing.T) {
 	}
 }
 
-// What others stored with checksums of other kinds is compared with these, small and large.
+// TestChecksumsOfOthers checks that objects that other programs stored with other kinds of checksums are verified with
+// these, small and large ones.
 // mission: 3.5
 func TestChecksumsOfOthers(t *testing.T) {
 	testenv.Long(t)

@@ -17,13 +17,13 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 )
 
-// signed notes who made the requests of a sync, and which session tokens they had.
+// signed records the origin of a sync's requests, and their session tokens.
 type signed struct {
 	mu     sync.Mutex
 	tokens map[string]map[string]int // guarded by mu; how many requests, by kind and token
 }
 
-// kindOf says what a request is, and whether this package or the SDK made it.
+// kindOf returns the kind of a request, and whether this package or the SDK made it.
 func kindOf(r *http.Request) string {
 	by, what := "ours", r.Method
 	if strings.Contains(r.UserAgent(), "aws-sdk-go") {
@@ -59,7 +59,8 @@ func (s *signed) of(kind string) map[string]int {
 	return s.tokens[kind]
 }
 
-// anybodys is a new, empty bucket of a server that looks at no signatures: the one that does knows no session tokens.
+// anybodys is a new, empty bucket of a server that does not check signatures: the server that does cannot handle
+// session tokens.
 func anybodys(t *testing.T) Location {
 	t.Helper()
 	store := s3mem.New()
@@ -93,7 +94,7 @@ func TestSessionToken(t *testing.T) {
 	}
 }
 
-// renewed is a service that assumes roles, each time with another session token, for as long as valid.
+// renewed is a service that assumes roles, each time with another session token that is valid for the duration valid.
 func renewed(t *testing.T, valid time.Duration) (url string, asked func() int) {
 	t.Helper()
 	var mu sync.Mutex

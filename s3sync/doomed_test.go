@@ -53,7 +53,7 @@ func TestDeletionsCutShort(t *testing.T) {
 				t.Fatal("the sync was not cut short")
 			}
 			a.reset(nil)
-			// Down, nothing of it comes back, and a copy up deletes nothing.
+			// Down, none of the files comes back, and a copy up deletes nothing.
 			mustSync(t, dir, b, Options{Direction: Down, List: true, State: state})
 			mustSync(t, dir, b, Options{Direction: Up, State: state})
 			for _, name := range []string{"gone", "again"} {
@@ -97,7 +97,8 @@ func TestDeletionsCutShort(t *testing.T) {
 	}
 }
 
-// Killed at any of ten moments on its way, in each direction, a sync that is made again is as if nothing had happened.
+// TestKilledAtTenPoints checks that a sync that is killed at any of ten moments, in each direction, and then repeated
+// has the same result as an undisturbed one.
 // mission: A8, D1, D2
 func TestKilledAtTenPoints(t *testing.T) {
 	testenv.Long(t)

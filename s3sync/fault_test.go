@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// childSpec is what a child of the test's binary synchronises.
+// childSpec describes the sync of a child process of the test binary.
 type childSpec struct {
 	Dir, State string
 	Direction  Direction
@@ -106,7 +106,8 @@ func TestKilled(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// What a killed restore left is removed by the next that changes the volume, and nothing else of such a name.
+// TestLeftFiles checks that the next sync that changes the volume removes the remains of a killed restore, and no other
+// files with such names.
 func TestLeftFiles(t *testing.T) {
 	dir, back, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "d/f", "x")
@@ -256,7 +257,7 @@ func TestLargeChangesOnce(t *testing.T) {
 					begun.Add(1)
 				}
 				if r.URL.Query().Get("partNumber") == "2" && second.Add(1) == 1 {
-					// The time tells, whatever the clock's steps are.
+					// The new mtime shows the change, whatever the clock's resolution.
 					if err := errors.Join(change(f), os.Chtimes(path, someTime, someTime)); err != nil {
 						t.Error(err)
 					}
@@ -345,7 +346,8 @@ func TestSkewedClock(t *testing.T) {
 	}
 }
 
-// What somebody else wrote after the manifest is restored as it is.
+// TestOvertakenObjects checks that an object that another program wrote after the manifest is restored in its current
+// state.
 func TestOvertakenObjects(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "old")
@@ -374,7 +376,7 @@ func TestOvertakenObjects(t *testing.T) {
 	}
 }
 
-// Metadata that changed in the bucket's manifest reaches files whose content stays.
+// TestMetadataComesDown checks that changed metadata in the bucket's manifest reaches files whose content is unchanged.
 func TestMetadataComesDown(t *testing.T) {
 	one, two, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	s1, s2 := t.TempDir(), t.TempDir()
@@ -467,7 +469,7 @@ func TestDirectoriesByParts(t *testing.T) {
 	}
 }
 
-// No space while restoring: said so, nothing half.
+// TestFullDisk checks that a restore on a full disk reports it and leaves no partial file.
 // mission: 3.4
 func TestFullDisk(t *testing.T) {
 	small := testenv.SmallDisk(t, "size=4m")
@@ -560,7 +562,7 @@ func TestExplainedFiles(t *testing.T) {
 	}
 }
 
-// What the server refuses for single objects is reported for each.
+// TestRefusedObjects checks that a refusal for a single object is reported for that object.
 func TestRefusedObjects(t *testing.T) {
 	dir, loc, state := t.TempDir(), location(t), t.TempDir()
 	a := between(t, &loc)

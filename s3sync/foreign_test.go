@@ -89,7 +89,7 @@ func TestLesserServer(t *testing.T) {
 	}
 	mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
 	sameTrees(t, dir, back)
-	// What may not be deleted is named, and the rest is.
+	// Files that cannot be deleted are reported, and the others are deleted.
 	for _, name := range []string{"f20", "f21"} {
 		must(t, os.Remove(filepath.Join(dir, name)))
 	}

@@ -104,7 +104,8 @@ func TestMassDeletion(t *testing.T) {
 	}
 }
 
-// A place that holds nothing, not even a manifest, empties no volume: somebody emptied it, or another server answers.
+// TestEmptiedPlace checks that a place without any object, not even a manifest, does not empty a volume: the place was
+// emptied, or another server answers.
 // mission: 3.1, 3.6, D1
 func TestEmptiedPlace(t *testing.T) {
 	t.Parallel()

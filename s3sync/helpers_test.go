@@ -172,7 +172,7 @@ func richTree(t *testing.T) string {
 	return dir
 }
 
-// age gives all that is in a tree a time of its own.
+// age gives each entry of a tree a distinct time.
 func age(t *testing.T, dir string) {
 	t.Helper()
 	var paths []string
@@ -198,7 +198,7 @@ func mustSync(t *testing.T, dir string, b *Bucket, o Options) Stats {
 	return stats
 }
 
-// asked counts the requests that reach a server through it, and may answer some itself.
+// asked counts the requests that reach a server through it, and may answer some of them itself.
 type asked struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -256,7 +256,7 @@ func xmlFault(w http.ResponseWriter, status int, code string) bool {
 	return true
 }
 
-// begun finds an upload to key that somebody began, and that is neither complete nor aborted.
+// begun finds an upload to key that is neither complete nor aborted.
 func (b *Bucket) begun(ctx context.Context, key string) string {
 	out, err := b.s3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: &key}, b.patiently)
 	if err != nil {

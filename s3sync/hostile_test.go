@@ -21,7 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A bucket may have any key. None leaves the volume, and those that are no path are named and stay in the bucket.
+// TestHostileKeys checks that a bucket with any key is safe: no key leads outside the volume, and keys that are not
+// valid paths are reported and stay in the bucket.
 // mission: 3.2
 func TestHostileKeys(t *testing.T) {
 	store := s3mem.New()
@@ -64,7 +65,7 @@ func TestHostileKeys(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("beside the volume there is %v, %v", entries, err)
 	}
-	// A mirror deletes what the volume does not have, and nothing that it could not have had.
+	// A mirror deletes objects that the volume does not have, and none that the volume could not have had.
 	empty := t.TempDir()
 	if _, err := Sync(t.Context(), openTree(t, empty), b, Options{Direction: Up, Mirror: true}); err != nil {
 		t.Fatal(err)
@@ -133,7 +134,7 @@ func TestHostileManifestLinks(t *testing.T) {
 	}
 }
 
-// asNobody runs a sync as a user who may not do everything.
+// asNobody runs a sync as an unprivileged user.
 func asNobody(t *testing.T, c childSpec) (stats Stats) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -329,7 +330,7 @@ func TestRefusedByFiles(t *testing.T) {
 	_, err = w.commit(&Entry{Path: "new"}, restoring{}, false, nil)
 	want("a file over a directory", err, errors.Conflict)
 	w.discard()
-	// What somebody makes while a file is fetched stays, unless it may be replaced.
+	// A file that another program creates during a download stays, unless it may be replaced.
 	w, err = tree.create("file")
 	must(t, err)
 	_, err = w.commit(&Entry{Path: "file"}, restoring{}, true, func(now *Entry) error { return inTheWay(now.typeBits()) })
@@ -391,7 +392,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// Directories too deep in one another are named, and their neighbours go.
+// TestDeep checks that directories that are nested too deeply are reported, and that their neighbours are synchronised.
 func TestDeep(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxDepth+5), 0o755))

@@ -110,7 +110,8 @@ func TestDeletedAfterKilledDownload(t *testing.T) {
 	}
 }
 
-// A journal holds no more than is under way, and one that is damaged counts up to the damage.
+// TestJournal checks that a journal has only the operations in progress, and that a damaged one is valid up to the
+// damage.
 func TestJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := &journal{path: path, open: map[string]*journey{}}

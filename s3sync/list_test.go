@@ -49,10 +49,10 @@ func asAWS(_ int, w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// oddNames are those that a URL writes otherwise.
+// oddNames are names that URL encoding changes.
 var oddNames = []string{"a b.txt", "a+b", "100%", "%41", "ä/ö ü+%.txt", "x & <y>", "日本/語", "plain"}
 
-// Lists whose keys are written as in URLs have the keys that the objects have.
+// TestListsAsInURLs checks that keys of URL-encoded lists are decoded to the objects' keys.
 // mission: 2.1, 3.1, 3.2, D2, D4
 func TestListsAsInURLs(t *testing.T) {
 	dir := t.TempDir()
@@ -71,7 +71,7 @@ func TestListsAsInURLs(t *testing.T) {
 	if stats.Files+stats.Deleted+stats.Updated > 0 || stats.Skipped < int64(len(oddNames)) {
 		t.Errorf("a list shows the same, and a sync did %s", stats)
 	}
-	// Without one the list is all that there is.
+	// Without a manifest, only the list remains.
 	must(t, b.delete(t.Context(), []string{ManifestKey}, func(_ string, err error) { t.Error(err) }))
 	back := t.TempDir()
 	mustSync(t, back, b, Options{Direction: Down, State: t.TempDir()})

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hiddenTree has what no list of objects shows, and metadata that only a manifest has.
+// hiddenTree has entries that no list of objects shows, and metadata that only a manifest has.
 func hiddenTree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +68,7 @@ func TestLostManifest(t *testing.T) {
 					}
 				}
 			}
-			// Who sent it makes it whole again.
+			// The machine that sent it restores the manifest.
 			up.Mirror = true
 			if stats := mustSync(t, dir, b, up); stats.Files+stats.Deleted > 0 {
 				t.Errorf("up did %s", stats)

@@ -58,7 +58,7 @@ type modelServer struct {
 	objects func() map[string]string // what the bucket has, by key
 }
 
-// attempt is a running sync. Requests after its end are dropped, as those of a killed process are.
+// attempt is a running sync. Requests after its end are dropped, like those of a killed process.
 type attempt struct {
 	asked  int // guarded by world.mu
 	slow   bool
@@ -86,7 +86,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.server.handler.ServeHTTP(rw, r)
 }
 
-// syncHeader tells a server of the model which sync asks; other programs have none.
+// syncHeader tells a server of the model which sync sends a request. Other programs send no such header.
 const syncHeader = "X-Model-Sync"
 
 // tagged adds it to all requests.
@@ -102,7 +102,7 @@ func (t tagged) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// modelPaths may be files or directories. A directory that is no file's elsewhere is rare.
+// modelPaths may be files or directories. A path that is only a directory on every machine is rare.
 var modelPaths = []string{"a", "a-b", "a/x", "a/x/y", "b", "c/d", "c/e", "c"}
 
 func newWorld(t *testing.T, server modelServer) *world {
@@ -129,7 +129,7 @@ func newWorld(t *testing.T, server modelServer) *world {
 	return w
 }
 
-// shmDir is a directory in memory, where there is some: the model is not about disks.
+// shmDir is a directory in memory, if available: the model does not test disks.
 func shmDir(t *testing.T) string {
 	t.Helper()
 	if _, err := os.Stat("/dev/shm"); err != nil {
@@ -167,7 +167,7 @@ func (w *world) machine(rt *rapid.T) (*machine, int) {
 	return w.all[i], i
 }
 
-// path is any that the model uses, or one that is there.
+// path is one of the model's paths, or an existing one.
 func (w *world) path(rt *rapid.T, m *machine) string {
 	have := slices.Sorted(maps.Keys(modelFiles(w.t, m.dir)))
 	return rapid.SampledFrom(append(slices.Clone(modelPaths), have...)).Draw(rt, "path")
@@ -339,7 +339,7 @@ func (w *world) foreign(key, why string) {
 	}
 }
 
-// sync synchronises a machine: whole, cut off at some moment, or with another machine's sync in the middle.
+// sync synchronises a machine: in full, cut off at some moment, or with another machine's sync in the middle.
 func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 	m, i := w.machine(rt)
 	list := rapid.Bool().Draw(rt, "list")
@@ -379,7 +379,7 @@ func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 	w.syncOne(ctx, rt, i, list, run)
 	run.nested.Wait()
 	if killed && rapid.Bool().Draw(rt, "torn") {
-		// What a process had not written down when it was killed is not there.
+		// State that a process had not written when it was killed is lost.
 		for _, path := range glob(w.t, m.state, "*", statePartial) {
 			if info, err := os.Stat(path); err == nil {
 				must(w.t, os.Truncate(path, info.Size()*int64(rapid.IntRange(0, 9).Draw(rt, "tenths"))/10))
@@ -409,7 +409,7 @@ func (w *world) begins(run *attempt) (name string, end func()) {
 	}
 }
 
-// sigkill synchronises a machine in a process that is killed when it makes a request.
+// sigkill synchronises a machine in a process that is killed during a request.
 func (w *world) sigkill(rt *rapid.T) {
 	m, i := w.machine(rt)
 	at, after := rapid.IntRange(1, 14).Draw(rt, "at"), rapid.Bool().Draw(rt, "after it was served")
@@ -512,7 +512,7 @@ func (w *world) finish(rt *rapid.T) {
 	}
 }
 
-// modelSnapshot is a tree without the times of directories, which change whenever something in them does.
+// modelSnapshot is a tree without the times of directories, which change with their entries.
 func modelSnapshot(t *testing.T, dir string) map[string]string {
 	all := snapshot(t, dir)
 	for path, line := range all {

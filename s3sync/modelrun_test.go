@@ -80,7 +80,7 @@ func objectsOf(t *testing.T, b *Bucket) map[string]string {
 	return all
 }
 
-// quickModel is how long the model may take without HARVEST_TEST_SEEDS. The histories that are left then are not tried.
+// quickModel limits the duration of the model without HARVEST_TEST_SEEDS. The remaining histories are skipped.
 const quickModel = 20 * time.Second
 
 // model tries histories, each at a new place.

@@ -106,7 +106,7 @@ func TestWrongRegion(t *testing.T) {
 	}
 }
 
-// What happens to connections half-way through a body, in either direction, costs time only.
+// TestDamagedOnTheWay checks that damage to connections halfway through a body, in either direction, only costs time.
 // mission: 2.5, 3.5
 func TestDamagedOnTheWay(t *testing.T) {
 	testenv.Long(t)
@@ -177,7 +177,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 	}
 }
 
-// gets reports whether r asks for an object.
+// gets reports whether r requests an object.
 func gets(r *http.Request) bool {
 	return r.Method == http.MethodGet && !r.URL.Query().Has("list-type") && !r.URL.Query().Has("uploads") && !r.URL.Query().Has("uploadId")
 }
@@ -245,7 +245,7 @@ func TestSlowAndOverloaded(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// awayFor says for how long S3 is away in TestAwayForLong, such as 10m.
+// awayFor names the variable with the duration of S3's outage in TestAwayForLong, such as 10m.
 const awayFor = "HARVEST_TEST_AWAY"
 
 // TestAwayForLong checks that a server that answers 503 for less than the timeout only costs time: nothing is lost, and
@@ -287,7 +287,7 @@ func TestAwayForLong(t *testing.T) {
 			return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")
 		})
 		t.Log(mustSync(t, c.dir, b, c.o))
-		// Each of the workers asks more and more seldom, up to every ten seconds on average.
+		// Each worker backs off, up to ten seconds on average.
 		if got, most := refused.Load(), int32(workers*(8+away/(3*time.Second))); got == 0 || got > most {
 			t.Errorf("%s: S3 refused %d requests, want 1 to %d", c.o.Direction, got, most)
 		}
@@ -320,7 +320,8 @@ func TestExpiresHalfway(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// An ETag may look like an MD5 and be none, as with keys of one's own; then it proves nothing.
+// TestETagIsNoMD5 checks that an ETag that looks like an MD5 and is not one, as with customer-provided keys, proves
+// nothing.
 func TestETagIsNoMD5(t *testing.T) {
 	loc, dir := location(t), t.TempDir()
 	b := openBucket(t, loc)
@@ -344,7 +345,7 @@ func TestETagIsNoMD5(t *testing.T) {
 	}
 }
 
-// A manifest that lies about sizes is not believed: the objects are taken as they are.
+// TestManifestLiesAboutSizes checks that a manifest with wrong sizes is ignored in favour of the objects.
 func TestManifestLiesAboutSizes(t *testing.T) {
 	for name, lie := range map[string]int64{"smaller": -3, "larger": 5, "much larger": 100 << 20} {
 		t.Run(name, func(t *testing.T) {
@@ -402,7 +403,7 @@ func TestReplacedByLink(t *testing.T) {
 	}
 }
 
-// A sparse file of a tebibyte costs what its data cost.
+// TestSparseTebibyte checks that the cost of a sparse file of a tebibyte depends only on its data.
 func TestSparseTebibyte(t *testing.T) {
 	loc, dir := location(t), t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "disk.img"))
@@ -466,7 +467,8 @@ func TestPassingObjects(t *testing.T) {
 	}
 }
 
-// A server that takes a request and never answers is one that is away, and is asked once.
+// TestServerThatIsSilent checks that a server that accepts a request and never answers counts as down, and gets only
+// one request.
 // mission: 2.4, 5.4
 func TestServerThatIsSilent(t *testing.T) {
 	testenv.Long(t)

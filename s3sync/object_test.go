@@ -135,7 +135,7 @@ func TestObjectsFail(t *testing.T) {
 	if _, err := b.Describe(ctx, "f"); !errors.Is(err, context.Canceled) {
 		t.Errorf("describe: %v", err)
 	}
-	// An object that says it is a link, and holds nothing.
+	// An object whose metadata marks it as a link, with an empty body.
 	dir := filepath.Join(s3test.Dir(loc.Bucket), "work")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func TestOthersSeeTheSame(t *testing.T) {
 	sameMetadata(t, dir, byRclone, files)
 }
 
-// sameMetadata compares what others restored of files besides their content.
+// sameMetadata compares the metadata of files that other programs restored.
 func sameMetadata(t *testing.T, dir, got string, files []string) {
 	t.Helper()
 	for _, path := range files {

@@ -38,7 +38,7 @@ func plainTree(t *testing.T) string {
 	return dir
 }
 
-// plantMany makes small files for several packs, of which half cannot be compressed.
+// plantMany makes small files for several packs. Half of them cannot be compressed.
 func plantMany(t *testing.T, dir string) {
 	t.Helper()
 	random := rand.NewChaCha8([32]byte{1})
@@ -73,7 +73,7 @@ func fill(t *testing.T, dir string, loc Location, o Options) (singly []string) {
 	return singly
 }
 
-// packsOf returns the names of the packs in a bucket, and those that its index has.
+// packsOf returns the names of the packs in a bucket, and of those in its index.
 func packsOf(t *testing.T, b *Bucket) (stored, indexed []string) {
 	t.Helper()
 	at, err := b.At(b.prefix + packPrefix)
@@ -223,7 +223,8 @@ func TestBadPacks(t *testing.T) {
 			if got := fill(t, dir, loc, Options{}); len(got) < 5 {
 				t.Errorf("only these came by themselves: %v", got)
 			}
-			// Who never had them makes them anew where the index cannot be read, but not instead of a newer Harvest.
+			// A machine that never had the packs makes them anew if the index is unreadable, but does not replace those
+			// of a newer Harvest.
 			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: t.TempDir(), Packs: true})
 			if newer := strings.Contains(name, "newer"); err != nil || newer != (stats.Failed == 1) || newer && stats.Failures[0].Remedy != "use a newer Harvest" {
 				t.Errorf("the next sync up ended with %+v, %v", stats, err)
@@ -237,7 +238,8 @@ func TestBadPacks(t *testing.T) {
 	}
 }
 
-// Where a list shows that somebody else replaced an object, the object is taken, whatever packs have.
+// TestPacksAreOlderThanObjects checks that an object that a list shows as replaced is used instead of the content in
+// packs.
 func TestPacksAreOlderThanObjects(t *testing.T) {
 	t.Parallel()
 	dir, loc := plainTree(t), location(t)
@@ -251,7 +253,8 @@ func TestPacksAreOlderThanObjects(t *testing.T) {
 	}
 }
 
-// A sync whose packs fail has sent all files, names what failed, and the next one makes them.
+// TestPacksThatCannotBeMade checks that a sync whose packs fail has sent all files and reports the failures, and that
+// the next one makes the packs.
 func TestPacksThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	dir := plainTree(t)
@@ -449,7 +452,7 @@ func FuzzPacks(f *testing.F) {
 	f.Add(raw)
 	f.Add(index)
 	f.Add([]byte{})
-	// More members and rows than any may have, which take next to no bytes: arrays of nothing.
+	// More members and rows than the limit, which take almost no bytes: arrays of nil.
 	nothing := append(binary.BigEndian.AppendUint32([]byte{0x9a}, 1<<20), bytes.Repeat([]byte{0xf6}, 1<<20)...)
 	f.Add(slices.Concat([]byte{0xa3, 0x01, 0x6d}, []byte(packsFormat), []byte{0x02, 0x01, 0x03}, nothing))
 	w, err := zstd.NewWriter(nil)
@@ -492,7 +495,7 @@ func FuzzPacks(f *testing.F) {
 	})
 }
 
-// A part of a file may be larger than what packs leave of the memory for bodies.
+// TestPacksLeaveRoom checks that a part of a file may exceed the memory for bodies that packs leave.
 func TestPacksLeaveRoom(t *testing.T) {
 	t.Parallel()
 	loc := location(t)

@@ -24,7 +24,7 @@ func TestBothWithoutMemory(t *testing.T) {
 				write(t, dir, "large", strings.Repeat("0123456789abcdef", 20<<16))
 				must(t, os.Symlink("same", filepath.Join(dir, "link")))
 			}
-			// Those who checked it out did so at different times.
+			// The two machines checked it out at different times.
 			for _, name := range []string{"same", "d/empty", "differs", "large", "link"} {
 				past := []unix.Timespec{unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano()), unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano())}
 				must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(one, name), past, unix.AT_SYMLINK_NOFOLLOW))

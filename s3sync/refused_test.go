@@ -27,7 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// when answers requests of a method whose path and query contain text with an error of S3.
+// when answers requests with an error of S3 if the method matches and path and query contain text.
 func when(method, text string, status int, code string) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		return r.Method == method && strings.Contains(r.URL.Path+"?"+r.URL.RawQuery, text) && xmlFault(w, status, code)
@@ -74,7 +74,7 @@ func TestRefusedRequests(t *testing.T) {
 			}
 		})
 	}
-	// Where the parts of an upload cannot be listed, a new one is begun.
+	// If the parts of an upload cannot be listed, a new one begins.
 	a.reset(nil)
 	e, err := b.stat(t.Context(), "f")
 	must(t, err)
@@ -179,7 +179,7 @@ func TestSweptLater(t *testing.T) {
 			}
 			yesterday := time.Now().Add(-sweepEvery - time.Minute)
 			must(t, os.Chtimes(marks[0], yesterday, yesterday))
-			// Who may not list uploads syncs all the same.
+			// A client that may not list uploads can still sync.
 			a.reset(when("GET", "uploads", 403, "AccessDenied"))
 			sync()
 			a.reset(nil)
@@ -228,7 +228,7 @@ func TestRefusedVersions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Somebody else's directories, and versions that were never finished.
+	// Foreign directories, and unfinished versions.
 	a.reset(nil)
 	old := time.Now().Add(-48 * time.Hour).Unix()
 	for _, key := range []string{"notes/x", "007/x", "latest/x", fmt.Sprintf("%d/f", old), fmt.Sprintf("%d/f", time.Now().Unix()-5)} {
@@ -242,7 +242,7 @@ func TestRefusedVersions(t *testing.T) {
 	if all, err := b.Versions(t.Context()); err != nil || len(all) != 2 {
 		t.Errorf("left %+v, %v", all, err)
 	}
-	// What cannot be copied goes up.
+	// Files that cannot be copied are uploaded.
 	write(t, dir, "f", "changed")
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		return r.Header.Get("X-Amz-Copy-Source") != "" && xmlFault(w, 403, "AccessDenied")
@@ -471,7 +471,7 @@ func TestForeignOdd(t *testing.T) {
 			t.Errorf("%s came as %v, %v", name, info, err)
 		}
 	}
-	// Again, with files of the same size and time: only what differs is fetched.
+	// Again, with files of the same size and time: only the differing ones are downloaded.
 	must(t, os.Chmod(filepath.Join(back, "small"), 0o644))
 	if stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down, List: true}); err != nil || stats.Failed != 2 {
 		t.Errorf("again: %s %+v, %v", stats, stats.Failures, err)
@@ -639,7 +639,8 @@ func TestSmallThings(t *testing.T) {
 	}
 }
 
-// What an interrupted sync sent gets into the manifest of the next, also if there is nothing else to send.
+// TestOnlyManifestMissing checks that files sent by an interrupted sync get into the manifest of the next one, also if
+// it has nothing else to send.
 func TestOnlyManifestMissing(t *testing.T) {
 	dir, loc, state := t.TempDir(), location(t), t.TempDir()
 	a := between(t, &loc)

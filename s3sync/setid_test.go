@@ -28,7 +28,7 @@ func setIDTree(t *testing.T) string {
 	return dir
 }
 
-// setIDs checks which setuid and setgid bits are in a tree: those of setIDModes, or none.
+// setIDs checks the setuid and setgid bits in a tree: those of setIDModes, or no bits at all.
 func setIDs(t *testing.T, dir string, want bool) {
 	t.Helper()
 	const bits = os.ModeSetuid | os.ModeSetgid
@@ -63,7 +63,7 @@ func TestSetIDStaysAway(t *testing.T) {
 					t.Errorf("again: %s", stats)
 				}
 				if remembers {
-					// What goes back does not take the bits away there.
+					// A sync up does not remove the bits in the bucket.
 					for _, d := range []Direction{Both, Up, Both} {
 						o := down
 						o.Direction = d
@@ -124,7 +124,7 @@ func TestSetIDOfOthers(t *testing.T) {
 		t.Errorf("again: %s", stats)
 	}
 	modes()
-	// Nor where only metadata differ.
+	// The same holds if only metadata differ.
 	must(t, os.Chmod(filepath.Join(back, "suid"), 0o600))
 	mustSync(t, back, b, down)
 	modes()

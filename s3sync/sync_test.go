@@ -51,7 +51,7 @@ func TestNothingChanged(t *testing.T) {
 	if calls := a.seen(); len(calls) != 1 || stats.Files+stats.Updated+stats.Deleted != 0 || stats.Skipped < 30 {
 		t.Errorf("nothing changed, and a sync asked %q and did %s", calls, stats)
 	}
-	// Another machine knows no inodes: it asks for the manifest, and sends nothing.
+	// Another machine has no inodes recorded: it requests the manifest, and sends nothing.
 	a.reset(nil)
 	stats = mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
 	for _, call := range a.seen() {
@@ -118,7 +118,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// The same size and time with another content is noticed by the change of the inode.
+// TestDisguised checks that a changed content with the same size and time is noticed by the changed inode.
 func TestDisguised(t *testing.T) {
 	dir, b, state := t.TempDir(), openBucket(t, location(t)), t.TempDir()
 	write(t, dir, "f", "aaaa")
@@ -187,7 +187,7 @@ func TestTwoWays(t *testing.T) {
 			write(t, one, "edited-here", "here")
 			write(t, one, "gone-and-edited", "kept")
 			write(t, one, "new-here", "y")
-			// What will be decided is shown before, and nothing happens then on either side.
+			// A dry run shows the decisions and changes neither side.
 			before, objects := snapshot(t, one), keysOf(t, b)
 			var shown []Failure
 			look := o1
@@ -234,7 +234,7 @@ func TestTwoWays(t *testing.T) {
 	}
 }
 
-// keysOf is what a bucket has, ETags by keys.
+// keysOf returns the keys in a bucket with their ETags.
 func keysOf(t *testing.T, b *Bucket) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -589,7 +589,7 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// What comes damaged does not get its name.
+// TestDamagedObject checks that a damaged download does not get the file's name.
 // mission: 3.5
 func TestDamagedObject(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
@@ -708,7 +708,7 @@ func TestProgress(t *testing.T) {
 		t.Run(string(c.o.Direction), func(t *testing.T) {
 			known, within := make(chan struct{}), make(chan struct{})
 			var parts atomic.Int32
-			// The last part waits until both have been seen.
+			// The last part waits until both reports have been seen.
 			a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
 				if strings.HasSuffix(r.URL.Path, "/large") && (r.URL.Query().Has("partNumber") || r.Header.Get("Range") != "") && parts.Add(1) == 3 {
 					for what, seen := range map[string]chan struct{}{"the total": known, "the parts": within} {

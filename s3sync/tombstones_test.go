@@ -93,7 +93,7 @@ func put(t *testing.T, b *Bucket, key, content string) {
 	must(t, err)
 }
 
-// nextSecond waits until objects get times of another second, by the server's clock.
+// nextSecond waits until new objects get times of the next second, by the server's clock.
 func nextSecond(t *testing.T, b *Bucket) {
 	t.Helper()
 	last := func() string {
@@ -107,7 +107,8 @@ func nextSecond(t *testing.T, b *Bucket) {
 	}
 }
 
-// Keys a and a/b, which no directory can have, come to rest with both contents: the file gets the name of a conflict.
+// TestFileBesideDirectoryOfItsName checks that keys a and a/b, which no directory can have, end with both contents: the
+// file gets the name of a conflict.
 // mission: 3.2, A8
 func TestFileBesideDirectoryOfItsName(t *testing.T) {
 	b := strictBucket(t)

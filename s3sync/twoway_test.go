@@ -20,13 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is a volume with what its machine remembers.
+// machine is a volume with its machine's state.
 type machine struct {
 	dir, state string
 	b          *Bucket
 }
 
-// machines returns n machines that synchronise one place, and the place as others reach it.
+// machines returns n machines that synchronise one place, and direct access to the place.
 func machines(t *testing.T, n int) ([]*machine, *Bucket, *asked) {
 	t.Helper()
 	loc := location(t)
@@ -167,7 +167,8 @@ func TestOverlapKeepsBothEdits(t *testing.T) {
 	}
 }
 
-// A machine whose sync was killed between an object and the manifest finds the edit that another one made meanwhile.
+// TestKilledBeforeManifest checks that a machine whose sync was killed between an object and the manifest sees an edit
+// that another machine made meanwhile.
 // mission: 3.1, A8, D1
 func TestKilledBeforeManifest(t *testing.T) {
 	t.Parallel()
@@ -237,7 +238,8 @@ func killedWhen(t *testing.T, a *asked, c childSpec, is func(r *http.Request) bo
 	}
 }
 
-// An object whose key ends with a slash can have content. It is no file: it is named, and stays.
+// TestContentOfDirectoryKeys checks that an object whose key ends with a slash can have content. It is not a file: it
+// is reported and stays.
 // mission: 3.4
 func TestContentOfDirectoryKeys(t *testing.T) {
 	t.Parallel()
@@ -290,7 +292,7 @@ func TestContentOfDirectoryKeys(t *testing.T) {
 	}
 }
 
-// A file that another one of equal size and time took the place of is another file.
+// TestReplacedByRename checks that a file that is replaced by another one of equal size and time counts as changed.
 // mission: 3.1
 func TestReplacedByRename(t *testing.T) {
 	t.Parallel()
@@ -319,7 +321,7 @@ func TestReplacedByRename(t *testing.T) {
 				if got["p"][0] != "replaced" || got["swap1"][0] != "content2" || got["swap2"][0] != "content1" || len(got) != 5 {
 					t.Errorf("the other machine has %q", got)
 				}
-				// A restore brings back what the bucket has.
+				// A restore brings back the bucket's content.
 				must(t, os.Remove(filepath.Join(one.dir, "p")))
 				write(t, one.dir, "p", "gone bad")
 				must(t, os.Chtimes(filepath.Join(one.dir, "p"), someTime, someTime))
@@ -378,7 +380,7 @@ func TestNamesLikeTemporary(t *testing.T) {
 	if got := filesOf(t, two.dir); len(got) != 3 {
 		t.Errorf("the other machine has %q", got)
 	}
-	// One that really is a temporary file, and was stored by another program, is named.
+	// A real temporary file that another program stored is reported.
 	name := newTempName()
 	body := []byte("half")
 	_, err := direct.put(t.Context(), name, body, crc64nvme.Checksum(body), nil)
@@ -438,7 +440,7 @@ func TestFileAndDirectory(t *testing.T) {
 	}
 }
 
-// An object that another program stored meanwhile is not overwritten unseen.
+// TestForeignWritesAreKept checks that an object that another program stored meanwhile is not overwritten unread.
 // mission: 3.1
 func TestForeignWritesAreKept(t *testing.T) {
 	t.Parallel()
@@ -533,7 +535,8 @@ func TestMetadataAgainstContent(t *testing.T) {
 	}
 }
 
-// A deletion that an interrupted sync had decided is one still, and does not bring the file back.
+// TestInterruptedDeletion checks that a deletion that an interrupted sync had decided still holds, and that the file
+// does not come back.
 // mission: 3.1
 func TestInterruptedDeletion(t *testing.T) {
 	t.Parallel()

@@ -263,7 +263,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// No plan loses what only one side has, whatever the three sides are.
+// FuzzDecide checks that no plan loses content of one side only, for any state of the three sides.
 func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), uint8(0))
 	f.Fuzz(func(t *testing.T, bits uint64, how uint8) {
@@ -314,7 +314,7 @@ func TestMetadataOfOthers(t *testing.T) {
 	}
 }
 
-// What other tools read of an object: the form is theirs, and may not change.
+// TestHeaders checks that the headers keep the form that other tools read.
 // mission: 3.2, D2
 func TestHeaders(t *testing.T) {
 	header := func(mode, uid, gid, mtime, ns, content string) http.Header {

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// marks returns what restores left in a state.
+// marks returns the records of restores in a state.
 func marks(t *testing.T, state string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(state, unsettledDir, "*"))

@@ -53,7 +53,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 			if err != nil {
 				return true // the client is gone, and the server hears nothing of it
 			}
-			// What the server has begun, it ends, and here is known when.
+			// The server finishes each request that it has begun, and the test knows when.
 			ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 			defer cancel()
 			r = r.Clone(ctx)
@@ -109,7 +109,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 		sent, ids = sent+n, ids+1
 	}
 	mu.Unlock()
-	// Those that were under way when it was interrupted may have arrived or not.
+	// Uploads in progress at the interruption may have arrived or not.
 	if ids != 1 || sent < 5 || sent > 8 {
 		t.Errorf("%d parts went to %d uploads; there are 5 parts, of which 2 were there", sent, ids)
 	}

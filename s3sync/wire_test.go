@@ -158,7 +158,8 @@ func TestWireAnswers(t *testing.T) {
 	}
 }
 
-// Who gives up waiting is not kept by a server that does not answer, and leaves no connection to the next.
+// TestWireGivesUp checks that a caller that stops waiting is not blocked by a server that does not answer, and leaves
+// no connection to the next caller.
 func TestWireGivesUp(t *testing.T) {
 	asked, release := make(chan struct{}, 2), make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -223,7 +224,7 @@ func TestWireTrusts(t *testing.T) {
 	}
 }
 
-// Values that no header may have are net/http's to refuse.
+// TestWireHeader checks that values that no header may have are left to net/http to refuse.
 func TestWireHeader(t *testing.T) {
 	for value, want := range map[string]bool{`"etag"`: true, "": true, "a\r\nX-Evil: 1": false, "a\x00": false, "ü": false} {
 		if got := ordinaryHeader(http.Header{"If-Match": {value}}); got != want {

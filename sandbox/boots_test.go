@@ -15,7 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// A burst boots a few at a time, in the order of requests; those that wait say so.
+// TestBootsAreBounded checks that a burst of requests boots a few sandboxes at a time, in the order of requests, and
+// that the waiting ones report this.
 func TestBootsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 	}
 }
 
-// A sandbox that has booted already does not wait for others to boot.
+// TestWarmSandboxDoesNotQueue checks that a booted sandbox does not wait for other boots.
 func TestWarmSandboxDoesNotQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,7 +147,7 @@ func TestWarmSandboxDoesNotQueue(t *testing.T) {
 	})
 }
 
-// A boot that hangs does not stop all others for ever.
+// TestHungBootReleasesItsSlot checks that a boot that hangs does not block the others forever.
 func TestHungBootReleasesItsSlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// buildAccount is whose the sandboxes of builds are.
+// buildAccount is the account that owns the sandboxes of builds.
 const buildAccount = "harvest-build"
 
 // mission: B2

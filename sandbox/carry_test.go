@@ -255,7 +255,8 @@ func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 	})
 }
 
-// A sandbox whose network cannot be put in force in the new one stays where it is until it can.
+// TestCarriedOverWithItsNetwork checks that a sandbox is not carried over until its network can be applied to the new
+// one.
 func TestCarriedOverWithItsNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +281,8 @@ func TestCarriedOverWithItsNetwork(t *testing.T) {
 	})
 }
 
-// What takes a snapshot on its end ends so much earlier than its engine would end it that the snapshot has its time.
+// TestLifetimeWithASnapshotOnTheEnd checks that a sandbox with a snapshot on its end ends early enough before its
+// engine's limit to leave time for the snapshot.
 func TestLifetimeWithASnapshotOnTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

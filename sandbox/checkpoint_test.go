@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Checkpoint writes a file, and what sandboxes made of it have to be is for tests of real engines.
+// Checkpoint writes a file. Tests of real engines cover the sandboxes that are restored from one.
 func (b *box) Checkpoint(ctx context.Context, dir string) error {
 	if err := b.s.called(ctx, "checkpoint"); err != nil {
 		return err

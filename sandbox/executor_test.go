@@ -29,7 +29,7 @@ type house struct {
 	fleet *sandbox.Fleet
 }
 
-// capable lets the fake claim to hold limits, which Fleet does not ask it to prove.
+// capable makes the fake claim to enforce limits, which Fleet does not check.
 type capable struct{ *fake.Engine }
 
 func (c capable) Capabilities() engine.Capabilities {

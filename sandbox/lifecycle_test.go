@@ -533,7 +533,8 @@ func TestLostSandboxIsGone(t *testing.T) {
 	})
 }
 
-// A sandbox that somebody else has ended, who runs it for the engine, is lost, and it stays known why.
+// TestSandboxEndedElsewhere checks that a sandbox that the engine's provider has ended is lost, and that the reason
+// stays recorded.
 //
 // mission: 9.6
 func TestSandboxEndedElsewhere(t *testing.T) {

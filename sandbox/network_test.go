@@ -137,7 +137,7 @@ func TestSetNetwork(t *testing.T) {
 		if diff := cmp.Diff([]engine.Network{{Mode: "allow", Allow: want.Allow}}, box.net.sets()); diff != "" {
 			t.Errorf("the engine was told (-want +got):\n%s", diff)
 		}
-		// What fails leaves everything as it was.
+		// A failed change leaves everything as it was.
 		w.fail("network", errors.Newf(errors.Unavailable, "no"))
 		_, err = f.SetNetwork(t.Context(), account, sb.ID, sandbox.Network{Mode: "default"})
 		wantError(t, err, errors.Unavailable, "no", "| network")
@@ -271,7 +271,7 @@ func TestDial(t *testing.T) {
 	})
 }
 
-// denials returns the events of what a sandbox was denied.
+// denials returns the events of a sandbox's denied connections.
 func (w *world) denials(id string) []engine.Denial {
 	w.mu.Lock()
 	defer w.mu.Unlock()

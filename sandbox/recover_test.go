@@ -148,7 +148,7 @@ func TestTimeLimitsOfCommandsSurviveARestart(t *testing.T) {
 	})
 }
 
-// record puts what a server that died left.
+// record stores a record as a crashed server leaves it.
 func (w *world) record(t *testing.T, id string, status sandbox.Status, h engine.Handle) sandbox.Sandbox {
 	t.Helper()
 	sb := sandbox.Sandbox{

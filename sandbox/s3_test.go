@@ -40,7 +40,7 @@ func (s *s3Stub) Note(_ context.Context, j sandbox.S3Job) error  { return s.call
 func (s *s3Stub) Send(_ context.Context, j sandbox.S3Job) error  { return s.call("send", j) }
 func (s *s3Stub) Save(_ context.Context, j sandbox.S3Job) error  { return s.call("save", j) }
 
-// asked returns the calls since the last time, in one word each.
+// asked returns the calls since the last time, one word for each.
 func (s *s3Stub) asked() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +208,7 @@ func TestS3EverySoOften(t *testing.T) {
 		want("created", "check")
 		time.Sleep(301 * time.Second)
 		want("after five minutes", "send")
-		// One that takes longer than its time is not begun twice.
+		// An upload that takes longer than the interval is not started twice.
 		release := make(chan struct{})
 		s3.mu.Lock()
 		s3.hooks["send"] = func() { <-release }
@@ -343,7 +343,7 @@ func TestS3Requests(t *testing.T) {
 	if sb.S3.Volume != "data" || len(sb.Volumes) != 1 {
 		t.Errorf("it is %+v", sb)
 	}
-	// Volumes that are not on this machine, as at Modal, are refused, and none is made.
+	// Volumes that are not on this machine, as at Modal, are refused, and no volume is created.
 	far, s3 := s3World()
 	far.caps.Views = true
 	f = far.open(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Find finds what List lists.
+// Find finds the images of List.
 func (i stubImages) Find(ctx context.Context, ref string) (image.Image, error) {
 	list, err := i.List(ctx)
 	if err != nil {
@@ -209,7 +209,8 @@ func TestSnapshotOnEnd(t *testing.T) {
 	}
 }
 
-// A snapshot that fails is reported, and what the sandbox holds is released all the same.
+// TestSnapshotOnEndFails checks that a failed snapshot is reported, and that the sandbox's resources are released all
+// the same.
 //
 // mission: A8
 func TestSnapshotOnEndFails(t *testing.T) {

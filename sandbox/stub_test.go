@@ -61,7 +61,7 @@ func newStub() *stub {
 	}
 }
 
-// fail makes the next calls answer with errs, one after the other.
+// fail makes the next calls return errs, one after the other.
 func (s *stub) fail(call string, errs ...error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *stub) Warm(ctx context.Context, _ engine.Limits) (engine.Warm, error) {
 	return stubWarm{s.add(engine.Handle{})}, nil
 }
 
-// refs lists what exists.
+// refs lists the existing sandboxes.
 func (s *stub) refs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +242,7 @@ func (b *box) Carry(ctx context.Context) (engine.Sandbox, error) {
 	return b.s.add(engine.Handle{ID: b.handle.ID}), nil
 }
 
-// die ends it without being asked.
+// die ends the sandbox without a request.
 func (b *box) die(end engine.End) {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
@@ -486,7 +486,7 @@ func (i stubImages) List(ctx context.Context) ([]image.Image, error) {
 	return list, nil
 }
 
-// base is the base image, as it was built last. s.mu is held.
+// base is the latest build of the base image. s.mu is held.
 func (i stubImages) base() image.Image {
 	img := baseImage
 	img.Built = time.Unix(int64(i.s.builds), 0)
@@ -647,7 +647,7 @@ func wait(t *testing.T, x *sandbox.Execution) sandbox.Result {
 	return r
 }
 
-// wantError checks kind, words of the text for clients, and that there is a remedy where one is wanted.
+// wantError checks the kind, words of the text for clients, and that errors which need a remedy have one.
 func wantError(t *testing.T, err error, kind errors.Kind, words ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {

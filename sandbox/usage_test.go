@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Usage says that half a core was busy since the sandbox was made, and what its tests have set.
+// Usage reports half a busy core since the creation of the sandbox, and the values that a test has set.
 func (b *box) Usage(ctx context.Context) (engine.Usage, error) {
 	if err := b.s.called(ctx, "usage"); err != nil {
 		return engine.Usage{}, err
@@ -38,7 +38,7 @@ func (s *stub) holds(memory int64) {
 	s.memory = memory
 }
 
-// metered is a world whose engine tells what sandboxes use.
+// metered is a world whose engine reports the usage of sandboxes.
 func metered() *world {
 	w := newWorld()
 	w.caps.Usage = true
@@ -126,7 +126,7 @@ func TestUsageOverALife(t *testing.T) {
 	})
 }
 
-// Who asks gets a sample of now, but not more than one a second is taken.
+// TestUsageIsFresh checks that a request returns a current sample, but takes at most one a second.
 func TestUsageIsFresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

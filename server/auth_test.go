@@ -148,7 +148,7 @@ func TestRolesAndScopes(t *testing.T) {
 	admin.want(401, "GET", "/v1/account", "")
 }
 
-// Whatever has an id or a name is 404 to another account.
+// TestOtherAccountsSeeNothing checks that each object with an id or a name answers another account with 404.
 // mission: A7, 6.3
 func TestOtherAccountsSeeNothing(t *testing.T) {
 	t.Parallel()
@@ -197,7 +197,7 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 		t.Error("a name leads to another account")
 	}
 	other.want(204, "DELETE", "/v1/volumes/vol", "")
-	// Only who runs the server sees, and ends, everybody's.
+	// Only the operator sees, and ends, the sandboxes of all accounts.
 	other.want(403, "GET", "/v1/sandboxes?everyone=true", "")
 	other.want(403, "DELETE", "/v1/sandboxes/"+mine.ID+"?everyone=true", "")
 	_, body = w.do("GET", "/v1/sandboxes?everyone=true", "")
@@ -275,7 +275,7 @@ func TestSignIn(t *testing.T) {
 		t.Fatalf("the link is %s", link.URL)
 	}
 	s := w.stranger()
-	// Previews of links, and whatever else only looks, do not use the link up; nor does another page.
+	// Previews of links, and other requests that only read, do not use up the link. Nor does another page.
 	for range 2 {
 		s.want(200, "HEAD", "/sign-in?token="+token, "")
 		shown, page := s.do("GET", "/sign-in?token="+token, "")
@@ -325,7 +325,7 @@ func TestSignIn(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, r.want)
 		}
 	}
-	// A WebSocket is a GET, but not one that only reads.
+	// A WebSocket is a GET, but it does not only read.
 	for origin, want := range map[string]int{s.url: 101, "http://evil.example": 403, "": 403} {
 		header := http.Header{"Cookie": {cookie}}
 		if origin != "" {
@@ -391,7 +391,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// addresses returns where the audit log says that requests came from, by their ids.
+// addresses returns the client addresses in the audit log, by request id.
 func (w *world) addresses() map[string]string {
 	w.t.Helper()
 	all := map[string]string{}
@@ -573,7 +573,7 @@ func TestAuditSaysWhoDidWhat(t *testing.T) {
 		}
 		lines = append(lines, l)
 	}
-	// A line is written once its answer is out, so that two of different connections may change places.
+	// A line is written after its answer, so lines of different connections may be out of order.
 	slices.SortStableFunc(lines, func(a, b line) int {
 		order := []string{"/v1/volumes", "/v1/keys", "/v1/sandboxes"}
 		return cmp.Compare(slices.Index(order, a.Path), slices.Index(order, b.Path))
@@ -590,7 +590,8 @@ func TestAuditSaysWhoDidWhat(t *testing.T) {
 	}
 }
 
-// Connections that send nothing, or too slowly, neither keep others out nor stay.
+// TestSlowClients checks that connections that send nothing, or too slowly, are closed and do not keep other clients
+// out.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)

@@ -31,7 +31,7 @@ import (
 	"github.com/RelevanceAI/harvest/store"
 )
 
-// sent sends the head of a request and what there is of its body.
+// sent sends the head of a request and the given part of its body.
 func (w *world) sent(text string) (net.Conn, *bufio.Reader) {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
@@ -72,7 +72,7 @@ func TestBodyThatStalls(t *testing.T) {
 	}
 }
 
-// withJournal adds events to a server, on a database of its own.
+// withJournal adds events to a server, with a separate database.
 func withJournal(t *testing.T) (*journal.Journal, func(*server.Options)) {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "harvest.db"))
@@ -191,7 +191,7 @@ func readIDs(from io.Reader, until int64) (last int64, how string) {
 	return last, ""
 }
 
-// onDatabase is a server, and its fleet, whose records are in the database at path.
+// onDatabase is a server, and its fleet, with records in the database at path.
 func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
 	t.Helper()
 	db, err := store.Open(t.Context(), path)
@@ -217,7 +217,7 @@ func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
 	}), fleet
 }
 
-// destroyAll leaves nothing of a fleet.
+// destroyAll destroys every sandbox of a fleet.
 func destroyAll(t *testing.T, fleet *sandbox.Fleet) {
 	t.Helper()
 	all, err := fleet.List(t.Context(), "", sandbox.Filter{})

@@ -86,7 +86,7 @@ func TestFiles(t *testing.T) {
 	w.want(404, "DELETE", files+"?path=/in&recursive=true", "")
 }
 
-// tooLarge announces a file that is a byte too large, sends nothing of it, and must be refused all the same.
+// tooLarge announces a file that is one byte too large, and sends none of it. The server must refuse it.
 func (w *world) tooLarge(path string) {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))

@@ -85,7 +85,8 @@ func (w *world) asking(ctx context.Context, method, path string, body io.Reader,
 	}
 }
 
-// Whatever a key has opened ends with the key: soon, and with the reason where the protocol has room for one.
+// TestStreamsEndWithTheirKey checks that each stream that a key has opened ends soon after the key, with the reason if
+// the protocol has room for one.
 //
 // mission: 9.1
 func TestStreamsEndWithTheirKey(t *testing.T) {
@@ -207,7 +208,8 @@ func TestReaderOfHalfARequestIsTold(t *testing.T) {
 	}
 }
 
-// Others than the operator learn nothing of what other accounts do, and strangers not even the version.
+// TestReadyzTellsOperatorsOnly checks that callers other than the operator learn nothing about other accounts, and that
+// callers without a key do not even get the version.
 func TestReadyzTellsOperatorsOnly(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -37,7 +37,7 @@ func TestMemoryRoutes(t *testing.T) {
 	w.want(404, "DELETE", "/v1/memory/owner-name", "")
 }
 
-// A server without sessions says so.
+// TestGitRoutesWithoutSessions checks that a server without sessions reports this.
 func TestGitRoutesWithoutSessions(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -28,7 +28,7 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &doc); err != nil {
 		t.Fatal(err)
 	}
-	// What must be in a body for the request to be one at all.
+	// bodies has the fields that a request must have to be valid.
 	bodies := map[string]string{
 		"exec": `{"args":["true"]}`, "extend": `{"timeout_seconds":60}`, "network": `{"mode":"none"}`, "links": `{"port":80}`, "move": `{"from":"/a","to":"/b"}`, "mkdir": `{"path":"/a"}`,
 		"messages": `{"prompt":"x"}`, "claude": `{"prompt":"x"}`, "answer": `{"id":"x","choices":["x"]}`,

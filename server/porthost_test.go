@@ -113,7 +113,7 @@ type browser struct {
 	cookie string
 }
 
-// get asks for a path of the browser's host and takes the cookie that comes.
+// get requests a path of the browser's host and stores the cookie of the answer.
 func (b *browser) get(method, path, body string, header ...string) (*http.Response, string) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.w.strict+path, strings.NewReader(body))
@@ -206,7 +206,7 @@ func TestPortsHaveHostNames(t *testing.T) {
 	b.want(401, "POST", "/?"+u.RawQuery) // a link is opened, not posted to
 	b.open(made.URL, "elsewhere")
 
-	// What the server inside sees, and what comes back.
+	// The request as the server inside sees it, and the answer.
 	resp, body := b.get("POST", "/a%2Fb/c?x=1&y", "the body", "Cookie", b.cookie+"; theirs=2", "Origin", "http://"+u.Host, "Authorization", "Basic eDp5", "Idempotency-Key", "k")
 	var got struct {
 		Method, URI, Host, Body string
@@ -412,7 +412,7 @@ func TestPortsInFrames(t *testing.T) {
 		t.Errorf("the sandbox sees the cookie: %s %s", resp.Status, body)
 	}
 
-	// The page may be of another site than the port, and then the cookie must say so.
+	// The page may belong to another site than the port. Then the cookie must allow that.
 	local := startOn(t, withPorts, func(o *server.Options) { o.PortDomain = "localhost" })
 	local.create()
 	made = local.as(account.Request{}).link("/v1/sandboxes/box/links", `{"port":`+port+`}`)

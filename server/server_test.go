@@ -42,7 +42,7 @@ type world struct {
 	last    string   // id of the sandbox that create made last
 }
 
-// start starts a server whose TCP address needs no key; open is the one that does.
+// start starts a server whose TCP address needs no key. open starts one that does.
 func start(t *testing.T, changes ...func(*server.Options)) *world {
 	t.Helper()
 	return startOn(t, func(e *fake.Engine) engine.Engine { return e }, changes...)

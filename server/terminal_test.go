@@ -91,7 +91,7 @@ func TestTerminal(t *testing.T) {
 	two.conn.CloseNow()
 	three := w.tty("")
 	three.expect("by myself")
-	// Bytes that are no text come as they are, and a flood is no harm.
+	// Bytes that are not text arrive unchanged, and a flood does no harm.
 	three.send(api.StreamStdin, "printf '\\377\\000\\376<'; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo fl''ooded\n")
 	three.expect("\xff\x00\xfe<")
 	three.expect("flooded")
@@ -106,7 +106,7 @@ func TestTerminal(t *testing.T) {
 	four := w.tty("") // a new one
 	four.send(api.StreamStdin, "echo X is \"<$X>\"\n")
 	four.expect("X is <>")
-	// What must not be sent ends the connection.
+	// A forbidden message ends the connection.
 	four.send(9, "x")
 	four.expect("")
 	five := w.tty("")

@@ -27,8 +27,8 @@ func (h *house) restartWith(t *testing.T, id string, f func(s *session.Session))
 	h.open(t)
 }
 
-// A prompt that was recorded and did not reach the agent is sent by the next server. One that the agent received is not
-// sent twice.
+// TestPromptLostWithServer checks that the next server sends a prompt that was recorded and did not reach the agent. A
+// prompt that the agent received is not sent twice.
 //
 // mission: 7.9, E4
 func TestPromptLostWithServer(t *testing.T) {

@@ -15,10 +15,10 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// rude is an agent that speaks as the scripted one does, and does what no agent should.
+// rude is an agent that speaks the scripted agent's protocol and misbehaves.
 type rude struct{ scripted.Agent }
 
-// rudeProgram is it. A prompt is a word that says how it behaves.
+// rudeProgram is the program of rude. A prompt is a word that selects its behaviour.
 const rudeProgram = `
 import json, os, signal, sys, time
 def say(e): print(json.dumps(e), flush=True)
@@ -65,7 +65,7 @@ func (rude) Command(s agent.Setup) engine.Command {
 	return engine.Command{Args: []string{"python3", "-c", rudeProgram, s.Conversation}, Dir: s.Dir, Env: s.Env}
 }
 
-// absent is an agent whose program the image does not have.
+// absent is an agent whose program is missing in the image.
 type absent struct{ scripted.Agent }
 
 // Command implements agent.Agent.
@@ -86,7 +86,8 @@ func (h *house) turn(t *testing.T, w *watcher, prompt string) seen {
 	return w.until(t, "done")
 }
 
-// An agent whose process dies of a signal starts again once for each prompt, with its conversation.
+// TestAgentCrashes checks that an agent whose process dies of a signal restarts once for each prompt, with its
+// conversation.
 //
 // mission: E1
 func TestAgentCrashes(t *testing.T) {
@@ -283,7 +284,7 @@ func TestPromptsAtOnce(t *testing.T) {
 	wantEqual(t, "order", strings.Join(strings.Fields(h.sh(t, s.ID, "cat /tmp/order")), " "), strings.Join(said, " "))
 }
 
-// Prompts of any kind arrive as they were written, or are refused with what to do.
+// TestOddPrompts checks that prompts of any kind arrive unchanged, or are refused with a remedy.
 //
 // mission: A9, E3
 func TestOddPrompts(t *testing.T) {

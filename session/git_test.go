@@ -31,7 +31,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// canary is a token that may show up nowhere.
+// canary is a token that must not appear anywhere.
 const canary = "ghp_CANARY7f3a9c51d2e8"
 
 // TestPrivateRepository checks that a private repository can be cloned with the account's token, worked on, carried
@@ -108,7 +108,7 @@ func TestPrivateRepository(t *testing.T) {
 	noCanary(t, h, s.ID, canary, second)
 }
 
-// noCanary ends a session and searches all that stays of it.
+// noCanary ends a session and searches all its remaining data.
 func noCanary(t *testing.T, h *house, id string, tokens ...string) {
 	t.Helper()
 	if err := h.End(t.Context(), account, id); err != nil {
@@ -210,7 +210,7 @@ func TestBadRepositories(t *testing.T) {
 	}
 }
 
-// sizeOf names the variable that says how many MiB the repository of TestLargeRepository has.
+// sizeOf names the variable with the size of TestLargeRepository's repository in MiB.
 const sizeOf = "HARVEST_TEST_REPOSITORY"
 
 // TestLargeRepository checks that a large repository can be cloned in full or with little history. Its turns work like
@@ -377,7 +377,8 @@ func TestSync(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// The panic button ends the turn with a report, and what waits behind it does not run.
+// TestPanic checks that the panic button ends the turn with a report, and that the commands queued behind it do not
+// run.
 // mission: E9
 func TestPanic(t *testing.T) {
 	t.Parallel()
@@ -522,7 +523,7 @@ func TestWorkspace(t *testing.T) {
 	}
 }
 
-// imageWith makes an image of the base image and what a script does, and returns its id.
+// imageWith makes an image from the base image and a script's changes, and returns its id.
 func (h *house) imageWith(t *testing.T, script string) string {
 	t.Helper()
 	box, err := h.fleet.Create(t.Context(), account, sandbox.Request{Image: "base"})
@@ -546,7 +547,7 @@ func (h *house) imageWith(t *testing.T, script string) string {
 	return made.ID
 }
 
-// What cannot be is refused before anything is made.
+// TestWorkspaceRefuses checks that invalid requests are refused before anything is created.
 func TestWorkspaceRefuses(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})

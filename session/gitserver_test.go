@@ -128,7 +128,7 @@ func (g *gitServer) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// called returns the API's calls that begin so.
+// called returns the API's calls with this prefix.
 func (g *gitServer) called(prefix string) (found []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

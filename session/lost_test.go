@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// provider runs sandboxes for others, and may end them unasked.
+// provider runs sandboxes for Harvest, and may end them on its own.
 type provider struct {
 	*gvisor.Engine
 

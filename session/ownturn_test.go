@@ -17,7 +17,7 @@ import (
 // its MCP servers start.
 type likeClaude struct{ claude.Agent }
 
-// Modelless says that it asks no model.
+// Modelless reports that it uses no model.
 func (likeClaude) Modelless() bool { return true }
 
 const likeClaudeProgram = `

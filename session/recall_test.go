@@ -19,7 +19,7 @@ type keeping struct{ scripted.Agent }
 
 func (keeping) Kept() string { return `"$CLAUDE_CONFIG_DIR"/*/"$CONVERSATION".kept` }
 
-// wrote returns what the agent has written of its prompts, all that waits for it being over.
+// wrote returns the session's diff, which has the prompts that the agent has written, once its turns are over.
 func (h *house) wrote(t *testing.T, id string) string {
 	t.Helper()
 	diff, err := h.Diff(t.Context(), account, id, "")

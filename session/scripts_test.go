@@ -85,7 +85,7 @@ func (s *scripts) project() {
 	}
 }
 
-// begin runs the script that gets a repository, to the directory "agent".
+// begin runs the script that fetches a repository into the directory "agent".
 func (s *scripts) begin(script string, env map[string]string) string {
 	s.Helper()
 	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"), "ORIGIN": "", "BRANCH": "", "DEPTH": "0", "WORK": "harvest/x", "NAME": "Ada (Harvest)", "EMAIL": "ada@example.org",

@@ -87,7 +87,7 @@ func newHouseOf(t *testing.T, opts session.Options, rented *provider) *house {
 	return h
 }
 
-// copyImages makes a library of its own, since sessions add images to theirs.
+// copyImages makes a separate library, since sessions add images to theirs.
 func copyImages(t *testing.T, dir string) {
 	t.Helper()
 	shared := imagetest.Library(t)
@@ -146,7 +146,7 @@ func (h *house) open(t *testing.T) {
 	}
 }
 
-// close is the end of the server; sandboxes and agents go on.
+// close stops the server. Sandboxes and agents keep running.
 func (h *house) close(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -258,7 +258,7 @@ func (w *watcher) String() string {
 	return b.String()
 }
 
-// said returns all that the agent has said so far, by what the events tell.
+// said returns the agent's text so far, from the events.
 func (w *watcher) said() []string {
 	var all []string
 	for _, e := range w.all {
@@ -355,7 +355,8 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// Prompts wait in order, can be cancelled, and follow one another; a turn can be stopped, and a question answered.
+// TestQueue checks that prompts wait in order, can be cancelled, and follow one another, that a turn can be stopped,
+// and that a question can be answered.
 // mission: E3
 func TestQueue(t *testing.T) {
 	t.Parallel()
@@ -497,7 +498,7 @@ func TestSandboxEnds(t *testing.T) {
 	}
 }
 
-// Turns end at the session's limits, and an agent that says nothing is hung, not thinking.
+// TestLimits checks that turns end at the session's limits, and that a silent agent counts as hung, not as thinking.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{ToolHangAfter: 300 * time.Millisecond})
@@ -517,7 +518,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A session whose repository cannot be had fails, says why, and leaves nothing.
+// TestCloneFails checks that a session whose repository cannot be cloned fails with the reason and leaves nothing.
 // mission: A9
 func TestCloneFails(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 )
 
-// The diagram in the docs shows exactly the transitions that there are.
+// TestDiagram checks that the diagram in the docs shows exactly the existing transitions.
 func TestDiagram(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/sessions.md")
@@ -78,7 +78,8 @@ func TestSplitter(t *testing.T) {
 	}
 }
 
-// However output is cut into pieces, the lines are the same, and their ends add up.
+// FuzzSplitter checks that the lines are the same for each way to cut the output into pieces, and that their end
+// offsets add up.
 func FuzzSplitter(f *testing.F) {
 	f.Add([]byte("a\nb\n\nc"), 2)
 	f.Fuzz(func(t *testing.T, text []byte, n int) {
@@ -137,7 +138,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// Whatever a program prints or a person sends, its event can be kept, and the message itself stays as it is.
+// FuzzFit checks that the event of any output or message can be stored, and that the message itself is unchanged.
 func FuzzFit(f *testing.F) {
 	f.Add("\x1b", maxText, "p", MaxPrompt)
 	f.Add("<", maxText, "\x00", MaxPrompt)
@@ -216,7 +217,8 @@ func (s *recordOnly) PutSession(_ context.Context, record Session) error {
 	return nil
 }
 
-// What the agent received of a delivery is not written again, and the rest is.
+// TestDeliverAgain checks that the part of a delivery that the agent received is not written again, and that the rest
+// is.
 //
 // mission: 7.9
 func TestDeliverAgain(t *testing.T) {
