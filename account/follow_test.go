@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// made is a key of the account personal and who comes with it.
+// made returns a key of the account personal and its principal.
 func made(t *testing.T, r *Ring, by Principal, req Request) (Key, Principal) {
 	t.Helper()
 	k, secret, err := r.Create(t.Context(), by, req)
@@ -79,7 +79,7 @@ func TestWorkEndsWithItsKey(t *testing.T) {
 	})
 }
 
-// A key makes nothing that ends later than it, whichever way round.
+// TestWhatAKeyMakesEndsWithIt checks that a key creates nothing that expires later than the key itself, by any path.
 func TestWhatAKeyMakesEndsWithIt(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -217,7 +217,7 @@ func TestRevocationReachesSignInsAndLinks(t *testing.T) {
 	if _, err := r.Authenticate(t.Context(), Link, shared.Reveal()); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("the link: %v", err)
 	}
-	// Who signs out, or takes a link back, ends its streams, too.
+	// A sign-out, and a revoked link, end the streams, too.
 	text, _, err = r.SignInAs(t.Context(), Local())
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// lines expects what "seq 1 n" prints.
+// lines expects the output of "seq 1 n".
 type lines struct {
 	n     int64
 	rest  []byte // of the line that is expected

@@ -276,7 +276,8 @@ func (p *pattern) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A signal reaches a command that does not read its input, however much waits for it.
+// TestSignalPassesInput checks that a signal reaches a command that does not read its input, however much input is
+// pending.
 func TestSignalPassesInput(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -297,7 +298,7 @@ func TestSignalPassesInput(t *testing.T) {
 	}
 }
 
-// waiter is a writer that tells when it has got a text.
+// waiter is a writer that reports when it has received a text.
 type waiter struct {
 	text string
 	seen chan struct{}
@@ -359,7 +360,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// A client that goes away takes its command along, but not a detached one.
+// TestLeaving checks that a client that disconnects ends its command, but not a detached one.
 // mission: A3
 func TestLeaving(t *testing.T) {
 	t.Parallel()
@@ -601,7 +602,7 @@ func TestFiles(t *testing.T) {
 		if _, err := c.out("/nosuch"); errors.KindOf(err) != errors.NotFound {
 			t.Errorf("%s, no such path: %v", name, err)
 		}
-		// A server that refuses says why, although much more was to come.
+		// A server that refuses an upload gives the reason, although much data is still to come.
 		if err := c.in("/d", &pattern{}); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s, not an archive: %v", name, err)
 		}
@@ -682,7 +683,7 @@ func stranger(t *testing.T, answer http.HandlerFunc) *client.Client {
 	return client.New(data)
 }
 
-// What no Harvest server would answer is an error, not a surprise.
+// TestStrangeServers checks that an answer that no Harvest server sends is an error.
 func TestStrangeServers(t *testing.T) {
 	t.Parallel()
 	answers := map[string]http.HandlerFunc{

@@ -184,7 +184,7 @@ func TestServerThatComes(t *testing.T) {
 	}
 }
 
-// A watch that breaks off is begun again, and says that it may have missed something.
+// TestWatchGoesOn checks that a broken watch is restarted, and reports that it may have missed changes.
 // mission: E10
 func TestWatchGoesOn(t *testing.T) {
 	t.Parallel()
@@ -206,7 +206,8 @@ func TestWatchGoesOn(t *testing.T) {
 	}
 }
 
-// Who wants only what follows misses nothing if the connection breaks off before the first event.
+// TestTailKnowsWhereItBegan checks that a client that wants only new events misses none if the connection breaks before
+// the first one.
 // mission: E10
 func TestTailKnowsWhereItBegan(t *testing.T) {
 	t.Parallel()

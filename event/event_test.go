@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// helperEnv makes this test binary publish for ever, until it is killed.
+// helperEnv makes this test binary publish until it is killed.
 const helperEnv = "HARVEST_EVENT_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -76,7 +76,7 @@ func subscribe(t testing.TB, j *event.Journal, stream string, after int64) *even
 	return r
 }
 
-// next returns what Next does, in words.
+// next returns the result of Next, in words.
 func next(t testing.TB, r *event.Reader) string {
 	t.Helper()
 	batch, err := r.Next(t.Context())
@@ -571,7 +571,8 @@ func TestPublishDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
-// 1,000 events a second for 500 readers go out in groups, none of which waits long.
+// TestEventsGoOutInGroups checks that 1,000 events a second for 500 readers go out in groups, and that no group waits
+// long.
 func TestEventsGoOutInGroups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -639,7 +640,7 @@ func TestNothingLostNothingTwice(t *testing.T) {
 		for n := 0; n < perLife; n += 1 + n%7 {
 			publish(t, j, "a", numbers(n, min(n+n%7, perLife-1))...)
 		}
-		// The last life is read to its end; the others are cut off somewhere.
+		// The last life is read to its end. The others are cut off at some point.
 		if life == lives-1 {
 			wg.Wait()
 		}

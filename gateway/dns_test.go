@@ -141,7 +141,7 @@ func TestReplies(t *testing.T) {
 	if m := unpack(q.Reply(p, nobody, []byte("nonsense"), 0).UDP); m.RCode != dnsmessage.RCodeServerFailure {
 		t.Errorf("nonsense: %+v", m)
 	}
-	// HTTPS records lose what leads around the policy.
+	// HTTPS records lose the parameters that would bypass the policy.
 	svcb := func(keys ...dnsmessage.SVCParamKey) dnsmessage.Resource {
 		b := dnsmessage.SVCBResource{Priority: 1, Target: name(".")}
 		for _, k := range keys {

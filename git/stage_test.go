@@ -20,7 +20,7 @@ func (w *workplace) fill(dir string, files map[string]string) {
 	}
 }
 
-// files returns what a commit has: modes and names.
+// files returns the entries of a commit: modes and names.
 func (w *workplace) files(dir, commit string) string {
 	w.Helper()
 	return strings.ReplaceAll(w.git(dir, "ls-tree", "-r", "--format=%(objectmode) %(path)", commit), "\n", "|")

@@ -546,7 +546,7 @@ func TestDescriptionsThatOthersChangeAreReadAgain(t *testing.T) {
 	}
 }
 
-// TestMain lets this program stand for another process that builds an image and never ends.
+// TestMain lets this program act as another process that builds an image and never ends.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("IMAGE_TEST_BUILD"); dir != "" {
 		s := &source{hold: make(chan struct{}), begun: make(chan struct{}, 1)}

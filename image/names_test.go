@@ -140,7 +140,7 @@ func TestNamesInDescriptions(t *testing.T) {
 	}
 }
 
-// Names of one owner are no concern of another's.
+// TestNamesOfOwners checks that names of one owner do not affect other owners.
 func TestNamesOfOwners(t *testing.T) {
 	t.Parallel()
 	l, registry, _ := choices(t, t.TempDir())

@@ -195,7 +195,8 @@ func TestSnapshotOnAFullDisk(t *testing.T) {
 	snapshot(t, l, parent, "small", image.SnapshotOptions{}) // the room is there again
 }
 
-// A snapshot whose process was killed leaves nothing once the library is opened again.
+// TestKilledSnapshotLeavesNothing checks that a snapshot whose process was killed leaves nothing once the library is
+// reopened.
 func TestKilledSnapshotLeavesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

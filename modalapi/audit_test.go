@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/modalapi"
 )
 
-// calls are those that were audited.
+// calls has the audited calls.
 type calls struct {
 	mu  sync.Mutex
 	all []modalapi.Call // guarded by mu
@@ -133,7 +133,8 @@ func TestCallsAreAudited(t *testing.T) {
 	}
 }
 
-// Requests with a connect token are audited: which port of which sandbox, and those that are refused.
+// TestConnectTokensAreAudited checks that requests with a connect token are audited with the port and the sandbox,
+// including refused ones.
 func TestConnectTokensAreAudited(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(nil)

@@ -87,7 +87,8 @@ func mounting(m pb.CloudBucketMount_builder) *pb.Sandbox {
 	return pb.Sandbox_builder{CloudBucketMounts: []*pb.CloudBucketMount{m.Build()}}.Build()
 }
 
-// What a client mounts is a mount of the Fleet's, whose secret says all that the client has said.
+// TestBucketsOfAClient checks that a client's mount becomes a mount of the Fleet, whose secret has all of the client's
+// settings.
 //
 // mission: D5 8.1
 func TestBucketsOfAClient(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Sweep is what the server does every now and then.
+// Sweep is the server's periodic cleanup.
 var Sweep = (*Server).sweep
 
 func TestSpoolKeepsTheLastBytes(t *testing.T) {
@@ -49,7 +49,7 @@ func TestSpoolKeepsTheLastBytes(t *testing.T) {
 	}
 }
 
-// A writer waits for who reads, so that they lose nothing.
+// TestSpoolWaitsForReaders checks that a writer waits for its readers, so that they lose nothing.
 func TestSpoolWaitsForReaders(t *testing.T) {
 	s := newSpool(t.TempDir(), 128<<10)
 	defer s.forget()
@@ -223,7 +223,7 @@ func kept(t *testing.T, dir, key string) (*control, context.Context) {
 	return &control{s: s}, context.WithValue(t.Context(), callerKey{}, caller{Principal: account.Principal{Account: "acc"}})
 }
 
-// Secrets without a name live as long as they are used, over restarts, and no longer.
+// TestLooseSecrets checks that unnamed secrets live as long as they are used, across restarts, and no longer.
 func TestLooseSecrets(t *testing.T) {
 	dir := t.TempDir()
 	c, ctx := kept(t, dir, "key")

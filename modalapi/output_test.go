@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// outputFrom is what a command has said from an offset on, up to its end.
+// outputFrom is a command's output from an offset to the end.
 func (w *world) outputFrom(ctx context.Context, task, exec string, offset int) ([]byte, error) {
 	w.t.Helper()
 	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: exec, Offset: uint64(offset)}.Build())

@@ -288,7 +288,8 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// Input at offsets arrives once, however often it is sent, and a stream that breaks off leaves it open.
+// TestInputAtOffsets checks that input at offsets arrives once, however often it is sent, and that a broken stream
+// leaves it open.
 func TestInputAtOffsets(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})

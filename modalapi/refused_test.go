@@ -108,7 +108,8 @@ func TestEnvironments(t *testing.T) {
 	}
 }
 
-// A sandbox is found by the name that it has, and by none that it had; a taken one is refused.
+// TestRenamed checks that a sandbox is found by its current name, and not by earlier names, and that a taken name is
+// refused.
 // mission: 8.5
 func TestRenamed(t *testing.T) {
 	w := newWorld(t)

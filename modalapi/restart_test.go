@@ -245,7 +245,8 @@ func connected(t *testing.T, token *pb.SandboxCreateConnectTokenResponse) int {
 	return resp.StatusCode
 }
 
-// Of clients that ask for one name at the same time, one gets it; of attempts of one client, all get the same sandbox.
+// TestCreationsAtTheSameTime checks that one of several clients that request a name at the same time gets it, and that
+// all attempts of one client get the same sandbox.
 //
 // mission: 8.5
 func TestCreationsAtTheSameTime(t *testing.T) {

@@ -45,7 +45,7 @@ func implemented(t *testing.T, receiver string) map[string]bool {
 	return found
 }
 
-// Every method says what a key needs for it, and every row is of a method.
+// TestEveryMethodHasAScope checks that every method has a required scope, and that every row belongs to a method.
 //
 // mission: 9.1
 func TestEveryMethodHasAScope(t *testing.T) {

@@ -80,7 +80,7 @@ func TestCommandsOfASandbox(t *testing.T) {
 	}
 }
 
-// The sandbox ends with its own command, whose output and exit code stay.
+// TestASandboxEndsWithItsCommand checks that the sandbox ends with its own command, whose output and exit code remain.
 func TestASandboxEndsWithItsCommand(t *testing.T) {
 	w := newWorld(t)
 	for script, want := range map[string]int{"echo hello; exit 0": 0, "echo hello; exit 42": 42} {

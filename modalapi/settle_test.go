@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// fleetID is what the Fleet calls a sandbox.
+// fleetID is the Fleet's name of a sandbox.
 func fleetID(id string) string {
 	_, rest, _ := strings.Cut(id, "-")
 	return "sbx_" + strings.ToLower(rest)

@@ -74,7 +74,7 @@ func TestTheFirstGeneration(t *testing.T) {
 	}
 }
 
-// A sandbox is ready when its probe says so, and not before.
+// TestReadiness checks that a sandbox is ready when its probe succeeds, and not before.
 //
 // mission: 8.1
 func TestReadiness(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// asks are the requests that reach an S3 through a proxy, which may answer some itself.
+// asks has the requests that reach an S3 through a proxy, which may answer some of them itself.
 type asks struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ func (a ask) from() (n int64) {
 	return n
 }
 
-// length is how many bytes it asks for.
+// length is the number of requested bytes.
 func (a ask) length() int64 {
 	var from, to int64
 	_, _ = fmt.Sscanf(a.part, "bytes=%d-%d", &from, &to)
@@ -89,7 +89,7 @@ func (a *asks) of(method, path string) (found []ask) {
 // keyPath is the path of the request for a key of a mount's.
 func keyPath(key string) string { return "/work" + "/" + key }
 
-// answers has f answer from now on, where it wants to.
+// answers lets f answer requests from now on, unless f returns false.
 func (a *asks) answers(f func(w http.ResponseWriter, r *http.Request) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

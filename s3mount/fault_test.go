@@ -40,7 +40,8 @@ func is(t *testing.T, err, want error) {
 	}
 }
 
-// Where S3 takes requests and answers none, programs get an error after a while, and at once when the sandbox ends.
+// TestSilence checks that programs get an error after a while if S3 accepts requests and answers none, and at once when
+// the sandbox ends.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
@@ -269,7 +270,7 @@ func TestCheckWithoutProgram(t *testing.T) {
 	is(t, checkFor(1000, "/nothing/fuse"), errors.Unsupported)
 }
 
-// What may be written and not stored yet is limited.
+// TestLimit checks that the amount of written data that is not yet stored is limited.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -423,7 +424,7 @@ func TestTend(t *testing.T) {
 	}
 }
 
-// A process hears no nonsense, and one that does not hear at all is killed.
+// TestSocket checks that a mount's process ignores invalid messages, and that a process which does not react is killed.
 func TestSocket(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -468,7 +469,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// FuzzNote: what a process left on disk never leads out of the bucket's prefix.
+// FuzzNote checks that a note left on disk by a process never leads out of the bucket's prefix.
 func FuzzNote(f *testing.F) {
 	f.Add([]byte(`{"path":"a/b","mode":420}`))
 	f.Add([]byte(`{"path":"../a"}`))

@@ -57,7 +57,7 @@ func (h *oldHandle) check(stale bool) {
 	}
 }
 
-// stored returns a place whose file f has oldSize bytes, in S3 only, and a directory where it is mounted.
+// storedOld returns a place whose file f has oldSize bytes, in S3 only, and a directory where it is mounted.
 func storedOld(t *testing.T, sandbox string) (p *place, dir, path string) {
 	t.Helper()
 	p = newPlace(t)
@@ -223,7 +223,8 @@ func TestUnlinkWithoutContent(t *testing.T) {
 	}
 }
 
-// A rename that fails leaves the file that it would have replaced as it is, also where that is not stored yet.
+// TestRenameThatFails checks that a failed rename leaves the file that it would have replaced unchanged, also if that
+// is not stored yet.
 // mission: D5
 func TestRenameThatFails(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(s3test.M{M: m}.Run())
 }
 
-// proxy stands before the S3 of the tests. It can be away, and it can take everything and answer nothing.
+// proxy is between a mount and the S3 of the tests. It can be down, and it can accept everything and answer nothing.
 type proxy struct {
 	t       *testing.T
 	address string

@@ -23,7 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// asked has all that is mounted from now on ask through a proxy that counts.
+// asked makes all later mounts send their requests through a proxy that counts.
 func (p *place) asked() *asks {
 	p.t.Helper()
 	a := newAsks(p.t, p.loc.Endpoint)
@@ -203,7 +203,7 @@ func TestKeys(t *testing.T) {
 	}
 	_, err = os.ReadFile(at("a/b"))
 	is(t, err, syscall.ENOTDIR)
-	// Without the file, there is the directory.
+	// Without the file, the directory appears.
 	if err := os.Remove(at("a")); err != nil || there("a") || !there("a/b") {
 		t.Errorf("a is removed: %v", err)
 	}
@@ -226,7 +226,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Nothing of a bucket runs as somebody else or is a device.
+// TestMountOptions checks that no file of a bucket is executed as another user or is a device.
 // mission: D5
 func TestMountOptions(t *testing.T) {
 	t.Parallel()
@@ -292,7 +292,7 @@ func TestTooLargeToCopy(t *testing.T) {
 	}
 }
 
-// What S3 refuses is EACCES, also where it is only refused when it is stored.
+// TestDenied checks that a refusal of S3 is EACCES, also if it comes only when the file is stored.
 // mission: D5
 func TestDenied(t *testing.T) {
 	t.Parallel()
@@ -388,7 +388,7 @@ func TestNotKept(t *testing.T) {
 	_, err = unix.Getxattr(path, "user.x", nil)
 	is(t, err, syscall.EOPNOTSUPP)
 	is(t, syscall.Mknod(filepath.Join(one, "device"), syscall.S_IFCHR|0o600, 0), syscall.ENOTSUP)
-	// Times of access are those of change.
+	// Access times equal modification times.
 	then := time.Unix(1_600_000_000, 0)
 	if err := os.Chtimes(path, time.Unix(1_700_000_000, 0), then); err != nil {
 		t.Error(err)

@@ -60,7 +60,7 @@ func (h *handle) expect(t *testing.T, data []byte, at, n int) {
 	}
 }
 
-// held is how many bytes the windows of a file have, also of those that are on their way.
+// held is the number of bytes in the windows of a file, including those in transit.
 func (h *handle) held() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (a *windows) counted() int64 {
 	return a.bytes
 }
 
-// eventually waits for what happens by itself.
+// eventually waits for a condition that becomes true by itself.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
@@ -207,7 +207,8 @@ func TestReadsWithoutRoom(t *testing.T) {
 	}
 }
 
-// Who reads a little gets a little; who reads in order gets ever larger parts, each once, and two ahead.
+// TestRanges checks that small reads fetch little, and that sequential reads fetch ever larger parts, each once, and
+// two ahead.
 func TestRanges(t *testing.T) {
 	t.Parallel()
 	const size = 64 << 20
@@ -244,7 +245,7 @@ func TestRanges(t *testing.T) {
 	if next != size || largest != whole {
 		t.Errorf("it asked for %d bytes of %d, at most for %d at once", next, size, largest)
 	}
-	// Out of order it begins anew.
+	// A read out of order starts again with a small part.
 	h.expect(t, data, size/2+5, 10)
 	if got := a.of("GET", "/f")[len(all):]; len(got) != 1 || got[0].length() != 128<<10 {
 		t.Errorf("out of order it asks %s", got)

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// begin is a file that a program makes.
+// begin is a file that a program creates.
 func (m *live) begin(t *testing.T, path string) *spool {
 	t.Helper()
 	s, err := m.newSpool(m.newEntry(t.Context(), path, s3sync.File, 0o644), false)

@@ -72,7 +72,7 @@ func (w *world) work(ctx context.Context, args json.RawMessage) (any, error) {
 	return do(ctx, args)
 }
 
-// called tells when the function was called, and forgets it.
+// called reports when the function was called, and forgets it.
 func (w *world) called() string {
 	synctest.Wait()
 	w.mu.Lock()
@@ -293,7 +293,7 @@ func TestNoOverlap(t *testing.T) {
 	})
 }
 
-// A run that is due takes the place of one that waits to be tried again.
+// TestDueBeatsRetry checks that a due run replaces one that waits for a retry.
 func TestDueBeatsRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -632,7 +632,7 @@ func TestBadJobs(t *testing.T) {
 	})
 }
 
-// A job of a newer server, or whose function is gone, is kept as it is.
+// TestUnknownKindIsKept checks that a job of a newer server, or one whose function is gone, is kept unchanged.
 func TestUnknownKindIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

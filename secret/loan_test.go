@@ -22,7 +22,8 @@ func lend(t *testing.T, v *secret.Vault, borrower string, names ...string) secre
 	return p
 }
 
-// What a sandbox has stays hidden after the secret was deleted and the server restarted, until the sandbox has ended.
+// TestLoansOutliveSecretsAndServers checks that a sandbox's secrets stay hidden after the secret was deleted and the
+// server restarted, until the sandbox has ended.
 // mission: F6
 func TestLoansOutliveSecretsAndServers(t *testing.T) {
 	t.Parallel()
@@ -47,7 +48,7 @@ func TestLoansOutliveSecretsAndServers(t *testing.T) {
 	if err != nil || len(loans) != 2 {
 		t.Fatalf("%v, %v", loans, err)
 	}
-	// This process plays two servers: it has to forget what the first one has hidden.
+	// This process acts as two servers: it must forget the values that the first one has hidden.
 	for _, borrower := range []string{"sbx_a", "sbx_b", "sbx_b", "sbx_none"} {
 		v.Return(t.Context(), borrower)
 	}

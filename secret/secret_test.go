@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// home is where a Vault keeps things, through restarts.
+// home is the storage of a Vault, through restarts.
 type home struct {
 	store   secret.Store
 	keyFile string
@@ -281,7 +281,8 @@ func TestKeyFileThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Rows that are swapped, changed or moved to another account do not open.
+// TestSealedValuesAreBound checks that a record that was changed, or moved to another name or account, cannot be
+// opened.
 func TestSealedValuesAreBound(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -433,7 +434,8 @@ func TestValuesAreHidden(t *testing.T) {
 	}
 }
 
-// After a restart, what the log must not show is known before anybody asks for it.
+// TestValuesAreHiddenAfterARestart checks that the values that the log must hide are known after a restart before the
+// first request for them.
 // mission: F6
 func TestValuesAreHiddenAfterARestart(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func (s *unsentStore) Delete(_ context.Context, sandbox string) error {
 	return s.bad
 }
 
-// life is a home with what the volumes of sandboxes need, and with a proxy before S3 that can refuse everything.
+// life is a home with the parts for volumes of sandboxes, and with a proxy before S3 that can refuse everything.
 type life struct {
 	*home
 	store *unsentStore
@@ -219,7 +219,7 @@ func TestSendNow(t *testing.T) {
 	}
 }
 
-// What cannot be sent is tried again, by a later process too, and before the volume is filled again.
+// TestSendLater checks that a failed upload is retried, by a later process too, and before the volume is filled again.
 // mission: 5.4, 5.5, A8
 func TestSendLater(t *testing.T) {
 	t.Parallel()
@@ -263,7 +263,7 @@ func TestSendLater(t *testing.T) {
 	if err := l.Save(ctx, job); err == nil || l.unsent() != 1 {
 		t.Errorf("canceled: %v, %d are unsent", err, l.unsent())
 	}
-	// A volume that somebody removed is not waited for.
+	// A removed volume is not waited for.
 	must(t, os.RemoveAll(filepath.Dir(dirOf(vol))))
 	if err := l.Save(t.Context(), job); !errors.Is(err, errors.NotFound) || l.unsent() != 0 {
 		t.Errorf("a volume that is gone: %v, %d are unsent", err, l.unsent())
@@ -435,7 +435,7 @@ func TestDeleteUnsent(t *testing.T) {
 	release()
 	refused("no longer in use", del("data", false), "the sandbox one left")
 	refused("no longer in use, past the Manager", l.volumes.Delete(t.Context(), "data"))
-	// Who sends it by hand, may delete it. Other places do not count, and neither do parts of it.
+	// After a manual upload the volume may be deleted. Uploads to other places, or of a part, do not count.
 	l.away.Store(false)
 	elsewhere, part := l.place, up
 	elsewhere.Prefix, part.Only = "elsewhere", "a"

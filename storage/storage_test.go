@@ -148,7 +148,8 @@ func TestOwnBucket(t *testing.T) {
 	}
 }
 
-// What a sync needed of a secret is hidden from the log while it runs, and no longer when the secret is gone.
+// TestHiddenWhileOpen checks that the secret values that a sync uses are hidden from the log while it runs, and no
+// longer after the secret is gone.
 // mission: 9.3
 func TestHiddenWhileOpen(t *testing.T) {
 	h := newHome(t, nil)
@@ -353,7 +354,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// What the secret says counts where the configuration says nothing.
+// TestSecretsEndpoint checks that the secret's endpoint is used if the configuration has none.
 func TestSecretsEndpoint(t *testing.T) {
 	url := ""
 	h := newHome(t, func(o *Options) { url, o.Place.Endpoint = o.Place.Endpoint, "" })
@@ -371,7 +372,8 @@ func TestSecretsEndpoint(t *testing.T) {
 	}
 }
 
-// What an endpoint of a secret may lead to, the rules of its account say.
+// TestEndpointsFollowTheRules checks that the rules of an account decide which addresses an endpoint of its secret may
+// have.
 func TestEndpointsFollowTheRules(t *testing.T) {
 	url := ""
 	h := newHome(t, func(o *Options) { url, o.Place.Endpoint, o.Rules = o.Place.Endpoint, "", nil })
@@ -412,7 +414,8 @@ func TestLocation(t *testing.T) {
 	}
 }
 
-// A secret may name a role, which its keys assume, or for who runs the server the machine's own credentials.
+// TestRoles checks that a secret may name a role, which its keys assume. For the operator, the machine's own
+// credentials may assume it.
 // mission: 2.7, 9.3
 func TestRoles(t *testing.T) {
 	var asked []string

@@ -100,7 +100,8 @@ func TestLockWithoutPID(t *testing.T) {
 	check(t, errors.Message(err), "in use by another Harvest")
 }
 
-// A program that is being started has the files of the one that starts it until it runs.
+// TestLockThatAnotherHoldsForAMoment checks that a program that is being started holds its parent's files until it
+// runs.
 func TestLockThatAnotherHoldsForAMoment(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -28,7 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/storetest"
 )
 
-// helperEnv makes this test binary do something else than testing, in a process of its own.
+// helperEnv makes this test binary run a helper in a separate process.
 const helperEnv = "HARVEST_STORE_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -233,7 +233,7 @@ type oldRow struct {
 	args                   []any
 }
 
-// oldRows returns one record of each kind. Those of sandboxes and sessions are whole.
+// oldRows returns one record of each kind. Those of sandboxes and sessions are complete.
 func oldRows(t *testing.T) []oldRow {
 	t.Helper()
 	text := func(v any) any {
@@ -264,7 +264,7 @@ func oldRows(t *testing.T) []oldRow {
 	}
 }
 
-// migrated checks what today's program makes of the records of oldRows that a version had, and that it can write.
+// migrated checks how the current program reads the records of oldRows that a version had, and that it can write.
 func migrated(t *testing.T, db *DB, version int) {
 	t.Helper()
 	s, totals := db.Sandboxes(), sandbox.Totals{}
@@ -312,7 +312,7 @@ func tables(t *testing.T, db *DB) (n int) {
 	return n
 }
 
-// What an account has used is read without its records.
+// TestTotalsReadNoRecords checks that the usage of an account is read without its records.
 func TestTotalsReadNoRecords(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
@@ -496,7 +496,7 @@ func TestBusyDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "db")
 	db := open(t, path)
-	// Another program holds the write lock. Ours would wait for 10 s; the test does not.
+	// Another program holds the write lock. Our program would wait for 10 s, but the test does not.
 	if _, err := db.write.Exec("PRAGMA busy_timeout = 0"); err != nil {
 		t.Fatal(err)
 	}

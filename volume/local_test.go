@@ -311,7 +311,7 @@ func TestCreateAtTheSameTime(t *testing.T) {
 	}
 }
 
-// hostile fills a volume with what a sandbox might leave there to trick the host.
+// hostile fills a volume with files that a sandbox might leave to trick the host.
 func hostile(t *testing.T) (l *volume.Local, v volume.Volume, outside string) {
 	t.Helper()
 	l = open(t, filepath.Join(t.TempDir(), "volumes"))

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/web"
 )
 
-// The libraries are those that the list names, unchanged, and every one has its licence.
+// TestVendor checks that the libraries match the list, unchanged, and that each has its licence.
 func TestVendor(t *testing.T) {
 	t.Parallel()
 	list, err := os.ReadFile("vendor/CHECKSUMS")

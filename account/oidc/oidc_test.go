@@ -152,7 +152,7 @@ func TestSignInsThatAreNone(t *testing.T) {
 			t.Errorf("use %d of a code: %v", i+1, err)
 		}
 	}
-	// Not the client that we say we are.
+	// The client's secret is wrong.
 	to, attempt, err = p.Begin(t.Context(), redirect)
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestSignInsThatAreNone(t *testing.T) {
 	}
 }
 
-// A provider that does not answer, or is another one, is no reason for the server not to start.
+// TestProviderIsAway checks that the server starts although a provider does not answer, or is another one.
 func TestProviderIsAway(t *testing.T) {
 	t.Parallel()
 	down := httptest.NewServer(http.NotFoundHandler())

@@ -169,7 +169,8 @@ func TestPlanIsShown(t *testing.T) {
 	}
 }
 
-// An end is a failure by is_error, whatever the subtype says, and says when it was interrupted.
+// TestDone checks that is_error alone decides whether an end is a failure, whatever the subtype is, and that an
+// interruption is reported.
 func TestDone(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]agent.Event{
@@ -190,7 +191,8 @@ func TestDone(t *testing.T) {
 	}
 }
 
-// The blocks of one message have ids of their own, and so have those of messages that stream at the same time.
+// TestMessageIDs checks that the blocks of one message have different ids, and so have those of messages that stream at
+// the same time.
 func TestMessageIDs(t *testing.T) {
 	t.Parallel()
 	c := claude.Agent{}.Open(agent.Setup{})
@@ -310,7 +312,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// How the program reaches its model depends on what kind of credential there is.
+// TestAccess checks that the way to the model depends on the kind of credential.
 //
 // mission: E1, 4.8
 func TestAccess(t *testing.T) {

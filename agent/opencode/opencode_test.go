@@ -180,7 +180,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// What a sub-agent does names the call that runs it, and does not end the turn.
+// TestSubAgent checks that events of a sub-agent name the call that runs it, and do not end the turn.
 func TestSubAgent(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -281,7 +281,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// What the model asks of a person reaches the person, and the answer the model.
+// TestQuestions checks that the model's questions reach the person, and the answers the model.
 //
 // mission: E2
 func TestQuestions(t *testing.T) {
@@ -359,7 +359,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// The configuration that goes over a repository's files has address and key.
+// TestGuard checks that the configuration that overrides a repository's files has address and key.
 // mission: 4.2
 func TestGuard(t *testing.T) {
 	t.Parallel()

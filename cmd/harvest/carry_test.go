@@ -43,7 +43,8 @@ func (p *pair) cloned(req api.SessionRequest) []string {
 	return strings.Split(p.git(there, "ls-files"), "\n")
 }
 
-// From a subdirectory the whole repository goes along, and the agent starts in that directory; also in a work tree.
+// TestCarryFromSubdirectory checks that the whole repository is carried from a subdirectory, and that the agent starts
+// in that directory, also in a work tree.
 // mission: C3, E3
 func TestCarryFromSubdirectory(t *testing.T) {
 	p := newPair(t)
@@ -69,7 +70,8 @@ func TestCarryFromSubdirectory(t *testing.T) {
 	}
 }
 
-// Files of nested repositories go along; changes in submodules do not, and the hints count and say so.
+// TestCarryNestedRepositories checks that files of nested repositories are carried, that changes in submodules are not,
+// and that the hints count and report them.
 // mission: C3
 func TestCarryNestedRepositories(t *testing.T) {
 	p := newPair(t)
@@ -111,7 +113,7 @@ func TestCarryNestedRepositories(t *testing.T) {
 	}
 }
 
-// A shallow repository goes along with the list of the commits that have no parents.
+// TestCarryShallow checks that a shallow repository is carried with the list of the commits that have no parents.
 // mission: C3, E3
 func TestCarryShallow(t *testing.T) {
 	p := newPair(t)

@@ -59,7 +59,7 @@ func serveFake(t *testing.T) *client.Client {
 	return c
 }
 
-// copyTree is what SOURCE is in, and what TARGET is in, in every row.
+// copySource and copyTarget make the directories of SOURCE and TARGET for every row.
 const (
 	copySource = `mkdir -p src/dir/sub && cd src && printf f >file && chmod 640 file && printf s >dir/sub/s && printf d >dir/d && chmod 750 dir && ln dir/d dir/hard && ln -s d dir/link &&
 ln -s file flink && ln -s dir dlink && touch -d @1600000000 file dir/d dir`
@@ -163,7 +163,7 @@ func (w *copyWorld) cp(follow bool, in, source, target string) (string, error) {
 	return out.String(), err
 }
 
-// fresh makes a directory anew, on this machine and then, by an archive, in ref, if that is not "".
+// fresh recreates a directory on this machine and then, by an archive, in ref, unless ref is "".
 func (w *copyWorld) fresh(script, ref string) {
 	w.t.Helper()
 	at := w.dir

@@ -48,7 +48,8 @@ func TestFaultsOfClaude(t *testing.T) {
 	}
 }
 
-// The same with OpenCode, which tries again as often as it sees fit, and tells so.
+// TestFaultsOfOpenCode checks that OpenCode handles the same faults. It chooses the number of retries, and reports
+// them.
 //
 // mission: E2
 func TestFaultsOfOpenCode(t *testing.T) {
@@ -78,7 +79,7 @@ func TestFaultsOfOpenCode(t *testing.T) {
 	f.goesOn()
 }
 
-// faults is a session of a real agent in which much goes wrong.
+// faults is a session of a real agent with many failures.
 type faults struct {
 	t     *testing.T
 	h     *host.Host
@@ -125,7 +126,7 @@ func (f *faults) turn(prompt, until string, meanwhile func()) (done api.SessionE
 	return end.Data, again
 }
 
-// stops has somebody stop a turn that would not end by itself.
+// stops makes a person stop a turn that would not end by itself.
 func (f *faults) stops(name, when string) {
 	f.t.Helper()
 	if done, _ := f.turn("["+name+"] go", when, func() { f.h.Must("stop", f.id) }); !done.Interrupted {
@@ -146,7 +147,7 @@ func (f *faults) killed(program, want string) {
 	f.well("after it was killed")
 }
 
-// well is a turn in which nothing goes wrong.
+// well is a turn without failures.
 func (f *faults) well(when string) {
 	f.t.Helper()
 	if done, _ := f.turn("[hello] again", "", nil); done.Failed || done.Text != "Hello." {
@@ -154,7 +155,7 @@ func (f *faults) well(when string) {
 	}
 }
 
-// goesOn has turns with the longest prompt that there may be, and over the death of the server.
+// goesOn runs turns with the longest allowed prompt, and through the death of the server.
 func (f *faults) goesOn() {
 	f.t.Helper()
 	prompt := "[hello] \x1b[31m\a\r\x7f" + strings.Repeat("long ", 1<<20/5)

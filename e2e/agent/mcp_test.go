@@ -87,7 +87,7 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	h.Must("end", h.Session())
 }
 
-// missingTools returns those of prefixes that no tool has in the first request with a prompt.
+// missingTools returns the prefixes without a tool in the first request with a prompt.
 func missingTools(stub *modeltest.Stub, prompt string, prefixes ...string) (missing []string) {
 	for _, r := range stub.Requests() {
 		if !bytes.Contains(r.Body, []byte(prompt)) || !bytes.Contains(r.Body, []byte(`"tools":[{`)) {
@@ -133,7 +133,7 @@ func TestClaudeContinuesByItself(t *testing.T) {
 	}
 }
 
-// untilDone returns the end of the first turn of a session whose message is wanted.
+// untilDone returns the end of a session's first turn whose message is wanted.
 func untilDone(h *host.Host, id string, wanted func(*api.Message) bool) (data api.SessionEvent) {
 	h.T.Helper()
 	ctx, cancel := context.WithTimeout(h.T.Context(), 5*time.Minute)

@@ -125,7 +125,7 @@ func turnsOf(h *host.Host, ctx context.Context, id string, turns int) (all []hos
 	return all
 }
 
-// endServer kills the server, or tells it to end, and has the next one started.
+// endServer kills or stops the server, and has the next one started.
 func endServer(h *host.Host, kill bool) {
 	h.T.Helper()
 	if !kill {

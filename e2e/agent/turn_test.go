@@ -21,7 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// realKey names the variable with a key of Anthropic's API. Where it is set, the tests of turns also run against that.
+// realKey names the variable with a key of Anthropic's API. If it is set, the tests of turns also run against that API.
 const realKey = "HARVEST_TEST_ANTHROPIC_API_KEY"
 
 // turnEvents are the events of `-o json`.
@@ -285,7 +285,7 @@ func commit(h *host.Host, dir string, files map[string]string) {
 	}
 }
 
-// checkBranch looks at what comes back to the local repository.
+// checkBranch checks the branch that comes back to the local repository.
 func checkBranch(t *testing.T, h *host.Host, dir string) {
 	t.Helper()
 	branch, stderr, code := h.In(dir, "checkout", h.Session())
@@ -348,7 +348,7 @@ func checkNoKey(t *testing.T, h *host.Host, key string) (token string) {
 	return token
 }
 
-// mcpServer is an MCP server that, before it answers, does what its argument says.
+// mcpServer is an MCP server that follows its argument before it answers.
 const mcpServer = `
 import json, os, sys
 how = sys.argv[1]

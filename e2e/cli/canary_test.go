@@ -38,7 +38,7 @@ func TestCanary(t *testing.T) {
 	found := append(host.InFiles(t, h.Data, sandbox, command, input, named), host.InArguments(t, sandbox, command, input, named)...)
 	_ = in.Close()
 	_ = cmd.Wait()
-	// What fails is where texts come together: errors, logs, records.
+	// Failures combine texts of many sources: errors, logs, records.
 	_, stderr, _ := h.Run("sandbox", "exec", "-e", "COMMAND_TOKEN", "-w", "/nowhere", "box", "--", "true")
 	_, missing, code := h.Run("sandbox", "create", "--secret", "none", "--secret", "anthropic")
 	if code != 4 || !strings.Contains(missing, `there is no secret "none"`) {

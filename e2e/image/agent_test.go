@@ -204,7 +204,7 @@ type use struct {
 	fails     bool
 }
 
-// uses is what the test does with each server.
+// uses has the calls of the test to each server.
 var uses = map[string][]use{
 	"memory": {
 		{"create_entities", map[string]any{"entities": []any{map[string]any{"name": "walnut", "entityType": "tree", "observations": []string{"it is tall"}}}}, "walnut", false},
@@ -300,7 +300,7 @@ func (c *conversation) send(t *testing.T, message map[string]any) {
 	}
 }
 
-// call sends a request and waits for its answer. What the server asks meanwhile is refused.
+// call sends a request and waits for its answer. Requests of the server in between are refused.
 func (c *conversation) call(t *testing.T, method string, params, result any) {
 	t.Helper()
 	c.last++

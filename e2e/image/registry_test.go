@@ -157,7 +157,7 @@ func TestImageOfARegistry(t *testing.T) {
 	}
 }
 
-// loadWithPodman runs a command in the image of an archive, with podman, where there is one.
+// loadWithPodman runs a command in the image of an archive, with podman, if it is installed.
 func loadWithPodman(t *testing.T, archive string) {
 	t.Helper()
 	if _, err := exec.LookPath("podman"); err != nil || os.Geteuid() != 0 {

@@ -128,7 +128,7 @@ func TestKilledAtNamedPoints(t *testing.T) {
 	h.Must("end", session)
 }
 
-// killAt has a server killed and looks at what the next one finds.
+// killAt has a server killed and checks the state that the next one finds.
 func killAt(h *host.Host, t *testing.T, k killedAt, dir string) {
 	t.Helper()
 	switch k.point {
@@ -189,7 +189,7 @@ func boxEnds(t *testing.T, h *host.Host) {
 	h.Has(t, "box   terminated", "sandbox", "ls", "--all")
 }
 
-// streamIsWhole reads all events of the account: none may be missing, and none be there twice.
+// streamIsWhole reads all events of the account: no event may be missing or repeated.
 func streamIsWhole(h *host.Host, t *testing.T) {
 	t.Helper()
 	journal := client.New(h.Data)

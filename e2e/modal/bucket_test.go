@@ -52,7 +52,7 @@ func (b *bucketClient) keys(t *testing.T, id, key string) *modal.Secret {
 	return s
 }
 
-// own are the secrets that sandboxes have of their own.
+// own returns the number of secrets that sandboxes have of their own.
 func (b *bucketClient) own(t *testing.T) int {
 	t.Helper()
 	out, err := b.h.Run("secret", "ls")
@@ -128,7 +128,7 @@ func (b *bucketClient) written(t *testing.T) {
 	}
 }
 
-// named has the keys in a secret of Harvest's, with all there is to say of the place.
+// named uses a secret of Harvest's that has the keys and all settings of the place.
 func (b *bucketClient) named(t *testing.T) {
 	b.s3.Put("whole", "all of it")
 	file := filepath.Join(t.TempDir(), "pairs")

@@ -59,7 +59,7 @@ func (y *typing) write(id string, offset int, data []byte, eof bool) error {
 	return err
 }
 
-// had is how much input a command has had.
+// had returns how much input a command has received.
 func (y *typing) had(id string) int {
 	y.t.Helper()
 	got, err := y.router.TaskExecStdinStatus(y.ctx, pb.TaskExecStdinStatusRequest_builder{TaskId: y.task, ExecId: id}.Build())
@@ -69,7 +69,7 @@ func (y *typing) had(id string) int {
 	return int(got.GetNumBytesWritten())
 }
 
-// said returns the first n bytes of what a command says, or all if n is 0.
+// said returns the first n bytes of a command's output, or all if n is 0.
 func (y *typing) said(id string, n int) string {
 	y.t.Helper()
 	stream, err := y.router.TaskExecStdioRead(y.ctx, pb.TaskExecStdioReadRequest_builder{TaskId: y.task, ExecId: id}.Build())

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// suiteEnvironment is the environment in which the SDK's suites work, whatever their own environment says.
+// suiteEnvironment is the environment in which the SDK's suites work, whatever they are configured with.
 const suiteEnvironment = "libmodal"
 
 // leftOfModalItself has the tests of the suite that need something which an account at Modal does not have, with the
@@ -26,7 +26,8 @@ var leftOfModalItself = map[string]string{
 	"TestImageFromGcpArtifactRegistry": "it wants a private registry of Modal's own, at Google",
 }
 
-// The live tests of Modal's Go SDK against Modal itself, which say whether it is us or the suite that has changed.
+// TestModalItself checks that the live tests of Modal's Go SDK pass against Modal itself. The result shows whether
+// Harvest or the suite has changed.
 //
 // mission: 8.1
 func TestModalItself(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 // hiddenInMemory is a value that only memory and environment of a sandbox have.
 const hiddenInMemory = "only-in-memory-of-the-sandbox"
 
-// counting counts who asks at port 8081, in memory alone. What asks for /exit ends it.
+// counting counts requests at port 8081, in memory alone. A request for /exit ends it.
 const counting = `
 import http.server, os
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -76,7 +76,7 @@ func (m *modalClient) counter(t *testing.T) *modal.Sandbox {
 	return sb
 }
 
-// asked asks a sandbox that counts.
+// asked sends a request to a sandbox that counts.
 func (m *modalClient) asked(t *testing.T, sb *modal.Sandbox, path string) (string, error) {
 	t.Helper()
 	tunnels, err := sb.Tunnels(t.Context(), time.Minute, nil)
@@ -175,7 +175,7 @@ func (m *modalClient) restored(t *testing.T, from *modal.SandboxSnapshot, name *
 	return ending(t, sb)
 }
 
-// killServer kills the server, and starts another one where clients look for it.
+// killServer kills the server, and starts another one at the address that clients use.
 func (m *modalClient) killServer(t *testing.T) {
 	t.Helper()
 	for _, pair := range m.h.Modal {

@@ -30,10 +30,10 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// apartDir names the directory of a process of TestModalNetwork's that is in a network of its own.
+// apartDir names the directory of a process of TestModalNetwork that has a separate network.
 const apartDir = "HARVEST_TEST_APART"
 
-// Addresses there: where the server listens, and two of an internet that consists of them.
+// Addresses in that network: the server's, and two of an internet that consists of them.
 const (
 	apartServer = "198.51.100.9"
 	siteOne     = "203.0.113.10"
@@ -100,7 +100,7 @@ func modalApart(t *testing.T, dir string) {
 	t.Run("remembers", m.remembers)
 }
 
-// overTLS uses both services at the server's own address, and tries what must not get in.
+// overTLS uses both services at the server's own address, and tries requests that must be refused.
 func (m *modalClient) overTLS(t *testing.T) {
 	address, ok := strings.CutPrefix(os.Getenv("MODAL_SERVER_URL"), "https://")
 	if !ok || !strings.HasPrefix(address, apartServer+":") {
@@ -136,7 +136,7 @@ func (m *modalClient) overTLS(t *testing.T) {
 	}
 }
 
-// inbound: tunnels and connect tokens take connections from where the client says, and from nowhere else.
+// inbound: tunnels and connect tokens accept connections only from the addresses that the client allows.
 func (m *modalClient) inbound(t *testing.T) {
 	for from, want := range map[string]string{"127.0.0.0/8": "hello\n", "192.0.2.0/24": ""} {
 		sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{
@@ -214,7 +214,8 @@ func (m *modalClient) visited(t *testing.T, sb *modal.Sandbox, targets ...string
 	return strings.Join(strings.Fields(string(out)), " ")
 }
 
-// What the tests try to reach, by address, by name and by TLS; the last says a name that belongs to another site.
+// everywhere has the targets that the tests try, by address, by name and by TLS. The last one uses the name of another
+// site.
 var everywhere = []string{
 	siteOne + "|80|", siteTwo + "|80|", "allowed.example.org|80|", "a.below.example.org|80|", "other.example.org|80|",
 	"allowed.example.org|443|allowed.example.org", "other.example.org|443|other.example.org", "allowed.example.org|443|other.example.org",
@@ -388,7 +389,7 @@ func joinTo(t *testing.T, l net.Listener, network, address string) {
 	}()
 }
 
-// certify makes an authority, and a certificate that it has signed for all addresses and names of the test.
+// certify makes an authority, and a certificate signed by it for all addresses and names of the test.
 func certify(t *testing.T, dir string) {
 	t.Helper()
 	sign := func(template, parent *x509.Certificate, key, by *ecdsa.PrivateKey, file string) {

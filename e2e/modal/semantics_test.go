@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// What the suites of Modal's SDK do not look at: whether isolation, limits and tunnels are real.
+// TestModalSemantics checks that isolation, limits and tunnels are real, which the suites of Modal's SDK do not test.
 //
 // mission: 8.4 8.5 9.2 9.3
 func TestModalSemantics(t *testing.T) {
@@ -47,7 +47,7 @@ type modalClient struct {
 	app *modal.App
 }
 
-// newModalClient is a program that uses Modal's SDK, with an app of its own.
+// newModalClient is a program that uses Modal's SDK, with a separate app.
 func newModalClient(t *testing.T, h *modalhost.Host, name string) *modalClient {
 	t.Helper()
 	for _, pair := range h.Modal { // the SDK takes its server from the environment alone

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// fixtures makes what the SDK's suites expect to find (its test/README says which).
+// fixtures creates the objects that the SDK's suites expect (listed in its test/README).
 func fixtures(h *modalhost.Host) {
 	h.T.Helper()
 	proxy(h)
@@ -34,7 +34,7 @@ func fixtures(h *modalhost.Host) {
 	}
 }
 
-// proxy makes the proxy that the suite expects, for which there is no command.
+// proxy creates the proxy that the suite expects, for which there is no command.
 func proxy(h *modalhost.Host) {
 	h.T.Helper()
 	ctx, client := plain(h, h.T)

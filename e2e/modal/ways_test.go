@@ -35,7 +35,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// What the suites of Modal's SDK leave out, with the SDK and with the engine modal, on gVisor.
+// TestModalWays covers features that the suites of Modal's SDK leave out, with the SDK and with the engine modal, on
+// gVisor.
 //
 // mission: 8.4 8.5 9.1
 func TestModalWays(t *testing.T) {
@@ -106,7 +107,7 @@ func lockedRegistry(t *testing.T) string {
 	return strings.TrimPrefix(locked.URL, "http://")
 }
 
-// pushShell puts an image with a shell into a registry, whose environment has a VERSION.
+// pushShell puts an image with a shell and a VERSION in its environment into a registry.
 func pushShell(t *testing.T, at, version string) {
 	t.Helper()
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
@@ -276,7 +277,7 @@ func (m *modalClient) builds(t *testing.T) {
 	}
 }
 
-// read returns what a file of an image has.
+// read returns the content of a file of an image.
 func (m *modalClient) read(t *testing.T, img *modal.Image, path string) string {
 	t.Helper()
 	sb, err := m.sdk.Sandboxes.Create(t.Context(), m.app, img, nil)
@@ -290,7 +291,7 @@ func (m *modalClient) read(t *testing.T, img *modal.Image, path string) string {
 	return out
 }
 
-// What a sandbox has left when it ended by itself is an image, if that was asked for.
+// exit checks that the files of a sandbox which ended by itself become an image, if requested.
 func (m *modalClient) exit(t *testing.T) {
 	sb := m.create(t, "base", &modal.SandboxCreateParams{
 		ExperimentalOptions: map[string]any{"enable_exit_snapshot": true}, Command: []string{"sh", "-c", "while ! [ -e /go ]; do sleep 0.1; done; echo kept >/f; exit 4"},
@@ -423,7 +424,7 @@ func (c *cutter) cut() {
 	c.conns = nil
 }
 
-// number is how many connections there are or were.
+// number is the number of current and past connections.
 func (c *cutter) number() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// newModalHost is a server whose sandboxes are at Modal, which another one of our own stands in for.
+// newModalHost is a server whose sandboxes are at Modal. Another server of our own stands in for Modal.
 func newModalHost(t *testing.T, at *modalhost.Host) *host.Host {
 	t.Helper()
 	bin := t.TempDir()

@@ -23,7 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// modalFleet is a Fleet whose sandboxes are at Modal, which our own server stands in for.
+// modalFleet is a Fleet whose sandboxes are at Modal. Our own server stands in for Modal.
 type modalFleet struct {
 	*sandbox.Fleet
 	h    *modalhost.Host
@@ -92,7 +92,7 @@ func (f *modalFleet) create(t *testing.T, account string, req sandbox.Request) s
 	return sb
 }
 
-// inApp returns the sandboxes that run in an app at Modal, and fails if there is no such app.
+// inApp returns the sandboxes that run in an app at Modal, and fails if the app does not exist.
 func (f *modalFleet) inApp(t *testing.T, name string) []*modal.Sandbox {
 	t.Helper()
 	app, err := f.sdk.Apps.FromName(t.Context(), name, nil)
@@ -135,7 +135,7 @@ func TestModalEngineFleet(t *testing.T) {
 	t.Run("lost", func(t *testing.T) { f.lost(t, one) })
 }
 
-// An engine that is opened anew finds the sandboxes of all accounts.
+// apps checks that a reopened engine finds the sandboxes of all accounts.
 func (f *modalFleet) apps(t *testing.T, one, two sandbox.Sandbox) {
 	for name, sb := range map[string]sandbox.Sandbox{"harvest-personal": one, "harvest-acme": two} {
 		if list := f.inApp(t, name); len(list) != 1 || list[0].SandboxID != sb.Handle.Ref {
@@ -160,7 +160,7 @@ func (f *modalFleet) apps(t *testing.T, one, two sandbox.Sandbox) {
 	}
 }
 
-// HTTP goes to a port of a sandbox without a network, on connections that are kept.
+// port sends HTTP to a port of a sandbox without a network, on persistent connections.
 func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
 	x, err := f.Exec(t.Context(), sb.Account, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "mkdir /www && head -c 3000000 /dev/zero >/www/big && cd /www && exec python3 -m http.server 8000"}, Detach: true})
 	if err != nil {
@@ -186,7 +186,7 @@ func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
 	}
 }
 
-// The network changes while the sandbox runs, to what Modal can say, and back to the internet.
+// network changes the network while the sandbox runs, to rules that Modal supports, and back to the internet.
 func (f *modalFleet) network(t *testing.T, sb sandbox.Sandbox) {
 	for _, n := range []sandbox.Network{{Mode: "allow", Allow: []string{"192.0.2.0/24", "example.org"}}, {Mode: "default"}, {Mode: "none"}, {Mode: "none"}} {
 		got, err := f.SetNetwork(t.Context(), sb.Account, sb.ID, n)

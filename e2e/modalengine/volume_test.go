@@ -66,7 +66,7 @@ func openModal(t *testing.T, opts modalengine.Options) *modalengine.Engine {
 	return e
 }
 
-// atModal is what the SDK says of the sandboxes that attend to volumes.
+// atModal is the SDK's view of the sandboxes that attend to volumes.
 type atModal struct{ client *sdk.Client }
 
 func newAtModal(t *testing.T) atModal {
@@ -94,7 +94,7 @@ func (m atModal) attendants(t *testing.T) (ids []string) {
 	return ids
 }
 
-// without waits until none of them is there.
+// without waits until all of them are gone.
 func (m atModal) without(t *testing.T, ids []string) {
 	t.Helper()
 	testenv.Try(t, func() error {
@@ -191,7 +191,7 @@ func TestModalVolumes(t *testing.T) {
 		t.Errorf("the engine lists %v, %v", handles, err)
 	}
 
-	// As after a crash: another one of the same installation comes.
+	// As after a crash: another engine of the same installation starts.
 	died := openModal(t, modalengine.Options{Dir: dir, Executable: program, VolumeIdle: time.Hour})
 	again, err := volume.Of(died.Volumes(), "acme").Open(ctx, "data")
 	if err != nil {
@@ -221,7 +221,7 @@ func TestModalVolumes(t *testing.T) {
 		modal.without(t, attending)
 	}
 
-	// What the engine cannot do, and what Modal has lost.
+	// Operations that the engine does not support, and objects that Modal has lost.
 	_, err = e.Images().Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -316,7 +316,8 @@ func modalRequest(req sandbox.Request) sandbox.Request {
 	return req
 }
 
-// A sandbox that shall live longer than Modal lets it: another one at Modal takes its place.
+// TestModalCarriedOver checks that another sandbox at Modal takes the place of one whose lifetime exceeds Modal's
+// limit.
 //
 // mission: A3, 9.1
 func TestModalCarriedOver(t *testing.T) {

@@ -84,7 +84,7 @@ func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], op
 	return b
 }
 
-// another opens one more tab of the same browser.
+// another opens another tab of the same browser.
 func (b *tab) another() *tab {
 	b.t.Helper()
 	return newTab(b.t, b.ctx, b.front)
@@ -114,13 +114,13 @@ func (b *tab) until(expression string) {
 	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
 }
 
-// sees waits for a text in what a selector finds.
+// sees waits for a text in the elements of a selector.
 func (b *tab) sees(selector, text string) {
 	b.t.Helper()
 	b.until(`[...document.querySelectorAll(` + quoted(selector) + `)].some((e) => e.checkVisibility() && e.textContent.includes(` + quoted(text) + `))`)
 }
 
-// click waits for what a selector finds, with a text, and clicks it before the page can be drawn anew.
+// click waits for an element of a selector with a text, and clicks it before the page can be redrawn.
 func (b *tab) click(selector, text string) {
 	b.t.Helper()
 	b.until(`((e) => e ? (e.click(), true) : false)([...document.querySelectorAll(` + quoted(selector) + `)].find((e) => e.checkVisibility() && !e.disabled && e.textContent.includes(` + quoted(text) + `)))`)
@@ -155,7 +155,7 @@ func (b *tab) send(prompt string) {
 	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea'); e.focus(); e.value = `+quoted(prompt)+`; e.form.requestSubmit(); }`, nil))
 }
 
-// picture keeps a screenshot, if somebody wants one.
+// picture keeps a screenshot, if configured.
 func (b *tab) picture(name string) {
 	b.t.Helper()
 	dir := os.Getenv(pictures)
@@ -234,7 +234,7 @@ func (b *tab) signedIn(h *host.Host) {
 	b.sees("button", "Create a sandbox")
 }
 
-// creates makes a session with the form as it is, and returns its id.
+// creates submits the session form unchanged, and returns the session's id.
 func (b *tab) creates() string {
 	b.t.Helper()
 	b.click("button", "Create a sandbox")
@@ -268,7 +268,7 @@ func (b *tab) types(text string) {
 	}
 }
 
-// view opens what stands beside a conversation.
+// view opens a view beside a conversation.
 func (b *tab) view(name string) {
 	b.t.Helper()
 	b.click(".tabs button", name)

@@ -105,13 +105,13 @@ func TestPageCards(t *testing.T) {
 		t.Errorf("of the whole output %s lines are shown", got)
 	}
 
-	// Code is copied, and selected where the browser does not let it be copied.
+	// Code is copied, and selected if the browser forbids copying.
 	const code = "func main() {\n\tfmt.Println(\"hello\") // greets\n}"
 	b.send(answer)
 	b.sees(".codehead .copy", "Copy")
 	b.do(cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-read"}, cdpbrowser.PermissionSettingGranted),
 		cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-write"}, cdpbrowser.PermissionSettingGranted))
-	// What the button says of it is there for a moment only.
+	// The button shows the result for a moment only.
 	b.do(chromedp.Evaluate(`window.copies = []; new MutationObserver(() => copies.push(document.querySelector('.codehead .copy')?.textContent)).observe(document.body, { childList: true, subtree: true, characterData: true })`, nil))
 	b.do(chromedp.Click(`.codehead .copy`, chromedp.ByQuery))
 	b.until(`copies.includes('Copied')`)

@@ -16,7 +16,7 @@ func (b *tab) edits(text string) {
 	b.do(chromedp.Evaluate(`{ const e = document.querySelector('textarea.code'); e.focus(); e.value = `+quoted(text)+`; e.dispatchEvent(new Event('input', { bubbles: true })); }`, nil))
 }
 
-// opens goes to the files of a sandbox and opens one of them.
+// opens shows the files of a sandbox and opens one of them.
 func (b *tab) opens(name string) {
 	b.t.Helper()
 	if b.value(`document.querySelector('.panel .tree') === null`) == "true" {
@@ -65,7 +65,7 @@ func TestPageKeepsFiles(t *testing.T) {
 		t.Errorf("the file is %s", text)
 	}
 
-	// Another version is compared, overwritten or loaded.
+	// Another version can be compared, overwritten or loaded.
 	b.edits("mine")
 	sh(`cd ` + dir + ` && echo theirs > mixed.txt`)
 	b.click("button", "Save")
@@ -90,7 +90,7 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.click("dialog button", "Reload")
 	b.until(`document.querySelector('textarea.code').value === 'others\n'`)
 
-	// Unsaved changes outlive other views and a reload, and leaving asks.
+	// Unsaved changes survive other views and a reload, and the page asks before it is left.
 	b.opens("plain.txt")
 	b.edits("a\nb\nunsaved\n")
 	b.do(chromedp.Evaluate(`document.querySelector('textarea.code').blur()`, nil))
@@ -110,7 +110,7 @@ func TestPageKeepsFiles(t *testing.T) {
 		t.Error("the page asks although nothing is unsaved")
 	}
 
-	// What exists already is replaced only when the person says so: by a new file, and by an upload.
+	// An existing file is replaced only after the person confirms: by a new file, and by an upload.
 	b.click("button", "New file")
 	b.fill("Name", "plain.txt")
 	b.click("dialog button", "Make it")
@@ -310,7 +310,8 @@ func TestPageAnswers(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// Back goes from view to view, and an address that was opened before signing in is where the person goes afterwards.
+// TestPageAddresses checks that Back returns from view to view, and that an address opened before the sign-in is shown
+// after it.
 // mission: 7.8, 7.10
 func TestPageAddresses(t *testing.T) {
 	t.Parallel()

@@ -18,13 +18,13 @@ func (b *tab) keys(keys string, with ...input.Modifier) {
 	b.do(chromedp.KeyEvent(keys, chromedp.KeyModifiers(with...)))
 }
 
-// focused waits until what a selector finds has the focus.
+// focused waits until an element of a selector has the focus.
 func (b *tab) focused(selector string) {
 	b.t.Helper()
 	b.until(`document.activeElement?.matches(` + quoted(selector) + `)`)
 }
 
-// tabTo presses Tab until what a selector finds has the focus, and a person can see that.
+// tabTo presses Tab until an element of a selector has the focus, visibly.
 func (b *tab) tabTo(selector string) {
 	b.t.Helper()
 	for range 150 {
@@ -114,7 +114,7 @@ func TestPageKeys(t *testing.T) {
 	b.keys(kb.Enter)
 	b.sees(".top", session)
 
-	// A dialog has the focus on what does no harm, Esc closes it, and the focus is where it was.
+	// A dialog focuses its harmless button, Esc closes it, and the focus returns to the earlier element.
 	b.tabTo(".top .row .danger")
 	b.keys(kb.Enter)
 	b.until(`document.activeElement.closest('dialog') && document.activeElement.textContent === 'Keep it'`)

@@ -129,7 +129,7 @@ func TestPageLists(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// A volume with files that S3 does not have yet is deleted by who says so twice.
+// TestPageUnsentVolume checks that deleting a volume with files that are not yet in S3 needs a second confirmation.
 // mission: F2, D3
 func TestPageUnsentVolume(t *testing.T) {
 	testenv.Long(t)

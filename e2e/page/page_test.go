@@ -33,7 +33,7 @@ func below(t *testing.T, prefix, to string) string {
 	return server.URL + prefix
 }
 
-// hostile are texts that would run a script, were they taken for HTML as they are.
+// hostile are texts that would run a script if they were inserted as HTML.
 var hostile = []string{
 	`<script>window.pwned=1</script>`, `<img src=x onerror="window.pwned=1">`, `<svg onload="window.pwned=1">`, `<svg><script>window.pwned=1</script></svg>`,
 	`<iframe srcdoc="<script>parent.pwned=1</script>"></iframe>`, `[click](javascript:window.pwned=1)`, `<a href="jav&#x09;ascript:window.pwned=1">x</a>`,
@@ -83,7 +83,7 @@ func TestPage(t *testing.T) {
 	b.until(`document.querySelector('.composer textarea').checkVisibility()`)
 	id := strings.TrimPrefix(b.value(`location.hash`), "#/s/")
 
-	// What the agent says is there before its turn ends; prompts wait, and can be cancelled.
+	// The agent's text appears before its turn ends. Prompts wait, and can be cancelled.
 	// mission: 7.4, 7.5
 	b.send("/say I look at **the files** first.\n/run ls /; until [ -e /tmp/go ]; do sleep 0.1; done; exit 3\n/say Now I have seen them.")
 	b.sees(".message.user", "I look at")

@@ -49,7 +49,7 @@ func TestPageViews(t *testing.T) {
 	b.picture("start")
 	viewUsage(b, h)
 
-	// The views are at addresses of their own, and of any sandbox, too.
+	// The views have separate addresses, also for any sandbox.
 	b.do(chromedp.Reload())
 	b.sees(".usage .list", "Turn")
 	b.view("Chat")
@@ -181,7 +181,7 @@ func viewFiles(b *tab) {
 	b.do(chromedp.Evaluate(`[...document.querySelectorAll('.tree .danger')].find((e) => e.getAttribute('aria-label') === 'Delete binary').click()`, nil))
 	b.click("dialog button", "Delete it")
 	b.until(`![...document.querySelectorAll('.tree .name')].some((e) => e.textContent === 'binary')`)
-	// Errors say what to do, where they are.
+	// Errors show the remedy at the place of the error.
 	b.do(chromedp.Evaluate(`{ const i = document.querySelector('.files form input'); i.value = '/nosuch'; i.form.requestSubmit(); }`, nil))
 	b.sees(".files .problem", "nosuch")
 }

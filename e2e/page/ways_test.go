@@ -55,7 +55,7 @@ func TestPageWays(t *testing.T) {
 	})
 }
 
-// wayWorks goes through what needs addresses, streams and WebSockets.
+// wayWorks uses the features that need addresses, streams and WebSockets.
 func wayWorks(b *tab) {
 	b.t.Helper()
 	b.creates()

@@ -156,7 +156,7 @@ func pageAllows(b *tab) {
 	b.sees(".tool .output", "reached at last")
 }
 
-// pageSyncs sends a volume to S3: first it is only said what would be done.
+// pageSyncs uploads a volume to S3, first as a dry run.
 func pageSyncs(b *tab, s3 *host.S3) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))

@@ -81,7 +81,7 @@ func yarnSample(t *testing.T) map[string]string {
 	}
 }
 
-// pipSample is a repository of pip with a wheel of its own, since an index may be out of reach.
+// pipSample is a repository of pip that includes a wheel, since an index may be out of reach.
 func pipSample(t *testing.T) map[string]string {
 	t.Helper()
 	var wheel bytes.Buffer

@@ -80,7 +80,7 @@ func TestEmbeddedS3(t *testing.T) {
 	if got := h.Must("volume", "versions", "files", "-o", "name"); !regexp.MustCompile(`^[0-9]+$`).MatchString(got) || object(h, "volumes/personal/.versions/files/"+got+"/own.txt") != "own" {
 		t.Errorf("versions: %q", got)
 	}
-	// Its process dies: another one serves.
+	// Its process dies, and another one serves.
 	first := s3Process(h)
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestEmbeddedS3Shown(t *testing.T) {
 	}
 }
 
-// A server does not start that could not serve S3, and says why.
+// TestEmbeddedS3Refused checks that a server that could not serve S3 does not start, and gives the reason.
 func TestEmbeddedS3Refused(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

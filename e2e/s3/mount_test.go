@@ -66,7 +66,7 @@ func TestSandboxMount(t *testing.T) {
 	if _, stderr, code := h.Run("sandbox", "exec", "-u", "nobody", "one", "--", "cat", "/data/moved/e.txt"); code == 0 || !strings.Contains(stderr, "Permission denied") {
 		t.Errorf("somebody else reads it: %d %s", code, stderr)
 	}
-	// The credentials are nowhere in the sandbox, nor where others of the machine look.
+	// The credentials are neither in the sandbox nor visible to other users of the machine.
 	if got := in("env; cat /proc/mounts /proc/self/mountinfo; ps axe || true; cat /proc/*/environ | tr '\\0' '\\n'"); strings.Contains(got, s3test.SecretKey) || strings.Contains(got, s3test.AccessKey) {
 		t.Error("the sandbox has the credentials")
 	}
@@ -106,7 +106,7 @@ func TestSandboxMount(t *testing.T) {
 	}
 }
 
-// What cannot be mounted is refused with a sentence that says why, and leaves nothing.
+// TestSandboxMountRefused checks that a mount that is not possible is refused with the reason, and leaves nothing.
 func TestSandboxMountRefused(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

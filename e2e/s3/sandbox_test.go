@@ -90,7 +90,7 @@ func TestSandboxS3(t *testing.T) {
 	h.Must("sandbox", "rm", "often")
 	h.Must("sandbox", "sync", "one")
 	s3.Wait("work/d.txt", "three")
-	// What others put there is brought.
+	// Objects of other programs are downloaded.
 	for _, way := range []string{"--down", "--both"} {
 		s3.Put("work/"+way+".txt", "by others")
 		h.Must("sandbox", "sync", "one", way)
@@ -198,7 +198,8 @@ func TestModalSandboxS3(t *testing.T) {
 	}
 }
 
-// A server that is killed while it sends what a sandbox leaves: the next one sends it, and the sandbox has ended.
+// TestServerDiesWhileItSends checks that a sandbox has ended, and that the next server uploads its volume, if the
+// server is killed during the upload.
 // mission: 2.8, 5.4, A8
 func TestServerDiesWhileItSends(t *testing.T) {
 	testenv.Long(t)

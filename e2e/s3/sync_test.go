@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// A volume goes to S3 and comes back, to a bucket of one's own and to the server's.
+// TestVolumeSync checks that a volume goes to S3 and comes back, with a bucket of the account and with the server's.
 // mission: 2.1, 2.6, 3.1, 9.3, D1, D2, D4
 func TestVolumeSync(t *testing.T) {
 	t.Parallel()
@@ -100,7 +100,7 @@ func TestVolumeSync(t *testing.T) {
 	if out := h.Must("volume", "versions", "data"); strings.Contains(out, first.Version) || !strings.Contains(out, "whole") {
 		t.Errorf("after pruning: %s", out)
 	}
-	// What cannot be, and what to do.
+	// Invalid requests, and their remedies.
 	for args, want := range map[string]string{
 		"volume sync data s3://nowhere/x":             "there is no bucket nowhere",
 		"volume sync data http://x":                   "s3://BUCKET/PREFIX",
@@ -157,7 +157,7 @@ func twoVolumes(t *testing.T) (h *host.Host, s3 *host.S3, put func(volume, name,
 	return h, s3, put
 }
 
-// Each flag does what its help says.
+// TestVolumeSyncFlags checks that each flag works as its help describes.
 // mission: 2.1, 3.1, 3.3, D2
 func TestVolumeSyncFlags(t *testing.T) {
 	testenv.Long(t)
@@ -202,7 +202,7 @@ func TestVolumeSyncFlags(t *testing.T) {
 	if done := sync("one", "--path", "in"); done.Files != 1 || s3.Get("work/in/b.txt") != "b" || s3.Get("work/c.txt") != "" {
 		t.Errorf("with --path: %+v, and %q beside it", done, s3.Get("work/c.txt"))
 	}
-	// What the volume has no more goes only by request.
+	// Objects that the volume no longer has are deleted only on request.
 	h.Must("volume", "rm", "one:/in")
 	if done := sync("one"); done.Files != 1 || done.Deleted != 0 || s3.Get("work/in/b.txt") != "b" {
 		t.Errorf("without --mirror: %+v", done)
@@ -210,7 +210,7 @@ func TestVolumeSyncFlags(t *testing.T) {
 	if done := sync("one", "--mirror"); done.Deleted == 0 || s3.Get("work/in/b.txt") != "" || s3.Get("work/c.txt") != "c" {
 		t.Errorf("with --mirror: %+v, and the bucket still has %q", done, s3.Get("work/in/b.txt"))
 	}
-	// What changed on both sides.
+	// Changes on both sides.
 	sync("two", "--both")
 	put("one", "c.txt", "a change")
 	sync("one")

@@ -102,7 +102,7 @@ func pebble(t *testing.T, port string) (directory, management, trust string) {
 	return "https://" + at + "/dir", "https://" + managed, cert
 }
 
-// fetch reads a page, as soon as there is one, of a server whose certificate is in a file.
+// fetch reads a page, once it is available, from a server whose certificate is in a file.
 func fetch(t *testing.T, trust, url string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(trust)

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// memory returns what the server has used of it at most, in bytes.
+// memory returns the server's peak memory in bytes.
 func memory(h *host.Host) int64 {
 	h.T.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.Server().PID))
@@ -124,7 +124,7 @@ func TestLargeBodies(t *testing.T) {
 	if err := c.RemoveFile(t.Context(), id, "/tmp/large", false); err != nil {
 		t.Error(err)
 	}
-	// 1 GiB where a document of JSON belongs.
+	// 1 GiB in place of a JSON document.
 	for _, length := range []int64{1 << 30, -1} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+api.Sandboxes, endless(1<<30))
 		if err != nil {

@@ -324,7 +324,7 @@ func checkEscapes(t *testing.T, s *suite) {
 			}
 		})
 	}
-	// Absolute names may be refused or taken as relative, but nothing is written where they say.
+	// Absolute names may be refused or treated as relative, but nothing is written at the absolute path.
 	outer := newDir(t, s.shared)
 	err := s.shared.CopyIn(patient(t), outer+"/dir", archive(t, file(outer+"/escaped", "x", 0o644)))
 	if err != nil {

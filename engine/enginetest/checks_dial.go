@@ -23,7 +23,7 @@ var dialChecks = []check{
 	{"dial/killed", "a port is reached also after everything inside was killed that can be", networks, checkDialKilled},
 }
 
-// greeter listens inside, greets who comes, and answers with all that was said, when that has ended.
+// greeter listens inside, greets each client, and echoes all its input when the client has finished sending.
 func greeter(addr string, port int) engine.Command {
 	cmd := python(`
 import socket, sys, threading
@@ -44,7 +44,7 @@ while True:
 	return cmd
 }
 
-// say connects to a port inside, says text and returns the answer.
+// say connects to a port inside, sends text and returns the answer.
 func say(t *testing.T, sb engine.Sandbox, port int, text []byte) []byte {
 	t.Helper()
 	c, err := sb.(engine.Dialer).Dial(patient(t), port)

@@ -160,7 +160,7 @@ func checkScript(t *testing.T, s *suite) {
 	}
 }
 
-// where says in which directory a command runs, by leaving a file in it and looking for that from outside.
+// where checks in which directory a command runs, by leaving a file in it and looking for it from outside.
 func where(t *testing.T, sb engine.Sandbox, cmd engine.Command, dir string) {
 	t.Helper()
 	name := newID()

@@ -303,7 +303,7 @@ func checkDestroyRunning(t *testing.T, s *suite) {
 	wantNone(t, s, "after Destroy")
 }
 
-// slow gives a little at a time, and says when it has begun.
+// slow returns a little data at a time, and reports when it has begun.
 type slow struct {
 	r     io.Reader
 	once  *sync.Once

@@ -73,7 +73,7 @@ func checkManySandboxes(t *testing.T, s *suite) {
 	t.Logf("%d sandboxes in %.1f s", len(made), time.Since(begin).Seconds())
 	for _, sb := range made {
 		wg.Go(func() {
-			// Files are exclusive: who finds one has somebody else's file system.
+			// Files are exclusive: an existing one belongs to another sandbox's file system.
 			id := sb.Handle().ID
 			cmd := sh(`set -C; echo "$1" >own && cat own`)
 			cmd.Dir, cmd.Args = "/tmp", append(cmd.Args, "sh", id)
@@ -157,7 +157,7 @@ func checkMixed(t *testing.T, s *suite) {
 	wg.Wait()
 }
 
-// usage is what this process holds.
+// usage is the resources that this process holds.
 type usage struct {
 	files, goroutines int
 	heap              uint64

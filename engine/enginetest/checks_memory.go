@@ -53,7 +53,7 @@ type conversation struct {
 	in *io.PipeWriter
 }
 
-// say gives the command a line, and waits for the answer, the n-th.
+// say sends the command a line, and waits for the n-th answer.
 func (c conversation) say(t *testing.T, line, answer string) {
 	t.Helper()
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
@@ -86,7 +86,7 @@ func resume(t *testing.T, sb engine.Sandbox, id string) conversation {
 	return conversation{found(t, sb.(engine.ProcessOpener), id, in), w}
 }
 
-// checkpoint makes one of sb, which is removed when t ends.
+// checkpoint makes a checkpoint of sb, which is removed when t ends.
 func (s *suite) checkpoint(t *testing.T, sb engine.Sandbox) string {
 	t.Helper()
 	dir := filepath.Join(s.DataDir(t), "checkpoint")
@@ -174,7 +174,7 @@ func checkMemoryOutlives(t *testing.T, s *suite) {
 	}
 }
 
-// nothing reports whether there is nothing of a checkpoint but its parent directory.
+// nothing checks that only the parent directory of a checkpoint exists.
 func nothing(t *testing.T, dir string) {
 	t.Helper()
 	left, err := os.ReadDir(filepath.Dir(dir))

@@ -39,7 +39,7 @@ var networkChecks = []check{
 	{"network/refused", "a policy that cannot be is refused, and the old one stays", networks, checkBadNetwork},
 }
 
-// server accepts connections on addr, greets each, and sends back what comes.
+// server accepts connections on addr, greets each, and echoes its input.
 func server(t *testing.T, addr string) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
@@ -80,7 +80,7 @@ func hostAddress(t *testing.T) string {
 	return ""
 }
 
-// reach says which of the targets a sandbox reaches.
+// reach returns the targets that a sandbox reaches.
 func reach(t *testing.T, sb engine.Sandbox, targets ...string) string {
 	t.Helper()
 	cmd := python(`
@@ -139,7 +139,7 @@ func checkDefaultNetwork(t *testing.T, s *suite) {
 	}
 }
 
-// rule is what allows a target: its host, and its port where the engine has rules with ports.
+// rule returns the rule that allows a target: its host, and its port if the engine has rules with ports.
 func (s *suite) rule(t *testing.T, target string) string {
 	t.Helper()
 	host, _, err := net.SplitHostPort(target)
@@ -255,7 +255,7 @@ func checkChange(t *testing.T, s *suite) {
 	}
 }
 
-// connected is a command that holds a connection and says when it ends.
+// connected is a command that holds a connection and reports its end.
 func connected(host string, port int) engine.Command {
 	cmd := python(`
 import socket, sys

@@ -104,7 +104,7 @@ func (n *numbers) more() []byte {
 	return n.block[first%1000*width:]
 }
 
-// skip passes over the first bytes, as if they had come. None have.
+// skip skips the first bytes, as if they had arrived. No byte may have arrived before.
 func (n *numbers) skip(count int64) {
 	n.next = sort.Search(seqLarge, func(i int) bool { return seqSize(i+1) > count })
 	n.total = seqSize(n.next)
@@ -161,7 +161,7 @@ func checkLarge(t *testing.T, s *suite) {
 	}
 }
 
-// count counts bytes, and those that are not b.
+// count counts bytes, and those other than b.
 type count struct {
 	b            byte
 	total, other int64

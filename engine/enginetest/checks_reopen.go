@@ -97,7 +97,7 @@ func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader
 	return c
 }
 
-// detach starts a command whose output goes nowhere, and restarts the engine.
+// detach starts a command without a reader for its output, and restarts the engine.
 func detach(t *testing.T, s *suite, sb engine.Sandbox, cmd engine.Command) (engine.Sandbox, engine.ProcessOpener, string) {
 	t.Helper()
 	p, err := sb.Start(patient(t), cmd)
@@ -123,7 +123,7 @@ func checkReopenRunning(t *testing.T, s *suite) {
 	if got := c.stderr.String(); got != stderr {
 		t.Errorf("stderr %q", got)
 	}
-	// Once more, now that it has ended.
+	// Again, after its end.
 	s.restart(t)
 	_, opener = s.reopened(t, sb.Handle())
 	found(t, opener, id, nil).expect(t, engine.Exit{Code: 5}, stdout)
@@ -339,7 +339,7 @@ func checkProcesses(t *testing.T, s *suite) {
 	before := time.Now().Add(-5 * time.Second)
 	ended := start(t, sb, engine.Command{Args: []string{"sh", "-c", "exit 7", "ü"}})
 	ended.wait(t)
-	// The command must go on when the context of Start ends.
+	// The command must continue when the context of Start ends.
 	ctx, cancel := context.WithCancel(t.Context())
 	running, err := sb.Start(ctx, engine.Command{Args: []string{"sleep", "600"}})
 	cancel()

@@ -53,7 +53,7 @@ func (s *suite) snapshot(t *testing.T, sb engine.Sandbox, parent, path string) i
 	return img
 }
 
-// trySnapshot takes a snapshot of sb, whichever way the engine has.
+// trySnapshot takes a snapshot of sb, with the method that the engine supports.
 func (s *suite) trySnapshot(ctx context.Context, sb engine.Sandbox, parent, path string) (image.Image, error) {
 	from, err := s.engine.Images().Find(ctx, parent)
 	if err != nil {
@@ -130,7 +130,7 @@ func same(t *testing.T, got, want string) {
 	}
 }
 
-// zoo makes every kind of file in /zoo, and changes what the image has.
+// zoo makes every kind of file in /zoo, and changes files of the image.
 const zoo = `
 import os, socket, ctypes
 os.makedirs(b'/zoo/empty/deeper'); os.chdir('/zoo')
@@ -177,7 +177,7 @@ os.symlink('python3', '/usr/bin/snake'); os.chmod('/', 0o751)
 func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	first := s.create(t, engine.Spec{})
 	output(t, first, engine.Command{Args: []string{"python3", "-c", zoo}, User: "root"})
-	// A socket is of no use without who listens.
+	// A socket is useless without a listener.
 	script(t, first, "/", "test -S /zoo/socket && rm /zoo/socket && touch -d @1600000000.123456789 /zoo")
 	roots := []string{"/zoo", "/etc", "/usr/share/doc", "/usr/bin/env", "/usr/bin/snake", "/usr/bin/python3"}
 	want := trees(t, first, roots...)
@@ -412,7 +412,7 @@ func checkSnapshotWithoutVolumes(t *testing.T, s *suite) {
 	_, err = s.trySnapshot(patient(t), sb, s.image, "/data/volume")
 	wantKind(t, "Snapshot of a volume", err, errors.Invalid, errors.Unsupported) // the latter where there are none of directories
 	commit(t, v)
-	// And a sandbox with a volume gets the files of a snapshot.
+	// A sandbox with a volume also gets the files of a snapshot.
 	both := s.create(t, engine.Spec{Image: img.ID, Mounts: []engine.Mount{{Volume: name, Path: "/data/volume"}}})
 	if got := script(t, both, "/", "cat /data/file /data/volume/file"); got != "here\nthere\n" {
 		t.Errorf("a sandbox from the snapshot with the volume has %q", got)

@@ -21,7 +21,7 @@ var usageChecks = []check{
 	{"usage/ended", "a sandbox that has ended answers with Conflict", metered, checkUsedEnded},
 }
 
-// measured asks for a sandbox's usage.
+// measured returns a sandbox's usage.
 func measured(t *testing.T, sb engine.Sandbox) engine.Usage {
 	t.Helper()
 	meter, ok := sb.(engine.Meter)
@@ -35,7 +35,7 @@ func measured(t *testing.T, sb engine.Sandbox) engine.Usage {
 	return u
 }
 
-// measuredUntil asks until enough says so.
+// measuredUntil reads the usage until enough returns true.
 func measuredUntil(t *testing.T, sb engine.Sandbox, what string, enough func(engine.Usage) bool) engine.Usage {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {

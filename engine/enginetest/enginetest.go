@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// patience is how long a check waits for what must happen. It decides only how long a failure takes.
+// patience is how long a check waits for an expected event. It only decides how long a failure takes.
 const patience = 90 * time.Second
 
 // Harness is how the checks reach an engine. Only Open is needed.
@@ -49,7 +49,7 @@ type check struct {
 	run     func(t *testing.T, s *suite)
 }
 
-// need says why a check does not apply to an engine, or "".
+// need returns the reason why a check does not apply to an engine, or "".
 type need func(c engine.Capabilities) string
 
 func needs(have func(c engine.Capabilities) bool, why string) need {
@@ -125,7 +125,7 @@ var long = []string{
 	"limit/neighbour", "reopen/bounded", "SnapshotKeepsAll",
 }
 
-// suite is one engine under test, and a sandbox of it that checks may share.
+// suite is one engine under test, with a sandbox that checks may share.
 type suite struct {
 	Harness
 	engine  engine.Engine
@@ -158,7 +158,7 @@ func newSuite(t *testing.T, h Harness) *suite {
 	return s
 }
 
-// open opens an engine of its own on dataDir.
+// open opens a separate engine on dataDir.
 func open(t *testing.T, h Harness, dataDir string) *suite {
 	t.Helper()
 	s := &suite{Harness: h, engine: h.Open(t, dataDir), dataDir: dataDir}
@@ -175,7 +175,7 @@ func open(t *testing.T, h Harness, dataDir string) *suite {
 	return s
 }
 
-// separate opens another engine on a data directory of its own.
+// separate opens another engine on a separate data directory.
 func (s *suite) separate(t *testing.T) *suite {
 	t.Helper()
 	dir := s.DataDir(t)
@@ -183,7 +183,7 @@ func (s *suite) separate(t *testing.T) *suite {
 	return open(t, s.Harness, dir)
 }
 
-// restart closes the engine and opens it again, as a server that is started anew.
+// restart closes the engine and opens it again, as a restarted server does.
 func (s *suite) restart(t *testing.T) {
 	t.Helper()
 	if err := s.engine.Close(); err != nil {
@@ -231,7 +231,7 @@ func (s *suite) destroy(t *testing.T, h engine.Handle, sb engine.Sandbox) {
 	}
 }
 
-// spec fills in what a check leaves open.
+// spec fills in the fields that a check leaves empty.
 func (s *suite) spec(spec engine.Spec) engine.Spec {
 	if spec.ID == "" {
 		spec.ID = newID()
@@ -253,7 +253,7 @@ func patient(t *testing.T) context.Context {
 	return within(t, patience)
 }
 
-// patientLarge is for what moves a hundred megabytes, beside others that do.
+// patientLarge is for transfers of a hundred megabytes beside other such transfers.
 func patientLarge(t *testing.T) context.Context {
 	t.Helper()
 	return within(t, 5*patience)

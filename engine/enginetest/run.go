@@ -78,7 +78,7 @@ type command struct {
 	stdout, stderr *buffer
 }
 
-// start starts cmd and keeps its output if it goes nowhere else. It is killed when t ends.
+// start starts cmd and keeps its output unless cmd has its own writers. It is killed when t ends.
 func start(t *testing.T, sb engine.Sandbox, cmd engine.Command) command {
 	t.Helper()
 	c := command{stdout: &buffer{}, stderr: &buffer{}}
@@ -147,7 +147,7 @@ func script(t *testing.T, sb engine.Sandbox, dir, text string) string {
 	return output(t, sb, cmd)
 }
 
-// wantKind fails t unless err is of that kind, and says something to whom it may concern.
+// wantKind fails t unless err is of one of these kinds and has a text for clients.
 func wantKind(t *testing.T, what string, err error, kinds ...errors.Kind) {
 	t.Helper()
 	for _, kind := range kinds {
@@ -240,7 +240,7 @@ func put(t *testing.T, sb engine.Sandbox, dir string, entries ...tar.Header) {
 	}
 }
 
-// entry is what came out of a sandbox.
+// entry is a file from a sandbox.
 type entry struct {
 	tar.Header
 	content string

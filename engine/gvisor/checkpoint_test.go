@@ -32,7 +32,7 @@ func checkpointed(t *testing.T) (*gvisor.Engine, string) {
 	return e, checkpoint
 }
 
-// refused begins a sandbox with a checkpoint, which must fail with a text that says what to do, and leave nothing.
+// refused starts a sandbox from a checkpoint, which must fail with a remedy and leave nothing.
 func refused(t *testing.T, what string, e *gvisor.Engine, checkpoint string, kind errors.Kind) {
 	t.Helper()
 	sb, err := e.Create(t.Context(), engine.Spec{ID: "second", Checkpoint: checkpoint})
@@ -146,7 +146,8 @@ func halfway(ctx context.Context, t *testing.T, sb engine.Sandbox, checkpoint st
 	return p, made
 }
 
-// A checkpoint is made whole or not at all, also when who makes it dies.
+// TestKeeperIsKilledWhileACheckpointIsMade checks that a checkpoint is made completely or not at all, also if its
+// keeper dies.
 // mission: A4
 func TestKeeperIsKilledWhileACheckpointIsMade(t *testing.T) {
 	testenv.Long(t)

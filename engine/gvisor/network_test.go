@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// netnsEnv names the part that this process plays in a test with network namespaces of its own.
+// netnsEnv names the part of this process in a test with separate network namespaces.
 const netnsEnv = "HARVEST_TEST_NETNS"
 
 // outside are addresses of all kinds, which a machine beyond a router has, and whether the mode default leads there.
@@ -54,7 +54,7 @@ func TestPolicyAgainstServersEverywhere(t *testing.T) {
 	}
 }
 
-// again is this test in another process, with a network namespace of its own.
+// again is this test in another process, with a separate network namespace.
 func again(t *testing.T, part string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -112,7 +112,7 @@ func serveEverywhere(t *testing.T) {
 	_, _ = io.Copy(io.Discard, in)
 }
 
-// reachEverything has a sandbox try all addresses there are.
+// reachEverything makes a sandbox try all addresses.
 func reachEverything(t *testing.T) {
 	servers := again(t, "servers")
 	in, err := servers.StdinPipe()
@@ -200,7 +200,7 @@ func reachEverything(t *testing.T) {
 	}
 }
 
-// reached says at which addresses a sandbox finds a server.
+// reached returns the addresses at which a sandbox finds a server.
 func reached(t *testing.T, sb engine.Sandbox) map[string]bool {
 	t.Helper()
 	args := []string{"python3", "-c", `
@@ -218,7 +218,7 @@ with concurrent.futures.ThreadPoolExecutor(40) as pool:
 	for addr := range outside {
 		args = append(args, addr)
 	}
-	// This machine, its router, the gateway and forms of addresses that stand for others.
+	// This machine, its router, the gateway and forms of addresses that stand for other addresses.
 	args = append(args, "127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "203.0.113.1", "203.0.113.2", "2001:db8:1::1", "2001:db8:1::2", "10.0.2.2", "10.0.2.3",
 		"64:ff9b::a01:203", "2002:a01:203::1")
 	for form := range forms {

@@ -220,7 +220,7 @@ func (p *plane) SandboxTerminate(ctx context.Context, req *pb.SandboxTerminateRe
 	return p.SandboxTerminateV2(ctx, req)
 }
 
-// left is how many sandboxes run, and with how many keys they were asked for in how many attempts.
+// left returns the number of running sandboxes, and of the keys and attempts with which they were requested.
 func (p *plane) left() (running, keys, attempts int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,12 +234,12 @@ func (p *plane) runs(id string) bool {
 	return p.boxes[id] != nil
 }
 
-// paramsOf are those of a sandbox.
+// paramsOf returns the parameters of a sandbox.
 func paramsOf(e *Engine, name string) *sdk.SandboxCreateParams {
 	return &sdk.SandboxCreateParams{Name: name, Tags: map[string]string{tagServer: e.server}}
 }
 
-// lose makes the first n attempts' sandboxes, and loses the answers.
+// lose creates the sandboxes of the first n attempts, and loses the answers.
 func lose(n int, code codes.Code) func(int) (bool, error) {
 	return func(i int) (bool, error) {
 		if i < n {
@@ -300,7 +300,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 	}
 }
 
-// One that somebody else has made is neither taken nor ended.
+// TestNamesThatAreTaken checks that a sandbox that another client has created under the name is neither used nor ended.
 func TestNamesThatAreTaken(t *testing.T) {
 	p := newPlane(t)
 	e, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x"})
@@ -435,7 +435,8 @@ func TestLimitsThatLast(t *testing.T) {
 	})
 }
 
-// The credentials are those of the active profile of ~/.modal.toml, or of the one that MODAL_PROFILE names.
+// TestProfiles checks that the credentials come from the active profile of ~/.modal.toml, or from the one that
+// MODAL_PROFILE names.
 //
 // mission: 9.1
 func TestProfiles(t *testing.T) {

@@ -108,7 +108,8 @@ func calls(t *testing.T, opts Options) bool {
 	return err == nil
 }
 
-// Of more than one active profile the SDK takes any, which may be another account the next time.
+// TestProfilesThatAreActive checks that more than one active profile is reported, since the SDK picks any of them,
+// which may be another account the next time.
 //
 // mission: 9.1
 func TestProfilesThatAreActive(t *testing.T) {

@@ -35,7 +35,7 @@ func TestFilesOfNoVolume(t *testing.T) {
 	}
 }
 
-// The size of a volume is what the program inside has answered last.
+// TestSizesOfVolumes checks that the size of a volume is the last answer of the program inside.
 func TestSizesOfVolumes(t *testing.T) {
 	t.Parallel()
 	m := &modalVolume{noted(t, "a"), "a"}
@@ -95,7 +95,7 @@ func TestAttendantsThatFail(t *testing.T) {
 	}
 }
 
-// keeper is a control plane that deletes no image, and says why.
+// keeper is a control plane that refuses to delete images, with a reason.
 type keeper struct {
 	silent
 	err error

@@ -85,7 +85,7 @@ func TestNetworkOfAnEnd(t *testing.T) {
 	}
 }
 
-// portPair is a connection as Dial makes it, and the other end, which takes frames.
+// portPair is a connection as Dial makes it, and the other end, which receives frames.
 func portPair(t *testing.T) (*portConn, *wire.Conn, *yamux.Session) {
 	t.Helper()
 	a, b := net.Pipe()

@@ -39,7 +39,7 @@ type hush struct {
 	hushed string // the first call that was not
 }
 
-// begin has the next calls answered, and none after them.
+// begin lets the next calls be answered, and no call after them.
 func (h *hush) begin(passed int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,7 +68,7 @@ func (h *hush) met() string {
 	return h.hushed
 }
 
-// hushOf is the hush of whose call it is, which its token says: the router's has that of the client in its third part.
+// hushOf returns the hush of a call's client, which its token names: the router's token has it in its third part.
 func (p *plane) hushOf(ctx context.Context) *hush {
 	token := header(ctx, "x-modal-token-id")
 	if bearer := header(ctx, "authorization"); token == "" {
@@ -235,7 +235,7 @@ func (r *plainRouter) TaskSnapshotFilesystem(context.Context, *pb.TaskSnapshotFi
 	return pb.TaskSnapshotFilesystemResponse_builder{ImageId: "im-9"}.Build(), nil
 }
 
-// little is the patience of an engine whose Modal does not answer.
+// little is the timeouts of an engine whose Modal does not answer.
 func little() patience {
 	const d = 250 * time.Millisecond
 	return patience{open: 10 * time.Second, call: d, stream: d, poll: d, create: d, link: d, build: d, upload: d, snapshot: d, reload: d, measure: d}
@@ -287,7 +287,7 @@ func (p *plane) situate(t *testing.T, token string, h *hush) (s situation, err e
 	return s, err
 }
 
-// asking are the methods that ask Modal.
+// asking has the methods that send requests to Modal.
 var asking = map[string]func(ctx context.Context, s situation) error{
 	"Engine.Create": func(ctx context.Context, s situation) error {
 		_, err := s.e.Create(ctx, engine.Spec{
@@ -426,7 +426,7 @@ func (p *plane) hushed(t *testing.T, name string, passed int, ask func(ctx conte
 	return h.met(), err
 }
 
-// Who accepts connections and says nothing is not waited for.
+// TestModalIsDeaf checks that calls do not wait for a server that accepts connections and sends nothing.
 //
 // mission: 9.1
 func TestModalIsDeaf(t *testing.T) {

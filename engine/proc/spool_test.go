@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// readAll reads what r has to give, and compares.
+// readAll reads all data of r, and compares it.
 func readAll(t *testing.T, r *reader, want []byte) {
 	t.Helper()
 	defer r.close()

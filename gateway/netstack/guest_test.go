@@ -27,7 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/gateway/netstack"
 )
 
-// guest is a sandbox's network stack, made as gVisor makes it, at the other end of a link.
+// guest is a sandbox's network stack, configured like gVisor's, at the other end of a link.
 type guest struct {
 	*stack.Stack
 	fd int
@@ -178,7 +178,7 @@ func newWorld(t testing.TB, p *gateway.Policy, change ...func(*netstack.Options)
 	return w
 }
 
-// serve makes real reachable as an address of the outside.
+// serve makes real reachable at an address of the outside.
 func (w *world) serve(network, as, real string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -107,7 +107,7 @@ func (w *wire) send(t testing.TB, f []byte) {
 	}
 }
 
-// receive returns the next frame that fits. It gives up when none at all has come for a while.
+// receive returns the next frame that fits. It gives up when no frame at all has arrived for a while.
 func (w *wire) receive(t testing.TB, fits func(header.Ethernet) bool) header.Ethernet {
 	t.Helper()
 	b := make([]byte, 70000)
@@ -232,7 +232,7 @@ func TestRefusalsAreHonest(t *testing.T) {
 	// A time limit is not a refusal: the sandbox waits, as it would.
 	w.send(t, packet(guest4, "203.0.113.7", header.TCPProtocolNumber, checked(guest4, "203.0.113.7", syn(6))))
 	w.alive(t, "a connection that timed out")
-	// What the policy forbids is refused, in ping prohibited.
+	// Traffic that the policy denies is refused, and a ping is answered as prohibited.
 	w.send(t, packet(guest4, "10.1.2.3", header.TCPProtocolNumber, checked(guest4, "10.1.2.3", syn(80))))
 	f := w.receive(t, func(f header.Ethernet) bool { return f.Type() == header.IPv4ProtocolNumber })
 	if got := describe(ip4(f).Protocol(), ip4(f).Payload()); got != (answer{6, rst, 0}) {
@@ -324,7 +324,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// waitFor polls for what nothing tells.
+// waitFor polls for a condition that has no notification.
 func waitFor(t testing.TB, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -429,7 +429,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			}
 		})
 	}
-	// The guest's own link leaves goroutines of gVisor's; those of the gateway and its stack must end.
+	// The guest's own link leaves goroutines of gVisor's. Those of the gateway and its stack must end.
 	waitFor(t, func() bool {
 		var all bytes.Buffer
 		_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
@@ -437,7 +437,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	})
 }
 
-// TestIdleCost logs what an idle gateway costs.
+// TestIdleCost logs the cost of an idle gateway.
 func TestIdleCost(t *testing.T) {
 	measure := func() (uint64, int) {
 		runtime.GC()

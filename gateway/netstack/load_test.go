@@ -66,7 +66,7 @@ func TestMemoryOfAThousandConnectionsIsBounded(t *testing.T) {
 	}
 }
 
-// heapInUse is what this process keeps in memory.
+// heapInUse is the memory in use on this process's heap.
 func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats

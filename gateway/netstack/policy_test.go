@@ -127,7 +127,7 @@ func certificate(t testing.TB, name string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: key}
 }
 
-// hello is a TLS server that says who it is.
+// hello is a TLS server that sends its name.
 func hello(t testing.TB, me string) string {
 	t.Helper()
 	config := &tls.Config{Certificates: []tls.Certificate{certificate(t, me)}}
@@ -139,7 +139,7 @@ func hello(t testing.TB, me string) string {
 	})
 }
 
-// tls speaks TLS to an address under a name, and returns what the server says.
+// tls speaks TLS to an address under a name, and returns the server's text.
 func (w *world) tls(t testing.TB, to, name string) (string, error) {
 	t.Helper()
 	c, err := w.guest.dial(t, to)
@@ -153,7 +153,7 @@ func (w *world) tls(t testing.TB, to, name string) (string, error) {
 	return string(b), err
 }
 
-// http asks an address for a host over plain HTTP.
+// http requests a host over plain HTTP at an address.
 func (w *world) http(t testing.TB, to, host string) (string, error) {
 	t.Helper()
 	c, err := w.guest.dial(t, to)
@@ -254,7 +254,7 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 			t.Errorf("HTTP to %s as %s: %q, %v", test.to, test.host, got, err)
 		}
 	}
-	// What tells no names goes by its address. The server speaks first.
+	// Protocols without names are judged by address. The server speaks first.
 	for to, want := range map[string]bool{"203.0.113.10:22": true, "203.0.113.66:22": false} {
 		c, err := w.guest.dial(t, to)
 		if (err == nil) != want {

@@ -125,7 +125,7 @@ func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOpti
 	}, err
 }
 
-// build has the Source make an image with what builder b does.
+// build makes an image with the Source and builder b.
 func build(t *testing.T, b *builder) (image.Contents, error) {
 	t.Helper()
 	root, err := os.Create(filepath.Join(t.TempDir(), "root"))
@@ -161,7 +161,7 @@ func TestTheDockerfileAndItsFiles(t *testing.T) {
 			t.Errorf("the context has no %s", name)
 		}
 	}
-	// What the Dockerfile copies is there.
+	// The files that the Dockerfile copies exist.
 	for line := range strings.Lines(b.spec.Dockerfile) {
 		if rest, ok := strings.CutPrefix(line, "COPY "); ok {
 			names := slices.DeleteFunc(strings.Fields(rest), func(f string) bool { return strings.HasPrefix(f, "--") })

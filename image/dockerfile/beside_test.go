@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// gate is a place where a build waits.
+// gate is a point at which a build waits.
 type gate struct{ reached, open chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{}), make(chan struct{})} }
@@ -59,7 +59,7 @@ func beside(t *testing.T, b *bench, build func(value string, force bool) *built,
 	}
 }
 
-// secretly is a build of two steps whose files say what its secret was.
+// secretly is a build of two steps whose files contain its secret.
 func secretly(t *testing.T, b *bench, end string) func(value string, force bool) *built {
 	const text = "FROM tiny\nRUN --mount=type=secret,id=k,env=K echo \"$K\" >/one\nRUN cat /one >/two\n"
 	return func(value string, force bool) *built {
@@ -106,7 +106,8 @@ func TestAnOrdinaryBuildBesideAForcedOne(t *testing.T) {
 	})
 }
 
-// A build by force does not take away the root file system with which a machine of another build is about to start.
+// TestAForcedBuildBesideAMachineThatStarts checks that a forced build does not remove the root file system with which a
+// machine of another build is about to start.
 func TestAForcedBuildBesideAMachineThatStarts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{Merged: 1})

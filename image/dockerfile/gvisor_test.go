@@ -29,7 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// shelf is a library of a test's own beside the one that all tests share, which has the base image.
+// shelf is a test's own library beside the shared one, which has the base image.
 type shelf struct {
 	dockerfile.Shelf
 	shared *image.Library
@@ -91,7 +91,7 @@ type site struct {
 
 func newSite(t *testing.T) *site { return newSiteWith(t, dockerfile.Options{Run: 10 * time.Minute}) }
 
-// newSiteWith returns one that builds with those options, its cache excepted.
+// newSiteWith returns a site that builds with those options, except for its cache.
 func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	t.Helper()
 	testenv.Root(t)
@@ -231,7 +231,7 @@ CMD ["hello"]
 	}
 }
 
-// online skips the test where sandboxes reach no package registry.
+// online skips the test if sandboxes cannot reach a package registry.
 func (s *site) online() {
 	s.t.Helper()
 	sb, err := s.fleet.Create(s.t.Context(), "personal", sandbox.Request{Network: sandbox.Network{Mode: "default"}})

@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// chroots is a Runner whose machines are directories. It isolates nothing, and is as quick as that.
+// chroots is a Runner whose machines are directories. It isolates nothing, and is therefore fast.
 type chroots struct {
 	t     testing.TB
 	lib   *library
@@ -570,7 +570,8 @@ func (b *bench) spec(t *testing.T, spec image.Spec, opts image.BuildOptions) *bu
 	return img
 }
 
-// want checks files: their content, "->target" of links, "dir", or "" for none; what follows "|" is mode, uid and gid.
+// want checks files: their content, "->target" for links, "dir", or "" for missing ones. After "|" follow mode, uid and
+// gid.
 func (i *built) want(files map[string]string) {
 	i.t.Helper()
 	for name, text := range files {

@@ -24,7 +24,8 @@ func (b *bench) kept(t *testing.T, owner string) map[image.KeptKind][]image.Kept
 	return byKind
 }
 
-// Each account sees and removes what its own builds have left; another one's builds find nothing of it.
+// TestAccountsHaveBuildCachesOfTheirOwn checks that each account sees and removes only its own builds' caches, and that
+// builds of other accounts do not find them.
 //
 // mission: B2
 func TestAccountsHaveBuildCachesOfTheirOwn(t *testing.T) {

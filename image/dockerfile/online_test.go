@@ -86,7 +86,7 @@ func addFile(w *tar.Writer, from, to string) error {
 	return err
 }
 
-// A Go project in two stages, whose toolchain is an image of a registry.
+// TestGoProject checks that a Go project in two stages builds, with a toolchain from a registry's image.
 //
 // mission: B2
 func TestGoProject(t *testing.T) {

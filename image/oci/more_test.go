@@ -154,7 +154,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// as says who we are, wherever.
+// as returns options with a credential for any registry.
 func as(c image.Credential) image.BuildOptions {
 	return image.BuildOptions{Credentials: func(context.Context, string) (image.Credential, error) { return c, nil }}
 }

@@ -215,7 +215,7 @@ func open(t testing.TB, opts oci.Options) *oci.Source {
 	return s
 }
 
-// result is what came of a pull.
+// result is the result of a pull.
 type result struct {
 	image.Contents
 	spec  image.Spec

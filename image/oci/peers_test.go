@@ -126,7 +126,7 @@ func difficult(t testing.TB) [][]byte {
 	return [][]byte{one.bytes(), two.bytes(), three.bytes()}
 }
 
-// describeTree says what a directory has, as describeImage does.
+// describeTree describes a directory in the form of describeImage.
 func describeTree(t testing.TB, root string) map[string]string {
 	t.Helper()
 	got, inodes := map[string]string{}, map[uint64]string{}
@@ -221,7 +221,7 @@ func describeImage(t testing.TB, root *os.File) map[string]string {
 	return got
 }
 
-// unpacked returns what skopeo fetches and umoci unpacks.
+// unpacked returns the files that skopeo fetches and umoci unpacks.
 func unpacked(t testing.TB, from string) map[string]string {
 	t.Helper()
 	dir := t.TempDir()

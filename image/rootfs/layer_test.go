@@ -42,7 +42,7 @@ func inMemory(t testing.TB) *os.File {
 	return f
 }
 
-// layers makes an image of an image and layers.
+// layers makes an image from an image and layers.
 func layers(t testing.TB, opts rootfs.Options, under *rootfs.Reader, all ...[]byte) (*os.File, rootfs.Stats, error) {
 	t.Helper()
 	f := inMemory(t)
@@ -197,7 +197,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// What a layer hides takes no room: neither in an image over another nor on the disk of one made of layers.
+// TestHiddenContentIsGone checks that hidden content takes no space: neither in an image over another nor on the disk
+// of one made of layers.
 func TestHiddenContentIsGone(t *testing.T) {
 	t.Parallel()
 	big := make([]byte, 8<<20)

@@ -39,7 +39,7 @@ func pair(t *testing.T) (a, b *bytestream.Conn) {
 	return a, b
 }
 
-// echo listens on TCP, reads all that a client says, and only then answers with it.
+// echo listens on TCP, reads all of a client's data, and only then echoes it.
 func echo(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

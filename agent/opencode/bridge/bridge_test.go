@@ -211,7 +211,8 @@ func TestBridge(t *testing.T) {
 	}
 }
 
-// The server asks the model's API again without end, or after hours: the bridge ends the turn.
+// TestRetriesAreBounded checks that the bridge ends the turn if the server retries the model's API endlessly, or only
+// after hours.
 //
 // mission: E2
 func TestRetriesAreBounded(t *testing.T) {

@@ -314,7 +314,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// Text of the agent cannot command the terminal, whichever way it comes.
+// TestNothingCommandsTheTerminal checks that text of the agent cannot control the terminal, whichever way it arrives.
 // mission: B4
 func TestNothingCommandsTheTerminal(t *testing.T) {
 	t.Parallel()
@@ -361,7 +361,7 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 	}
 }
 
-// What happened before is read first and shown in part; the state is right afterwards.
+// TestResume checks that earlier events are read first and shown in part, and that the state is right afterwards.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)

@@ -300,7 +300,7 @@ func TestRunTerminal(t *testing.T) {
 	shows(t, look, "harvest agent --continue")
 }
 
-// drawn is what an emulator shows.
+// drawn is the screen of an emulator.
 type drawn struct {
 	mu   sync.Mutex
 	term *vt.Emulator // guarded by mu

@@ -94,7 +94,7 @@ func TestInitImageHoldsTheProgram(t *testing.T) {
 	}
 }
 
-// The program itself is tried by the engine's tests, in sandboxes that were prepared and others.
+// The engine's tests run the program itself, in prepared sandboxes and others.
 func TestInitStack(t *testing.T) {
 	t.Parallel()
 	args := initArgs("/init", "host", initStep{dir: "/etc", file: "/etc/x", content: "some text\n"})
@@ -117,7 +117,7 @@ func TestInitStack(t *testing.T) {
 	}
 }
 
-// process is a short form of what gVisor tells about a process.
+// process is a short form of gVisor's description of a process.
 func process(pid, ppid, pgid int32) *runsc.Process {
 	return &runsc.Process{PID: pid, PPID: ppid, PGID: pgid}
 }

@@ -19,7 +19,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 )
 
-// fill gives v and all below it values that differ from one another and from zero.
+// fill sets v and all values below it to distinct non-zero values.
 func fill(v reflect.Value, next *int) {
 	*next++
 	switch {

@@ -29,7 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// rootlessEnv is set where the test runs in a user namespace, as a keeper of an ordinary user does.
+// rootlessEnv is set if the test runs in a user namespace, like a keeper of an ordinary user.
 const rootlessEnv = "HARVEST_TEST_ROOTLESS"
 
 // The death signal is the main thread's.
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// birth is what a process has from who started it.
+// birth is all that a process gets from its parent.
 type birth struct {
 	Args       []string // descriptors as what they are
 	Env        []string
@@ -154,7 +154,7 @@ func devNull(t *testing.T) *os.File {
 	return f
 }
 
-// born reads what the process wrote, and takes out what differs between any two processes.
+// born reads the process's description, and removes the parts that differ between any two processes.
 func born(t *testing.T, o Options) birth {
 	t.Helper()
 	text, err := os.ReadFile(o.Config.LogFilename)
@@ -173,7 +173,7 @@ func born(t *testing.T, o Options) birth {
 	for fd, file := range b.Files {
 		b.Files[fd] = strings.ReplaceAll(file, dir, "DIR")
 	}
-	// gVisor lists its flags in any order, and those that mean "none" it also names.
+	// gVisor lists its flags in any order, including those that mean "none".
 	slices.Sort(b.Args[1:slices.IndexFunc(b.Args, func(arg string) bool { return arg == "boot" || arg == "gofer" })])
 	b.Args = slices.DeleteFunc(b.Args, func(arg string) bool { return strings.HasSuffix(arg, "-fd=-1") })
 	if i := slices.Index(b.Args, "--total-host-memory"); i >= 0 { // the one argument that is Harvest's own: TestLimitArgs

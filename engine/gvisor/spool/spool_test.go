@@ -106,7 +106,8 @@ func TestWithoutFollowersTheOldestIsDropped(t *testing.T) {
 	}
 }
 
-// A reader that is slower than the command gets everything: the command waits.
+// TestSlowFollowerMakesAppendWait checks that a reader that is slower than the command gets all output: the command
+// waits.
 func TestSlowFollowerMakesAppendWait(t *testing.T) {
 	t.Parallel()
 	s := New(filepath.Join(t.TempDir(), "out"), 64<<10)

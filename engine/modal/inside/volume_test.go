@@ -120,7 +120,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// What a snapshot has of commands belongs to the sandbox that had them.
+// TestInherit checks that the command records in a snapshot belong to the original sandbox.
 func TestInherit(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
