@@ -309,8 +309,8 @@ func TestSnapshotOfNothing(t *testing.T) {
 	w.want("commits", w.subjects(), "wip: the first")
 }
 
-// TestPush checks that the session's own branch is pushed, squashed, and that changes of others to it are not
-// overwritten.
+// TestPush checks that the session's own branch is pushed, squashed, and that a push does not overwrite other changes
+// to it.
 // mission: E8
 func TestPush(t *testing.T) {
 	w := newWorkplace(t)

@@ -192,8 +192,8 @@ func (w *world) forget(m *machine, path, why string) {
 	}
 }
 
-// leaves records that a content is no longer at a path. That is final if no other machine has it with other metadata,
-// since that change would win.
+// leaves records that a content is no longer at a path. That is final if no other machine holds it with other
+// metadata, since that change would win.
 func (w *world) leaves(path, content, why string) {
 	if !w.touched[content] {
 		w.gone[[2]string{path, content}] = why

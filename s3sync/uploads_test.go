@@ -21,7 +21,7 @@ import (
 )
 
 // TestOnlyOwnUploadsContinue checks that an interrupted multipart upload is resumed only by the client that began it,
-// and for the same file. Uploads of others are left alone, with any content.
+// and for the same file. Other uploads are left alone, with any content.
 // mission: 2.4, D1
 func TestOnlyOwnUploadsContinue(t *testing.T) {
 	testenv.Long(t)

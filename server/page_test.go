@@ -10,7 +10,7 @@ import (
 )
 
 // TestPageFiles checks that the page is public, has a policy that runs only its own files, and is not sent again to a
-// client that has it cached.
+// client with a cached copy.
 // mission: 7.9
 func TestPageFiles(t *testing.T) {
 	t.Parallel()

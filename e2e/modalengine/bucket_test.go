@@ -40,7 +40,7 @@ func newModalHost(t *testing.T, at *modalhost.Host) *host.Host {
 }
 
 // TestModalEngineBucket checks that Modal mounts a bucket for the engine modal: commands read and write it, copies of
-// the sandbox have it too, and errors are reported before anything is created.
+// the sandbox mount it too, and errors are reported before anything is created.
 //
 // mission: D5 8.1 F4
 func TestModalEngineBucket(t *testing.T) {

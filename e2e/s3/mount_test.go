@@ -225,7 +225,7 @@ func TestSandboxMountRootless(t *testing.T) {
 }
 
 // TestSandboxMountKilled checks that a sandbox continues without its mount when the mount's process is killed, and
-// reports it. Written data is stored, and another sandbox has it.
+// reports it. Written data is stored, and another sandbox sees it.
 // mission: D5, 1.5, A8
 func TestSandboxMountKilled(t *testing.T) {
 	testenv.Long(t)

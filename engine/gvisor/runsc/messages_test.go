@@ -85,7 +85,7 @@ func encoded(t *testing.T, v any) []byte {
 	return b
 }
 
-// lost returns the values of ours that are missing at the same place in theirs.
+// lost returns the values in ours that are missing at the same place in theirs.
 func lost(path string, ours, theirs any) []string {
 	var all []string
 	switch ours := ours.(type) {
