@@ -275,7 +275,7 @@ func TestLinksAreGoodOnce(t *testing.T) {
 	if _, err := r.Authenticate(t.Context(), SignIn, secret.Reveal()); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("an old sign-in: %v", err)
 	}
-	fresh, err := r.Link(Local()) // which are swept when somebody signs in
+	fresh, err := r.Link(Local()) // expired ones are swept at a sign-in
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestWorkEndsWithItsKey(t *testing.T) {
 		if err := Ended(ctx); errors.KindOf(err) != errors.Unauthenticated || !strings.Contains(errors.Message(err), "revoked") || errors.RemedyOf(err) == "" {
 			t.Errorf("after the revocation: %v", err)
 		}
-		late, done4 := r.Follow(t.Context(), who) // who was authenticated just before
+		late, done4 := r.Follow(t.Context(), who) // authenticated just before
 		defer done4()
 		if Ended(late) == nil {
 			t.Error("work begins with a key that was revoked")

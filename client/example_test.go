@@ -52,7 +52,7 @@ func ExampleClient_Start() {
 	}
 	result, err := process.Wait(ctx)
 	if err != nil {
-		panic(err) // nobody knows how it ended
+		panic(err) // the exit is unknown
 	}
 	fmt.Println("it ended with", result.ReturnCode)
 	// Output:
@@ -77,9 +77,9 @@ func ExampleClient_Events() {
 	}
 	for e, err := range harvest.Events(ctx, client.Follow{Stream: "dev"}) {
 		if err != nil {
-			panic(err) // ctx has ended, or there is nothing to follow
+			panic(err) // ctx has ended, or nothing can be followed
 		}
-		if e.Type != "sandbox.stage" { // e.Data says more
+		if e.Type != "sandbox.stage" { // e.Data has the details
 			fmt.Println(e.Type)
 		}
 		if e.Type == "sandbox.ready" {

@@ -519,7 +519,7 @@ func TestStoreFails(t *testing.T) {
 		synctest.Wait()
 		s.set(nil, nil, nil)
 		publish(t, j, "a", 2)
-		wantNext(t, live, "2") // no id was lost with what failed
+		wantNext(t, live, "2") // the failures used up no id
 		// The events are persisted despite the error: ids must not be used twice, and readers must not miss these
 		// events.
 		s.set(nil, full, nil)

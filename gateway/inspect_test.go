@@ -114,8 +114,8 @@ func TestStreamsAreReadForNames(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		stream  []byte
-		allowed string // what CheckAllowed says: "" for fine, else a part of the reason
-		denied  string // what CheckDenied says
+		allowed string // part of CheckAllowed's reason; "" if it allows
+		denied  string // the same for CheckDenied
 	}{
 		{"tls", join(good, record(20, 1), record(23, 40)), "", ""},
 		{"tls in small records", join(records(good, 37), record(20, 1), record(23, 40)), "", ""},

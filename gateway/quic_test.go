@@ -121,7 +121,7 @@ func TestQUICIsReadForNames(t *testing.T) {
 		port      uint16
 		datagrams [][]byte
 		refused   string // part of the reason
-		held      int    // datagrams that do not go on
+		held      int    // datagrams that are not forwarded
 	}{
 		{"one packet", 443, [][]byte{first, short, handshake, later}, "", 0},
 		{"version 2", 443, [][]byte{initialPacket(t, v2, "abcdefgh", "abcdefgh", 0, crypto(0, good))}, "", 0},
@@ -160,7 +160,7 @@ func TestQUICIsReadForNames(t *testing.T) {
 		}
 		var refusal *Refusal
 		switch {
-		case test.held < 0: // the names of both are seen, or neither goes on
+		case test.held < 0: // both names are seen, or no datagram is forwarded
 			if err == nil && sent > 0 {
 				t.Errorf("%s: %d datagrams went on", test.name, sent)
 			}

@@ -28,7 +28,7 @@ var _ image.Builder = (*image.Library)(nil)
 // source is a Source for tests. Its fields are set before it is used.
 type source struct {
 	print   string
-	tags    map[string]string // what Resolve makes of a base
+	tags    map[string]string // Resolve's result for a base
 	content string
 	hold    chan struct{} // if set, a build waits until it is closed
 	err     error

@@ -180,7 +180,7 @@ func TestLog(t *testing.T) {
 	}
 	go start()
 	<-s.begun
-	go start() // who comes late is told all
+	go start() // a late caller gets all progress
 	for range 2 {
 		if line := <-lines; line != "a line" {
 			t.Errorf("got %q", line)

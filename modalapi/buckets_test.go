@@ -113,8 +113,8 @@ func TestBucketsOfAClient(t *testing.T) {
 		acc  string
 		at   string // the server's endpoint
 		m    pb.CloudBucketMount_builder
-		own  secret.Pairs // what the sandbox's own secret has
-		name string       // else the secret's name
+		own  secret.Pairs // the sandbox's own secret
+		name string       // otherwise the secret's name
 		kind errors.Kind
 	}{
 		"a secret with a name":      {m: pb.CloudBucketMount_builder{KeyPrefix: &prefix, ReadOnly: true, CredentialsSecretId: named(secretID, "keys")}, name: "keys"},

@@ -54,7 +54,7 @@ func TestListsInPages(t *testing.T) {
 	entropy := ulid.DefaultEntropy()
 	for i := range 310 {
 		born := times(i)
-		named := times((i + 35) % 310) // whose sandboxes were asked for at the same time
+		named := times((i + 35) % 310) // their sandboxes were requested at the same time
 		id := "sbx_" + strings.ToLower(ulid.MustNew(ulid.Timestamp(named), entropy).String())
 		if err := w.boxes.Put(t.Context(), sandbox.Sandbox{
 			ID: id, Account: "personal", Status: sandbox.Terminated, Created: born, Started: born, Expires: born, Ended: born,
@@ -83,7 +83,7 @@ func TestListsInPages(t *testing.T) {
 	asked := func(before float64) *pb.ListPagination {
 		return pb.ListPagination_builder{MaxObjects: limit, CreatedBefore: before}.Build()
 	}
-	for _, before := range []float64{0, math.Inf(1), float64(time.Now().Unix() + 10)} { // the last two are what Python's SDK begins with
+	for _, before := range []float64{0, math.Inf(1), float64(time.Now().Unix() + 10)} { // Python's SDK begins with the last two
 		paged(t, before, limit, 25, func(before float64) (names []string, at []float64, err error) {
 			got, err := w.control.SecretList(w.ctx(), pb.SecretListRequest_builder{Pagination: asked(before)}.Build())
 			for _, s := range got.GetItems() {

@@ -66,7 +66,7 @@ func TestForcedBuildsThatComeAgain(t *testing.T) {
 	if again := built("one", good, 5); again != id {
 		t.Errorf("at the next server it is %s, not %s", again, id)
 	}
-	for count := range 2 { // without a key, nobody knows that it is the same request
+	for count := range 2 { // without a key, the server cannot recognise a repeated request
 		if _, err := w.control.ImageGetOrCreate(w.ctx(), req); err != nil || builds() != 6+count {
 			t.Errorf("without a key: %d builds, %v", builds(), err)
 		}

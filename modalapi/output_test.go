@@ -74,7 +74,7 @@ func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
 	ctx, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: "true", CommandArgs: []string{"true"}})
 	many := numbers.Len()
 	for _, id := range []string{"one", "terminal", "two", "little"} {
-		if offset := many - 1; id == "one" || id == "terminal" { // the two ways of what it says have no order, so all of the first has come before it goes on
+		if offset := many - 1; id == "one" || id == "terminal" { // the two streams have no common order, so all of the first has arrived before the command continues
 			stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: id, Offset: uint64(offset)}.Build())
 			if err != nil {
 				t.Fatal(err)

@@ -64,7 +64,7 @@ func TestWhoIsLetIn(t *testing.T) {
 			t.Errorf("an SDK that is like that for Python %q: %v", version, err)
 		}
 	}
-	for version, code := range map[string]codes.Code{"0.50.0": codes.FailedPrecondition, "1.5.4": codes.Unimplemented} { // with what only old ones call
+	for version, code := range map[string]codes.Code{"0.50.0": codes.FailedPrecondition, "1.5.4": codes.Unimplemented} { // with methods that only old clients call
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "1", "x-modal-client-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
 		if err := w.conn.Invoke(ctx, "/modal.client.ModalClient/ClientCreate", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != code {
 			t.Errorf("what only old SDKs call, by %s: %v", version, err)

@@ -156,7 +156,7 @@ func TestPutsThatComeAgain(t *testing.T) {
 	put("one")
 	put("one")
 	has(1)
-	for next := range int32(2) { // the second reads what the first has written anew
+	for next := range int32(2) { // the second server reads the file that the first has rewritten
 		if err := w.server.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestPutsThatComeAgain(t *testing.T) {
 		put("more of server " + strconv.Itoa(int(next)))
 		has(2 + next)
 	}
-	for range 3 { // whoever takes a value does not have the put done again
+	for range 3 { // taking a value does not repeat the put
 		if _, err := w.control.QueueGet(w.ctx(), pb.QueueGetRequest_builder{QueueId: q.QueueID, NValues: 1}.Build()); err != nil {
 			t.Fatal(err)
 		}

@@ -261,7 +261,7 @@ func TestCommandsOutliveTheServer(t *testing.T) {
 	if _, err := half.Stdin.Write([]byte("without its end")); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.server.Close(); err != nil { // for which nobody has to send anything
+	if err := w.server.Close(); err != nil { // no client has to send anything for that
 		t.Fatal(err)
 	}
 	w.sdk.Close()

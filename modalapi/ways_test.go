@@ -97,7 +97,7 @@ func TestReadiness(t *testing.T) {
 	if err := <-ready; err != nil {
 		t.Errorf("after it: %v", err)
 	}
-	w.output(sb, "rm", sign) // what was ready stays so
+	w.output(sb, "rm", sign) // a ready sandbox stays ready
 	if err := sb.WaitUntilReady(t.Context(), time.Minute, nil); err != nil {
 		t.Errorf("once more: %v", err)
 	}
@@ -215,7 +215,7 @@ func TestPings(t *testing.T) {
 	}
 	for i := range byte(5) {
 		if i > 0 {
-			time.Sleep(5500 * time.Millisecond) // what is let pass is one in 5 s
+			time.Sleep(5500 * time.Millisecond) // gRPC allows one ping in 5 s
 		}
 		if err := framer.WritePing(false, [8]byte{i + 1}); err != nil {
 			t.Fatal(err)

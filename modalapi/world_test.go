@@ -45,8 +45,8 @@ type library struct {
 	names map[string]bool // guarded by mu
 	taken bool            // guarded by mu; the image is a snapshot
 	fail  error           // guarded by mu; of the next build
-	log   []string        // guarded by mu; what a build says
-	built []built         // guarded by mu; what was asked for
+	log   []string        // guarded by mu; the output of a build
+	built []built         // guarded by mu; requested builds
 }
 
 // built is a requested build.

@@ -24,7 +24,7 @@ type asks struct {
 // ask is a request.
 type ask struct {
 	method, path, part string // the path is without the bucket; part is the range
-	copies             string // what S3 copies, without the bucket
+	copies             string // the source of S3's copy, without the bucket
 }
 
 func (a ask) String() string {
@@ -51,7 +51,7 @@ func newAsks(t *testing.T, behind string) *asks {
 		t.Fatal(err)
 	}
 	a := &asks{}
-	proxy := httputil.NewSingleHostReverseProxy(target) // which leaves the host as it was signed
+	proxy := httputil.NewSingleHostReverseProxy(target) // it keeps the signed host
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		withoutBucket := func(path string) string {

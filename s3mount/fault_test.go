@@ -350,7 +350,7 @@ func TestNoMixture(t *testing.T) {
 	testenv.Long(t)
 	p := newPlace(t)
 	dir, other := p.mounted(about("sbx_mixture")), p.mounted(about("sbx_mixture2"))
-	const size = 64 << 20 // more than what is read ahead
+	const size = 64 << 20 // more than the read-ahead
 	path := filepath.Join(dir, "f")
 	for _, mine := range []bool{false, true} {
 		if err := os.WriteFile(filepath.Join(other, "f"), bytes.Repeat([]byte("1"), size), 0o644); err != nil {

@@ -208,7 +208,7 @@ func TestChecksumsOfPartsOfOthers(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		damage bool // all that is sent
-		silent bool // the server does not tell how large parts were
+		silent bool // the server does not report the size of the parts
 		failed int64
 	}{"whole": {}, "damaged": {damage: true, failed: 4}, "whole, and nothing told": {silent: true}, "damaged, and nothing told": {damage: true, silent: true}} {
 		t.Run(name, func(t *testing.T) {

@@ -40,7 +40,7 @@ func (s *signed) note(_ int, _ http.ResponseWriter, r *http.Request) bool {
 	defer s.mu.Unlock()
 	kind, token := kindOf(r), r.Header.Get("X-Amz-Security-Token")
 	if !strings.Contains(r.Header.Get("Authorization"), "x-amz-security-token") {
-		token = "" // what is not signed counts for nothing
+		token = "" // unsigned tokens do not count
 	}
 	if s.tokens == nil {
 		s.tokens = map[string]map[string]int{}

@@ -111,7 +111,7 @@ func TestKilledAtTenPoints(t *testing.T) {
 	age(t, dir)
 	for _, direction := range []Direction{Up, Down} {
 		t.Run(string(direction), func(t *testing.T) {
-			count := 10 // the first kill is told by no count
+			count := 10 // the first kill needs no count
 			for point := range 11 {
 				loc, tree := location(t), dir
 				loc.Prefix = fmt.Sprintf("p%d", point)
@@ -123,7 +123,7 @@ func TestKilledAtTenPoints(t *testing.T) {
 					tree = t.TempDir()
 				}
 				c := childSpec{tree, t.TempDir(), direction, loc, ""}
-				if point == 0 { // not killed: how many questions there are
+				if point == 0 { // not killed: it counts the requests
 					a.reset(nil)
 					runUntil(t, a, c, 0)
 					count = len(a.seen())

@@ -29,7 +29,7 @@ type childSpec struct {
 	Dir, State string
 	Direction  Direction
 	Location   Location
-	Peak       string // a file for the most memory that the child had, in bytes; "" for none
+	Peak       string // a file for the child's peak memory in bytes; "" for no measurement
 }
 
 // modelSpec is a childSpec of the model test.

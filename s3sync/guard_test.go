@@ -113,7 +113,7 @@ func TestEmptiedPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			all, direct, _ := machines(t, 1)
 			one := all[0]
-			for _, name := range []string{"a", "b", "d/c"} { // few: the guard's numbers say nothing
+			for _, name := range []string{"a", "b", "d/c"} { // too few for the guard's numbers
 				write(t, one.dir, name, "the only copy")
 			}
 			one.both(t)

@@ -55,7 +55,7 @@ type world struct {
 type modelServer struct {
 	handler http.Handler
 	loc     Location                 // without the server's address
-	objects func() map[string]string // what the bucket has, by key
+	objects func() map[string]string // the objects of the bucket, by key
 }
 
 // attempt is a running sync. Requests after its end are dropped, like those of a killed process.

@@ -69,11 +69,11 @@ func TestNotAllowed(t *testing.T) {
 				if err != nil || stats.Failed > 0 {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
-			case "all": // nothing could be sent, so that there is nothing to write down
+			case "all": // no upload was possible, so nothing needs to be recorded
 				if err != nil || stats.Failed != 2 || !strings.Contains(stats.Failures[0].Reason, "does not allow") || stats.Failures[0].Remedy == "" {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
-			case "one": // what may not be deleted is named, the rest is done
+			case "one": // a forbidden deletion is reported, the others are done
 				if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "gone" || !strings.Contains(stats.Failures[0].Reason, "does not allow") {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
@@ -491,7 +491,7 @@ func TestServerThatIsSilent(t *testing.T) {
 			t.Errorf("%s: %v; remedy %q", what, err, errors.RemedyOf(err))
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); len(a.seen()) < 2 && time.Now().Before(deadline); { // one that was given up may arrive late
+	for deadline := time.Now().Add(time.Minute); len(a.seen()) < 2 && time.Now().Before(deadline); { // an abandoned request may arrive late
 		time.Sleep(10 * time.Millisecond)
 	}
 	if calls := a.seen(); len(calls) != 2 {

@@ -47,7 +47,7 @@ func TestOnlyForgetsNothing(t *testing.T) {
 	if !texts["two, by another machine"] {
 		t.Errorf("what the other machine wrote is lost; there is %v", slices.Sorted(maps.Keys(texts)))
 	}
-	mustSync(t, here, b, both) // the copies of what was in conflict go, too
+	mustSync(t, here, b, both) // the copies of the conflicts are removed, too
 	mustSync(t, there, b, Options{Direction: Both, State: other, Owners: true})
 	sameTrees(t, here, there)
 	if got := snapshot(t, there); got["gone"] != "" || !strings.Contains(got["mode"], "blue") {

@@ -62,7 +62,7 @@ func TestOthersSeeTheSame(t *testing.T) {
 	t.Log(up)
 	back := t.TempDir()
 	t.Log(mustSync(t, back, b, Options{Direction: Down, State: t.TempDir(), Owners: true}))
-	must(t, os.Chmod(back, 0o755)) // the root of a volume is nobody's to restore
+	must(t, os.Chmod(back, 0o755)) // a sync does not restore the root of a volume
 	if diff := tool(t, nil, rsync, "-aHXn", "--checksum", "--delete", "--itemize-changes", dir+"/", back+"/"); differs(diff) {
 		t.Errorf("rsync sees differences:\n%.3000s", diff)
 	}

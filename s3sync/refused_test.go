@@ -419,7 +419,7 @@ func TestJoined(t *testing.T) {
 	if got, err := read(joined("", all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got  %q, %v\nwant %q", got, err, want)
 	}
-	for stop := range len(want) { // whoever has enough may stop
+	for stop := range len(want) { // the caller may stop at any point
 		if got, _ := read(joined("", all(manifest, nil), objects(list, nil), new(bool)), stop+1); !slices.Equal(got, want[:stop+1]) {
 			t.Errorf("the first %d are %q", stop+1, got)
 		}

@@ -381,7 +381,7 @@ func TestHostileManifest(t *testing.T) {
 			w, err := newManifestWriter(&m, 0, false)
 			must(t, err)
 			for _, e := range entries {
-				w.last = "" // the writer would refuse what it would never write
+				w.last = "" // the writer would refuse an entry that it never writes
 				w.count = 0
 				must(t, w.add(e))
 			}

@@ -60,7 +60,7 @@ func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 				t.Fatalf("the object is not there any more: %v", err)
 			}
 			nextSecond(t, b)
-			put(t, b, "anew", "of anew") // by another program, as it was
+			put(t, b, "anew", "of anew") // by another program, with the earlier content
 			sync(third, Options{Direction: Down, List: true})
 			sync(second, both)
 			sync(third, both)

@@ -48,8 +48,8 @@ func lose(t *testing.T, path, left string) {
 // mission: 3.4, 3.5, A8
 func TestRestoredInVain(t *testing.T) {
 	for name, c := range map[string]struct {
-		fail   bool   // the disk refuses what was written
-		mark   string // what the mark has afterwards; "" is what the sync wrote
+		fail   bool   // the disk refuses the written data
+		mark   string // the content of the mark afterwards; "" is the sync's
 		doubts bool
 	}{
 		"the disk failed":         {fail: true, doubts: true},

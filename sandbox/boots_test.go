@@ -113,7 +113,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 				if name == "server" {
 					return
 				}
-				time.Sleep(time.Hour + time.Second) // the slot is free, and nobody else has it
+				time.Sleep(time.Hour + time.Second) // the slot is free, and no other boot uses it
 				before := time.Now()
 				w.hooks["create"] = func() {}
 				create(t, f, sandbox.Request{})

@@ -158,7 +158,7 @@ func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 	first := create(t, f, sandbox.Request{})
 	x := start(t, f, first.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
 	made := kept(t, f, first.ID, week)
-	w.hooks["processes"] = func() { // it goes on in the one that is restored
+	w.hooks["processes"] = func() { // it continues in the restored sandbox
 		w.stub.mu.Lock()
 		defer w.stub.mu.Unlock()
 		for _, b := range w.boxes {

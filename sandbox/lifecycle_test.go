@@ -275,7 +275,7 @@ func TestDestroysJoin(t *testing.T) {
 		wantError(t, err, errors.Conflict, "stopping")
 		_, err = f.Extend(t.Context(), account, sb.ID, time.Hour, 0)
 		wantError(t, err, errors.Conflict, "stopping")
-		wantError(t, <-results, errors.Timeout, "| destroy") // and the destruction goes on
+		wantError(t, <-results, errors.Timeout, "| destroy") // and the destruction continues
 		unblock()
 		for range 2 {
 			wantError(t, <-results, errors.Unavailable, "stuck", "| destroy")

@@ -239,7 +239,7 @@ func TestRecoveryRemovesWhatNoRecordKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.add(engine.Handle{ID: "sbx_unknown"})
-		w.add(engine.Handle{}) // warm, and nobody claimed it
+		w.add(engine.Handle{}) // warm and unclaimed
 		w.add(engine.Handle{})
 		kept := w.add(engine.Handle{ID: "sbx_1"})
 		w.record(t, "sbx_1", sandbox.Running, kept.handle)

@@ -250,7 +250,7 @@ func TestS3OfWhatIsGone(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		sync   bool
-		status sandbox.Status // that a server which died left; "" if it goes on
+		status sandbox.Status // as left by a server that died; "" if the server continues
 		there  bool           // the engine still has the sandbox
 		calls  string
 	}{
@@ -303,7 +303,7 @@ func TestS3OfWhatIsGone(t *testing.T) {
 				if c.status != "" {
 					f = w.open(t)
 				}
-				time.Sleep(time.Second) // for who looks for it
+				time.Sleep(time.Second) // for the watcher
 				synctest.Wait()
 				if got := s3.asked(); got != c.calls {
 					t.Errorf("%q, want %q", got, c.calls)

@@ -40,11 +40,11 @@ type stub struct {
 	builds   int                      // of the base image
 	others   []image.Image            // besides the base image
 	absent   bool                     // the base image has to be built
-	faults   map[string][]error       // what the next calls answer, by name of the call
+	faults   map[string][]error       // errors of the next calls, by name of the call
 	hooks    map[string]func()        // run during the call
-	caps     engine.Capabilities      // what Capabilities returns
+	caps     engine.Capabilities      // the result of Capabilities
 	volumes  map[string]bool          // that were created
-	looks    int                      // at what sandboxes use
+	looks    int                      // the number of usage measurements
 	memory   int64                    // that each sandbox holds
 	blocked  map[string]chan struct{} // calls that wait until it is closed, or ctx ends
 	life     time.Duration            // after which the engine ends sandboxes, which are to be carried over an hour before; 0: never

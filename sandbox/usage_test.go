@@ -227,7 +227,7 @@ func TestUsageOverARestart(t *testing.T) {
 		if found := usage(t, f, sb.ID); len(found.Samples) <= len(after.Samples) {
 			t.Errorf("after it was found again: %+v", found)
 		}
-		time.Sleep(time.Minute) // the crash of a server takes no more along than that
+		time.Sleep(time.Minute) // a crash of the server loses no more than that
 		if kept, err := w.store.Usage(t.Context(), sb.ID); err != nil || time.Since(increasing(t, kept).Time) > 66*time.Second {
 			t.Errorf("kept: %+v, %v", kept, err)
 		}

@@ -287,7 +287,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if diff := cmp.Diff(req, again, cmpopts.EquateEmpty()); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", encoded, err, diff)
 		}
-		req.Image = "none" // it shall not be created
+		req.Image = "none" // it must not be created
 		if _, err := fleet.Create(t.Context(), account, req); err == nil {
 			t.Errorf("%s was created", data)
 		}

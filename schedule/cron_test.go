@@ -122,7 +122,7 @@ func FuzzTimes(f *testing.F) {
 		for range 50 {
 			next := times.Next(last)
 			if next.IsZero() {
-				return // such as 29 February, near the end of what is looked at
+				return // such as 29 February, near the end of the searched range
 			}
 			if !next.After(last) {
 				t.Fatalf("%q in %q: after %s comes %s", cron, zone, last, next)

@@ -436,8 +436,8 @@ func TestClockIsSet(t *testing.T) {
 		by          time.Duration
 		then, later string
 	}{
-		"back an hour":  {-time.Hour, "", "02:30 03:00"},                // nothing twice, and it goes on where it was
-		"on an hour":    {time.Hour, "03:10", "03:30 04:00"},            // what was passed over is one run
+		"back an hour":  {-time.Hour, "", "02:30 03:00"},                // no run is repeated, and the schedule continues
+		"on an hour":    {time.Hour, "03:10", "03:30 04:00"},            // skipped times give one run
 		"back a year":   {-365 * 24 * time.Hour, "", "02:30 03:00"},     // the clock was wrong before
 		"back a minute": {-time.Minute, "", "02:30 03:00"},              // as by a time server
 		"on a year":     {365 * 24 * time.Hour, "02:10", "02:30 03:00"}, //
@@ -545,7 +545,7 @@ func TestRunNowAndWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		wantHistory(t, s, "succeeded/1 failed/1 succeeded/2") // what was asked for is tried again
+		wantHistory(t, s, "succeeded/1 failed/1 succeeded/2") // a requested run is retried
 	})
 }
 

@@ -258,7 +258,7 @@ func TestWithoutTheKeySecretsCanBeDeletedAndSetAgain(t *testing.T) {
 	}
 	v := h.open(t)
 	_, err := v.Set(t.Context(), account, "t", secret.Pairs{"A": "new"}, secret.Create)
-	wantError(t, err, errors.Internal, "missing") // never a second key beside what the first has sealed
+	wantError(t, err, errors.Internal, "missing") // it must not create a second key beside data that the first has sealed
 	if err := v.Delete(t.Context(), account, "s"); err != nil {
 		t.Fatal(err)
 	}

@@ -417,16 +417,16 @@ func TestChainOfProxies(t *testing.T) {
 		o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:1::/48")}
 	})
 	member := w.as(account.Request{})
-	cases := [][2]string{ // what X-Forwarded-For says, and what that means
+	cases := [][2]string{ // the value of X-Forwarded-For, and the resulting address
 		{"", "127.0.0.1"},
 		{"203.0.113.7", "203.0.113.7"},
 		{"203.0.113.7, 10.0.0.2, 10.0.0.1", "203.0.113.7"},
 		{"203.0.113.7,2001:db8:1::2 ,10.0.0.1", "203.0.113.7"},
 		{"2001:db8:2::7, 10.0.0.1", "2001:db8:2::7"},
 		{"::ffff:203.0.113.7", "203.0.113.7"},
-		{"10.0.0.9, 192.0.2.1, 203.0.113.7, 10.0.0.1", "203.0.113.7"}, // it says that it stands behind others
+		{"10.0.0.9, 192.0.2.1, 203.0.113.7, 10.0.0.1", "203.0.113.7"}, // the client claims to be behind other proxies
 		{"127.0.0.1, 203.0.113.7, 10.0.0.1", "203.0.113.7"},
-		{"10.0.0.9, 10.0.0.1", "10.0.0.9"}, // it is one of ours
+		{"10.0.0.9, 10.0.0.1", "10.0.0.9"}, // a trusted proxy itself
 		{"203.0.113.7, unknown, 10.0.0.1", "10.0.0.1"},
 		{"nonsense", "127.0.0.1"},
 	}
@@ -545,7 +545,7 @@ func TestRateLimit(t *testing.T) {
 		t.Error("20 requests at once, of 2 a second")
 	}
 	two.want(200, "GET", "/v1/account", "")
-	for range 20 { // who owns the machine is not limited
+	for range 20 { // the owner of the machine is not limited
 		w.want(200, "GET", "/v1/account", "")
 	}
 }

@@ -192,7 +192,7 @@ func (w *world) follow(query string, header ...string) (next func() string, end 
 					return strings.Join(frame, "|")
 				}
 				if lines.Text() == "" {
-					frame = nil // an id by itself says where the stream begins
+					frame = nil // an id by itself marks the beginning of the stream
 				}
 				if lines.Text() != "" && !strings.HasPrefix(lines.Text(), ":") {
 					frame = append(frame, lines.Text())

@@ -138,7 +138,7 @@ func TestEventsNobodyReads(t *testing.T) {
 	if used := heap() - before; used > 64<<20 {
 		t.Errorf("ten readers that do not read take %d MiB", used>>20)
 	}
-	_, in := w.sent(request) // who comes now gets everything
+	_, in := w.sent(request) // a new client gets everything
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -208,6 +208,6 @@ func TestWatch(t *testing.T) {
 	expect("removed", "top/sub/file")
 	w.want(204, "DELETE", files+"?path=/top&recursive=true", "")
 	expect("removed", "top")
-	for range changes { // the watch ends with what it watches
+	for range changes { // the watch ends with its directory
 	}
 }

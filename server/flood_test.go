@@ -20,7 +20,7 @@ import (
 // TestSocketsThatFlood checks that clients that send far more than allowed, to a terminal, their own command or an
 // attached one, are disconnected with a reason, take no memory, and affect no other client.
 // mission: F1
-func TestSocketsThatFlood(t *testing.T) { // not parallel: the memory that it looks at is that of all
+func TestSocketsThatFlood(t *testing.T) { // not parallel: it measures the memory of the whole process
 	testenv.Long(t)
 	w := start(t)
 	w.create()
@@ -91,7 +91,7 @@ func TestSocketsThatFlood(t *testing.T) { // not parallel: the memory that it lo
 
 // TestControlsThatFlood checks that an endless series of control messages is processed one by one: the client waits,
 // and no other client does.
-func TestControlsThatFlood(t *testing.T) { // not parallel: the memory that it looks at is that of all
+func TestControlsThatFlood(t *testing.T) { // not parallel: it measures the memory of the whole process
 	w := start(t)
 	w.create()
 	conn := w.dial(t, "/v1/sandboxes/box/exec", `{"args":["sleep","1000"],"terminal":{"rows":1,"cols":1}}`)
@@ -116,7 +116,7 @@ func TestControlsThatFlood(t *testing.T) { // not parallel: the memory that it l
 
 // TestSocketsThatNobodyReads checks that a client that does not read a command's output blocks that command until its
 // time limit, takes no memory, and is then disconnected.
-func TestSocketsThatNobodyReads(t *testing.T) { // not parallel: the memory that it looks at is that of all
+func TestSocketsThatNobodyReads(t *testing.T) { // not parallel: it measures the memory of the whole process
 	testenv.Long(t)
 	w := start(t, func(o *server.Options) { o.Patience = 100 * time.Millisecond })
 	w.create()
@@ -140,7 +140,7 @@ func TestSocketsThatNobodyReads(t *testing.T) { // not parallel: the memory that
 	}
 	for i, conn := range conns {
 		if i%2 == 1 {
-			conn.CloseNow() // who is attached may wait as long as the command lives
+			conn.CloseNow() // an attached client may wait as long as the command lives
 		}
 	}
 	for w.server.Idle() == 0 {

@@ -170,7 +170,7 @@ func TestTerminalEndsWithItsKey(t *testing.T) {
 	if got := terminal(); !strings.Contains(got, "key was revoked") {
 		t.Errorf("it ends with %q", got)
 	}
-	other.send(api.StreamStdin, "echo still $((6*7))\n") // whoever has the terminal too
+	other.send(api.StreamStdin, "echo still $((6*7))\n") // another client that has the terminal
 	other.expect("still 42")
 }
 

@@ -27,7 +27,7 @@ type builder struct {
 	mu    sync.Mutex
 	spec  image.Spec         // guarded by mu
 	opts  image.BuildOptions // guarded by mu
-	files string             // guarded by mu; what the context had
+	files string             // guarded by mu; the content of the context
 	what  image.Collection   // guarded by mu
 	err   error
 }

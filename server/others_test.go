@@ -38,7 +38,7 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 	for path, methods := range doc.Paths {
 		last := path[strings.LastIndex(path, "/")+1:]
 		if !strings.Contains(path, "{") || strings.HasPrefix(path, "/v1/images/") || strings.HasPrefix(path, "/v1/secrets/") {
-			continue // images are everybody's, save those that an account has made, and secrets are made by their own PUT: both have tests of their own
+			continue // all accounts share images, except those that an account has made, and secrets are created by their own PUT: both have separate tests
 		}
 		for method := range methods {
 			if method == "get" && (last == "exec" || last == "terminal" || last == "connect") {

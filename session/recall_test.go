@@ -51,7 +51,7 @@ func TestRecordGone(t *testing.T) {
 	h.send(t, s.ID, "without it: "+strings.TrimSpace(long))
 	told := w.until(t, session.EventRecalled)
 	w.until(t, "done")
-	if !strings.Contains(told.data.Text, "told the last 7 messages") { // of four turns, one of which had nothing to say
+	if !strings.Contains(told.data.Text, "told the last 7 messages") { // of four turns, one of which had no text
 		t.Errorf("%q", told.data.Text)
 	}
 	if got := h.wrote(t, s.ID); !strings.Contains(got, "> /say the word is heron") || !strings.Contains(got, "> with its record") {
@@ -111,7 +111,7 @@ func TestContinue(t *testing.T) {
 	if err := h.End(t.Context(), account, next.ID); err != nil {
 		t.Fatal(err)
 	}
-	h.Manager.Close() // waits for what is written in the background
+	h.Manager.Close() // waits for background writes
 	for _, id := range []string{s.ID, next.ID} {
 		name := filepath.Join(h.volumes.Path("harvest-agent-state"), "sessions", id+".db")
 		if data, err := os.ReadFile(name); err != nil || string(data) != "what is recorded" {

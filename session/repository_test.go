@@ -150,7 +150,7 @@ func TestDiffScript(t *testing.T) {
 	want("without an origin", carried, "mine new")
 	run("git", "update-ref", "refs/remotes/origin/main", base)
 	want("not carried forward", carried, "mine new")
-	want("from the beginning", base, "mine new") // which is below what the user had not committed
+	want("from the beginning", base, "mine new") // it is below the user's uncommitted changes
 	if err := os.Remove(filepath.Join(dir, "new")); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if dir := testenv.CoverDir(); dir != "" {
-		_ = os.Setenv("GOCOVERDIR", dir) // for what runs in sandboxes
+		_ = os.Setenv("GOCOVERDIR", dir) // for programs in sandboxes
 	}
 	if os.Getenv("HARVEST_TEST_LOG") == "" {
 		logf.Setup(io.Discard, 0, false)
@@ -48,7 +48,7 @@ type house struct {
 	boots    int // at once
 	dir      string
 	images   string
-	opts     session.Options // beside what open fills in
+	opts     session.Options // in addition to open's own
 	rented   *provider       // whose the sandboxes are; nil for our own
 	events   *memory.Events
 	sessions *memory.Sessions

@@ -27,7 +27,7 @@ import (
 type unsentStore struct {
 	mu  sync.Mutex
 	all map[string]Unsent // guarded by mu
-	bad error             // guarded by mu; what every call answers
+	bad error             // guarded by mu; the error of every call
 }
 
 func (s *unsentStore) Put(_ context.Context, u Unsent) error {
@@ -64,7 +64,7 @@ type life struct {
 	*home
 	store *unsentStore
 	away  atomic.Bool
-	full  atomic.Bool // it has no room for objects called large
+	full  atomic.Bool // S3 has no space for objects called large
 	slow  sync.Map    // prefixes in the bucket; requests for them are answered once their channel is closed
 	told  chan Told
 	place Where
@@ -205,7 +205,7 @@ func TestSendNow(t *testing.T) {
 	l.away.Store(false)
 	_, release, err := l.hold(t.Context(), vol, false)
 	must(t, err)
-	must(t, l.Send(t.Context(), job)) // somebody else does it
+	must(t, l.Send(t.Context(), job)) // another sync does it
 	release()
 	must(t, l.Send(t.Context(), job))
 	if told := l.next(t); told.Result.Stats.Files != 1 {
@@ -498,7 +498,7 @@ func TestSyncsTakeTurns(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Errorf("it did not wait: %v", err)
-	case <-time.After(300 * time.Millisecond): // who does not wait has ended by then
+	case <-time.After(300 * time.Millisecond): // a caller that does not wait has ended by then
 	}
 	release()
 	must(t, <-done)

@@ -195,7 +195,7 @@ func TestMigrateDamagedRecords(t *testing.T) {
 			for _, statements := range migrations()[:version] {
 				do(statements)
 			}
-			if version == 12 { // as it was made first
+			if version == 12 { // in its first form
 				do(before12)
 			} else {
 				do("INSERT INTO sessions (id, account, live, record) VALUES ('ses_bad', 'acme', 0, '{\"turns\":')")
@@ -297,7 +297,7 @@ func migrated(t *testing.T, db *DB, version int) {
 			t.Errorf("the sessions' totals: %+v, %v", got, err)
 		}
 	}
-	const withoutRow = 1 // totals, which is made of the others
+	const withoutRow = 1 // totals, which is derived from the other tables
 	if kinds := len(oldRows(t)); kinds != tables(t, db)-withoutRow {
 		t.Errorf("there are %d tables: add a row of each new one to oldRows", tables(t, db))
 	}
@@ -620,7 +620,7 @@ func asNobody(t *testing.T, cmd *exec.Cmd) {
 		t.Fatal(err)
 	}
 	cmd.Path = target
-	cmd.Dir, cmd.Stderr = "/", nil // it could not write its coverage, and would say so
+	cmd.Dir, cmd.Stderr = "/", nil // it could not write its coverage, and would report that
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 }
 

@@ -147,7 +147,7 @@ func TestStateVolumeHasItsDirectories(t *testing.T) {
 	if err := v.Remove(t.Context(), "sessions"); err != nil {
 		t.Fatal(err)
 	}
-	create(t, l, volume.StateName) // and what exists is left alone
+	create(t, l, volume.StateName) // existing data is left alone
 	if list, err = v.ReadDir(t.Context(), "/"); err != nil || len(list) != 4 {
 		t.Errorf("got %v, %v", list, err)
 	}

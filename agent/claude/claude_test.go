@@ -41,7 +41,7 @@ func TestTranscripts(t *testing.T) {
 			for line := range bytes.Lines(text) {
 				for _, e := range c.Decode(line) {
 					if e.Type == agent.Other && len(e.Raw) > 120 {
-						e.Raw = json.RawMessage(`"…"`) // that it is kept as it is, TestOther shows
+						e.Raw = json.RawMessage(`"…"`) // TestOther checks that it is kept unchanged
 					}
 					out, err := json.Marshal(e)
 					if err != nil {

@@ -63,7 +63,7 @@ func TestTranscripts(t *testing.T) {
 				if err := json.Unmarshal(line, &e); err != nil {
 					t.Fatal(err)
 				}
-				if info := e.Properties.Info; info.Role == "user" && !prompts[info.ID] { // who drove the server sent a prompt
+				if info := e.Properties.Info; info.Role == "user" && !prompts[info.ID] { // the driver of the server sent a prompt
 					prompts[info.ID] = true
 					c.Prompt(info.ID, "go")
 				}

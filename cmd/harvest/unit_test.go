@@ -319,7 +319,7 @@ func TestSystemdUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := os.Executable() // one that is there
+	program, err := os.Executable() // one that exists
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestSystemdUnit(t *testing.T) {
 		}
 		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
 		for line := range strings.Lines(string(out)) {
-			if strings.Contains(line, "harvest.service") { // not of others on this machine
+			if strings.Contains(line, "harvest.service") { // not other services of this machine
 				return line
 			}
 		}

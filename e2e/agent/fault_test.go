@@ -24,7 +24,7 @@ func TestFaultsOfClaude(t *testing.T) {
 		failed     bool
 		again      bool
 	}{
-		{"e401", "403", true, false}, // which the gateway makes of it, so that nobody tries for minutes
+		{"e401", "403", true, false}, // the gateway maps it to this, so that the agent does not retry for minutes
 		{"e403", "403", true, false},
 		{"e429", "429", true, true},
 		{"e529", "529", true, true},

@@ -28,7 +28,7 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	calls := []struct {
 		tool  string
 		input map[string]any
-		want  string // in what it says
+		want  string // part of the answer
 	}{
 		{"mcp__memory__create_entities", map[string]any{"entities": []any{map[string]any{"name": "walnut", "entityType": "tree", "observations": []string{"it is tall"}}}}, "walnut"},
 		{"mcp__memory__search_nodes", map[string]any{"query": "walnut"}, "it is tall"},

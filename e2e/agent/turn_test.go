@@ -469,7 +469,7 @@ func TestRealAgentsAskBefore(t *testing.T) {
 			}
 			h.Must("answer", id, asked.Data.ID, "--allow", "--always")
 			h.Event(id, asked.ID, "tool.started")
-			h.Must("down") // what was allowed is so for the next server
+			h.Must("down") // the next server keeps the permission
 			h.Must("sandbox", "exec", h.Box(), "--", "touch", "/tmp/go")
 			done := h.Event(id, 0, "done")
 			if done.Data.Failed || done.Data.Text != "Done." {

@@ -21,7 +21,7 @@ func TestWaysToTheModel(t *testing.T) {
 		name, agent string
 		env         map[string]string
 		model       string
-		path        string // that the model is asked at
+		path        string // of the requests to the model
 	}{
 		{"subscription", "claude", map[string]string{"CLAUDE_CODE_OAUTH_TOKEN": host.ModelKey}, "", "/v1/messages"},
 		{"bedrock", "claude", map[string]string{"AWS_BEARER_TOKEN_BEDROCK": host.ModelKey, "AWS_REGION": "eu-west-1"}, "", "/invoke-with-response-stream"},

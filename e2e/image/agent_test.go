@@ -200,7 +200,7 @@ func testMCP(t *testing.T, h *host.Host, box string) {
 type use struct {
 	tool      string
 	arguments map[string]any
-	want      string // in what it says; "" if it is not called
+	want      string // part of the answer; "" if it is not called
 	fails     bool
 }
 

@@ -34,7 +34,7 @@ func TestKillEverything(t *testing.T) {
 		host.KillAll(t, h.Data)
 		cancel()
 		clients.Wait()
-		host.KillAll(t, h.Data) // what the clients have started meanwhile
+		host.KillAll(t, h.Data) // processes that the clients have started meanwhile
 		if out := h.Must("run", "--code", "print(6*7)"); out != "42" {
 			t.Errorf("round %d: afterwards, run prints %q", round, out)
 		}

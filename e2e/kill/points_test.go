@@ -154,7 +154,7 @@ func killAt(h *host.Host, t *testing.T, k killedAt, dir string) {
 		t.Errorf("harvest %q: exit code 0 although the server was killed: %s", k.args, out)
 	}
 	h.Must("volume", "ls")                                     // starts the next one
-	for line := range strings.Lines(h.Must("sandbox", "ls")) { // those without a name are a session's, which goes on
+	for line := range strings.Lines(h.Must("sandbox", "ls")) { // unnamed ones belong to a session, which continues
 		if f := strings.Fields(line); f[1] != "-" && (f[2] == "creating" || f[2] == "stopping") {
 			t.Errorf("the state is not consistent: %s", line)
 		}

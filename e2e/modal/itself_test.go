@@ -80,7 +80,7 @@ func judge(t *testing.T, h *modalhost.Host, live []string, program string, args 
 func fixturesAtModal(t *testing.T, id, secret string) {
 	t.Helper()
 	values := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if r, ok := req.(*pb.SecretGetOrCreateRequest); ok { // for which the SDK has no call
+		if r, ok := req.(*pb.SecretGetOrCreateRequest); ok { // the SDK has no call for it
 			r.SetEnvDict(map[string]string{"a": "1", "b": "2", "c": "hello world"})
 			r.SetObjectCreationType(pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING)
 		}

@@ -142,7 +142,7 @@ func (m *modalClient) goesOn(t *testing.T) {
 	if tags, err := one.GetTags(t.Context(), nil); err != nil || tags["team"] != "a" {
 		t.Errorf("it has the tags %v, %v", tags, err)
 	}
-	m.killServer(t) // which takes up what was restored, too
+	m.killServer(t) // the next server takes over restored sandboxes, too
 	one, err = m.sdk.Sandboxes.FromID(t.Context(), one.SandboxID, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func (m *modalClient) goesOn(t *testing.T) {
 	if got, err := m.asked(t, one, "/"); err != nil || got != "7 "+self {
 		t.Errorf("after another restart, one counts %q, %v", got, err)
 	}
-	_, _ = m.asked(t, one, "/exit") // which has no answer
+	_, _ = m.asked(t, one, "/exit") // it sends no answer
 	if code, err := one.Wait(t.Context(), nil); err != nil || code != 7 {
 		t.Errorf("its command ended with %d, %v", code, err)
 	}

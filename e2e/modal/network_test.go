@@ -291,7 +291,7 @@ func internet(t *testing.T, dir string) {
 	}
 	ip("link", "set", "lo", "up")
 	ip("address", "add", apartServer+"/32", "dev", "lo")
-	ip("route", "add", "local", "203.0.113.0/24", "dev", "lo") // which is no address of the machine's, as far as it can be seen
+	ip("route", "add", "local", "203.0.113.0/24", "dev", "lo") // it does not look like an address of the machine
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	if err != nil {
 		t.Fatal(err)

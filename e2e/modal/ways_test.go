@@ -155,7 +155,7 @@ func forcedBuild(t *testing.T, e *modalengine.Engine) {
 			t.Errorf("with %s in the registry and %+v the image is not %s: %v", c.pushed, c.opts, c.want, err)
 		}
 	}
-	pushShell(t, ref, "five") // a build with commands begins with the base that there is now, too
+	pushShell(t, ref, "five") // a build with commands also uses the current base
 	_, err := e.Images().Build(t.Context(), image.Spec{Base: ref, Commands: []string{"RUN echo it is $VERSION >&2; exit 3"}}, image.BuildOptions{Force: true})
 	if !strings.Contains(errors.Message(err), "it is five") {
 		t.Errorf("a forced build with commands: %v", err)
@@ -257,7 +257,7 @@ func (m *modalClient) builds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for !reply.HasResult() { // the build goes on
+	for !reply.HasResult() { // the build continues
 		stream, err := plain.ImageJoinStreaming(ctx, pb.ImageJoinStreamingRequest_builder{ImageId: reply.GetImageId(), Timeout: 55}.Build())
 		if err != nil {
 			t.Fatal(err)
@@ -452,7 +452,7 @@ func cut(h *modalhost.Host, t *testing.T) {
 	}
 	cutting := make(chan struct{})
 	spec := engine.Spec{ID: "cut", Image: "base", Account: "personal", Stage: func(stage string, _ time.Duration) {
-		if stage != "program" { // what comes next is the creation
+		if stage != "program" { // the creation follows
 			return
 		}
 		go func() {

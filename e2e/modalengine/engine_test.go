@@ -49,7 +49,7 @@ func TestModalEngine(t *testing.T) {
 	if program == "" {
 		testenv.Long(t)
 		h := modalhost.WithBase(t)
-		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.short", "-test.timeout=30m"} // what is large, gVisor's own suite does
+		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.short", "-test.timeout=30m"} // gVisor's own suite runs the large checks
 		if dir := flag.Lookup("test.gocoverdir"); testing.CoverMode() != "" && dir != nil {
 			args = append(args, "-test.gocoverdir="+dir.Value.String())
 		}
@@ -57,7 +57,7 @@ func TestModalEngine(t *testing.T) {
 		cmd.Env = append(testenv.CleanEnv(), append(h.Modal, modalEngineEnv+"="+h.Program, "MODAL_CONFIG_PATH="+filepath.Join(t.TempDir(), "none.toml"))...)
 		out, err := cmd.CombinedOutput()
 		for line := range strings.Lines(string(out)) {
-			if strings.HasPrefix(line, "enginetest: ") { // what was left out, and why
+			if strings.HasPrefix(line, "enginetest: ") { // skipped checks, with the reason
 				fmt.Fprint(os.Stderr, line)
 			}
 		}

@@ -125,7 +125,7 @@ func TestModalEngineFleet(t *testing.T) {
 	if one.Network.Mode != "default" {
 		t.Errorf("the network is %+v by default", one.Network)
 	}
-	_, err := f.Create(t.Context(), "personal", sandbox.Request{Image: "base", GPU: "T4"}) // which our own server, that has none, is asked for
+	_, err := f.Create(t.Context(), "personal", sandbox.Request{Image: "base", GPU: "T4"}) // our own server, which has no GPU, gets the request
 	if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.Message(err), "there are no GPUs here") || !strings.Contains(errors.RemedyOf(err), "leave the GPU out") {
 		t.Errorf("with a GPU: %v: %q, %q", err, errors.Message(err), errors.RemedyOf(err))
 	}

@@ -109,7 +109,7 @@ func TestModalEngineRevoked(t *testing.T) {
 	if err := told("the list", err); err != nil {
 		t.Error(err)
 	}
-	long, cancel := context.WithTimeout(t.Context(), 15*time.Second) // the SDK asks for the end every ten
+	long, cancel := context.WithTimeout(t.Context(), 15*time.Second) // the SDK polls for the end every ten
 	defer cancel()
 	if end, err := box.Wait(long); errors.KindOf(err) != errors.Timeout {
 		t.Errorf("the wait for the end ended with %+v, %v", end, err)

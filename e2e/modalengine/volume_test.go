@@ -166,7 +166,7 @@ func TestModalVolumes(t *testing.T) {
 	if want := slices.Sorted(slices.Values(volume.StateDirs)); err != nil || !slices.Equal(names, want) {
 		t.Errorf("the state volume has %v, %v", names, err)
 	}
-	modal.without(t, modal.attendants(t)) // each ends when nobody has asked for it for a while
+	modal.without(t, modal.attendants(t)) // each ends after a while without requests
 
 	mine, theirs := volume.Of(e.Volumes(), "acme"), volume.Of(e.Volumes(), "other")
 	v, err := mine.Create(ctx, "data")

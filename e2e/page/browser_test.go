@@ -32,7 +32,7 @@ type tab struct {
 	dialogs atomic.Int32         // that scripts have opened
 
 	mu     sync.Mutex
-	errors []string // guarded by mu: what scripts did not catch
+	errors []string // guarded by mu: uncaught errors of scripts
 }
 
 // browser starts Chromium with one tab.
@@ -47,7 +47,7 @@ func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
 	}
 	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	t.Cleanup(cancel)
-	return newTab(t, ctx, new(atomic.Pointer[tab]), chromedp.WithErrorf(func(string, ...any) {})) // it tells of events that it does not know, of newer browsers
+	return newTab(t, ctx, new(atomic.Pointer[tab]), chromedp.WithErrorf(func(string, ...any) {})) // it reports unknown events of newer browsers
 }
 
 func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], options ...chromedp.ContextOption) *tab {
@@ -74,7 +74,7 @@ func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], op
 			b.errors = append(b.errors, e.ExceptionDetails.Error())
 		}
 	})
-	if err := chromedp.Run(ctx); err != nil { // the first run's context is that of the tab
+	if err := chromedp.Run(ctx); err != nil { // the context of the first run is the tab's
 		t.Fatal(err)
 	}
 	b.do(chromedp.ActionFunc(func(ctx context.Context) error {

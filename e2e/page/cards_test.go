@@ -55,7 +55,7 @@ func mixed(from io.ReadCloser, more <-chan string) io.ReadCloser {
 		for {
 			select {
 			case text := <-more:
-				_, _ = io.WriteString(w, text) // it fails only if nobody reads any more
+				_, _ = io.WriteString(w, text) // it fails only when the reader is gone
 			case <-done:
 				return
 			}
@@ -80,7 +80,7 @@ func TestPageCards(t *testing.T) {
 	root := h.Up()
 	events := make(chan string)
 	through := saying(t, root, events)
-	b := browser(t) // which ends before what its streams go through
+	b := browser(t) // it ends before the proxy of its streams
 	b.signIn(strings.Replace(h.Must("key", "link"), root, through, 1))
 	b.creates()
 	b.click(".start summary", "Sandbox ready in")

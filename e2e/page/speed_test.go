@@ -111,7 +111,7 @@ func TestPageSpeed(t *testing.T) {
 	h := host.New(t, "gvisor", host.GVisor(t))
 	h.Up()
 	b := browser(t)
-	h.Must("sandbox", "ls") // the server has answered somebody
+	h.Must("sandbox", "ls") // the server has answered a request
 	begun := time.Now()
 	b.signedIn(h)
 	b.creates()

@@ -63,7 +63,7 @@ func TestPageEnd(t *testing.T) {
 	if box.Limits.CPU != 0.5 || box.Network.Mode != "none" || !strings.Contains(fmt.Sprint(box.Volumes), "{notes /notes}") {
 		t.Errorf("the sandbox is %+v", box)
 	}
-	b.send("/run echo made >/data/out.txt; echo noted >/notes/n.txt; cat /data/in.txt; sleep 600") // what is seen comes last: it is stopped then
+	b.send("/run echo made >/data/out.txt; echo noted >/notes/n.txt; cat /data/in.txt; sleep 600") // the visible output comes last: the turn is stopped then
 	b.sees(".tool .output", "from the bucket")
 	b.sees(".status", "Running a tool")
 	b.click(".composer button", "Stop")
@@ -123,7 +123,7 @@ func TestPageClaude(t *testing.T) {
 	}
 	b.creates()
 	b.sees(".message.agent strong", "look")
-	b.sees(".tool .output", "from the real program") // to print something it asks nobody
+	b.sees(".tool .output", "from the real program") // printing needs no permission
 	b.sees("form.question", "asks to run")
 	b.sees("form.question .added", "written by the agent")
 	b.sees(".status", "Waiting for your answer")

@@ -66,7 +66,7 @@ func TestTenThousandConnections(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		conns = append(conns, c)
-		if i%2 == 0 { // the other half says nothing at all
+		if i%2 == 0 { // the other half sends nothing at all
 			if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}

@@ -231,7 +231,7 @@ func checkCopyLarge(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
 	before, most := heap(), uint64(0)
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*patience) // it is a whole disk's work beside that of others
+	ctx, cancel := context.WithTimeout(t.Context(), 10*patience) // a whole disk's work, beside other such checks
 	defer cancel()
 	if err := s.shared.CopyIn(ctx, dir, large(s.CopySize)); err != nil {
 		t.Fatalf("CopyIn: %v", err)

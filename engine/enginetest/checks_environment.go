@@ -57,7 +57,7 @@ func checkPrecedence(t *testing.T, s *suite) {
 	name := "PATH"
 	print := engine.Command{Args: []string{"sh", "-c", `printf '%s|%s|%s' "$PATH" "$ONE" "$TWO"`}}
 	old, has := img.Config.Env[name]
-	if !has { // then the engine has one of its own
+	if !has { // then the engine provides its own
 		old = output(t, s.shared, sh(`printf %s "$PATH"`))
 	}
 	if got, want := output(t, s.shared, print), old+"||"; got != want {

@@ -63,7 +63,7 @@ func checkMemory(t *testing.T, s *suite) {
 
 func checkMemoryBelow(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 256 << 20}})
-	for range 3 { // what one command used is there for the next
+	for range 3 { // the next command can use the resources of the previous one
 		got := output(t, sb, python(strings.Replace(hog, "range(1024)", "range(100)", 1)))
 		if got != "begin\ntook it all\n" {
 			t.Errorf("output %q", got)
@@ -92,7 +92,7 @@ func checkDisk(t *testing.T, s *suite) {
 }
 
 func checkForks(t *testing.T, s *suite) {
-	const slack = 8 // an engine may add to the limit what it needs itself
+	const slack = 8 // an engine may add its own need to the limit
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Processes: 64}})
 	c := start(t, sb, python(`
 import errno, os, signal, time
@@ -164,7 +164,7 @@ print((pieces + int(os.read(r, 100))) * least)
 		t.Fatal(err)
 	}
 	t.Logf("%.1f s of processor time in 4 s", used)
-	if used > 4*0.5*2 { // an engine may count what a throttled process waits
+	if used > 4*0.5*2 { // an engine may count the waiting of a throttled process
 		t.Errorf("%.1f s of processor time in 4 s, with half a core", used)
 	}
 }
@@ -222,7 +222,7 @@ func checkNeighbour(t *testing.T, s *suite) {
 		if err := sb.Destroy(patient(t)); err != nil {
 			t.Errorf("Destroy of a sandbox at its limit of %s: %v", b.limit, err)
 		}
-		_, _ = c.Wait(patient(t)) // what becomes of it is checked elsewhere
+		_, _ = c.Wait(patient(t)) // other checks cover its result
 		works()
 	}
 	if list, err := s.engine.List(patient(t)); err != nil || len(list) < 1 {

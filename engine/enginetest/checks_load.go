@@ -39,7 +39,7 @@ func checkManyCommands(t *testing.T, s *suite) {
 			exit, err := p.Wait(patient(t))
 			if err != nil {
 				t.Errorf("Wait: %v", err)
-				_ = p.Kill(patient(t)) // the failure is told already
+				_ = p.Kill(patient(t)) // the failure is already reported
 				return
 			}
 			first, rest, _ := strings.Cut(out.String(), "\n")
@@ -197,7 +197,7 @@ func checkGrowth(t *testing.T, s *suite) {
 	grown := true
 	var after usage
 	for deadline := time.Now().Add(patience); grown && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		after = used(t) // what ends a command may still be on its way out
+		after = used(t) // ended processes may still be exiting
 		grown = after.files > before.files+10 || after.goroutines > before.goroutines+10 || after.heap > before.heap+16<<20
 	}
 	if grown {

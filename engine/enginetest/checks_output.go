@@ -51,7 +51,7 @@ type numbers struct {
 	next    int    // the number after those in pending
 	pending []byte // expected bytes that did not come yet
 	block   []byte // a thousand lines, of which pending is the rest
-	prefix  []byte // what all of them begin with, before their last three digits
+	prefix  []byte // their common beginning, before the last three digits
 	total   int64  // bytes that came
 	wrong   string // the first difference
 	each    func(total int64)
@@ -188,7 +188,7 @@ func checkLive(t *testing.T, s *suite) {
 	cmd := sh(`echo first; read line; echo "second $line"`)
 	cmd.Stdin = r
 	c := start(t, s.shared, cmd)
-	c.stdout.until(t, "first\n") // the command goes no further before we have answered
+	c.stdout.until(t, "first\n") // the command waits for our answer
 	if _, err := io.WriteString(w, "answer\n"); err != nil {
 		t.Fatal(err)
 	}

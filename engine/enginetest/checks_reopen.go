@@ -147,7 +147,7 @@ func checkReopenEnded(t *testing.T, s *suite) {
 	if err := s.engine.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	time.Sleep(time.Second) // both end meanwhile, which matters for what is tested but not for whether it succeeds
+	time.Sleep(time.Second) // both end meanwhile: this is the case under test, but the check also passes without it
 	s.engine = s.Open(t, s.dataDir)
 	_, opener := s.reopened(t, sb.Handle())
 	c := found(t, opener, p.ID(), nil)

@@ -187,7 +187,7 @@ func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	if got := script(t, second, "/", "stat -c %a / && test ! -e /etc/debian_version && du -k /zoo/sparse /zoo/hole | cut -f1 | tr '\\n' ' '"); !strings.HasPrefix(got, "751\n") {
 		t.Errorf("the root directory: %s", got)
 	}
-	same(t, trees(t, first, roots...), want) // the first one goes on as it was
+	same(t, trees(t, first, roots...), want) // the first one continues unchanged
 	// A snapshot of a snapshot is one layer over the same root.
 	script(t, second, "/zoo", "rm -r closed sticky plain && echo more > more && mkdir /etc/debian_version")
 	want = trees(t, second, roots...)
@@ -228,7 +228,7 @@ func checkSnapshotWhileWriting(t *testing.T, s *suite) {
 		}
 	}
 	_, moved := writer.stdout.change()
-	<-moved // it goes on
+	<-moved // it continues
 }
 
 func checkSnapshotTwoAtOnce(t *testing.T, s *suite) {
@@ -410,7 +410,7 @@ func checkSnapshotWithoutVolumes(t *testing.T, s *suite) {
 		t.Errorf("the snapshot has %q", got)
 	}
 	_, err = s.trySnapshot(patient(t), sb, s.image, "/data/volume")
-	wantKind(t, "Snapshot of a volume", err, errors.Invalid, errors.Unsupported) // the latter where there are none of directories
+	wantKind(t, "Snapshot of a volume", err, errors.Invalid, errors.Unsupported) // the latter if the engine has no snapshots of directories
 	commit(t, v)
 	// A sandbox with a volume also gets the files of a snapshot.
 	both := s.create(t, engine.Spec{Image: img.ID, Mounts: []engine.Mount{{Volume: name, Path: "/data/volume"}}})

@@ -121,7 +121,7 @@ func checkInterrupt(t *testing.T, s *suite) {
 func checkForeground(t *testing.T, s *suite) {
 	sleep := sleeper()
 	c, w := typed(t, s.shared, sh(`exec sh -i`))
-	typeText(t, w, sleep+"\n") // a job in a group of its own
+	typeText(t, w, sleep+"\n") // a job in its own process group
 	aliveUntil(t, s.shared, sleep, 1)
 	if err := c.Signal(patient(t), "INT"); err != nil {
 		t.Fatalf("Signal: %v", err)

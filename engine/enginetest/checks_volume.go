@@ -82,7 +82,7 @@ func checkVolumeOwner(t *testing.T, s *suite) {
 	}
 	put(t, first, "/mnt/data", file("file", "content", 0o644))
 	commit(t, fresh)
-	if got := owner(as(fresh, "4321")); got != "1234:5678" && !s.engine.Capabilities().Views { // where views are, the owners may not be kept
+	if got := owner(as(fresh, "4321")); got != "1234:5678" && !s.engine.Capabilities().Views { // views may not keep the owners
 		t.Errorf("a volume with files belongs to %s for the next user", got)
 	}
 	used := newVolume(t, s)

@@ -224,7 +224,7 @@ func checkPreparedOtherwise(t *testing.T, s *suite) {
 	spec.Limits = limits
 	sb := claimed(t, s, w, spec)
 	script(t, sb, "/mnt/data", "echo x > file")
-	count := sh(`set -- /proc/[0-9]*; echo $#`) // without a process of its own
+	count := sh(`set -- /proc/[0-9]*; echo $#`) // without starting a process
 	if got, want := output(t, sb, count), output(t, s.create(t, engine.Spec{}), count); got != want {
 		t.Errorf("there are %s processes, want %s", got, want)
 	}

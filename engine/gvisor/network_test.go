@@ -227,7 +227,7 @@ with concurrent.futures.ThreadPoolExecutor(40) as pool:
 	_, out := run(t, sb, args...)
 	found := map[string]bool{}
 	for _, addr := range strings.Fields(out) {
-		if same, ok := forms[addr]; ok { // what leads to the same address counts as that
+		if same, ok := forms[addr]; ok { // forms of the same address count as that address
 			addr = same
 		}
 		found[addr] = true

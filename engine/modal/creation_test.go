@@ -31,16 +31,16 @@ type plane struct {
 
 	mu      sync.Mutex
 	knows   bool                                  // guarded by mu; it knows idempotency keys
-	answer  func(n int) (made bool, err error)    // guarded by mu; what becomes of the nth attempt, from 0 on: err instead of the answer
-	unseen  int                                   // guarded by mu; how many looks see nothing of what was made
+	answer  func(n int) (made bool, err error)    // guarded by mu; decides the nth attempt, from 0 on: err replaces the answer
+	unseen  int                                   // guarded by mu; the number of look-ups that do not see the new sandbox
 	keys    []string                              // guarded by mu; of the attempts
 	byKey   map[string]string                     // guarded by mu
-	boxes   map[string]*pb.SandboxCreateV2Request // guarded by mu; what runs, by ID
-	tokens  []string                              // guarded by mu; who has called
-	removed chan string                           // IDs of what was ended
+	boxes   map[string]*pb.SandboxCreateV2Request // guarded by mu; running sandboxes, by ID
+	tokens  []string                              // guarded by mu; of the callers
+	removed chan string                           // IDs of ended sandboxes
 	builds  []*pb.ImageGetOrCreateRequest         // guarded by mu
-	gpus    []*pb.GPUConfig                       // guarded by mu; what sandboxes were to have
-	full    bool                                  // guarded by mu; none of them is free
+	gpus    []*pb.GPUConfig                       // guarded by mu; as requested for sandboxes
+	full    bool                                  // guarded by mu; no GPU is free
 	hushes  map[string]*hush                      // guarded by mu; by the id of the token
 }
 
@@ -188,7 +188,7 @@ func (p *plane) SandboxTerminateV2(_ context.Context, req *pb.SandboxTerminateRe
 	delete(p.boxes, req.GetSandboxId())
 	select {
 	case p.removed <- req.GetSandboxId():
-	default: // nobody looks
+	default: // without a reader
 	}
 	return &pb.SandboxTerminateResponse{}, nil
 }
@@ -277,7 +277,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := e.attendants.begin(t.Context()); err != nil { // its look is none of ours
+			if err := e.attendants.begin(t.Context()); err != nil { // its look-up is not part of the test
 				t.Fatal(err)
 			}
 			p.mu.Lock()
@@ -424,7 +424,7 @@ func TestLimitsThatLast(t *testing.T) {
 			t.Errorf("it ended with %v, and says %q, %q", err, errors.Message(err), errors.RemedyOf(err))
 		}
 		last := len(r.attempts) - 1
-		if last < 5 || r.attempts[last].Sub(r.attempts[0]) > retryFor { // the bubble's time, which nothing else makes pass
+		if last < 5 || r.attempts[last].Sub(r.attempts[0]) > retryFor { // the bubble's time, which only the retries advance
 			t.Fatalf("it was tried at %v", r.attempts)
 		}
 		for i := 2; i <= last; i++ {

@@ -24,7 +24,7 @@ func TestConfigured(t *testing.T) {
 		env  map[string]string
 		opts Options
 		kind errors.Kind
-		want []string // of the text and what to do
+		want []string // parts of the text and the remedy
 	}{
 		"nothing":                      {"", nil, Options{}, errors.Unauthenticated, []string{none, "there is no /", "MODAL_TOKEN_ID", "modal token new"}},
 		"options":                      {"", nil, Options{TokenID: "ak-x", TokenSecret: "as-x"}, whole, nil},
@@ -51,7 +51,7 @@ func TestConfigured(t *testing.T) {
 		"two kinds, and options": {"", map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x"}, Options{TokenID: "ak-x", TokenSecret: "as-x"}, whole, nil},
 		"no home":                {"", map[string]string{"HOME": "", "MODAL_TOKEN_ID": "ak-x", "MODAL_TOKEN_SECRET": "as-x"}, Options{}, errors.Invalid, []string{"no HOME", "MODAL_CONFIG_PATH"}},
 	} {
-		for _, elsewhere := range []bool{false, true} { // the file is where MODAL_CONFIG_PATH says
+		for _, elsewhere := range []bool{false, true} { // the file is at MODAL_CONFIG_PATH
 			if elsewhere && c.file == "" {
 				continue
 			}

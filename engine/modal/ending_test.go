@@ -113,7 +113,7 @@ func TestWait(t *testing.T) {
 	s = ended(t, func(context.Context) (*pb.SandboxWaitResponse, error) {
 		return nil, status.Error(codes.DataLoss, "no")
 	})
-	for range 2 { // each asks anew
+	for range 2 { // each sends a new request
 		if _, err := s.Wait(t.Context()); errors.KindOf(err) != errors.Internal {
 			t.Errorf("%v", err)
 		}

@@ -151,7 +151,7 @@ type plainRouter struct {
 
 type exec struct {
 	args          []string
-	stdin, stdout net.Conn // of whoever runs it
+	stdin, stdout net.Conn // of the client that runs it
 }
 
 func (r *plainRouter) exec(id string) *exec {
@@ -283,7 +283,7 @@ func (p *plane) situate(t *testing.T, token string, h *hush) (s situation, err e
 	const ref = "sb-01ARZ3NDEKTSV4RRFFQ69G5FAV"
 	box, err := s.e.client.Sandboxes.FromID(t.Context(), ref, nil)
 	s.sb = s.e.sandbox(engine.Handle{ID: "box", Ref: ref}, box)
-	s.sb.end = time.Now() // else its end is waited for
+	s.sb.end = time.Now() // otherwise its end is waited for
 	return s, err
 }
 
@@ -436,7 +436,7 @@ func TestModalIsDeaf(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	t.Setenv("MODAL_SERVER_URL", "http://"+l.Addr().String()) // of which nobody accepts more than the kernel does
+	t.Setenv("MODAL_SERVER_URL", "http://"+l.Addr().String()) // only the kernel accepts its connections
 	short := little()
 	short.open = short.call
 	if _, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x", patience: short}); errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {

@@ -116,7 +116,7 @@ func TestSpoolWaitsForItsReaders(t *testing.T) {
 		t.Error("the writer did not wait")
 	default:
 	}
-	slow.close() // now nobody holds it up
+	slow.close() // now no reader delays it
 	<-written
 	if s.end != 4*window {
 		t.Errorf("%d bytes were written", s.end)

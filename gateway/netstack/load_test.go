@@ -27,7 +27,7 @@ import (
 func TestMemoryOfAThousandConnectionsIsBounded(t *testing.T) {
 	testenv.Long(t)
 	w := newWorld(t, policy(t, "default"), unlimited)
-	small := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 4 << 10, Max: 4 << 10} // the guest's part shall not count
+	small := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 4 << 10, Max: 4 << 10} // the guest's part must not count
 	w.guest.SetTransportProtocolOption(tcp.ProtocolNumber, &small)
 	var written atomic.Int64
 	w.serve("tcp", "203.0.113.7:80", listen(t, func(c net.Conn) {
@@ -51,7 +51,7 @@ func TestMemoryOfAThousandConnectionsIsBounded(t *testing.T) {
 	}
 	waitFor(t, func() bool { return w.Stats().Open == 1000 })
 	last, same := int64(0), 0
-	waitFor(t, func() bool { // until nothing moves any more
+	waitFor(t, func() bool { // until all data stands still
 		if now := written.Load(); now != last {
 			last, same = now, 0
 		}
@@ -147,7 +147,7 @@ func TestAFloodHoldsUpItsSandboxOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &flooder{raw: raw, answers: make([]byte, 70000)}
-	soon := tcpip.TCPTimeWaitTimeoutOption(time.Millisecond) // the other guest's part shall not count
+	soon := tcpip.TCPTimeWaitTimeoutOption(time.Millisecond) // the other guest's part must not count
 	other.guest.SetTransportProtocolOption(tcp.ProtocolNumber, &soon)
 	before, begin := heapInUse(), time.Now()
 	done := make(chan error, 1)

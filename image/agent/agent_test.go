@@ -76,7 +76,7 @@ type builder struct {
 	spec  image.Spec
 	opts  image.BuildOptions
 	files map[string]string // of the context
-	parts *string           // what the image says about itself
+	parts *string           // the image's description of itself
 	fails error
 }
 

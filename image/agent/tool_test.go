@@ -159,7 +159,7 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 		files map[string]string
 		dir   string
 		tool  string
-		want  string // the beginning of what is printed
+		want  string // the beginning of the output
 	}{
 		{"nothing", nil, "", "node", own},
 		{"a package.json that asks for nothing", map[string]string{"package.json": "{}"}, "", "node", own},

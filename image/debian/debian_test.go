@@ -373,7 +373,7 @@ func TestCancelledBuildLeavesNoProcess(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "cleared")); err != nil {
 		t.Errorf("mmdebstrap was not given the time to clear up: %v", err)
 	}
-	until(t, func() bool { return len(alive(t, dir)) == 0 }) // what was killed last may need a moment
+	until(t, func() bool { return len(alive(t, dir)) == 0 }) // the last killed process may need a moment
 }
 
 // TestMain lets this program stand for a server that is killed while it builds.

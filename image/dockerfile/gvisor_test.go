@@ -252,7 +252,7 @@ func (s *site) online() {
 type project struct {
 	name, text string
 	files      map[string]string
-	args       []string // what to run in the image
+	args       []string // the command in the image
 	want       string   // of its output
 	online     bool
 	opts       image.BuildOptions

@@ -312,10 +312,10 @@ func (m *chroot) Close(context.Context) error {
 
 // library is an image library with small images.
 type library struct {
-	image.Builder // what is not used
+	image.Builder // for unused methods
 	t             testing.TB
 	dir           string
-	onRoot        atomic.Pointer[func()] // is called when an image's file is asked for next
+	onRoot        atomic.Pointer[func()] // called at the next request for an image's file
 
 	mu     sync.Mutex
 	images map[string]image.Image // guarded by mu; by name

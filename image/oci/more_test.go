@@ -38,7 +38,7 @@ func TestConcurrentPulls(t *testing.T) {
 	h.change(blobsOnly(func(http.ResponseWriter, *http.Request) bool { fetched.Add(1); return false }))
 	var wg sync.WaitGroup
 	for range 2 {
-		s := open(t, oci.Options{Dir: dir}) // as another process has it
+		s := open(t, oci.Options{Dir: dir}) // like another process
 		for range 3 {
 			wg.Go(func() {
 				if got, err := pull(t, s, ref, image.BuildOptions{}); err != nil || len(got.files) != 3 {

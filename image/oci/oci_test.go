@@ -665,7 +665,7 @@ func TestMirrors(t *testing.T) {
 	img := imageOf(t, v1.Config{}, tarOf(t, "a", "1"))
 	mirror.push(t, "cache/library/app:1", img)
 	s := open(t, oci.Options{Mirrors: map[string][]string{"docker.io": {mirror.host + "/cache"}, hub.host: {mirror.host}}})
-	if _, err := pull(t, s, "app:1", image.BuildOptions{}); err != nil { // Docker Hub itself is never asked
+	if _, err := pull(t, s, "app:1", image.BuildOptions{}); err != nil { // Docker Hub itself gets no request
 		t.Error(err)
 	}
 	ref := hub.push(t, "only/here", img)

@@ -275,7 +275,7 @@ func TestDebianPackages(t *testing.T) {
 	needPeers(t)
 	testenv.RequireTool(t, "dpkg-deb", "dpkg")
 	dir := t.TempDir()
-	names := []string{"base-files", "tzdata", "passwd", "mount", "netbase"} // among others for links, set-user-id bits, many small files
+	names := []string{"base-files", "tzdata", "passwd", "mount", "netbase"} // they have links, set-user-id bits and many small files, among other things
 	get := exec.Command("apt-get", append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, names...)...)
 	get.Dir = dir
 	if out, err := get.CombinedOutput(); err != nil {

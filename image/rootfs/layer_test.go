@@ -93,7 +93,7 @@ func TestLayers(t *testing.T) {
 		file{name: "d/sub/x", content: "3"}, file{name: "link", kind: tar.TypeSymlink, link: "d"}, file{name: "e", content: "4"}, file{name: "f/g", content: "5"})
 	for name, test := range map[string]struct {
 		layer []file
-		want  map[string]string // instead of what lower has; "-" means gone
+		want  map[string]string // replaces lower's entries; "-" means gone
 	}{
 		"nothing":                      {nil, nil},
 		"whiteout of a file":           {[]file{{name: "d/.wh.a"}}, map[string]string{"d/a": "-"}},
@@ -359,7 +359,7 @@ func TestWalkAndOpen(t *testing.T) {
 		if errors.KindOf(err) != want {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if name == "loop" { // which is there, when nobody follows it
+		if name == "loop" { // it exists unless it is followed
 			continue
 		}
 		if err := r.Walk(name, nil); errors.KindOf(err) != want {

@@ -83,7 +83,7 @@ func TestAdd(t *testing.T) {
 	for name, test := range map[string]struct {
 		has  []string
 		want map[string]string
-		file string // what SSL_CERT_FILE is
+		file string // the value of SSL_CERT_FILE
 	}{
 		"nothing":  {nil, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "one\ntwo\n"}, ""},
 		"Debian":   {[]string{"etc/ssl/certs/ca-certificates.crt", "old"}, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "old\none\ntwo\n"}, "/etc/ssl/certs/ca-certificates.crt"},

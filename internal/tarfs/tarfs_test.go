@@ -632,7 +632,7 @@ func TestFullDisk(t *testing.T) {
 func TestLayersWithoutAnEnd(t *testing.T) {
 	t.Parallel()
 	whole := archive(t, entry{name: "a", content: "content"}, entry{name: "b"})
-	whole = whole[:len(whole)-2*512] // what follows is the end
+	whole = whole[:len(whole)-2*512] // the end marker follows
 	read := func(r *tarfs.Reader) (n int, err error) {
 		for ; err == nil; n++ {
 			_, err = r.Next()

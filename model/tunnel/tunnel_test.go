@@ -129,7 +129,7 @@ func TestServerGoes(t *testing.T) {
 		}
 		asked <- struct{}{}
 		<-r.Context().Done()
-		panic(http.ErrAbortHandler) // as what passes an answer on does
+		panic(http.ErrAbortHandler) // like a reverse proxy
 	}))
 	results := make(chan string, 2)
 	go func() {

@@ -26,7 +26,7 @@ type wire struct {
 	requests []string      // guarded by mu
 	fail     bool          // guarded by mu: requests are refused
 	events   []string      // guarded by mu
-	more     chan struct{} // closed and replaced when there are more events; guarded by mu
+	more     chan struct{} // closed and replaced when more events arrive; guarded by mu
 }
 
 func newWire(t *testing.T) (*wire, *client.Client) {

@@ -129,7 +129,7 @@ func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 		process(2, 0, 2),  // the container's first process
 		process(3, 0, 3),  // the command
 		process(4, 3, 3),  // its child
-		process(5, 2, 5),  // a daemon: orphan in a session of its own
+		process(5, 2, 5),  // a daemon: orphan in its own session
 		process(6, 5, 6),  // a child of the daemon that cleared its environment
 		process(7, 2, 5),  // an orphan in the daemon's group that cleared its environment
 		process(8, 2, 8),  // another command's daemon

@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 
 // birth is all that a process gets from its parent.
 type birth struct {
-	Args       []string // descriptors as what they are
+	Args       []string // descriptors replaced by their files
 	Env        []string
 	Status     map[string]string // of /proc/self/status
 	Maps       map[string]string // of users and groups
@@ -58,7 +58,7 @@ type birth struct {
 	DeathSign  int
 	MemoryLock unix.Rlimit
 	Leader     bool // of a session
-	Program    bool // is in the mount namespace of who started it
+	Program    bool // is in the mount namespace of its parent
 }
 
 // confess writes the process's birth to its log file, which is the first that it is given.
@@ -301,7 +301,7 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	})
 	given := map[string]string{"0": "/dev/null", "1": "/dev/null", "2": "/dev/null", "3": "DIR/log", "4": "DIR/config.json", "5": "pipe", "6": "socket", "7": "socket"}
 	for fd, file := range got.Files {
-		if given[fd] != file && (file != "pipe" || given[fd] != "") { // it makes pipes of its own when it begins
+		if given[fd] != file && (file != "pipe" || given[fd] != "") { // it creates its own pipes at the start
 			t.Errorf("its file %s is %s", fd, file)
 		}
 		delete(given, fd)

@@ -268,7 +268,7 @@ func TestPort(t *testing.T) {
 		t.Skip("this machine has no IPv6: run it on one that has")
 	}
 	defer l.Close()
-	go func() { // says hello, and then what was said to it
+	go func() { // sends hello, and then echoes its input
 		conn, err := l.Accept()
 		if err != nil {
 			return
@@ -306,7 +306,7 @@ func TestPort(t *testing.T) {
 	}
 
 	written := make(chan error, 1)
-	go func() { // says more than anybody reads
+	go func() { // sends more than its peer reads
 		conn, err := l.Accept()
 		for err == nil {
 			_, err = conn.Write(make([]byte, 1<<20))
@@ -351,7 +351,7 @@ func TestNobodyThere(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, dir) }()
-	for { // a client that speaks something else
+	for { // a client of another protocol
 		conn, err := net.Dial("unix", filepath.Join(dir, socketName))
 		if err != nil {
 			continue
